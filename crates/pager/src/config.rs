@@ -1,0 +1,290 @@
+//! The pager's settings: their names, units, ranges, defaults, and how a text becomes a value.
+//!
+//! One vocabulary for the option of `memfold run`, the environment variable, the key of `memfold ctl` and
+//! the JSON: `cold-age`, `MEMFOLD_COLD_AGE`, `cold_age`.
+
+use sys::time::Nanos;
+
+/// A number that steers the pager. The discriminant is its place in [`Config`] and on the control page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Setting {
+    /// How long a page must go untouched before it is folded, ns.
+    ColdAge = 0,
+    /// How long a folded page stays with the fast codec before the strong one, ns.
+    RecompressAge = 1,
+    /// Highest share of time that the program may wait for the pager, in millionths.
+    MaxStall = 2,
+    /// Managed bytes that may stay resident; `u64::MAX` for no limit.
+    ResidentLimit = 3,
+    /// Managed bytes below which no agent is started.
+    StartAt = 4,
+}
+
+/// Kind of value a setting takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// `500ms`, `10s`, `2m`, `5d`; a bare number is seconds.
+    Duration,
+    /// `64K`, `256M`, `2G`; a bare number is bytes.
+    Size,
+    /// A share such as `0.5` or `0.5%`, in per cent.
+    Percent,
+}
+
+impl Setting {
+    /// How many there are.
+    pub const COUNT: usize = 5;
+
+    /// All of them, in order.
+    pub const ALL: [Setting; Setting::COUNT] = [
+        Setting::ColdAge,
+        Setting::RecompressAge,
+        Setting::MaxStall,
+        Setting::ResidentLimit,
+        Setting::StartAt,
+    ];
+
+    /// The setting with this number.
+    pub fn from_index(index: u64) -> Option<Setting> {
+        Setting::ALL.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// The name, as `memfold ctl` and JSON have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Setting::ColdAge => "cold_age",
+            Setting::RecompressAge => "recompress_age",
+            Setting::MaxStall => "max_stall",
+            Setting::ResidentLimit => "resident_limit",
+            Setting::StartAt => "start_at",
+        }
+    }
+
+    /// The environment variable.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Setting::ColdAge => "MEMFOLD_COLD_AGE",
+            Setting::RecompressAge => "MEMFOLD_RECOMPRESS_AGE",
+            Setting::MaxStall => "MEMFOLD_MAX_STALL",
+            Setting::ResidentLimit => "MEMFOLD_RESIDENT_LIMIT",
+            Setting::StartAt => "MEMFOLD_START_AT",
+        }
+    }
+
+    /// What kind of value it takes.
+    pub fn unit(self) -> Unit {
+        match self {
+            Setting::ColdAge | Setting::RecompressAge => Unit::Duration,
+            Setting::MaxStall => Unit::Percent,
+            Setting::ResidentLimit | Setting::StartAt => Unit::Size,
+        }
+    }
+
+    /// The smallest and the largest value, in the setting's own unit (ns, bytes or millionths).
+    pub fn range(self) -> (u64, u64) {
+        match self {
+            Setting::ColdAge | Setting::RecompressAge => {
+                (Nanos::from_millis(10).0, Nanos::from_secs(365 * 86_400).0)
+            }
+            Setting::MaxStall => (10, 1_000_000),
+            Setting::ResidentLimit => (1 << 20, u64::MAX),
+            Setting::StartAt => (0, u64::MAX),
+        }
+    }
+
+    /// What it is where nobody says.
+    pub fn default_value(self) -> u64 {
+        match self {
+            Setting::ColdAge => Nanos::from_secs(10).0,
+            Setting::RecompressAge => Nanos::from_secs(10).0,
+            Setting::MaxStall => 5_000,
+            Setting::ResidentLimit => u64::MAX,
+            Setting::StartAt => 16 << 20,
+        }
+    }
+
+    /// Reads a value from text, within the range of the setting.
+    pub fn parse(self, text: &str) -> Result<u64, BadValue> {
+        let value = match self.unit() {
+            Unit::Duration => parse_duration(text),
+            Unit::Size => parse_size(text),
+            Unit::Percent => parse_percent(text),
+        }
+        .ok_or(BadValue::Syntax(self.unit()))?;
+        let (least, most) = self.range();
+        if value < least || value > most {
+            return Err(BadValue::Range {
+                unit: self.unit(),
+                least,
+                most,
+            });
+        }
+        Ok(value)
+    }
+}
+
+/// Why a text is not a value of a setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadValue {
+    /// It cannot be read as such a value.
+    Syntax(Unit),
+    /// It is outside the range, both ends included.
+    Range {
+        /// What kind of value.
+        unit: Unit,
+        /// Smallest.
+        least: u64,
+        /// Largest.
+        most: u64,
+    },
+}
+
+/// The value of every setting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    values: [u64; Setting::COUNT],
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            values: Setting::ALL.map(Setting::default_value),
+        }
+    }
+}
+
+impl Config {
+    /// The value of one setting, in its own unit.
+    pub fn get(&self, setting: Setting) -> u64 {
+        self.values[setting as usize]
+    }
+
+    /// Changes one setting.
+    pub fn set(&mut self, setting: Setting, value: u64) {
+        self.values[setting as usize] = value;
+    }
+}
+
+/// `digits[.digits]` scaled by `scale`, rounded down; the number must be finite and fit.
+fn parse_scaled(text: &str, scale: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if whole.is_empty()
+        || !whole
+            .bytes()
+            .chain(fraction.bytes())
+            .all(|b| b.is_ascii_digit())
+    {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+    let mut part = 0u64;
+    let mut unit = scale;
+    for digit in fraction.bytes() {
+        unit /= 10;
+        part += u64::from(digit - b'0') * unit;
+    }
+    whole.checked_add(part)
+}
+
+/// Bytes, from `4096`, `64K`, `256M`, `1.5G`, `2T` (powers of 1024; an `iB` or `B` may follow).
+pub fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let text = text
+        .strip_suffix("iB")
+        .or_else(|| text.strip_suffix('B'))
+        .unwrap_or(text);
+    let (number, scale) = match text.as_bytes().last()? {
+        b'K' | b'k' => (&text[..text.len() - 1], 1 << 10),
+        b'M' | b'm' => (&text[..text.len() - 1], 1 << 20),
+        b'G' | b'g' => (&text[..text.len() - 1], 1 << 30),
+        b'T' | b't' => (&text[..text.len() - 1], 1 << 40),
+        _ => (text, 1),
+    };
+    parse_scaled(number, scale)
+}
+
+/// Nanoseconds, from `250us`, `500ms`, `10s`, `2m`, `1h`, `5d`; a bare number is seconds.
+pub fn parse_duration(text: &str) -> Option<u64> {
+    const SECOND: u64 = 1_000_000_000;
+    let text = text.trim();
+    let units: [(&str, u64); 7] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("ms", 1_000_000),
+        ("s", SECOND),
+        ("m", 60 * SECOND),
+        ("h", 3_600 * SECOND),
+        ("d", 86_400 * SECOND),
+    ];
+    for (suffix, scale) in units {
+        if let Some(number) = text.strip_suffix(suffix) {
+            return parse_scaled(number, scale);
+        }
+    }
+    parse_scaled(text, SECOND)
+}
+
+/// Millionths, from a number of per cent: `0.5` or `0.5%` is 5 000.
+pub fn parse_percent(text: &str) -> Option<u64> {
+    let text = text.trim();
+    parse_scaled(text.strip_suffix('%').unwrap_or(text), 10_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_take_a_unit_and_reject_everything_else() {
+        assert_eq!(parse_size("4096"), Some(4096));
+        assert_eq!(parse_size("64K"), Some(64 << 10));
+        assert_eq!(parse_size("1.5G"), Some(3 << 29));
+        assert_eq!(parse_size("2GiB"), Some(2 << 30));
+        for bad in [
+            "",
+            "K",
+            "-1",
+            "1e3",
+            "12Q",
+            "1..2",
+            ".5",
+            "99999999999999999999",
+            "18446744073709551615K",
+        ] {
+            assert_eq!(parse_size(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_take_a_unit_and_a_bare_number_is_seconds() {
+        assert_eq!(parse_duration("500ms"), Some(500_000_000));
+        assert_eq!(parse_duration("10"), Some(10_000_000_000));
+        assert_eq!(parse_duration("5d"), Some(5 * 86_400 * 1_000_000_000));
+        assert_eq!(parse_duration("10 parsecs"), None);
+    }
+
+    #[test]
+    fn shares_are_per_cent_in_millionths() {
+        assert_eq!(parse_percent("0.5"), Some(5_000));
+        assert_eq!(parse_percent("100%"), Some(1_000_000));
+        assert_eq!(parse_percent("half"), None);
+    }
+
+    #[test]
+    fn a_value_outside_its_range_is_refused() {
+        assert!(matches!(
+            Setting::ColdAge.parse("0"),
+            Err(BadValue::Range { .. })
+        ));
+        assert!(matches!(
+            Setting::MaxStall.parse("101"),
+            Err(BadValue::Range { .. })
+        ));
+        assert!(matches!(
+            Setting::ColdAge.parse("soon"),
+            Err(BadValue::Syntax(Unit::Duration))
+        ));
+        assert_eq!(Setting::ColdAge.parse("5d"), Ok(5 * 86_400 * 1_000_000_000));
+    }
+}

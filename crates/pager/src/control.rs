@@ -1,0 +1,297 @@
+//! The control page: what a folded process tells the world, and what the world may ask of it.
+//!
+//! One file a process, named by its process id, in the directory `MEMFOLD_CONTROL_DIR`; the process maps it
+//! shared and keeps its counters in it, so they can be read while it runs and after it died, however it
+//! died. `memfold stat`, `memfold ctl` and the summary of `memfold run` read and write this page and
+//! nothing else. Commands go the other way through a mailbox with a ticket number.
+//!
+//! What it is not: a protocol between users. The file is 0600, in a directory that is 0700.
+//!
+//! Invariants: the layout is `repr(C)`, fixed by [`VERSION`]; every field is an atomic; the process never
+//! reads back a counter that it wrote, so nothing that a peer writes there can harm it; a command is
+//! validated like any other input.
+
+use crate::config::Setting;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// First word of the page: the bytes `memfold\0`, little end first.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
+
+/// Layout version. A reader refuses another one.
+pub const VERSION: u32 = 1;
+
+/// Length of the file in bytes.
+pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
+
+/// Sub-buckets per power of two in a [`Histogram`]: a value is known within 1/16, about 6 %.
+const SUB: usize = 16;
+/// Powers of two covered: 1 ns up to 2^36 ns (69 s); longer values count in the last bucket.
+const POWERS: usize = 36;
+/// Buckets in a histogram.
+pub const BUCKETS: usize = SUB * (POWERS - 3);
+
+/// A histogram of nanoseconds with relative error below 1/16.
+#[repr(C)]
+pub struct Histogram {
+    /// How many values were recorded.
+    pub count: AtomicU64,
+    /// Their sum, ns.
+    pub sum: AtomicU64,
+    /// The largest, ns.
+    pub max: AtomicU64,
+    /// Counts by bucket; see [`Histogram::bucket_of`].
+    pub buckets: [AtomicU32; BUCKETS],
+}
+
+impl Histogram {
+    /// The bucket that a value falls into: values below 16 one each, then 16 to every power of two.
+    pub fn bucket_of(ns: u64) -> usize {
+        if ns < SUB as u64 {
+            return ns as usize;
+        }
+        let power = 63 - ns.leading_zeros() as usize;
+        let sub = (ns >> (power - 4)) as usize & (SUB - 1);
+        ((power - 3) * SUB + sub).min(BUCKETS - 1)
+    }
+
+    /// The middle of a bucket, ns.
+    pub fn value_of(bucket: usize) -> u64 {
+        if bucket < SUB {
+            return bucket as u64;
+        }
+        let power = bucket / SUB + 3;
+        let width = 1u64 << (power - 4);
+        (1u64 << power) + (bucket % SUB) as u64 * width + width / 2
+    }
+
+    /// Records one value. One writer at a time: the counts are then exact.
+    pub fn record(&self, ns: u64) {
+        // Relaxed: a statistic that orders nothing.
+        bump(&self.count, 1);
+        bump(&self.sum, ns);
+        if ns > self.max.load(Relaxed) {
+            self.max.store(ns, Relaxed);
+        }
+        let bucket = &self.buckets[Histogram::bucket_of(ns)];
+        bucket.store(bucket.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+
+    /// The smallest recorded value that at least the fraction `q` of values does not exceed, ns; 0 if
+    /// nothing was recorded. Never above [`Histogram::max`].
+    pub fn quantile(&self, q: f64) -> u64 {
+        let total: u64 = self
+            .buckets
+            .iter()
+            .map(|b| u64::from(b.load(Relaxed)))
+            .sum();
+        let rank = ((total as f64 * q) as u64).min(total.saturating_sub(1));
+        let mut seen = 0;
+        for (i, bucket) in self.buckets.iter().enumerate() {
+            seen += u64::from(bucket.load(Relaxed));
+            if seen > rank {
+                return Histogram::value_of(i).min(self.max.load(Relaxed));
+            }
+        }
+        0
+    }
+}
+
+/// Adds to a counter that has one writer at a time; cheaper than an atomic read-modify-write.
+pub(crate) fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+/// Whether the process is being folded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Mode {
+    /// Not yet decided: too little memory to manage so far.
+    Idle = 0,
+    /// Agent threads in the process.
+    Embedded = 1,
+    /// Served by the daemon.
+    Daemon = 2,
+    /// Runs plainly; the reason is in [`ControlPage::reason`].
+    Off = 3,
+}
+
+impl Mode {
+    /// From the number on the page; unknown numbers read as `Off`.
+    pub fn from_u32(raw: u32) -> Mode {
+        match raw {
+            0 => Mode::Idle,
+            1 => Mode::Embedded,
+            2 => Mode::Daemon,
+            _ => Mode::Off,
+        }
+    }
+
+    /// As it stands in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Idle => "idle",
+            Mode::Embedded => "embedded",
+            Mode::Daemon => "daemon",
+            Mode::Off => "off",
+        }
+    }
+}
+
+/// What a peer can ask for; the number stands in [`Mailbox::command`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Command {
+    /// Change a setting: `argument` holds the [`Setting`], `value` its new value.
+    Set = 1,
+    /// Stop evicting; what is folded stays so and is restored on touch.
+    Pause = 2,
+    /// Evict again.
+    Resume = 3,
+    /// Bring everything back and go on without pager.
+    Stop = 4,
+    /// Bring everything back, then go on as before.
+    Restore = 5,
+    /// Evict everything that can be evicted now, whatever its age.
+    Evict = 6,
+}
+
+/// A request to the process and its answer.
+#[repr(C)]
+pub struct Mailbox {
+    /// Taken by the writer with a compare-and-swap from 0 to its own process id; set back to 0 after the answer was read.
+    pub writer: AtomicU32,
+    /// The [`Command`].
+    pub command: AtomicU32,
+    /// First argument of the command.
+    pub argument: AtomicU64,
+    /// Second argument of the command.
+    pub value: AtomicU64,
+    /// Incremented by the writer after it filled in the rest: a new request.
+    pub asked: AtomicU32,
+    /// Set to `asked` by the process when it has carried the request out.
+    pub answered: AtomicU32,
+    /// The answer: 0, or an error number of the kernel.
+    pub error: AtomicU32,
+    reserved: AtomicU32,
+}
+
+/// The page itself. Bytes and times are totals unless the name says otherwise; times are in nanoseconds.
+#[repr(C)]
+pub struct ControlPage {
+    /// [`MAGIC`], written last when the page is made.
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// The process.
+    pub pid: AtomicU32,
+    /// The process that forked or started it.
+    pub parent_pid: AtomicU32,
+    /// A [`Mode`].
+    pub mode: AtomicU32,
+    /// 1 while paused.
+    pub paused: AtomicU32,
+    /// 1 once the process left through `exit`.
+    pub exited: AtomicU32,
+    /// `CLOCK_MONOTONIC` when the page was made.
+    pub started_ns: AtomicU64,
+    /// `CLOCK_MONOTONIC` when the counters were last brought up to date.
+    pub updated_ns: AtomicU64,
+
+    /// Bytes that the pager may evict (address space that is managed).
+    pub managed_bytes: AtomicU64,
+    /// Highest value of `managed_bytes`.
+    pub managed_bytes_peak: AtomicU64,
+    /// Of the managed bytes those in the program's view, as last scanned.
+    pub resident_bytes: AtomicU64,
+    /// Bytes of the program's that are compressed and given back to the kernel now.
+    pub evicted_bytes: AtomicU64,
+    /// Highest value.
+    pub evicted_bytes_peak: AtomicU64,
+    /// Bytes set aside, still whole, not yet compressed.
+    pub aside_bytes: AtomicU64,
+    /// Compressed bytes, as they are.
+    pub stored_bytes: AtomicU64,
+    /// Highest value.
+    pub stored_bytes_peak: AtomicU64,
+    /// What evicting costs: the store's memory with its gaps, tables and buffers.
+    pub overhead_bytes: AtomicU64,
+    /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.
+    pub saved_bytes: AtomicU64,
+    /// Highest value.
+    pub saved_bytes_peak: AtomicU64,
+    /// Integral of `saved_bytes` over time, in byte-milliseconds; divided by the run time it is the mean.
+    pub saved_byte_millis: AtomicU64,
+
+    /// Pages evicted to the store.
+    pub pages_evicted: AtomicU64,
+    /// Pages brought back from the store, on touch or ahead of it.
+    pub pages_restored: AtomicU64,
+    /// Of those the ones brought back ahead of a touch.
+    pub pages_prefetched: AtomicU64,
+    /// Pages touched while set aside: moved back without codec.
+    pub pages_second_chance: AtomicU64,
+    /// Pages set aside.
+    pub pages_set_aside: AtomicU64,
+    /// Evicted pages that were one word repeated.
+    pub pages_same_value: AtomicU64,
+    /// Pages that did not shrink by 5 %, and went back.
+    pub pages_incompressible: AtomicU64,
+    /// Pages re-compressed with the stronger codec.
+    pub pages_recompressed: AtomicU64,
+    /// Pages discarded while evicted (freed, unmapped, `MADV_DONTNEED`).
+    pub pages_discarded: AtomicU64,
+    /// Pages whose bytes could not be brought back. Anything but 0 is a defect.
+    pub pages_lost: AtomicU64,
+    /// First touches of untouched pages in extents that were registered.
+    pub faults_zero: AtomicU64,
+    /// Faults that found the page already there.
+    pub faults_spurious: AtomicU64,
+    /// Extents registered with userfaultfd.
+    pub extents_registered: AtomicU64,
+    /// Times that the stall budget held eviction back.
+    pub budget_holds: AtomicU64,
+
+    /// Time that the program's threads waited for the pager, ns.
+    pub stall_ns: AtomicU64,
+    /// The highest share of a sliding window spent waiting, in millionths.
+    pub stall_ppm_peak: AtomicU64,
+    /// CPU time of the background thread, ns.
+    pub cpu_background_ns: AtomicU64,
+    /// CPU time of the fault thread, ns.
+    pub cpu_fault_ns: AtomicU64,
+
+    /// Value of each [`Setting`] now, indexed by it.
+    pub settings: [AtomicU64; Setting::COUNT],
+    /// Requests.
+    pub mailbox: Mailbox,
+    /// Why the mode is `Off`: UTF-8, zero-terminated, in words of eight bytes.
+    pub reason: [AtomicU64; 32],
+    /// Wait of a program thread on a fault, from the touch to the wake-up, ns.
+    pub fault_ns: Histogram,
+    /// Work on a restore: look-up, decompression and mapping of the page, ns.
+    pub restore_ns: Histogram,
+}
+
+const _: () = assert!(core::mem::size_of::<ControlPage>() <= CONTROL_LEN);
+
+impl ControlPage {
+    /// Writes the reason why the process is not folded; cut at 255 bytes.
+    pub fn set_reason(&self, text: &str) {
+        let bytes = &text.as_bytes()[..text.len().min(255)];
+        for (i, word) in self.reason.iter().enumerate() {
+            let mut raw = [0u8; 8];
+            let part = bytes.get(i * 8..bytes.len().min(i * 8 + 8)).unwrap_or(&[]);
+            raw[..part.len()].copy_from_slice(part);
+            word.store(u64::from_le_bytes(raw), Relaxed);
+        }
+    }
+
+    /// The bytes of the reason, with the zeros behind it.
+    pub fn reason_bytes(&self) -> [u8; 256] {
+        let mut out = [0u8; 256];
+        for (i, word) in self.reason.iter().enumerate() {
+            out[i * 8..i * 8 + 8].copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        out
+    }
+}

@@ -1,0 +1,102 @@
+//! The one gate to the kernel.
+
+use core::fmt;
+pub use syscalls::Sysno;
+
+/// An error number of the kernel, such as `libc::EAGAIN`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// What a kernel call returns.
+pub type Result<T> = core::result::Result<T, Errno>;
+
+impl Errno {
+    /// Invalid argument.
+    pub const EINVAL: Errno = Errno(libc::EINVAL);
+    /// Try again.
+    pub const EAGAIN: Errno = Errno(libc::EAGAIN);
+    /// The page is already there.
+    pub const EEXIST: Errno = Errno(libc::EEXIST);
+    /// Interrupted.
+    pub const EINTR: Errno = Errno(libc::EINTR);
+    /// The page is pinned or shared.
+    pub const EBUSY: Errno = Errno(libc::EBUSY);
+    /// No such mapping, file or page.
+    pub const ENOENT: Errno = Errno(libc::ENOENT);
+    /// No memory, or a hole in the range.
+    pub const ENOMEM: Errno = Errno(libc::ENOMEM);
+    /// Not permitted.
+    pub const EPERM: Errno = Errno(libc::EPERM);
+    /// The process's memory is going away.
+    pub const ESRCH: Errno = Errno(libc::ESRCH);
+    /// The kernel does not have this call.
+    pub const ENOSYS: Errno = Errno(libc::ENOSYS);
+
+    /// The symbolic name of the number, or `"errno"` for one that memfold never meets.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            libc::EPERM => "EPERM",
+            libc::ENOENT => "ENOENT",
+            libc::ESRCH => "ESRCH",
+            libc::EINTR => "EINTR",
+            libc::EIO => "EIO",
+            libc::EBADF => "EBADF",
+            libc::EAGAIN => "EAGAIN",
+            libc::ENOMEM => "ENOMEM",
+            libc::EACCES => "EACCES",
+            libc::EFAULT => "EFAULT",
+            libc::EBUSY => "EBUSY",
+            libc::EEXIST => "EEXIST",
+            libc::ENODEV => "ENODEV",
+            libc::EINVAL => "EINVAL",
+            libc::EMFILE => "EMFILE",
+            libc::ENFILE => "ENFILE",
+            libc::ENOSPC => "ENOSPC",
+            libc::ENOSYS => "ENOSYS",
+            libc::ENOTTY => "ENOTTY",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            _ => "errno",
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl core::error::Error for Errno {}
+
+/// Makes a system call with up to six arguments.
+///
+/// # Safety
+/// As for the system call named by `number` with these arguments.
+#[inline]
+pub unsafe fn call(number: Sysno, args: [usize; 6]) -> Result<usize> {
+    let [a, b, c, d, e, f] = args;
+    // SAFETY: the caller upholds the contract of the system call.
+    let raw = unsafe { syscalls::raw::syscall6(number.id() as usize, a, b, c, d, e, f) } as isize;
+    if (-4095..0).contains(&raw) {
+        Err(Errno(-raw as i32))
+    } else {
+        Ok(raw as usize)
+    }
+}
+
+/// [`call`] with the unused arguments left out.
+#[macro_export]
+macro_rules! syscall {
+    ($number:ident $(, $arg:expr)* $(,)?) => {{
+        let mut args = [0usize; 6];
+        let mut _n = 0;
+        $( args[_n] = $arg as usize; _n += 1; )*
+        $crate::call::call($crate::call::Sysno::$number, args)
+    }};
+}

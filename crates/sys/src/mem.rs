@@ -1,0 +1,112 @@
+//! Mapping, unmapping and advising address ranges of this process.
+
+use crate::call::Result;
+use crate::syscall;
+
+/// Maps `len` bytes of private anonymous memory, readable and writable.
+///
+/// `flags` are added to `MAP_PRIVATE | MAP_ANONYMOUS`; a `hint` of 0 leaves the address to the kernel.
+pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    debug_assert!(
+        flags & libc::MAP_FIXED == 0,
+        "map_anonymous must not replace a mapping"
+    );
+    // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
+    unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }
+}
+
+/// Reserves `len` bytes of address space at an address aligned to `align` (a power of two), with no
+/// access and no memory behind it.
+pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let padded = len.checked_add(align).ok_or(crate::Errno::ENOMEM)?;
+    // SAFETY: takes address space that nobody uses.
+    let raw = unsafe { syscall!(mmap, 0, padded, libc::PROT_NONE, flags, -1isize, 0) }?;
+    let start = raw.next_multiple_of(align);
+    // SAFETY: both trimmed ends lie within the mapping just made and are not handed out.
+    unsafe {
+        if start > raw {
+            munmap(raw, start - raw)?;
+        }
+        if start + len < raw + padded {
+            munmap(start + len, raw + padded - start - len)?;
+        }
+    }
+    Ok(start)
+}
+
+/// The `mmap` system call as it is.
+///
+/// # Safety
+/// With `MAP_FIXED`, nothing may still use what was mapped at `addr`.
+pub unsafe fn mmap(
+    addr: usize,
+    len: usize,
+    prot: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> Result<usize> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall!(mmap, addr, len, prot, flags, fd as isize, offset) }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// Nothing may still use the range.
+pub unsafe fn munmap(addr: usize, len: usize) -> Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall!(munmap, addr, len) }.map(drop)
+}
+
+/// The `mremap` system call as it is.
+///
+/// # Safety
+/// Nothing may still use the old range unless it stays where it is.
+pub unsafe fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new: usize,
+) -> Result<usize> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall!(mremap, old, old_len, new_len, flags, new) }
+}
+
+/// Changes the protection of a range.
+///
+/// # Safety
+/// The accesses that the program still makes must be allowed by `prot`.
+pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall!(mprotect, addr, len, prot) }.map(drop)
+}
+
+/// The `madvise` system call as it is.
+///
+/// # Safety
+/// Some advice (`MADV_DONTNEED`, `MADV_FREE`, …) drops what the range holds.
+pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<()> {
+    // SAFETY: the caller's contract.
+    unsafe { syscall!(madvise, addr, len, advice) }.map(drop)
+}
+
+/// Names a range of anonymous memory in `/proc/PID/maps` (Linux 5.17, `CONFIG_ANON_VMA_NAME`).
+/// Returns nothing: where the kernel cannot, the range stays unnamed.
+pub fn name_range(addr: usize, len: usize, name: &'static core::ffi::CStr) {
+    // SAFETY: changes a label only; the name is static.
+    let _ = unsafe {
+        syscall!(
+            prctl,
+            libc::PR_SET_VMA,
+            libc::PR_SET_VMA_ANON_NAME,
+            addr,
+            len,
+            name.as_ptr() as usize
+        )
+    };
+}

@@ -1,0 +1,67 @@
+//! The monotonic clock.
+
+use core::ops::{Add, Sub};
+
+/// A span of time, or a moment of the monotonic clock, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// So many whole seconds.
+    pub const fn from_secs(secs: u64) -> Nanos {
+        Nanos(secs * 1_000_000_000)
+    }
+
+    /// So many whole milliseconds.
+    pub const fn from_millis(millis: u64) -> Nanos {
+        Nanos(millis * 1_000_000)
+    }
+
+    /// The time from `earlier` to `self`, zero if `earlier` is later.
+    pub const fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// As the kernel takes it.
+    pub const fn to_timespec(self) -> libc::timespec {
+        libc::timespec {
+            tv_sec: (self.0 / 1_000_000_000) as i64,
+            tv_nsec: (self.0 % 1_000_000_000) as i64,
+        }
+    }
+}
+
+impl Add for Nanos {
+    type Output = Nanos;
+    fn add(self, other: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(other.0))
+    }
+}
+
+impl Sub for Nanos {
+    type Output = Nanos;
+    fn sub(self, other: Nanos) -> Nanos {
+        self.since(other)
+    }
+}
+
+fn read(clock: libc::clockid_t) -> Nanos {
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `ts` is a valid timespec. libc's function reads the clock through the vDSO, which needs no
+    // thread control block; it could touch `errno` only on failure, and these clocks always exist.
+    unsafe { libc::clock_gettime(clock, &mut ts) };
+    Nanos(ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64)
+}
+
+/// Now, by `CLOCK_MONOTONIC` (not advanced while the machine sleeps, never set back).
+pub fn now() -> Nanos {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// The CPU time that the calling thread has used.
+pub fn thread_cpu() -> Nanos {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
