@@ -114,11 +114,7 @@ impl Setting {
         .ok_or(BadValue::Syntax(self.unit()))?;
         let (least, most) = self.range();
         if value < least || value > most {
-            return Err(BadValue::Range {
-                unit: self.unit(),
-                least,
-                most,
-            });
+            return Err(BadValue::Range { unit: self.unit(), least, most });
         }
         Ok(value)
     }
@@ -148,9 +144,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            values: Setting::ALL.map(Setting::default_value),
-        }
+        Config { values: Setting::ALL.map(Setting::default_value) }
     }
 }
 
@@ -169,31 +163,26 @@ impl Config {
 /// `digits[.digits]` scaled by `scale`, rounded down; the number must be finite and fit.
 fn parse_scaled(text: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if whole.is_empty()
-        || !whole
-            .bytes()
-            .chain(fraction.bytes())
-            .all(|b| b.is_ascii_digit())
-    {
+    if whole.is_empty() || !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) {
         return None;
     }
     let whole = whole.parse::<u64>().ok()?.checked_mul(scale)?;
-    let mut part = 0u64;
-    let mut unit = scale;
-    for digit in fraction.bytes() {
-        unit /= 10;
-        part += u64::from(digit - b'0') * unit;
+    if fraction.len() > 18 {
+        return None;
     }
+    let (mut digits, mut unit) = (0u128, 1u128);
+    for digit in fraction.bytes() {
+        digits = digits * 10 + u128::from(digit - b'0');
+        unit *= 10;
+    }
+    let part = (digits * u128::from(scale) / unit) as u64;
     whole.checked_add(part)
 }
 
 /// Bytes, from `4096`, `64K`, `256M`, `1.5G`, `2T` (powers of 1024; an `iB` or `B` may follow).
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
-    let text = text
-        .strip_suffix("iB")
-        .or_else(|| text.strip_suffix('B'))
-        .unwrap_or(text);
+    let text = text.strip_suffix("iB").or_else(|| text.strip_suffix('B')).unwrap_or(text);
     let (number, scale) = match text.as_bytes().last()? {
         b'K' | b'k' => (&text[..text.len() - 1], 1 << 10),
         b'M' | b'm' => (&text[..text.len() - 1], 1 << 20),
@@ -241,17 +230,9 @@ mod tests {
         assert_eq!(parse_size("64K"), Some(64 << 10));
         assert_eq!(parse_size("1.5G"), Some(3 << 29));
         assert_eq!(parse_size("2GiB"), Some(2 << 30));
-        for bad in [
-            "",
-            "K",
-            "-1",
-            "1e3",
-            "12Q",
-            "1..2",
-            ".5",
-            "99999999999999999999",
-            "18446744073709551615K",
-        ] {
+        for bad in
+            ["", "K", "-1", "1e3", "12Q", "1..2", ".5", "99999999999999999999", "18446744073709551615K"]
+        {
             assert_eq!(parse_size(bad), None, "{bad}");
         }
     }
@@ -273,18 +254,9 @@ mod tests {
 
     #[test]
     fn a_value_outside_its_range_is_refused() {
-        assert!(matches!(
-            Setting::ColdAge.parse("0"),
-            Err(BadValue::Range { .. })
-        ));
-        assert!(matches!(
-            Setting::MaxStall.parse("101"),
-            Err(BadValue::Range { .. })
-        ));
-        assert!(matches!(
-            Setting::ColdAge.parse("soon"),
-            Err(BadValue::Syntax(Unit::Duration))
-        ));
+        assert!(matches!(Setting::ColdAge.parse("0"), Err(BadValue::Range { .. })));
+        assert!(matches!(Setting::MaxStall.parse("101"), Err(BadValue::Range { .. })));
+        assert!(matches!(Setting::ColdAge.parse("soon"), Err(BadValue::Syntax(Unit::Duration))));
         assert_eq!(Setting::ColdAge.parse("5d"), Ok(5 * 86_400 * 1_000_000_000));
     }
 }

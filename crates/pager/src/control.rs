@@ -79,11 +79,7 @@ impl Histogram {
     /// The smallest recorded value that at least the fraction `q` of values does not exceed, ns; 0 if
     /// nothing was recorded. Never above [`Histogram::max`].
     pub fn quantile(&self, q: f64) -> u64 {
-        let total: u64 = self
-            .buckets
-            .iter()
-            .map(|b| u64::from(b.load(Relaxed)))
-            .sum();
+        let total: u64 = self.buckets.iter().map(|b| u64::from(b.load(Relaxed))).sum();
         let rank = ((total as f64 * q) as u64).min(total.saturating_sub(1));
         let mut seen = 0;
         for (i, bucket) in self.buckets.iter().enumerate() {

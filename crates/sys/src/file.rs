@@ -41,13 +41,7 @@ impl Drop for Fd {
 pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Fd> {
     // SAFETY: the path is a valid string.
     unsafe {
-        syscall!(
-            openat,
-            libc::AT_FDCWD as isize,
-            path.as_ptr() as usize,
-            flags | libc::O_CLOEXEC,
-            mode
-        )
+        syscall!(openat, libc::AT_FDCWD as isize, path.as_ptr() as usize, flags | libc::O_CLOEXEC, mode)
     }
     .map(|fd| Fd(fd as i32))
 }
@@ -67,15 +61,7 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize> {
 /// Reads once at `offset`, into `buffer`.
 pub fn pread(fd: i32, buffer: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: the buffer is valid for its length.
-    unsafe {
-        syscall!(
-            pread64,
-            fd,
-            buffer.as_mut_ptr() as usize,
-            buffer.len(),
-            offset
-        )
-    }
+    unsafe { syscall!(pread64, fd, buffer.as_mut_ptr() as usize, buffer.len(), offset) }
 }
 
 /// Writes all of `bytes`, going on after interruptions and short writes.

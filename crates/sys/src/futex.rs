@@ -9,23 +9,10 @@ use core::sync::atomic::AtomicU32;
 /// held something else, `EINTR` or `ETIMEDOUT`; callers check the word again in every case.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Result<()> {
     let ts = timeout.map(Nanos::to_timespec);
-    let ts_ptr = ts
-        .as_ref()
-        .map_or(core::ptr::null(), |t| t as *const libc::timespec);
+    let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word and the timespec live across the call.
-    unsafe {
-        syscall!(
-            futex,
-            word.as_ptr() as usize,
-            op,
-            expected,
-            ts_ptr as usize,
-            0,
-            0
-        )
-    }
-    .map(drop)
+    unsafe { syscall!(futex, word.as_ptr() as usize, op, expected, ts_ptr as usize, 0, 0) }.map(drop)
 }
 
 /// Wakes at most `count` sleepers of `word`.

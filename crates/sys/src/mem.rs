@@ -9,10 +9,7 @@ use crate::syscall;
 pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-    debug_assert!(
-        flags & libc::MAP_FIXED == 0,
-        "map_anonymous must not replace a mapping"
-    );
+    debug_assert!(flags & libc::MAP_FIXED == 0, "map_anonymous must not replace a mapping");
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
     unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }
 }
@@ -41,14 +38,7 @@ pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {
 ///
 /// # Safety
 /// With `MAP_FIXED`, nothing may still use what was mapped at `addr`.
-pub unsafe fn mmap(
-    addr: usize,
-    len: usize,
-    prot: i32,
-    flags: i32,
-    fd: i32,
-    offset: i64,
-) -> Result<usize> {
+pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> Result<usize> {
     // SAFETY: the caller's contract.
     unsafe { syscall!(mmap, addr, len, prot, flags, fd as isize, offset) }
 }
@@ -66,13 +56,7 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Result<()> {
 ///
 /// # Safety
 /// Nothing may still use the old range unless it stays where it is.
-pub unsafe fn mremap(
-    old: usize,
-    old_len: usize,
-    new_len: usize,
-    flags: i32,
-    new: usize,
-) -> Result<usize> {
+pub unsafe fn mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new: usize) -> Result<usize> {
     // SAFETY: the caller's contract.
     unsafe { syscall!(mremap, old, old_len, new_len, flags, new) }
 }
@@ -100,13 +84,6 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<()> {
 pub fn name_range(addr: usize, len: usize, name: &'static core::ffi::CStr) {
     // SAFETY: changes a label only; the name is static.
     let _ = unsafe {
-        syscall!(
-            prctl,
-            libc::PR_SET_VMA,
-            libc::PR_SET_VMA_ANON_NAME,
-            addr,
-            len,
-            name.as_ptr() as usize
-        )
+        syscall!(prctl, libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME, addr, len, name.as_ptr() as usize)
     };
 }

@@ -31,14 +31,7 @@ pub fn block_all() -> Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         // SAFETY: restores the mask that the kernel gave us.
-        let _ = unsafe {
-            syscall!(
-                rt_sigprocmask,
-                libc::SIG_SETMASK,
-                &self.old as *const u64 as usize,
-                0,
-                8
-            )
-        };
+        let _ =
+            unsafe { syscall!(rt_sigprocmask, libc::SIG_SETMASK, &self.old as *const u64 as usize, 0, 8) };
     }
 }

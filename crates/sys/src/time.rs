@@ -24,10 +24,7 @@ impl Nanos {
 
     /// As the kernel takes it.
     pub const fn to_timespec(self) -> libc::timespec {
-        libc::timespec {
-            tv_sec: (self.0 / 1_000_000_000) as i64,
-            tv_nsec: (self.0 % 1_000_000_000) as i64,
-        }
+        libc::timespec { tv_sec: (self.0 / 1_000_000_000) as i64, tv_nsec: (self.0 % 1_000_000_000) as i64 }
     }
 }
 
@@ -46,10 +43,7 @@ impl Sub for Nanos {
 }
 
 fn read(clock: libc::clockid_t) -> Nanos {
-    let mut ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `ts` is a valid timespec. libc's function reads the clock through the vDSO, which needs no
     // thread control block; it could touch `errno` only on failure, and these clocks always exist.
     unsafe { libc::clock_gettime(clock, &mut ts) };
