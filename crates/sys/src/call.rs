@@ -90,13 +90,19 @@ pub unsafe fn call(number: Sysno, args: [usize; 6]) -> Result<usize> {
     }
 }
 
+/// Six arguments, the missing ones zero.
+#[inline]
+pub fn pad(given: &[usize]) -> [usize; 6] {
+    let mut args = [0; 6];
+    args[..given.len()].copy_from_slice(given);
+    args
+}
+
 /// [`call`] with the unused arguments left out.
 #[macro_export]
 macro_rules! syscall {
     ($number:ident $(, $arg:expr)* $(,)?) => {{
-        let mut args = [0usize; 6];
-        let mut _n = 0;
-        $( args[_n] = $arg as usize; _n += 1; )*
-        $crate::call::call($crate::call::Sysno::$number, args)
+        let args: &[usize] = &[$($arg as usize),*];
+        $crate::call::call($crate::call::Sysno::$number, $crate::call::pad(args))
     }};
 }

@@ -1,1 +1,185 @@
-//! (in the making)
+//! `PAGEMAP_SCAN` (Linux 6.7) and `/proc/self/pagemap`: which pages are there, huge, or were written.
+
+use crate::call::Result;
+use crate::file::{self, Fd};
+use crate::{syscall, PAGE_SIZE};
+use bitflags::bitflags;
+
+bitflags! {
+    /// Properties of a page, as `PAGEMAP_SCAN` names them.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Categories: u64 {
+        /// Written since it was last write-protected.
+        const WRITTEN = 1 << 1;
+        /// In memory.
+        const PRESENT = 1 << 3;
+        /// In swap.
+        const SWAPPED = 1 << 4;
+        /// The shared zero page.
+        const ZERO = 1 << 5;
+        /// Part of a transparent huge page that is mapped as a whole.
+        const HUGE = 1 << 6;
+    }
+}
+
+/// A run of pages with the same categories.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// First byte.
+    pub start: u64,
+    /// Byte after the last.
+    pub end: u64,
+    raw_categories: u64,
+}
+
+impl Run {
+    /// An empty run, to make room for the kernel's.
+    pub const EMPTY: Run = Run { start: 0, end: 0, raw_categories: 0 };
+
+    /// What holds for all pages of it.
+    pub fn categories(&self) -> Categories {
+        Categories::from_bits_retain(self.raw_categories)
+    }
+}
+
+/// What to look for.
+#[derive(Clone, Copy, Debug)]
+pub struct Query {
+    /// All of these must hold.
+    pub all: Categories,
+    /// None of these may hold.
+    pub none: Categories,
+    /// Report these for each run; also what splits runs.
+    pub report: Categories,
+    /// Write-protect the pages found, so that the next scan sees new writes only. The range must be
+    /// registered for write protection with `WP_ASYNC`.
+    pub protect: bool,
+}
+
+#[repr(C)]
+struct Arg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    inverted: u64,
+    mask: u64,
+    any_of: u64,
+    report: u64,
+}
+
+const IOC_SCAN: u32 = (3 << 30) | ((core::mem::size_of::<Arg>() as u32) << 16) | ((b'f' as u32) << 8) | 16;
+const FLAG_WP_MATCHING: u64 = 1 << 0;
+const FLAG_CHECK_WPASYNC: u64 = 1 << 1;
+
+/// An open `/proc/self/pagemap`.
+#[derive(Debug)]
+pub struct Pagemap {
+    fd: Fd,
+}
+
+impl Pagemap {
+    /// Opens the page map of the calling process.
+    pub fn open() -> Result<Pagemap> {
+        file::open(c"/proc/self/pagemap", libc::O_RDONLY, 0).map(|fd| Pagemap { fd })
+    }
+
+    /// Moves the descriptor to a number at or above `least` if possible.
+    pub fn move_above(self, least: i32) -> Pagemap {
+        match file::dup_above(self.fd.raw(), least) {
+            Ok(fd) => Pagemap { fd },
+            Err(_) => self,
+        }
+    }
+
+    /// Finds runs of pages in `start..end`. Returns how many of `runs` were filled and the address where
+    /// the walk stopped: `end`, or less when `runs` was too short.
+    pub fn scan(&self, start: usize, end: usize, query: &Query, runs: &mut [Run]) -> Result<(usize, usize)> {
+        let mut arg = Arg {
+            size: core::mem::size_of::<Arg>() as u64,
+            flags: if query.protect { FLAG_WP_MATCHING | FLAG_CHECK_WPASYNC } else { 0 },
+            start: start as u64,
+            end: end as u64,
+            walk_end: 0,
+            vec: runs.as_mut_ptr() as u64,
+            vec_len: runs.len() as u64,
+            max_pages: 0,
+            inverted: query.none.bits(),
+            mask: (query.all | query.none).bits(),
+            any_of: 0,
+            report: query.report.bits(),
+        };
+        // SAFETY: `arg` is what the request takes, and `runs` is valid for `vec_len` entries.
+        let filled = unsafe { syscall!(ioctl, self.fd.raw(), IOC_SCAN, &mut arg as *mut Arg as usize) }?;
+        Ok((filled, arg.walk_end as usize))
+    }
+
+    /// Reads the entries of consecutive pages from `start` on. Returns how many were read.
+    pub fn entries(&self, start: usize, out: &mut [Entry]) -> Result<usize> {
+        // SAFETY: entries are plain words that any bytes may fill.
+        let bytes = unsafe {
+            core::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u8>(), core::mem::size_of_val(out))
+        };
+        Ok(file::pread(self.fd.raw(), bytes, (start / PAGE_SIZE * 8) as u64)? / 8)
+    }
+}
+
+/// One word of `/proc/self/pagemap` (Documentation/admin-guide/mm/pagemap.rst).
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entry(u64);
+
+impl Entry {
+    /// In memory.
+    pub fn present(self) -> bool {
+        self.0 >> 63 & 1 == 1
+    }
+
+    /// In swap.
+    pub fn swapped(self) -> bool {
+        self.0 >> 62 & 1 == 1
+    }
+
+    /// Mapped by this process alone.
+    pub fn exclusive(self) -> bool {
+        self.0 >> 56 & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem;
+    use crate::uffd::{Features, Modes, Userfaultfd};
+
+    #[test]
+    fn a_scan_reports_exactly_the_pages_written_since_the_last() {
+        let uffd = Userfaultfd::open().expect("userfaultfd is permitted to root");
+        uffd.handshake(Features::WP_ASYNC | Features::WP_UNPOPULATED).expect("Linux 6.7 or later");
+        let pagemap = Pagemap::open().unwrap();
+        let base = mem::map_anonymous(0, 8 * PAGE_SIZE, 0).unwrap();
+        // SAFETY: within the mapping just made.
+        let write = |page: usize| unsafe { *((base + page * PAGE_SIZE) as *mut u64) = 1 };
+        (0..6).for_each(write);
+        uffd.register(base, 8 * PAGE_SIZE, Modes::WP).unwrap();
+        let written = Categories::PRESENT | Categories::WRITTEN;
+        let query =
+            Query { all: written, none: Categories::ZERO, report: Categories::WRITTEN, protect: true };
+        let mut runs = [Run::EMPTY; 8];
+        let (n, end) = pagemap.scan(base, base + 8 * PAGE_SIZE, &query, &mut runs).unwrap();
+        assert_eq!((n, end), (1, base + 8 * PAGE_SIZE));
+        assert_eq!((runs[0].start as usize, runs[0].end as usize), (base, base + 6 * PAGE_SIZE));
+        assert_eq!(pagemap.scan(base, base + 8 * PAGE_SIZE, &query, &mut runs).unwrap().0, 0);
+        write(2);
+        write(7);
+        let (n, _) = pagemap.scan(base, base + 8 * PAGE_SIZE, &query, &mut runs).unwrap();
+        assert_eq!(n, 2);
+        assert_eq!(runs[0].start as usize, base + 2 * PAGE_SIZE);
+        assert_eq!(runs[1].start as usize, base + 7 * PAGE_SIZE);
+    }
+}

@@ -1,1 +1,345 @@
-//! (in the making)
+//! Threads that libc does not know of, and their scheduling.
+//!
+//! The agent's threads are made by `clone(2)` itself, not by `pthread_create`: they may be started from
+//! anywhere (inside an allocation, in a forked child, in a signal handler), nothing of them lies in memory
+//! that the program's allocator handed out, libc goes on treating a single-threaded program as one, and a
+//! program whose last own thread leaves by `pthread_exit` ends as it should.
+//!
+//! The price: code on such a thread must not use anything that needs a thread control block: no `std`, no
+//! `thread_local!`, no libc function that may lock, allocate or cancel. The thread pointer addresses a page
+//! of zeros, so that a stray `errno` or stack-protector access is harmless.
+
+use crate::call::{Errno, Result};
+use crate::{futex, mem, signal, syscall, PAGE_SIZE};
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Bytes of stack, without the guard page below it.
+const STACK: usize = 64 << 10;
+/// Bytes around the thread pointer: below it for accesses to libc's static thread-locals, above it for the
+/// fields of the thread control block.
+const TLS: usize = 4 * PAGE_SIZE;
+const GUARD: usize = PAGE_SIZE;
+
+/// A running agent thread.
+#[derive(Debug)]
+pub struct Thread {
+    block: usize,
+    tid: u32,
+}
+
+/// What lies at the very top of the block; the kernel zeroes `alive` and wakes its sleepers when the thread is gone.
+#[repr(C)]
+struct Header {
+    alive: AtomicU32,
+    tid: AtomicU32,
+}
+
+const BLOCK: usize = GUARD + STACK + TLS + PAGE_SIZE;
+
+impl Thread {
+    fn header(&self) -> &Header {
+        // SAFETY: the last page of the block, mapped until `join`, zeroed by the kernel.
+        unsafe { &*((self.block + BLOCK - PAGE_SIZE) as *const Header) }
+    }
+
+    /// Starts `entry(arg)` on a new thread with every signal blocked.
+    ///
+    /// # Safety
+    /// `entry` must keep to what the module says a thread like this may do, and `arg` must be what it expects.
+    pub unsafe fn spawn(entry: extern "C" fn(usize), arg: usize) -> Result<Thread> {
+        let block = mem::map_anonymous(0, BLOCK, libc::MAP_NORESERVE)?;
+        mem::name_range(block, BLOCK, c"memfold agent");
+        // SAFETY: the guard page is ours and unused.
+        unsafe { mem::mprotect(block, GUARD, libc::PROT_NONE) }?;
+        let mut thread = Thread { block, tid: 0 };
+        let stack_top = block + GUARD + STACK;
+        let thread_pointer = stack_top + TLS / 2;
+        // The x86-64 ABI finds the thread pointer by loading the word it points to.
+        // SAFETY: inside the block.
+        unsafe { *(thread_pointer as *mut usize) = thread_pointer };
+        let header = thread.header();
+        header.alive.store(1, Relaxed);
+        let flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_SETTLS
+            | libc::CLONE_PARENT_SETTID
+            | libc::CLONE_CHILD_CLEARTID;
+        let blocked = signal::block_all();
+        // SAFETY: the stack, the thread pointer and both words live until `join`; the new thread runs
+        // only `entry` and then exits by itself.
+        let raw = unsafe {
+            clone_thread(
+                flags as usize,
+                stack_top,
+                header.tid.as_ptr() as usize,
+                header.alive.as_ptr() as usize,
+                thread_pointer,
+                entry,
+                arg,
+            )
+        };
+        drop(blocked);
+        if raw < 0 {
+            // SAFETY: no thread was made, so nobody uses the block.
+            let _ = unsafe { mem::munmap(block, BLOCK) };
+            return Err(Errno(-raw as i32));
+        }
+        thread.tid = raw as u32;
+        Ok(thread)
+    }
+
+    /// The kernel's number for the thread.
+    pub fn tid(&self) -> u32 {
+        self.tid
+    }
+
+    /// Waits until the thread has left, and frees its memory.
+    pub fn join(self) {
+        loop {
+            let alive = self.header().alive.load(Acquire);
+            if alive == 0 {
+                break;
+            }
+            // Not the private form: the kernel's wake-up at thread exit is a shared one.
+            // SAFETY: the word lives in the block.
+            let _ = unsafe {
+                syscall!(futex, self.header().alive.as_ptr() as usize, libc::FUTEX_WAIT, alive, 0, 0, 0)
+            };
+        }
+        // SAFETY: the kernel clears `alive` after the thread's last instruction in user mode.
+        let _ = unsafe { mem::munmap(self.block, BLOCK) };
+    }
+
+    /// Frees the memory of a thread that does not exist in this process: the copy that a forked child has
+    /// of its parent's.
+    pub fn forget_in_child(self) {
+        // SAFETY: in the child only the forking thread exists.
+        let _ = unsafe { mem::munmap(self.block, BLOCK) };
+    }
+
+    /// Whether `addr` lies in the thread's own memory.
+    pub fn owns(&self, addr: usize) -> bool {
+        (self.block..self.block + BLOCK).contains(&addr)
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+unsafe fn clone_thread(
+    flags: usize,
+    stack_top: usize,
+    parent_tid: usize,
+    child_tid: usize,
+    thread_pointer: usize,
+    entry: extern "C" fn(usize),
+    arg: usize,
+) -> isize {
+    let result: isize;
+    // SAFETY: the caller's contract. The child starts on an empty stack of its own, reads nothing from
+    // the parent's, and never returns from this block.
+    unsafe {
+        core::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "mov eax, {exit}",
+            "xor edi, edi",
+            "syscall",
+            "ud2",
+            "2:",
+            exit = const libc::SYS_exit,
+            inlateout("rax") libc::SYS_clone as isize => result,
+            in("rdi") flags,
+            in("rsi") stack_top,
+            in("rdx") parent_tid,
+            in("r10") child_tid,
+            in("r8") thread_pointer,
+            in("r12") arg,
+            in("r13") entry,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}
+
+#[cfg(target_arch = "aarch64")]
+unsafe fn clone_thread(
+    flags: usize,
+    stack_top: usize,
+    parent_tid: usize,
+    child_tid: usize,
+    thread_pointer: usize,
+    entry: extern "C" fn(usize),
+    arg: usize,
+) -> isize {
+    let result: isize;
+    // SAFETY: as on x86-64.
+    unsafe {
+        core::arch::asm!(
+            "svc #0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, x9",
+            "blr x10",
+            "mov x8, {exit}",
+            "mov x0, xzr",
+            "svc #0",
+            "brk #1",
+            "2:",
+            exit = const libc::SYS_exit,
+            inlateout("x0") flags as isize => result,
+            in("x1") stack_top,
+            in("x2") parent_tid,
+            in("x3") thread_pointer,
+            in("x4") child_tid,
+            in("x8") libc::SYS_clone,
+            in("x9") arg,
+            in("x10") entry,
+            lateout("x30") _,
+        );
+    }
+    result
+}
+
+/// The kernel's number for the calling thread.
+pub fn current_tid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(gettid) }.unwrap_or(0) as u32
+}
+
+/// The number of the calling process.
+pub fn current_pid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(getpid) }.unwrap_or(0) as u32
+}
+
+/// Most CPUs that an affinity mask here can name.
+pub const MAX_CPUS: usize = 1024;
+
+/// A set of CPUs.
+#[derive(Clone, Copy)]
+pub struct CpuSet([u64; MAX_CPUS / 64]);
+
+impl CpuSet {
+    /// Just one CPU.
+    pub fn only(cpu: u32) -> CpuSet {
+        let mut set = [0; MAX_CPUS / 64];
+        set[cpu as usize / 64 % (MAX_CPUS / 64)] = 1 << (cpu % 64);
+        CpuSet(set)
+    }
+
+    /// Whether the CPU is in the set.
+    pub fn contains(&self, cpu: u32) -> bool {
+        self.0.get(cpu as usize / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+    }
+
+    /// The CPUs that the calling thread may run on.
+    pub fn of_current_thread() -> Result<CpuSet> {
+        let mut set = CpuSet([0; MAX_CPUS / 64]);
+        // SAFETY: the set is valid for its size.
+        unsafe {
+            syscall!(sched_getaffinity, 0, core::mem::size_of_val(&set.0), set.0.as_mut_ptr() as usize)
+        }?;
+        Ok(set)
+    }
+
+    /// Confines the calling thread to the set.
+    pub fn apply(&self) -> Result<()> {
+        // SAFETY: the set is valid for its size.
+        unsafe { syscall!(sched_setaffinity, 0, core::mem::size_of_val(&self.0), self.0.as_ptr() as usize) }
+            .map(drop)
+    }
+}
+
+/// How the kernel schedules a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scheduling {
+    /// The ordinary class, with this nice value (−20 to 19; lower than now needs a right).
+    Normal {
+        /// The nice value.
+        nice: i32,
+    },
+    /// `SCHED_FIFO` with this priority (1 to 99); needs CAP_SYS_NICE or RLIMIT_RTPRIO.
+    RealTime {
+        /// The priority.
+        priority: i32,
+    },
+    /// `SCHED_IDLE`: runs only when nothing else wants the CPU.
+    Idle,
+}
+
+/// Schedules the calling thread so from now on.
+pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
+    let (policy, priority) = match scheduling {
+        Scheduling::Normal { .. } => (libc::SCHED_OTHER, 0),
+        Scheduling::RealTime { priority } => (libc::SCHED_FIFO, priority),
+        Scheduling::Idle => (libc::SCHED_IDLE, 0),
+    };
+    // SAFETY: the priority is the whole of `struct sched_param`.
+    unsafe { syscall!(sched_setscheduler, 0, policy, &priority as *const i32 as usize) }?;
+    if let Scheduling::Normal { nice } = scheduling {
+        // SAFETY: no memory involved.
+        unsafe { syscall!(setpriority, libc::PRIO_PROCESS, 0, nice as isize) }?;
+    }
+    Ok(())
+}
+
+/// Names the calling thread, at most 15 bytes.
+pub fn set_name(name: &'static core::ffi::CStr) {
+    // SAFETY: the name is static.
+    let _ = unsafe { syscall!(prctl, libc::PR_SET_NAME, name.as_ptr() as usize) };
+}
+
+/// Gives up every capability of the calling thread, and of it alone. What it opened before stays open.
+pub fn drop_capabilities() -> Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header: [u32; 2] = [VERSION_3, 0];
+    let none = [0u32; 6];
+    // SAFETY: the two structures of `capset(2)`.
+    unsafe { syscall!(capset, header.as_ptr() as usize, none.as_ptr() as usize) }.map(drop)
+}
+
+/// Lets the kernel run something else for a moment.
+pub fn yield_now() {
+    // SAFETY: no arguments.
+    let _ = unsafe { syscall!(sched_yield) };
+}
+
+/// Sleeps until `word` is no longer `expected` or the time is over.
+pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: crate::time::Nanos) {
+    // A wake-up, a changed word, a signal and the timeout all mean: look again.
+    let _ = futex::wait(word, expected, Some(timeout));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static RESULT: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn entry(arg: usize) {
+        RESULT.store(arg as u32 + u32::from(current_tid() != current_pid()), SeqCst);
+    }
+
+    #[test]
+    fn a_thread_runs_its_entry_and_can_be_joined() {
+        // SAFETY: the entry only stores a word and makes two system calls.
+        let thread = unsafe { Thread::spawn(entry, 41) }.unwrap();
+        thread.join();
+        assert_eq!(RESULT.load(SeqCst), 42);
+    }
+
+    #[test]
+    fn a_cpu_set_holds_what_was_put_in() {
+        assert!(CpuSet::only(70).contains(70));
+        assert!(!CpuSet::only(70).contains(6));
+        assert!(!CpuSet::only(70).contains(5_000));
+    }
+}

@@ -1,1 +1,320 @@
-//! (in the making)
+//! `userfaultfd(2)`: being told of touches to absent pages, and putting pages there.
+//!
+//! Numbers and structures are those of `linux/userfaultfd.h` as of Linux 6.18; `UFFDIO_MOVE` needs 6.8,
+//! `WP_ASYNC` 6.7.
+
+use crate::call::{Errno, Result};
+use crate::file::Fd;
+use crate::{file, syscall};
+use bitflags::bitflags;
+
+bitflags! {
+    /// What a userfaultfd can be asked for when it is opened.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Features: u64 {
+        /// Write-protect faults are marked as such.
+        const PAGEFAULT_FLAG_WP = 1 << 0;
+        /// `fork` is reported; needs CAP_SYS_PTRACE.
+        const EVENT_FORK = 1 << 1;
+        /// `mremap` is reported.
+        const EVENT_REMAP = 1 << 2;
+        /// `MADV_DONTNEED` and its like are reported.
+        const EVENT_REMOVE = 1 << 3;
+        /// `munmap` is reported.
+        const EVENT_UNMAP = 1 << 6;
+        /// Faults raise SIGBUS instead of a message.
+        const SIGBUS = 1 << 7;
+        /// A fault names its thread.
+        const THREAD_ID = 1 << 8;
+        /// Write protection of pages that are not there yet.
+        const WP_UNPOPULATED = 1 << 13;
+        /// Write protection that the kernel lifts by itself; `PAGEMAP_SCAN` reads what was written.
+        const WP_ASYNC = 1 << 15;
+        /// `UFFDIO_MOVE`.
+        const MOVE = 1 << 16;
+    }
+}
+
+bitflags! {
+    /// What a range is registered for.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct Modes: u64 {
+        /// Touches of absent pages.
+        const MISSING = 1 << 0;
+        /// Writes to write-protected pages.
+        const WP = 1 << 1;
+    }
+}
+
+/// One message of a userfaultfd.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A thread touched an absent page and sleeps.
+    Fault {
+        /// The page's address.
+        page: usize,
+        /// Whether it was a write.
+        write: bool,
+        /// The thread, 0 if unknown.
+        tid: u32,
+    },
+    /// The range `from..from+len` was moved to `to`.
+    Remap {
+        /// Old start.
+        from: usize,
+        /// New start.
+        to: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// The contents of the range are about to be dropped.
+    Remove {
+        /// First byte.
+        start: usize,
+        /// Byte after the last.
+        end: usize,
+    },
+    /// The range was unmapped.
+    Unmap {
+        /// First byte.
+        start: usize,
+        /// Byte after the last.
+        end: usize,
+    },
+    /// A message that nobody asked for.
+    Unknown(u8),
+}
+
+/// A message as the kernel writes it.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct RawMessage {
+    event: u8,
+    reserved: [u8; 7],
+    words: [u64; 3],
+}
+
+impl RawMessage {
+    /// What it says.
+    pub fn event(&self) -> Event {
+        let [a, b, c] = self.words.map(|w| w as usize);
+        match self.event {
+            0x12 => Event::Fault {
+                page: b & !(crate::PAGE_SIZE - 1),
+                write: a & 1 != 0,
+                tid: self.words[2] as u32,
+            },
+            0x14 => Event::Remap { from: a, to: b, len: c },
+            0x15 => Event::Remove { start: a, end: b },
+            0x16 => Event::Unmap { start: a, end: b },
+            other => Event::Unknown(other),
+        }
+    }
+}
+
+/// How far a copying or moving call came: bytes done, and the error of the first page not done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Bytes done, a multiple of the page size.
+    pub done: usize,
+    /// Why it stopped, if it did. `EAGAIN` with `done > 0` only says that it stopped: ask again at the
+    /// page after the last to learn why.
+    pub error: Option<Errno>,
+}
+
+/// An open userfaultfd of this process.
+#[derive(Debug)]
+pub struct Userfaultfd {
+    fd: Fd,
+}
+
+#[repr(C)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+const fn iowr(number: u32, size: u32) -> u32 {
+    (3 << 30) | (size << 16) | (0xAA << 8) | number
+}
+const fn ior(number: u32, size: u32) -> u32 {
+    (2 << 30) | (size << 16) | (0xAA << 8) | number
+}
+
+const IOC_NEW: u32 = 0xAA << 8;
+const IOC_API: u32 = iowr(0x3F, 24);
+const IOC_REGISTER: u32 = iowr(0x00, 32);
+const IOC_UNREGISTER: u32 = ior(0x01, 16);
+const IOC_WAKE: u32 = ior(0x02, 16);
+const IOC_COPY: u32 = iowr(0x03, 40);
+const IOC_ZEROPAGE: u32 = iowr(0x04, 32);
+const IOC_MOVE: u32 = iowr(0x05, 40);
+
+const API_VERSION: u64 = 0xAA;
+const MODE_DONTWAKE: u64 = 1 << 0;
+const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
+
+/// The device through which an unprivileged process may make userfaultfds that also see the kernel's touches.
+pub const DEVICE: &core::ffi::CStr = c"/dev/userfaultfd";
+
+impl Userfaultfd {
+    /// Makes one through an open descriptor of [`DEVICE`].
+    pub fn from_device(device: i32) -> Result<Userfaultfd> {
+        // SAFETY: no memory involved.
+        let fd = unsafe { syscall!(ioctl, device, IOC_NEW, libc::O_CLOEXEC) }?;
+        // SAFETY: the kernel just made the descriptor for us.
+        Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
+    }
+
+    /// Makes one by opening [`DEVICE`], else by the system call (CAP_SYS_PTRACE, or
+    /// `vm.unprivileged_userfaultfd=1`). Returns the error of the system call if neither works.
+    pub fn open() -> Result<Userfaultfd> {
+        if let Ok(device) = file::open(DEVICE, libc::O_RDWR, 0) {
+            if let Ok(uffd) = Userfaultfd::from_device(device.raw()) {
+                return Ok(uffd);
+            }
+        }
+        Userfaultfd::from_system_call()
+    }
+
+    /// Makes one by the system call alone.
+    pub fn from_system_call() -> Result<Userfaultfd> {
+        // SAFETY: no memory involved.
+        let fd = unsafe { syscall!(userfaultfd, libc::O_CLOEXEC) }?;
+        // SAFETY: the kernel just made the descriptor for us.
+        Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
+    }
+
+    /// The descriptor's number.
+    pub fn raw_fd(&self) -> i32 {
+        self.fd.raw()
+    }
+
+    /// Moves the descriptor to a number at or above `least`, where programs that count on low numbers do
+    /// not meet it. Stays where it is if the limit on descriptors forbids.
+    pub fn move_above(self, least: i32) -> Userfaultfd {
+        match file::dup_above(self.fd.raw(), least) {
+            Ok(fd) => Userfaultfd { fd },
+            Err(_) => self,
+        }
+    }
+
+    fn ioctl<T>(&self, request: u32, arg: &mut T) -> Result<usize> {
+        // SAFETY: `arg` is the structure that `request` names; the addresses in it are covered by the
+        // contracts of the callers.
+        unsafe { syscall!(ioctl, self.fd.raw(), request, arg as *mut T as usize) }
+    }
+
+    /// Asks for features; must come first, once. Fails with `EINVAL` where one is unknown and with
+    /// `EPERM` where one is not allowed. Returns all that the kernel has.
+    pub fn handshake(&self, features: Features) -> Result<Features> {
+        let mut arg = [API_VERSION, features.bits(), 0];
+        self.ioctl(IOC_API, &mut arg)?;
+        Ok(Features::from_bits_retain(arg[1]))
+    }
+
+    /// Registers a range, or changes the modes of a registered one. Holes are skipped.
+    pub fn register(&self, start: usize, len: usize, modes: Modes) -> Result<()> {
+        let mut arg = [start as u64, len as u64, modes.bits(), 0];
+        self.ioctl(IOC_REGISTER, &mut arg).map(drop)
+    }
+
+    /// Lets a range go and wakes every thread that sleeps on it.
+    pub fn unregister(&self, start: usize, len: usize) -> Result<()> {
+        self.ioctl(IOC_UNREGISTER, &mut Range { start: start as u64, len: len as u64 }).map(drop)
+    }
+
+    /// Wakes the threads that sleep on a range; they touch it again.
+    pub fn wake(&self, start: usize, len: usize) {
+        // The call fails only for a bad range, and then nobody sleeps there.
+        let _ = self.ioctl(IOC_WAKE, &mut Range { start: start as u64, len: len as u64 });
+    }
+
+    fn transfer(&self, request: u32, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
+        let mut arg = [dst as u64, src as u64, len as u64, mode, 0];
+        match self.ioctl(request, &mut arg) {
+            Ok(_) => Progress { done: len, error: None },
+            // The kernel leaves the bytes done in the last field, or the negated error.
+            Err(e) => Progress { done: usize::try_from(arg[4] as i64).unwrap_or(0), error: Some(e) },
+        }
+    }
+
+    /// Puts a copy of `src..src+len` at the absent pages of `dst..dst+len`, each atomically, without
+    /// waking who sleeps on them.
+    ///
+    /// # Safety
+    /// `src` must be readable for `len` bytes; the pages of `dst` must belong to bytes that the program
+    /// expects there.
+    pub unsafe fn copy(&self, dst: usize, src: usize, len: usize) -> Progress {
+        self.transfer(IOC_COPY, dst, src, len, MODE_DONTWAKE)
+    }
+
+    /// Puts zeros at the absent pages of a range without waking who sleeps on them.
+    pub fn zero(&self, start: usize, len: usize) -> Progress {
+        let mut arg = [start as u64, len as u64, MODE_DONTWAKE, 0];
+        match self.ioctl(IOC_ZEROPAGE, &mut arg) {
+            Ok(_) => Progress { done: len, error: None },
+            Err(e) => Progress { done: usize::try_from(arg[3] as i64).unwrap_or(0), error: Some(e) },
+        }
+    }
+
+    /// Moves the pages of `src..src+len` to the absent pages of `dst..dst+len`, each atomically, without
+    /// copying and without waking. `dst` must be registered with this userfaultfd; absent pages of `src`
+    /// count as done.
+    ///
+    /// # Safety
+    /// `src` loses its pages: whoever touches it must be prepared for that, and `dst` must be where the
+    /// program, or the pager's tables, expect them.
+    pub unsafe fn move_pages(&self, dst: usize, src: usize, len: usize) -> Progress {
+        self.transfer(IOC_MOVE, dst, src, len, MODE_DONTWAKE | MOVE_ALLOW_SRC_HOLES)
+    }
+
+    /// Like [`Userfaultfd::move_pages`] for one page that must be there: `ENOENT` if it is not.
+    ///
+    /// # Safety
+    /// As for [`Userfaultfd::move_pages`].
+    pub unsafe fn move_present(&self, dst: usize, src: usize, len: usize) -> Progress {
+        self.transfer(IOC_MOVE, dst, src, len, MODE_DONTWAKE)
+    }
+
+    /// Reads as many waiting messages as fit, sleeping until there is one. Returns how many.
+    pub fn read(&self, messages: &mut [RawMessage]) -> Result<usize> {
+        // SAFETY: the messages are plain words that any bytes may fill.
+        let bytes = unsafe {
+            syscall!(read, self.fd.raw(), messages.as_mut_ptr() as usize, core::mem::size_of_val(messages))
+        }?;
+        Ok(bytes / core::mem::size_of::<RawMessage>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{mem, PAGE_SIZE};
+    use std::thread;
+
+    #[test]
+    fn a_page_moved_away_comes_back_on_touch() {
+        let uffd = Userfaultfd::open().expect("userfaultfd is permitted to root");
+        uffd.handshake(Features::MOVE | Features::THREAD_ID).expect("Linux 6.8 or later");
+        let program = mem::map_anonymous(0, PAGE_SIZE, 0).unwrap();
+        let staging = mem::map_anonymous(0, PAGE_SIZE, 0).unwrap();
+        // SAFETY: both pages were just mapped.
+        unsafe { *(program as *mut u64) = 42 };
+        uffd.register(program, PAGE_SIZE, Modes::MISSING).unwrap();
+        uffd.register(staging, PAGE_SIZE, Modes::WP).unwrap();
+        // SAFETY: nobody touches the page but the thread below.
+        assert_eq!(unsafe { uffd.move_pages(staging, program, PAGE_SIZE) }.error, None);
+        // SAFETY: the read sleeps until the page is back.
+        let reader = thread::spawn(move || unsafe { *(program as *const u64) });
+        let mut messages = [RawMessage::default(); 4];
+        assert_eq!(uffd.read(&mut messages), Ok(1));
+        assert!(
+            matches!(messages[0].event(), Event::Fault { page, write: false, tid } if page == program && tid != 0)
+        );
+        // SAFETY: gives the page back where the reader expects it.
+        assert_eq!(unsafe { uffd.move_present(program, staging, PAGE_SIZE) }.error, None);
+        uffd.wake(program, PAGE_SIZE);
+        assert_eq!(reader.join().unwrap(), 42);
+    }
+}
