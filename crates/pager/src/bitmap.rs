@@ -1,0 +1,153 @@
+//! A set of the pages of one extent.
+
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use sys::EXTENT_PAGES;
+
+const WORDS: usize = EXTENT_PAGES / 64;
+
+/// A set of page indices below [`EXTENT_PAGES`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PageSet([u64; WORDS]);
+
+impl PageSet {
+    /// No page.
+    pub const EMPTY: PageSet = PageSet([0; WORDS]);
+
+    /// The pages from `lo` up to but not including `hi`.
+    pub fn range(lo: usize, hi: usize) -> PageSet {
+        debug_assert!(lo <= hi && hi <= EXTENT_PAGES);
+        PageSet(core::array::from_fn(|w| {
+            let below = |n: usize| match n.saturating_sub(w * 64) {
+                bits @ 0..=63 => (1u64 << bits) - 1,
+                _ => u64::MAX,
+            };
+            below(hi) & !below(lo)
+        }))
+    }
+
+    /// Whether the page is in the set.
+    pub fn contains(&self, page: usize) -> bool {
+        self.0[page / 64] >> (page % 64) & 1 == 1
+    }
+
+    /// How many pages it has.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|w| w.count_ones() as usize).sum()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0 == [0; WORDS]
+    }
+
+    /// Pages in both.
+    pub fn and(&self, other: &PageSet) -> PageSet {
+        PageSet(core::array::from_fn(|w| self.0[w] & other.0[w]))
+    }
+
+    /// Pages in either.
+    pub fn or(&self, other: &PageSet) -> PageSet {
+        PageSet(core::array::from_fn(|w| self.0[w] | other.0[w]))
+    }
+
+    /// Pages of this set that the other has not.
+    pub fn minus(&self, other: &PageSet) -> PageSet {
+        PageSet(core::array::from_fn(|w| self.0[w] & !other.0[w]))
+    }
+
+    /// The first run of consecutive pages at or above `from`, as `(lo, hi)`.
+    pub fn next_run(&self, from: usize) -> Option<(usize, usize)> {
+        let lo = self.find(from, true)?;
+        Some((lo, self.find(lo, false).unwrap_or(EXTENT_PAGES)))
+    }
+
+    /// All runs of consecutive pages.
+    pub fn runs(self) -> impl Iterator<Item = (usize, usize)> {
+        let mut from = 0;
+        core::iter::from_fn(move || {
+            let run = self.next_run(from)?;
+            from = run.1;
+            Some(run)
+        })
+    }
+
+    fn find(&self, from: usize, value: bool) -> Option<usize> {
+        let mut page = from;
+        while page < EXTENT_PAGES {
+            let word = if value { self.0[page / 64] } else { !self.0[page / 64] } >> (page % 64);
+            if word != 0 {
+                return Some(page + word.trailing_zeros() as usize);
+            }
+            page = (page / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+/// A [`PageSet`] that threads share, word by word. Its users order their accesses by an extent's lock or
+/// by the page entries; the operations themselves are relaxed.
+#[derive(Default)]
+pub struct AtomicPageSet([AtomicU64; WORDS]);
+
+impl AtomicPageSet {
+    /// A copy.
+    pub fn load(&self) -> PageSet {
+        PageSet(core::array::from_fn(|w| self.0[w].load(Relaxed)))
+    }
+
+    /// Adds all pages of `set`.
+    pub fn insert(&self, set: &PageSet) {
+        for (word, bits) in self.0.iter().zip(set.0) {
+            if bits != 0 {
+                word.fetch_or(bits, Relaxed);
+            }
+        }
+    }
+
+    /// Removes all pages of `set`.
+    pub fn remove(&self, set: &PageSet) {
+        for (word, bits) in self.0.iter().zip(set.0) {
+            if bits != 0 {
+                word.fetch_and(!bits, Relaxed);
+            }
+        }
+    }
+
+    /// Adds one page.
+    pub fn add(&self, page: usize) {
+        self.0[page / 64].fetch_or(1 << (page % 64), Relaxed);
+    }
+
+    /// Whether the page is in the set.
+    pub fn contains(&self, page: usize) -> bool {
+        self.0[page / 64].load(Relaxed) >> (page % 64) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::{collections::BTreeSet, vec::Vec};
+
+    proptest! {
+        #[test]
+        fn runs_list_exactly_the_pages_of_the_set(ranges in prop::collection::vec((0..512usize, 0..80usize), 0..12)) {
+            let mut set = PageSet::EMPTY;
+            let mut model = BTreeSet::new();
+            for (lo, len) in ranges {
+                let hi = (lo + len).min(512);
+                set = set.or(&PageSet::range(lo, hi));
+                model.extend(lo..hi);
+            }
+            let listed: Vec<usize> = set.runs().flat_map(|(lo, hi)| lo..hi).collect();
+            prop_assert_eq!(listed, model.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(set.len(), model.len());
+            prop_assert!((0..512).all(|p| set.contains(p) == model.contains(&p)));
+            let shared = AtomicPageSet::default();
+            shared.insert(&set);
+            shared.remove(&PageSet::range(100, 300));
+            prop_assert_eq!(shared.load(), set.minus(&PageSet::range(100, 300)));
+        }
+    }
+}

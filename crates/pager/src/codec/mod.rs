@@ -1,0 +1,146 @@
+//! Codecs: how the bytes of a page become fewer.
+//!
+//! One file a codec, one trait for all. A codec works in memory that it was given, never allocates, and keeps
+//! nothing between pages. The number of a codec is written in front of each stored page.
+
+mod lz4;
+mod zstd;
+
+pub use lz4::Lz4;
+pub use zstd::Zstd;
+
+use sys::{Result, PAGE_SIZE};
+
+/// The bytes of a page.
+pub type Page = [u8; PAGE_SIZE];
+
+/// A stored page takes at most this much: one that does not shrink by 5 % is not worth the restore.
+pub const MAX_STORED: usize = PAGE_SIZE * 95 / 100;
+
+/// Which codec wrote a stored page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CodecId {
+    /// The fast one, for a page that has just gone cold.
+    Lz4 = 0,
+    /// The strong one, for what stays cold.
+    Zstd = 1,
+}
+
+impl CodecId {
+    /// From the number in front of a stored page.
+    pub fn from_bits(bits: u64) -> Option<CodecId> {
+        match bits {
+            0 => Some(CodecId::Lz4),
+            1 => Some(CodecId::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// A way to write a page with fewer bytes, and back.
+pub trait Codec {
+    /// Its number.
+    const ID: CodecId;
+
+    /// Writes `page` compressed into `out` and returns how many bytes it took; `None` when it does not fit.
+    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize>;
+
+    /// Writes the page that `data` stands for; false when `data` is no whole page of this codec.
+    fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool;
+}
+
+/// Every codec, each with its working memory: one set a thread.
+pub struct Codecs {
+    /// The fast one.
+    pub lz4: Lz4,
+    /// The strong one.
+    pub zstd: Zstd,
+}
+
+impl Codecs {
+    /// Maps the working memory. A set that never compresses touches little of it.
+    pub fn new() -> Result<Codecs> {
+        Ok(Codecs { lz4: Lz4::new()?, zstd: Zstd::new()? })
+    }
+
+    /// Decompresses with the codec that wrote the data.
+    pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
+        match codec {
+            CodecId::Lz4 => self.lz4.decompress(data, page),
+            CodecId::Zstd => self.zstd.decompress(data, page),
+        }
+    }
+}
+
+/// The word that fills the page, if one does.
+pub fn repeated_word(page: &Page) -> Option<u64> {
+    // SAFETY: any bytes are valid words; the split-off ends are empty or short and checked below.
+    let (head, words, tail) = unsafe { page.align_to::<u64>() };
+    if !head.is_empty() || !tail.is_empty() {
+        return None;
+    }
+    let first = words[0];
+    words.iter().all(|&word| word == first).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn survives(codec: &mut impl Codec, page: &Page) {
+        let mut out = [0u8; PAGE_SIZE];
+        if let Some(len) = codec.compress(page, &mut out) {
+            let mut back = [0u8; PAGE_SIZE];
+            assert!(codec.decompress(&out[..len], &mut back));
+            assert!(page == &back);
+            let mut ruined = [0u8; PAGE_SIZE];
+            assert!(!codec.decompress(&out[..len / 2], &mut ruined), "half a page must not pass for one");
+        }
+    }
+
+    fn page_of(words: &[u8]) -> Page {
+        core::array::from_fn(|i| words[i % words.len()] ^ (i / 97 % 3) as u8)
+    }
+
+    proptest! {
+        #[test]
+        fn every_page_survives_every_codec(words in prop::collection::vec(any::<u8>(), 1..4096)) {
+            let mut codecs = Codecs::new().unwrap();
+            let page = page_of(&words);
+            survives(&mut codecs.lz4, &page);
+            survives(&mut codecs.zstd, &page);
+        }
+
+        #[test]
+        fn random_bytes_never_decompress_out_of_bounds(data in prop::collection::vec(any::<u8>(), 0..4096)) {
+            let mut codecs = Codecs::new().unwrap();
+            let mut page = [0u8; PAGE_SIZE];
+            codecs.decompress(CodecId::Lz4, &data, &mut page);
+            codecs.decompress(CodecId::Zstd, &data, &mut page);
+        }
+    }
+
+    #[test]
+    fn text_shrinks_with_both_codecs_and_more_with_the_strong_one() {
+        let text = b"{\"id\":1234,\"name\":\"Ada Lovelace\",\"tags\":[\"a\",\"b\"],\"ok\":true},";
+        let page: Page =
+            core::array::from_fn(|i| text[i % text.len()].wrapping_add((i * i / 4099 % 7) as u8));
+        let mut codecs = Codecs::new().unwrap();
+        let mut out = [0u8; PAGE_SIZE];
+        let fast = codecs.lz4.compress(&page, &mut out).unwrap();
+        let strong = codecs.zstd.compress(&page, &mut out).unwrap();
+        assert!(strong < fast && fast < MAX_STORED);
+    }
+
+    #[test]
+    fn a_page_of_one_word_is_recognised_and_any_other_is_not() {
+        #[repr(align(8))]
+        struct Aligned(Page);
+        let mut page = Aligned([7; PAGE_SIZE]);
+        assert_eq!(repeated_word(&page.0), Some(0x0707_0707_0707_0707));
+        page.0[PAGE_SIZE - 1] = 8;
+        assert_eq!(repeated_word(&page.0), None);
+    }
+}

@@ -1,0 +1,548 @@
+//! The compressed store: slots of 64-byte size classes in blocks of 32 KiB.
+//!
+//! What it is not: shared. Only the background thread allocates, frees and compacts, through [`Store`], which
+//! therefore needs no lock. Others only read a slot that a page entry names ([`Slot::read`]), and hand one
+//! that they no longer need to the [`FreeQueue`].
+//!
+//! Invariants: a slot's bytes do not change from the moment a page entry names it until the background
+//! thread has taken it from the free queue; memory of an empty block goes back to the kernel.
+
+use crate::codec::{CodecId, MAX_STORED};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use sys::{mem, Result, PAGE_SIZE};
+
+/// Slot sizes are multiples of this, and slots are aligned to it.
+const GRAIN: usize = 64;
+/// Bytes of a block.
+const BLOCK: usize = 8 * PAGE_SIZE;
+/// Bytes of a segment, the unit of address space; aligned to its size. Its first block holds the headers.
+const SEGMENT: usize = 4 << 20;
+const BLOCKS: usize = SEGMENT / BLOCK;
+/// Bytes in front of the compressed data.
+const HEADER: usize = 8;
+const CLASSES: usize = (MAX_STORED + HEADER).div_ceil(GRAIN) + 1;
+/// Empty blocks that keep their memory for the next pages.
+const SPARE: usize = 4;
+
+/// A place in the store: its address divided by 64.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Slot(u64);
+
+impl Slot {
+    /// From the payload of a page entry.
+    pub fn from_payload(payload: u64) -> Slot {
+        Slot(payload)
+    }
+
+    /// For the payload of a page entry.
+    pub fn payload(self) -> u64 {
+        self.0
+    }
+
+    fn addr(self) -> usize {
+        self.0 as usize * GRAIN
+    }
+
+    /// The codec and the bytes stored; `None` when the header makes no sense.
+    ///
+    /// # Safety
+    /// A page entry taken by the caller names this slot, and the caller drops the slice before it gives the
+    /// slot to the free queue.
+    pub unsafe fn read<'a>(self) -> Option<(CodecId, &'a [u8])> {
+        // SAFETY: the slot is allocated, by the caller's contract; a header was written when it was filled.
+        let header = Header(unsafe { *(self.addr() as *const u64) });
+        let len = header.len();
+        if len > MAX_STORED {
+            return None;
+        }
+        // SAFETY: a slot is as long as its header says at least.
+        let data = unsafe { core::slice::from_raw_parts((self.addr() + HEADER) as *const u8, len) };
+        Some((CodecId::from_bits(header.0 >> 12 & 0xF)?, data))
+    }
+}
+
+/// Length (12 bits), codec (4 bits) and page number (48 bits) of a stored page.
+#[derive(Clone, Copy)]
+struct Header(u64);
+
+impl Header {
+    fn new(page: usize, codec: CodecId, len: usize) -> Header {
+        Header(((page / PAGE_SIZE) as u64) << 16 | (codec as u64) << 12 | len as u64)
+    }
+
+    fn len(self) -> usize {
+        (self.0 & 0xFFF) as usize
+    }
+
+    fn page(self) -> usize {
+        (self.0 >> 16) as usize * PAGE_SIZE
+    }
+}
+
+/// Slots on their way back to the background thread, linked through the word behind their header.
+#[derive(Default)]
+pub struct FreeQueue {
+    head: AtomicUsize,
+}
+
+impl FreeQueue {
+    /// Gives a slot up. Never blocks; from any thread.
+    ///
+    /// # Safety
+    /// No page entry names the slot any more, and nobody gives it up twice.
+    pub unsafe fn push(&self, slot: Slot) {
+        let mut head = self.head.load(Relaxed);
+        loop {
+            // SAFETY: the slot is the caller's; its old bytes are of no more use.
+            unsafe { *((slot.addr() + HEADER) as *mut usize) = head };
+            // Release: the link is seen by who takes the list.
+            match self.head.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+/// What describes a block; it lies in the first block of the segment.
+struct Block {
+    base: usize,
+    class: usize,
+    live: usize,
+    used: [u64; BLOCK / GRAIN / 64],
+    /// Neighbours in the list of its class, or in the list of empty blocks.
+    prev: Option<NonNull<Block>>,
+    next: Option<NonNull<Block>>,
+    /// Whether an empty block still has its memory.
+    backed: bool,
+}
+
+impl Block {
+    fn slot_size(&self) -> usize {
+        self.class * GRAIN
+    }
+
+    fn capacity(&self) -> usize {
+        BLOCK / self.slot_size()
+    }
+}
+
+/// A doubly linked list of blocks.
+#[derive(Clone, Copy, Default)]
+struct List {
+    head: Option<NonNull<Block>>,
+    tail: Option<NonNull<Block>>,
+}
+
+/// Bytes in the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Compressed bytes with their headers.
+    pub data: u64,
+    /// Memory that holds them: slots rounded up, gaps and headers.
+    pub memory: u64,
+}
+
+/// The store itself.
+pub struct Store {
+    /// Blocks of each class that have room.
+    open: [List; CLASSES],
+    /// Free slots in the blocks of `open`, by class.
+    room: [usize; CLASSES],
+    /// Blocks without any slot.
+    empty: List,
+    spare: usize,
+    usage: Usage,
+}
+
+// SAFETY: the blocks belong to the store alone.
+unsafe impl Send for Store {}
+
+impl Default for Store {
+    fn default() -> Self {
+        Store::new()
+    }
+}
+
+impl Store {
+    /// An empty store; takes no memory.
+    pub const fn new() -> Store {
+        const NONE: List = List { head: None, tail: None };
+        Store {
+            open: [NONE; CLASSES],
+            room: [0; CLASSES],
+            empty: NONE,
+            spare: 0,
+            usage: Usage { data: 0, memory: 0 },
+        }
+    }
+
+    /// Bytes in use.
+    pub fn usage(&self) -> Usage {
+        self.usage
+    }
+
+    /// Stores the compressed bytes of a page; `page` is its address. `ENOMEM` when the kernel has no more.
+    pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8]) -> Result<Slot> {
+        debug_assert!(data.len() <= MAX_STORED);
+        let slot = self.alloc((data.len() + HEADER).div_ceil(GRAIN))?;
+        // SAFETY: the slot is ours alone until an entry names it, and long enough.
+        unsafe {
+            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len()).0;
+            ptr::copy_nonoverlapping(data.as_ptr(), (slot.addr() + HEADER) as *mut u8, data.len());
+        }
+        self.usage.data += (data.len() + HEADER) as u64;
+        Ok(slot)
+    }
+
+    /// Frees a slot that no page entry names, at once.
+    ///
+    /// # Safety
+    /// The slot came from [`Store::put`] and is not in the free queue.
+    pub unsafe fn free(&mut self, slot: Slot) {
+        // SAFETY: an allocated slot starts with its header.
+        let header = Header(unsafe { *(slot.addr() as *const u64) });
+        self.usage.data -= (header.len() + HEADER) as u64;
+        self.release(slot);
+    }
+
+    /// Frees what others gave up.
+    pub fn drain(&mut self, queue: &FreeQueue) -> usize {
+        // Acquire: pairs with the release of each push.
+        let mut next = queue.head.swap(0, Acquire);
+        let mut count = 0;
+        while next != 0 {
+            let slot = Slot((next / GRAIN) as u64);
+            // SAFETY: a slot in the queue is nobody's any more, and its link stands behind the header.
+            unsafe {
+                next = *((next + HEADER) as *const usize);
+                self.free(slot);
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Forgets a free queue whose slots a forked child cannot trust.
+    pub fn abandon(queue: &FreeQueue) {
+        queue.head.store(0, Relaxed);
+    }
+
+    /// Empties the sparsest block of a class that has more room than two blocks hold, so that its memory can
+    /// go. `relocate(page, old, new)` points the page's entry to the copy and says whether it still named
+    /// `old`. Returns whether there was anything to do.
+    pub fn compact(&mut self, mut relocate: impl FnMut(usize, Slot, Slot) -> bool) -> bool {
+        let Some(class) = (1..CLASSES).find(|&class| self.room[class] > 2 * (BLOCK / (class * GRAIN))) else {
+            return false;
+        };
+        let Some(victim) = self.open[class].tail else { return false };
+        // SAFETY: blocks in lists are valid and ours.
+        let victim = unsafe { &mut *victim.as_ptr() };
+        self.unlink(victim);
+        self.room[class] -= victim.capacity() - victim.live;
+        for index in 0..victim.capacity() {
+            if victim.used[index / 64] >> (index % 64) & 1 == 0 {
+                continue;
+            }
+            let old = Slot(((victim.base + index * victim.slot_size()) / GRAIN) as u64);
+            // SAFETY: an allocated slot starts with its header. It may lie in the free queue; then no entry
+            // names it, `relocate` says so, and the copy is thrown away.
+            let header = Header(unsafe { *(old.addr() as *const u64) });
+            let Ok(copy) = self.alloc(class) else { break };
+            // SAFETY: both slots are of this class, and the copy is ours.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    old.addr() as *const u8,
+                    copy.addr() as *mut u8,
+                    header.len() + HEADER,
+                );
+            }
+            if relocate(header.page(), old, copy) {
+                victim.used[index / 64] &= !(1 << (index % 64));
+                victim.live -= 1;
+            } else {
+                self.release(copy);
+            }
+        }
+        if victim.live == 0 {
+            self.retire(victim);
+        } else {
+            // Its last slots are in the free queue, or there was no memory for copies.
+            self.room[class] += victim.capacity() - victim.live;
+            self.push_front(class, victim);
+        }
+        true
+    }
+
+    fn block_of(slot: Slot) -> &'static mut Block {
+        let addr = slot.addr();
+        let segment = addr & !(SEGMENT - 1);
+        let index = (addr - segment) / BLOCK;
+        // SAFETY: each segment starts with its blocks' headers, and only the one owner of the store comes here.
+        unsafe { &mut *(segment as *mut Block).add(index) }
+    }
+
+    fn alloc(&mut self, class: usize) -> Result<Slot> {
+        let block = match self.open[class].head {
+            // SAFETY: blocks in lists are valid and ours.
+            Some(block) => unsafe { &mut *block.as_ptr() },
+            None => self.open_block(class)?,
+        };
+        let word = block.used.iter().position(|&w| w != u64::MAX).unwrap_or(0);
+        let bit = block.used[word].trailing_ones() as usize;
+        block.used[word] |= 1 << bit;
+        block.live += 1;
+        self.room[class] -= 1;
+        if block.live == block.capacity() {
+            self.unlink(block);
+        }
+        Ok(Slot(((block.base + (word * 64 + bit) * block.slot_size()) / GRAIN) as u64))
+    }
+
+    fn release(&mut self, slot: Slot) {
+        let block = Store::block_of(slot);
+        let index = (slot.addr() - block.base) / block.slot_size();
+        debug_assert!(block.used[index / 64] >> (index % 64) & 1 == 1, "slot freed twice");
+        block.used[index / 64] &= !(1 << (index % 64));
+        block.live -= 1;
+        self.room[block.class] += 1;
+        if block.live + 1 == block.capacity() {
+            self.push_front(block.class, block);
+        } else if block.live == 0 {
+            self.unlink(block);
+            self.room[block.class] -= block.capacity();
+            self.retire(block);
+        } else if block.live == block.capacity() / 4 {
+            // Sparse ones wait at the end, for the compaction.
+            self.unlink(block);
+            self.push_back(block.class, block);
+        }
+    }
+
+    fn open_block(&mut self, class: usize) -> Result<&'static mut Block> {
+        if self.empty.head.is_none() {
+            self.add_segment()?;
+        }
+        let Some(block) = self.empty.head else { return Err(sys::Errno::ENOMEM) };
+        // SAFETY: blocks in lists are valid and ours.
+        let block = unsafe { &mut *block.as_ptr() };
+        remove(&mut self.empty, block);
+        if block.backed {
+            self.spare -= 1;
+        }
+        block.class = class;
+        block.live = 0;
+        block.used = [0; BLOCK / GRAIN / 64];
+        // Indices past the capacity are never free.
+        for index in block.capacity()..BLOCK / GRAIN {
+            block.used[index / 64] |= 1 << (index % 64);
+        }
+        self.room[class] += block.capacity();
+        self.usage.memory += BLOCK as u64;
+        self.push_front(class, block);
+        Ok(block)
+    }
+
+    /// Puts an empty block, in no list, among the empty ones.
+    fn retire(&mut self, block: &mut Block) {
+        self.usage.memory -= BLOCK as u64;
+        if self.spare < SPARE {
+            self.spare += 1;
+            block.backed = true;
+            insert_front(&mut self.empty, block);
+            return;
+        }
+        block.backed = false;
+        // SAFETY: nothing in the block is of use any more.
+        let _ = unsafe { mem::madvise(block.base, BLOCK, libc::MADV_DONTNEED) };
+        insert_back(&mut self.empty, block);
+    }
+
+    fn add_segment(&mut self) -> Result<()> {
+        let segment = mem::reserve_aligned(SEGMENT, SEGMENT)?;
+        // SAFETY: our own, unused mapping.
+        unsafe {
+            if let Err(e) = mem::mprotect(segment, SEGMENT, libc::PROT_READ | libc::PROT_WRITE) {
+                let _ = mem::munmap(segment, SEGMENT);
+                return Err(e);
+            }
+            let _ = mem::madvise(segment, SEGMENT, libc::MADV_NOHUGEPAGE);
+        }
+        mem::name_range(segment, SEGMENT, c"memfold store");
+        const { assert!(BLOCKS * core::mem::size_of::<Block>() <= BLOCK) };
+        for index in 1..BLOCKS {
+            // SAFETY: the headers fit into the first block; nobody else has the segment.
+            let block = unsafe {
+                let header = (segment as *mut Block).add(index);
+                header.write(Block {
+                    base: segment + index * BLOCK,
+                    class: 1,
+                    live: 0,
+                    used: [0; BLOCK / GRAIN / 64],
+                    prev: None,
+                    next: None,
+                    backed: false,
+                });
+                &mut *header
+            };
+            insert_back(&mut self.empty, block);
+        }
+        self.usage.memory += (BLOCKS * core::mem::size_of::<Block>()) as u64;
+        Ok(())
+    }
+
+    fn unlink(&mut self, block: &mut Block) {
+        remove(&mut self.open[block.class], block);
+    }
+
+    fn push_front(&mut self, class: usize, block: &mut Block) {
+        insert_front(&mut self.open[class], block);
+    }
+
+    fn push_back(&mut self, class: usize, block: &mut Block) {
+        insert_back(&mut self.open[class], block);
+    }
+}
+
+fn insert_front(list: &mut List, block: &mut Block) {
+    block.prev = None;
+    block.next = list.head;
+    let this = NonNull::from(block);
+    match list.head {
+        // SAFETY: blocks in lists are valid and the store's own.
+        Some(head) => unsafe { (*head.as_ptr()).prev = Some(this) },
+        None => list.tail = Some(this),
+    }
+    list.head = Some(this);
+}
+
+fn insert_back(list: &mut List, block: &mut Block) {
+    block.next = None;
+    block.prev = list.tail;
+    let this = NonNull::from(block);
+    match list.tail {
+        // SAFETY: blocks in lists are valid and the store's own.
+        Some(tail) => unsafe { (*tail.as_ptr()).next = Some(this) },
+        None => list.head = Some(this),
+    }
+    list.tail = Some(this);
+}
+
+fn remove(list: &mut List, block: &mut Block) {
+    match block.prev {
+        // SAFETY: neighbours in a list are valid and the store's own.
+        Some(prev) => unsafe { (*prev.as_ptr()).next = block.next },
+        None => list.head = block.next,
+    }
+    match block.next {
+        // SAFETY: as above.
+        Some(next) => unsafe { (*next.as_ptr()).prev = block.prev },
+        None => list.tail = block.prev,
+    }
+    block.prev = None;
+    block.next = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::{collections::BTreeMap, vec, vec::Vec};
+
+    fn content(page: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|i| (page / PAGE_SIZE * 31 + i) as u8).collect()
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Put(usize),
+        Free(usize),
+        Queue(usize),
+        Drain,
+        Compact,
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        prop_oneof![
+            6 => (1..=MAX_STORED).prop_map(Op::Put),
+            3 => any::<usize>().prop_map(Op::Free),
+            3 => any::<usize>().prop_map(Op::Queue),
+            1 => Just(Op::Drain),
+            2 => Just(Op::Compact),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_slot_keeps_its_bytes_through_frees_and_compaction(ops in prop::collection::vec(op(), 1..600)) {
+            let mut store = Store::new();
+            let queue = FreeQueue::default();
+            let mut model: BTreeMap<usize, (Slot, usize)> = BTreeMap::new();
+            let pick = |model: &BTreeMap<usize, (Slot, usize)>, n: usize| {
+                model.keys().nth(n % model.len().max(1)).copied()
+            };
+            for (number, op) in ops.into_iter().enumerate() {
+                match op {
+                    Op::Put(len) => {
+                        let page = (number + 1) * PAGE_SIZE;
+                        let codec = if len % 2 == 0 { CodecId::Lz4 } else { CodecId::Zstd };
+                        model.insert(page, (store.put(page, codec, &content(page, len)).unwrap(), len));
+                    }
+                    Op::Free(n) => if let Some(page) = pick(&model, n) {
+                        // SAFETY: the model forgets the slot.
+                        unsafe { store.free(model.remove(&page).unwrap().0) };
+                    },
+                    Op::Queue(n) => if let Some(page) = pick(&model, n) {
+                        // SAFETY: the model forgets the slot.
+                        unsafe { queue.push(model.remove(&page).unwrap().0) };
+                    },
+                    Op::Drain => { store.drain(&queue); }
+                    Op::Compact => {
+                        store.compact(|page, old, new| match model.get_mut(&page) {
+                            Some(entry) if entry.0 == old => { entry.0 = new; true }
+                            _ => false,
+                        });
+                    }
+                }
+                let mut places: Vec<u64> = model.values().map(|(slot, _)| slot.payload()).collect();
+                places.sort_unstable();
+                prop_assert!(places.windows(2).all(|w| w[0] != w[1]), "two pages in one slot");
+            }
+            for (page, (slot, len)) in &model {
+                // SAFETY: the model says that the slot is in use.
+                let (codec, data) = unsafe { slot.read() }.unwrap();
+                prop_assert_eq!(codec as usize, len % 2);
+                prop_assert_eq!(data, &content(*page, *len)[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_goes_back_when_most_slots_are_freed() {
+        let mut store = Store::new();
+        let mut slots: BTreeMap<usize, Slot> = (1..=4000)
+            .map(|n| (n * PAGE_SIZE, store.put(n * PAGE_SIZE, CodecId::Lz4, &content(n, 1500)).unwrap()))
+            .collect();
+        let full = store.usage().memory;
+        let gone: Vec<usize> = slots.keys().copied().filter(|page| page / PAGE_SIZE % 10 != 0).collect();
+        for page in gone {
+            // SAFETY: taken out of the map.
+            unsafe { store.free(slots.remove(&page).unwrap()) };
+        }
+        while store.compact(|page, old, new| {
+            let slot = slots.get_mut(&page).unwrap();
+            assert_eq!(*slot, old);
+            *slot = new;
+            true
+        }) {}
+        assert!(store.usage().memory < full / 5, "{} of {full}", store.usage().memory);
+        for slot in vec![slots] {
+            for (page, slot) in slot {
+                // SAFETY: still in use.
+                assert_eq!(unsafe { slot.read() }.unwrap().1, &content(page / PAGE_SIZE, 1500)[..]);
+            }
+        }
+    }
+}
