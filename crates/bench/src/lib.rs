@@ -1,1 +1,23 @@
-//! (in the making)
+//! The laboratory: the experiments behind every figure that memfold claims, and the program that verifies that
+//! no byte is lost.
+//!
+//! What it is: workloads, the arms they run in, and results with their raw runs and manifest.
+//!
+//! What it is not: the command line, which is `memfold bench`; and not a judge: a result says what was measured,
+//! the reader compares it with the aim.
+//!
+//! Invariants: an experiment interleaves its arms and keeps every raw run; one in which nothing was evicted, or in
+//! which a byte was wrong, fails and yields no figures.
+
+pub mod control;
+pub mod launch;
+pub mod manifest;
+pub mod page;
+pub mod process;
+pub mod worker;
+pub mod zram;
+
+/// Something that this machine, or this user on it, cannot do; the text says what and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unsupported(pub String);

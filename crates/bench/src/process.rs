@@ -1,0 +1,98 @@
+//! What `/proc` tells about a process: its memory and its threads.
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+
+/// Memory of a process, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Resident now (`VmRSS`).
+    pub rss_bytes: u64,
+    /// Most that ever was resident in this program (`VmHWM`), unlike `ru_maxrss` without what it had before `exec`.
+    pub rss_peak_bytes: u64,
+    /// Of the resident bytes those that are anonymous, so neither code nor files (`RssAnon`).
+    pub anonymous_bytes: u64,
+}
+
+/// One thread of a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Thread {
+    /// Thread id.
+    pub tid: u32,
+    /// Name.
+    pub name: String,
+    /// CPU time that it has used, ns (`schedstat`).
+    pub cpu_ns: u64,
+    /// Scheduling policy (sched(7)): 0 is the ordinary one, 1 is `SCHED_FIFO`, 2 is `SCHED_RR`.
+    pub policy: u32,
+    /// Real-time priority, 0 under an ordinary policy.
+    pub priority: u32,
+}
+
+impl Memory {
+    /// Of process `pid`, which may be `self`.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub fn of(pid: &str) -> Result<Memory> {
+        let file = format!("/proc/{pid}/status");
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+        Ok(Memory {
+            rss_bytes: kilobytes(&text, "VmRSS:"),
+            rss_peak_bytes: kilobytes(&text, "VmHWM:"),
+            anonymous_bytes: kilobytes(&text, "RssAnon:"),
+        })
+    }
+}
+
+/// The value of the line that starts with `key`, in bytes; 0 where there is no such line.
+pub(crate) fn kilobytes(text: &str, key: &str) -> u64 {
+    let value =
+        text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
+    value.unwrap_or(0) * 1024
+}
+
+/// The threads of process `pid`.
+///
+/// # Errors
+/// When the process is gone.
+pub fn threads(pid: u32) -> Result<Vec<Thread>> {
+    let directory = format!("/proc/{pid}/task");
+    let entries = fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?;
+    // A thread may end between the listing and the reading; it is left out.
+    Ok(entries.flatten().filter_map(|entry| thread(&entry.path().to_string_lossy())).collect())
+}
+
+fn thread(directory: &str) -> Option<Thread> {
+    let stat = fs::read_to_string(format!("{directory}/stat")).ok()?;
+    let schedstat = fs::read_to_string(format!("{directory}/schedstat")).ok()?;
+    // The name stands in parentheses and may itself contain some (proc_pid_stat(5)).
+    let (head, rest) = stat.rsplit_once(')')?;
+    let (tid, name) = head.split_once(" (")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    Some(Thread {
+        tid: tid.parse().ok()?,
+        name: name.to_owned(),
+        cpu_ns: schedstat.split_whitespace().next()?.parse().ok()?,
+        priority: fields.get(37)?.parse().ok()?,
+        policy: fields.get(38)?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_sees_its_own_memory_and_threads() {
+        let memory = Memory::of("self").unwrap();
+        assert!(memory.rss_bytes > 0 && memory.rss_peak_bytes >= memory.rss_bytes);
+        assert!(memory.anonymous_bytes < memory.rss_bytes);
+        let own = threads(std::process::id()).unwrap();
+        // SAFETY: no arguments, no effects.
+        let tid = unsafe { libc::gettid() } as u32;
+        let this = own.iter().find(|t| t.tid == tid).expect("the calling thread is listed");
+        assert!(this.cpu_ns > 0 && this.policy == 0 && this.priority == 0, "{this:?}");
+    }
+}

@@ -1,0 +1,263 @@
+//! Timing touches to pages that were evicted.
+//!
+//! What it is: a region of known contents, mapped with `mmap` in pages of 4 KiB (no huge pages, in any arm), whose
+//! pages are read one word each, each read timed with the monotonic clock.
+//!
+//! What it is not: the evictor. The experiment has the pages evicted, by the pager or by the kernel; the worker's part
+//! is `MADV_PAGEOUT` where the kernel is to do it, and to see in `/proc/self/pagemap` what really went.
+//!
+//! Invariants: in random order no page enters the samples that the page map shows present just before its touch. In
+//! sequential order every page is touched, since reading ahead is part of what is measured; the round counts those
+//! that were present before it began. The time that the clock itself takes is measured first and subtracted.
+
+use super::{answer, pin, request};
+use crate::page::{Content, WORDS};
+use anyhow::{ensure, Result};
+use serde::{Deserialize, Serialize};
+use stats::{Histogram, Rng};
+use std::time::Instant;
+use sys::pagemap::{Entry, Pagemap};
+use sys::{mem, PAGE_SIZE};
+
+/// The region that a touching worker keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Touch {
+    /// Its size, bytes; rounded down to whole pages.
+    pub bytes: usize,
+    /// What its contents are made from.
+    pub seed: u64,
+    /// The CPU that the touching thread is bound to, if any.
+    pub pin: Option<usize>,
+}
+
+/// What the experiment may ask of the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TouchRequest {
+    /// Have the kernel swap the region out. Answered by [`Presence`].
+    PageOut,
+    /// Look where the pages are. Answered by [`Presence`].
+    Look,
+    /// Touch the region's pages. Answered by [`TouchResult`].
+    Touch(Round),
+}
+
+/// One pass over the region.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Round {
+    /// In which order.
+    pub order: Order,
+    /// What a random order is made from.
+    pub seed: u64,
+}
+
+/// The order in which pages are touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// A random permutation: neighbours in space are strangers in time, so nothing can be read ahead.
+    Random,
+    /// Ascending addresses.
+    Sequential,
+}
+
+/// Where the worker's region is, its first answer.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Region {
+    /// Its pages.
+    pub pages: usize,
+    /// What reading the clock twice takes, ns, subtracted from every sample.
+    pub clock_overhead_ns: u64,
+}
+
+/// Where the region's pages are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Presence {
+    /// In memory, in the program's view.
+    pub present: usize,
+    /// In the kernel's swap.
+    pub swapped: usize,
+    /// Neither: with the pager.
+    pub away: usize,
+}
+
+/// What a round found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TouchResult {
+    /// Where the pages were before the round.
+    pub before: Presence,
+    /// Time of each touch that entered the samples, ns.
+    pub touch_ns: Histogram,
+    /// Pages left out because they were present just before their touch (random order only).
+    pub skipped: usize,
+    /// Words that did not hold what was written. Anything but 0 is a defect.
+    pub wrong_words: u64,
+}
+
+struct Memory {
+    base: usize,
+    pages: usize,
+    content: Content,
+    pagemap: Pagemap,
+    clock_overhead_ns: u64,
+}
+
+/// Maps and fills the region, then serves requests until the experiment closes the pipe.
+pub(super) fn serve(touch: &Touch) -> Result<()> {
+    if let Some(cpu) = touch.pin {
+        pin(cpu)?;
+    }
+    let memory = Memory::new(touch)?;
+    answer(&Region { pages: memory.pages, clock_overhead_ns: memory.clock_overhead_ns })?;
+    while let Some(next) = request()? {
+        match next {
+            TouchRequest::PageOut => answer(&memory.page_out()?)?,
+            TouchRequest::Look => answer(&memory.look()?)?,
+            TouchRequest::Touch(round) => answer(&memory.touch(round)?)?,
+        }
+    }
+    Ok(())
+}
+
+impl Memory {
+    fn new(touch: &Touch) -> Result<Memory> {
+        let pages = touch.bytes / PAGE_SIZE;
+        ensure!(pages > 0, "a region of {} bytes has no page", touch.bytes);
+        let len = pages * PAGE_SIZE;
+        // libc's calls, not the kernel's: the preloaded library must see the mapping, as it sees a program's.
+        // SAFETY: a fresh mapping placed by the kernel; the advice changes no contents.
+        let base = unsafe {
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let raw =
+                libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+            ensure!(raw != libc::MAP_FAILED, "cannot map {len} bytes: {}", std::io::Error::last_os_error());
+            libc::madvise(raw, len, libc::MADV_NOHUGEPAGE);
+            raw as usize
+        };
+        let content = Content::uniform(touch.seed);
+        for page in 0..pages {
+            // SAFETY: within the mapping, which nobody else uses.
+            let words =
+                unsafe { std::slice::from_raw_parts_mut((base + page * PAGE_SIZE) as *mut u64, WORDS) };
+            content.fill(page as u64 + 1, words);
+        }
+        Ok(Memory { base, pages, content, pagemap: Pagemap::open()?, clock_overhead_ns: clock_overhead() })
+    }
+
+    fn address(&self, page: usize) -> usize {
+        self.base + page * PAGE_SIZE
+    }
+
+    fn read(&self, page: usize, word: usize) -> u64 {
+        // SAFETY: within the mapping, aligned, initialised by `new`. Volatile: the read is what is being timed.
+        unsafe { std::ptr::read_volatile((self.address(page) as *const u64).add(word)) }
+    }
+
+    fn look(&self) -> Result<Presence> {
+        let mut entries = vec![Entry::default(); self.pages];
+        let read = self.pagemap.entries(self.base, &mut entries)?;
+        ensure!(read == self.pages, "the page map has {read} of {} entries", self.pages);
+        let present = entries.iter().filter(|e| e.present()).count();
+        let swapped = entries.iter().filter(|e| e.swapped()).count();
+        Ok(Presence { present, swapped, away: self.pages - present - swapped })
+    }
+
+    /// Asks the kernel again while it makes progress: a page that is busy for a moment is passed over.
+    fn page_out(&self) -> Result<Presence> {
+        let mut last = self.look()?;
+        while last.present > 0 {
+            // SAFETY: the advice changes where the contents are, not what they are.
+            unsafe { mem::madvise(self.base, self.pages * PAGE_SIZE, libc::MADV_PAGEOUT)? };
+            let now = self.look()?;
+            if now == last {
+                break;
+            }
+            last = now;
+        }
+        Ok(last)
+    }
+
+    fn touch(&self, round: Round) -> Result<TouchResult> {
+        let mut order: Vec<u32> = (0..self.pages as u32).collect();
+        if round.order == Order::Random {
+            Rng::new(round.seed).shuffle(&mut order);
+        }
+        // Written to now, so that no sample pays for the first touch of the buffer or for its own eviction.
+        let mut samples = vec![u64::MAX; self.pages];
+        let before = self.look()?;
+        let (mut taken, mut skipped, mut wrong_words) = (0, 0, 0);
+        let mut entry = [Entry::default()];
+        for &page in &order {
+            let page = page as usize;
+            if round.order == Order::Random {
+                self.pagemap.entries(self.address(page), &mut entry)?;
+                if entry[0].present() {
+                    skipped += 1;
+                    continue;
+                }
+            }
+            let word = page % WORDS;
+            let start = Instant::now();
+            let found = self.read(page, word);
+            samples[taken] = start.elapsed().as_nanos() as u64;
+            taken += 1;
+            wrong_words += u64::from(found != self.content.word(page as u64 + 1, word));
+        }
+        let mut touch_ns = Histogram::default();
+        samples[..taken].iter().for_each(|&ns| touch_ns.record(ns.saturating_sub(self.clock_overhead_ns)));
+        wrong_words += self.count_wrong_words();
+        Ok(TouchResult { before, touch_ns, skipped, wrong_words })
+    }
+
+    fn count_wrong_words(&self) -> u64 {
+        let wrong = |page: usize| {
+            let tag = page as u64 + 1;
+            (0..WORDS).filter(|&word| self.read(page, word) != self.content.word(tag, word)).count() as u64
+        };
+        (0..self.pages).map(wrong).sum()
+    }
+}
+
+/// The median time between two readings of the clock with nothing between them, ns.
+fn clock_overhead() -> u64 {
+    let mut times = Histogram::default();
+    for _ in 0..20_000 {
+        let start = Instant::now();
+        times.record(start.elapsed().as_nanos() as u64);
+    }
+    times.quantile(0.5).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(pages: usize) -> Memory {
+        Memory::new(&Touch { bytes: pages * PAGE_SIZE, seed: 5, pin: None }).unwrap()
+    }
+
+    #[test]
+    fn a_page_that_is_present_never_enters_the_samples_of_a_random_round() {
+        let memory = memory(64);
+        assert_eq!(memory.look().unwrap(), Presence { present: 64, swapped: 0, away: 0 });
+        let result = memory.touch(Round { order: Order::Random, seed: 1 }).unwrap();
+        assert_eq!((result.touch_ns.count(), result.skipped), (0, 64));
+    }
+
+    #[test]
+    fn a_dropped_page_is_touched_counted_as_away_and_found_wrong() {
+        let memory = memory(64);
+        // SAFETY: the test's own memory; losing it is the point.
+        unsafe { mem::madvise(memory.address(7), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
+        let result = memory.touch(Round { order: Order::Random, seed: 1 }).unwrap();
+        assert_eq!(result.before, Presence { present: 63, swapped: 0, away: 1 });
+        assert_eq!((result.touch_ns.count(), result.skipped), (1, 63));
+        assert!(result.wrong_words >= (WORDS / 2) as u64, "{} words", result.wrong_words);
+    }
+
+    #[test]
+    fn a_sequential_round_touches_every_page() {
+        let result = memory(64).touch(Round { order: Order::Sequential, seed: 1 }).unwrap();
+        assert_eq!((result.touch_ns.count(), result.skipped, result.wrong_words), (64, 0, 0));
+    }
+}
