@@ -1,2 +1,14 @@
-//! (in the making)
+//! What to evict, and when: decisions only.
+//!
+//! What it is not: it reads no clock, makes no kernel call and owns no page. Times come in as nanoseconds
+//! of any monotonic clock, so that the same code runs in the pager and in a simulator.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod age;
+pub mod budget;
+
+/// The policies that `--policy` can name.
+pub const NAMES: &[&str] = &["age"];

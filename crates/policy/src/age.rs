@@ -1,0 +1,180 @@
+//! The `age` policy: a page goes when nobody has touched it for the cold age.
+//!
+//! It decides by extent, in three states. A *fresh* extent is left alone for half the cold age. A *watched*
+//! one has its writes tracked, which costs next to nothing; what was not written for half the cold age is
+//! then set aside, which turns every touch, reads too, into a cheap second chance. What is still *probed*,
+//! untouched, after the whole cold age has proved that it is cold, and is compressed.
+//!
+//! Pages that were touched while set aside are left alone for a time that doubles as long as they keep being
+//! touched (ten-fold churn would otherwise cost ten-fold stalls), and shrinks when they stop.
+
+/// What to do with an extent now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Nothing yet.
+    Wait,
+    /// Begin to track its writes.
+    Watch,
+    /// Set aside what was not written since the last look, if the stall budget allows.
+    Probe,
+    /// Compress what is still set aside.
+    Launder,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Phase {
+    #[default]
+    Unknown,
+    Fresh,
+    Watched,
+    Probed,
+}
+
+/// Multiples of the cold age: how long touched pages are left alone, at first and at most.
+const RECHECK_FIRST: u32 = 4;
+const RECHECK_MOST: u32 = 256;
+/// Longest pause between two looks at an extent in which nothing is cold, in half cold ages.
+const BACKOFF_MOST: u32 = 16;
+/// Share of the pages set aside, in per cent, above which touching counts as churn, and below which as calm.
+const CHURN: usize = 10;
+const CALM: usize = 2;
+
+/// What is known of one extent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExtentAge {
+    phase: Phase,
+    /// When the phase began, or the last look was taken.
+    since: u64,
+    /// Pause until the next look, in half cold ages.
+    backoff: u32,
+    /// When touched pages may be set aside again.
+    recheck_at: u64,
+    /// In cold ages.
+    recheck: u32,
+}
+
+impl ExtentAge {
+    /// What to do at `now`, with this cold age in ns.
+    pub fn due(&mut self, now: u64, cold_age: u64) -> Step {
+        let age = now.saturating_sub(self.since);
+        match self.phase {
+            Phase::Unknown => {
+                *self = ExtentAge { phase: Phase::Fresh, since: now, backoff: 1, ..ExtentAge::default() };
+                Step::Wait
+            }
+            Phase::Fresh if age >= cold_age / 2 => Step::Watch,
+            Phase::Watched if age >= (cold_age / 2).saturating_mul(u64::from(self.backoff)) => Step::Probe,
+            Phase::Probed if age >= cold_age => Step::Launder,
+            _ => Step::Wait,
+        }
+    }
+
+    /// Whether pages that were touched while set aside may be tried again; true once each time.
+    pub fn recheck_due(&mut self, now: u64, cold_age: u64) -> bool {
+        if self.recheck == 0 || now < self.recheck_at {
+            return false;
+        }
+        self.recheck_at = now + cold_age.saturating_mul(u64::from(self.recheck));
+        true
+    }
+
+    /// Tracking of writes began at `now`.
+    pub fn watched(&mut self, now: u64) {
+        self.phase = Phase::Watched;
+        self.since = now;
+    }
+
+    /// A look at `now` found nothing to set aside.
+    pub fn nothing_cold(&mut self, now: u64) {
+        self.watched(now);
+        self.backoff = (self.backoff * 2).min(BACKOFF_MOST);
+    }
+
+    /// Pages were set aside at `now`.
+    pub fn set_aside(&mut self, now: u64) {
+        self.phase = Phase::Probed;
+        self.since = now;
+        self.backoff = 1;
+    }
+
+    /// The probe ended at `now`: of `pages` set aside, `touched` came back.
+    pub fn probed(&mut self, now: u64, cold_age: u64, pages: usize, touched: usize) {
+        self.watched(now);
+        self.recheck = if touched * 100 > pages * CHURN {
+            (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
+        } else if touched * 100 < pages * CALM {
+            (self.recheck / 2).max(RECHECK_FIRST)
+        } else {
+            self.recheck.max(RECHECK_FIRST)
+        };
+        self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
+    }
+
+    /// Everything came back because the stall budget was used up: leave the extent alone for long.
+    pub fn retreated(&mut self, now: u64) {
+        self.watched(now);
+        self.backoff = BACKOFF_MOST;
+    }
+
+    /// The extent's memory was unmapped: what comes next is new.
+    pub fn forget(&mut self) {
+        *self = ExtentAge::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLD: u64 = 1_000;
+
+    #[test]
+    fn an_untouched_extent_is_compressed_after_a_whole_cold_age_aside() {
+        let mut age = ExtentAge::default();
+        assert_eq!(age.due(10, COLD), Step::Wait);
+        assert_eq!(age.due(10 + COLD / 2 - 1, COLD), Step::Wait);
+        assert_eq!(age.due(10 + COLD / 2, COLD), Step::Watch);
+        age.watched(510);
+        assert_eq!(age.due(1_009, COLD), Step::Wait);
+        assert_eq!(age.due(1_010, COLD), Step::Probe);
+        age.set_aside(1_010);
+        assert_eq!(age.due(2_009, COLD), Step::Wait);
+        assert_eq!(age.due(2_010, COLD), Step::Launder);
+    }
+
+    #[test]
+    fn looks_at_a_hot_extent_become_rare() {
+        let mut age = ExtentAge::default();
+        age.due(0, COLD);
+        age.watched(0);
+        let mut now = 0;
+        let mut looks = 0;
+        while now < 100 * COLD {
+            now += COLD / 2;
+            if age.due(now, COLD) == Step::Probe {
+                looks += 1;
+                age.nothing_cold(now);
+            }
+        }
+        assert!(looks < 100 * 2 / 8, "{looks}");
+    }
+
+    #[test]
+    fn pages_that_keep_being_touched_are_tried_ever_more_rarely_and_calm_ones_soon_again() {
+        let mut age = ExtentAge::default();
+        let mut gaps = [0; 4];
+        let mut now = 0;
+        for gap in &mut gaps {
+            age.probed(now, COLD, 100, 50);
+            let start = now;
+            while !age.recheck_due(now, COLD) {
+                now += COLD;
+            }
+            *gap = now - start;
+        }
+        assert_eq!(gaps, [4 * COLD, 8 * COLD, 16 * COLD, 32 * COLD]);
+        age.probed(now, COLD, 100, 0);
+        assert!(!age.recheck_due(now + 15 * COLD, COLD));
+        assert!(age.recheck_due(now + 16 * COLD, COLD));
+    }
+}

@@ -1,0 +1,83 @@
+//! The stall budget: how much of a sliding window the program has spent waiting.
+
+/// Length of the window, ns.
+pub const WINDOW: u64 = 10_000_000_000;
+
+const BUCKETS: usize = 20;
+const BUCKET: u64 = WINDOW / BUCKETS as u64;
+
+/// Waiting time of the last ten seconds, in buckets of half a second.
+#[derive(Clone, Debug, Default)]
+pub struct StallBudget {
+    buckets: [u64; BUCKETS],
+    /// Number of the newest bucket since time 0.
+    newest: u64,
+}
+
+impl StallBudget {
+    /// An unused budget.
+    pub const fn new() -> StallBudget {
+        StallBudget { buckets: [0; BUCKETS], newest: 0 }
+    }
+
+    fn advance(&mut self, now: u64) {
+        let current = now / BUCKET;
+        let passed = current.saturating_sub(self.newest).min(BUCKETS as u64);
+        for i in 0..passed {
+            self.buckets[((current - i) % BUCKETS as u64) as usize] = 0;
+        }
+        self.newest = self.newest.max(current);
+    }
+
+    /// Adds `stall` ns of waiting that ended at `now`.
+    pub fn charge(&mut self, now: u64, stall: u64) {
+        self.advance(now);
+        let bucket = &mut self.buckets[(self.newest % BUCKETS as u64) as usize];
+        *bucket = bucket.saturating_add(stall);
+    }
+
+    /// Waiting within the window that ends at `now`, ns.
+    pub fn used(&mut self, now: u64) -> u64 {
+        self.advance(now);
+        self.buckets.iter().fold(0, |sum, &b| sum.saturating_add(b))
+    }
+
+    /// What may still be spent in the window that ends at `now`, ns, when at most `limit` millionths of it may be
+    /// waiting.
+    pub fn headroom(&mut self, now: u64, limit: u64) -> u64 {
+        (WINDOW / 1_000_000).saturating_mul(limit).saturating_sub(self.used(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn a_stall_leaves_the_window_after_ten_seconds() {
+        let mut budget = StallBudget::new();
+        budget.charge(1_000_000_000, 7);
+        assert_eq!(budget.used(1_000_000_000 + WINDOW - BUCKET), 7);
+        assert_eq!(budget.used(1_000_000_000 + WINDOW), 0);
+        assert_eq!(budget.headroom(50_000_000_000, 5_000), WINDOW / 200);
+    }
+
+    proptest! {
+        #[test]
+        fn the_window_never_undercounts_its_last_nine_and_a_half_seconds(steps in prop::collection::vec((0..3_000_000_000u64, 0..1000u64), 1..60)) {
+            let mut budget = StallBudget::new();
+            let mut all: Vec<(u64, u64)> = Vec::new();
+            let mut now = 0;
+            for (gap, stall) in steps {
+                now += gap;
+                budget.charge(now, stall);
+                all.push((now, stall));
+                let within = |span: u64| all.iter().filter(|(t, _)| now - t < span).map(|(_, s)| s).sum::<u64>();
+                let used = budget.used(now);
+                prop_assert!(used >= within(WINDOW - BUCKET) && used <= within(WINDOW));
+            }
+        }
+    }
+}
