@@ -10,10 +10,14 @@
 //! which a byte was wrong, fails and yields no figures.
 
 pub mod control;
+pub mod fault;
+mod hogs;
 pub mod launch;
 pub mod manifest;
+pub mod output;
 pub mod page;
 pub mod process;
+pub mod progress;
 pub mod worker;
 pub mod zram;
 

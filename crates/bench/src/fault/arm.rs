@@ -1,0 +1,189 @@
+//! The two sides: pages evicted by the pager, and pages swapped to zram by the kernel.
+
+use super::other_threads;
+use super::report::Held;
+use crate::control::{Counters, Peer};
+use crate::launch::{plain, Folding};
+use crate::process::Thread;
+use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
+use crate::zram::Zram;
+use crate::Unsupported;
+use anyhow::{ensure, Result};
+use pager::control::{Command, Mode};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use sys::PAGE_SIZE;
+
+/// How long the pager may take to evict a region before the run is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One side of the comparison.
+pub(super) trait Arm {
+    /// Its name in results.
+    fn name(&self) -> &'static str;
+    /// Pages in its region.
+    fn pages(&self) -> usize;
+    /// What its worker subtracts from every sample, ns.
+    fn clock_overhead_ns(&self) -> u64;
+    /// Has the region evicted; how many pages went.
+    fn evict(&mut self) -> Result<usize>;
+    /// Touches the region.
+    fn touch(&mut self, round: Round) -> Result<TouchResult>;
+    /// What the evicted region takes where it is kept; evicts first.
+    fn held(&mut self) -> Result<Held>;
+    /// The threads that serve faults, where they are threads of the worker.
+    fn threads(&self) -> Result<Vec<Thread>>;
+}
+
+/// A worker whose pages the pager evicts.
+pub(super) struct Folded {
+    worker: Worker,
+    region: Region,
+    peer: Peer,
+    // Holds the directory of the control page.
+    _folding: Folding,
+}
+
+impl Folded {
+    pub(super) fn start(program: &Program, job: Touch, library: &Path) -> Result<Folded> {
+        let folding = Folding::new(library)?.on_request();
+        let mut worker = Worker::start(program, &Job::Touch(job), |command| folding.apply(command))?;
+        let region: Region = worker.receive()?;
+        let peer = Peer::of(folding.control_dir(), worker.pid(), Duration::from_secs(5))?;
+        let end = Instant::now() + Duration::from_secs(5);
+        while peer.mode() == Mode::Idle && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if peer.mode() != Mode::Embedded {
+            let reason = peer.reason();
+            return Err(Unsupported(format!(
+                "the worker is not folded (mode {}): {}",
+                peer.mode().name(),
+                if reason.is_empty() { "no reason given; see memfold doctor" } else { &reason }
+            ))
+            .into());
+        }
+        Ok(Folded { worker, region, peer, _folding: folding })
+    }
+
+    fn settled(&self, counters: &Counters, presence: Presence) -> bool {
+        let bytes = (self.region.pages * PAGE_SIZE) as u64;
+        presence.away == self.region.pages && counters.aside_bytes == 0 && counters.evicted_bytes >= bytes
+    }
+}
+
+impl Arm for Folded {
+    fn name(&self) -> &'static str {
+        "folded"
+    }
+
+    fn pages(&self) -> usize {
+        self.region.pages
+    }
+
+    fn clock_overhead_ns(&self) -> u64 {
+        self.region.clock_overhead_ns
+    }
+
+    fn evict(&mut self) -> Result<usize> {
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            self.peer.ask(Command::Evict, 0, 0, PATIENCE)?;
+            let presence: Presence = self.worker.ask(&TouchRequest::Look)?;
+            let counters = self.peer.counters();
+            if self.settled(&counters, presence) || Instant::now() >= end {
+                // What is set aside is not yet evicted, though it is away.
+                let aside = (counters.aside_bytes / PAGE_SIZE as u64) as usize;
+                return Ok(presence.away.saturating_sub(aside));
+            }
+        }
+    }
+
+    fn touch(&mut self, round: Round) -> Result<TouchResult> {
+        let before = self.peer.counters();
+        let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
+        let after = self.peer.counters();
+        ensure!(after.pages_lost == 0, "folded: the pager reports {} lost pages", after.pages_lost);
+        let restored = after.pages_restored - before.pages_restored;
+        let went = result.before.away as u64;
+        ensure!(
+            restored * 100 >= went * super::LEAST_EVICTED_PERCENT as u64,
+            "folded: {went} pages were away but the pager restored only {restored} from its store \
+             ({} came back from staging)",
+            after.pages_second_chance - before.pages_second_chance
+        );
+        Ok(result)
+    }
+
+    fn held(&mut self) -> Result<Held> {
+        self.evict()?;
+        let counters = self.peer.counters();
+        Ok(Held {
+            arm: self.name(),
+            original_bytes: counters.evicted_bytes,
+            compressed_bytes: counters.stored_bytes,
+            memory_bytes: counters.overhead_bytes,
+        })
+    }
+
+    fn threads(&self) -> Result<Vec<Thread>> {
+        other_threads(self.worker.pid())
+    }
+}
+
+/// A plain worker whose pages the kernel swaps to zram.
+pub(super) struct Swapped {
+    // Dropped before the device: swapping off then has nothing to bring back.
+    worker: Worker,
+    region: Region,
+    zram: Zram,
+}
+
+impl Swapped {
+    pub(super) fn start(program: &Program, job: Touch, algorithm: &str) -> Result<Swapped> {
+        let zram = Zram::start(2 * job.bytes as u64, algorithm)?;
+        let mut worker = Worker::start(program, &Job::Touch(job), plain)?;
+        let region = worker.receive()?;
+        Ok(Swapped { worker, region, zram })
+    }
+}
+
+impl Arm for Swapped {
+    fn name(&self) -> &'static str {
+        "zram"
+    }
+
+    fn pages(&self) -> usize {
+        self.region.pages
+    }
+
+    fn clock_overhead_ns(&self) -> u64 {
+        self.region.clock_overhead_ns
+    }
+
+    fn evict(&mut self) -> Result<usize> {
+        let presence: Presence = self.worker.ask(&TouchRequest::PageOut)?;
+        // The page map says that they are in swap; the device must say that it is the swap they are in.
+        let held = (self.zram.usage()?.original / PAGE_SIZE as u64) as usize;
+        Ok(presence.swapped.min(held))
+    }
+
+    fn touch(&mut self, round: Round) -> Result<TouchResult> {
+        self.worker.ask(&TouchRequest::Touch(round))
+    }
+
+    fn held(&mut self) -> Result<Held> {
+        self.evict()?;
+        let usage = self.zram.usage()?;
+        Ok(Held {
+            arm: self.name(),
+            original_bytes: usage.original,
+            compressed_bytes: usage.compressed,
+            memory_bytes: usage.memory,
+        })
+    }
+
+    fn threads(&self) -> Result<Vec<Thread>> {
+        Ok(Vec::new())
+    }
+}

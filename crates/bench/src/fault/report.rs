@@ -1,0 +1,295 @@
+//! What `memfold bench fault` reports, as JSON, as rows and as a table.
+
+use super::{pooled, Options};
+use crate::manifest::Manifest;
+use crate::process::Thread;
+use crate::worker::Order;
+use serde::Serialize;
+use stats::{BadPairs, Histogram, Quantiles, Ratio};
+use std::fmt;
+
+/// One round of one arm.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// `folded` or `zram`.
+    pub arm: &'static str,
+    /// CPU hogs beside it.
+    pub hogs: usize,
+    /// Order of the touches.
+    pub order: Order,
+    /// Number of the round, from 0.
+    pub round: usize,
+    /// Pages of the region that were evicted when the round began.
+    pub evicted_pages: usize,
+    /// Touches in the samples.
+    pub touched: u64,
+    /// Pages left out because they were present before their touch.
+    pub skipped: usize,
+    /// Mean time of a touch, ns.
+    pub mean_ns: f64,
+    /// Every sample, ns; written to its own file.
+    #[serde(skip)]
+    pub touch_ns: Histogram,
+}
+
+/// One line of the file of samples: how often a round saw a value.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)] // The fields are those of `Run`, and a value with its count.
+pub struct Sample {
+    pub arm: &'static str,
+    pub hogs: usize,
+    pub order: Order,
+    pub round: usize,
+    pub touch_ns: u64,
+    pub count: u64,
+}
+
+/// All rounds of an arm under one condition.
+#[derive(Clone, Debug, Serialize)]
+pub struct ArmReport {
+    /// `folded` or `zram`.
+    pub arm: &'static str,
+    /// Pages evicted, summed over the rounds.
+    pub evicted_pages: usize,
+    /// Pages left out because they were present before their touch.
+    pub skipped_pages: usize,
+    /// Touches of all rounds together, ns.
+    pub touch_ns: Quantiles,
+}
+
+/// Ratios folded / zram, each the median over pairs of rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)] // Named by the statistic that is compared.
+pub struct Comparison {
+    pub mean: Ratio,
+    pub p50: Ratio,
+    pub p99: Ratio,
+    pub p999: Ratio,
+}
+
+/// One condition: a load and an order.
+#[derive(Clone, Debug, Serialize)]
+pub struct Condition {
+    /// CPU hogs.
+    pub hogs: usize,
+    /// Order of the touches.
+    pub order: Order,
+    /// The arms.
+    pub arms: Vec<ArmReport>,
+    /// How they compare; `None` where zram did not run.
+    pub folded_over_zram: Option<Comparison>,
+}
+
+/// What keeping the region evicted takes, bytes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Held {
+    /// `folded` or `zram`.
+    pub arm: &'static str,
+    /// Bytes evicted.
+    pub original_bytes: u64,
+    /// The same, compressed.
+    pub compressed_bytes: u64,
+    /// Memory that it takes to keep them, tables and gaps included.
+    pub memory_bytes: u64,
+}
+
+/// The result of the experiment.
+#[derive(Clone, Debug, Serialize)]
+pub struct FaultReport {
+    /// Names this layout.
+    pub schema: &'static str,
+    /// Where it ran.
+    pub manifest: Manifest,
+    /// What was asked for.
+    pub options: Options,
+    /// Subtracted from every sample of each arm, ns.
+    pub clock_overhead_ns: Vec<u64>,
+    /// The worker's threads that serve faults, with their scheduling.
+    pub agent_threads: Vec<Thread>,
+    /// Figures by condition.
+    pub conditions: Vec<Condition>,
+    /// What the evicted region costs in memory, by arm.
+    pub held: Vec<Held>,
+    /// Every round.
+    pub runs: Vec<Run>,
+}
+
+impl FaultReport {
+    pub(super) fn new(
+        options: Options,
+        manifest: Manifest,
+        runs: Vec<Run>,
+        agent_threads: Vec<Thread>,
+        held: Vec<Held>,
+        clock_overhead_ns: Vec<u64>,
+    ) -> Result<FaultReport, BadPairs> {
+        let mut keys: Vec<(usize, Order)> = runs.iter().map(|run| (run.hogs, run.order)).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let conditions =
+            keys.into_iter().map(|key| condition(&runs, key, options.seed)).collect::<Result<_, _>>()?;
+        let schema = "memfold-bench-fault-1";
+        Ok(FaultReport {
+            schema,
+            manifest,
+            options,
+            clock_overhead_ns,
+            agent_threads,
+            conditions,
+            held,
+            runs,
+        })
+    }
+
+    /// Every sample of every round.
+    pub fn samples(&self) -> impl Iterator<Item = Sample> + '_ {
+        self.runs.iter().flat_map(|run| {
+            let Run { arm, hogs, order, round, .. } = *run;
+            run.touch_ns.iter().map(move |(touch_ns, count)| Sample {
+                arm,
+                hogs,
+                order,
+                round,
+                touch_ns,
+                count,
+            })
+        })
+    }
+}
+
+fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<Condition, BadPairs> {
+    let of = |arm: &'static str| -> Vec<&Run> {
+        runs.iter().filter(|run| (run.arm, run.hogs, run.order) == (arm, hogs, order)).collect()
+    };
+    let (folded, zram) = (of("folded"), of("zram"));
+    let arms = [("folded", &folded), ("zram", &zram)]
+        .into_iter()
+        .filter_map(|(arm, runs)| {
+            Some(ArmReport {
+                arm,
+                evicted_pages: runs.iter().map(|run| run.evicted_pages).sum(),
+                skipped_pages: runs.iter().map(|run| run.skipped).sum(),
+                touch_ns: pooled(runs.iter().copied()).quantiles()?,
+            })
+        })
+        .collect();
+    let compare = |figure: &dyn Fn(&Run) -> f64| {
+        let column = |runs: &[&Run]| runs.iter().map(|run| figure(run)).collect::<Vec<f64>>();
+        Ratio::of(&column(&folded), &column(&zram), seed)
+    };
+    // A touch can take less than the clock can tell; a ratio needs a number above 0.
+    let at = |q: f64| move |run: &Run| run.touch_ns.quantile(q).unwrap_or(0).max(1) as f64;
+    let folded_over_zram = if zram.is_empty() {
+        None
+    } else {
+        Some(Comparison {
+            mean: compare(&|run| run.mean_ns.max(1.0))?,
+            p50: compare(&at(0.5))?,
+            p99: compare(&at(0.99))?,
+            p999: compare(&at(0.999))?,
+        })
+    };
+    Ok(Condition { hogs, order, arms, folded_over_zram })
+}
+
+fn micros(ns: f64) -> String {
+    format!("{:.1}", ns / 1000.0)
+}
+
+impl fmt::Display for FaultReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "touch of an evicted page, us  ({} MiB, {} rounds an arm, interleaved)",
+            self.options.bytes >> 20,
+            self.options.rounds
+        )?;
+        writeln!(
+            f,
+            "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}",
+            "", "mean", "p50", "p95", "p99", "p99.9", "max", "touches"
+        )?;
+        for condition in &self.conditions {
+            let load =
+                if condition.hogs == 0 { "idle".to_owned() } else { format!("{} hogs", condition.hogs) };
+            let order = format!("{:?}", condition.order).to_lowercase();
+            for arm in &condition.arms {
+                let q = arm.touch_ns;
+                writeln!(
+                    f,
+                    "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}",
+                    format!("{order}, {load}: {}", arm.arm),
+                    micros(q.mean),
+                    micros(q.p50 as f64),
+                    micros(q.p95 as f64),
+                    micros(q.p99 as f64),
+                    micros(q.p999 as f64),
+                    micros(q.max as f64),
+                    q.count
+                )?;
+            }
+            if let Some(ratio) = &condition.folded_over_zram {
+                writeln!(f, "  folded/zram   mean {}   p50 {}", ratio.mean, ratio.p50)?;
+                writeln!(f, "                p99  {}   p99.9 {}", ratio.p99, ratio.p999)?;
+            }
+        }
+        for held in &self.held {
+            writeln!(
+                f,
+                "{}: {} MiB evicted take {:.1} MiB of memory ({:.1} MiB compressed)",
+                held.arm,
+                held.original_bytes >> 20,
+                held.memory_bytes as f64 / f64::from(1 << 20),
+                held.compressed_bytes as f64 / f64::from(1 << 20)
+            )?;
+        }
+        let real_time = self.agent_threads.iter().any(|thread| thread.policy == 1 || thread.policy == 2);
+        write!(f, "real-time priority for the pager: {}", if real_time { "yes" } else { "no" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(arm: &'static str, round: usize, ns: u64) -> Run {
+        let mut touch_ns = Histogram::default();
+        (0..100).for_each(|i| touch_ns.record(ns + i));
+        Run {
+            arm,
+            hogs: 0,
+            order: Order::Random,
+            round,
+            evicted_pages: 100,
+            touched: 100,
+            skipped: 0,
+            mean_ns: ns as f64,
+            touch_ns,
+        }
+    }
+
+    #[test]
+    fn rounds_are_compared_pair_by_pair_and_pooled_by_arm() {
+        let runs: Vec<Run> = (0..6)
+            .flat_map(|round| {
+                [
+                    run("folded", round, 2000 * (1 + round as u64)),
+                    run("zram", round, 1000 * (1 + round as u64)),
+                ]
+            })
+            .collect();
+        let condition = condition(&runs, (0, Order::Random), 1).unwrap();
+        assert_eq!(condition.arms.len(), 2);
+        assert_eq!(condition.arms[0].touch_ns.count, 600);
+        let comparison = condition.folded_over_zram.unwrap();
+        assert_eq!(comparison.mean.median, 2.0);
+        assert!(comparison.mean.differs);
+    }
+
+    #[test]
+    fn without_zram_there_is_no_comparison() {
+        let condition = condition(&[run("folded", 0, 1000)], (0, Order::Random), 1).unwrap();
+        assert!(condition.folded_over_zram.is_none());
+        assert_eq!(condition.arms.len(), 1);
+    }
+}

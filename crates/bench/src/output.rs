@@ -1,0 +1,76 @@
+//! The directory of a run: `result.json`, `manifest.json` and the raw runs as CSV.
+
+use crate::manifest::Manifest;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+/// A directory that a run is written to.
+#[derive(Debug)]
+pub struct Output {
+    directory: PathBuf,
+}
+
+impl Output {
+    /// Makes the directory, before the run, so that a bad path costs nothing.
+    ///
+    /// # Errors
+    /// When it cannot be made or written to.
+    pub fn create(directory: &Path) -> Result<Output> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make the directory {}", directory.display()))?;
+        tempfile::tempfile_in(directory)
+            .with_context(|| format!("cannot write into {}", directory.display()))?;
+        Ok(Output { directory: directory.to_owned() })
+    }
+
+    /// Writes the result and the manifest.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn result(&self, result: &impl Serialize, manifest: &Manifest) -> Result<()> {
+        self.json("result.json", result)?;
+        self.json("manifest.json", manifest)
+    }
+
+    /// Writes raw rows to the file `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn rows<T: Serialize>(&self, name: &str, rows: impl IntoIterator<Item = T>) -> Result<()> {
+        let path = self.directory.join(name);
+        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        stats::write_csv(BufWriter::new(file), rows)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        let path = self.directory.join(name);
+        let mut text = serde_json::to_string_pretty(value)?;
+        text.push('\n');
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_refused_before_the_run() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(Output::create(&file.path().join("below")).is_err());
+    }
+
+    #[test]
+    fn a_run_leaves_its_result_manifest_and_rows() {
+        let directory = tempfile::tempdir().unwrap();
+        let output = Output::create(&directory.path().join("a/b")).unwrap();
+        output.result(&[1, 2], &Manifest::gather()).unwrap();
+        output.rows("runs.csv", [(1, 2)]).unwrap();
+        let names = ["result.json", "manifest.json", "runs.csv"];
+        assert!(names.iter().all(|n| directory.path().join("a/b").join(n).exists()));
+    }
+}
