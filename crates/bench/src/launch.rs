@@ -12,36 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-use crate::Unsupported;
-
-/// Finds `libmemfold.so`: `MEMFOLD_LIB`, else beside this executable, else in `../lib/memfold` or `../lib`.
-///
-/// # Errors
-/// [`Unsupported`] when it is in none of these places, naming them.
-pub fn library() -> Result<PathBuf> {
-    const NAME: &str = "libmemfold.so";
-    if let Some(path) = std::env::var_os("MEMFOLD_LIB") {
-        let path = PathBuf::from(path);
-        return match path.canonicalize() {
-            Ok(found) => Ok(found),
-            Err(error) => Err(Unsupported(format!(
-                "MEMFOLD_LIB names {}, which cannot be used: {error}",
-                path.display()
-            ))
-            .into()),
-        };
-    }
-    let executable = std::env::current_exe().context("cannot find the path of this executable")?;
-    let beside = executable.parent().unwrap_or(Path::new("/"));
-    let places =
-        [beside.join(NAME), beside.join("../lib/memfold").join(NAME), beside.join("../lib").join(NAME)];
-    places.iter().find_map(|place| place.canonicalize().ok()).ok_or_else(|| {
-        let places: Vec<String> = places.iter().map(|p| p.display().to_string()).collect();
-        Unsupported(format!("cannot find {NAME} at {}; set MEMFOLD_LIB to its path", places.join(", ")))
-            .into()
-    })
-}
-
 /// Starts programs with the pager on; each process keeps its control page in [`Folding::control_dir`].
 #[derive(Debug)]
 pub struct Folding {

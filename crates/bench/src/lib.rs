@@ -9,12 +9,14 @@
 //! Invariants: an experiment interleaves its arms and keeps every raw run; one in which nothing was evicted, or in
 //! which a byte was wrong, fails and yields no figures.
 
+pub mod alloc;
 pub mod control;
 pub mod fault;
 mod hogs;
 pub mod launch;
 pub mod manifest;
 pub mod output;
+pub mod overhead;
 pub mod page;
 pub mod process;
 pub mod progress;

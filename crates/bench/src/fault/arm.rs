@@ -10,7 +10,6 @@ use crate::zram::Zram;
 use crate::Unsupported;
 use anyhow::{ensure, Result};
 use pager::control::{Command, Mode};
-use std::path::Path;
 use std::time::{Duration, Instant};
 use sys::PAGE_SIZE;
 
@@ -45,8 +44,8 @@ pub(super) struct Folded {
 }
 
 impl Folded {
-    pub(super) fn start(program: &Program, job: Touch, library: &Path) -> Result<Folded> {
-        let folding = Folding::new(library)?.on_request();
+    pub(super) fn start(program: &Program, job: Touch) -> Result<Folded> {
+        let folding = Folding::new(&program.library)?.on_request();
         let mut worker = Worker::start(program, &Job::Touch(job), |command| folding.apply(command))?;
         let region: Region = worker.receive()?;
         let peer = Peer::of(folding.control_dir(), worker.pid(), Duration::from_secs(5))?;

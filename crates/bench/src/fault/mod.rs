@@ -14,7 +14,6 @@ mod report;
 
 pub use report::{ArmReport, Comparison, Condition, FaultReport, Run, Sample};
 
-use crate::launch::library;
 use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};
 use crate::worker::{Order, Program, Round, Touch};
@@ -54,7 +53,7 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
     ensure!(options.rounds > 0, "at least one round is needed");
     let manifest = Manifest::gather();
     let job = Touch { bytes: options.bytes, seed: options.seed, pin: options.pin };
-    let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job, &library()?)?)];
+    let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job)?)];
     if options.zram {
         arms.push(Box::new(Swapped::start(program, job, &options.algorithm)?));
     }

@@ -8,13 +8,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// How to start a worker: a program and the arguments before the job.
+/// What experiments start: an executable and the arguments before the job, and the library that arms of ours preload.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The executable.
     pub path: PathBuf,
     /// What makes it call [`super::main`] with the argument that follows.
     pub arguments: Vec<OsString>,
+    /// `libmemfold.so`.
+    pub library: PathBuf,
 }
 
 /// A running worker; killed and reaped when dropped.

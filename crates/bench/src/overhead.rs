@@ -1,0 +1,300 @@
+//! What folding costs a program that gains nothing by it, and what the pager costs while its program is idle.
+//!
+//! What it is: two busy programs with nothing cold, each plain and folded in turns (one touches its whole region at
+//! random all the time, one allocates and frees all the time); and a program that fills its memory and sleeps, watched
+//! until nothing more is evicted and then for some seconds longer.
+//!
+//! What it is not: a measure of real programs, which `memfold demo` is.
+//!
+//! Invariants: the plain arm has neither pager nor allocator of ours, so the ratio holds both; the idle program's memory
+//! is checked word by word afterwards.
+
+use crate::control::{Counters, Peer};
+use crate::launch::{plain, Folding};
+use crate::manifest::Manifest;
+use crate::process::{threads, Memory};
+use crate::progress::{Advance, Progress};
+use crate::worker::{Job, Mixed, MixedResult, Program, Sleeper, Spin, SpinResult, Worker};
+use anyhow::{ensure, Context, Result};
+use pager::config::Setting;
+use pager::control::Mode;
+use serde::Serialize;
+use stats::Ratio;
+use std::fmt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What to measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// Region of the program that touches all the time, bytes.
+    pub busy_bytes: usize,
+    /// Memory of the idle program, bytes.
+    pub idle_bytes: usize,
+    /// Length of a run, milliseconds, after a third of that to settle.
+    pub millis: u64,
+    /// Runs of each arm.
+    pub rounds: usize,
+    /// How long the idle program is watched after it has settled, milliseconds.
+    pub watch_millis: u64,
+    /// The pager's `cold_age`, as its setting takes it.
+    pub cold_age: String,
+    /// What contents and orders are made from.
+    pub seed: u64,
+}
+
+/// One run of a busy program.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// `touching` or `allocating`.
+    pub program: &'static str,
+    /// `plain` or `folded`.
+    pub arm: &'static str,
+    /// Number of the round, from 0.
+    pub round: usize,
+    /// Touches or calls a second.
+    pub per_s: f64,
+    /// Pages evicted during the run.
+    pub pages_evicted: u64,
+    /// CPU time of the pager's threads during the run, ns.
+    pub pager_cpu_ns: u64,
+}
+
+/// A busy program's figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Busy {
+    /// `touching` or `allocating`.
+    pub program: &'static str,
+    /// Touches or calls a second when plain; median of runs.
+    pub plain_per_s: f64,
+    /// The same, folded.
+    pub folded_per_s: f64,
+    /// Folded over plain.
+    pub folded_over_plain: Ratio,
+    /// Pages evicted, over all folded runs.
+    pub pages_evicted: u64,
+}
+
+/// The idle program's figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Idle {
+    /// Time until nothing more was evicted or recompressed, ns.
+    pub settled_ns: u64,
+    /// How long it was watched then, ns.
+    pub watched_ns: u64,
+    /// CPU time of all threads but the main one while watched, ns, by `/proc`.
+    pub threads_cpu_ns: u64,
+    /// CPU time of the pager's threads while watched, ns, by their own account.
+    pub pager_cpu_ns: u64,
+    /// Share of one CPU that they used: the larger of the two accounts over the time, per cent.
+    pub cpu_percent: f64,
+    /// Resident memory when the memory was filled, bytes.
+    pub rss_before_bytes: u64,
+    /// Resident memory when it had settled, bytes.
+    pub rss_after_bytes: u64,
+    /// The pager's counters then.
+    pub counters: Counters,
+}
+
+/// The result of the experiment.
+#[derive(Clone, Debug, Serialize)]
+pub struct OverheadReport {
+    /// Names this layout.
+    pub schema: &'static str,
+    /// Where it ran.
+    pub manifest: Manifest,
+    /// What was asked for.
+    pub options: Options,
+    /// The busy programs.
+    pub busy: Vec<Busy>,
+    /// The idle program.
+    pub idle: Idle,
+    /// Every run of the busy programs.
+    pub runs: Vec<Run>,
+}
+
+/// How long the idle program may take to settle.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How long nothing may change before it counts as settled.
+const QUIET: Duration = Duration::from_secs(3);
+
+/// Runs the experiment.
+///
+/// # Errors
+/// [`crate::Unsupported`] where folding is not to be had; otherwise when a run fails or data is wrong.
+pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<OverheadReport> {
+    ensure!(options.rounds > 0, "at least one round is needed");
+    let manifest = Manifest::gather();
+    let Options { busy_bytes: bytes, millis, seed, .. } = *options;
+    let spin = Job::Spin(Spin { bytes, settle_millis: millis / 3, millis, seed });
+    let mixed =
+        Job::Mixed(Mixed { slots: 100_000, threads: 1, least_bytes: 16, most_bytes: 1040, millis, seed });
+    let total = (options.rounds * 4) as u64 + 1;
+    let mut runs: Vec<Run> = Vec::new();
+    for (name, job) in [("touching", &spin), ("allocating", &mixed)] {
+        for round in 0..options.rounds {
+            for arm in ["plain", "folded"] {
+                let what = format!("{name}, {arm}");
+                progress(Advance { done: runs.len() as u64, total, what: &what });
+                let folding = (arm == "folded").then(|| folding(program, options)).transpose()?;
+                let (per_s, counters) = busy(program, job, folding.as_ref())
+                    .with_context(|| format!("the run of {what} failed"))?;
+                let pager_cpu_ns = counters.cpu_background_ns + counters.cpu_fault_ns;
+                let pages_evicted = counters.pages_evicted;
+                runs.push(Run { program: name, arm, round, per_s, pages_evicted, pager_cpu_ns });
+            }
+        }
+    }
+    progress(Advance { done: total - 1, total, what: "idle" });
+    let idle = idle(program, options)?;
+    progress(Advance { done: total, total, what: "done" });
+    let summaries = ["touching", "allocating"]
+        .map(|name| summary(name, &runs, seed))
+        .into_iter()
+        .collect::<Result<_>>()?;
+    let schema = "memfold-bench-overhead-1";
+    Ok(OverheadReport { schema, manifest, options: options.clone(), busy: summaries, idle, runs })
+}
+
+fn folding(program: &Program, options: &Options) -> Result<Folding> {
+    Ok(Folding::new(&program.library)?.set(Setting::StartAt, "0").set(Setting::ColdAge, &options.cold_age))
+}
+
+/// Runs a busy program; its rate and, if folded, the pager's counters at its end.
+fn busy(program: &Program, job: &Job, folding: Option<&Folding>) -> Result<(f64, Counters)> {
+    let mut worker = Worker::start(program, job, |command| match folding {
+        None => plain(command),
+        Some(folding) => folding.apply(command),
+    })?;
+    let per_s = match job {
+        Job::Spin(_) => worker.receive::<SpinResult>()?.touches_per_s,
+        _ => worker.receive::<MixedResult>()?.calls_per_s,
+    };
+    let counters = match folding {
+        None => Counters::default(),
+        Some(folding) => embedded(folding, worker.pid())?.counters(),
+    };
+    Ok((per_s, counters))
+}
+
+fn embedded(folding: &Folding, pid: u32) -> Result<Peer> {
+    let peer = Peer::of(folding.control_dir(), pid, Duration::from_secs(5))?;
+    if peer.mode() == Mode::Off {
+        return Err(crate::Unsupported(format!("the worker is not folded: {}", peer.reason())).into());
+    }
+    Ok(peer)
+}
+
+fn idle(program: &Program, options: &Options) -> Result<Idle> {
+    let folding = folding(program, options)?.set(Setting::RecompressAge, &options.cold_age);
+    let job = Job::Sleep(Sleeper { bytes: options.idle_bytes, seed: options.seed });
+    let mut worker = Worker::start(program, &job, |command| folding.apply(command))?;
+    let _pages: usize = worker.receive()?;
+    let (pid, start) = (worker.pid(), Instant::now());
+    let rss_before_bytes = Memory::of(&pid.to_string())?.rss_bytes;
+    let peer = embedded(&folding, pid)?;
+    settle(&peer, start)?;
+    let settled_ns = start.elapsed().as_nanos() as u64;
+    let (threads_before, pager_before, watch) = (others_cpu_ns(pid)?, pager_cpu_ns(&peer), Instant::now());
+    sleep(Duration::from_millis(options.watch_millis));
+    let watched_ns = watch.elapsed().as_nanos() as u64;
+    let threads_cpu_ns = others_cpu_ns(pid)?.saturating_sub(threads_before);
+    let pager_cpu_ns = pager_cpu_ns(&peer).saturating_sub(pager_before);
+    let rss_after_bytes = Memory::of(&pid.to_string())?.rss_bytes;
+    let counters = peer.counters();
+    ensure!(counters.pages_evicted > 0, "the idle program was not folded: no page of it was evicted");
+    let wrong: usize = worker.ask(&())?;
+    ensure!(wrong == 0, "{wrong} words of the idle program were wrong after it had been folded");
+    Ok(Idle {
+        settled_ns,
+        watched_ns,
+        threads_cpu_ns,
+        pager_cpu_ns,
+        cpu_percent: threads_cpu_ns.max(pager_cpu_ns) as f64 * 100.0 / watched_ns as f64,
+        rss_before_bytes,
+        rss_after_bytes,
+        counters,
+    })
+}
+
+/// Waits until pages were evicted and nothing has been evicted or recompressed for [`QUIET`].
+fn settle(peer: &Peer, start: Instant) -> Result<()> {
+    let (mut last, mut since) = (peer.counters(), Instant::now());
+    loop {
+        sleep(Duration::from_millis(100));
+        let now = peer.counters();
+        let work = |c: &Counters| (c.pages_evicted, c.pages_recompressed, c.aside_bytes);
+        if work(&now) != work(&last) {
+            (last, since) = (now, Instant::now());
+        }
+        if now.pages_evicted > 0 && since.elapsed() >= QUIET {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "the idle program had not settled after {PATIENCE:?}: {} pages evicted, {} recompressed",
+            now.pages_evicted,
+            now.pages_recompressed
+        );
+    }
+}
+
+fn others_cpu_ns(pid: u32) -> Result<u64> {
+    Ok(threads(pid)?.iter().filter(|thread| thread.tid != pid).map(|thread| thread.cpu_ns).sum())
+}
+
+fn pager_cpu_ns(peer: &Peer) -> u64 {
+    let counters = peer.counters();
+    counters.cpu_background_ns + counters.cpu_fault_ns
+}
+
+fn summary(program: &'static str, runs: &[Run], seed: u64) -> Result<Busy> {
+    let of =
+        |arm: &str| runs.iter().filter(|run| (run.program, run.arm) == (program, arm)).collect::<Vec<_>>();
+    let rates = |arm: &str| of(arm).iter().map(|run| run.per_s).collect::<Vec<f64>>();
+    let (plain, folded) = (rates("plain"), rates("folded"));
+    Ok(Busy {
+        program,
+        plain_per_s: stats::median(&plain).context("there are no plain runs")?,
+        folded_per_s: stats::median(&folded).context("there are no folded runs")?,
+        folded_over_plain: Ratio::of(&folded, &plain, seed)?,
+        pages_evicted: of("folded").iter().map(|run| run.pages_evicted).sum(),
+    })
+}
+
+impl fmt::Display for OverheadReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "programs with nothing cold  ({} runs of {} ms an arm, interleaved, medians)",
+            self.options.rounds, self.options.millis
+        )?;
+        for busy in &self.busy {
+            writeln!(
+                f,
+                "  {:<12}plain {:>7.1} M/s   folded {:>7.1} M/s   folded/plain {}   pages evicted {}",
+                busy.program,
+                busy.plain_per_s / 1e6,
+                busy.folded_per_s / 1e6,
+                busy.folded_over_plain,
+                busy.pages_evicted
+            )?;
+        }
+        let (idle, mib) = (&self.idle, |bytes: u64| bytes >> 20);
+        writeln!(
+            f,
+            "an idle program of {} MiB, settled after {:.1} s",
+            mib(self.options.idle_bytes as u64),
+            idle.settled_ns as f64 / 1e9
+        )?;
+        writeln!(
+            f,
+            "  resident {} -> {} MiB   saved {} MiB   pager {:.2} % of one CPU over {:.1} s",
+            mib(idle.rss_before_bytes),
+            mib(idle.rss_after_bytes),
+            mib(idle.counters.saved_bytes),
+            idle.cpu_percent,
+            idle.watched_ns as f64 / 1e9
+        )
+    }
+}
