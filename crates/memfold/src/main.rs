@@ -1,2 +1,58 @@
-//! (in the making)
-fn main() {}
+//! The command line of memfold: it reads arguments, calls what does the work and prints what came of it.
+//!
+//! What it is not: the pager or the allocator. Those run inside the program, in `libmemfold.so`; this
+//! executable starts programs with that library and reads the control page of each.
+//!
+//! Invariants: exit codes are those of [`exit`]; results go to standard output, everything else to
+//! standard error; colours and progress bars appear on terminals only.
+
+mod bar;
+mod cmd;
+mod control;
+mod doctor;
+mod exit;
+mod library;
+mod options;
+mod process;
+mod run;
+mod runtime;
+mod setup;
+mod text;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Makes a Linux program need less memory without changing it.
+///
+/// The memory that a program does not use is folded: compressed in place, and back before the program
+/// notices more than some microseconds.
+#[derive(Parser)]
+#[command(name = "memfold", version, max_term_width = 100, after_help = exit::HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(cmd::run::Args),
+    Stat(cmd::stat::Args),
+    Ctl(cmd::ctl::Args),
+    Doctor(cmd::doctor::Args),
+    Setup(cmd::setup::Args),
+    Demo(cmd::demo::Args),
+    Bench(cmd::bench::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(args) => cmd::run::run(args),
+        Command::Stat(args) => cmd::stat::run(args),
+        Command::Ctl(args) => cmd::ctl::run(args),
+        Command::Doctor(args) => cmd::doctor::run(args),
+        Command::Setup(args) => cmd::setup::run(args),
+        Command::Demo(args) => cmd::demo::run(args),
+        Command::Bench(args) => cmd::bench::run(args),
+    };
+    result.unwrap_or_else(|error| exit::report(&error))
+}

@@ -1,0 +1,153 @@
+//! `memfold ctl`: change how a running program is folded.
+
+use super::stat;
+use crate::control::Mailbox;
+use crate::options;
+use crate::runtime::Found;
+use crate::text;
+use anyhow::bail;
+use clap::Subcommand;
+use pager::config::{parse_duration, Setting};
+use pager::control::{Command, Mode};
+use serde_json::json;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Examples:
+  memfold ctl 4711 set cold_age 5m
+  memfold ctl 4711 pause                stop folding; what is folded comes back on touch
+  memfold ctl 4711 evict                fold everything now, whatever its age
+  memfold ctl 4711 get --json
+
+Keys of `set`: cold_age, recompress_age, max_stall (per cent), resident_limit, start_at.
+
+Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
+
+/// Change how a running program is folded.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// The process; `memfold stat` lists them.
+    pid: u32,
+    /// How long to wait for the answer.
+    #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = timeout)]
+    timeout: Duration,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Stop folding; what is folded stays so and comes back on touch.
+    Pause,
+    /// Fold again after a pause.
+    Resume,
+    /// Bring everything back, then go on folding what stays cold.
+    Restore,
+    /// Fold everything that can be folded now, whatever its age.
+    Evict,
+    /// Bring everything back and go on without the pager.
+    Stop,
+    /// Change a setting.
+    Set {
+        /// Which: cold_age, recompress_age, max_stall, resident_limit or start_at.
+        #[arg(value_parser = key)]
+        key: Setting,
+        /// Its value, such as 10s, 256M or 0.5; `none` takes a resident limit away.
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+    },
+    /// Print the settings.
+    Get {
+        /// Print JSON: times in nanoseconds, sizes in bytes, max_stall in millionths.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Sends the command to the process.
+///
+/// # Errors
+/// A bad value (exit code 2); no such process, not folded, another user's, or no answer.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let (command, argument, value) = match &args.action {
+        Action::Get { json } => return get(&stat::find(args.pid)?, *json),
+        Action::Pause => (Command::Pause, 0, 0),
+        Action::Resume => (Command::Resume, 0, 0),
+        Action::Restore => (Command::Restore, 0, 0),
+        Action::Evict => (Command::Evict, 0, 0),
+        Action::Stop => (Command::Stop, 0, 0),
+        Action::Set { key, value } => (Command::Set, *key as u64, value_of(*key, value)?),
+    };
+    let found = stat::find(args.pid)?;
+    match found.page.mode {
+        Mode::Off => bail!("process {} is not folded: {}", args.pid, found.page.reason),
+        Mode::Idle if command != Command::Set => bail!(
+            "process {} is not folded yet: it manages {} and folding begins at {}",
+            args.pid,
+            text::bytes(found.page.sizes.managed_bytes),
+            text::bytes(found.page.settings[Setting::StartAt as usize])
+        ),
+        Mode::Idle | Mode::Embedded | Mode::Daemon => {}
+    }
+    Mailbox::open(&found.path, args.pid)?.ask(command, argument, value, args.timeout)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
+    let settings = Setting::ALL.map(|s| (s, found.page.settings[s as usize]));
+    if json {
+        let mut object = serde_json::Map::new();
+        object.insert("pid".into(), json!(found.page.pid));
+        object.insert("paused".into(), json!(found.page.paused));
+        object.extend(settings.map(|(s, value)| (s.name().to_owned(), json!(value))));
+        text::print_json(&object)?;
+    } else {
+        let rows = settings.map(|(s, value)| vec![s.name().to_owned(), options::show(s, value)]);
+        text::print(&text::table(&rows))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn key(text: &str) -> Result<Setting, String> {
+    let known = || Setting::ALL.map(Setting::name).join(", ");
+    // Options have a dash where keys have an underscore; both are understood.
+    let name = text.replace('-', "_");
+    Setting::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("one of {} is needed", known()))
+}
+
+fn value_of(key: Setting, value: &str) -> anyhow::Result<u64> {
+    if key == Setting::ResidentLimit && value == "none" {
+        return Ok(u64::MAX);
+    }
+    options::parse(key, value).map_err(|allowed| {
+        crate::exit::usage(format!("invalid value '{value}' for {}: {allowed}", key.name()))
+    })
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Some(ns) if ns > 0 => Ok(Duration::from_nanos(ns)),
+        _ => Err("a time above 0 is needed, such as 500ms or 30s".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_understood_with_dashes_and_underscores() {
+        assert_eq!(key("cold_age").unwrap(), Setting::ColdAge);
+        assert_eq!(key("resident-limit").unwrap(), Setting::ResidentLimit);
+        assert!(key("colour").unwrap_err().contains("cold_age"));
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_key() {
+        assert_eq!(value_of(Setting::ResidentLimit, "none").unwrap(), u64::MAX);
+        let error = value_of(Setting::ColdAge, "soon").unwrap_err().to_string();
+        assert!(error.contains("'soon'") && error.contains("cold_age"), "{error}");
+    }
+}

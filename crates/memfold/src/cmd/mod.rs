@@ -1,0 +1,9 @@
+//! One file a command: its arguments and what it prints.
+
+pub mod bench;
+pub mod ctl;
+pub mod demo;
+pub mod doctor;
+pub mod run;
+pub mod setup;
+pub mod stat;

@@ -1,0 +1,183 @@
+//! `memfold run`: start a program and fold its cold memory.
+
+use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
+use crate::options::PagerOptions;
+use crate::run::destination::Destination;
+use crate::run::launch::{self, Choices, Launch};
+use crate::run::program::{self, Absent};
+use crate::run::summary::Summary;
+use crate::run::supervise::{self, End, Ended};
+use crate::run::tally::{Tally, Total};
+use crate::{library, runtime};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// How often the control pages are read while the program runs.
+const SAMPLE_EVERY: Duration = Duration::from_millis(200);
+
+const AFTER_HELP: &str = "\
+Examples:
+  memfold run -- redis-server --port 6400
+  memfold run --cold-age 2s --summary out.json -- python3 train.py
+  memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
+
+Exit codes: that of the program; 128 and the signal's number if a signal ended it;
+126 found but not executable, 127 not found; 2 bad usage, and nothing was started.
+
+A program that cannot be folded (statically linked, set-user-ID, not for glibc, no userfaultfd
+here) runs plainly, and one line on standard error says why. `memfold doctor` says more.";
+
+/// Start a program and fold its cold memory.
+///
+/// The program is not changed: it gets a fast allocator and a pager that compresses the pages it does not
+/// use. Every option has an environment variable; an option overrides its variable.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    #[command(flatten)]
+    settings: PagerOptions,
+    /// The replacement policy: age [env: MEMFOLD_POLICY].
+    #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
+    policy: Option<String>,
+    /// What the allocator favours: speed, balanced or lean [env: MEMFOLD_PROFILE].
+    #[arg(long, value_name = "NAME", value_parser = launch::known_profile)]
+    profile: Option<String>,
+    /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
+    #[arg(long)]
+    no_pager: bool,
+    /// Programs that the program starts run plainly [env: MEMFOLD_FOLLOW=off].
+    #[arg(long)]
+    no_follow: bool,
+    /// Write a summary as JSON to this file when the program has ended [env: MEMFOLD_SUMMARY].
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Print nothing of memfold's own [env: MEMFOLD_QUIET].
+    #[arg(long)]
+    quiet: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Runs the program. Returns its exit code.
+///
+/// # Errors
+/// Before the program starts: the library or the summary file cannot be had (exit code 2).
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let quiet = args.quiet || variable("MEMFOLD_QUIET").is_some_and(|v| v != "0" && v != "off");
+    let summary_path = args.summary.clone().or_else(|| variable("MEMFOLD_SUMMARY").map(PathBuf::from));
+    let destination = summary_path.as_deref().map(open_summary).transpose()?;
+
+    let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
+    let (ended, summary) = match found {
+        Ok(file) => start(&args, &file, quiet)?,
+        Err(absent) => not_started(&args, absent),
+    };
+    if !quiet {
+        eprint!("{}", summary.lines());
+    }
+    if let Some(destination) = destination {
+        if let Err(error) = summary.json().and_then(|json| destination.write(&json)) {
+            eprintln!("memfold: {error:#}");
+        }
+    }
+    if let (End::Killed(signal @ (libc::SIGINT | libc::SIGQUIT)), true) = (ended.end, ended.interrupted) {
+        supervise::die_of(signal);
+    }
+    Ok(ExitCode::from(ended.end.code()))
+}
+
+/// Starts the program, folded if it can be, and waits for it.
+fn start(args: &Args, file: &Path, quiet: bool) -> anyhow::Result<(Ended, Summary)> {
+    let mut command = Command::new(file);
+    std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
+    command.args(&args.command[1..]);
+
+    let library = library::find()?;
+    let launch = match program::obstacle(file, &library) {
+        Some(why) => Err(why),
+        None => prepare(args, &library, quiet)?,
+    };
+    let begun = Instant::now();
+    let (ended, total) = match &launch {
+        Err(why) => {
+            if !quiet {
+                eprintln!("memfold: {} cannot be folded and runs plainly: {why}", file.display());
+            }
+            launch::strip(&mut command);
+            (supervise(args, command, || {}), Total::default())
+        }
+        Ok(launch) => {
+            launch.apply(&mut command);
+            let mut tally = Tally::new(launch.control_dir().to_owned());
+            let mut next = Instant::now() + SAMPLE_EVERY;
+            let ended = supervise(args, command, || {
+                if Instant::now() >= next {
+                    tally.sample();
+                    next = Instant::now() + SAMPLE_EVERY;
+                }
+            });
+            (ended, tally.finish())
+        }
+    };
+    let turned_off = launch::pager_off(args.no_pager).then(|| "the pager was turned off".to_owned());
+    let why = launch.err().or(turned_off);
+    let summary = Summary::new(&args.command, ended.end, begun.elapsed(), total, why);
+    Ok((ended, summary))
+}
+
+/// Prepares a folded start; the inner error says why the program must run plainly.
+fn prepare(args: &Args, library: &Path, quiet: bool) -> anyhow::Result<Result<Launch, String>> {
+    let choices = Choices {
+        settings: args.settings.clone(),
+        policy: args.policy.clone(),
+        profile: args.profile.clone(),
+        no_pager: args.no_pager,
+        no_follow: args.no_follow,
+        quiet,
+    };
+    match Launch::prepare(library, &choices) {
+        Ok(launch) => Ok(Ok(launch)),
+        // A directory that the user named is the user's to put right.
+        Err(error) if variable(runtime::VARIABLE).is_some() => Err(exit::usage(format!("{error:#}"))),
+        Err(error) => Ok(Err(format!("no directory for control pages: {error:#}"))),
+    }
+}
+
+/// Waits for the command. One that cannot be executed after all ends with 126 or 127.
+fn supervise(args: &Args, command: Command, tick: impl FnMut()) -> Ended {
+    supervise::supervise(command, SAMPLE_EVERY, tick).unwrap_or_else(|error| {
+        let missing =
+            error.downcast_ref::<std::io::Error>().map(|e| e.kind() == std::io::ErrorKind::NotFound);
+        eprintln!("memfold: cannot start {}: {error:#}", args.command[0].to_string_lossy());
+        let code = if missing == Some(true) { NOT_FOUND } else { NOT_EXECUTABLE };
+        Ended { end: End::Exited(code), interrupted: false }
+    })
+}
+
+/// The end of a program that is not there.
+fn not_started(args: &Args, absent: Absent) -> (Ended, Summary) {
+    let name = args.command[0].to_string_lossy();
+    let (code, why) = match absent {
+        Absent::NotFound => (NOT_FOUND, "no such program".to_owned()),
+        Absent::NotExecutable(why) => (NOT_EXECUTABLE, format!("cannot be executed: {why}")),
+    };
+    eprintln!("memfold: {name}: {why}");
+    let ended = Ended { end: End::Exited(code), interrupted: false };
+    (ended, Summary::new(&args.command, ended.end, Duration::ZERO, Total::default(), Some(why)))
+}
+
+fn open_summary(path: &Path) -> anyhow::Result<Destination> {
+    Destination::open(path).map_err(|error| {
+        exit::usage(format!(
+            "cannot write the file of --summary, {}: {error}; nothing was started",
+            path.display()
+        ))
+    })
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|v| !v.is_empty())
+}

@@ -1,0 +1,218 @@
+//! `memfold stat`: the counters of running programs.
+
+use crate::control::{Costs, Pages, Percentiles, Sizes, Snapshot};
+use crate::runtime::{self, Found};
+use crate::text::{self, bytes, count, nanos};
+use crate::{options, process};
+use anyhow::bail;
+use pager::config::Setting;
+use pager::control::Mode;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+const AFTER_HELP: &str = "\
+Examples:
+  memfold stat                 every folded process of yours
+  memfold stat 4711            one of them, with its settings
+  memfold stat --watch         again every second, until Ctrl-C
+  memfold stat --json --watch=5s | jq .    one JSON array a line
+
+Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded process, 2 bad usage.";
+
+/// Show the counters of folded processes.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// This process only.
+    pid: Option<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print again after every interval.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "1s", require_equals = true,
+          value_parser = interval)]
+    watch: Option<Duration>,
+}
+
+/// What JSON shows of a process.
+#[derive(Serialize)]
+struct Row {
+    pid: u32,
+    parent_pid: u32,
+    name: String,
+    mode: &'static str,
+    reason: Option<String>,
+    paused: bool,
+    age_ns: u64,
+    #[serde(flatten)]
+    sizes: Sizes,
+    saved_bytes_mean: u64,
+    pages: Pages,
+    fault_ns: Percentiles,
+    restore_ns: Percentiles,
+    #[serde(flatten)]
+    costs: Costs,
+    stall_pct: f64,
+    settings: BTreeMap<&'static str, u64>,
+}
+
+/// Prints the table, once or again and again.
+///
+/// # Errors
+/// A process was named that is not folded or not the user's.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    loop {
+        let found = select(args.pid)?;
+        let rows: Vec<Row> = found.iter().map(row).collect();
+        match (args.json, args.watch, args.pid) {
+            (true, None, _) => text::print_json(&rows)?,
+            (true, Some(_), _) => text::print(&(serde_json::to_string(&rows)? + "\n"))?,
+            (false, watch, pid) => {
+                let clear =
+                    if watch.is_some() && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+                let body = if pid.is_some() { one(&rows[0]) } else { all(&rows) };
+                text::print(&format!("{clear}{body}"))?;
+            }
+        }
+        match args.watch {
+            Some(interval) => std::thread::sleep(interval),
+            None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// All folded processes, or the one that was named.
+fn select(pid: Option<u32>) -> anyhow::Result<Vec<Found>> {
+    match pid {
+        None => Ok(runtime::running()),
+        Some(pid) => find(pid).map(|found| vec![found]),
+    }
+}
+
+/// The page of a process.
+///
+/// # Errors
+/// There is no such process, it is another user's, or it does not run with memfold.
+pub fn find(pid: u32) -> anyhow::Result<Found> {
+    if let Some(found) = runtime::running().into_iter().find(|f| f.page.pid == pid) {
+        return Ok(found);
+    }
+    let status = format!("/proc/{pid}/status");
+    let Some(uids) = process::field(&status, "Uid") else { bail!("there is no process {pid}") };
+    let me = nix::unistd::geteuid().to_string();
+    if uids.split_whitespace().nth(1) != Some(me.as_str()) {
+        bail!("process {pid} belongs to another user; only its owner can see and steer its folding");
+    }
+    bail!("process {pid} was not started by `memfold run`")
+}
+
+fn row(found: &Found) -> Row {
+    let Snapshot { pid, parent_pid, mode, paused, started_ns, .. } = found.page;
+    let page = &found.page;
+    let age_ns = sys::time::now().0.saturating_sub(started_ns);
+    Row {
+        pid,
+        parent_pid,
+        name: process::name(pid),
+        mode: mode.name(),
+        reason: (mode == Mode::Off).then(|| page.reason.clone()),
+        paused,
+        age_ns,
+        sizes: page.sizes,
+        saved_bytes_mean: page.saved_byte_millis.checked_div(age_ns / 1_000_000).unwrap_or(0),
+        pages: page.pages,
+        fault_ns: page.fault.percentiles(),
+        restore_ns: page.restore.percentiles(),
+        costs: page.costs,
+        stall_pct: text::percent(page.costs.stall_ns, age_ns),
+        settings: Setting::ALL.iter().map(|s| (s.name(), page.settings[*s as usize])).collect(),
+    }
+}
+
+fn state(row: &Row) -> String {
+    if row.paused {
+        format!("{}, paused", row.mode)
+    } else {
+        row.mode.into()
+    }
+}
+
+fn all(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "no folded processes; `memfold run -- COMMAND` starts one\n".into();
+    }
+    let header = [
+        "NAME",
+        "PID",
+        "MODE",
+        "MANAGED",
+        "FOLDED",
+        "INTO",
+        "SAVED",
+        "RESTORED",
+        "FAULT P50",
+        "P99",
+        "STALL",
+    ];
+    let mut table = vec![header.map(String::from).to_vec()];
+    table.extend(rows.iter().map(|row| {
+        vec![
+            row.name.clone(),
+            row.pid.to_string(),
+            state(row),
+            bytes(row.sizes.managed_bytes),
+            bytes(row.sizes.evicted_bytes),
+            bytes(row.sizes.overhead_bytes),
+            bytes(row.sizes.saved_bytes),
+            count(row.pages.restored),
+            nanos(row.fault_ns.p50),
+            nanos(row.fault_ns.p99),
+            format!("{:.3} %", row.stall_pct),
+        ]
+    }));
+    text::table(&table)
+}
+
+fn one(row: &Row) -> String {
+    let mut table = Vec::new();
+    let mut line = |name: &str, value: String| table.push(vec![name.to_owned(), value]);
+    line("name", row.name.clone());
+    line("mode", state(row));
+    if let Some(reason) = &row.reason {
+        line("reason", reason.clone());
+    }
+    line("managed", bytes(row.sizes.managed_bytes));
+    line("resident of that", bytes(row.sizes.resident_bytes));
+    line("set aside", bytes(row.sizes.aside_bytes));
+    line("folded", bytes(row.sizes.evicted_bytes));
+    line("folded into", bytes(row.sizes.stored_bytes));
+    line("cost of folding", bytes(row.sizes.overhead_bytes));
+    line("saved", bytes(row.sizes.saved_bytes));
+    line("saved on average", bytes(row.saved_bytes_mean));
+    line("pages folded", count(row.pages.evicted));
+    line("pages restored", count(row.pages.restored));
+    line("second chances", count(row.pages.second_chance));
+    line("pages lost", count(row.pages.lost));
+    let p = &row.fault_ns;
+    line(
+        "faults",
+        format!("{}, p50 {}, p99 {}, max {}", count(p.count), nanos(p.p50), nanos(p.p99), nanos(p.max)),
+    );
+    line("stalled", format!("{} ({:.3} %)", nanos(row.costs.stall_ns), row.stall_pct));
+    line("CPU, background", nanos(row.costs.cpu_background_ns));
+    line("CPU, faults", nanos(row.costs.cpu_fault_ns));
+    for setting in Setting::ALL {
+        line(setting.name(), options::show(setting, row.settings[setting.name()]));
+    }
+    text::table(&table)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match pager::config::parse_duration(text) {
+        Some(ns) if (50_000_000..=86_400_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
+        _ => Err("a time between 50ms and 1d is needed, such as 500ms or 5s".into()),
+    }
+}

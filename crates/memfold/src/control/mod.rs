@@ -1,0 +1,13 @@
+//! Control pages seen from outside: what a folded process says of itself, and how it is asked for things.
+//!
+//! What it is not: the layout, which is `pager::control`.
+
+mod latency;
+mod mailbox;
+mod snapshot;
+
+pub use latency::{Latency, Percentiles};
+pub use mailbox::Mailbox;
+#[cfg(test)]
+pub use snapshot::fixture;
+pub use snapshot::{Costs, Pages, Sizes, Snapshot};

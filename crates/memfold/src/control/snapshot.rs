@@ -1,0 +1,233 @@
+//! A copy of one control page as plain numbers.
+//!
+//! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
+
+use super::Latency;
+use anyhow::{bail, Context};
+use pager::config::Setting;
+use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes by what became of them; see `pager::control::ControlPage` for each.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[allow(missing_docs)]
+pub struct Sizes {
+    pub managed_bytes: u64,
+    pub managed_bytes_peak: u64,
+    pub resident_bytes: u64,
+    pub evicted_bytes: u64,
+    pub evicted_bytes_peak: u64,
+    pub aside_bytes: u64,
+    pub stored_bytes: u64,
+    pub stored_bytes_peak: u64,
+    pub overhead_bytes: u64,
+    pub saved_bytes: u64,
+    pub saved_bytes_peak: u64,
+}
+
+/// Pages by what happened to them; see `pager::control::ControlPage` for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Pages {
+    pub evicted: u64,
+    pub restored: u64,
+    pub second_chance: u64,
+    pub same_value: u64,
+    pub incompressible: u64,
+    pub lost: u64,
+    pub prefetched: u64,
+    pub set_aside: u64,
+    pub recompressed: u64,
+    pub discarded: u64,
+}
+
+/// What folding cost, in nanoseconds and events; see `pager::control::ControlPage` for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)]
+pub struct Costs {
+    pub stall_ns: u64,
+    pub stall_ppm_peak: u64,
+    pub cpu_background_ns: u64,
+    pub cpu_fault_ns: u64,
+    pub budget_holds: u64,
+    pub extents_registered: u64,
+    pub faults_zero: u64,
+    pub faults_spurious: u64,
+}
+
+/// What a control page said at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The process.
+    pub pid: u32,
+    /// The process that forked or started it.
+    pub parent_pid: u32,
+    /// Whether it is folded.
+    pub mode: Mode,
+    /// Why not, where the mode is `Off`.
+    pub reason: String,
+    /// Whether it was told to stop evicting.
+    pub paused: bool,
+    /// When the page was made, `CLOCK_MONOTONIC`.
+    pub started_ns: u64,
+    /// When the counters were last brought up to date, `CLOCK_MONOTONIC`.
+    pub updated_ns: u64,
+    /// Bytes now and at their peaks.
+    pub sizes: Sizes,
+    /// Integral of the saved bytes over time, byte-milliseconds.
+    pub saved_byte_millis: u64,
+    /// Pages.
+    pub pages: Pages,
+    /// Costs.
+    pub costs: Costs,
+    /// The settings now, by `Setting`.
+    pub settings: [u64; Setting::COUNT],
+    /// Waits of the program on faults.
+    pub fault: Latency,
+    /// Work on restores.
+    pub restore: Latency,
+}
+
+impl Snapshot {
+    /// Reads a page.
+    ///
+    /// # Errors
+    /// The file is missing, another user's, incomplete, or of another version of memfold.
+    pub fn read(path: &Path) -> anyhow::Result<Snapshot> {
+        let mut words = vec![0u64; CONTROL_LEN / 8];
+        // SAFETY: the words are valid for as many bytes, and any bytes are valid words.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
+        File::open(path)
+            .and_then(|mut file| file.read_exact(bytes))
+            .with_context(|| format!("cannot read the control page {}", path.display()))?;
+        // SAFETY: the buffer is aligned to 8 and as long as the file, which holds a whole page; every
+        // field is an integer, so any bytes are a valid page.
+        let page = unsafe { &*words.as_ptr().cast::<ControlPage>() };
+        check(page).with_context(|| path.display().to_string())?;
+        Ok(Snapshot::of(page))
+    }
+
+    fn of(page: &ControlPage) -> Snapshot {
+        // Relaxed: the page is a copy that nobody writes to.
+        let word = |w: &AtomicU64| w.load(Relaxed);
+        let reason = page.reason_bytes();
+        let reason = reason.split(|b| *b == 0).next().unwrap_or_default();
+        Snapshot {
+            pid: page.pid.load(Relaxed),
+            parent_pid: page.parent_pid.load(Relaxed),
+            mode: Mode::from_u32(page.mode.load(Relaxed)),
+            reason: String::from_utf8_lossy(reason).into_owned(),
+            paused: page.paused.load(Relaxed) != 0,
+            started_ns: word(&page.started_ns),
+            updated_ns: word(&page.updated_ns),
+            sizes: Sizes {
+                managed_bytes: word(&page.managed_bytes),
+                managed_bytes_peak: word(&page.managed_bytes_peak),
+                resident_bytes: word(&page.resident_bytes),
+                evicted_bytes: word(&page.evicted_bytes),
+                evicted_bytes_peak: word(&page.evicted_bytes_peak),
+                aside_bytes: word(&page.aside_bytes),
+                stored_bytes: word(&page.stored_bytes),
+                stored_bytes_peak: word(&page.stored_bytes_peak),
+                overhead_bytes: word(&page.overhead_bytes),
+                saved_bytes: word(&page.saved_bytes),
+                saved_bytes_peak: word(&page.saved_bytes_peak),
+            },
+            saved_byte_millis: word(&page.saved_byte_millis),
+            pages: Pages {
+                evicted: word(&page.pages_evicted),
+                restored: word(&page.pages_restored),
+                second_chance: word(&page.pages_second_chance),
+                same_value: word(&page.pages_same_value),
+                incompressible: word(&page.pages_incompressible),
+                lost: word(&page.pages_lost),
+                prefetched: word(&page.pages_prefetched),
+                set_aside: word(&page.pages_set_aside),
+                recompressed: word(&page.pages_recompressed),
+                discarded: word(&page.pages_discarded),
+            },
+            costs: Costs {
+                stall_ns: word(&page.stall_ns),
+                stall_ppm_peak: word(&page.stall_ppm_peak),
+                cpu_background_ns: word(&page.cpu_background_ns),
+                cpu_fault_ns: word(&page.cpu_fault_ns),
+                budget_holds: word(&page.budget_holds),
+                extents_registered: word(&page.extents_registered),
+                faults_zero: word(&page.faults_zero),
+                faults_spurious: word(&page.faults_spurious),
+            },
+            settings: std::array::from_fn(|i| word(&page.settings[i])),
+            fault: Latency::copy(&page.fault_ns),
+            restore: Latency::copy(&page.restore_ns),
+        }
+    }
+}
+
+/// Whether a page is whole and of this version.
+pub fn check(page: &ControlPage) -> anyhow::Result<()> {
+    let version = page.version.load(Relaxed);
+    if page.magic.load(Relaxed) != MAGIC {
+        bail!("not a control page, or not complete yet");
+    }
+    if version != VERSION {
+        bail!("a control page of layout {version}; this memfold reads layout {VERSION}");
+    }
+    Ok(())
+}
+
+/// Makes control pages for tests.
+#[cfg(test)]
+pub mod fixture {
+    use super::*;
+
+    /// Writes a page that `fill` has filled in to `path`.
+    pub fn write(path: &Path, fill: impl FnOnce(&ControlPage)) {
+        let mut words = vec![0u64; CONTROL_LEN / 8];
+        // SAFETY: as in `Snapshot::read`; nothing else uses the words while the page is borrowed.
+        let page = unsafe { &*words.as_mut_ptr().cast::<ControlPage>() };
+        page.magic.store(MAGIC, Relaxed);
+        page.version.store(VERSION, Relaxed);
+        fill(page);
+        // SAFETY: the words are valid for as many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), CONTROL_LEN) };
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_reads_back_as_it_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7");
+        fixture::write(&path, |page| {
+            page.pid.store(7, Relaxed);
+            page.mode.store(Mode::Off as u32, Relaxed);
+            page.set_reason("no userfaultfd");
+            page.pages_lost.store(3, Relaxed);
+            page.settings[Setting::StartAt as usize].store(99, Relaxed);
+            page.fault_ns.record(12_000);
+        });
+        let page = Snapshot::read(&path).unwrap();
+        assert_eq!((page.pid, page.mode, page.reason.as_str()), (7, Mode::Off, "no userfaultfd"));
+        assert_eq!((page.pages.lost, page.settings[4], page.fault.percentiles().count), (3, 99, 1));
+    }
+
+    #[test]
+    fn another_layout_and_a_half_made_page_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7");
+        fixture::write(&path, |page| page.version.store(VERSION + 1, Relaxed));
+        assert!(format!("{:#}", Snapshot::read(&path).unwrap_err()).contains("layout"));
+        fixture::write(&path, |page| page.magic.store(0, Relaxed));
+        assert!(format!("{:#}", Snapshot::read(&path).unwrap_err()).contains("not complete"));
+        std::fs::write(&path, b"short").unwrap();
+        assert!(Snapshot::read(&path).is_err());
+    }
+}

@@ -1,0 +1,238 @@
+//! The facts: each is found by asking the kernel or by trying.
+
+use crate::process::field;
+use crate::{library, run::launch, runtime};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use sys::pagemap::{Categories, Pagemap, Query, Run};
+use sys::uffd::{Features, Userfaultfd};
+
+/// What a container gives away about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs)]
+pub enum Container {
+    Docker,
+    Podman,
+    Kubernetes,
+    Other,
+}
+
+/// A way to a userfaultfd: `ok`, or the error it gave.
+#[derive(Clone, Debug, Serialize)]
+pub struct Access {
+    /// Whether it works.
+    pub ok: bool,
+    /// The kernel's error if it does not.
+    pub error: Option<String>,
+    /// Whether the error says that the kernel does not know userfaultfd.
+    pub missing: bool,
+}
+
+/// Everything that `doctor` reports.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Facts {
+    pub kernel: String,
+    pub machine: &'static str,
+    pub page_size: u64,
+    pub uid: u32,
+    pub userfaultfd_device: Access,
+    pub userfaultfd_device_mode: Option<String>,
+    pub userfaultfd_syscall: Access,
+    pub unprivileged_userfaultfd: Option<u64>,
+    /// Names of the features that the kernel has, of those that memfold knows; none without access.
+    pub features: Vec<&'static str>,
+    pub pagemap_scan: Access,
+    pub real_time: Access,
+    pub rtprio_limit: Option<u64>,
+    pub transparent_hugepage: Option<String>,
+    pub max_map_count: Option<u64>,
+    pub overcommit_memory: Option<u64>,
+    pub address_space_limit: Option<u64>,
+    pub memory_bytes: Option<u64>,
+    pub swaps: Vec<String>,
+    pub cgroup_memory_limit: Option<u64>,
+    pub seccomp: bool,
+    pub no_new_privileges: bool,
+    pub container: Option<Container>,
+    pub library: Option<PathBuf>,
+    pub library_error: Option<String>,
+    pub runtime_error: Option<String>,
+    pub group_exists: bool,
+}
+
+impl Access {
+    fn of<T>(result: sys::Result<T>) -> (Access, Option<T>) {
+        match result {
+            Ok(value) => (Access { ok: true, error: None, missing: false }, Some(value)),
+            Err(e) => {
+                let missing = matches!(e.0, libc::ENOSYS | libc::ENOENT | libc::ENODEV | libc::ENOTTY);
+                (Access { ok: false, error: Some(e.to_string()), missing }, None)
+            }
+        }
+    }
+}
+
+/// The features by name, those that memfold needs first.
+const NAMED: [(Features, &str); 8] = [
+    (Features::MOVE, "MOVE"),
+    (Features::WP_ASYNC, "WP_ASYNC"),
+    (Features::THREAD_ID, "THREAD_ID"),
+    (Features::EVENT_REMOVE, "EVENT_REMOVE"),
+    (Features::EVENT_UNMAP, "EVENT_UNMAP"),
+    (Features::EVENT_REMAP, "EVENT_REMAP"),
+    (Features::WP_UNPOPULATED, "WP_UNPOPULATED"),
+    (Features::EVENT_FORK, "EVENT_FORK"),
+];
+
+/// Gathers the facts.
+pub fn gather() -> Facts {
+    let system = nix::sys::utsname::uname().ok();
+    let (device, from_device) = Access::of(through_device());
+    let (syscall, from_syscall) = Access::of(Userfaultfd::from_system_call());
+    let features = from_device
+        .or(from_syscall)
+        .and_then(|uffd| uffd.handshake(Features::empty()).ok())
+        .unwrap_or(Features::empty());
+    let library = library::find();
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse().ok();
+    let status = |key| field("/proc/self/status", key);
+    Facts {
+        kernel: system.map(|s| s.release().to_string_lossy().into_owned()).unwrap_or_default(),
+        machine: std::env::consts::ARCH,
+        page_size: nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().unwrap_or(0)
+            as u64,
+        uid: nix::unistd::geteuid().as_raw(),
+        userfaultfd_device: device,
+        userfaultfd_device_mode: device_mode(),
+        userfaultfd_syscall: syscall,
+        unprivileged_userfaultfd: number("/proc/sys/vm/unprivileged_userfaultfd"),
+        features: NAMED.iter().filter(|(f, _)| features.contains(*f)).map(|(_, name)| *name).collect(),
+        pagemap_scan: Access::of(scan()).0,
+        real_time: Access::of(real_time()).0,
+        rtprio_limit: limit(libc::RLIMIT_RTPRIO),
+        transparent_hugepage: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
+        max_map_count: number("/proc/sys/vm/max_map_count"),
+        overcommit_memory: number("/proc/sys/vm/overcommit_memory"),
+        address_space_limit: limit(libc::RLIMIT_AS),
+        memory_bytes: crate::process::field_bytes("/proc/meminfo", "MemTotal"),
+        swaps: swaps(),
+        cgroup_memory_limit: cgroup_limit(),
+        seccomp: status("Seccomp").is_some_and(|v| v != "0"),
+        no_new_privileges: status("NoNewPrivs").is_some_and(|v| v != "0"),
+        container: container(),
+        library_error: library.as_ref().err().map(|e| format!("{e:#}")),
+        library: library.ok(),
+        runtime_error: runtime::RunDir::create().err().map(|e| format!("{e:#}")),
+        group_exists: matches!(nix::unistd::Group::from_name(crate::setup::GROUP), Ok(Some(_))),
+    }
+}
+
+/// Makes a userfaultfd as a folded program does: from an open descriptor of the device.
+fn through_device() -> sys::Result<Userfaultfd> {
+    let device = launch::open_device().map_err(|e| sys::Errno(e as i32))?;
+    Userfaultfd::from_device(std::os::fd::AsRawFd::as_raw_fd(&device))
+}
+
+/// Scans one page of this process.
+fn scan() -> sys::Result<()> {
+    let pagemap = Pagemap::open()?;
+    let here = (&pagemap as *const Pagemap as usize) & !(sys::PAGE_SIZE - 1);
+    let query = Query {
+        all: Categories::PRESENT,
+        none: Categories::empty(),
+        report: Categories::PRESENT,
+        protect: false,
+    };
+    pagemap.scan(here, here + sys::PAGE_SIZE, &query, &mut [Run::EMPTY]).map(drop)
+}
+
+/// Tries to give a thread the lowest real-time priority.
+fn real_time() -> sys::Result<()> {
+    use sys::thread::{set_scheduling, Scheduling};
+    let attempt = std::thread::spawn(|| set_scheduling(Scheduling::RealTime { priority: 1 }));
+    attempt.join().unwrap_or(Err(sys::Errno::EPERM))
+}
+
+fn device_mode() -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = fs::metadata("/dev/userfaultfd").ok()?;
+    Some(format!("{:o} owner {} group {}", meta.mode() & 0o7777, meta.uid(), meta.gid()))
+}
+
+/// A resource limit; `None` for no limit.
+fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut value = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `value` is valid for the call.
+    let result = unsafe { libc::getrlimit(resource, &mut value) };
+    (result == 0 && value.rlim_cur != libc::RLIM_INFINITY).then_some(value.rlim_cur)
+}
+
+/// The word in brackets, as in `always [madvise] never`.
+fn chosen(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+fn swaps() -> Vec<String> {
+    let text = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    text.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// The lowest memory limit of the control groups that this process is in, of either version.
+fn cgroup_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    groups.lines().filter_map(group_limit).min()
+}
+
+/// The limit of one line of `/proc/self/cgroup`, and of the groups above it. Numbers near 2^63 mean none.
+fn group_limit(line: &str) -> Option<u64> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (parts.next()?, parts.next()?);
+    let (root, file) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max"),
+        c if c.split(',').any(|c| c == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        _ => return None,
+    };
+    let group = Path::new(path.trim_start_matches('/'));
+    let limits = group.ancestors().filter_map(|g| {
+        fs::read_to_string(Path::new(root).join(g).join(file)).ok()?.trim().parse::<u64>().ok()
+    });
+    limits.filter(|l| *l < 1 << 60).min()
+}
+
+fn container() -> Option<Container> {
+    let marker = fs::read_to_string("/run/systemd/container").unwrap_or_default();
+    let variable = std::env::var("container").unwrap_or_default();
+    if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
+        return Some(Container::Kubernetes);
+    }
+    if Path::new("/run/.containerenv").exists() || marker.trim() == "podman" || variable == "podman" {
+        return Some(Container::Podman);
+    }
+    if Path::new("/.dockerenv").exists() || marker.trim() == "docker" {
+        return Some(Container::Docker);
+    }
+    (!marker.is_empty() || !variable.is_empty()).then_some(Container::Other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_that_every_linux_has_are_found() {
+        let facts = gather();
+        assert!(facts.kernel.starts_with(|c: char| c.is_ascii_digit()), "{}", facts.kernel);
+        assert!(facts.page_size >= 4096 && facts.memory_bytes > Some(64 << 20));
+        assert!(facts.userfaultfd_device.ok == facts.userfaultfd_device.error.is_none());
+    }
+
+    #[test]
+    fn a_line_of_another_controller_has_no_memory_limit() {
+        assert_eq!(group_limit("5:cpuset:/x"), None);
+        assert_eq!(group_limit("nonsense"), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! The environment that makes a program a folded one.
+//!
+//! What it is not: the start itself; [`Launch::apply`] only prepares a `Command`.
+//!
+//! Invariants: what is not said here is left to the variables that are already set; every other variable
+//! of the program stays as it is.
+
+use crate::library;
+use crate::options::PagerOptions;
+use crate::runtime::RunDir;
+use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
+use nix::sys::stat::Mode;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Numbers below this are left to the program: some count on low descriptors being free.
+const UFFD_FD_LEAST: i32 = 200;
+
+/// What a user chose; `None` and `false` leave it to the environment.
+#[derive(Clone, Debug, Default)]
+pub struct Choices {
+    /// The pager's settings.
+    pub settings: PagerOptions,
+    /// The replacement policy.
+    pub policy: Option<String>,
+    /// The allocator's profile.
+    pub profile: Option<String>,
+    /// Allocator only.
+    pub no_pager: bool,
+    /// Programs that the program starts run plainly.
+    pub no_follow: bool,
+    /// The library says nothing on standard error.
+    pub quiet: bool,
+}
+
+/// Everything that a folded program needs, for as long as it runs.
+#[derive(Debug)]
+pub struct Launch {
+    variables: Vec<(&'static str, OsString)>,
+    uffd: Option<OwnedFd>,
+    run_dir: RunDir,
+}
+
+impl Launch {
+    /// Makes the directory for control pages and opens `/dev/userfaultfd` if that is permitted. `library`
+    /// is the preload library.
+    ///
+    /// # Errors
+    /// There is no directory that can be trusted.
+    pub fn prepare(library: &Path, choices: &Choices) -> anyhow::Result<Launch> {
+        let run_dir = RunDir::create()?;
+        let uffd = open_device().ok();
+        let mut variables = vec![
+            ("LD_PRELOAD", preload(library)),
+            ("MEMFOLD_CONTROL_DIR", run_dir.path().into()),
+            ("MEMFOLD_PAGER", pager_variable(choices.no_pager)),
+        ];
+        let mut set = |name, value: &str| variables.push((name, value.into()));
+        if choices.no_follow {
+            set("MEMFOLD_FOLLOW", "off");
+        }
+        if choices.quiet {
+            set("MEMFOLD_QUIET", "1");
+        }
+        if let Some(policy) = &choices.policy {
+            set("MEMFOLD_POLICY", policy);
+        }
+        if let Some(profile) = &choices.profile {
+            set("MEMFOLD_PROFILE", profile);
+        }
+        for (setting, value) in choices.settings.given() {
+            set(setting.variable(), value);
+        }
+        if let Some(fd) = &uffd {
+            set("MEMFOLD_UFFD_FD", &fd.as_raw_fd().to_string());
+        }
+        Ok(Launch { variables, uffd, run_dir })
+    }
+
+    /// Where the control pages of the program's processes appear.
+    pub fn control_dir(&self) -> &Path {
+        self.run_dir.path()
+    }
+
+    /// Adds the environment and the descriptor to a command that is to be started while `self` lives.
+    pub fn apply(&self, command: &mut Command) {
+        if self.uffd.is_none() {
+            command.env_remove("MEMFOLD_UFFD_FD");
+        }
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if let Some(fd) = self.uffd.as_ref().map(AsRawFd::as_raw_fd) {
+            // SAFETY: fcntl is async-signal-safe, and the closure allocates nothing.
+            unsafe {
+                command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
+                    -1 => Err(std::io::Error::last_os_error()),
+                    _ => Ok(()),
+                });
+            }
+        }
+    }
+}
+
+/// Removes everything of memfold's from a command's environment, the library from `LD_PRELOAD` included.
+pub fn strip(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("MEMFOLD_") {
+            command.env_remove(name);
+        }
+    }
+    let Some(preload) = std::env::var_os("LD_PRELOAD") else { return };
+    match without_library(&preload.to_string_lossy()) {
+        rest if rest.is_empty() => command.env_remove("LD_PRELOAD"),
+        rest => command.env("LD_PRELOAD", rest),
+    };
+}
+
+/// Whether the environment or an option turns the pager off.
+pub fn pager_off(no_pager: bool) -> bool {
+    pager_variable(no_pager) == "off"
+}
+
+fn pager_variable(no_pager: bool) -> OsString {
+    let off = |v: &OsStr| v.eq_ignore_ascii_case("off") || v == "0";
+    match std::env::var_os("MEMFOLD_PAGER") {
+        _ if no_pager => "off".into(),
+        Some(value) if off(&value) => "off".into(),
+        _ => "on".into(),
+    }
+}
+
+/// `LD_PRELOAD` with the library first and what was there behind it.
+fn preload(library: &Path) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    let rest = std::env::var("LD_PRELOAD").map(|v| without_library(&v)).unwrap_or_default();
+    if !rest.is_empty() {
+        value.push(":");
+        value.push(rest);
+    }
+    value
+}
+
+/// A value of `LD_PRELOAD` without the parts that name a memfold library.
+fn without_library(value: &str) -> String {
+    let parts = value.split([':', ' ']).filter(|p| !p.is_empty());
+    let others = parts.filter(|p| p.rsplit('/').next() != Some(library::FILE_NAME));
+    others.collect::<Vec<_>>().join(":")
+}
+
+/// Opens the userfaultfd device, at a number out of the way. The right to use it is checked here, once;
+/// the program inherits the open descriptor.
+///
+/// # Errors
+/// There is no such device, or this user may not open it.
+pub fn open_device() -> nix::Result<OwnedFd> {
+    let device = open("/dev/userfaultfd", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    match fcntl(&device, FcntlArg::F_DUPFD_CLOEXEC(UFFD_FD_LEAST)) {
+        // SAFETY: the kernel just made the descriptor for us.
+        Ok(fd) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        // A low limit on descriptors: the number that it has will do.
+        Err(_) => Ok(device),
+    }
+}
+
+/// The policies that may be named.
+///
+/// # Errors
+/// The name is not one of them.
+pub fn known_policy(name: &str) -> Result<String, String> {
+    known(name, policy::NAMES)
+}
+
+/// The allocator profiles that may be named.
+///
+/// # Errors
+/// The name is not one of them.
+pub fn known_profile(name: &str) -> Result<String, String> {
+    known(name, &["speed", "balanced", "lean"])
+}
+
+fn known(name: &str, names: &[&str]) -> Result<String, String> {
+    if names.contains(&name) {
+        return Ok(name.to_owned());
+    }
+    Err(format!("one of {} is needed", names.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_preloaded_library_stays_and_ours_is_not_named_twice() {
+        assert_eq!(without_library("/a/libmemfold.so:/b/libasan.so libx.so"), "/b/libasan.so:libx.so");
+        assert_eq!(without_library("/a/libmemfold.so"), "");
+        assert_eq!(without_library("/a/notlibmemfold.so"), "/a/notlibmemfold.so");
+    }
+
+    #[test]
+    fn a_name_that_is_not_known_is_answered_with_those_that_are() {
+        assert_eq!(known_profile("lean").unwrap(), "lean");
+        assert_eq!(known_profile("fast").unwrap_err(), "one of speed, balanced, lean is needed");
+    }
+}

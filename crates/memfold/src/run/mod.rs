@@ -1,0 +1,12 @@
+//! Starting a program with the preload library, staying beside it, and saying at the end what came of it.
+//!
+//! [`program`] finds it and tells whether it can be folded, [`launch`] prepares its environment,
+//! [`supervise`] waits and passes signals on, [`tally`] adds up the control pages of its processes,
+//! [`summary`] turns the sum into JSON and three lines, [`destination`] is the file for it.
+
+pub mod destination;
+pub mod launch;
+pub mod program;
+pub mod summary;
+pub mod supervise;
+pub mod tally;

@@ -1,0 +1,204 @@
+//! What `memfold run` says at the end: the JSON of `--summary` and three lines for people.
+
+use super::supervise::End;
+use super::tally::{Process, Total};
+use crate::control::{Costs, Pages, Percentiles};
+use crate::text::{bytes, count, nanos, percent};
+use pager::control::Mode;
+use serde::Serialize;
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// The layout of the JSON; it changes when a key changes its meaning or goes.
+const SCHEMA: &str = "memfold-summary/1";
+
+/// The summary of a run. Sizes are in bytes, times in nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    schema: &'static str,
+    command: Vec<String>,
+    exit_code: u8,
+    /// The signal that ended the program.
+    signal: Option<i32>,
+    wall_ns: u64,
+    /// `embedded`, `daemon` or `off`.
+    mode: &'static str,
+    /// Why the mode is `off`.
+    reason: Option<String>,
+    managed_bytes_peak: u64,
+    evicted_bytes_peak: u64,
+    stored_bytes_peak: u64,
+    saved_bytes_peak: u64,
+    saved_bytes_mean: u64,
+    pages: Pages,
+    fault_ns: Percentiles,
+    restore_ns: Percentiles,
+    stall_ns_total: u64,
+    /// The stall as a share of the wall time, in per cent; threads that wait at the same time add up.
+    stall_pct: f64,
+    /// The highest share within a sliding window, in per cent.
+    stall_pct_peak: f64,
+    cpu_ns: Cpu,
+    extents_registered: u64,
+    budget_holds: u64,
+    /// How many programs were counted; the largest are listed below.
+    processes_total: u64,
+    processes: Vec<Process>,
+}
+
+/// CPU time of the agent's threads, ns.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Cpu {
+    background: u64,
+    fault: u64,
+}
+
+impl Summary {
+    /// Puts a summary together. `obstacle` says why nothing was preloaded, where nothing was.
+    pub fn new(
+        command: &[OsString],
+        end: End,
+        wall: Duration,
+        total: Total,
+        obstacle: Option<String>,
+    ) -> Summary {
+        let Costs { stall_ns, stall_ppm_peak, cpu_background_ns, cpu_fault_ns, .. } = total.costs;
+        let wall_ns = wall.as_nanos() as u64;
+        Summary {
+            schema: SCHEMA,
+            command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            exit_code: end.code(),
+            signal: match end {
+                End::Killed(signal) => Some(signal),
+                End::Exited(_) => None,
+            },
+            wall_ns,
+            mode: total.mode.unwrap_or(Mode::Off).name(),
+            reason: if total.mode.is_some() { None } else { Some(reason(&total, obstacle)) },
+            managed_bytes_peak: total.peaks.managed_bytes_peak,
+            evicted_bytes_peak: total.peaks.evicted_bytes_peak,
+            stored_bytes_peak: total.peaks.stored_bytes_peak,
+            saved_bytes_peak: total.peaks.saved_bytes_peak,
+            saved_bytes_mean: total.saved_byte_millis.checked_div(wall.as_millis() as u64).unwrap_or(0),
+            pages: total.pages,
+            fault_ns: total.fault.percentiles(),
+            restore_ns: total.restore.percentiles(),
+            stall_ns_total: stall_ns,
+            stall_pct: percent(stall_ns, wall_ns),
+            stall_pct_peak: stall_ppm_peak as f64 / 10_000.0,
+            cpu_ns: Cpu { background: cpu_background_ns, fault: cpu_fault_ns },
+            extents_registered: total.costs.extents_registered,
+            budget_holds: total.costs.budget_holds,
+            processes_total: total.processes,
+            processes: total.largest(),
+        }
+    }
+
+    /// As JSON, with a newline at the end.
+    pub fn json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// As three lines.
+    pub fn lines(&self) -> String {
+        let name = self.command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c));
+        let end = match self.signal {
+            Some(signal) => format!("was killed by signal {signal}"),
+            None => format!("exit code {}", self.exit_code),
+        };
+        let first = format!("{name} ran {}, {end}; mode {}", nanos(self.wall_ns), self.mode);
+        let (second, third) = match &self.reason {
+            Some(reason) => (format!("not folded: {reason}"), "saved nothing, cost nothing".into()),
+            None => (self.saved_line(), self.cost_line()),
+        };
+        format!("memfold: {first}\nmemfold: {second}\nmemfold: {third}\n")
+    }
+
+    fn saved_line(&self) -> String {
+        let lost = match self.pages.lost {
+            0 => String::new(),
+            lost => format!("; {} PAGES LOST", count(lost)),
+        };
+        format!(
+            "saved {} at peak, {} on average, of {} managed ({} folded into {}){lost}",
+            bytes(self.saved_bytes_peak),
+            bytes(self.saved_bytes_mean),
+            bytes(self.managed_bytes_peak),
+            bytes(self.evicted_bytes_peak),
+            bytes(self.stored_bytes_peak),
+        )
+    }
+
+    fn cost_line(&self) -> String {
+        format!(
+            "{} pages folded, {} restored, {} second chances; faults p50 {}, p99 {}; stalled {:.3} %; CPU {}",
+            count(self.pages.evicted),
+            count(self.pages.restored),
+            count(self.pages.second_chance),
+            nanos(self.fault_ns.p50),
+            nanos(self.fault_ns.p99),
+            self.stall_pct,
+            nanos(self.cpu_ns.background + self.cpu_ns.fault),
+        )
+    }
+}
+
+/// Why nothing was folded.
+fn reason(total: &Total, obstacle: Option<String>) -> String {
+    match (obstacle, &total.reason) {
+        (Some(obstacle), _) => obstacle,
+        (None, Some(reason)) if !reason.is_empty() => reason.clone(),
+        _ if total.processes > 0 => "it never had as much memory to manage as --start-at asks for".into(),
+        _ => "the program never loaded the library".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary(total: Total, obstacle: Option<&str>) -> Summary {
+        let command = ["/usr/bin/redis-server".into()];
+        Summary::new(&command, End::Exited(3), Duration::from_secs(2), total, obstacle.map(Into::into))
+    }
+
+    #[test]
+    fn the_json_has_every_key_that_users_were_promised() {
+        let text = summary(Total::default(), None).json().unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let top = "schema command exit_code wall_ns mode reason managed_bytes_peak evicted_bytes_peak \
+                   stored_bytes_peak saved_bytes_peak saved_bytes_mean stall_ns_total stall_pct";
+        for key in top.split_whitespace() {
+            assert!(value.get(key).is_some(), "{key} is missing");
+        }
+        let nested = [
+            ("pages", "evicted restored second_chance same_value incompressible lost"),
+            ("fault_ns", "count p50 p95 p99 p999 max"),
+            ("restore_ns", "count p50 p95 p99 p999 max"),
+            ("cpu_ns", "background fault"),
+        ];
+        for (outer, inner) in nested {
+            for key in inner.split_whitespace() {
+                assert!(value[outer].get(key).is_some(), "{outer}.{key} is missing");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_without_folding_says_why() {
+        assert_eq!(summary(Total::default(), Some("it is static")).reason.unwrap(), "it is static");
+        let off = Total { processes: 1, reason: Some("no userfaultfd".into()), ..Total::default() };
+        assert_eq!(summary(off, None).reason.unwrap(), "no userfaultfd");
+        let idle = Total { processes: 1, ..Total::default() };
+        assert!(summary(idle, None).reason.unwrap().contains("--start-at"));
+    }
+
+    #[test]
+    fn the_mean_is_the_integral_over_the_wall_time() {
+        let total = Total { mode: Some(Mode::Embedded), saved_byte_millis: 4_000_000, ..Total::default() };
+        let summary = summary(total, None);
+        assert_eq!(summary.saved_bytes_mean, 2_000);
+        assert_eq!(summary.reason, None);
+        assert_eq!(summary.lines().lines().count(), 3);
+    }
+}

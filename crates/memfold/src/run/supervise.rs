@@ -1,0 +1,195 @@
+//! Waiting for a program and passing on the signals that were meant for it.
+//!
+//! The program stays in the launcher's process group, so what the terminal sends (Ctrl-C, Ctrl-Z, a
+//! resized window) reaches it without help. Only signals that another process sent to the launcher are
+//! passed on; the kernel marks its own with `SI_KERNEL` (sigaction(2)).
+//!
+//! Invariants: the program starts with the signal mask that the launcher was started with; the launcher
+//! ends after the program and through no signal that the program survives.
+
+use anyhow::Context;
+use nix::errno::Errno;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::io::IsTerminal;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With this exit code.
+    Exited(u8),
+    /// By this signal.
+    Killed(i32),
+}
+
+impl End {
+    /// The exit code that a shell reports: 128 and the signal's number for a program that was killed.
+    pub fn code(self) -> u8 {
+        match self {
+            End::Exited(code) => code,
+            End::Killed(signal) => (128 + signal) as u8,
+        }
+    }
+}
+
+/// A program that ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// How.
+    pub end: End,
+    /// Whether the terminal interrupted the launcher too, in which case it should die as the program did
+    /// so that a script around it stops.
+    pub interrupted: bool,
+}
+
+/// Signals that stop a process from the terminal.
+const TERMINAL_STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+
+/// `si_code` of a signal that the kernel sent.
+const SI_KERNEL: i32 = 0x80;
+
+/// A running program.
+struct Child {
+    pid: i32,
+    interrupted: bool,
+}
+
+/// Starts the command and stays until it ends, calling `tick` every `interval`.
+///
+/// # Errors
+/// The command cannot be started; the error is the `io::Error` of `Command::spawn`.
+pub fn supervise(mut command: Command, interval: Duration, mut tick: impl FnMut()) -> anyhow::Result<Ended> {
+    let waited = waited_signals();
+    // SAFETY: sets a disposition, no handler. A launcher that was started with SIGCHLD ignored could not
+    // learn how the program ended.
+    unsafe { nix::sys::signal::signal(Signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl) }?;
+    let before = waited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let signals = SignalFd::with_flags(&waited, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    // SAFETY: pthread_sigmask is async-signal-safe, and the closure allocates nothing.
+    unsafe { command.pre_exec(move || before.thread_set_mask().map_err(Into::into)) };
+    let mut child = Child { pid: command.spawn()?.id() as i32, interrupted: false };
+    let timeout = PollTimeout::try_from(interval).context("the interval is too long")?;
+    loop {
+        match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        while let Some(info) = signals.read_signal()? {
+            child.on_signal(info.ssi_signo as i32, info.ssi_code, info.ssi_pid as i32);
+        }
+        tick();
+        if let Some(end) = child.reap()? {
+            return Ok(Ended { end, interrupted: child.interrupted });
+        }
+    }
+}
+
+/// Every signal but those that report a fault of the launcher's own and those that stop a background
+/// process at the terminal.
+fn waited_signals() -> SigSet {
+    let mut set = SigSet::all();
+    use Signal::*;
+    for own in [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT, SIGTTIN, SIGTTOU] {
+        set.remove(own);
+    }
+    set
+}
+
+impl Child {
+    fn on_signal(&mut self, signal: i32, code: i32, sender: i32) {
+        let from_kernel = code == SI_KERNEL;
+        match signal {
+            libc::SIGCHLD | libc::SIGPIPE => {}
+            libc::SIGCONT if !self.is_stopped() => {}
+            libc::SIGINT | libc::SIGQUIT if from_kernel => self.interrupted = true,
+            // The terminal reaches the program by itself, and so does what it sends to its whole group.
+            _ if from_kernel || sender == self.pid => {}
+            _ => self.send(signal),
+        }
+    }
+
+    fn send(&self, signal: i32) {
+        // SAFETY: the child is not reaped yet, so the number is still its own.
+        unsafe { libc::kill(self.pid, signal) };
+    }
+
+    fn is_stopped(&self) -> bool {
+        crate::process::stat(self.pid as u32).is_some_and(|s| s.state == 'T')
+    }
+
+    /// Learns whether the program ended. If the terminal stopped it, the launcher stops with it, so that
+    /// the shell takes the terminal back.
+    fn reap(&self) -> anyhow::Result<Option<End>> {
+        let mut status = 0;
+        loop {
+            // SAFETY: `status` is valid; the child is ours.
+            match unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG | libc::WUNTRACED) } {
+                0 => return Ok(None),
+                -1 if Errno::last() == Errno::EINTR => {}
+                -1 => return Err(Errno::last()).context("cannot wait for the program"),
+                _ if libc::WIFEXITED(status) => {
+                    return Ok(Some(End::Exited(libc::WEXITSTATUS(status) as u8)))
+                }
+                _ if libc::WIFSIGNALED(status) => return Ok(Some(End::Killed(libc::WTERMSIG(status)))),
+                _ => stop_with(libc::WSTOPSIG(status)),
+            }
+        }
+    }
+}
+
+fn stop_with(signal: i32) {
+    if TERMINAL_STOPS.contains(&signal) && has_terminal() {
+        let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+    }
+}
+
+fn has_terminal() -> bool {
+    std::io::stdin().is_terminal() || std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Ends this process as a signal from the terminal would, without leaving a core file of its own.
+pub fn die_of(signal: i32) {
+    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
+    let Ok(signal) = Signal::try_from(signal) else { return };
+    // SAFETY: sets a disposition, no handler.
+    let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
+    let mut set = SigSet::empty();
+    set.add(signal);
+    let _ = set.thread_unblock();
+    let _ = nix::sys::signal::raise(signal);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Ended {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        supervise(command, Duration::from_millis(20), || {}).unwrap()
+    }
+
+    #[test]
+    fn an_exit_code_and_a_fatal_signal_come_back() {
+        assert_eq!(shell("exit 7").end, End::Exited(7));
+        assert_eq!(shell("kill -KILL $$").end, End::Killed(9));
+        assert_eq!(End::Killed(9).code(), 137);
+    }
+
+    #[test]
+    fn the_program_starts_with_the_signal_mask_of_its_launcher() {
+        let mask = |script| shell(script).end;
+        assert_eq!(mask("grep -q '^SigBlk:.0*$' /proc/self/status"), End::Exited(0));
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_started_is_an_error() {
+        let error = supervise(Command::new("/nonexistent"), Duration::from_millis(20), || {}).unwrap_err();
+        assert_eq!(error.downcast_ref::<std::io::Error>().unwrap().kind(), std::io::ErrorKind::NotFound);
+    }
+}

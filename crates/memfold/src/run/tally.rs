@@ -1,0 +1,248 @@
+//! The sum over the processes of one run: what a tree of processes did, read from its control pages.
+//!
+//! Pages are sampled while the program runs. Counters are exact, since a page outlives its process;
+//! totals of bytes over several processes are those of the sampled moments.
+//!
+//! Invariants: a process is counted once for each program that it executed; the page of a process that
+//! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
+
+use crate::control::{Costs, Latency, Pages, Sizes, Snapshot};
+use crate::{process, runtime};
+use pager::control::Mode;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// So many processes are listed one by one, the largest first.
+const LISTED: usize = 64;
+
+/// One process in the list of a summary.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Process {
+    pub pid: u32,
+    pub parent_pid: u32,
+    pub name: String,
+    pub mode: &'static str,
+    pub reason: Option<String>,
+    pub managed_bytes_peak: u64,
+    pub evicted_bytes_peak: u64,
+    pub saved_bytes_peak: u64,
+    pub pages: Pages,
+    pub stall_ns: u64,
+}
+
+/// The processes of a run.
+#[derive(Debug)]
+pub struct Tally {
+    dir: PathBuf,
+    live: BTreeMap<u32, (String, Snapshot)>,
+    total: Total,
+}
+
+/// What the processes of a run did together.
+#[derive(Clone, Debug, Default)]
+pub struct Total {
+    /// How many programs had a control page.
+    pub processes: u64,
+    /// The mode of the process that was folded most: embedded or daemon if any was.
+    pub mode: Option<Mode>,
+    /// Why the first process that was not folded was not.
+    pub reason: Option<String>,
+    /// Highest sums of bytes over the processes of one moment.
+    pub peaks: Sizes,
+    /// Integral of the saved bytes, byte-milliseconds.
+    pub saved_byte_millis: u64,
+    /// Sums of pages.
+    pub pages: Pages,
+    /// Sums of costs; the highest of `stall_ppm_peak`.
+    pub costs: Costs,
+    /// All waits on faults.
+    pub fault: Latency,
+    /// All work on restores.
+    pub restore: Latency,
+    /// The largest processes.
+    pub list: Vec<Process>,
+}
+
+impl Tally {
+    /// For the pages that appear in `dir`.
+    pub fn new(dir: PathBuf) -> Tally {
+        Tally { dir, live: BTreeMap::new(), total: Total::default() }
+    }
+
+    /// Looks at the pages once.
+    pub fn sample(&mut self) {
+        for path in runtime::entries(&self.dir) {
+            let Some(pid) = runtime::pid_of(&path) else { continue };
+            let runs = process::is_running(pid);
+            let Ok(page) = Snapshot::read(&path) else { continue };
+            let name = match self.live.remove(&pid) {
+                // The process executed another program, which began a page of its own.
+                Some((name, before)) if before.started_ns != page.started_ns => {
+                    self.total.add(name, &before);
+                    process::name(pid)
+                }
+                Some((name, _)) if !runs => name,
+                _ => process::name(pid),
+            };
+            if runs {
+                self.live.insert(pid, (name, page));
+            } else {
+                self.total.add(name, &page);
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+        self.total.peak(self.live.values().map(|(_, page)| &page.sizes));
+    }
+
+    /// The sum over all processes, those that still run included.
+    pub fn finish(mut self) -> Total {
+        self.sample();
+        for (name, page) in self.live.values() {
+            self.total.add(name.clone(), page);
+        }
+        self.total
+    }
+}
+
+impl Total {
+    /// Counts a process.
+    fn add(&mut self, name: String, page: &Snapshot) {
+        self.processes += 1;
+        if matches!(page.mode, Mode::Embedded | Mode::Daemon) {
+            self.mode = Some(page.mode);
+        }
+        if page.mode == Mode::Off && self.reason.is_none() {
+            self.reason = Some(page.reason.clone());
+        }
+        // A process's own peak may lie between two samples.
+        raise(&mut self.peaks, &page.sizes);
+        self.saved_byte_millis += page.saved_byte_millis;
+        add_pages(&mut self.pages, &page.pages);
+        add_costs(&mut self.costs, &page.costs);
+        self.fault.add(&page.fault);
+        self.restore.add(&page.restore);
+        self.list.push(Process {
+            pid: page.pid,
+            parent_pid: page.parent_pid,
+            name,
+            mode: page.mode.name(),
+            reason: (page.mode == Mode::Off).then(|| page.reason.clone()),
+            managed_bytes_peak: page.sizes.managed_bytes_peak,
+            evicted_bytes_peak: page.sizes.evicted_bytes_peak,
+            saved_bytes_peak: page.sizes.saved_bytes_peak,
+            pages: page.pages,
+            stall_ns: page.costs.stall_ns,
+        });
+        if self.list.len() > 2 * LISTED {
+            self.shorten();
+        }
+    }
+
+    /// The largest processes of the list, at most [`LISTED`].
+    pub fn largest(mut self) -> Vec<Process> {
+        self.shorten();
+        self.list
+    }
+
+    fn shorten(&mut self) {
+        self.list.sort_by_key(|p| std::cmp::Reverse((p.managed_bytes_peak, p.pages.evicted)));
+        self.list.truncate(LISTED);
+    }
+
+    fn peak<'a>(&mut self, live: impl Iterator<Item = &'a Sizes>) {
+        let mut now = Sizes::default();
+        for sizes in live {
+            now.managed_bytes_peak += sizes.managed_bytes;
+            now.evicted_bytes_peak += sizes.evicted_bytes;
+            now.stored_bytes_peak += sizes.stored_bytes;
+            now.saved_bytes_peak += sizes.saved_bytes;
+        }
+        raise(&mut self.peaks, &now);
+    }
+}
+
+/// Raises the peaks in `to` to those in `from`.
+fn raise(to: &mut Sizes, from: &Sizes) {
+    to.managed_bytes_peak = to.managed_bytes_peak.max(from.managed_bytes_peak);
+    to.evicted_bytes_peak = to.evicted_bytes_peak.max(from.evicted_bytes_peak);
+    to.stored_bytes_peak = to.stored_bytes_peak.max(from.stored_bytes_peak);
+    to.saved_bytes_peak = to.saved_bytes_peak.max(from.saved_bytes_peak);
+}
+
+fn add_pages(to: &mut Pages, from: &Pages) {
+    to.evicted += from.evicted;
+    to.restored += from.restored;
+    to.second_chance += from.second_chance;
+    to.same_value += from.same_value;
+    to.incompressible += from.incompressible;
+    to.lost += from.lost;
+    to.prefetched += from.prefetched;
+    to.set_aside += from.set_aside;
+    to.recompressed += from.recompressed;
+    to.discarded += from.discarded;
+}
+
+fn add_costs(to: &mut Costs, from: &Costs) {
+    to.stall_ns += from.stall_ns;
+    to.stall_ppm_peak = to.stall_ppm_peak.max(from.stall_ppm_peak);
+    to.cpu_background_ns += from.cpu_background_ns;
+    to.cpu_fault_ns += from.cpu_fault_ns;
+    to.budget_holds += from.budget_holds;
+    to.extents_registered += from.extents_registered;
+    to.faults_zero += from.faults_zero;
+    to.faults_spurious += from.faults_spurious;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::fixture;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    fn page(dir: &std::path::Path, pid: u32, started: u64, evicted: u64, managed: u64) {
+        fixture::write(&dir.join(pid.to_string()), |page| {
+            page.pid.store(pid, Relaxed);
+            page.mode.store(Mode::Embedded as u32, Relaxed);
+            page.started_ns.store(started, Relaxed);
+            page.pages_evicted.store(evicted, Relaxed);
+            page.managed_bytes.store(managed, Relaxed);
+            page.managed_bytes_peak.store(managed, Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_counted_once_and_its_page_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tally = Tally::new(dir.path().to_owned());
+        page(dir.path(), 4_194_303, 1, 10, 100);
+        tally.sample();
+        tally.sample();
+        let total = tally.finish();
+        assert_eq!((total.processes, total.pages.evicted, total.peaks.managed_bytes_peak), (1, 10, 100));
+        assert!(runtime::entries(dir.path()).is_empty());
+    }
+
+    #[test]
+    fn a_program_executed_in_the_same_process_is_counted_beside_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tally = Tally::new(dir.path().to_owned());
+        let pid = std::process::id();
+        page(dir.path(), pid, 1, 10, 100);
+        tally.sample();
+        page(dir.path(), pid, 2, 5, 100);
+        let total = tally.finish();
+        assert_eq!((total.processes, total.pages.evicted), (2, 15));
+    }
+
+    #[test]
+    fn peaks_of_processes_that_run_together_add_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tally = Tally::new(dir.path().to_owned());
+        page(dir.path(), std::process::id(), 1, 0, 100);
+        page(dir.path(), std::os::unix::process::parent_id(), 1, 0, 50);
+        tally.sample();
+        assert_eq!(tally.finish().peaks.managed_bytes_peak, 150);
+    }
+}

@@ -1,0 +1,202 @@
+//! The directories that hold control pages.
+//!
+//! `BASE/run-PID-TIME/PID`: one directory for each `memfold run`, one file in it for each folded process.
+//! `BASE` is `$MEMFOLD_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/memfold`, else `/tmp/memfold-UID`.
+//!
+//! Invariants: a directory that is used is the user's own and closed to everybody else (0700), and is no
+//! symbolic link, so that no other user can put a page there or read one.
+
+use crate::control::Snapshot;
+use crate::process;
+use anyhow::{bail, Context};
+use nix::unistd::getuid;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The variable that names the base directory.
+pub const VARIABLE: &str = "MEMFOLD_RUNTIME_DIR";
+
+/// The directory of one run, open for the processes of that run.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes a directory of its own for a run.
+    ///
+    /// # Errors
+    /// No base directory can be made or trusted.
+    pub fn create() -> anyhow::Result<RunDir> {
+        let base = usable_base()?;
+        let path = base.join(format!("run-{}-{:x}", std::process::id(), sys::time::now().0));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(RunDir { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDir {
+    /// Removes the directory unless processes are left that still use it.
+    fn drop(&mut self) {
+        remove_stale_in(&self.path);
+        let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// A control page found on disk.
+pub struct Found {
+    /// The file.
+    pub path: PathBuf,
+    /// What it says.
+    pub page: Snapshot,
+}
+
+/// The pages of all processes of this user that run now, by process id. Pages of processes that are gone
+/// are removed on the way, with the directories of runs that left nothing else.
+pub fn running() -> Vec<Found> {
+    let mut found = Vec::new();
+    for base in candidates().into_iter().filter(|b| check(b).is_ok()) {
+        for run in entries(&base) {
+            remove_stale_in(&run);
+            found.extend(
+                entries(&run)
+                    .into_iter()
+                    .filter_map(|path| Snapshot::read(&path).ok().map(|page| Found { path, page })),
+            );
+            if !launcher_runs(&run) {
+                // Fails, as it should, while a page is left in it.
+                let _ = fs::remove_dir(&run);
+            }
+        }
+    }
+    found.sort_by_key(|f| f.page.pid);
+    found
+}
+
+/// Removes the pages in a run's directory whose process is gone.
+fn remove_stale_in(run: &Path) {
+    for path in entries(run) {
+        let Some(pid) = pid_of(&path) else { continue };
+        let in_use = match Snapshot::read(&path) {
+            Ok(page) => process::made_page(pid, page.started_ns),
+            // A page that is being made.
+            Err(_) => process::is_running(pid),
+        };
+        if !in_use {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+/// The process id that a page's file is named by.
+pub fn pid_of(path: &Path) -> Option<u32> {
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The entries of a directory, none if it cannot be read.
+pub fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect()
+}
+
+/// Whether the `memfold run` that made `run-PID-TIME` is still there.
+fn launcher_runs(run: &Path) -> bool {
+    let name = run.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    let mut parts = name.strip_prefix("run-").unwrap_or_default().split('-');
+    let pid = parts.next().and_then(|p| p.parse().ok());
+    let made = parts.next().and_then(|t| u64::from_str_radix(t, 16).ok());
+    matches!((pid, made), (Some(pid), Some(made)) if process::made_page(pid, made))
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let tmp = PathBuf::from(format!("/tmp/memfold-{}", getuid()));
+    let mut all: Vec<PathBuf> = variable(VARIABLE).into_iter().collect();
+    all.extend(variable("XDG_RUNTIME_DIR").map(|dir| dir.join("memfold")));
+    all.push(tmp);
+    all
+}
+
+fn usable_base() -> anyhow::Result<PathBuf> {
+    let mut last = None;
+    for base in candidates() {
+        let _ = DirBuilder::new().mode(0o700).create(&base);
+        match check(&base) {
+            Ok(()) => return Ok(base),
+            Err(error) => last = Some(error),
+        }
+        if std::env::var_os(VARIABLE).is_some_and(|v| base == *v) {
+            break;
+        }
+    }
+    Err(last.expect("there is always a candidate"))
+}
+
+fn check(dir: &Path) -> anyhow::Result<()> {
+    let meta = fs::symlink_metadata(dir).with_context(|| format!("cannot use {}", dir.display()))?;
+    let remedy = format!("name a directory of your own in {VARIABLE}");
+    if !meta.is_dir() {
+        bail!("{} is not a directory; {remedy}", dir.display());
+    }
+    if meta.uid() != getuid().as_raw() {
+        bail!("{} belongs to user {}; {remedy}", dir.display(), meta.uid());
+    }
+    if meta.mode() & 0o077 != 0 {
+        bail!(
+            "{} is open to others (mode {:o}); chmod 700 it or {remedy}",
+            dir.display(),
+            meta.mode() & 0o777
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{symlink, PermissionsExt};
+
+    #[test]
+    fn a_directory_that_others_can_enter_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(check(dir.path()).unwrap_err().to_string().contains("mode 755"));
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        check(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_symbolic_link_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = dir.path().join("link");
+        symlink(dir.path(), &link).unwrap();
+        assert!(check(&link).unwrap_err().to_string().contains("not a directory"));
+    }
+
+    #[test]
+    fn the_page_of_a_process_that_is_gone_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("4194303");
+        fs::write(&gone, b"").unwrap();
+        let mine = dir.path().join(std::process::id().to_string());
+        fs::write(&mine, b"").unwrap();
+        remove_stale_in(dir.path());
+        assert!(!gone.exists() && mine.exists());
+    }
+
+    #[test]
+    fn the_directory_of_a_running_launcher_is_told_from_a_stale_one() {
+        let now = sys::time::now().0;
+        assert!(launcher_runs(Path::new(&format!("/x/run-{}-{now:x}", std::process::id()))));
+        assert!(!launcher_runs(Path::new("/x/run-4194303-ffff")));
+        assert!(!launcher_runs(Path::new("/x/other")));
+    }
+}

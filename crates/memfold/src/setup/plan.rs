@@ -1,0 +1,225 @@
+//! What has to change, from what is there. Pure: it reads and writes nothing.
+
+use super::{GROUP, HEADER, LIMITS, RULES};
+use serde::{Deserialize, Serialize};
+
+/// Who owns a file and who may use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ownership {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The permission bits.
+    pub mode: u32,
+}
+
+/// What has to be undone one day.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// The group was not there.
+    pub made_group: bool,
+    /// These users were not in the group.
+    pub added_users: Vec<String>,
+    /// Whose the device was.
+    pub device: Option<Ownership>,
+}
+
+/// What is there.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Number and members of the group.
+    pub group: Option<(u32, Vec<String>)>,
+    /// Text of the udev rule.
+    pub rules: Option<String>,
+    /// Whether there is a directory for rules.
+    pub has_udev: bool,
+    /// Text of the limits file.
+    pub limits: Option<String>,
+    /// Whether there is a directory for limits.
+    pub has_limits: bool,
+    /// Whose the device is.
+    pub device: Option<Ownership>,
+    /// What an earlier set-up remembered.
+    pub before: Option<Before>,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Write down what was there.
+    Remember(Before),
+    /// Forget it.
+    Forget,
+    /// Make the group.
+    MakeGroup,
+    /// Delete the group.
+    DeleteGroup,
+    /// Put a user into the group.
+    AddUser(String),
+    /// Take a user out of the group.
+    RemoveUser(String),
+    /// Write a file.
+    Write(&'static str, String),
+    /// Remove a file.
+    Delete(&'static str),
+    /// Give the device to the group.
+    ShareDevice,
+    /// Give the device back.
+    RestoreDevice(Ownership),
+    /// Say something; nothing changes.
+    Tell(String),
+}
+
+fn rules() -> String {
+    format!("{HEADER}\nKERNEL==\"userfaultfd\", GROUP=\"{GROUP}\", MODE=\"0660\"\n")
+}
+
+fn limits() -> String {
+    format!("{HEADER}\n@{GROUP} - rtprio 10\n")
+}
+
+/// What to do so that members of the group, `user` among them, may fold programs.
+pub fn install(seen: &Seen, user: Option<&str>) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut before = seen.before.clone().unwrap_or_default();
+    let (gid, members) = match &seen.group {
+        Some((gid, members)) => (Some(*gid), members.as_slice()),
+        None => (None, &[][..]),
+    };
+    if gid.is_none() {
+        before.made_group = true;
+        changes.push(Change::MakeGroup);
+    }
+    let rules =
+        (RULES, rules(), &seen.rules, seen.has_udev, "udev: the permission lasts until the next start");
+    let limits = (LIMITS, limits(), &seen.limits, seen.has_limits, "pam_limits: no real-time priority");
+    for (path, text, there, possible, otherwise) in [rules, limits] {
+        match there {
+            Some(old) if *old == text => {}
+            Some(old) if !old.starts_with(HEADER) => {
+                changes.push(Change::Tell(format!("{path} is not memfold's and is left as it is")));
+            }
+            _ if possible => changes.push(Change::Write(path, text)),
+            _ => changes.push(Change::Tell(format!("there is no {otherwise}"))),
+        }
+    }
+    match seen.device {
+        None => changes.push(Change::Tell("there is no /dev/userfaultfd (Linux 6.1 or later has it)".into())),
+        Some(device) if Some(device.gid) == gid && device.mode & 0o060 == 0o060 => {}
+        Some(device) => {
+            before.device = before.device.or(Some(device));
+            changes.push(Change::ShareDevice);
+        }
+    }
+    if let Some(user) = user.filter(|u| !members.iter().any(|m| m == u)) {
+        before.added_users.push(user.to_owned());
+        changes.push(Change::AddUser(user.to_owned()));
+    }
+    // Remembered first: if a later change fails, what was made can still be undone.
+    if seen.before.as_ref() != Some(&before) {
+        changes.insert(0, Change::Remember(before));
+    }
+    changes
+}
+
+/// What to do so that everything is as before [`install`].
+pub fn remove(seen: &Seen) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let before = seen.before.clone().unwrap_or_default();
+    if let (Some(was), Some(is)) = (before.device, seen.device) {
+        if was != is {
+            changes.push(Change::RestoreDevice(was));
+        }
+    }
+    for (path, there) in [(RULES, &seen.rules), (LIMITS, &seen.limits)] {
+        match there {
+            Some(text) if text.starts_with(HEADER) => changes.push(Change::Delete(path)),
+            Some(_) => changes.push(Change::Tell(format!("{path} is not memfold's and is left as it is"))),
+            None => {}
+        }
+    }
+    if let Some((_, members)) = &seen.group {
+        if before.made_group {
+            changes.push(Change::DeleteGroup);
+        } else {
+            let ours = before.added_users.into_iter().filter(|user| members.contains(user));
+            changes.extend(ours.map(Change::RemoveUser));
+        }
+    }
+    if seen.before.is_some() {
+        changes.push(Change::Forget);
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOT_ONLY: Ownership = Ownership { uid: 0, gid: 0, mode: 0o600 };
+
+    fn fresh() -> Seen {
+        Seen { has_udev: true, has_limits: true, device: Some(ROOT_ONLY), ..Seen::default() }
+    }
+
+    /// What is there after the changes were made.
+    fn after(seen: &Seen, changes: &[Change]) -> Seen {
+        let mut seen = seen.clone();
+        for change in changes {
+            match change.clone() {
+                Change::Remember(before) => seen.before = Some(before),
+                Change::Forget => seen.before = None,
+                Change::MakeGroup => seen.group = Some((990, vec![])),
+                Change::DeleteGroup => seen.group = None,
+                Change::AddUser(user) => seen.group.as_mut().unwrap().1.push(user),
+                Change::RemoveUser(user) => seen.group.as_mut().unwrap().1.retain(|m| *m != user),
+                Change::Write(RULES, text) => seen.rules = Some(text),
+                Change::Write(_, text) => seen.limits = Some(text),
+                Change::Delete(RULES) => seen.rules = None,
+                Change::Delete(_) => seen.limits = None,
+                Change::ShareDevice => {
+                    let gid = seen.group.as_ref().unwrap().0;
+                    seen.device = Some(Ownership { uid: 0, gid, mode: 0o660 });
+                }
+                Change::RestoreDevice(was) => seen.device = Some(was),
+                Change::Tell(_) => {}
+            }
+        }
+        seen
+    }
+
+    #[test]
+    fn a_second_set_up_has_nothing_to_do() {
+        let done = after(&fresh(), &install(&fresh(), Some("ann")));
+        assert_eq!(install(&done, Some("ann")), []);
+    }
+
+    #[test]
+    fn removing_leads_back_to_where_it_began() {
+        let done = after(&fresh(), &install(&fresh(), Some("ann")));
+        let back = after(&done, &remove(&done));
+        assert_eq!((back.group, back.rules, back.limits, back.before), (None, None, None, None));
+        assert_eq!(back.device, Some(ROOT_ONLY));
+        assert_eq!(remove(&fresh()), []);
+    }
+
+    #[test]
+    fn a_group_that_was_there_stays_with_the_members_that_it_had() {
+        let seen = Seen { group: Some((7, vec!["bob".into()])), ..fresh() };
+        let once = after(&seen, &install(&seen, Some("ann")));
+        let twice = after(&once, &install(&once, Some("cy")));
+        assert_eq!(twice.group.as_ref().unwrap().1, ["bob", "ann", "cy"]);
+        let back = after(&twice, &remove(&twice));
+        assert_eq!(back.group, Some((7, vec!["bob".into()])));
+        assert_eq!(back.device, Some(ROOT_ONLY));
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_neither_overwritten_nor_removed() {
+        let seen = Seen { rules: Some("# mine".into()), ..fresh() };
+        let touches = |c: &Change| matches!(c, Change::Write(RULES, _) | Change::Delete(RULES));
+        assert!(!install(&seen, None).iter().any(touches));
+        assert!(!remove(&seen).iter().any(touches));
+    }
+}

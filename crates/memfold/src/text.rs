@@ -1,0 +1,116 @@
+//! Numbers as people read them, tables, and printing that survives a closed pipe.
+
+use std::io::{self, Write};
+
+/// Bytes with a binary unit and three significant digits: `0 B`, `1.50 MiB`, `302 MiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (n as f64, 0);
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        return format!("{n} B");
+    }
+    format!("{} {}", digits(value), UNITS[unit])
+}
+
+/// Nanoseconds with a fitting unit: `870 ns`, `11.2 us`, `3.40 ms`, `12.0 s`.
+pub fn nanos(ns: u64) -> String {
+    match ns {
+        0..=999 => format!("{ns} ns"),
+        1_000..=999_999 => format!("{} us", digits(ns as f64 / 1e3)),
+        1_000_000..=999_999_999 => format!("{} ms", digits(ns as f64 / 1e6)),
+        _ => format!("{} s", digits(ns as f64 / 1e9)),
+    }
+}
+
+/// A count with a thin gap every three digits: `1 234 567`.
+pub fn count(n: u64) -> String {
+    let raw = n.to_string();
+    let mut out = String::with_capacity(raw.len() + raw.len() / 3);
+    for (i, digit) in raw.chars().enumerate() {
+        if i > 0 && (raw.len() - i) % 3 == 0 {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Part of a whole in per cent, 0 where the whole is 0.
+pub fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 * 100.0 / whole as f64
+    }
+}
+
+fn digits(value: f64) -> String {
+    match value {
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+/// Lays rows out in columns: the first column to the left, the others to the right.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (c, cell) in row.iter().enumerate() {
+            match c {
+                0 => line.push_str(&format!("{cell:<width$}", width = widths[c])),
+                _ => line.push_str(&format!("  {cell:>width$}", width = widths[c])),
+            }
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// Writes to standard output. A reader that went away is no error of ours: the process then ends as done.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        other => Ok(other?),
+    }
+}
+
+/// Prints a value as indented JSON with a newline at the end.
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_carry_three_digits_and_a_unit() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(999), "999 B");
+        assert_eq!(bytes(1 << 20), "1.00 MiB");
+        assert_eq!(bytes(302 << 20), "302 MiB");
+        assert_eq!(bytes(1023 << 20), "1.00 GiB");
+        assert_eq!(nanos(870), "870 ns");
+        assert_eq!(nanos(11_234), "11.2 us");
+        assert_eq!(nanos(1_500_000_000), "1.50 s");
+        assert_eq!(count(1_234_567), "1 234 567");
+        assert_eq!(count(12), "12");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [vec!["a".into(), "1".into()], vec!["long".into(), "100".into()]];
+        assert_eq!(table(&rows), "a       1\nlong  100\n");
+    }
+}
