@@ -20,6 +20,7 @@ pub mod overhead;
 pub mod page;
 pub mod process;
 pub mod progress;
+pub mod verify;
 pub mod worker;
 pub mod zram;
 

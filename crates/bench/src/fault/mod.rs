@@ -12,7 +12,7 @@
 mod arm;
 mod report;
 
-pub use report::{ArmReport, Comparison, Condition, FaultReport, Run, Sample};
+pub use report::{ArmReport, Comparison, Condition, FaultReport, Held, Row, Run, Sample};
 
 use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};

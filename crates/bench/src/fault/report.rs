@@ -32,6 +32,23 @@ pub struct Run {
     pub touch_ns: Histogram,
 }
 
+/// One line of the file of runs.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)] // The fields are those of `Run`, and percentiles of its samples.
+pub struct Row {
+    pub arm: &'static str,
+    pub hogs: usize,
+    pub order: Order,
+    pub round: usize,
+    pub evicted_pages: usize,
+    pub skipped_pages: usize,
+    pub touches: u64,
+    pub mean_ns: f64,
+    pub p50_ns: u64,
+    pub p99_ns: u64,
+    pub max_ns: u64,
+}
+
 /// One line of the file of samples: how often a round saw a value.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[allow(missing_docs)] // The fields are those of `Run`, and a value with its count.
@@ -138,6 +155,23 @@ impl FaultReport {
             conditions,
             held,
             runs,
+        })
+    }
+
+    /// Every round, as a flat row.
+    pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
+        self.runs.iter().map(|run| Row {
+            arm: run.arm,
+            hogs: run.hogs,
+            order: run.order,
+            round: run.round,
+            evicted_pages: run.evicted_pages,
+            skipped_pages: run.skipped,
+            touches: run.touched,
+            mean_ns: run.mean_ns,
+            p50_ns: run.touch_ns.quantile(0.5).unwrap_or(0),
+            p99_ns: run.touch_ns.quantile(0.99).unwrap_or(0),
+            max_ns: run.touch_ns.quantile(1.0).unwrap_or(0),
         })
     }
 

@@ -1,15 +1,341 @@
-//! `memfold bench`: measure.
+//! `memfold bench`: measure what folding costs and saves, and verify that it loses nothing.
+//!
+//! What it is not: the experiments. Those are in the `bench` crate; here are their options, the printing of their
+//! results, and the start of their worker processes, which are this executable with the hidden command `bench worker`.
 
+use crate::{bar, exit, library, text};
+use ::bench::alloc::{self, Peer};
+use ::bench::manifest::Manifest;
+use ::bench::output::Output;
+use ::bench::progress::Advance;
+use ::bench::verify::{self, Work};
+use ::bench::worker::{self, Program};
+use ::bench::{fault, overhead, Unsupported};
+use anyhow::{Context, Result};
+use clap::builder::RangedU64ValueParser;
+use pager::config::{parse_size, Setting};
+use serde::Serialize;
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
+  memfold bench fault --json --out runs/1    the same for programs, raw runs kept
+  memfold bench alloc --peer mimalloc=/usr/lib/x86_64-linux-gnu/libmimalloc.so.2
+  memfold bench overhead                     what folding costs programs that gain nothing
+  memfold run -- memfold bench verify        does any byte get lost?
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
 
 /// Measure what folding costs and saves.
 #[derive(clap::Args)]
-pub struct Args {}
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
 
-/// Runs a benchmark.
+#[derive(clap::Subcommand)]
+enum What {
+    Fault(Fault),
+    Alloc(Alloc),
+    Overhead(Overhead),
+    Verify(Verify),
+    /// The body of a worker process.
+    #[command(hide = true)]
+    Worker {
+        /// The job, as JSON.
+        job: String,
+    },
+}
+
+/// Where results go.
+#[derive(clap::Args)]
+struct Reporting {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also write result.json, manifest.json and the raw runs as CSV into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What all random choices are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
+///
+/// A ratio to zram is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+struct Fault {
+    #[command(flatten)]
+    reporting: Reporting,
+    /// Run the same beside swap to a zram device, set up for it and removed afterwards (needs root).
+    #[arg(long, value_name = "PEER", value_enum)]
+    vs: Option<Rival>,
+    /// Compressor of the zram device.
+    #[arg(long, value_name = "NAME", default_value = "lz4")]
+    zram_algorithm: String,
+    /// Memory that is evicted and touched.
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
+    size: usize,
+    /// Rounds of each arm under each condition.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count(1_000))]
+    rounds: usize,
+    /// CPU hogs in the loaded condition; 0 leaves it out.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(0..=256))]
+    hogs: usize,
+    /// Bind the touching threads to this CPU; otherwise they go where the scheduler puts them.
+    #[arg(long, value_name = "CPU")]
+    pin: Option<usize>,
+}
+
+/// What `bench fault` can be compared with.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Rival {
+    /// The kernel's swap to compressed memory.
+    Zram,
+}
+
+/// Time a random mix of malloc and free beside glibc's, with the memory that each takes.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+struct Alloc {
+    #[command(flatten)]
+    reporting: Reporting,
+    /// Slots a thread, one condition each.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "400,100000", value_parser = count(100_000_000))]
+    slots: Vec<usize>,
+    /// Threads, one condition each.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2", value_parser = count(256))]
+    threads: Vec<usize>,
+    /// Smallest block, bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = count(1 << 30))]
+    least: usize,
+    /// Largest block, bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 1040, value_parser = count(1 << 30))]
+    most: usize,
+    /// Length of a run, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 400, value_parser = RangedU64ValueParser::<u64>::new().range(10..=600_000))]
+    millis: u64,
+    /// Runs of each allocator under each condition.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = count(1_000))]
+    rounds: usize,
+    /// Another allocator to compare with; may be given again.
+    #[arg(long = "peer", value_name = "NAME=LIBRARY")]
+    peers: Vec<Peer>,
+}
+
+/// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+struct Overhead {
+    #[command(flatten)]
+    reporting: Reporting,
+    /// Memory of the program that touches all of it all the time.
+    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
+    size: usize,
+    /// Memory of the program that fills it and sleeps.
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = region)]
+    idle_size: usize,
+    /// Length of a run, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = RangedU64ValueParser::<u64>::new().range(100..=600_000))]
+    millis: u64,
+    /// Runs of each arm.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]
+    rounds: usize,
+    /// How long the idle program is watched once it has settled, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = RangedU64ValueParser::<u64>::new().range(100..=600_000))]
+    watch: u64,
+    /// How long memory must go untouched before it is folded.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = cold_age)]
+    cold_age: String,
+}
+
+/// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
+///
+/// Verifies the pager that it is started with: `memfold run -- memfold bench verify`. Started alone, it is a plain run.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+struct Verify {
+    /// How long.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400 * 30))]
+    seconds: u64,
+    /// Stop each thread after so many operations.
+    #[arg(long, value_name = "N")]
+    operations: Option<u64>,
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = count(256))]
+    threads: usize,
+    /// Where all sequences and contents begin; the same seed repeats what each thread does.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
+    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
+    without: Vec<Work>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs an experiment, a verification, or the body of a worker.
 ///
 /// # Errors
-/// There is none to run.
-pub fn run(_args: Args) -> anyhow::Result<ExitCode> {
-    Err(crate::exit::unsupported("this build has no benchmarks"))
+/// What the experiment met; with exit code 3 where this machine lacks what it needs.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let outcome = match args.what {
+        What::Fault(args) => args.run(),
+        What::Alloc(args) => args.run(),
+        What::Overhead(args) => args.run(),
+        What::Verify(args) => args.run(),
+        What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
+    };
+    outcome.map_err(|error| match error.downcast_ref::<Unsupported>() {
+        Some(_) => exit::unsupported(format!("{error:#}")),
+        None => error,
+    })
+}
+
+impl Fault {
+    fn run(self) -> Result<ExitCode> {
+        let options = fault::Options {
+            bytes: self.size,
+            rounds: self.rounds,
+            hogs: self.hogs,
+            zram: self.vs == Some(Rival::Zram),
+            algorithm: self.zram_algorithm,
+            pin: self.pin,
+            seed: self.reporting.seed,
+        };
+        let out = self.reporting.prepare()?;
+        let report = with_bar(|progress| fault::run(&options, &program()?, progress))?;
+        if let Some(out) = &out {
+            out.rows("runs.csv", report.rows())?;
+            out.rows("samples.csv", report.samples())?;
+        }
+        self.reporting.finish(&report, &report.manifest, out.as_ref())
+    }
+}
+
+impl Alloc {
+    fn run(self) -> Result<ExitCode> {
+        if self.least < 2 || self.least > self.most {
+            return Err(exit::usage(format!(
+                "--least {} and --most {}: block sizes must ascend from 2 bytes or more",
+                self.least, self.most
+            )));
+        }
+        let options = alloc::Options {
+            slots: self.slots,
+            threads: self.threads,
+            least_bytes: self.least,
+            most_bytes: self.most,
+            millis: self.millis,
+            rounds: self.rounds,
+            peers: self.peers,
+            seed: self.reporting.seed,
+        };
+        let out = self.reporting.prepare()?;
+        let report = with_bar(|progress| alloc::run(&options, &program()?, progress))?;
+        if let Some(out) = &out {
+            out.rows("runs.csv", &report.runs)?;
+        }
+        self.reporting.finish(&report, &report.manifest, out.as_ref())
+    }
+}
+
+impl Overhead {
+    fn run(self) -> Result<ExitCode> {
+        let options = overhead::Options {
+            busy_bytes: self.size,
+            idle_bytes: self.idle_size,
+            millis: self.millis,
+            rounds: self.rounds,
+            watch_millis: self.watch,
+            cold_age: self.cold_age,
+            seed: self.reporting.seed,
+        };
+        let out = self.reporting.prepare()?;
+        let report = with_bar(|progress| overhead::run(&options, &program()?, progress))?;
+        if let Some(out) = &out {
+            out.rows("runs.csv", &report.runs)?;
+        }
+        self.reporting.finish(&report, &report.manifest, out.as_ref())
+    }
+}
+
+impl Verify {
+    fn run(self) -> Result<ExitCode> {
+        let Verify { seconds, operations, threads, seed, without, json } = self;
+        let report = verify::run(&verify::Options { seconds, operations, threads, seed, without })?;
+        print(json, &report)?;
+        Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+    }
+}
+
+impl Reporting {
+    /// Makes the directory before the run, so that a bad path costs nothing.
+    fn prepare(&self) -> Result<Option<Output>> {
+        let made = self.out.as_deref().map(Output::create).transpose();
+        made.map_err(|error| exit::usage(format!("--out: {error:#}")))
+    }
+
+    fn finish<R: Serialize + Display>(
+        &self,
+        report: &R,
+        manifest: &Manifest,
+        out: Option<&Output>,
+    ) -> Result<ExitCode> {
+        if let Some(out) = out {
+            out.result(report, manifest)?;
+        }
+        print(self.json, report)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print<R: Serialize + Display>(json: bool, report: &R) -> Result<()> {
+    if json {
+        return text::print_json(report);
+    }
+    text::print(&format!("{}\n", report.to_string().trim_end()))
+}
+
+/// This executable as its own worker.
+fn program() -> Result<Program> {
+    let path = std::env::current_exe().context("cannot find the path of this executable")?;
+    Ok(Program { path, arguments: vec!["bench".into(), "worker".into()], library: library::find()? })
+}
+
+/// Shows on a bar how far `work` is.
+fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(Advance<'_>)) -> Result<T>) -> Result<T> {
+    let shown = bar::bar(0, false);
+    let result = work(&mut |advance| {
+        shown.set_length(advance.total);
+        shown.set_position(advance.done);
+        shown.set_message(advance.what.to_owned());
+    });
+    shown.finish_and_clear();
+    result
+}
+
+fn count(most: usize) -> impl clap::builder::TypedValueParser<Value = usize> {
+    RangedU64ValueParser::<usize>::new().range(1..=most as u64)
+}
+
+/// A size of memory to fill: from a page to half a terabyte, which no machine of ours has and none overflows at.
+fn region(text: &str) -> Result<usize, String> {
+    let range = sys::PAGE_SIZE as u64..=1 << 39;
+    match parse_size(text) {
+        Some(bytes) if range.contains(&bytes) => Ok(bytes as usize),
+        Some(_) => Err("it must lie between 4K and 512G".into()),
+        None => Err("a size such as 64M or 1G is needed".into()),
+    }
+}
+
+fn cold_age(text: &str) -> Result<String, String> {
+    crate::options::parse(Setting::ColdAge, text).map(|_| text.to_owned())
 }

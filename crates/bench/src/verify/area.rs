@@ -1,0 +1,268 @@
+//! A private anonymous mapping and the model of what each of its pages holds.
+//!
+//! Invariants: every method changes the memory and the model together; a range is in pages of the area, its end
+//! excluded; nobody else maps or unmaps within the area.
+
+use super::report::Mismatch;
+use super::shared::{Shared, Tags};
+use crate::page::{Content, WORDS, ZERO};
+use anyhow::{ensure, Result};
+use std::io::Error;
+use std::ops::Range;
+use sys::PAGE_SIZE;
+
+const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+
+/// What a page should hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    /// Its contents.
+    tag: u64,
+    /// One word that was written since, by index.
+    patch: Option<(usize, u64)>,
+    /// After `MADV_FREE`: each word may as well be zero, until the page is written.
+    freed: bool,
+}
+
+const UNTOUCHED: State = State { tag: ZERO, patch: None, freed: false };
+
+impl State {
+    fn word(&self, content: Content, index: usize) -> u64 {
+        match self.patch {
+            Some((place, word)) if place == index => word,
+            _ => content.word(self.tag, index),
+        }
+    }
+}
+
+/// How a call reaches the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// By libc's function, which the preloaded library interposes.
+    Libc,
+    /// By `syscall(2)`, unseen by it.
+    Raw,
+}
+
+/// See the module. Unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Area {
+    base: usize,
+    states: Vec<State>,
+}
+
+impl Area {
+    /// Maps an area of `pages`, more than 0.
+    pub fn map(pages: usize) -> Result<Area> {
+        // SAFETY: a fresh mapping, placed by the kernel.
+        let raw = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE_SIZE, RW, PRIVATE, -1, 0) };
+        ensure!(raw != libc::MAP_FAILED, "cannot map {pages} pages: {}", Error::last_os_error());
+        Ok(Area { base: raw as usize, states: vec![UNTOUCHED; pages] })
+    }
+
+    /// Its length in pages.
+    pub fn pages(&self) -> usize {
+        self.states.len()
+    }
+
+    /// The address of a page.
+    pub fn address(&self, page: usize) -> usize {
+        self.base + page * PAGE_SIZE
+    }
+
+    fn pointer(&self, page: usize) -> *mut libc::c_void {
+        self.address(page) as *mut libc::c_void
+    }
+
+    /// What the pages of `range` should hold, to be given to [`Area::became`] of another area; `None` if one of
+    /// them may have been dropped by the kernel, so that a copy of it is not known.
+    pub fn states(&self, range: Range<usize>) -> Option<&[State]> {
+        let states = &self.states[range];
+        states.iter().all(|state| !state.freed).then_some(states)
+    }
+
+    /// Notes that the pages from `first` on were overwritten, by a system call, with pages in these states.
+    pub fn became(&mut self, first: usize, states: &[State]) {
+        self.states[first..first + states.len()].copy_from_slice(states);
+    }
+
+    /// Writes every word of the pages.
+    pub fn write(&mut self, content: Content, range: Range<usize>, tags: &mut Tags) {
+        for page in range {
+            let tag = tags.next();
+            let start = self.address(page) as *mut u64;
+            for index in 0..WORDS {
+                // SAFETY: within the area. Volatile: the compiler must not move it past a system call on the range.
+                unsafe { start.add(index).write_volatile(content.word(tag, index)) };
+            }
+            self.states[page] = State { tag, ..UNTOUCHED };
+        }
+    }
+
+    /// Writes one word of a page; nothing if the page may have been dropped.
+    pub fn patch(&mut self, page: usize, index: usize, word: u64) {
+        let state = &mut self.states[page];
+        if state.freed {
+            return;
+        }
+        if let Some((place, _)) = state.patch.filter(|&(place, _)| place != index) {
+            // One patch a page is modelled: the earlier one is taken back.
+            return self.patch(page, place, word);
+        }
+        state.patch = Some((index, word));
+        // SAFETY: within the area.
+        unsafe { (self.address(page) as *mut u64).add(index).write_volatile(word) };
+    }
+
+    /// Compares the pages with the model, and reports to `shared` under the name `what`.
+    pub fn check(&self, shared: &Shared, what: &'static str, range: Range<usize>) {
+        for page in range {
+            let wrong = self.wrong_word(shared.content, page).map(|(index, expected, found)| Mismatch {
+                what: what.into(),
+                address: self.address(page) + index * 8,
+                expected,
+                found,
+            });
+            shared.saw(PAGE_SIZE, wrong);
+        }
+    }
+
+    fn wrong_word(&self, content: Content, page: usize) -> Option<(usize, u64, u64)> {
+        let state = self.states[page];
+        let start = self.address(page) as *const u64;
+        (0..WORDS).find_map(|index| {
+            let expected = state.word(content, index);
+            // SAFETY: within the area, readable.
+            let found = unsafe { start.add(index).read_volatile() };
+            (found != expected && !(state.freed && found == 0)).then_some((index, expected, found))
+        })
+    }
+
+    /// Drops the pages: they read as zeros.
+    pub fn dont_need(&mut self, range: Range<usize>, way: Way) -> Result<()> {
+        self.advise(&range, libc::MADV_DONTNEED, way)?;
+        self.states[range].fill(UNTOUCHED);
+        Ok(())
+    }
+
+    /// Lets the kernel drop the pages when it likes.
+    pub fn free(&mut self, range: Range<usize>, way: Way) -> Result<()> {
+        self.advise(&range, libc::MADV_FREE, way)?;
+        self.states[range].iter_mut().for_each(|state| state.freed = true);
+        Ok(())
+    }
+
+    fn advise(&self, range: &Range<usize>, advice: i32, way: Way) -> Result<()> {
+        let (start, len) = (self.pointer(range.start), range.len() * PAGE_SIZE);
+        // SAFETY: the area is ours, and the model follows what the advice does.
+        let result = unsafe {
+            match way {
+                Way::Libc => libc::madvise(start, len, advice),
+                Way::Raw => libc::syscall(libc::SYS_madvise, start, len, advice) as i32,
+            }
+        };
+        ensure!(result == 0, "madvise({advice}) of {} pages: {}", range.len(), Error::last_os_error());
+        Ok(())
+    }
+
+    /// Forbids writing (or any access), lets `meanwhile` run, and allows everything again.
+    pub fn protect(&self, range: Range<usize>, readable: bool, meanwhile: impl FnOnce()) -> Result<()> {
+        let (start, len) = (self.pointer(range.start), range.len() * PAGE_SIZE);
+        let less = if readable { libc::PROT_READ } else { libc::PROT_NONE };
+        // SAFETY: the area is ours, and `meanwhile` keeps to what is allowed.
+        let result = unsafe { libc::mprotect(start, len, less) };
+        ensure!(result == 0, "mprotect({less}): {}", Error::last_os_error());
+        meanwhile();
+        // SAFETY: allows what was allowed before.
+        let result = unsafe { libc::mprotect(start, len, RW) };
+        ensure!(result == 0, "mprotect({RW}): {}", Error::last_os_error());
+        Ok(())
+    }
+
+    /// Maps fresh memory over the pages: they read as zeros.
+    pub fn map_over(&mut self, range: Range<usize>, way: Way) -> Result<()> {
+        let (start, len) = (self.pointer(range.start), range.len() * PAGE_SIZE);
+        let flags = PRIVATE | libc::MAP_FIXED;
+        // SAFETY: replaces a part of our own mapping; the model follows.
+        let result = unsafe {
+            match way {
+                Way::Libc => libc::mmap(start, len, RW, flags, -1, 0) as isize,
+                Way::Raw => libc::syscall(libc::SYS_mmap, start, len, RW, flags, -1, 0) as isize,
+            }
+        };
+        ensure!(result == start as isize, "mmap over {} pages: {}", range.len(), Error::last_os_error());
+        self.states[range].fill(UNTOUCHED);
+        Ok(())
+    }
+
+    /// Unmaps the pages of `range`, which must not reach either end of the area; what lies behind them becomes an area
+    /// of its own, which is returned.
+    pub fn split(&mut self, range: Range<usize>, way: Way) -> Result<Area> {
+        debug_assert!(range.start > 0 && range.end < self.pages(), "a split needs something on both sides");
+        unmap(self.address(range.start), range.len(), way)?;
+        let rest = Area { base: self.address(range.end), states: self.states.split_off(range.end) };
+        self.states.truncate(range.start);
+        Ok(rest)
+    }
+
+    /// Gives the area another length, more than 0, at an address that the kernel chooses.
+    pub fn resize(&mut self, pages: usize, way: Way) -> Result<()> {
+        self.remap(pages, libc::MREMAP_MAYMOVE, 0, way)?;
+        self.states.resize(pages, UNTOUCHED);
+        Ok(())
+    }
+
+    /// Moves the area to an address of our choice.
+    pub fn relocate(&mut self, way: Way) -> Result<()> {
+        // Holds the place until the move replaces it.
+        let target = Area::map(self.pages())?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        self.remap(self.pages(), flags, target.base, way)?;
+        std::mem::forget(target);
+        Ok(())
+    }
+
+    fn remap(&mut self, pages: usize, flags: i32, target: usize, way: Way) -> Result<()> {
+        let (start, old, new) = (self.pointer(0), self.pages() * PAGE_SIZE, pages * PAGE_SIZE);
+        // SAFETY: the area is ours and nothing keeps an address into it; the target is reserved by the caller.
+        let result = unsafe {
+            match way {
+                Way::Libc => libc::mremap(start, old, new, flags, target) as isize,
+                Way::Raw => libc::syscall(libc::SYS_mremap, start, old, new, flags, target) as isize,
+            }
+        };
+        ensure!(result > 0, "mremap of {old} bytes to {new}: {}", Error::last_os_error());
+        self.base = result as usize;
+        Ok(())
+    }
+
+    /// Unmaps the area.
+    pub fn unmap(mut self, way: Way) -> Result<()> {
+        let pages = self.pages();
+        self.states = Vec::new();
+        unmap(self.base, pages, way)
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        if self.pages() > 0 {
+            // An error leaves the memory mapped until the process ends, which harms nobody.
+            let _ = unmap(self.base, self.pages(), Way::Libc);
+        }
+    }
+}
+
+fn unmap(address: usize, pages: usize, way: Way) -> Result<()> {
+    let (start, len) = (address as *mut libc::c_void, pages * PAGE_SIZE);
+    // SAFETY: callers unmap what they own and forget it.
+    let result = unsafe {
+        match way {
+            Way::Libc => libc::munmap(start, len),
+            Way::Raw => libc::syscall(libc::SYS_munmap, start, len) as i32,
+        }
+    };
+    ensure!(result == 0, "munmap of {pages} pages: {}", Error::last_os_error());
+    Ok(())
+}

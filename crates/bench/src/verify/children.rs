@@ -1,0 +1,133 @@
+//! Forked children check their copy of the parent's memory, change it, check it again and leave.
+//!
+//! Invariants: a child takes no lock that a thread of the parent may have held when it was forked, reports through a pipe of its own, and is
+//! killed by its alarm if it hangs.
+
+use super::calls::pipe;
+use super::report::Mismatch;
+use super::shared::{lock, Shared};
+use anyhow::{ensure, Result};
+use serde::{Deserialize, Serialize};
+use stats::Rng;
+use std::fs::File;
+use std::io::{Error, Read, Write};
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// After so many seconds a child counts as hung. Less than the standstill that its parent is allowed.
+const ALARM_SECONDS: u32 = 45;
+
+/// What a child has to say.
+#[derive(Debug, Serialize, Deserialize)]
+struct Finding {
+    bytes_verified: u64,
+    mismatch_count: u64,
+    mismatches: Vec<Mismatch>,
+}
+
+/// A running child.
+#[derive(Debug)]
+pub(super) struct Child {
+    pid: i32,
+    finding: File,
+}
+
+/// Forks; the child does `work`, reports and ends.
+pub(super) fn fork(shared: &Shared, work: impl FnOnce()) -> Result<Child> {
+    let (reader, writer) = pipe()?;
+    // SAFETY: the child keeps to what the module says.
+    let pid = unsafe { libc::fork() };
+    ensure!(pid >= 0, "cannot fork: {}", Error::last_os_error());
+    if pid > 0 {
+        return Ok(Child { pid, finding: File::from(reader) });
+    }
+    // SAFETY: sets a timer of this process.
+    unsafe { libc::alarm(ALARM_SECONDS) };
+    shared.bytes_verified.store(0, Relaxed);
+    shared.mismatch_count.store(0, Relaxed);
+    work();
+    let finding = Finding {
+        bytes_verified: shared.bytes_verified.load(Relaxed),
+        mismatch_count: shared.mismatch_count.load(Relaxed),
+        mismatches: shared.mismatches.try_lock().map_or(Vec::new(), |mut kept| std::mem::take(&mut *kept)),
+    };
+    let sent = serde_json::to_vec(&finding).map(|bytes| File::from(writer).write_all(&bytes).is_ok());
+    // SAFETY: ends the child without running what belongs to the parent.
+    unsafe { libc::_exit(if sent.unwrap_or(false) { 0 } else { 1 }) }
+}
+
+impl Child {
+    /// Waits for the child and adds what it found to the parent's findings.
+    pub fn wait(mut self, shared: &Shared) {
+        let mut text = Vec::new();
+        let read = self.finding.read_to_end(&mut text);
+        let mut status = 0;
+        // SAFETY: `status` is valid; the child is ours and has not been waited for.
+        let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        shared.children.fetch_add(1, Relaxed);
+        if waited != self.pid || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+            shared.fail(format!("child {}: {}", self.pid, outcome(status)));
+            return;
+        }
+        match read.map_err(anyhow::Error::from).and_then(|_| Ok(serde_json::from_slice::<Finding>(&text)?)) {
+            Err(error) => shared.fail(format!("child {}: no report: {error}", self.pid)),
+            Ok(finding) => {
+                shared.bytes_verified.fetch_add(finding.bytes_verified, Relaxed);
+                shared.mismatch_count.fetch_add(finding.mismatch_count, Relaxed);
+                let in_child =
+                    |m: Mismatch| Mismatch { what: format!("{} in child {}", m.what, self.pid), ..m };
+                shared.keep(finding.mismatches.into_iter().map(in_child));
+            }
+        }
+    }
+}
+
+fn outcome(status: i32) -> String {
+    if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM {
+        return format!("hung: not done after {ALARM_SECONDS} s");
+    }
+    if libc::WIFSIGNALED(status) {
+        return format!("killed by signal {}", libc::WTERMSIG(status));
+    }
+    format!("ended with status {}", libc::WEXITSTATUS(status))
+}
+
+/// The forker: now and then it stops all threads between two operations and forks, so that the child can know everything.
+pub(super) fn run(shared: &Shared) {
+    let beat = shared.forker();
+    let mut rng = Rng::new(shared.options.seed).fork(u64::MAX);
+    while !shared.over() && shared.beats[..shared.options.threads].iter().any(|beat| !beat.done.load(Relaxed))
+    {
+        beat.begin("pause");
+        sleep(Duration::from_millis(20 + rng.below(300)));
+        beat.begin("fork");
+        let linger = Duration::from_millis(rng.below(3) * 20);
+        match fork_everything(shared, linger) {
+            Ok(child) => child.wait(shared),
+            Err(error) => shared.fail(format!("forker: {error:#}")),
+        }
+        beat.finish();
+    }
+    beat.done.store(true, Relaxed);
+}
+
+fn fork_everything(shared: &Shared, linger: Duration) -> Result<Child> {
+    // In the order of their numbers; actors hold only their own. An actor holds `common` and `exchange` only inside.
+    let mut actors: Vec<_> = shared.actors.iter().map(lock).collect();
+    let exchange = lock(&shared.exchange);
+    let common = shared.common.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    fork(shared, || {
+        // Meanwhile the parent goes on and changes its side of the copy.
+        sleep(linger);
+        for actor in &actors {
+            actor.check(shared);
+        }
+        exchange.iter().for_each(|block| block.check(shared));
+        shared.check_shared(&common);
+        shared.tally.check(shared, actors.iter().map(|actor| actor.counted).sum());
+        if let Some(actor) = actors.first_mut() {
+            actor.live_on(shared);
+        }
+    })
+}

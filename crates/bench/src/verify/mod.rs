@@ -1,0 +1,189 @@
+//! Does any byte get lost? Threads do to their memory all that programs do, while a saboteur has everything evicted
+//! again and again, and every byte is compared with a model.
+//!
+//! What it is: random but seeded sequences of writing, reading, mapping, unmapping, remapping, protecting, dropping,
+//! allocating, freeing, system calls on evicted buffers, threads that come and go, and forks whose children check their
+//! copy of everything. The pager, if there is one, is the one that the process was started with.
+//!
+//! What it is not: a benchmark, nor a proof of anything when nothing was evicted: that is reported as a failure.
+//!
+//! Invariants: contents are a function of the seed and a tag that is never used twice, so stale, lost, torn and
+//! misplaced pages all show; each thread draws from its own sequence, so a seed and a number of operations repeat what
+//! each thread does, though not how they interleave; a thread that stands still for [`STANDSTILL`] is a failure.
+
+mod actor;
+mod area;
+mod blocks;
+mod calls;
+mod children;
+mod churn;
+mod report;
+mod saboteur;
+mod shared;
+mod tally;
+
+pub use report::{Mismatch, PagerReport, VerifyReport};
+
+use crate::control::Peer;
+use crate::Unsupported;
+use anyhow::{ensure, Context, Result};
+use pager::control::Mode;
+use saboteur::Saboteur;
+use serde::Serialize;
+use shared::Shared;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// What to do, and for how long.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// How long to run, seconds.
+    pub seconds: u64,
+    /// Operations after which a thread stops, if sooner.
+    pub operations: Option<u64>,
+    /// Threads that work on memory of their own.
+    pub threads: usize,
+    /// Where all sequences and contents begin.
+    pub seed: u64,
+    /// Kinds of work to leave out, to narrow a failure down.
+    pub without: Vec<Work>,
+}
+
+/// A kind of work that can be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// `munmap`, `mremap`, `madvise` and mapping over as bare system calls, past the interposed functions.
+    Raw,
+    /// `mremap`.
+    Remap,
+    /// `munmap` and mapping over.
+    Unmap,
+    /// `MADV_DONTNEED` and `MADV_FREE`.
+    Drop,
+    /// `mprotect`.
+    Protect,
+    /// malloc and its kin.
+    Heap,
+    /// `read`, `write` and their vector forms on evicted buffers.
+    Calls,
+    /// `fork`.
+    Fork,
+    /// Short-lived threads.
+    Churn,
+    /// Requests to the pager.
+    Sabotage,
+}
+
+impl Work {
+    /// All kinds, with the names that a command line takes.
+    pub const NAMES: [(&'static str, Work); 10] = [
+        ("raw", Work::Raw),
+        ("remap", Work::Remap),
+        ("unmap", Work::Unmap),
+        ("drop", Work::Drop),
+        ("protect", Work::Protect),
+        ("heap", Work::Heap),
+        ("calls", Work::Calls),
+        ("fork", Work::Fork),
+        ("churn", Work::Churn),
+        ("sabotage", Work::Sabotage),
+    ];
+}
+
+impl std::str::FromStr for Work {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Work, String> {
+        let names = Work::NAMES.map(|(name, _)| name);
+        Work::NAMES
+            .into_iter()
+            .find_map(|(name, work)| (name == text).then_some(work))
+            .ok_or_else(|| format!("{text:?} is no kind of work; there are {}", names.join(", ")))
+    }
+}
+
+/// A thread that finishes no operation for so long counts as hung.
+pub const STANDSTILL: Duration = Duration::from_secs(60);
+
+/// Runs the verification in this process.
+///
+/// # Errors
+/// [`Unsupported`] if the pager was asked for and is off; otherwise if the run could not be set up. What the run finds
+/// wrong is in the report, not an error.
+pub fn run(options: &Options) -> Result<VerifyReport> {
+    ensure!(options.threads > 0, "at least one thread is needed");
+    let start = Instant::now();
+    let peer = own_pager()?;
+    let shared = Shared::new(options, start)?;
+    let asked = std::thread::scope(|scope| {
+        let saboteur = peer
+            .as_ref()
+            .filter(|_| shared.does(Work::Sabotage))
+            .map(|peer| scope.spawn(|| Saboteur::new(&shared, peer).run()));
+        for number in 0..options.threads {
+            let shared = &shared;
+            scope.spawn(move || actor::run(shared, number));
+        }
+        if shared.does(Work::Fork) {
+            scope.spawn(|| children::run(&shared));
+        }
+        if shared.does(Work::Churn) {
+            scope.spawn(|| churn::run(&shared));
+        }
+        watch(&shared);
+        saboteur.map_or(0, |thread| thread.join().unwrap_or(0))
+    });
+    shared.check_everything();
+    let pager = peer.map(|peer| PagerReport::of(&peer, asked));
+    if let Some(pager) = &pager {
+        if pager.mode == Mode::Off.name() {
+            return Err(Unsupported(format!("the pager is off: {}", pager.reason)).into());
+        }
+    }
+    Ok(VerifyReport::new(options.clone(), &shared, pager))
+}
+
+/// The control page of this process, if it was started with the pager on.
+fn own_pager() -> Result<Option<Peer>> {
+    let on = std::env::var("MEMFOLD_PAGER").is_ok_and(|value| value == "on");
+    let Some(directory) = std::env::var_os("MEMFOLD_CONTROL_DIR").filter(|_| on) else { return Ok(None) };
+    let peer = Peer::of(Path::new(&directory), std::process::id(), Duration::from_secs(5))
+        .context("MEMFOLD_PAGER is on, but this process is not folded")?;
+    Ok(Some(peer))
+}
+
+/// Waits for the threads, and ends the process if one stands still: a hung thread can be waited for, not stopped.
+fn watch(shared: &Shared) {
+    let mut seen: Vec<(u64, Instant)> = shared.beats.iter().map(|_| (0, Instant::now())).collect();
+    loop {
+        sleep(Duration::from_millis(50));
+        let mut working = false;
+        for (beat, (last, since)) in shared.beats.iter().zip(&mut seen) {
+            let now = beat.count.load(Relaxed);
+            if beat.done.load(Relaxed) {
+                continue;
+            }
+            working = true;
+            if now != *last {
+                (*last, *since) = (now, Instant::now());
+            } else if since.elapsed() > STANDSTILL {
+                eprintln!(
+                    "memfold verify: {} has finished nothing for {STANDSTILL:?}, after {now} operations, the last \
+                     begun one being {:?} (seed {}): it hangs",
+                    beat.name,
+                    beat.doing(),
+                    shared.options.seed
+                );
+                // SAFETY: ends the process at once; nothing that could hang is run.
+                unsafe { libc::_exit(1) };
+            }
+        }
+        if !working {
+            shared.stop.store(true, Relaxed);
+            return;
+        }
+    }
+}

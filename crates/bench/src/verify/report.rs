@@ -1,0 +1,128 @@
+//! What a verification found.
+
+use super::shared::{lock, Shared};
+use super::Options;
+use crate::control::{Counters, Peer};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A word that did not hold what it should.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// What kind of memory it lies in.
+    pub what: String,
+    /// Its address.
+    pub address: usize,
+    /// What it should hold.
+    pub expected: u64,
+    /// What it held.
+    pub found: u64,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Mismatch { what, address, expected, found } = self;
+        write!(f, "{what} at {address:#x}: expected {expected:#018x}, found {found:#018x}")
+    }
+}
+
+/// What the pager says of the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct PagerReport {
+    /// Its mode.
+    pub mode: &'static str,
+    /// Why it is off, if it is.
+    pub reason: String,
+    /// Requests of the saboteur that it answered.
+    pub requests: u64,
+    /// Its counters at the end, those of forked children not among them.
+    pub counters: Counters,
+}
+
+impl PagerReport {
+    pub(super) fn of(peer: &Peer, requests: u64) -> PagerReport {
+        PagerReport { mode: peer.mode().name(), reason: peer.reason(), requests, counters: peer.counters() }
+    }
+}
+
+/// The result of a verification.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerifyReport {
+    /// Names this layout.
+    pub schema: &'static str,
+    /// What was asked for.
+    pub options: Options,
+    /// Operations that the threads finished.
+    pub operations: u64,
+    /// Forked children that were waited for.
+    pub children: u64,
+    /// Bytes compared, those in children included.
+    pub bytes_verified: u64,
+    /// Words that were wrong, at most one counted a page or block.
+    pub mismatch_count: u64,
+    /// The first of them.
+    pub mismatches: Vec<Mismatch>,
+    /// What else went wrong.
+    pub failures: Vec<String>,
+    /// The pager's side; `None` in a plain run.
+    pub pager: Option<PagerReport>,
+}
+
+impl VerifyReport {
+    pub(super) fn new(options: Options, shared: &Shared, pager: Option<PagerReport>) -> VerifyReport {
+        let mut failures = lock(&shared.failures).clone();
+        if let Some(PagerReport { counters, .. }) = &pager {
+            if counters.pages_evicted == 0 || counters.pages_restored == 0 {
+                failures.push(format!(
+                    "the pager evicted {} pages and restored {}: nothing was verified of it",
+                    counters.pages_evicted, counters.pages_restored
+                ));
+            }
+            if counters.pages_lost > 0 {
+                failures.push(format!("the pager reports {} lost pages", counters.pages_lost));
+            }
+        }
+        VerifyReport {
+            schema: "memfold-bench-verify-1",
+            options,
+            operations: shared.beats.iter().map(|beat| beat.count.load(Relaxed)).sum(),
+            children: shared.children.load(Relaxed),
+            bytes_verified: shared.bytes_verified.load(Relaxed),
+            mismatch_count: shared.mismatch_count.load(Relaxed),
+            mismatches: lock(&shared.mismatches).clone(),
+            failures,
+            pager,
+        }
+    }
+
+    /// Whether nothing was wrong.
+    pub fn passed(&self) -> bool {
+        self.mismatch_count == 0 && self.failures.is_empty()
+    }
+}
+
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} operations, {} children, {} bytes verified, {} mismatches",
+            self.options.seed, self.operations, self.children, self.bytes_verified, self.mismatch_count
+        )?;
+        match &self.pager {
+            None => writeln!(f, "no pager: a plain run")?,
+            Some(PagerReport { requests, counters, .. }) => writeln!(
+                f,
+                "pager: {} pages evicted, {} restored, {} second chances, {} discarded, {} lost; {requests} requests",
+                counters.pages_evicted,
+                counters.pages_restored,
+                counters.pages_second_chance,
+                counters.pages_discarded,
+                counters.pages_lost
+            )?,
+        }
+        self.mismatches.iter().try_for_each(|mismatch| writeln!(f, "MISMATCH {mismatch}"))?;
+        self.failures.iter().try_for_each(|failure| writeln!(f, "FAILURE {failure}"))?;
+        write!(f, "{}", if self.passed() { "passed" } else { "failed" })
+    }
+}
