@@ -4,6 +4,8 @@
 //! build the library: cargo cannot make a test depend on another package's `cdylib`, so `make test` builds it
 //! first and a test that does not find it fails and says so.
 
+pub mod run;
+
 use std::path::{Path, PathBuf};
 
 /// The absolute path of `libmemfold.so`: the value of `MEMFOLD_LIB`, else `target/release/libmemfold.so` of
@@ -12,9 +14,9 @@ use std::path::{Path, PathBuf};
 /// # Panics
 /// If the file is not there, with the command that builds it.
 pub fn preload_library() -> PathBuf {
-    let path = std::env::var_os("MEMFOLD_LIB").map(PathBuf::from).unwrap_or_else(|| {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libmemfold.so")
-    });
+    let path = std::env::var_os("MEMFOLD_LIB")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/libmemfold.so"));
     path.canonicalize().unwrap_or_else(|error| {
         panic!(
             "{}: {error}. Build it with `cargo build --release -p memfold-preload`, or name it in MEMFOLD_LIB",

@@ -1,0 +1,41 @@
+//! What end-to-end tests start under the preload library: `memfold-e2e worker JOB` is the body of a benchmark's worker,
+//! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON.
+
+use bench::verify::{self, Options};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["worker", job] => match bench::worker::main(job) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&format!("{error:#}")),
+        },
+        ["verify", seconds, threads, seed] => match (seconds.parse(), threads.parse(), seed.parse()) {
+            (Ok(seconds), Ok(threads), Ok(seed)) => {
+                report(&Options { seconds, operations: None, threads, seed, without: Vec::new() })
+            }
+            _ => fail("verify takes three numbers: SECONDS THREADS SEED"),
+        },
+        _ => fail("either `worker JOB` or `verify SECONDS THREADS SEED` is needed"),
+    }
+}
+
+fn report(options: &Options) -> ExitCode {
+    let report = match verify::run(options) {
+        Ok(report) => report,
+        Err(error) => return fail(&format!("{error:#}")),
+    };
+    match serde_json::to_string(&report) {
+        Ok(text) => println!("{text}"),
+        Err(error) => return fail(&format!("the report is no JSON: {error}")),
+    }
+    eprintln!("{report}");
+    ExitCode::from(u8::from(!report.passed()))
+}
+
+fn fail(message: &str) -> ExitCode {
+    eprintln!("memfold-e2e: {message}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,172 @@
+//! Running a program to its end, plainly or folded, and what it left: output, exit code and control pages.
+//!
+//! What it is not: `memfold run`. The environment variables are set here by hand, so that the library is tested by
+//! itself.
+//!
+//! Invariants: a program that is not done when its time is up is killed and fails the test; nothing else is timed.
+
+use bench::control::{Counters, Peer};
+use bench::launch::{plain, Folding};
+use pager::config::Setting;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{sleep, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How a program ended and what it printed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: Vec<u8>,
+    /// Its standard error, as text.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Fails unless the program ended with 0, showing what it said.
+    ///
+    /// # Panics
+    /// As said.
+    pub fn expect_success(self, what: &str) -> Outcome {
+        assert!(self.status.success(), "{what}: {}\n{}", self.status, self.stderr);
+        self
+    }
+}
+
+/// The path of a program.
+///
+/// # Panics
+/// If it is not installed, naming the Debian package that has it.
+pub fn program(name: &str, package: &str) -> PathBuf {
+    // The system's own first: a wrapper of the same name elsewhere in PATH is not the program.
+    let found =
+        ["/usr/bin", "/usr/local/bin", "/bin"].iter().map(|d| Path::new(d).join(name)).find(|p| p.is_file());
+    found.unwrap_or_else(|| {
+        panic!("{name} is not installed: `apt-get install {package}` (`make deps` does so)")
+    })
+}
+
+/// Folding that sets aside what was not touched for 20 ms, from the first byte on, whatever it costs: the harshest
+/// that the settings allow, and the surest to have evicted something before a program ends.
+pub fn harsh() -> Folding {
+    Folding::new(&crate::preload_library())
+        .expect("temporary files can be made")
+        .set(Setting::StartAt, "0")
+        .set(Setting::ColdAge, "20ms")
+        .set(Setting::RecompressAge, "50ms")
+        .set(Setting::MaxStall, "100%")
+}
+
+/// Folding that evicts when it is asked to and at no other time.
+pub fn on_request() -> Folding {
+    Folding::new(&crate::preload_library()).expect("temporary files can be made").on_request()
+}
+
+/// Runs a program as if memfold were not there.
+///
+/// # Panics
+/// If it cannot be started, or is not done after `limit`.
+pub fn run_plain(mut command: Command, limit: Duration) -> Outcome {
+    plain(&mut command);
+    finish(command, limit)
+}
+
+/// Runs a program folded.
+///
+/// # Panics
+/// As [`run_plain`].
+pub fn run_folded(mut command: Command, folding: &Folding, limit: Duration) -> Outcome {
+    folding.apply(&mut command);
+    finish(command, limit)
+}
+
+/// Lets the program inherit `device`, an open `/dev/userfaultfd`, and tells it so.
+pub fn inherit(command: &mut Command, device: &File) {
+    let number = device.as_raw_fd();
+    command.env("MEMFOLD_UFFD_FD", number.to_string());
+    // SAFETY: `fcntl` is async-signal-safe, and the descriptor is open in the child too.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::fcntl(number, libc::F_SETFD, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        })
+    };
+}
+
+/// The counters of every process that kept a control page, running or not.
+///
+/// # Panics
+/// If a file in the directory is not a control page.
+pub fn counters(folding: &Folding) -> Vec<Counters> {
+    let entries = std::fs::read_dir(folding.control_dir()).expect("the control directory is there");
+    entries
+        .map(|entry| Peer::open(&entry.expect("readable").path()).expect("a control page").counters())
+        .collect()
+}
+
+/// Fails unless pages were evicted, and none lost, in some process that was folded.
+///
+/// # Panics
+/// As said.
+pub fn expect_evictions(folding: &Folding, what: &str) {
+    let all = counters(folding);
+    let (evicted, lost) =
+        all.iter().fold((0, 0), |(evicted, lost), c| (evicted + c.pages_evicted, lost + c.pages_lost));
+    assert!(
+        evicted > 0,
+        "{what}: no page was evicted in any of {} processes, so nothing was tested",
+        all.len()
+    );
+    assert_eq!(lost, 0, "{what}: pages were lost");
+}
+
+/// A program that is killed when it goes out of scope.
+#[derive(Debug)]
+pub struct Server(pub Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn finish(mut command: Command, limit: Duration) -> Outcome {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let what = format!("{:?}", command.get_program());
+    let mut server = Server(command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}")));
+    let stdout = drain(server.0.stdout.take().expect("piped"));
+    let stderr = drain(server.0.stderr.take().expect("piped"));
+    let end = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = server.0.try_wait().expect("the program is our child") {
+            break status;
+        }
+        if Instant::now() >= end {
+            drop(server);
+            let stderr = stderr.join().expect("the reader does not panic");
+            panic!("{what} was not done after {limit:?}: it hangs\n{}", String::from_utf8_lossy(&stderr));
+        }
+        sleep(Duration::from_millis(5));
+    };
+    let stdout = stdout.join().expect("the reader does not panic");
+    let stderr = stderr.join().expect("the reader does not panic");
+    Outcome { status, stdout, stderr: String::from_utf8_lossy(&stderr).into_owned() }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).expect("a pipe can be read");
+        bytes
+    })
+}

@@ -1,0 +1,61 @@
+//! The zram arm of the fault benchmark: its pages are really swapped, and its device is gone afterwards.
+
+use bench::launch::plain;
+use bench::worker::{Job, Order, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
+use bench::zram::Zram;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Both tests would otherwise count each other's devices.
+static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn devices() -> BTreeSet<String> {
+    let names = fs::read_dir("/sys/block").expect("sysfs is mounted").flatten().map(|e| e.file_name());
+    names.map(|n| n.to_string_lossy().into_owned()).filter(|n| n.starts_with("zram")).collect()
+}
+
+/// Whether this machine and user can have a zram device; if not, the module must say so instead.
+fn possible() -> bool {
+    // SAFETY: no arguments, no effects.
+    let root = unsafe { libc::geteuid() } == 0;
+    if root && Path::new("/sys/class/zram-control").exists() {
+        return true;
+    }
+    let error = Zram::start(64 << 20, "lz4").expect_err("there is no zram for us here");
+    assert!(error.downcast_ref::<bench::Unsupported>().is_some(), "{error:#}");
+    false
+}
+
+#[test]
+fn pages_swapped_to_zram_are_seen_there_and_come_back_right() {
+    let _alone = ONE_AT_A_TIME.lock().expect("no test panicked");
+    if !possible() {
+        return;
+    }
+    let before = devices();
+    let zram = Zram::start(64 << 20, "lz4").expect("zram can be set up");
+    let program = Program {
+        path: env!("CARGO_BIN_EXE_memfold-e2e").into(),
+        arguments: vec!["worker".into()],
+        library: "unused".into(),
+    };
+    let job = Job::Touch(Touch { bytes: 8 << 20, seed: 1, pin: None });
+    let mut worker = Worker::start(&program, &job, plain).expect("the worker starts");
+    let region: Region = worker.receive().expect("the worker is ready");
+    for (seed, order) in [(1, Order::Random), (2, Order::Sequential)] {
+        let presence: Presence = worker.ask(&TouchRequest::PageOut).expect("the region is swapped out");
+        assert!(presence.swapped * 100 >= region.pages * 99, "{presence:?}");
+        let held = zram.usage().expect("the device is there");
+        assert!(held.original >= (presence.swapped * 4096) as u64, "{held:?}");
+        assert!(held.compressed * 5 < held.original * 4, "half-compressible pages shrank to {held:?}");
+        let result: TouchResult = worker.ask(&TouchRequest::Touch(Round { order, seed })).expect("touched");
+        assert_eq!(result.wrong_words, 0);
+        assert!(result.touch_ns.count() as usize >= presence.swapped.min(region.pages) * 9 / 10, "{order:?}");
+    }
+    drop(worker);
+    drop(zram);
+    assert_eq!(devices(), before, "a device was left behind");
+    let swaps = fs::read_to_string("/proc/swaps").expect("procfs is mounted");
+    assert!(before.iter().all(|d| !swaps.contains(&format!("/dev/{d} "))), "{swaps}");
+}
