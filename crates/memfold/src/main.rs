@@ -9,6 +9,7 @@
 mod bar;
 mod cmd;
 mod control;
+mod demo;
 mod doctor;
 mod exit;
 mod library;

@@ -61,6 +61,11 @@ pub fn show(setting: Setting, value: u64) -> String {
     show_unit(setting.unit(), value)
 }
 
+/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set is `null`.
+pub fn json(setting: Setting, value: u64) -> Option<u64> {
+    (setting != Setting::ResidentLimit || value != u64::MAX).then_some(value)
+}
+
 fn show_unit(unit: Unit, value: u64) -> String {
     const DAY: u64 = 86_400_000_000_000;
     match unit {

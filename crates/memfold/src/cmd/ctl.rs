@@ -60,7 +60,7 @@ enum Action {
     },
     /// Print the settings.
     Get {
-        /// Print JSON: times in nanoseconds, sizes in bytes, max_stall in millionths.
+        /// Print JSON: times in nanoseconds, sizes in bytes (null for no limit), max_stall in millionths.
         #[arg(long)]
         json: bool,
     },
@@ -101,7 +101,7 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
         let mut object = serde_json::Map::new();
         object.insert("pid".into(), json!(found.page.pid));
         object.insert("paused".into(), json!(found.page.paused));
-        object.extend(settings.map(|(s, value)| (s.name().to_owned(), json!(value))));
+        object.extend(settings.map(|(s, value)| (s.name().to_owned(), json!(options::json(s, value)))));
         text::print_json(&object)?;
     } else {
         let rows = settings.map(|(s, value)| vec![s.name().to_owned(), options::show(s, value)]);

@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long)]
     quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -72,12 +72,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
     let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
     let (ended, summary) = match found {
-        Ok(file) => start(&args, &file, quiet)?,
+        Ok(file) => {
+            let (ended, summary) = start(&args, &file, quiet)?;
+            if !quiet {
+                eprint!("{}", summary.lines());
+            }
+            (ended, summary)
+        }
         Err(absent) => not_started(&args, absent),
     };
-    if !quiet {
-        eprint!("{}", summary.lines());
-    }
     if let Some(destination) = destination {
         if let Err(error) = summary.json().and_then(|json| destination.write(&json)) {
             eprintln!("memfold: {error:#}");

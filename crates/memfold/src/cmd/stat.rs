@@ -56,7 +56,8 @@ struct Row {
     #[serde(flatten)]
     costs: Costs,
     stall_pct: f64,
-    settings: BTreeMap<&'static str, u64>,
+    /// In their own units: ns, bytes, millionths.
+    settings: BTreeMap<&'static str, Option<u64>>,
 }
 
 /// Prints the table, once or again and again.
@@ -112,6 +113,7 @@ pub fn find(pid: u32) -> anyhow::Result<Found> {
 fn row(found: &Found) -> Row {
     let Snapshot { pid, parent_pid, mode, paused, started_ns, .. } = found.page;
     let page = &found.page;
+    let settings = Setting::ALL.into_iter().map(|s| (s, page.settings[s as usize]));
     let age_ns = sys::time::now().0.saturating_sub(started_ns);
     Row {
         pid,
@@ -128,7 +130,7 @@ fn row(found: &Found) -> Row {
         restore_ns: page.restore.percentiles(),
         costs: page.costs,
         stall_pct: text::percent(page.costs.stall_ns, age_ns),
-        settings: Setting::ALL.iter().map(|s| (s.name(), page.settings[*s as usize])).collect(),
+        settings: settings.map(|(s, value)| (s.name(), options::json(s, value))).collect(),
     }
 }
 
@@ -205,7 +207,7 @@ fn one(row: &Row) -> String {
     line("CPU, background", nanos(row.costs.cpu_background_ns));
     line("CPU, faults", nanos(row.costs.cpu_fault_ns));
     for setting in Setting::ALL {
-        line(setting.name(), options::show(setting, row.settings[setting.name()]));
+        line(setting.name(), options::show(setting, row.settings[setting.name()].unwrap_or(u64::MAX)));
     }
     text::table(&table)
 }

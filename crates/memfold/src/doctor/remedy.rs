@@ -21,7 +21,13 @@ pub fn remedies(facts: &Facts) -> Vec<Remedy> {
     if !verdict::has_access(facts) {
         match facts.container {
             _ if unknown_to_kernel && !facts.seccomp => all.push(kernel_without()),
-            Some(container) => all.push(access_in(container)),
+            Some(container) => {
+                all.push(access_in(container));
+                // The device is here already, and only its permissions are wrong.
+                all.extend(
+                    access_on_host(facts).into_iter().filter(|_| facts.userfaultfd_device_mode.is_some()),
+                );
+            }
             None => all.extend(access_on_host(facts)),
         }
     } else if !verdict::lacking(facts).is_empty() || !facts.pagemap_scan.ok {

@@ -1,0 +1,179 @@
+//! The order of things: start both servers, fill them, let one fold, press both in turns, read all back.
+
+use super::load::{self, Hot, Slice};
+use super::report::{Arm, Report};
+use super::server::{self, Server};
+use crate::control::Snapshot;
+use crate::run::launch::{Choices, Launch};
+use crate::{exit, library, options::PagerOptions};
+use indicatif::ProgressBar;
+use pager::control::Mode;
+use stats::Rng;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long one server is pressed before it is the other's turn: well below the cold age, so that the hot
+/// keys of the server that waits stay hot.
+const TURN: Duration = Duration::from_millis(400);
+/// How long the servers are pressed, at least and at most, until the folded one has settled.
+const SETTLE: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(20));
+/// Growth of what is folded, within two seconds, below which the folded server has settled.
+const SETTLED: f64 = 0.01;
+/// How many pairs of turns are measured.
+const PAIRS: u64 = 20;
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How many records.
+    pub records: u64,
+    /// Where the hot ones are.
+    pub hot: Hot,
+    /// The cold age, as text.
+    pub cold_age: String,
+}
+
+/// The two servers, in turns.
+struct Stage<'a> {
+    plan: &'a Plan,
+    plain: Server,
+    folded: Server,
+    rng: Rng,
+    bar: &'a ProgressBar,
+}
+
+/// Runs the whole demo; `bar` counts to 100.
+///
+/// # Errors
+/// Something is missing here (exit code 3), a server fails, a value is wrong, or the user interrupts.
+pub fn play(plan: &Plan, bar: &ProgressBar) -> anyhow::Result<Report> {
+    let program = server::find()?;
+    let library = library::find()?;
+    let dir = tempfile::Builder::new().prefix("memfold-demo-").tempdir()?;
+    let settings = PagerOptions {
+        cold_age: Some(plan.cold_age.clone()),
+        recompress_age: Some(plan.cold_age.clone()),
+        ..PagerOptions::default()
+    };
+    let launch = Launch::prepare(&library, &Choices { settings, quiet: true, ..Choices::default() })?;
+    bar.set_message("starting two redis-servers");
+    let mut stage = Stage {
+        plain: Server::start("plain", &program, dir.path(), None)?,
+        folded: Server::start("folded", &program, dir.path(), Some(&launch))?,
+        plan,
+        rng: Rng::new(1),
+        bar,
+    };
+    let begun = Instant::now();
+    stage.act().map(|report| report.finish(begun.elapsed())).map_err(|error| {
+        let error = stage.plain.explain(error);
+        stage.folded.explain(error)
+    })
+}
+
+impl Stage<'_> {
+    fn act(&mut self) -> anyhow::Result<Report> {
+        let value_bytes = self.fill()?;
+        self.settle()?;
+        let before = self.page()?;
+        let (plain, folded) = self.measure()?;
+        let settled = self.page()?;
+        let different = self.verify()?;
+        let after = self.page()?;
+        Ok(Report::new(self.plan, value_bytes, plain, folded, [before, settled, after], different))
+    }
+
+    /// The folded server's page.
+    fn page(&self) -> anyhow::Result<Snapshot> {
+        let page = self.folded.page();
+        match page {
+            Some(page) if page.mode == Mode::Off => Err(exit::unsupported(format!(
+                "nothing can be folded here: {}; see `memfold doctor`",
+                page.reason
+            ))),
+            Some(page) => Ok(page),
+            None => Err(exit::unsupported("the folded server has no control page; see `memfold doctor`")),
+        }
+    }
+
+    fn fill(&mut self) -> anyhow::Result<u64> {
+        self.bar.set_message(format!("writing {} records to each", self.plan.records));
+        let bytes = self.on_both(0..20, load::fill)?;
+        self.page()?;
+        Ok(bytes[0])
+    }
+
+    fn verify(&mut self) -> anyhow::Result<[u64; 2]> {
+        self.bar.set_message("reading every value back");
+        self.on_both(85..100, load::verify)
+    }
+
+    /// Does something with both servers at the same time, and shows how far it is.
+    fn on_both(
+        &self,
+        part: std::ops::Range<u64>,
+        work: fn(&mut super::resp::Client, u64, &AtomicU64) -> anyhow::Result<u64>,
+    ) -> anyhow::Result<[u64; 2]> {
+        let records = self.plan.records;
+        let done = AtomicU64::new(0);
+        let one = |server: &Server| work(&mut server.connect()?, records, &done);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| one(&self.plain));
+            let second = scope.spawn(|| one(&self.folded));
+            while !(first.is_finished() && second.is_finished()) {
+                let share = done.load(Relaxed) * (part.end - part.start) / (2 * records);
+                self.bar.set_position(part.start + share);
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            let result = |r: std::thread::Result<anyhow::Result<u64>>| r.expect("the thread does not panic");
+            Ok([result(first.join())?, result(second.join())?])
+        })
+    }
+
+    /// Presses one server for a turn.
+    fn turn(&mut self, folded: bool) -> anyhow::Result<Slice> {
+        let server = if folded { &self.folded } else { &self.plain };
+        load::press(&mut server.connect()?, &mut self.rng, self.plan.hot, self.plan.records, TURN)
+    }
+
+    /// Presses both in turns until what is folded grows no more.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        self.bar.set_message("keeping 5 % of the keys busy while the rest grows cold");
+        let begun = Instant::now();
+        let mut seen = vec![];
+        loop {
+            self.turn(false)?;
+            self.turn(true)?;
+            let elapsed = begun.elapsed();
+            self.bar.set_position(20 + 30 * elapsed.as_millis() as u64 / SETTLE.1.as_millis() as u64);
+            let saved = self.page()?.sizes.saved_bytes;
+            seen.push((elapsed, saved));
+            let earlier = seen.iter().rev().find(|(at, _)| elapsed - *at >= Duration::from_secs(2));
+            let settled = earlier.is_some_and(|(_, then)| saved > 0 && grown(*then, saved) < SETTLED);
+            if elapsed >= SETTLE.1 || (elapsed >= SETTLE.0 && settled) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Presses both in turns and measures.
+    fn measure(&mut self) -> anyhow::Result<(Arm, Arm)> {
+        self.bar.set_message("measuring both in turns");
+        let (mut plain, mut folded) = (Arm::default(), Arm::default());
+        for pair in 0..PAIRS {
+            // Who is first changes, so that neither always follows a pause.
+            for is_folded in [pair % 2 == 1, pair % 2 == 0] {
+                let slice = self.turn(is_folded)?;
+                let server = if is_folded { &self.folded } else { &self.plain };
+                let resident = server.resident()?;
+                if is_folded { &mut folded } else { &mut plain }.add(&slice, resident)?;
+            }
+            self.bar.set_position(50 + 35 * (pair + 1) / PAIRS);
+        }
+        Ok((plain, folded))
+    }
+}
+
+fn grown(then: u64, now: u64) -> f64 {
+    now.abs_diff(then) as f64 / now.max(1) as f64
+}
