@@ -25,11 +25,6 @@ impl PageSet {
         }))
     }
 
-    /// Whether the page is in the set.
-    pub fn contains(&self, page: usize) -> bool {
-        self.0[page / 64] >> (page % 64) & 1 == 1
-    }
-
     /// How many pages it has.
     pub fn len(&self) -> usize {
         self.0.iter().map(|w| w.count_ones() as usize).sum()
@@ -117,11 +112,6 @@ impl AtomicPageSet {
     pub fn add(&self, page: usize) {
         self.0[page / 64].fetch_or(1 << (page % 64), Relaxed);
     }
-
-    /// Whether the page is in the set.
-    pub fn contains(&self, page: usize) -> bool {
-        self.0[page / 64].load(Relaxed) >> (page % 64) & 1 == 1
-    }
 }
 
 #[cfg(test)]
@@ -143,7 +133,6 @@ mod tests {
             let listed: Vec<usize> = set.runs().flat_map(|(lo, hi)| lo..hi).collect();
             prop_assert_eq!(listed, model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.len(), model.len());
-            prop_assert!((0..512).all(|p| set.contains(p) == model.contains(&p)));
             let shared = AtomicPageSet::default();
             shared.insert(&set);
             shared.remove(&PageSet::range(100, 300));

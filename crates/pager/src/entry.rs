@@ -155,7 +155,8 @@ impl AtomicEntry {
         self.0.store(taken.0, SeqCst);
     }
 
-    /// Ends the restore that a forked child inherited half done; the page is still where the entry says.
+    /// Ends the restore that a forked child inherited half done. The page is still where the entry says, or
+    /// it is in the child's view already; then the entry is out of date, which does no harm: the page is never missed.
     pub fn settle_in_child(&self) {
         self.0.fetch_and(!BUSY, SeqCst);
     }

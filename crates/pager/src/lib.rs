@@ -1,14 +1,44 @@
-//! The pager engine (in the making).
+//! The pager: compresses the pages that a program is not using, and brings them back when it touches them.
+//!
+//! What it is not: a way into the program. It manages what it is told of ([`Engine::mapped`] and its kin);
+//! the preload library and the client library are who tells.
+//!
+//! Three kinds of threads meet in it, each with its modules:
+//! - program threads, when they change mappings ([`program`], [`forking`]);
+//! - the fault thread, which puts absent pages back ([`fault`], [`events`], [`follow`], [`restore`]);
+//! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]).
+//!
+//! [`entry`] and [`extent`] hold the state they share and the rules by which they share it; read those first.
+//! Nothing here uses `std`, allocates from the program's heap, or touches memory that can be evicted.
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
+mod background;
 mod bitmap;
 pub mod codec;
 pub mod config;
 pub mod control;
+mod engine;
 mod entry;
+mod events;
+mod evict;
+mod extent;
+mod fault;
+mod follow;
+mod forking;
+mod gate;
+mod kernel;
 mod lock;
 mod pool;
+mod prefetch;
+mod program;
+mod restore;
+mod space;
+mod staging;
 mod store;
+mod text;
+mod worker;
+
+pub use engine::{Engine, Notice, Phase};

@@ -1,7 +1,6 @@
 //! Memory for the pager's own tables: mapped by the pager, never managed, never evicted.
 //!
-//! What it is not: a general allocator. Tables are made and stay; only the arrays of page entries, one page
-//! each, come and go with the extents that need them.
+//! What it is not: an allocator. Tables are made and stay; an address range that comes back finds its own again.
 //!
 //! Invariants: memory is zero when handed out; the lock is never held across a call that can block on
 //! another thread of the program.
@@ -17,15 +16,13 @@ const CHUNK: usize = 1 << 20;
 struct Inner {
     next: usize,
     end: usize,
-    /// Free pages, each holding the address of the next in its first word.
-    free_pages: usize,
 }
 
 /// The pool.
 pub struct Pool {
     lock: Mutex,
     inner: UnsafeCell<Inner>,
-    /// Bytes handed out and not given back.
+    /// Bytes handed out.
     used: AtomicU64,
 }
 
@@ -39,12 +36,12 @@ impl Pool {
     pub const fn new() -> Pool {
         Pool {
             lock: Mutex::new(),
-            inner: UnsafeCell::new(Inner { next: 0, end: 0, free_pages: 0 }),
+            inner: UnsafeCell::new(Inner { next: 0, end: 0 }),
             used: AtomicU64::new(0),
         }
     }
 
-    /// Bytes in use.
+    /// Bytes handed out.
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Relaxed)
     }
@@ -87,64 +84,25 @@ impl Pool {
         // SAFETY: fresh, zeroed, aligned memory of this size that nobody else gets; zeros are a valid `T`.
         Ok(unsafe { &*(addr as *const T) })
     }
-
-    /// A zeroed page.
-    pub fn take_page(&self) -> Result<usize> {
-        let _guard = self.lock.lock();
-        // SAFETY: under the lock.
-        let inner = unsafe { &mut *self.inner.get() };
-        let page = if inner.free_pages != 0 {
-            let page = inner.free_pages;
-            // SAFETY: a free page of ours; its first word is the link, and all the rest was zeroed when it
-            // was given back.
-            unsafe {
-                inner.free_pages = *(page as *const usize);
-                *(page as *mut usize) = 0;
-            }
-            page
-        } else {
-            self.bump(inner, PAGE_SIZE, PAGE_SIZE)?
-        };
-        self.used.fetch_add(PAGE_SIZE as u64, Relaxed);
-        Ok(page)
-    }
-
-    /// Gives back a page.
-    ///
-    /// # Safety
-    /// `page` came from [`Pool::take_page`] and nobody uses it any more.
-    pub unsafe fn give_page(&self, page: usize) {
-        // SAFETY: the caller gave it up.
-        unsafe { core::ptr::write_bytes(page as *mut u8, 0, PAGE_SIZE) };
-        let _guard = self.lock.lock();
-        // SAFETY: under the lock; the page is free and ours.
-        unsafe {
-            let inner = &mut *self.inner.get();
-            *(page as *mut usize) = inner.free_pages;
-            inner.free_pages = page;
-        }
-        self.used.fetch_sub(PAGE_SIZE as u64, Relaxed);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
-    fn a_page_given_back_is_zero_when_taken_again() {
+    fn tables_are_zero_aligned_and_apart() {
         let pool = Pool::new();
-        let page = pool.take_page().unwrap();
-        // SAFETY: ours until given back.
-        unsafe {
-            core::ptr::write_bytes(page as *mut u8, 0xAB, PAGE_SIZE);
-            pool.give_page(page);
-        }
-        assert_eq!(pool.used_bytes(), 0);
-        let again = pool.take_page().unwrap();
-        assert_eq!(again, page);
-        // SAFETY: ours.
-        let bytes = unsafe { core::slice::from_raw_parts(again as *const u8, PAGE_SIZE) };
-        assert!(bytes.iter().all(|&b| b == 0));
+        #[repr(align(64))]
+        struct Table([u8; 300]);
+        // SAFETY: zeros are a table.
+        let tables: Vec<&Table> = (0..5_000).map(|_| unsafe { pool.make::<Table>() }.unwrap()).collect();
+        assert!(tables.iter().all(|t| t.0 == [0; 300]));
+        let mut addresses: Vec<usize> = tables.iter().map(|t| *t as *const Table as usize).collect();
+        addresses.sort_unstable();
+        assert!(addresses.iter().all(|a| a % 64 == 0));
+        assert!(addresses.windows(2).all(|w| w[1] - w[0] >= core::mem::size_of::<Table>()));
+        assert_eq!(pool.used_bytes(), 5_000 * core::mem::size_of::<Table>() as u64);
     }
 }

@@ -30,6 +30,9 @@ const SPARE: usize = 4;
 pub struct Slot(u64);
 
 impl Slot {
+    /// No place.
+    pub const NONE: Slot = Slot(0);
+
     /// From the payload of a page entry.
     pub fn from_payload(payload: u64) -> Slot {
         Slot(payload)
@@ -87,6 +90,11 @@ pub struct FreeQueue {
 }
 
 impl FreeQueue {
+    /// An empty queue.
+    pub const fn new() -> FreeQueue {
+        FreeQueue { head: AtomicUsize::new(0) }
+    }
+
     /// Gives a slot up. Never blocks; from any thread.
     ///
     /// # Safety
@@ -178,6 +186,11 @@ impl Store {
         }
     }
 
+    /// Bytes that a slot for `len` bytes of data takes.
+    pub fn size_of(len: usize) -> usize {
+        (len + HEADER).next_multiple_of(GRAIN)
+    }
+
     /// Bytes in use.
     pub fn usage(&self) -> Usage {
         self.usage
@@ -186,7 +199,7 @@ impl Store {
     /// Stores the compressed bytes of a page; `page` is its address. `ENOMEM` when the kernel has no more.
     pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8]) -> Result<Slot> {
         debug_assert!(data.len() <= MAX_STORED);
-        let slot = self.alloc((data.len() + HEADER).div_ceil(GRAIN))?;
+        let slot = self.alloc(Store::size_of(data.len()) / GRAIN)?;
         // SAFETY: the slot is ours alone until an entry names it, and long enough.
         unsafe {
             *(slot.addr() as *mut u64) = Header::new(page, codec, data.len()).0;
@@ -222,11 +235,6 @@ impl Store {
             count += 1;
         }
         count
-    }
-
-    /// Forgets a free queue whose slots a forked child cannot trust.
-    pub fn abandon(queue: &FreeQueue) {
-        queue.head.store(0, Relaxed);
     }
 
     /// Empties the sparsest block of a class that has more room than two blocks hold, so that its memory can

@@ -97,6 +97,11 @@ impl Pagemap {
         }
     }
 
+    /// The descriptor's number.
+    pub fn raw_fd(&self) -> i32 {
+        self.fd.raw()
+    }
+
     /// Finds runs of pages in `start..end`. Returns how many of `runs` were filled and the address where
     /// the walk stopped: `end`, or less when `runs` was too short.
     pub fn scan(&self, start: usize, end: usize, query: &Query, runs: &mut [Run]) -> Result<(usize, usize)> {

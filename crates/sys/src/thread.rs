@@ -306,6 +306,23 @@ pub fn drop_capabilities() -> Result<()> {
     unsafe { syscall!(capset, header.as_ptr() as usize, none.as_ptr() as usize) }.map(drop)
 }
 
+/// Ends the whole process by SIGABRT, whatever the program does with that signal.
+pub fn abort_process() -> ! {
+    let pid = current_pid();
+    // A default action: zeros are SIG_DFL without flags or mask.
+    let action = [0u64; 4];
+    loop {
+        // SAFETY: the process ends here.
+        unsafe {
+            let _ = syscall!(rt_sigaction, libc::SIGABRT, action.as_ptr() as usize, 0, 8);
+            let _ = syscall!(kill, pid, libc::SIGABRT);
+            let unblocked = 0u64;
+            let _ = syscall!(rt_sigprocmask, libc::SIG_SETMASK, &unblocked as *const u64 as usize, 0, 8);
+            let _ = syscall!(exit_group, 128 + libc::SIGABRT);
+        }
+    }
+}
+
 /// Lets the kernel run something else for a moment.
 pub fn yield_now() {
     // SAFETY: no arguments.

@@ -59,3 +59,16 @@ pub fn now() -> Nanos {
 pub fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
+
+/// The CPU time that another thread of this process has used; 0 if there is no such thread.
+pub fn cpu_of(tid: u32) -> Nanos {
+    // The kernel's own encoding of a thread's scheduler clock (posix-timers_types.h).
+    read(!(tid as libc::clockid_t) << 3 | 4 | 2)
+}
+
+/// Sleeps for at least `time`, less when a signal comes.
+pub fn sleep(time: Nanos) {
+    let ts = time.to_timespec();
+    // SAFETY: the timespec lives across the call.
+    let _ = unsafe { crate::syscall!(nanosleep, &ts as *const libc::timespec as usize, 0) };
+}

@@ -277,6 +277,24 @@ impl Userfaultfd {
         self.transfer(IOC_MOVE, dst, src, len, MODE_DONTWAKE)
     }
 
+    /// Whether a message waits.
+    pub fn has_message(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd.raw(), events: libc::POLLIN, revents: 0 };
+        let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: both structures live across the call.
+        let ready = unsafe {
+            syscall!(
+                ppoll,
+                &mut poll as *mut libc::pollfd as usize,
+                1,
+                &no_wait as *const libc::timespec as usize,
+                0,
+                0
+            )
+        };
+        ready == Ok(1) && poll.revents & libc::POLLIN != 0
+    }
+
     /// Reads as many waiting messages as fit, sleeping until there is one. Returns how many.
     pub fn read(&self, messages: &mut [RawMessage]) -> Result<usize> {
         // SAFETY: the messages are plain words that any bytes may fill.

@@ -1,0 +1,413 @@
+//! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters, and
+//! carries out requests.
+//!
+//! It runs at the lowest ordinary priority, and whatever it does, nobody waits for it but who asked.
+
+use crate::bitmap::PageSet;
+use crate::config::Setting;
+use crate::control::{Command, Mode};
+use crate::engine::{Engine, Phase};
+use crate::entry::State;
+use crate::evict;
+use crate::extent::{Entries, Extent};
+use crate::restore::{Outcome, Reason, MAX_WINDOW};
+use crate::worker::Worker;
+use core::sync::atomic::Ordering::*;
+use policy::age::Step;
+use sys::thread::{self, Scheduling};
+use sys::time::{self, Nanos};
+use sys::uffd::Modes;
+use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+
+/// The shortest and the longest pause between two passes.
+const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
+/// What a touch of a page set aside is expected to cost, ns; and how many an unknown extent will see.
+const TOUCH_COST: u64 = 10_000;
+const TOUCHES_AT_FIRST: u64 = 16;
+/// Cold age while more is resident than the limit allows.
+const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
+
+/// The thread's entry; `arg` is the engine's address.
+pub extern "C" fn main(arg: usize) {
+    // SAFETY: the engine lives for ever.
+    let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
+    thread::set_name(c"memfold-bg");
+    // An improvement only.
+    let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
+    let in_child = engine.kernel().is_some();
+    if !in_child {
+        if let Err((what, error)) = engine.open_kernel() {
+            return engine.give_up(what, Some(error));
+        }
+        if let Err(error) = engine.spawn_fault() {
+            return engine.give_up("no thread for the pager", Some(error));
+        }
+    }
+    let _ = thread::drop_capabilities();
+    let worker = engine.kernel().ok_or(Errno::ENOMEM).and_then(|kernel| {
+        // SAFETY: this thread is the only one that uses the store.
+        let store = unsafe { engine.take_store() };
+        Worker::new(engine, kernel, store)
+    });
+    match worker {
+        Ok(mut worker) => {
+            if !in_child {
+                worker.measure_wake_cost();
+            }
+            engine.control().mode.store(Mode::Embedded as u32, Release);
+            engine.set_phase(Phase::Running);
+            worker.run();
+        }
+        Err(_) => engine.fail_hard("memfold: no memory for the pager's background thread"),
+    }
+}
+
+impl Worker {
+    fn run(&mut self) {
+        let mut touches = TOUCHES_AT_FIRST;
+        loop {
+            self.engine.brake.unpark();
+            let bell = self.engine.bell.load(Acquire);
+            self.now = time::now();
+            self.slice_began = self.now;
+            self.serve_prefetch();
+            self.answer_requests();
+            if self.engine.phase() != Phase::Running {
+                break;
+            }
+            self.charge_stall();
+            let busy = self.engine.control().paused.load(Relaxed) == 0 && self.pass(&mut touches);
+            self.tidy_store();
+            self.count();
+            self.engine.brake.park();
+            if !busy && self.engine.prefetch.is_empty() {
+                thread::sleep_on(&self.engine.bell, bell, self.tick());
+            }
+        }
+        self.finish();
+    }
+
+    fn cold_age(&self) -> u64 {
+        let cold_age = self.engine.setting(Setting::ColdAge);
+        let over =
+            self.engine.control().resident_bytes.load(Relaxed) > self.engine.setting(Setting::ResidentLimit);
+        if over {
+            cold_age.min(COLD_AGE_OVER_LIMIT.0)
+        } else {
+            cold_age
+        }
+    }
+
+    fn tick(&self) -> Nanos {
+        Nanos(self.cold_age() / 8).clamp(TICK.0, TICK.1)
+    }
+
+    /// Looks at every extent once. Returns whether there is more to do at once.
+    fn pass(&mut self, touches: &mut u64) -> bool {
+        let cold_age = self.cold_age();
+        let limit = self.engine.setting(Setting::MaxStall);
+        let headroom = self.budget.headroom(self.now.0, limit);
+        // A quarter at a time: the next pass sees what this one has cost.
+        let mut probes = headroom / 4 / (*touches * TOUCH_COST).max(1);
+        let mut held = false;
+        let mut more = false;
+        let mut resident = 0;
+        for extent in self.engine.space().all() {
+            if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
+                continue;
+            }
+            if headroom == 0 && self.recently_touched(extent) {
+                self.retreat(extent);
+            } else {
+                more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
+            }
+            resident += u64::from(extent.present.load(Relaxed));
+            if self.interrupted() {
+                more = true;
+                break;
+            }
+        }
+        if held {
+            self.engine.control().budget_holds.fetch_add(1, Relaxed);
+        }
+        if !more {
+            self.engine.control().resident_bytes.store(resident * PAGE_SIZE as u64, Relaxed);
+        }
+        more
+    }
+
+    /// Whether pages of it were needed back within the last second.
+    fn recently_touched(&self, extent: &Extent) -> bool {
+        extent.away.load(Relaxed) != 0
+            && self.now.since(Nanos(extent.last_restore.load(Relaxed))) < Nanos::from_secs(1)
+    }
+
+    /// Does what the policy says is due for one extent. Returns whether it must be gone on with at once.
+    fn step(
+        &mut self,
+        extent: &Extent,
+        cold_age: u64,
+        probes: &mut u64,
+        held: &mut bool,
+        touches: &mut u64,
+    ) -> bool {
+        let Some(guard) = extent.lock.try_lock() else { return false };
+        // SAFETY: we hold the lock.
+        let age = unsafe { extent.age() };
+        let now = self.now.0;
+        match age.due(now, cold_age) {
+            Step::Wait => {
+                drop(guard);
+                self.wait_step(extent)
+            }
+            Step::Watch => {
+                let watching = self.kernel.tracks_writes && self.watch(extent);
+                if watching || !self.kernel.tracks_writes {
+                    age.watched(now);
+                } else {
+                    age.nothing_cold(now);
+                }
+                false
+            }
+            Step::Probe if *probes == 0 => {
+                *held = true;
+                false
+            }
+            Step::Probe => {
+                if age.recheck_due(now, cold_age) {
+                    let all = PageSet::range(0, EXTENT_PAGES);
+                    extent.hot.remove(&all);
+                    extent.incompressible.remove(&all);
+                }
+                let pages = self.probe(extent);
+                if pages == 0 {
+                    age.nothing_cold(now);
+                } else {
+                    *probes -= 1;
+                    extent.probed_pages.store(pages as u32, Relaxed);
+                    age.set_aside(now);
+                }
+                false
+            }
+            Step::Launder => {
+                drop(guard);
+                let probed = extent.probed_pages.load(Relaxed);
+                if extent.touched.load(Relaxed) == 0 {
+                    extent.touched.store(probed.saturating_sub(count_aside(extent)) + 1, Relaxed);
+                }
+                if !self.launder(extent) {
+                    return true;
+                }
+                let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
+                *touches = (*touches * 7 + touched) / 8 + 1;
+                let _guard = extent.lock.lock();
+                // SAFETY: we hold the lock.
+                unsafe { extent.age() }.probed(self.now.0, cold_age, probed as usize, touched as usize);
+                false
+            }
+        }
+    }
+
+    /// What there is to do for an extent whose time has not come.
+    fn wait_step(&mut self, extent: &Extent) -> bool {
+        self.disarm(extent);
+        let laundered = extent.last_laundry.load(Relaxed);
+        let age = self.engine.setting(Setting::RecompressAge);
+        if laundered != 0 && self.now.since(Nanos(laundered)).0 >= age {
+            if !self.recompress(extent) {
+                return true;
+            }
+            extent.last_laundry.store(0, Relaxed);
+        }
+        false
+    }
+
+    /// Sets aside what was not written since the last look. Under the extent's lock. Returns how many pages.
+    fn probe(&mut self, extent: &Extent) -> usize {
+        let tracks = self.kernel.tracks_writes;
+        let scan = match evict::scan(self.kernel, extent, tracks) {
+            Ok(scan) => scan,
+            // Not registered for write tracking any more, or never: begin again.
+            Err(_) => {
+                self.watch(extent);
+                return 0;
+            }
+        };
+        extent.present.store(scan.present.len() as u32, Relaxed);
+        let written = if tracks { scan.written } else { PageSet::EMPTY };
+        let wanted =
+            scan.present.minus(&written).minus(&extent.hot.load()).minus(&extent.incompressible.load());
+        self.set_aside(extent, &wanted, scan.huge)
+    }
+
+    /// Evicts all that can be evicted, whatever its age.
+    fn evict_all(&mut self) {
+        for extent in self.engine.space().all() {
+            if extent.managed.load().is_empty() {
+                continue;
+            }
+            if let Some(_guard) = extent.lock.try_lock() {
+                if let Ok(scan) = evict::scan(self.kernel, extent, false) {
+                    let pages = self.set_aside(extent, &scan.present, scan.huge);
+                    if pages != 0 {
+                        extent.probed_pages.store(pages as u32, Relaxed);
+                        // SAFETY: we hold the lock.
+                        unsafe { extent.age() }.set_aside(self.now.0);
+                    }
+                }
+            }
+            while !self.launder(extent) {
+                if self.engine.phase() != Phase::Running {
+                    return;
+                }
+                self.slice_began = self.now;
+            }
+        }
+    }
+
+    /// Brings everything of the extent back, as far as nobody else is at it.
+    fn bring_all(&mut self, extent: &Extent) {
+        let mut index = 0;
+        while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
+            match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
+                Outcome::Done { first, pages } => {
+                    self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                    index = first + pages;
+                }
+                _ => index += 1,
+            }
+        }
+    }
+
+    /// The stall budget is used up: what is being touched comes back as a whole.
+    fn retreat(&mut self, extent: &Extent) {
+        self.bring_all(extent);
+        if let Some(_guard) = extent.lock.try_lock() {
+            // SAFETY: we hold the lock.
+            unsafe { extent.age() }.retreated(self.now.0);
+        }
+    }
+
+    fn answer_requests(&mut self) {
+        let mailbox = &self.engine.control().mailbox;
+        let asked = mailbox.asked.load(Acquire);
+        if asked == mailbox.answered.load(Relaxed) {
+            return;
+        }
+        let argument = mailbox.argument.load(Relaxed);
+        let value = mailbox.value.load(Relaxed);
+        let error = match mailbox.command.load(Relaxed) {
+            c if c == Command::Set as u32 => self.change_setting(argument, value),
+            c if c == Command::Pause as u32 => self.set_paused(1),
+            c if c == Command::Resume as u32 => self.set_paused(0),
+            c if c == Command::Stop as u32 => {
+                self.engine.set_phase(Phase::Stopping);
+                0
+            }
+            c if c == Command::Restore as u32 => {
+                for extent in self.engine.space().all() {
+                    self.bring_all(extent);
+                }
+                0
+            }
+            c if c == Command::Evict as u32 => {
+                self.evict_all();
+                0
+            }
+            _ => libc::EINVAL as u32,
+        };
+        self.now = time::now();
+        self.count();
+        mailbox.error.store(error, Relaxed);
+        // Release: who sees the answer sees the error, and the counters as they are after the command.
+        mailbox.answered.store(asked, Release);
+    }
+
+    fn change_setting(&self, index: u64, value: u64) -> u32 {
+        let Some(setting) = Setting::from_index(index) else { return libc::EINVAL as u32 };
+        let (least, most) = setting.range();
+        if value < least || value > most {
+            return libc::ERANGE as u32;
+        }
+        self.engine.set_setting(setting, value);
+        0
+    }
+
+    fn set_paused(&self, paused: u32) -> u32 {
+        self.engine.control().paused.store(paused, Relaxed);
+        0
+    }
+
+    /// Brings everything back, ends the fault thread, and says that the engine is off.
+    fn finish(&mut self) {
+        for extent in self.engine.space().all() {
+            // Program threads that hold it wait for nobody but the fault thread, so it will come.
+            let _guard = extent.lock.lock();
+            while extent.away.load(SeqCst) != 0 {
+                self.bring_all(extent);
+                thread::yield_now();
+            }
+        }
+        self.now = time::now();
+        self.store.drain(&self.engine.free_slots);
+        self.count();
+        // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
+        self.engine.gate.close();
+        self.engine.fault_stop.store(1, SeqCst);
+        self.ring_doorbell();
+        self.engine.join_fault();
+        for extent in self.engine.space().all() {
+            extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+        }
+        // SAFETY: nothing is away and the fault thread has left. Closing the descriptor lets every range
+        // go, and whoever might wait at it.
+        unsafe { self.engine.close_kernel() };
+        let control = self.engine.control();
+        control.set_reason("stopped on request");
+        control.mode.store(Mode::Off as u32, Release);
+        self.engine.brake.park();
+        self.engine.set_phase(Phase::Off);
+        self.engine.gate.open();
+    }
+
+    /// Makes the fault thread read a message.
+    fn ring_doorbell(&self) {
+        let Ok(page) = mem::map_anonymous(0, PAGE_SIZE, 0) else { return };
+        if self.kernel.uffd.register(page, PAGE_SIZE, Modes::MISSING).is_ok() {
+            // SAFETY: our own page; the fault thread serves it like any first touch.
+            unsafe { core::ptr::read_volatile(page as *const u8) };
+            // Unmapping a registered range would be reported.
+            let _ = self.kernel.uffd.unregister(page, PAGE_SIZE);
+        }
+        // SAFETY: our own page, no longer needed.
+        let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
+    }
+
+    /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own.
+    fn measure_wake_cost(&mut self) {
+        const TRIES: usize = 9;
+        let Ok(base) = mem::map_anonymous(0, TRIES * PAGE_SIZE, 0) else { return };
+        let mut costs = [0u64; TRIES];
+        if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {
+            for (n, cost) in costs.iter_mut().enumerate() {
+                let began = time::now();
+                // SAFETY: our own page; the fault thread serves it like any first touch.
+                unsafe { core::ptr::read_volatile((base + n * PAGE_SIZE) as *const u8) };
+                *cost = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
+            }
+        }
+        costs.sort_unstable();
+        self.engine.wake_cost.store(costs[TRIES / 2], Relaxed);
+        // Unregistered first: unmapping a registered range would be reported.
+        let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);
+        // SAFETY: our own pages, no longer needed.
+        let _ = unsafe { mem::munmap(base, TRIES * PAGE_SIZE) };
+        let control = self.engine.control();
+        control.faults_zero.store(0, Relaxed);
+    }
+}
+
+fn count_aside(extent: &Extent) -> u32 {
+    let aside = |entries: &Entries| entries.iter().filter(|e| e.load().state() == State::Aside).count();
+    extent.entries().map_or(0, aside) as u32
+}

@@ -1,0 +1,447 @@
+//! The engine: what the three kinds of threads share, and how it starts and ends.
+//!
+//! What it is not: any of the work. The fault thread's is in [`crate::fault`], the background thread's in
+//! [`crate::background`] and [`crate::evict`], the program's threads' in [`crate::program`] and
+//! [`crate::forking`].
+//!
+//! Invariants: an engine lives for ever (`'static`); `kernel` is written once before the agent threads
+//! start, and again only in a forked child in which no other thread exists.
+
+use crate::config::{Config, Setting};
+use crate::control::{ControlPage, Mode, MAGIC, VERSION};
+use crate::gate::{Brake, Gate};
+use crate::kernel::Kernel;
+use crate::lock::Mutex;
+use crate::pool::Pool;
+use crate::prefetch::PrefetchQueue;
+use crate::restore::Restorer;
+use crate::space::Space;
+use crate::store::{FreeQueue, Slot, Store};
+use crate::{background, fault};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use sys::thread::Thread;
+use sys::{futex, time, Result};
+
+/// How far the engine has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Phase {
+    /// Not asked to fold, or too little to fold so far.
+    Idle = 0,
+    /// The agent threads are being made.
+    Starting = 1,
+    /// Folding.
+    Running = 2,
+    /// Bringing everything back.
+    Stopping = 3,
+    /// Ended, or it could not begin.
+    Off = 4,
+}
+
+/// Where the engine's messages for people go; the argument is one line without end.
+pub type Notice = fn(&str);
+
+/// The pager of this process.
+pub struct Engine {
+    pub(crate) pool: Pool,
+    pub(crate) space: UnsafeCell<*const Space>,
+    pub(crate) gate: Gate,
+    pub(crate) brake: Brake,
+    pub(crate) free_slots: FreeQueue,
+    pub(crate) prefetch: PrefetchQueue,
+    /// The background thread's futex: incremented to wake it.
+    pub(crate) bell: AtomicU32,
+    /// Odd while the fault thread works on messages.
+    pub(crate) fault_turn: AtomicU64,
+    /// 1 from before a fork until after it.
+    pub(crate) forking: AtomicU32,
+    /// 1 when the fault thread should end at its next message.
+    pub(crate) fault_stop: AtomicU32,
+    /// Managed bytes.
+    pub(crate) managed: AtomicU64,
+    /// Pages set aside, and pages stored: what they are now.
+    pub(crate) aside_pages: AtomicU64,
+    pub(crate) stored_pages: AtomicU64,
+    /// Waiting of the program's threads since the start, ns.
+    pub(crate) stall: AtomicU64,
+    /// What the last fault cost the fault thread, ns.
+    pub(crate) last_service: AtomicU64,
+    /// What a fault takes beside the fault thread's own work: entering the kernel, and two wake-ups. Measured at start, ns.
+    pub(crate) wake_cost: AtomicU64,
+    /// Slots that restores gave up during a fork; the fault thread's own.
+    deferred: UnsafeCell<Deferred>,
+    phase: AtomicU32,
+    enabled: AtomicU32,
+    settings: [AtomicU64; Setting::COUNT],
+    control: AtomicPtr<ControlPage>,
+    kernel: UnsafeCell<Option<Kernel>>,
+    /// The background thread's own; here so that a forked child finds it.
+    store: UnsafeCell<Store>,
+    threads: UnsafeCell<Threads>,
+    /// For restores by program threads.
+    pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
+    pub(crate) uffd_device: AtomicU32,
+    notice: Notice,
+}
+
+/// Slots that can wait for the end of a fork; further ones stay allocated for ever.
+const DEFERRED: usize = 512;
+
+struct Deferred {
+    slots: [Slot; DEFERRED],
+    len: usize,
+}
+
+#[derive(Default)]
+struct Threads {
+    fault: Option<Thread>,
+    background: Option<Thread>,
+}
+
+// SAFETY: `space` and `kernel` are written before others look (see the module); `threads` is reached by who
+// starts or ends the engine, one at a time by `phase`; `restorer` by who holds its mutex.
+unsafe impl Sync for Engine {}
+
+/// No descriptor.
+const NO_DEVICE: u32 = u32::MAX;
+
+impl Engine {
+    /// An engine that does nothing yet.
+    pub const fn new(notice: Notice) -> Engine {
+        Engine {
+            pool: Pool::new(),
+            space: UnsafeCell::new(core::ptr::null()),
+            gate: Gate::new(),
+            brake: Brake::new(),
+            free_slots: FreeQueue::new(),
+            prefetch: PrefetchQueue::new(),
+            bell: AtomicU32::new(0),
+            fault_turn: AtomicU64::new(0),
+            forking: AtomicU32::new(0),
+            fault_stop: AtomicU32::new(0),
+            managed: AtomicU64::new(0),
+            aside_pages: AtomicU64::new(0),
+            stored_pages: AtomicU64::new(0),
+            stall: AtomicU64::new(0),
+            last_service: AtomicU64::new(0),
+            wake_cost: AtomicU64::new(0),
+            store: UnsafeCell::new(Store::new()),
+            deferred: UnsafeCell::new(Deferred { slots: [Slot::NONE; DEFERRED], len: 0 }),
+            phase: AtomicU32::new(Phase::Idle as u32),
+            enabled: AtomicU32::new(0),
+            settings: [const { AtomicU64::new(0) }; Setting::COUNT],
+            control: AtomicPtr::new(core::ptr::null_mut()),
+            kernel: UnsafeCell::new(None),
+            threads: UnsafeCell::new(Threads { fault: None, background: None }),
+            restorer: (Mutex::new(), UnsafeCell::new(None)),
+            uffd_device: AtomicU32::new(NO_DEVICE),
+            notice,
+        }
+    }
+
+    /// Makes the tables and takes the settings. To be called once, before anything else and from one thread;
+    /// nothing is managed before. `ENOMEM` when there is no memory for the tables.
+    pub fn prepare(&'static self, config: &Config) -> Result<()> {
+        // SAFETY: zeros are an empty space; nobody else uses the engine yet.
+        unsafe { *self.space.get() = self.pool.make::<Space>()? };
+        for setting in Setting::ALL {
+            self.settings[setting as usize].store(config.get(setting), Relaxed);
+        }
+        // SAFETY: zeros are a control page.
+        let page = unsafe { self.pool.make::<ControlPage>() }?;
+        self.adopt_control(page, 0);
+        Ok(())
+    }
+
+    /// Keeps the counters in `page` from now on, which must stay mapped for ever.
+    pub fn adopt_control(&'static self, page: &'static ControlPage, parent: u32) {
+        page.version.store(VERSION, Relaxed);
+        page.pid.store(sys::thread::current_pid(), Relaxed);
+        page.parent_pid.store(parent, Relaxed);
+        page.mode.store(Mode::Idle as u32, Relaxed);
+        page.started_ns.store(time::now().0, Relaxed);
+        for setting in Setting::ALL {
+            page.settings[setting as usize].store(self.setting(setting), Relaxed);
+        }
+        self.control.store(page as *const ControlPage as *mut ControlPage, Release);
+        // Release: a reader that sees the magic sees the rest.
+        page.magic.store(MAGIC, Release);
+    }
+
+    /// Lets the engine start by itself once there is enough to manage.
+    pub fn enable(&'static self) {
+        self.enabled.store(1, Release);
+        self.start_if_due();
+    }
+
+    /// Remembers an open descriptor of `/dev/userfaultfd`; it stays open.
+    pub fn use_device(&self, fd: i32) {
+        self.uffd_device.store(fd as u32, Relaxed);
+    }
+
+    /// Whether the descriptor belongs to the pager: the program must not close or replace it.
+    pub fn owns_fd(&self, fd: i32) -> bool {
+        if fd < 0 {
+            return false;
+        }
+        self.uffd_device.load(Relaxed) == fd as u32
+            || (self.phase() != Phase::Idle && self.phase() != Phase::Starting)
+                && self.kernel().is_some_and(|kernel| kernel.owns_fd(fd))
+    }
+
+    /// How far it has come.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Acquire) {
+            0 => Phase::Idle,
+            1 => Phase::Starting,
+            2 => Phase::Running,
+            3 => Phase::Stopping,
+            _ => Phase::Off,
+        }
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Release);
+        futex::wake(&self.phase, u32::MAX >> 1);
+    }
+
+    /// The value of a setting.
+    pub fn setting(&self, setting: Setting) -> u64 {
+        self.settings[setting as usize].load(Relaxed)
+    }
+
+    pub(crate) fn set_setting(&self, setting: Setting, value: u64) {
+        self.settings[setting as usize].store(value, Relaxed);
+        self.control().settings[setting as usize].store(value, Relaxed);
+    }
+
+    /// The counters.
+    pub fn control(&self) -> &'static ControlPage {
+        // SAFETY: set by `prepare`, and pages stay mapped for ever.
+        unsafe { &*self.control.load(Acquire) }
+    }
+
+    pub(crate) fn space(&self) -> &'static Space {
+        // SAFETY: set by `prepare`, for ever.
+        unsafe { &**self.space.get() }
+    }
+
+    /// What was opened at the kernel; `None` before the engine runs.
+    pub(crate) fn kernel(&self) -> Option<&'static Kernel> {
+        // SAFETY: see the module's invariants; the engine is `'static`.
+        unsafe { (*self.kernel.get()).as_ref() }
+    }
+
+    /// # Safety
+    /// No other thread may look at it: before the agent threads start, or in a forked child.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn kernel_mut(&self) -> &mut Option<Kernel> {
+        // SAFETY: the caller's contract.
+        unsafe { &mut *self.kernel.get() }
+    }
+
+    /// The store.
+    ///
+    /// # Safety
+    /// Only the background thread may call this, once.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn take_store(&'static self) -> &'static mut Store {
+        // SAFETY: the caller's contract.
+        unsafe { &mut *self.store.get() }
+    }
+
+    /// From `Running` to `Stopping`; false when the engine is not running, or already stopping.
+    pub(crate) fn begin_stop(&self) -> bool {
+        self.phase.compare_exchange(Phase::Running as u32, Phase::Stopping as u32, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Sleeps while the phase is `phase`.
+    pub(crate) fn wait_for_phase_after(&self, phase: Phase) {
+        let _ = futex::wait(&self.phase, phase as u32, None);
+    }
+
+    /// Closes what the engine opened at the kernel.
+    ///
+    /// # Safety
+    /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
+    pub(crate) unsafe fn close_kernel(&self) {
+        // SAFETY: the caller's contract.
+        unsafe { *self.kernel_mut() = None };
+    }
+
+    /// A forked child of which nothing is away needs no threads before there is work for them.
+    pub(crate) fn be_idle_in_child(&'static self) {
+        // SAFETY: the only thread of the process, and nothing is away.
+        let threads = unsafe {
+            self.close_kernel();
+            &mut *self.threads.get()
+        };
+        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
+            thread.forget_in_child();
+        }
+        for extent in self.space().all() {
+            extent.armed.remove(&crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES));
+            extent.staging.store(0, Relaxed);
+        }
+        self.phase.store(Phase::Idle as u32, Release);
+    }
+
+    pub(crate) fn notify(&self, line: &str) {
+        (self.notice)(line);
+    }
+
+    /// Starts the background thread if the engine is enabled, idle, and has enough to manage. From any
+    /// thread, in any place: it makes a few system calls and takes no lock.
+    pub fn start_if_due(&'static self) {
+        if self.enabled.load(Acquire) == 0
+            || self.phase.load(Relaxed) != Phase::Idle as u32
+            || self.managed.load(Relaxed) < self.setting(Setting::StartAt)
+            || self.managed.load(Relaxed) == 0
+        {
+            return;
+        }
+        if self.phase.compare_exchange(Phase::Idle as u32, Phase::Starting as u32, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        self.spawn_background();
+    }
+
+    /// Makes the background thread, which opens what it needs and makes the fault thread.
+    fn spawn_background(&'static self) {
+        // SAFETY: `background::main` keeps to the rules of agent threads.
+        match unsafe { Thread::spawn(background::main, self as *const Engine as usize) } {
+            // SAFETY: the phase is `Starting`, which one thread at a time reaches.
+            Ok(thread) => unsafe { (*self.threads.get()).background = Some(thread) },
+            Err(e) => self.give_up("no thread for the pager", Some(e)),
+        }
+    }
+
+    /// Ends an engine that could not begin, and says why.
+    pub(crate) fn give_up(&self, what: &str, error: Option<sys::Errno>) {
+        let mut line = crate::text::Line::new();
+        line.push(what);
+        if let Some(e) = error {
+            line.push(": ");
+            line.push(e.name());
+        }
+        let control = self.control();
+        control.set_reason(line.as_str());
+        control.mode.store(Mode::Off as u32, Release);
+        self.set_phase(Phase::Off);
+        let mut message = crate::text::Line::new();
+        message.push("memfold: not folding this program: ");
+        message.push(line.as_str());
+        message.push(" (`memfold doctor` tells more)");
+        self.notify(message.as_str());
+    }
+
+    /// Opens what the engine needs and starts the fault thread; the background thread calls it, or a forked
+    /// child's only thread.
+    pub(crate) fn open_kernel(&'static self) -> core::result::Result<(), (&'static str, sys::Errno)> {
+        let kernel = Kernel::open(self.device())?;
+        // SAFETY: no agent thread looks before it is started below, and program threads only once running.
+        unsafe { *self.kernel_mut() = Some(kernel) };
+        Ok(())
+    }
+
+    pub(crate) fn device(&self) -> Option<i32> {
+        let fd = self.uffd_device.load(Relaxed);
+        (fd != NO_DEVICE).then_some(fd as i32)
+    }
+
+    pub(crate) fn spawn_fault(&'static self) -> Result<()> {
+        // SAFETY: `fault::main` keeps to the rules of agent threads.
+        let thread = unsafe { Thread::spawn(fault::main, self as *const Engine as usize) }?;
+        // SAFETY: only the thread that starts the engine comes here.
+        unsafe { (*self.threads.get()).fault = Some(thread) };
+        Ok(())
+    }
+
+    /// The kernel's numbers of the fault and the background thread.
+    pub(crate) fn thread_ids(&self) -> (Option<u32>, Option<u32>) {
+        // SAFETY: written before the engine runs; read by agent threads afterwards.
+        let threads = unsafe { &*self.threads.get() };
+        (threads.fault.as_ref().map(Thread::tid), threads.background.as_ref().map(Thread::tid))
+    }
+
+    /// Forgets the threads that a forked child does not have, and starts its own.
+    pub(crate) fn restart_in_child(&'static self) -> Result<()> {
+        // SAFETY: the only thread of the process.
+        let threads = unsafe { &mut *self.threads.get() };
+        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
+            thread.forget_in_child();
+        }
+        self.spawn_fault()?;
+        self.set_phase(Phase::Starting);
+        self.spawn_background();
+        Ok(())
+    }
+
+    /// Wakes the background thread.
+    pub(crate) fn ring(&self) {
+        self.bell.fetch_add(1, Release);
+        futex::wake(&self.bell, 1);
+    }
+
+    /// Waits for the fault thread to leave, after it was told to. Background thread only.
+    pub(crate) fn join_fault(&self) {
+        // SAFETY: the phase is `Stopping`, and who waits for its end does not look before.
+        if let Some(thread) = unsafe { (*self.threads.get()).fault.take() } {
+            thread.join();
+        }
+    }
+
+    /// Waits for the agent threads to leave, after they were told to.
+    pub(crate) fn join_threads(&self) {
+        // SAFETY: the phase is `Stopping`, which one thread at a time reaches.
+        let threads = unsafe { &mut *self.threads.get() };
+        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
+            thread.join();
+        }
+    }
+
+    /// Gives up a slot that no page entry names any more.
+    ///
+    /// During a fork it must keep its bytes: the child may have got the page's entry as it was before.
+    /// Only the fault thread restores then.
+    pub(crate) fn give_up_slot(&self, slot: Slot) {
+        if self.forking.load(SeqCst) == 0 {
+            // SAFETY: the caller took the entry that named the slot.
+            unsafe { self.free_slots.push(slot) };
+            return;
+        }
+        // SAFETY: the fault thread's own.
+        let deferred = unsafe { &mut *self.deferred.get() };
+        if deferred.len < DEFERRED {
+            deferred.slots[deferred.len] = slot;
+            deferred.len += 1;
+        }
+    }
+
+    /// Gives up what was kept during a fork. Fault thread only.
+    pub(crate) fn flush_deferred(&self) {
+        // SAFETY: the fault thread's own.
+        let deferred = unsafe { &mut *self.deferred.get() };
+        if deferred.len == 0 || self.forking.load(SeqCst) != 0 {
+            return;
+        }
+        for slot in &deferred.slots[..deferred.len] {
+            // SAFETY: each was given up once.
+            unsafe { self.free_slots.push(*slot) };
+        }
+        deferred.len = 0;
+    }
+
+    /// Forgets the parent's, in a forked child: its pages still name them, or they stay allocated for ever.
+    pub(crate) fn forget_deferred_in_child(&self) {
+        // SAFETY: the only thread of the process.
+        unsafe { (*self.deferred.get()).len = 0 };
+    }
+
+    /// Ends the process: to go on would lose bytes.
+    pub(crate) fn fail_hard(&self, line: &str) -> ! {
+        self.notify(line);
+        sys::thread::abort_process()
+    }
+}

@@ -1,0 +1,83 @@
+//! Mappings that were changed past libc: by a system call of the program's own making.
+//!
+//! The library sees `munmap`, `madvise` and `mremap` before they happen and prepares for them
+//! ([`crate::program`]); the kernel reports the same calls too, and the thread that made one sleeps until
+//! the report is read. A report of something that the library did not prepare is acted on here: what was
+//! evicted in the range is dropped or moved along, and the range is never evicted from again, because the
+//! library cannot tell when the next such call comes.
+//!
+//! Fault thread only. It may wait for the background thread, which never waits for it.
+
+use crate::bitmap::PageSet;
+use crate::engine::Engine;
+use crate::entry::Entry;
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Restorer};
+use sys::uffd::Event;
+
+/// Acts on a report of the kernel.
+pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event: Event) {
+    match event {
+        Event::Remove { start, end } | Event::Unmap { start, end } => {
+            if !prepared(engine, start, end) {
+                engine.brake.hold();
+                forget(engine, start, end, matches!(event, Event::Unmap { .. }));
+                engine.brake.let_go();
+                kernel.uffd.wake(start, end - start);
+            }
+        }
+        Event::Remap { from, to, len } => {
+            if !prepared(engine, from, from + len) {
+                engine.brake.hold();
+                move_along(engine, kernel, from, to, len);
+                engine.brake.let_go();
+                kernel.uffd.wake(from, len);
+                kernel.uffd.wake(to, len);
+            }
+        }
+        Event::Fault { .. } | Event::Unknown(_) => {}
+    }
+}
+
+/// Whether a program thread announced the change of all of the range.
+fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
+    engine.space().existing(start, end).all(|extent| {
+        let (lo, hi) = extent.clip(start, end);
+        extent.is_changing_all(lo, hi) || extent.armed.load().is_empty()
+    })
+}
+
+/// Drops what was evicted in the range, and manages it no more.
+fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
+    for extent in engine.space().existing(start, end) {
+        let (lo, hi) = extent.clip(start, end);
+        engine.forget_pages(extent, lo, hi);
+        let pages = PageSet::range(lo, hi);
+        if unmapped {
+            engine.forget_mapping(extent, &pages);
+        } else {
+            engine.set_managed(extent, &pages, false);
+            extent.anonymous.remove(&pages);
+        }
+    }
+}
+
+/// What was evicted at `from` belongs to `to` now. It is brought back there at once, from a copy of its own.
+fn move_along(engine: &'static Engine, kernel: &'static Kernel, from: usize, to: usize, len: usize) {
+    let Ok(mut restorer) = Restorer::new() else {
+        engine.fail_hard("memfold: no memory to follow an mremap")
+    };
+    for extent in engine.space().existing(from, from + len) {
+        let (lo, hi) = extent.clip(from, from + len);
+        for index in lo..hi {
+            if extent.entry(index) != Entry::RESIDENT {
+                let target = to + (extent.page_addr(index) - from);
+                match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
+                    Outcome::Done { .. } | Outcome::Resident => {}
+                    _ => engine.fail_hard("memfold: an evicted page could not follow an mremap"),
+                }
+            }
+        }
+        engine.forget_mapping(extent, &PageSet::range(lo, hi));
+    }
+}

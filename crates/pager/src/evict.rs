@@ -1,0 +1,457 @@
+//! Eviction: from the program's view to staging, and from staging into the store.
+//!
+//! Background thread only. Nobody waits for it: it tries the locks of extents, and ends each piece of work
+//! by swapping a page entry that may have been taken meanwhile.
+
+use crate::bitmap::PageSet;
+use crate::codec::{repeated_word, Codec, CodecId, Page, MAX_STORED};
+use crate::control::bump;
+use crate::entry::{AtomicEntry, Entry, State};
+use crate::extent::{Entries, Extent, STAGED_HUGE};
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Reason};
+use crate::store::{Slot, Store};
+use crate::worker::Worker;
+use core::sync::atomic::Ordering::*;
+use sys::pagemap::{Categories, Query, Run};
+use sys::uffd::Modes;
+use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+
+/// Pages moved by one call: many enough to share its cost, few enough that a thread which touches one of
+/// them meanwhile waits for microseconds.
+const MOVE_BATCH: usize = 64;
+/// An extent with fewer cold pages is not worth a staging slot.
+const LEAST_PAGES: usize = 8;
+
+/// What can be done with the pages of an extent, by a scan of the page tables.
+pub struct Scan {
+    /// Pages in memory, not the shared zero page.
+    pub present: PageSet,
+    /// Of those the ones written since the last scan that protected them.
+    pub written: PageSet,
+    /// The extent is one huge page.
+    pub huge: bool,
+}
+
+/// Looks at the pages of an extent. With `protect`, the next look tells new writes from old ones; the extent's managed
+/// pages must be registered for that.
+pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Errno> {
+    let mut scan = Scan { present: PageSet::EMPTY, written: PageSet::EMPTY, huge: false };
+    let report = Categories::WRITTEN | Categories::HUGE;
+    let look = Query { all: Categories::PRESENT, none: Categories::ZERO, report, protect: false };
+    read_runs(kernel, extent, &look, |pages, categories| {
+        scan.present = scan.present.or(&pages);
+        if categories.contains(Categories::WRITTEN) {
+            scan.written = scan.written.or(&pages);
+        }
+        scan.huge |= categories.contains(Categories::HUGE) && pages.len() == EXTENT_PAGES;
+    })?;
+    if protect {
+        let all = Categories::PRESENT | Categories::WRITTEN;
+        let arm = Query { all, none: Categories::ZERO, report: Categories::WRITTEN, protect: true };
+        // What was written between the two looks counts as written too.
+        for (lo, hi) in extent.managed.load().runs() {
+            read_range(kernel, extent, lo, hi, &arm, |pages, _| {
+                scan.written = scan.written.or(&pages);
+            })?;
+        }
+    }
+    Ok(scan)
+}
+
+fn read_runs(
+    kernel: &Kernel,
+    extent: &Extent,
+    query: &Query,
+    found: impl FnMut(PageSet, Categories),
+) -> Result<(), Errno> {
+    read_range(kernel, extent, 0, EXTENT_PAGES, query, found)
+}
+
+fn read_range(
+    kernel: &Kernel,
+    extent: &Extent,
+    lo: usize,
+    hi: usize,
+    query: &Query,
+    mut found: impl FnMut(PageSet, Categories),
+) -> Result<(), Errno> {
+    let mut runs = [Run::EMPTY; 64];
+    let (mut at, end) = (extent.page_addr(lo), extent.page_addr(hi));
+    while at < end {
+        let (count, stopped) = kernel.pagemap.scan(at, end, query, &mut runs)?;
+        for run in &runs[..count] {
+            let (lo, hi) = extent.clip(run.start as usize, run.end as usize);
+            found(PageSet::range(lo, hi), run.categories());
+        }
+        if stopped <= at {
+            break;
+        }
+        at = stopped;
+    }
+    Ok(())
+}
+
+impl Worker {
+    /// Registers the managed pages of an extent for write tracking. Under the extent's lock.
+    pub fn watch(&mut self, extent: &Extent) -> bool {
+        let mut any = false;
+        for (lo, hi) in extent.managed.load().minus(&extent.armed.load()).runs() {
+            let start = extent.page_addr(lo);
+            match self.kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, Modes::WP) {
+                Ok(()) => any = true,
+                Err(e) => self.not_registrable(extent, lo, hi, e),
+            }
+        }
+        (any || !extent.armed.load().is_empty()) && scan(self.kernel, extent, true).is_ok()
+    }
+
+    /// A mapping that cannot be registered is not what we took it for: leave it alone.
+    fn not_registrable(&self, extent: &Extent, lo: usize, hi: usize, error: Errno) {
+        if error == Errno::ENOMEM {
+            // The limit on mappings, or no memory: try again later.
+            return;
+        }
+        self.unmanage(extent, &PageSet::range(lo, hi));
+    }
+
+    fn unmanage(&self, extent: &Extent, pages: &PageSet) {
+        let gone = extent.managed.load().and(pages);
+        extent.managed.remove(&gone);
+        self.engine.managed.fetch_sub((gone.len() * PAGE_SIZE) as u64, Relaxed);
+    }
+
+    /// Registers pages for missing faults, before the first of them leaves. Under the extent's lock.
+    fn arm(&self, extent: &Extent, pages: &PageSet) -> bool {
+        let missing = pages.minus(&extent.armed.load());
+        if missing.is_empty() {
+            return true;
+        }
+        if extent.armed.load().is_empty() {
+            self.engine.control().extents_registered.fetch_add(1, Relaxed);
+        }
+        // Whole managed runs, so that the mapping is not cut into more pieces than it must.
+        for (lo, hi) in extent.managed.load().runs() {
+            let run = PageSet::range(lo, hi);
+            if run.and(&missing).is_empty() {
+                continue;
+            }
+            let start = extent.page_addr(lo);
+            match self.kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, self.kernel.armed_modes()) {
+                Ok(()) => extent.armed.insert(&run),
+                Err(e) => {
+                    self.not_registrable(extent, lo, hi, e);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Sets aside the pages in `wanted` that can be, and returns how many were. Under the extent's lock.
+    pub fn set_aside(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+        let wanted = wanted.and(&extent.managed.load());
+        if wanted.len() < LEAST_PAGES {
+            return 0;
+        }
+        let Ok(entries) = extent.make_entries(&self.engine.pool) else { return 0 };
+        if !self.arm(extent, &wanted) {
+            return 0;
+        }
+        // SAFETY: we are the background thread.
+        if extent.staging.load(SeqCst) == 0 && !unsafe { self.kernel.staging.take(extent) } {
+            return 0;
+        }
+        let moved = if huge && wanted.len() == EXTENT_PAGES {
+            self.move_out(extent, entries, 0, EXTENT_PAGES, true)
+        } else if huge {
+            // Parts of a huge page are not taken out of it: that would split it, at a high price.
+            0
+        } else {
+            let mut moved = 0;
+            for (lo, hi) in wanted.runs() {
+                let mut at = lo;
+                while at < hi {
+                    let end = (at + MOVE_BATCH).min(hi);
+                    moved += self.move_out(extent, entries, at, end, false);
+                    at = end;
+                }
+            }
+            moved
+        };
+        self.engine.control().pages_set_aside.fetch_add(moved as u64, Relaxed);
+        if moved == 0 && extent.away.load(SeqCst) == 0 {
+            self.release_staging(extent);
+        }
+        moved
+    }
+
+    /// Moves pages `lo..hi`, where they are `Resident`, to staging. Returns how many went.
+    fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
+        let leaving = Entry::new(State::Leaving);
+        let mut leavers = PageSet::EMPTY;
+        for index in lo..hi {
+            if entries[index].transition(Entry::RESIDENT, leaving) {
+                leavers = leavers.or(&PageSet::range(index, index + 1));
+            }
+        }
+        let mut moved = 0;
+        if huge {
+            if leavers.len() == hi - lo {
+                extent.flags.fetch_or(STAGED_HUGE, SeqCst);
+                let gone = self.move_run(extent, entries, lo, hi);
+                if gone != hi - lo {
+                    extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
+                }
+                return gone;
+            }
+        } else {
+            extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
+        }
+        for (lo, hi) in leavers.runs() {
+            moved += if huge {
+                self.stay(extent, entries, lo, hi)
+            } else {
+                self.move_run(extent, entries, lo, hi)
+            };
+        }
+        moved
+    }
+
+    /// Moves `Leaving` pages to staging and says in their entries what came of it.
+    fn move_run(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize) -> usize {
+        let Some(staging) = self.kernel.staging.page_addr(extent, 0) else {
+            return self.stay(extent, entries, lo, hi);
+        };
+        let mut moved = 0;
+        let mut at = lo;
+        while at < hi {
+            let page = extent.page_addr(at);
+            // SAFETY: the pages' entries are `Leaving`, their mapping is registered, and the extent's lock
+            // keeps the program from changing it; whoever touches them waits for us.
+            let progress = unsafe {
+                self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
+            };
+            let gone = progress.done / PAGE_SIZE;
+            for index in at..at + gone {
+                extent.away.fetch_add(1, Relaxed);
+                self.arrive(extent, entries, index, Entry::new(State::Aside));
+            }
+            self.engine.aside_pages.fetch_add(gone as u64, Relaxed);
+            moved += gone;
+            at += gone;
+            match progress.error {
+                None => {}
+                // Stopped in the middle: ask at the page itself.
+                Some(_) if gone > 0 => {}
+                Some(Errno::EAGAIN) => {
+                    self.stay(extent, entries, at, hi);
+                    return moved;
+                }
+                // Pinned for a device, or shared with a forked child.
+                Some(Errno::EBUSY) => {
+                    self.stay(extent, entries, at, at + 1);
+                    extent.hot.add(at);
+                    at += 1;
+                }
+                // A mapping that cannot be moved from, whatever it is.
+                Some(Errno::EINVAL) => {
+                    self.stay(extent, entries, at, hi);
+                    self.unmanage(extent, &PageSet::range(at, hi));
+                    return moved;
+                }
+                Some(_) => {
+                    self.stay(extent, entries, at, at + 1);
+                    at += 1;
+                }
+            }
+        }
+        moved
+    }
+
+    /// The pages did not leave after all. Returns 0, the number moved.
+    fn stay(&self, extent: &Extent, entries: &Entries, lo: usize, hi: usize) -> usize {
+        for index in lo..hi {
+            if entries[index].load() != Entry::RESIDENT {
+                self.arrive(extent, entries, index, Entry::RESIDENT);
+            }
+        }
+        0
+    }
+
+    /// Ends `Leaving`; wakes who waited for that.
+    fn arrive(&self, extent: &Extent, entries: &Entries, index: usize, to: Entry) {
+        if !entries[index].transition(Entry::new(State::Leaving), to) {
+            entries[index].transition(Entry::new(State::LeavingWanted), to);
+            self.kernel.uffd.wake(extent.page_addr(index), PAGE_SIZE);
+        }
+    }
+
+    /// Compresses what is still set aside of an extent. Gives up, to go on later, when something more urgent comes.
+    /// Returns whether it is finished.
+    pub fn launder(&mut self, extent: &Extent) -> bool {
+        let Some(entries) = extent.entries() else { return true };
+        let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
+        let mut drop_from = None;
+        let mut finished = true;
+        for index in 0..EXTENT_PAGES {
+            let stored = entries[index].load() == Entry::new(State::Aside)
+                && self.store_page(extent, entries, index, staging + index * PAGE_SIZE);
+            match (stored, drop_from) {
+                (true, None) => drop_from = Some(index),
+                (false, Some(from)) => {
+                    self.drop_staged(extent, from, index);
+                    drop_from = None;
+                }
+                (true, Some(from)) if index - from >= MOVE_BATCH => {
+                    self.drop_staged(extent, from, index);
+                    drop_from = Some(index);
+                }
+                _ => {}
+            }
+            if self.interrupted() {
+                finished = false;
+                if let Some(from) = drop_from.take() {
+                    self.drop_staged(extent, from, index + 1);
+                }
+                break;
+            }
+        }
+        if let Some(from) = drop_from {
+            self.drop_staged(extent, from, EXTENT_PAGES);
+        }
+        extent.last_laundry.store(self.now.0, Relaxed);
+        finished && self.release_staging(extent)
+    }
+
+    fn drop_staged(&self, extent: &Extent, lo: usize, hi: usize) {
+        if extent.flags.load(Relaxed) & STAGED_HUGE == 0 {
+            // SAFETY: the pages were stored; no entry says that they are aside.
+            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+        }
+    }
+
+    /// Gives the staging slot back if nothing of the extent is aside. Returns whether it has none any more.
+    pub fn release_staging(&self, extent: &Extent) -> bool {
+        if extent.staging.load(SeqCst) == 0 {
+            return true;
+        }
+        let aside = extent.entries().is_some_and(|entries| {
+            entries
+                .iter()
+                .any(|e| matches!(e.load().state(), State::Aside | State::Leaving | State::LeavingWanted))
+        });
+        if !aside {
+            // SAFETY: nothing is aside, and only this thread sets anything aside.
+            unsafe { self.kernel.staging.give_back(extent) };
+            extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
+        }
+        !aside
+    }
+
+    /// Compresses one page that lies in staging. Returns whether its entry names the store now.
+    fn store_page(&mut self, extent: &Extent, entries: &Entries, index: usize, staged: usize) -> bool {
+        let aside = Entry::new(State::Aside);
+        // SAFETY: staging is always readable. If the page is taken back while we read, we read zeros or a part of it, and
+        // the entry is no longer `aside` when we try to swap it.
+        let page = unsafe { &*(staged as *const Page) };
+        let control = self.engine.control();
+        if let Some(entry) = repeated_word(page).and_then(Entry::same) {
+            let done = entries[index].transition(aside, entry);
+            if done {
+                bump(&control.pages_same_value, 1);
+                self.stored(1);
+            }
+            return done;
+        }
+        let Some(len) = self.codecs.lz4.compress(page, &mut self.buffer[..MAX_STORED]) else {
+            self.take_back(extent, index);
+            return false;
+        };
+        let addr = extent.page_addr(index);
+        let Ok(slot) = self.store.put(addr, CodecId::Lz4, &self.buffer[..len]) else {
+            // No memory for the store: the page stays where it is.
+            self.short_of_memory = true;
+            return false;
+        };
+        let done = entries[index].transition(aside, Entry::with_payload(State::Stored, slot.payload()));
+        if done {
+            self.stored(1);
+        } else {
+            // SAFETY: no entry came to name it.
+            unsafe { self.store.free(slot) };
+        }
+        done
+    }
+
+    fn stored(&self, pages: u64) {
+        self.engine.aside_pages.fetch_sub(pages, Relaxed);
+        self.engine.stored_pages.fetch_add(pages, Relaxed);
+        bump(&self.engine.control().pages_evicted, pages);
+    }
+
+    /// The page does not shrink: it goes back, and is not tried again soon.
+    fn take_back(&mut self, extent: &Extent, index: usize) {
+        extent.incompressible.add(index);
+        let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
+        if let Outcome::Done { first, pages } = outcome {
+            bump(&self.engine.control().pages_incompressible, 1);
+            self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+        }
+    }
+
+    /// Compresses stored pages of an extent again, with the strong codec. Returns whether it is finished.
+    pub fn recompress(&mut self, extent: &Extent) -> bool {
+        let Some(entries) = extent.entries() else { return true };
+        for (index, cell) in entries.iter().enumerate() {
+            let entry = cell.load();
+            if entry.state() == State::Stored && !entry.is_busy() {
+                self.recompress_page(extent, cell, entry, index);
+            }
+            if self.interrupted() {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn recompress_page(&mut self, extent: &Extent, cell: &AtomicEntry, entry: Entry, index: usize) {
+        let old = Slot::from_payload(entry.payload());
+        // SAFETY: only this thread frees slots, so the bytes stay while we read, whoever takes the entry.
+        let Some((CodecId::Lz4, data)) = (unsafe { old.read() }) else { return };
+        if !self.codecs.lz4.decompress(data, &mut self.page) {
+            return;
+        }
+        let Some(len) = self.codecs.zstd.compress(&self.page, &mut self.buffer[..MAX_STORED]) else { return };
+        if Store::size_of(len) >= Store::size_of(data.len()) {
+            return;
+        }
+        let Ok(slot) = self.store.put(extent.page_addr(index), CodecId::Zstd, &self.buffer[..len]) else {
+            return;
+        };
+        if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
+            bump(&self.engine.control().pages_recompressed, 1);
+            // SAFETY: no entry names it any more, and it was in no queue.
+            unsafe { self.store.free(old) };
+        } else {
+            // SAFETY: no entry came to name it.
+            unsafe { self.store.free(slot) };
+        }
+    }
+
+    /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Tries the lock.
+    pub fn disarm(&self, extent: &Extent) {
+        if extent.away.load(SeqCst) != 0 || extent.armed.load().is_empty() {
+            return;
+        }
+        let Some(_guard) = extent.lock.try_lock() else { return };
+        // Only this thread makes entries other than `Resident`.
+        if extent.away.load(SeqCst) != 0 || !self.release_staging(extent) {
+            return;
+        }
+        for (lo, hi) in extent.armed.load().runs() {
+            let _ = self.kernel.uffd.unregister(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+        }
+        extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+    }
+}

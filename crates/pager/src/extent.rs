@@ -1,0 +1,181 @@
+//! What the pager knows of one extent: 2 MiB of address space.
+//!
+//! Three kinds of threads meet here. Program threads change mappings under `lock`; the background thread
+//! evicts under `lock`, which it only ever tries; the fault thread never locks and goes by the page entries
+//! and `changing` alone.
+//!
+//! Invariants:
+//! - an extent, once made, stays for ever at its address: references to it are always valid;
+//! - a page whose entry is not `Resident` is in `armed`: the kernel reports its touch;
+//! - `managed` ⊆ `anonymous`; both change under `lock` only, and so do `armed` and `age`.
+
+use crate::bitmap::AtomicPageSet;
+use crate::entry::{AtomicEntry, Entry};
+use crate::lock::Mutex;
+use crate::pool::Pool;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use policy::age::ExtentAge;
+use sys::{Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+
+/// The entries of an extent's pages: one page of memory.
+pub type Entries = [AtomicEntry; EXTENT_PAGES];
+
+/// An extent. All-zero bytes are an extent at address 0 of which nothing is known.
+pub struct Extent {
+    /// Its address; written once, before anybody else can see the extent.
+    base: UnsafeCell<usize>,
+    /// Serialises changes of the mappings with each other and with eviction.
+    pub lock: Mutex,
+    /// Pages of private anonymous mappings that the program made and that may be managed.
+    pub anonymous: AtomicPageSet,
+    /// Pages that may be evicted: anonymous, readable, writable, and nothing odd.
+    pub managed: AtomicPageSet,
+    /// Pages registered for missing faults.
+    pub armed: AtomicPageSet,
+    /// Pages that were touched while set aside or stored: left alone for a while.
+    pub hot: AtomicPageSet,
+    /// Pages that did not shrink when last tried.
+    pub incompressible: AtomicPageSet,
+    /// Range of pages in which a program thread is changing the mappings: bit 32 set, first page in the low
+    /// 16 bits, page after the last in the next 16. Zero when nobody does.
+    changing: AtomicU64,
+    entries: AtomicPtr<Entries>,
+    /// Pages whose entry is not `Resident`.
+    pub away: AtomicU32,
+    /// The staging slot that belongs to the extent, plus one; 0 for none. Written by the background thread.
+    pub staging: AtomicU32,
+    /// Bit 0: pages lie in staging as one huge page.
+    pub flags: AtomicU32,
+    /// The program thread that holds `lock`, by the kernel's number; 0 for none or another kind of thread.
+    pub holder: AtomicU32,
+    /// Pages in memory at the last scan; background thread only.
+    pub present: AtomicU32,
+    /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
+    pub touched: AtomicU32,
+    /// Pages set aside by the last probe; background thread only.
+    pub probed_pages: AtomicU32,
+    /// When the fault thread last restored a page of it, ns.
+    pub last_restore: AtomicU64,
+    /// When pages of it were last compressed, ns; background thread only.
+    pub last_laundry: AtomicU64,
+    /// Page that the next fault hits if the touches are sequential, and how many pages were last restored at once.
+    pub next_fault: AtomicU32,
+    /// See `next_fault`.
+    pub window: AtomicU32,
+    /// Under `lock`.
+    age: UnsafeCell<ExtentAge>,
+}
+
+/// [`Extent::flags`]: the pages set aside are one huge page.
+pub const STAGED_HUGE: u32 = 1;
+
+// SAFETY: `base` is written before the extent is shared; `age` is reached under `lock`.
+unsafe impl Sync for Extent {}
+
+impl Extent {
+    /// Sets the address of a new extent.
+    ///
+    /// # Safety
+    /// Nobody else can see the extent yet.
+    pub unsafe fn place(&self, base: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { *self.base.get() = base };
+    }
+
+    /// Its address.
+    pub fn base(&self) -> usize {
+        // SAFETY: no longer written once the extent is shared.
+        unsafe { *self.base.get() }
+    }
+
+    /// The address of one of its pages.
+    pub fn page_addr(&self, index: usize) -> usize {
+        self.base() + index * PAGE_SIZE
+    }
+
+    /// The pages of it that lie in `start..end`, as indices.
+    pub fn clip(&self, start: usize, end: usize) -> (usize, usize) {
+        let base = self.base();
+        let lo = start.clamp(base, base + EXTENT_SIZE) - base;
+        let hi = end.clamp(base, base + EXTENT_SIZE) - base;
+        (lo / PAGE_SIZE, hi.div_ceil(PAGE_SIZE))
+    }
+
+    /// The page entries, if any page of it was ever evicted.
+    pub fn entries(&self) -> Option<&'static Entries> {
+        // Acquire: pairs with the release in `make_entries`, for the zeros.
+        // SAFETY: entries stay for ever once made.
+        unsafe { self.entries.load(Acquire).as_ref() }
+    }
+
+    /// The page entries, made if need be. Under `lock`.
+    pub fn make_entries(&self, pool: &Pool) -> Result<&'static Entries> {
+        if let Some(entries) = self.entries() {
+            return Ok(entries);
+        }
+        // SAFETY: all-zero entries are `Resident`.
+        let entries = unsafe { pool.make::<Entries>() }?;
+        self.entries.store(entries as *const Entries as *mut Entries, Release);
+        Ok(entries)
+    }
+
+    /// The entry of a page; `Resident` when none was ever made.
+    pub fn entry(&self, index: usize) -> Entry {
+        self.entries().map_or(Entry::RESIDENT, |entries| entries[index].load())
+    }
+
+    /// What the policy knows of it.
+    ///
+    /// # Safety
+    /// The caller holds `lock` and keeps no other reference.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn age(&self) -> &mut ExtentAge {
+        // SAFETY: the caller's contract.
+        unsafe { &mut *self.age.get() }
+    }
+
+    /// Announces that pages `lo..hi` are being changed, and waits until no restore of theirs is under way.
+    /// Restores that begin later see the announcement and give up. Under `lock`, by a program thread.
+    pub fn begin_change(&self, lo: usize, hi: usize) {
+        // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
+        self.changing.store(1 << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
+        if let Some(entries) = self.entries() {
+            for entry in &entries[lo..hi] {
+                while entry.load().is_busy() {
+                    sys::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    /// Ends what `begin_change` began. Whoever faulted in between must be woken afterwards.
+    pub fn end_change(&self) {
+        self.changing.store(0, SeqCst);
+    }
+
+    /// Whether the page is being changed.
+    pub fn is_changing(&self, index: usize) -> bool {
+        self.is_changing_all(index, index + 1)
+    }
+
+    /// Whether all of the pages are being changed.
+    pub fn is_changing_all(&self, lo: usize, hi: usize) -> bool {
+        let word = self.changing.load(SeqCst);
+        word != 0 && (word & 0xFFFF) as usize <= lo && hi <= (word >> 16 & 0xFFFF) as usize
+    }
+
+    /// Makes a forked child's copy usable: nobody who held the lock, or was in the middle of a change or a
+    /// restore, exists there. Counts again what is away.
+    pub fn settle_in_child(&self) {
+        self.lock.reset_in_child();
+        self.changing.store(0, Relaxed);
+        let Some(entries) = self.entries() else { return };
+        let mut away = 0;
+        for entry in entries {
+            entry.settle_in_child();
+            away += u32::from(entry.load() != Entry::RESIDENT);
+        }
+        self.away.store(away, Relaxed);
+    }
+}

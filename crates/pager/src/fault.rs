@@ -1,0 +1,195 @@
+//! The fault thread: a program thread touched an absent page and sleeps until this thread puts it there.
+//!
+//! One thread serves all faults of the process, in the order in which the kernel reports them, and learns from the same
+//! queue of mappings that were changed past libc.
+//!
+//! Invariants: between reading a message and waking the sleeper it allocates nothing, takes no lock, waits for nobody, and
+//! touches only memory that is never evicted. A message that it drops is one whose sleeper somebody else wakes.
+
+use crate::control::{bump, ControlPage};
+use crate::engine::{Engine, Phase};
+use crate::events;
+use crate::extent::Extent;
+use crate::follow::Follower;
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
+use core::sync::atomic::Ordering::*;
+use sys::thread::{self, Scheduling};
+use sys::time::{self, Nanos};
+use sys::uffd::{Event, RawMessage};
+use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+
+/// Messages read at once.
+const BATCH: usize = 16;
+/// Real-time priority: above every ordinary thread, below whatever else is real-time.
+const PRIORITY: i32 = 1;
+/// From this many pages at once on, the background thread is asked to go ahead of the program.
+const AHEAD_FROM: u32 = 8;
+
+/// The thread's entry; `arg` is the engine's address.
+pub extern "C" fn main(arg: usize) {
+    // SAFETY: the engine lives for ever.
+    let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
+    thread::set_name(c"memfold-fault");
+    // Both are improvements only: without the right to them the thread serves as it is.
+    let _ = thread::set_scheduling(Scheduling::RealTime { priority: PRIORITY });
+    let _ = thread::drop_capabilities();
+    let (Some(kernel), Ok(restorer)) = (engine.kernel(), Restorer::new()) else {
+        engine.fail_hard("memfold: no memory for the fault thread");
+    };
+    Service { engine, kernel, restorer, follower: Follower::new(), read_at: Nanos(0), zeros: [0; PAGE_SIZE] }
+        .run();
+}
+
+struct Service {
+    engine: &'static Engine,
+    kernel: &'static Kernel,
+    restorer: Restorer,
+    follower: Follower,
+    /// When the messages at hand were read.
+    read_at: Nanos,
+    zeros: [u8; PAGE_SIZE],
+}
+
+impl Service {
+    fn run(mut self) {
+        let mut messages = [RawMessage::default(); BATCH];
+        while self.engine.fault_stop.load(Acquire) == 0 {
+            let count = match self.kernel.uffd.read(&mut messages) {
+                Ok(count) => count,
+                Err(Errno::EINTR | Errno::EAGAIN) => continue,
+                // The descriptor is gone, and with it every evicted page.
+                Err(_) => self.engine.fail_hard("memfold: the userfaultfd of the pager was closed"),
+            };
+            self.read_at = time::now();
+            self.engine.fault_turn.fetch_add(1, SeqCst);
+            self.engine.flush_deferred();
+            for message in &messages[..count] {
+                self.handle(message.event());
+            }
+            self.engine.fault_turn.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Fault { page, write, tid } => self.fault(page, write, tid),
+            other => events::changed_past_libc(self.engine, self.kernel, other),
+        }
+    }
+
+    fn fault(&mut self, page: usize, write: bool, tid: u32) {
+        let control = self.engine.control();
+        let extent = self.engine.space().find(page);
+        loop {
+            let outcome = match extent {
+                Some(extent) => {
+                    let index = (page - extent.base()) / PAGE_SIZE;
+                    let limit = window(self.engine, extent, index);
+                    let began = time::now();
+                    let outcome =
+                        self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Fault);
+                    if let Outcome::Done { first, pages } = outcome {
+                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        let ended = time::now();
+                        self.account(control, began, ended);
+                        extent.last_restore.store(ended.0, Relaxed);
+                        self.look_ahead(extent, first, pages);
+                    }
+                    outcome
+                }
+                None => Outcome::Resident,
+            };
+            match outcome {
+                Outcome::Done { .. } | Outcome::InOtherHands => break,
+                Outcome::Resident if self.first_touch(page, write, control) => break,
+                // The page's mapping is gone, or no longer registered: who touches it is told by the kernel.
+                Outcome::Gone => {
+                    self.kernel.uffd.wake(page, PAGE_SIZE);
+                    break;
+                }
+                // A mapping is being changed, which the kernel reports before it lets us go on.
+                Outcome::TryAgain | Outcome::Resident => self.drain_events(),
+            }
+        }
+        self.follower.follow(tid);
+    }
+
+    /// Serves the first touch of a page that was never there. False when it must be tried again.
+    fn first_touch(&mut self, page: usize, write: bool, control: &ControlPage) -> bool {
+        let progress = if write {
+            // A page of its own at once: the shared zero page would fault again on the write.
+            // SAFETY: a page that nobody ever wrote reads as zeros.
+            unsafe { self.kernel.uffd.copy(page, self.zeros.as_ptr() as usize, PAGE_SIZE) }
+        } else {
+            self.kernel.uffd.zero(page, PAGE_SIZE)
+        };
+        match progress.error {
+            None => bump(&control.faults_zero, 1),
+            Some(Errno::EEXIST) => bump(&control.faults_spurious, 1),
+            Some(Errno::EAGAIN) => return false,
+            Some(Errno::ENOMEM) => {
+                time::sleep(Nanos::from_millis(1));
+                return false;
+            }
+            // No registered mapping there any more: who touches it is told by the kernel.
+            Some(_) => {}
+        }
+        self.kernel.uffd.wake(page, PAGE_SIZE);
+        self.engine.last_service.store(time::now().since(self.read_at).0, Relaxed);
+        true
+    }
+
+    /// Reads and handles what waits, so that a change of mapping that is under way can end.
+    fn drain_events(&mut self) {
+        let mut messages = [RawMessage::default(); 1];
+        if !self.kernel.uffd.has_message() {
+            thread::yield_now();
+            return;
+        }
+        if let Ok(1) = self.kernel.uffd.read(&mut messages) {
+            match messages[0].event() {
+                // Its sleeper touches the page again, and the message comes again.
+                Event::Fault { page, .. } => self.kernel.uffd.wake(page, PAGE_SIZE),
+                other => events::changed_past_libc(self.engine, self.kernel, other),
+            }
+        }
+    }
+
+    fn account(&self, control: &ControlPage, began: Nanos, ended: Nanos) {
+        let waited = ended.since(self.read_at).0 + self.engine.wake_cost.load(Relaxed);
+        control.fault_ns.record(waited);
+        control.restore_ns.record(ended.since(began).0);
+        // One writer: this thread.
+        bump(&self.engine.stall, waited);
+    }
+
+    /// Asks the background thread to go ahead of a sequential reader.
+    fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
+        let window = extent.window.load(Relaxed);
+        if window < AHEAD_FROM || self.engine.phase() != Phase::Running {
+            return;
+        }
+        let from = extent.page_addr(first) + pages * PAGE_SIZE;
+        if self.engine.prefetch.put(from, 2 * window as usize) {
+            self.engine.ring();
+        }
+    }
+}
+
+/// How many pages to bring back for a fault: one, or twice as many as the last time if the touches are
+/// sequential.
+fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
+    let before = if index == 0 { engine.space().find(extent.base().wrapping_sub(1)) } else { None };
+    let (expected, last) = match before {
+        Some(before) => {
+            (before.next_fault.load(Relaxed) as usize % EXTENT_PAGES, before.window.load(Relaxed))
+        }
+        None => (extent.next_fault.load(Relaxed) as usize, extent.window.load(Relaxed)),
+    };
+    let sequential = expected == index && last != 0;
+    let window = if sequential { (last * 2).clamp(2, MAX_WINDOW as u32) } else { 1 };
+    extent.window.store(window, Relaxed);
+    extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
+    window as usize
+}

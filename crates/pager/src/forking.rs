@@ -1,0 +1,115 @@
+//! Fork: the child must find every byte, though it inherits neither the userfaultfd nor the agent threads.
+//!
+//! Before the fork, program threads are kept from changing mappings and the background thread stands still, so
+//! tables, store and staging are whole. The fault thread goes on: the forking thread itself may touch evicted
+//! pages inside libc's `fork`. What it does meanwhile can reach the child in part only, page table by page
+//! table, but never harmfully:
+//!
+//! - The kernel locks a mapping from when it has copied it until the fork is over, and a restore into it
+//!   waits for that. So the child never gets a page's entry as `Resident` without the page.
+//! - The child may get the page, and its entry as it was before. The page is there, so it never faults, and
+//!   the entry is out of date, no more. Its slot is not reused, because slots are kept until the fork is over.
+//!
+//! In the child the first thing that happens is [`Engine::after_fork_in_child`]: its own userfaultfd, the
+//! same ranges registered, and threads of its own.
+
+use crate::bitmap::PageSet;
+use crate::engine::{Engine, Phase};
+use crate::kernel::make_uffd;
+use core::sync::atomic::Ordering::*;
+use sys::{thread, EXTENT_PAGES, PAGE_SIZE};
+
+impl Engine {
+    /// To be called by the forking thread, as the last thing before the fork.
+    pub fn before_fork(&'static self) {
+        // A start or a stop that is under way ends soon, by itself.
+        while matches!(self.phase(), Phase::Starting | Phase::Stopping) {
+            thread::yield_now();
+        }
+        self.gate.close();
+        self.brake.hold();
+        if self.phase() == Phase::Running && self.anything_away() && make_uffd(self.device()).is_err() {
+            // The child could not be served, so nothing may be away. (It could be when the pager began; the
+            // program has lost the right, or all its free descriptors, since.)
+            if self.bring_all_back().is_err() {
+                self.fail_hard(
+                    "memfold: cannot fork: no userfaultfd for the child, and no memory to go without",
+                );
+            }
+        }
+        self.forking.store(1, SeqCst);
+        // Whatever the fault thread does from its next message on, it does as during a fork.
+        let turn = self.fault_turn.load(SeqCst);
+        while turn % 2 == 1 && self.fault_turn.load(SeqCst) == turn {
+            thread::yield_now();
+        }
+    }
+
+    /// To be called by the forking thread in the parent, also when the fork failed.
+    pub fn after_fork_in_parent(&'static self) {
+        self.forking.store(0, SeqCst);
+        self.brake.let_go();
+        self.gate.open();
+    }
+
+    /// To be called in the child before anything else touches memory that may be evicted.
+    pub fn after_fork_in_child(&'static self) {
+        self.gate.reset_in_child();
+        self.brake.reset_in_child();
+        self.pool.lock().reset_in_child();
+        self.restorer.0.reset_in_child();
+        self.prefetch.reset_in_child();
+        self.fault_turn.store(0, Relaxed);
+        self.forking.store(0, SeqCst);
+        self.forget_deferred_in_child();
+        if self.phase() != Phase::Running {
+            return;
+        }
+        let anything = self.settle_extents_in_child();
+        if !anything {
+            self.be_idle_in_child();
+            self.start_if_due();
+            return;
+        }
+        // SAFETY: the only thread of the process.
+        let reopened = match unsafe { self.kernel_mut() } {
+            Some(kernel) => kernel.reopen_in_child(self.device()),
+            None => return,
+        };
+        if reopened.is_err() || !self.register_in_child() || self.restart_in_child().is_err() {
+            self.fail_hard("memfold: a forked child cannot reach its evicted memory and must not go on");
+        }
+    }
+
+    fn anything_away(&self) -> bool {
+        self.space().all().any(|extent| extent.away.load(SeqCst) != 0)
+    }
+
+    /// Makes every extent usable again and counts what is away. Whether anything is.
+    fn settle_extents_in_child(&self) -> bool {
+        let mut anything = false;
+        for extent in self.space().all() {
+            extent.settle_in_child();
+            anything |= extent.away.load(Relaxed) != 0;
+        }
+        anything
+    }
+
+    /// Registers what may be away with the child's own userfaultfd.
+    fn register_in_child(&self) -> bool {
+        let Some(kernel) = self.kernel() else { return false };
+        for extent in self.space().all() {
+            if extent.away.load(Relaxed) == 0 {
+                extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+                continue;
+            }
+            for (lo, hi) in extent.armed.load().runs() {
+                let start = extent.page_addr(lo);
+                if kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, kernel.armed_modes()).is_err() {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,83 @@
+//! Requests from the fault thread to the background thread: bring these pages back before they are touched.
+//!
+//! One producer, one consumer; a full queue loses the request, which costs a fault later and nothing else.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use sys::PAGE_SIZE;
+
+const LEN: usize = 64;
+
+/// The queue.
+pub struct PrefetchQueue {
+    /// Page number in the high 48 bits, number of pages in the low 16.
+    requests: [AtomicU64; LEN],
+    put: AtomicU32,
+    taken: AtomicU32,
+}
+
+impl PrefetchQueue {
+    /// An empty queue.
+    pub const fn new() -> PrefetchQueue {
+        PrefetchQueue {
+            requests: [const { AtomicU64::new(0) }; LEN],
+            put: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+        }
+    }
+
+    /// Asks for `pages` pages from address `page` on. False when the queue is full.
+    pub fn put(&self, page: usize, pages: usize) -> bool {
+        let put = self.put.load(Relaxed);
+        // Acquire: the consumer has read the slot before we write it again.
+        if put.wrapping_sub(self.taken.load(Acquire)) as usize >= LEN {
+            return false;
+        }
+        let request = ((page / PAGE_SIZE) as u64) << 16 | pages.min(0xFFFF) as u64;
+        self.requests[put as usize % LEN].store(request, Relaxed);
+        // Release: the consumer sees the slot.
+        self.put.store(put.wrapping_add(1), Release);
+        true
+    }
+
+    /// The oldest request, as address and number of pages.
+    pub fn take(&self) -> Option<(usize, usize)> {
+        let taken = self.taken.load(Relaxed);
+        if self.put.load(Acquire) == taken {
+            return None;
+        }
+        let request = self.requests[taken as usize % LEN].load(Relaxed);
+        self.taken.store(taken.wrapping_add(1), Release);
+        Some(((request >> 16) as usize * PAGE_SIZE, (request & 0xFFFF) as usize))
+    }
+
+    /// Forgets the parent's requests, in a forked child.
+    pub fn reset_in_child(&self) {
+        self.taken.store(self.put.load(Relaxed), Relaxed);
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.put.load(Acquire) == self.taken.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_come_out_in_order_and_a_full_queue_refuses() {
+        let queue = PrefetchQueue::new();
+        for round in 0..3 {
+            let mut accepted = 0;
+            while queue.put((round + accepted + 1) * PAGE_SIZE, accepted + 1) {
+                accepted += 1;
+            }
+            assert_eq!(accepted, LEN);
+            for n in 0..LEN {
+                assert_eq!(queue.take(), Some(((round + n + 1) * PAGE_SIZE, n + 1)));
+            }
+            assert!(queue.is_empty() && queue.take().is_none());
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! What program threads do when they change their mappings.
+//!
+//! The preload library calls these around the system calls of the program. Each announces the change to the fault
+//! thread, makes it, and brings the tables in line, so that what was evicted in the range is dropped, kept
+//! or brought back exactly as the kernel would have it.
+//!
+//! Invariants: signals are blocked while extents are locked; extents are locked by ascending address; a
+//! thread that holds locks here waits for nobody but the kernel and the fault thread.
+
+use crate::bitmap::PageSet;
+use crate::engine::{Engine, Phase};
+use crate::entry::{Entry, State};
+use crate::extent::Extent;
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Reason, Restorer};
+use crate::store::Slot;
+use core::sync::atomic::Ordering::*;
+use sys::{signal, thread, Result, EXTENT_SIZE, PAGE_SIZE};
+
+/// A mapping longer than this is left alone: it is a reservation, and tables for it would cost more than they save.
+const LONGEST: usize = 1 << 40;
+
+impl Engine {
+    /// The program mapped private anonymous memory, readable and writable, at `addr`: it may be managed.
+    pub fn mapped(&'static self, addr: usize, len: usize) {
+        if len > LONGEST || self.phase() == Phase::Off {
+            return;
+        }
+        let (start, end) = bounds(addr, len);
+        let blocked = signal::block_all();
+        let pass = self.gate.pass();
+        let mut at = start;
+        while at < end {
+            // Without tables the memory is simply not managed.
+            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
+            let _guard = extent.lock.lock();
+            let (lo, hi) = extent.clip(start, end);
+            let pages = PageSet::range(lo, hi);
+            // Nothing should be left of an earlier mapping; if it is, it does not belong to this one.
+            self.forget_pages(extent, lo, hi);
+            extent.armed.remove(&pages);
+            if extent.managed.load().is_empty() {
+                // SAFETY: under the lock.
+                unsafe { extent.age() }.forget();
+            }
+            extent.anonymous.insert(&pages);
+            self.set_managed(extent, &pages, true);
+            at = extent.base() + EXTENT_SIZE;
+        }
+        drop(pass);
+        drop(blocked);
+        self.start_if_due();
+    }
+
+    /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
+    /// and the range no longer managed.
+    pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.change(addr, len, false, op, |engine, extent, lo, hi| {
+            engine.forget_pages(extent, lo, hi);
+            engine.forget_mapping(extent, &PageSet::range(lo, hi));
+        })
+    }
+
+    /// Runs `op`, which drops the contents of the range (`MADV_DONTNEED`, `MADV_FREE`). If it succeeds, what
+    /// was evicted is dropped too.
+    pub fn drop_contents<R>(
+        &'static self,
+        addr: usize,
+        len: usize,
+        op: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.change(addr, len, false, op, |engine, extent, lo, hi| engine.forget_pages(extent, lo, hi))
+    }
+
+    /// Runs `op`, which changes the protection of the range; `plain` says that it becomes readable, writable and
+    /// nothing else. What was evicted stays so; other protections are not evicted from.
+    pub fn protect<R>(
+        &'static self,
+        addr: usize,
+        len: usize,
+        plain: bool,
+        op: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.change(addr, len, false, op, |engine, extent, lo, hi| {
+            let pages = PageSet::range(lo, hi).and(&extent.anonymous.load());
+            engine.set_managed(extent, &pages, plain);
+        })
+    }
+
+    /// Brings the range back, runs `op`, and never manages the range again: for locked memory and for advice
+    /// that eviction could not honour.
+    pub fn exempt<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.change(addr, len, true, op, |engine, extent, lo, hi| {
+            let pages = PageSet::range(lo, hi);
+            engine.set_managed(extent, &pages, false);
+            extent.anonymous.remove(&pages);
+        })
+    }
+
+    /// Runs `op`, which moves the range to an address that it returns; `new_len` is its length there. What
+    /// was evicted is brought back first. The new place is managed if all of the old one was.
+    pub fn remap(
+        &'static self,
+        addr: usize,
+        len: usize,
+        new_len: usize,
+        op: impl FnOnce() -> Result<usize>,
+    ) -> Result<usize> {
+        let managed = self.is_managed(addr, len);
+        let new = self.change(addr, len, true, op, |engine, extent, lo, hi| {
+            engine.forget_mapping(extent, &PageSet::range(lo, hi));
+        })?;
+        if managed {
+            self.mapped(new, new_len);
+        }
+        Ok(new)
+    }
+
+    /// Whether every page of the range is managed.
+    pub fn is_managed(&self, addr: usize, len: usize) -> bool {
+        let (start, end) = bounds(addr, len);
+        let managed: usize = self
+            .space()
+            .existing(start, end)
+            .map(|extent| {
+                let (lo, hi) = extent.clip(start, end);
+                extent.managed.load().and(&PageSet::range(lo, hi)).len()
+            })
+            .sum();
+        managed == (end - start) / PAGE_SIZE
+    }
+
+    /// Whether the pager knows anything of the range.
+    pub fn knows(&self, addr: usize, len: usize) -> bool {
+        let (start, end) = bounds(addr, len);
+        self.space().existing(start, end).next().is_some()
+    }
+
+    /// Stops folding: brings everything back and waits until the agent threads are gone.
+    pub fn stop(&'static self) {
+        while self.phase() == Phase::Starting {
+            thread::yield_now();
+        }
+        if self.begin_stop() {
+            self.ring();
+        }
+        while self.phase() == Phase::Stopping {
+            self.wait_for_phase_after(Phase::Stopping);
+        }
+        self.join_threads();
+    }
+
+    /// The frame of every change: locks the extents of the range, announces, optionally brings back, runs `op`,
+    /// lets `after` bring the tables in line if it succeeded, and wakes who faulted meanwhile.
+    fn change<R>(
+        &'static self,
+        addr: usize,
+        len: usize,
+        bring_back: bool,
+        op: impl FnOnce() -> Result<R>,
+        after: impl Fn(&Engine, &Extent, usize, usize),
+    ) -> Result<R> {
+        let (start, end) = bounds(addr, len);
+        if !self.knows(addr, len) {
+            return op();
+        }
+        let _blocked = signal::block_all();
+        let _pass = self.gate.pass();
+        let me = thread::current_tid();
+        for extent in self.space().existing(start, end) {
+            extent.lock.acquire();
+            extent.holder.store(me, Relaxed);
+        }
+        // Extents may be added to the range by others meanwhile; they are not ours.
+        let locked = || self.space().existing(start, end).filter(|e| e.holder.load(Relaxed) == me);
+        if bring_back {
+            if let Err(e) = self.bring_back(locked(), start, end) {
+                for extent in locked() {
+                    extent.holder.store(0, Relaxed);
+                    extent.lock.release();
+                }
+                return Err(e);
+            }
+        }
+        for extent in locked() {
+            let (lo, hi) = extent.clip(start, end);
+            extent.begin_change(lo, hi);
+        }
+        let result = op();
+        for extent in locked() {
+            let (lo, hi) = extent.clip(start, end);
+            let armed = !extent.armed.load().is_empty();
+            if result.is_ok() {
+                after(self, extent, lo, hi);
+            }
+            extent.end_change();
+            if let (true, Some(kernel)) = (armed, self.kernel()) {
+                kernel.uffd.wake(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+            }
+            extent.holder.store(0, Relaxed);
+            extent.lock.release();
+        }
+        result
+    }
+
+    /// Brings back what is away in the part of the range that lies in the extents, which the caller has locked.
+    fn bring_back(
+        &'static self,
+        extents: impl Iterator<Item = &'static Extent>,
+        start: usize,
+        end: usize,
+    ) -> Result<()> {
+        let mut extents = extents.filter(|e| e.away.load(SeqCst) != 0).peekable();
+        let (Some(kernel), true) = (self.kernel(), extents.peek().is_some()) else { return Ok(()) };
+        let (mutex, restorer) = &self.restorer;
+        let _guard = mutex.lock();
+        // SAFETY: under the mutex.
+        let restorer = unsafe { &mut *restorer.get() };
+        if restorer.is_none() {
+            *restorer = Some(Restorer::new()?);
+        }
+        if let Some(restorer) = restorer {
+            for extent in extents {
+                let (lo, hi) = extent.clip(start, end);
+                bring_extent_back(self, kernel, restorer, extent, lo, hi);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings everything back while the background thread stands still. The caller has closed the gate.
+    pub(crate) fn bring_all_back(&'static self) -> Result<()> {
+        self.bring_back(self.space().all(), 0, crate::space::LIMIT)
+    }
+
+    /// Drops what staging and the store hold of pages `lo..hi`.
+    pub(crate) fn forget_pages(&self, extent: &Extent, lo: usize, hi: usize) {
+        if extent.away.load(SeqCst) != 0 {
+            (lo..hi).for_each(|index| self.forget_page(extent, index));
+        }
+    }
+
+    /// Drops what staging or the store holds of a page. Waits for a restore that is under way.
+    fn forget_page(&self, extent: &Extent, index: usize) {
+        let Some(entries) = extent.entries() else { return };
+        loop {
+            let entry = entries[index].load();
+            if entry.is_busy() {
+                thread::yield_now();
+                continue;
+            }
+            match entry.state() {
+                // `Leaving` is seen only while the background thread stands still: the page did not leave.
+                State::Resident | State::Leaving | State::LeavingWanted => return,
+                State::Aside | State::Stored | State::Same => {}
+            }
+            if !entries[index].transition(entry, Entry::RESIDENT) {
+                continue;
+            }
+            extent.away.fetch_sub(1, SeqCst);
+            self.control().pages_discarded.fetch_add(1, Relaxed);
+            if entry.state() == State::Aside {
+                // The staged copy goes when the extent gives its slot back.
+                self.aside_pages.fetch_sub(1, Relaxed);
+                return;
+            }
+            self.stored_pages.fetch_sub(1, Relaxed);
+            if entry.state() == State::Stored {
+                self.give_up_slot(Slot::from_payload(entry.payload()));
+            }
+            return;
+        }
+    }
+
+    /// The pages are no longer what they were mapped as.
+    pub(crate) fn forget_mapping(&self, extent: &Extent, pages: &PageSet) {
+        self.set_managed(extent, pages, false);
+        extent.anonymous.remove(pages);
+        extent.armed.remove(pages);
+        extent.hot.remove(pages);
+        extent.incompressible.remove(pages);
+    }
+
+    /// Makes pages managed or not, and keeps count.
+    pub(crate) fn set_managed(&self, extent: &Extent, pages: &PageSet, managed: bool) {
+        let before = extent.managed.load();
+        if managed {
+            let added = pages.minus(&before);
+            extent.managed.insert(&added);
+            self.managed.fetch_add((added.len() * PAGE_SIZE) as u64, Relaxed);
+        } else {
+            let removed = pages.and(&before);
+            extent.managed.remove(&removed);
+            self.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
+        }
+    }
+}
+
+/// The whole pages that a system call with these arguments acts on; empty where they make no sense.
+fn bounds(addr: usize, len: usize) -> (usize, usize) {
+    let start = addr & !(PAGE_SIZE - 1);
+    let end = addr.saturating_add(len).min(crate::space::LIMIT).next_multiple_of(PAGE_SIZE);
+    (start.min(end), end)
+}
+
+fn bring_extent_back(
+    engine: &Engine,
+    kernel: &Kernel,
+    restorer: &mut Restorer,
+    extent: &Extent,
+    lo: usize,
+    hi: usize,
+) {
+    let mut index = lo;
+    while index < hi {
+        match restorer.restore(engine, kernel, extent, index, hi - index, Reason::Change) {
+            Outcome::Done { first, pages } => {
+                kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                index = first + pages;
+            }
+            Outcome::Resident | Outcome::Gone => index += 1,
+            Outcome::InOtherHands | Outcome::TryAgain => thread::yield_now(),
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Bringing pages back into the program's view.
+//!
+//! The fault thread, the background thread (ahead of a touch) and program threads (before a change of
+//! mapping that evicted pages cannot go through) all do it by this code, each with a [`Restorer`] of its own.
+//!
+//! Invariants: a page's entry is taken before its bytes are touched, and becomes `Resident` only after the
+//! page is in the program's view; what a page leaves behind (slot, staged copy) is given up after that.
+
+use crate::codec::{Codecs, Page};
+use crate::control::ControlPage;
+use crate::engine::Engine;
+use crate::entry::{Entry, State};
+use crate::extent::{Entries, Extent, STAGED_HUGE};
+use crate::kernel::Kernel;
+use crate::store::Slot;
+use core::sync::atomic::Ordering::*;
+use sys::uffd::Progress;
+use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+
+/// Most pages brought back at once.
+pub const MAX_WINDOW: usize = 32;
+
+/// Why the page is brought back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// A thread waits for it.
+    Fault,
+    /// It will be touched soon.
+    Ahead,
+    /// The mapping is about to change, or the pager to end; the caller holds the extent's lock.
+    Change,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// These pages are in the program's view; whoever sleeps on them is to be woken.
+    Done {
+        /// The first.
+        first: usize,
+        /// How many.
+        pages: usize,
+    },
+    /// Somebody else is bringing the first page back, or changing its mapping: they wake who waits.
+    InOtherHands,
+    /// The first page is not away.
+    Resident,
+    /// The kernel is in the middle of a change that it has yet to report; read its messages, then try again.
+    TryAgain,
+    /// There is no registered mapping at the page any more.
+    Gone,
+}
+
+/// Working memory for restores.
+pub struct Restorer {
+    codecs: Codecs,
+    /// [`MAX_WINDOW`] pages.
+    buffer: usize,
+    /// How far from its extent a page is put; 0 except after an `mremap` past libc.
+    shift: usize,
+}
+
+impl Restorer {
+    /// Maps it.
+    pub fn new() -> Result<Restorer> {
+        let buffer = mem::map_anonymous(0, MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
+        Ok(Restorer { codecs: Codecs::new()?, buffer, shift: 0 })
+    }
+
+    /// Brings back the page `index` of the extent and up to `limit - 1` pages behind it that are away too.
+    /// Wakes nobody but who was turned away meanwhile.
+    pub fn restore(
+        &mut self,
+        engine: &Engine,
+        kernel: &Kernel,
+        extent: &Extent,
+        index: usize,
+        limit: usize,
+        reason: Reason,
+    ) -> Outcome {
+        let Some(entries) = extent.entries() else { return Outcome::Resident };
+        let mut run = match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0) {
+            Ok(run) => run,
+            Err(outcome) => return outcome,
+        };
+        let control = engine.control();
+        let first = run.lo;
+        let mut done = 0;
+        let outcome = loop {
+            let (lo, hi) = run.next_segment();
+            if lo == hi {
+                break Outcome::Done { first, pages: done };
+            }
+            let result = match run.entry(lo).state() {
+                State::Aside => self.bring_aside(engine, kernel, extent, &mut run, lo, hi, control),
+                _ => self.bring_stored(engine, kernel, extent, &mut run, lo, hi, control),
+            };
+            match result {
+                Ok(pages) => done += pages,
+                // The pages behind the first are a bonus: what went wrong with them is found out when they are touched.
+                Err(_) if done > 0 => break Outcome::Done { first, pages: done },
+                Err(Errno::EAGAIN) => break Outcome::TryAgain,
+                Err(_) => break Outcome::Gone,
+            }
+        };
+        if run.put_back_rest() && reason != Reason::Fault {
+            // The fault thread may have seen the entries busy, and left the waking to us.
+            kernel.uffd.wake(extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE);
+        }
+        if reason == Reason::Ahead {
+            control.pages_prefetched.fetch_add(done as u64, Relaxed);
+        }
+        outcome
+    }
+
+    /// Brings a page back at an address other than its own, because its mapping was moved there.
+    pub fn restore_elsewhere(
+        &mut self,
+        engine: &Engine,
+        kernel: &Kernel,
+        extent: &Extent,
+        index: usize,
+        target: usize,
+    ) -> Outcome {
+        self.shift = target.wrapping_sub(extent.page_addr(index));
+        let outcome = self.restore(engine, kernel, extent, index, 1, Reason::Change);
+        self.shift = 0;
+        outcome
+    }
+
+    /// Brings back pages that lie whole in staging.
+    #[allow(clippy::too_many_arguments)]
+    fn bring_aside(
+        &mut self,
+        engine: &Engine,
+        kernel: &Kernel,
+        extent: &Extent,
+        run: &mut Run<'_>,
+        lo: usize,
+        hi: usize,
+        control: &ControlPage,
+    ) -> core::result::Result<usize, Errno> {
+        let Some(staged) = kernel.staging.page_addr(extent, lo) else { return Err(Errno::ENOENT) };
+        let page = extent.page_addr(lo).wrapping_add(self.shift);
+        let len = (hi - lo) * PAGE_SIZE;
+        let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
+        // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
+        let progress = if huge && len < EXTENT_SIZE {
+            Progress { done: 0, error: Some(Errno::EBUSY) }
+        } else {
+            // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
+            unsafe { kernel.uffd.move_present(page, staged, len) }
+        };
+        let pages = settle(progress, |at| {
+            // Shared with a forked child, part of a huge page, or mapped with another protection than staging.
+            // SAFETY: a taken `Aside` page is readable in staging.
+            unsafe { kernel.uffd.copy(page + at, staged + at, PAGE_SIZE) }
+        })?;
+        for index in lo..lo + pages {
+            run.finish(index);
+        }
+        engine.aside_pages.fetch_sub(pages as u64, Relaxed);
+        if run.reason == Reason::Fault {
+            control.pages_second_chance.fetch_add(pages as u64, Relaxed);
+        }
+        Ok(pages)
+    }
+
+    /// Brings back pages from the store.
+    #[allow(clippy::too_many_arguments)]
+    fn bring_stored(
+        &mut self,
+        engine: &Engine,
+        kernel: &Kernel,
+        extent: &Extent,
+        run: &mut Run<'_>,
+        lo: usize,
+        hi: usize,
+        control: &ControlPage,
+    ) -> core::result::Result<usize, Errno> {
+        for index in lo..hi {
+            if !self.decompress(run.entry(index), index - lo) {
+                control.pages_lost.fetch_add(1, Relaxed);
+                engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
+            }
+        }
+        let page = extent.page_addr(lo).wrapping_add(self.shift);
+        // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.
+        let progress = unsafe { kernel.uffd.copy(page, self.buffer, (hi - lo) * PAGE_SIZE) };
+        let buffer = self.buffer;
+        let pages = settle(progress, |at| {
+            // SAFETY: as above, for one page.
+            unsafe { kernel.uffd.copy(page + at, buffer + at, PAGE_SIZE) }
+        })?;
+        for index in lo..lo + pages {
+            let entry = run.finish(index);
+            if entry.state() == State::Stored {
+                engine.give_up_slot(Slot::from_payload(entry.payload()));
+            }
+        }
+        engine.stored_pages.fetch_sub(pages as u64, Relaxed);
+        control.pages_restored.fetch_add(pages as u64, Relaxed);
+        Ok(pages)
+    }
+
+    /// Puts the bytes of a stored page into page `n` of the buffer.
+    fn decompress(&mut self, entry: Entry, n: usize) -> bool {
+        debug_assert!(n < MAX_WINDOW);
+        // SAFETY: the buffer is ours and has so many pages.
+        let page = unsafe { &mut *((self.buffer + n * PAGE_SIZE) as *mut Page) };
+        if entry.state() == State::Same {
+            let word = entry.same_word().to_ne_bytes();
+            page.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
+            return true;
+        }
+        // SAFETY: the entry was taken, so its slot stays until we give it up.
+        let stored = unsafe { Slot::from_payload(entry.payload()).read() };
+        stored.is_some_and(|(codec, data)| self.codecs.decompress(codec, data, page))
+    }
+}
+
+/// Turns the progress of a call over several pages into the number of pages that are in place: goes on by
+/// `one(offset)` after a page that is there already, and where the call cannot serve a page.
+fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> core::result::Result<usize, Errno> {
+    let pages = first.done / PAGE_SIZE;
+    match first.error {
+        None => Ok(pages),
+        // A part was done, and why the rest was not is not told: whoever needs the rest asks again.
+        Some(_) if pages > 0 => Ok(pages),
+        // The page is in the program's view: nothing of it is missing.
+        Some(Errno::EEXIST) => Ok(1),
+        Some(Errno::EBUSY | Errno::EINVAL | Errno::ENOMEM) => loop {
+            match one(0).error {
+                None | Some(Errno::EEXIST) => return Ok(1),
+                // Out of memory, or out of the control group's: the page is needed, so wait for some.
+                Some(Errno::ENOMEM) => sys::time::sleep(sys::time::Nanos::from_millis(1)),
+                Some(e) => return Err(e),
+            }
+        },
+        Some(e) => Err(e),
+    }
+}
+
+/// Consecutive entries that one thread has taken.
+struct Run<'a> {
+    extent: &'a Extent,
+    entries: &'a Entries,
+    lo: usize,
+    /// Pages `lo..next` are finished or put back.
+    next: usize,
+    hi: usize,
+    taken: [Entry; MAX_WINDOW],
+    /// The whole extent was taken: a huge page comes back at once. All entries are `Aside` then.
+    whole: bool,
+    reason: Reason,
+}
+
+impl<'a> Run<'a> {
+    fn take(
+        kernel: &Kernel,
+        extent: &'a Extent,
+        entries: &'a Entries,
+        index: usize,
+        limit: usize,
+        reason: Reason,
+        may_take_whole: bool,
+    ) -> core::result::Result<Run<'a>, Outcome> {
+        let mut run = Run {
+            extent,
+            entries,
+            lo: index,
+            next: index,
+            hi: index,
+            taken: [Entry::RESIDENT; MAX_WINDOW],
+            whole: false,
+            reason,
+        };
+        if may_take_whole && extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
+            if run.take_whole(reason) {
+                return Ok(run);
+            }
+            if reason != Reason::Fault {
+                // As in `restore`: the entries were busy for a moment.
+                kernel.uffd.wake(extent.base(), EXTENT_SIZE);
+            }
+        }
+        let end = (index + limit.clamp(1, MAX_WINDOW)).min(EXTENT_PAGES);
+        while run.hi < end {
+            let entry = entries[run.hi].load();
+            let first = run.hi == index;
+            match entry.state() {
+                _ if entry.is_busy() => {
+                    if first {
+                        return Err(Outcome::InOtherHands);
+                    }
+                    break;
+                }
+                State::Resident if first => return Err(Outcome::Resident),
+                State::Leaving if first => {
+                    // The one who moves it wakes us.
+                    if entries[index].transition(entry, Entry::new(State::LeavingWanted)) {
+                        return Err(Outcome::InOtherHands);
+                    }
+                    continue;
+                }
+                State::LeavingWanted if first => return Err(Outcome::InOtherHands),
+                State::Resident | State::Leaving | State::LeavingWanted => break,
+                State::Aside | State::Stored | State::Same => {
+                    if !entries[run.hi].take(entry) {
+                        continue;
+                    }
+                    if reason != Reason::Change && extent.is_changing(run.hi) {
+                        entries[run.hi].put_back(entry);
+                        if first {
+                            return Err(Outcome::InOtherHands);
+                        }
+                        break;
+                    }
+                    run.taken[run.hi - index] = entry;
+                    run.hi += 1;
+                }
+            }
+        }
+        Ok(run)
+    }
+
+    /// Takes all entries of the extent if every one is `Aside` and nobody changes the mapping.
+    fn take_whole(&mut self, reason: Reason) -> bool {
+        let aside = Entry::new(State::Aside);
+        for index in 0..EXTENT_PAGES {
+            if !self.entries[index].take(aside) {
+                self.put_back_range(0, index);
+                return false;
+            }
+        }
+        if reason != Reason::Change && (0..EXTENT_PAGES).any(|index| self.extent.is_changing(index)) {
+            self.put_back_range(0, EXTENT_PAGES);
+            return false;
+        }
+        (self.lo, self.next, self.hi, self.whole) = (0, 0, EXTENT_PAGES, true);
+        true
+    }
+
+    fn put_back_range(&self, lo: usize, hi: usize) {
+        for entry in &self.entries[lo..hi] {
+            entry.put_back(Entry::new(State::Aside));
+        }
+    }
+
+    fn entry(&self, index: usize) -> Entry {
+        if self.whole {
+            Entry::new(State::Aside)
+        } else {
+            self.taken[index - self.lo]
+        }
+    }
+
+    /// The next pages that can be brought back in one go: all aside, or all stored.
+    fn next_segment(&self) -> (usize, usize) {
+        let lo = self.next;
+        let mut hi = lo;
+        while hi < self.hi
+            && (self.entry(hi).state() == State::Aside) == (self.entry(lo).state() == State::Aside)
+        {
+            hi += 1;
+        }
+        (lo, hi)
+    }
+
+    /// The page is in the program's view. Returns what its entry said before.
+    fn finish(&mut self, index: usize) -> Entry {
+        debug_assert_eq!(index, self.next);
+        let entry = self.entry(index);
+        self.extent.hot.add(index);
+        self.entries[index].finish(entry);
+        self.extent.away.fetch_sub(1, Relaxed);
+        self.next += 1;
+        entry
+    }
+
+    /// Gives up what is left of the run; whether there was anything.
+    fn put_back_rest(&mut self) -> bool {
+        for index in self.next..self.hi {
+            self.entries[index].put_back(self.entry(index));
+        }
+        self.next < self.hi
+    }
+}

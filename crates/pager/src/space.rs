@@ -1,0 +1,130 @@
+//! From an address to its extent: two levels over the 47 bits of user address space.
+//!
+//! Look-ups take no lock and may come from any thread; extents are added, never removed.
+
+use crate::extent::Extent;
+use crate::pool::Pool;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+use sys::{Errno, Result, EXTENT_SIZE};
+
+const LEAF_BITS: u32 = 13;
+const ROOT_BITS: u32 = 13;
+const LEAF: usize = 1 << LEAF_BITS;
+const ROOT: usize = 1 << ROOT_BITS;
+/// One past the highest address that can be managed: 2^47, the user half of x86-64 with four-level page tables and less
+/// than that of aarch64.
+pub const LIMIT: usize = EXTENT_SIZE << (LEAF_BITS + ROOT_BITS);
+
+/// Extents side by side.
+struct Leaf([AtomicPtr<Extent>; LEAF]);
+
+/// All extents. All-zero bytes are an empty space.
+pub struct Space {
+    root: [AtomicPtr<Leaf>; ROOT],
+}
+
+impl Space {
+    fn leaf(&self, root: usize) -> Option<&'static Leaf> {
+        // Acquire: pairs with the release in `leaf_or_make`. SAFETY: leaves stay for ever.
+        unsafe { self.root[root].load(Acquire).as_ref() }
+    }
+
+    /// The extent that holds the address, if there is one.
+    pub fn find(&self, addr: usize) -> Option<&'static Extent> {
+        if addr >= LIMIT {
+            return None;
+        }
+        let number = addr / EXTENT_SIZE;
+        let leaf = self.leaf(number >> LEAF_BITS)?;
+        // Acquire: pairs with the release in `find_or_make`. SAFETY: extents stay for ever.
+        unsafe { leaf.0[number & (LEAF - 1)].load(Acquire).as_ref() }
+    }
+
+    /// The extent that holds the address, made if need be. `EINVAL` beyond [`LIMIT`].
+    pub fn find_or_make(&self, addr: usize, pool: &Pool) -> Result<&'static Extent> {
+        if addr >= LIMIT {
+            return Err(Errno::EINVAL);
+        }
+        let number = addr / EXTENT_SIZE;
+        let root = &self.root[number >> LEAF_BITS];
+        let leaf = match self.leaf(number >> LEAF_BITS) {
+            Some(leaf) => leaf,
+            // SAFETY: null pointers are an empty leaf.
+            None => publish(root, unsafe { pool.make::<Leaf>() }?),
+        };
+        let cell = &leaf.0[number & (LEAF - 1)];
+        // SAFETY: extents stay for ever.
+        if let Some(extent) = unsafe { cell.load(Acquire).as_ref() } {
+            return Ok(extent);
+        }
+        // SAFETY: zeros are an extent, which nobody else sees before it is published.
+        let extent = unsafe {
+            let extent = pool.make::<Extent>()?;
+            extent.place(number * EXTENT_SIZE);
+            extent
+        };
+        Ok(publish(cell, extent))
+    }
+
+    /// The existing extents that overlap `start..end`, by address.
+    pub fn existing(&self, start: usize, end: usize) -> impl Iterator<Item = &'static Extent> + '_ {
+        let mut number = start / EXTENT_SIZE;
+        let last = end.min(LIMIT).div_ceil(EXTENT_SIZE);
+        core::iter::from_fn(move || {
+            while number < last {
+                let Some(leaf) = self.leaf(number >> LEAF_BITS) else {
+                    number = ((number >> LEAF_BITS) + 1) << LEAF_BITS;
+                    continue;
+                };
+                // SAFETY: extents stay for ever.
+                let extent = unsafe { leaf.0[number & (LEAF - 1)].load(Acquire).as_ref() };
+                number += 1;
+                if extent.is_some() {
+                    return extent;
+                }
+            }
+            None
+        })
+    }
+
+    /// All extents, by address.
+    pub fn all(&self) -> impl Iterator<Item = &'static Extent> + '_ {
+        self.existing(0, LIMIT)
+    }
+}
+
+/// Puts `made` into an empty cell; where another thread was quicker, its object wins and ours stays unused.
+fn publish<T>(cell: &AtomicPtr<T>, made: &'static T) -> &'static T {
+    let made = made as *const T as *mut T;
+    // SAFETY: both the old and the new object stay for ever.
+    match cell.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire) {
+        Ok(_) => unsafe { &*made },
+        // SAFETY: as above.
+        Err(winner) => unsafe { &*winner },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn extents_are_found_by_every_address_in_them_and_listed_in_order() {
+        let pool = Pool::new();
+        // SAFETY: zeros are an empty space.
+        let space = unsafe { pool.make::<Space>() }.unwrap();
+        let addresses = [0x7fff_ffe0_0000usize, 0x20_0000, 0x5555_5560_0000, 0x40_0000];
+        for addr in addresses {
+            assert!(space.find(addr).is_none());
+            let extent = space.find_or_make(addr + 12_345, &pool).unwrap();
+            assert_eq!(extent.base(), addr);
+            assert!(core::ptr::eq(space.find(addr + EXTENT_SIZE - 1).unwrap(), extent));
+        }
+        let listed: Vec<usize> = space.all().map(Extent::base).collect();
+        assert_eq!(listed, [0x20_0000, 0x40_0000, 0x5555_5560_0000, 0x7fff_ffe0_0000]);
+        let some: Vec<usize> = space.existing(0x3f_ffff, 0x40_0001).map(Extent::base).collect();
+        assert_eq!(some, [0x20_0000, 0x40_0000]);
+        assert!(space.find(LIMIT).is_none() && space.find_or_make(LIMIT, &pool).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Staging: where pages lie while they are set aside, whole and out of the program's sight.
+//!
+//! Address space for a number of extents, one slot each; a page keeps its place within the extent, so that
+//! huge pages stay aligned and an extent needs to remember one number only. Slots are taken and given back
+//! by the background thread alone; the fault thread moves pages out of them.
+//!
+//! Staging is registered with a userfaultfd of its own, because a page can be moved only to a registered
+//! place. It is registered for write protection and not for missing pages: a touch of an absent page there
+//! reads zeros and can never leave an agent thread asleep.
+
+use crate::extent::Extent;
+use core::cell::UnsafeCell;
+use core::sync::atomic::Ordering::*;
+use sys::uffd::{Features, Modes, Userfaultfd};
+use sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
+
+/// Most slots; their address space costs nothing but a limit on address space.
+const MOST_SLOTS: usize = 1024;
+/// Fewest slots that are worth having.
+const LEAST_SLOTS: usize = 4;
+
+/// The staging area.
+pub struct Staging {
+    base: usize,
+    slots: usize,
+    uffd: Userfaultfd,
+    /// One bit a slot, set when taken; background thread only.
+    taken: UnsafeCell<[u64; MOST_SLOTS / 64]>,
+}
+
+// SAFETY: `taken` is reached by the background thread only; the rest does not change.
+unsafe impl Sync for Staging {}
+
+impl Staging {
+    /// Maps and registers as many slots as the limit on address space allows, up to 1024 (2 GiB).
+    pub fn new(uffd: Userfaultfd) -> Result<Staging> {
+        uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
+        let mut slots = MOST_SLOTS;
+        let base = loop {
+            match mem::reserve_aligned(slots * EXTENT_SIZE, EXTENT_SIZE) {
+                Ok(base) => break base,
+                Err(e) if slots <= LEAST_SLOTS => return Err(e),
+                Err(_) => slots /= 2,
+            }
+        };
+        let len = slots * EXTENT_SIZE;
+        // SAFETY: our own mapping, unused. It stays MAP_NORESERVE: nothing is committed before pages move in.
+        unsafe {
+            mem::mprotect(base, len, libc::PROT_READ | libc::PROT_WRITE)?;
+            let _ = mem::madvise(base, len, libc::MADV_NOHUGEPAGE);
+            let _ = mem::madvise(base, len, libc::MADV_DONTDUMP);
+        }
+        mem::name_range(base, len, c"memfold staging");
+        uffd.register(base, len, Modes::WP)?;
+        Ok(Staging { base, slots, uffd, taken: UnsafeCell::new([0; MOST_SLOTS / 64]) })
+    }
+
+    /// The userfaultfd to move pages into staging with.
+    pub fn uffd(&self) -> &Userfaultfd {
+        &self.uffd
+    }
+
+    /// Takes a free slot for the extent.
+    ///
+    /// # Safety
+    /// Only the background thread may call this.
+    pub unsafe fn take(&self, extent: &Extent) -> bool {
+        // SAFETY: the caller's contract.
+        let taken = unsafe { &mut *self.taken.get() };
+        let free = (0..self.slots).find(|slot| taken[slot / 64] >> (slot % 64) & 1 == 0);
+        let Some(slot) = free else { return false };
+        taken[slot / 64] |= 1 << (slot % 64);
+        extent.staging.store(slot as u32 + 1, SeqCst);
+        true
+    }
+
+    /// The address at which a page of the extent lies in staging, if the extent has a slot.
+    pub fn page_addr(&self, extent: &Extent, index: usize) -> Option<usize> {
+        let slot = extent.staging.load(SeqCst).checked_sub(1)?;
+        Some(self.base + slot as usize * EXTENT_SIZE + index * PAGE_SIZE)
+    }
+
+    /// Drops the staged pages `lo..hi` of the extent.
+    ///
+    /// # Safety
+    /// No page entry says that one of them is aside.
+    pub unsafe fn drop_pages(&self, extent: &Extent, lo: usize, hi: usize) {
+        if let Some(addr) = self.page_addr(extent, lo) {
+            // SAFETY: staging memory that nobody needs, by the caller's contract.
+            let _ = unsafe { mem::madvise(addr, (hi - lo) * PAGE_SIZE, libc::MADV_DONTNEED) };
+        }
+    }
+
+    /// Drops whatever is left in the extent's slot, and frees the slot.
+    ///
+    /// # Safety
+    /// No page of the extent is aside, and only the background thread may call this.
+    pub unsafe fn give_back(&self, extent: &Extent) {
+        // SAFETY: the caller's contract.
+        unsafe { self.drop_pages(extent, 0, EXTENT_SIZE / PAGE_SIZE) };
+        let slot = extent.staging.swap(0, SeqCst) as usize - 1;
+        // SAFETY: the caller's contract.
+        unsafe { (*self.taken.get())[slot / 64] &= !(1 << (slot % 64)) };
+    }
+
+    /// Registers the copy of the area that a forked child has with a userfaultfd of the child's own.
+    pub fn adopt_in_child(&mut self, uffd: Userfaultfd) -> Result<()> {
+        uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
+        uffd.register(self.base, self.slots * EXTENT_SIZE, Modes::WP)?;
+        self.uffd = uffd;
+        Ok(())
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // SAFETY: an engine that ends has brought every page back.
+        let _ = unsafe { mem::munmap(self.base, self.slots * EXTENT_SIZE) };
+    }
+}

@@ -1,0 +1,165 @@
+//! The background thread's own state, and the small things that it does between pages.
+
+use crate::codec::{Codecs, Page};
+use crate::control::bump;
+use crate::engine::{Engine, Phase};
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Reason, Restorer};
+use crate::store::{Slot, Store};
+use core::sync::atomic::Ordering::*;
+use policy::budget::{StallBudget, WINDOW};
+use sys::time::{self, Nanos};
+use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
+
+/// Longest stretch of work before the settings, requests and counters are looked at again.
+const SLICE: Nanos = Nanos::from_millis(50);
+
+/// Memory that the agent threads use beside tables and store: stacks, codecs, buffers. Measured with `smaps`.
+const AGENT_BYTES: u64 = 1 << 20;
+
+/// What the background thread works with. Nobody else sees it.
+pub struct Worker {
+    pub(crate) engine: &'static Engine,
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) store: &'static mut Store,
+    pub(crate) codecs: Codecs,
+    pub(crate) restorer: Restorer,
+    pub(crate) buffer: Page,
+    pub(crate) page: Page,
+    /// Time of the last look at the clock.
+    pub(crate) now: Nanos,
+    pub(crate) slice_began: Nanos,
+    pub(crate) budget: StallBudget,
+    /// Stall that was charged to the budget.
+    pub(crate) stall_charged: u64,
+    /// The store could not get memory since the last look.
+    pub(crate) short_of_memory: bool,
+    pub(crate) last_count: Nanos,
+}
+
+impl Worker {
+    /// With an empty store, or the one that a forked child inherited.
+    pub fn new(
+        engine: &'static Engine,
+        kernel: &'static Kernel,
+        store: &'static mut Store,
+    ) -> Result<Worker> {
+        let now = time::now();
+        Ok(Worker {
+            engine,
+            kernel,
+            store,
+            codecs: Codecs::new()?,
+            restorer: Restorer::new()?,
+            buffer: [0; PAGE_SIZE],
+            page: [0; PAGE_SIZE],
+            now,
+            slice_began: now,
+            budget: StallBudget::new(),
+            stall_charged: engine.stall.load(Relaxed),
+            short_of_memory: false,
+            last_count: now,
+        })
+    }
+
+    /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.
+    pub(crate) fn interrupted(&mut self) -> bool {
+        self.serve_prefetch();
+        if self.engine.brake.wanted() {
+            self.engine.brake.park();
+            self.engine.brake.unpark();
+        }
+        self.now = time::now();
+        self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > SLICE
+    }
+
+    /// Brings back what the fault thread expects to be touched next.
+    pub(crate) fn serve_prefetch(&mut self) {
+        while let Some((page, pages)) = self.engine.prefetch.take() {
+            let (mut at, end) = (page, page + pages * PAGE_SIZE);
+            while at < end {
+                let Some(extent) = self.engine.space().find(at) else { break };
+                let index = (at - extent.base()) / PAGE_SIZE;
+                let limit = ((end - at) / PAGE_SIZE).min(EXTENT_PAGES - index);
+                let outcome =
+                    self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Ahead);
+                match outcome {
+                    Outcome::Done { first, pages } => {
+                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        // The next fault of a sequential reader comes behind what it finds there.
+                        extent.next_fault.store((first + pages) as u32, Relaxed);
+                        extent.window.fetch_max(crate::restore::MAX_WINDOW as u32 / 2, Relaxed);
+                        at = extent.page_addr(first + pages);
+                    }
+                    _ => at += PAGE_SIZE,
+                }
+            }
+        }
+    }
+
+    /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
+    pub(crate) fn tidy_store(&mut self) {
+        self.store.drain(&self.engine.free_slots);
+        let engine = self.engine;
+        while self.store.compact(|page, old, new| relocate(engine, page, old, new)) {
+            if self.interrupted() {
+                break;
+            }
+        }
+    }
+
+    /// Charges the waiting since the last call to the budget.
+    pub(crate) fn charge_stall(&mut self) {
+        let total = self.engine.stall.load(Relaxed);
+        self.budget.charge(self.now.0, total.wrapping_sub(self.stall_charged));
+        self.stall_charged = total;
+        let control = self.engine.control();
+        control.stall_ns.store(total, Relaxed);
+        let ppm = self.budget.used(self.now.0) / (WINDOW / 1_000_000);
+        control.stall_ppm_peak.fetch_max(ppm, Relaxed);
+    }
+
+    /// Brings the gauges on the control page up to date.
+    pub(crate) fn count(&mut self) {
+        let (engine, control) = (self.engine, self.engine.control());
+        let page = PAGE_SIZE as u64;
+        let managed = engine.managed.load(Relaxed);
+        let evicted = engine.stored_pages.load(Relaxed) * page;
+        let usage = self.store.usage();
+        let overhead = usage.memory + engine.pool.used_bytes() + AGENT_BYTES;
+        let saved = evicted.saturating_sub(overhead);
+        for (gauge, peak, value) in [
+            (&control.managed_bytes, &control.managed_bytes_peak, managed),
+            (&control.evicted_bytes, &control.evicted_bytes_peak, evicted),
+            (&control.stored_bytes, &control.stored_bytes_peak, usage.data),
+            (&control.saved_bytes, &control.saved_bytes_peak, saved),
+        ] {
+            gauge.store(value, Relaxed);
+            peak.fetch_max(value, Relaxed);
+        }
+        control.aside_bytes.store(engine.aside_pages.load(Relaxed) * page, Relaxed);
+        control.overhead_bytes.store(overhead, Relaxed);
+        let passed = self.now.since(self.last_count).0 / 1_000_000;
+        bump(&control.saved_byte_millis, saved * passed);
+        self.last_count = self.last_count + Nanos::from_millis(passed);
+        let (fault, background) = engine.thread_ids();
+        for (tid, cpu) in [(fault, &control.cpu_fault_ns), (background, &control.cpu_background_ns)] {
+            if let Some(tid) = tid {
+                cpu.store(time::cpu_of(tid).0, Relaxed);
+            }
+        }
+        control.updated_ns.store(self.now.0, Relaxed);
+    }
+}
+
+/// Points the page's entry to its new place in the store, if it still names the old one.
+fn relocate(engine: &Engine, page: usize, old: Slot, new: Slot) -> bool {
+    use crate::entry::{Entry, State};
+    let Some(extent) = engine.space().find(page) else { return false };
+    let Some(entries) = extent.entries() else { return false };
+    let index = (page - extent.base()) / PAGE_SIZE;
+    entries[index].transition(
+        Entry::with_payload(State::Stored, old.payload()),
+        Entry::with_payload(State::Stored, new.payload()),
+    )
+}
