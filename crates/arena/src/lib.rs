@@ -1,2 +1,155 @@
-//! (in the making)
+//! Address space and pages for the allocator.
+//!
+//! What it is: chunks of whole, aligned extents taken from the kernel, cut into spans (runs of pages) that
+//! are handed out, taken back, merged, reused while still resident, and given back to the kernel. There are
+//! two domains: managed memory, which a pager may evict, and pinned memory, which stays. The record of
+//! every span lies out of line in pinned memory and is found from an address without a lock.
+//!
+//! What it is not: an allocator of blocks (that is the crate `heap`), or a pager: it only tells one, through
+//! [`Hooks`], what becomes of managed memory.
+//!
+//! Invariants: no lock is held while a hook or the kernel works on managed memory, nor while managed memory
+//! is touched; nothing here allocates through libc, sets `errno` or uses thread-local storage. Order of
+//! locks: managed pool, pinned pool, records.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod chunk;
+mod counters;
+mod hooks;
+mod lock;
+mod pagemap;
+mod pool;
+mod records;
+mod runs;
+mod span;
+mod supply;
+
+pub use counters::{Counter, Counters, COUNTERS};
+pub use hooks::{plain_remap, set_hooks, Hooks};
+pub use lock::{Guard, Mutex};
+pub use pagemap::lookup;
+pub use records::pinned_bytes;
+pub use span::{Domain, Kind, Span};
+
+use sys::PAGE_SIZE;
+
+/// Blocks of more pages than this (16 MiB) get a chunk to themselves, which the kernel can resize.
+pub const SHARED_PAGES: usize = (16 << 20) / PAGE_SIZE;
+
+/// Hands out `pages` pages (at least one) at a multiple of `align` bytes (a power of two, at least a page).
+///
+/// `kind` is [`Kind::Blocks`] or [`Kind::Large`]. `None` if the kernel gives no more memory.
+pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&'static Span> {
+    debug_assert!(pages > 0 && align.is_power_of_two() && align >= PAGE_SIZE);
+    let need = pages.checked_add(align / PAGE_SIZE - 1)?;
+    let dedicated = need > SHARED_PAGES && kind == Kind::Large;
+    let attempt = || loop {
+        if dedicated {
+            return supply::map_dedicated(domain, pages, align);
+        }
+        if let Some(span) = supply::pool(domain).lock().take(pages, align, kind) {
+            return Some(span);
+        }
+        if !supply::grow(domain, need) {
+            return None;
+        }
+    };
+    let span = attempt().or_else(|| {
+        // At a limit of memory or address space, what is cached may be what is missing.
+        (trim(0) > 0).then(attempt).flatten()
+    })?;
+    if kind == Kind::Large {
+        COUNTERS.large_blocks.add(1);
+        COUNTERS.large_bytes.add(span.bytes());
+    }
+    Some(span)
+}
+
+/// Takes a span back, of which only the first `touched` pages were ever touched since it was handed out.
+pub fn free(span: &'static Span, touched: usize) {
+    if span.kind() == Kind::Large {
+        COUNTERS.large_blocks.sub(1);
+        COUNTERS.large_bytes.sub(span.bytes());
+    }
+    let domain = span.domain();
+    match span.chunk.get() {
+        Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),
+        _ => {
+            let mut pool = supply::pool(domain).lock();
+            pool.give_back(span, touched.min(span.pages()));
+            let (limit, dirty) = (supply::cache_limit(&pool), pool.runs.dirty_pages);
+            drop(pool);
+            if dirty > limit {
+                supply::purge(domain, limit / 2);
+            }
+        }
+    }
+}
+
+/// Gives a large span the length `pages` (at least one), in place or, where it has a chunk to itself, by
+/// moving the mapping; its contents follow and its start may change. False, and nothing changed, if that
+/// cannot be done without copying.
+pub fn resize(span: &'static Span, pages: usize) -> bool {
+    debug_assert!(span.kind() == Kind::Large && pages > 0);
+    let before = span.bytes();
+    let resized = match span.chunk.get() {
+        Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
+        _ if pages > span.pages() => supply::pool(span.domain()).lock().extend(span, pages),
+        _ => {
+            if pages < span.pages() {
+                supply::pool(span.domain()).lock().shorten(span, pages);
+            }
+            true
+        }
+    };
+    COUNTERS.large_bytes.add(span.bytes());
+    COUNTERS.large_bytes.sub(before);
+    resized
+}
+
+/// Whether [`resize`] to more pages could move the block instead of copying it.
+pub fn is_movable(span: &Span) -> bool {
+    span.chunk.get().is_some_and(|chunk| chunk.dedicated.get())
+}
+
+/// Gives the frames of free runs in both domains back, all but `keep` bytes each. Returns the bytes given.
+pub fn trim(keep: usize) -> usize {
+    let pages: usize =
+        [Domain::Managed, Domain::Pinned].map(|domain| supply::purge(domain, keep / PAGE_SIZE)).iter().sum();
+    pages * PAGE_SIZE
+}
+
+/// Calls `f(base, len)` for every managed chunk. `f` runs under the arena's lock: it must not call the
+/// arena, allocate, or wait for somebody who does.
+pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
+    let pool = supply::pool(Domain::Managed).lock();
+    let mut chunk = pool.chunks;
+    while let Some(this) = chunk {
+        f(this.base.get(), this.len.get());
+        chunk = this.next.get();
+    }
+}
+
+/// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does
+/// nothing but `fork` before [`fork_release`].
+pub fn fork_prepare() {
+    supply::pool(Domain::Managed).hold();
+    supply::pool(Domain::Pinned).hold();
+    records::hold();
+}
+
+/// Releases what [`fork_prepare`] took, in the parent and in the child.
+///
+/// # Safety
+/// The calling thread called [`fork_prepare`], or is its copy in the child.
+pub unsafe fn fork_release() {
+    // SAFETY: held by `fork_prepare`, by the caller's contract.
+    unsafe {
+        records::release();
+        supply::pool(Domain::Pinned).release();
+        supply::pool(Domain::Managed).release();
+    }
+}

@@ -1,0 +1,128 @@
+//! The record of a chunk: whole extents taken from the kernel in one mapping.
+//!
+//! What it is: where the chunk lies and which of its pages may hold frames. A shared chunk is cut into runs;
+//! a dedicated one holds a single large block, which may so be moved and resized by `mremap`.
+//!
+//! Invariants: a clear bit means that the page of a *free* run reads as zero and has no frame. The bits of
+//! a handed-out span say how it was when it was handed out.
+
+use crate::span::Domain;
+use core::cell::Cell;
+use sys::{EXTENT_SIZE, PAGE_SIZE};
+
+/// The largest shared chunk in bytes; larger gains nothing in kernel calls and keeps more from going back.
+pub(crate) const MAX_SHARED: usize = 16 * EXTENT_SIZE;
+
+const WORDS: usize = MAX_SHARED / PAGE_SIZE / 64;
+
+/// A chunk; its fields belong to the holder of its domain's lock.
+pub struct Chunk {
+    pub(crate) base: Cell<usize>,
+    pub(crate) len: Cell<usize>,
+    pub(crate) domain: Cell<Domain>,
+    pub(crate) dedicated: Cell<bool>,
+    pub(crate) next: Cell<Option<&'static Chunk>>,
+    pub(crate) prev: Cell<Option<&'static Chunk>>,
+    dirty: [Cell<u64>; WORDS],
+}
+
+// SAFETY: all fields are read and written under the lock of the chunk's domain.
+unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// A record whose bits are all clear. `dedicated` chunks never use the bits.
+    pub(crate) fn describe(&self, domain: Domain, base: usize, len: usize, dedicated: bool) {
+        self.base.set(base);
+        self.len.set(len);
+        self.domain.set(domain);
+        self.dedicated.set(dedicated);
+        if !dedicated {
+            for word in &self.dirty[..len.div_ceil(64 * PAGE_SIZE)] {
+                word.set(0);
+            }
+        }
+    }
+
+    pub(crate) fn end(&self) -> usize {
+        self.base.get() + self.len.get()
+    }
+
+    /// Calls `f(word, mask)` for every word of bits that the run `(addr, pages)` has a part in.
+    fn words(&self, addr: usize, pages: usize, mut f: impl FnMut(usize, u64)) {
+        let first = (addr - self.base.get()) / PAGE_SIZE;
+        let mut bit = first;
+        while bit < first + pages {
+            let within = bit % 64;
+            let count = (64 - within).min(first + pages - bit);
+            let mask = (u64::MAX >> (64 - count)) << within;
+            f(bit / 64, mask);
+            bit += count;
+        }
+    }
+
+    /// How many pages of the run may hold frames.
+    pub(crate) fn count_dirty(&self, addr: usize, pages: usize) -> usize {
+        let mut count = 0;
+        self.words(addr, pages, |word, mask| count += (self.dirty[word].get() & mask).count_ones() as usize);
+        count
+    }
+
+    pub(crate) fn set_dirty(&self, addr: usize, pages: usize) {
+        self.words(addr, pages, |word, mask| self.dirty[word].set(self.dirty[word].get() | mask));
+    }
+
+    pub(crate) fn clear_dirty(&self, addr: usize, pages: usize) {
+        self.words(addr, pages, |word, mask| self.dirty[word].set(self.dirty[word].get() & !mask));
+    }
+
+    /// The smallest range `(address, bytes)` that holds every dirty page of the run.
+    pub(crate) fn dirty_hull(&self, addr: usize, pages: usize) -> Option<(usize, usize)> {
+        let mut hull: Option<(usize, usize)> = None;
+        self.words(addr, pages, |word, mask| {
+            let bits = self.dirty[word].get() & mask;
+            if bits != 0 {
+                let low = word * 64 + bits.trailing_zeros() as usize;
+                let high = word * 64 + 64 - bits.leading_zeros() as usize;
+                hull = Some((hull.map_or(low, |h| h.0), high));
+            }
+        });
+        hull.map(|(low, high)| (self.base.get() + low * PAGE_SIZE, (high - low) * PAGE_SIZE))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::boxed::Box;
+
+    fn chunk() -> Box<Chunk> {
+        // SAFETY: all-zero bytes are a valid `Chunk`: integers, `None`, `false` and `Domain::Managed`.
+        let chunk: Box<Chunk> = unsafe { Box::new(core::mem::zeroed()) };
+        chunk.describe(Domain::Managed, EXTENT_SIZE, 2 * EXTENT_SIZE, false);
+        chunk
+    }
+
+    #[test]
+    fn bits_are_set_counted_and_cleared_in_the_given_run_only() {
+        let chunk = chunk();
+        let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
+        chunk.set_dirty(at(60), 200);
+        assert_eq!(chunk.count_dirty(at(0), 1024), 200);
+        assert_eq!(chunk.count_dirty(at(0), 61), 1);
+        assert_eq!(chunk.count_dirty(at(259), 10), 1);
+        chunk.clear_dirty(at(64), 64);
+        assert_eq!(chunk.count_dirty(at(0), 1024), 136);
+        assert_eq!(chunk.count_dirty(at(64), 64), 0);
+    }
+
+    #[test]
+    fn the_hull_spans_first_to_last_dirty_page() {
+        let chunk = chunk();
+        let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
+        assert_eq!(chunk.dirty_hull(at(0), 1024), None);
+        chunk.set_dirty(at(3), 1);
+        chunk.set_dirty(at(700), 2);
+        assert_eq!(chunk.dirty_hull(at(0), 1024), Some((at(3), 699 * PAGE_SIZE)));
+        assert_eq!(chunk.dirty_hull(at(4), 697), Some((at(700), PAGE_SIZE)));
+    }
+}

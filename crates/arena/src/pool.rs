@@ -1,0 +1,197 @@
+//! The chunks and free runs of one domain under their lock: cutting, coalescing, hand-out.
+//!
+//! What it is: everything that can be done to runs without the kernel. What it is not: allowed to call a
+//! hook or touch a page; [`crate::supply`] does that with no lock held.
+//!
+//! Invariants: two adjacent free runs of a chunk are merged at once; every byte of a shared chunk is in
+//! exactly one run (free, handed out or busy); a dedicated chunk has one span and no free run.
+
+use crate::chunk::Chunk;
+use crate::counters::COUNTERS;
+use crate::pagemap;
+use crate::records;
+use crate::runs::FreeRuns;
+use crate::span::{Kind, Span};
+use sys::PAGE_SIZE;
+
+pub(crate) struct Pool {
+    pub(crate) runs: FreeRuns,
+    pub(crate) chunks: Option<&'static Chunk>,
+    /// How many shared chunks there are.
+    pub(crate) shared: usize,
+    /// Bytes of all chunks.
+    pub(crate) mapped: usize,
+    /// Pages handed out.
+    pub(crate) live_pages: usize,
+}
+
+impl Pool {
+    pub(crate) const fn new() -> Pool {
+        Pool { runs: FreeRuns::new(), chunks: None, shared: 0, mapped: 0, live_pages: 0 }
+    }
+
+    pub(crate) fn link_chunk(&mut self, chunk: &'static Chunk) {
+        chunk.prev.set(None);
+        chunk.next.set(self.chunks);
+        if let Some(head) = self.chunks {
+            head.prev.set(Some(chunk));
+        }
+        self.chunks = Some(chunk);
+        self.mapped += chunk.len.get();
+        self.shared += usize::from(!chunk.dedicated.get());
+        COUNTERS.mapped_bytes.add(chunk.len.get());
+    }
+
+    pub(crate) fn unlink_chunk(&mut self, chunk: &'static Chunk) {
+        if let Some(next) = chunk.next.get() {
+            next.prev.set(chunk.prev.get());
+        }
+        match chunk.prev.get() {
+            Some(prev) => prev.next.set(chunk.next.get()),
+            None => self.chunks = chunk.next.get(),
+        }
+        self.mapped -= chunk.len.get();
+        self.shared -= usize::from(!chunk.dedicated.get());
+        COUNTERS.mapped_bytes.sub(chunk.len.get());
+    }
+
+    /// Counts `pages` more as handed out.
+    pub(crate) fn count_out(&mut self, pages: usize) {
+        self.live_pages += pages;
+        COUNTERS.span_bytes.add(pages * PAGE_SIZE);
+    }
+
+    /// Counts `pages` as no longer handed out.
+    pub(crate) fn count_in(&mut self, pages: usize) {
+        self.live_pages -= pages;
+        COUNTERS.span_bytes.sub(pages * PAGE_SIZE);
+    }
+
+    /// Hands out `pages` pages whose address is a multiple of `align` bytes (a power of two, at least a
+    /// page), from the free runs; `None` if no run is long enough or a record is missing.
+    pub(crate) fn take(&mut self, pages: usize, align: usize, kind: Kind) -> Option<&'static Span> {
+        let run = self.runs.find(pages + align / PAGE_SIZE - 1)?;
+        let chunk = run.chunk.get()?;
+        let (run_start, run_end) = (run.start(), run.end());
+        let start = run_start.next_multiple_of(align);
+        let end = start + pages * PAGE_SIZE;
+
+        let head = if start > run_start { Some(records::take_span()?) } else { None };
+        let tail = if end < run_end {
+            let record = records::take_span();
+            if record.is_none() {
+                if let Some(head) = head {
+                    records::give_span(head);
+                }
+                return None;
+            }
+            record
+        } else {
+            None
+        };
+
+        self.runs.remove(run);
+        let domain = run.domain();
+        let mut dirty_left = run.dirty.get() as usize;
+        let dirty = if dirty_left == 0 { 0 } else { chunk.count_dirty(start, pages).min(dirty_left) };
+        dirty_left -= dirty;
+        if let Some(head) = head {
+            head.describe(domain, Some(chunk), run_start, (start - run_start) / PAGE_SIZE, Kind::Free);
+            let part = chunk.count_dirty(run_start, head.pages()).min(dirty_left);
+            dirty_left -= part;
+            self.put(head, part);
+        }
+        if let Some(tail) = tail {
+            tail.describe(domain, Some(chunk), end, (run_end - end) / PAGE_SIZE, Kind::Free);
+            self.put(tail, dirty_left);
+        }
+        run.describe(domain, Some(chunk), start, pages, kind);
+        // Exact even where the kernel once refused to drop pages: their bits stay set, though uncounted.
+        run.set_zero(chunk.count_dirty(start, pages) == 0);
+        match kind {
+            Kind::Blocks => pagemap::set_all(run),
+            _ => pagemap::set_ends(run),
+        }
+        self.count_out(pages);
+        Some(run)
+    }
+
+    fn put(&mut self, run: &'static Span, dirty: usize) {
+        run.dirty.set(dirty as u32);
+        run.set_kind(Kind::Free);
+        pagemap::set_ends(run);
+        self.runs.insert(run);
+    }
+
+    /// Takes back a run of a shared chunk, `dirty` pages of which may be resident, and merges it with its
+    /// free neighbours.
+    pub(crate) fn insert(&mut self, run: &'static Span, mut dirty: usize) {
+        let Some(chunk) = run.chunk.get() else { return };
+        if run.start() > chunk.base.get() {
+            if let Some(before) = pagemap::lookup(run.start() - PAGE_SIZE).filter(|s| s.kind() == Kind::Free) {
+                self.runs.remove(before);
+                dirty += before.dirty.get() as usize;
+                run.resize(before.start(), before.pages() + run.pages());
+                records::give_span(before);
+            }
+        }
+        if run.end() < chunk.end() {
+            if let Some(after) = pagemap::lookup(run.end()).filter(|s| s.kind() == Kind::Free) {
+                self.runs.remove(after);
+                dirty += after.dirty.get() as usize;
+                run.resize(run.start(), run.pages() + after.pages());
+                records::give_span(after);
+            }
+        }
+        self.put(run, dirty);
+    }
+
+    /// Marks the first `touched` pages of a span as perhaps resident and takes it back.
+    pub(crate) fn give_back(&mut self, span: &'static Span, touched: usize) {
+        let Some(chunk) = span.chunk.get() else { return };
+        self.count_in(span.pages());
+        chunk.set_dirty(span.start(), touched);
+        let dirty = chunk.count_dirty(span.start(), span.pages());
+        self.insert(span, dirty);
+    }
+
+    /// Lengthens a span of a shared chunk to `pages` by the free run behind it. False if it is too short.
+    pub(crate) fn extend(&mut self, span: &'static Span, pages: usize) -> bool {
+        let Some(chunk) = span.chunk.get() else { return false };
+        if span.end() >= chunk.end() {
+            return false;
+        }
+        let extra = pages - span.pages();
+        let Some(after) = pagemap::lookup(span.end()).filter(|s| s.kind() == Kind::Free && s.pages() >= extra)
+        else {
+            return false;
+        };
+        self.runs.remove(after);
+        let taken = chunk.count_dirty(after.start(), extra);
+        let left = (after.dirty.get() as usize).saturating_sub(taken);
+        span.resize(span.start(), pages);
+        pagemap::set_ends(span);
+        if after.pages() > extra {
+            after.resize(span.end(), after.pages() - extra);
+            self.put(after, left);
+        } else {
+            records::give_span(after);
+        }
+        self.count_out(extra);
+        true
+    }
+
+    /// Shortens a span of a shared chunk to `pages` and takes the rest back. Does nothing if no record can
+    /// be had for the rest.
+    pub(crate) fn shorten(&mut self, span: &'static Span, pages: usize) {
+        let Some(chunk) = span.chunk.get() else { return };
+        let Some(rest) = records::take_span() else { return };
+        let extra = span.pages() - pages;
+        span.resize(span.start(), pages);
+        pagemap::set_ends(span);
+        rest.describe(span.domain(), Some(chunk), span.end(), extra, Kind::Busy);
+        self.count_in(extra);
+        chunk.set_dirty(rest.start(), extra);
+        self.insert(rest, extra);
+    }
+}

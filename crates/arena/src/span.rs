@@ -1,0 +1,198 @@
+//! The record of a run of pages: handed out as a span, or free.
+//!
+//! What it is: 128 bytes, out of line and pinned, so that neither a free nor a search ever touches the pages
+//! themselves. The first cache line belongs to the layer above (what a free needs is all in it), the second
+//! to the arena.
+//!
+//! Invariants: records are never unmapped, so a stale pointer to one can be read safely and be recognised
+//! by its range. The fields of the first line are touched by the owner of a span only (the atomics by
+//! anybody), those of the second by whoever holds the domain's lock, or by the owner of a handed-out span
+//! for `start`, `pages`, `next` and `prev`.
+
+use crate::chunk::Chunk;
+use core::cell::Cell;
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+
+/// Which kind of memory: may the pager take it?
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Domain {
+    /// May be evicted: everything that user data lives in.
+    Managed = 0,
+    /// Never evicted.
+    Pinned = 1,
+}
+
+/// The state of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    /// The record describes nothing.
+    Unused = 0,
+    /// In the free lists.
+    Free = 1,
+    /// Handed out, cut into blocks; each of its pages maps to the record.
+    Blocks = 2,
+    /// Handed out as one block; its first and last page map to the record.
+    Large = 3,
+    /// Taken out of the free lists while the kernel gives its frames back.
+    Busy = 4,
+}
+
+/// A run of pages. See the module's text for who may touch what.
+#[repr(C, align(64))]
+pub struct Span {
+    /// The heap that the span belongs to, null for none. Opaque to the arena, which clears it on hand-out.
+    pub owner: AtomicPtr<u8>,
+    /// First of the free blocks that lie in the span itself.
+    pub free: Cell<*mut u8>,
+    /// Size of a block in bytes.
+    pub block_size: Cell<u32>,
+    /// Size class of the blocks.
+    pub class: Cell<u8>,
+    kind: AtomicU8,
+    domain: Cell<Domain>,
+    /// Whether a list of the layer above holds the span.
+    pub linked: Cell<bool>,
+    /// Blocks that are not in the span: with the program, or in a cache of its heap.
+    pub used: Cell<u32>,
+    /// Length of the list `free`.
+    pub free_count: Cell<u32>,
+    /// Blocks that were ever cut; the rest of the span is untouched.
+    pub carved: Cell<u32>,
+    /// Blocks that fit.
+    pub capacity: Cell<u32>,
+
+    start: Cell<usize>,
+    pages: Cell<usize>,
+    pub(crate) chunk: Cell<Option<&'static Chunk>>,
+    /// The next in whichever list holds the span.
+    pub next: Cell<Option<&'static Span>>,
+    /// The previous one in that list.
+    pub prev: Cell<Option<&'static Span>>,
+    pub(crate) older: Cell<Option<&'static Span>>,
+    pub(crate) newer: Cell<Option<&'static Span>>,
+    /// Pages of a free run that may be resident.
+    pub(crate) dirty: Cell<u32>,
+    zero: Cell<bool>,
+}
+
+const _: () = assert!(core::mem::size_of::<Span>() == 128);
+
+// SAFETY: the module's text says which thread may touch which field, and when.
+unsafe impl Sync for Span {}
+
+impl Span {
+    pub(crate) fn blank() -> Span {
+        Span {
+            owner: AtomicPtr::new(core::ptr::null_mut()),
+            free: Cell::new(core::ptr::null_mut()),
+            block_size: Cell::new(0),
+            class: Cell::new(0),
+            kind: AtomicU8::new(Kind::Unused as u8),
+            domain: Cell::new(Domain::Managed),
+            linked: Cell::new(false),
+            used: Cell::new(0),
+            free_count: Cell::new(0),
+            carved: Cell::new(0),
+            capacity: Cell::new(0),
+            start: Cell::new(0),
+            pages: Cell::new(0),
+            chunk: Cell::new(None),
+            next: Cell::new(None),
+            prev: Cell::new(None),
+            older: Cell::new(None),
+            newer: Cell::new(None),
+            dirty: Cell::new(0),
+            zero: Cell::new(false),
+        }
+    }
+
+    /// Describes the run `(start, pages)` of `chunk`.
+    pub(crate) fn describe(
+        &self,
+        domain: Domain,
+        chunk: Option<&'static Chunk>,
+        start: usize,
+        pages: usize,
+        kind: Kind,
+    ) {
+        self.owner.store(core::ptr::null_mut(), Relaxed);
+        self.free.set(core::ptr::null_mut());
+        self.domain.set(domain);
+        self.linked.set(false);
+        self.chunk.set(chunk);
+        self.start.set(start);
+        self.pages.set(pages);
+        self.next.set(None);
+        self.prev.set(None);
+        self.set_kind(kind);
+    }
+
+    pub(crate) fn resize(&self, start: usize, pages: usize) {
+        self.start.set(start);
+        self.pages.set(pages);
+    }
+
+    /// Address of the first byte.
+    #[inline]
+    pub fn start(&self) -> usize {
+        self.start.get()
+    }
+
+    /// Length in pages.
+    #[inline]
+    pub fn pages(&self) -> usize {
+        self.pages.get()
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.pages.get() * sys::PAGE_SIZE
+    }
+
+    /// Address of the first byte after it.
+    #[inline]
+    pub fn end(&self) -> usize {
+        self.start() + self.bytes()
+    }
+
+    /// Its state.
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        match self.kind.load(Relaxed) {
+            1 => Kind::Free,
+            2 => Kind::Blocks,
+            3 => Kind::Large,
+            4 => Kind::Busy,
+            _ => Kind::Unused,
+        }
+    }
+
+    pub(crate) fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Relaxed);
+    }
+
+    /// Which kind of memory it lies in.
+    #[inline]
+    pub fn domain(&self) -> Domain {
+        self.domain.get()
+    }
+
+    /// Whether every byte was zero when the span was handed out.
+    #[inline]
+    pub fn zero(&self) -> bool {
+        self.zero.get()
+    }
+
+    pub(crate) fn set_zero(&self, zero: bool) {
+        self.zero.set(zero);
+    }
+
+    /// Whether this is the very same record.
+    #[inline]
+    pub fn is(&self, other: &Span) -> bool {
+        core::ptr::eq(self, other)
+    }
+}

@@ -1,0 +1,230 @@
+//! Getting memory from the kernel and handing it back.
+//!
+//! What it is: growth by chunks, decommit of free runs and unmapping of free chunks, and the chunks that
+//! hold one large block each.
+//!
+//! Invariants: no lock is held while the kernel or a hook is called; a run or chunk that such a call is
+//! about is in no list meanwhile, so nobody else can reach it.
+//!
+//! The decay rule: pages of free runs may stay resident up to 2 MiB or an eighth of what is handed out,
+//! whichever is more; beyond, the longest free go back until half of that is left. A chunk that is free as a
+//! whole is unmapped instead, unless it is the last.
+
+use crate::chunk::{Chunk, MAX_SHARED};
+use crate::counters::COUNTERS;
+use crate::lock::Mutex;
+use crate::pool::Pool;
+use crate::span::{Domain, Kind, Span};
+use crate::{hooks, pagemap, records};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use sys::{EXTENT_SIZE, PAGE_SIZE};
+
+/// Pages of free runs that may always stay resident.
+const CACHE_FLOOR: usize = EXTENT_SIZE / PAGE_SIZE;
+/// And as a share of the pages handed out.
+const CACHE_SHARE: usize = 8;
+
+/// A small program is spared huge pages, which would make its first touch cost 2 MiB where the system uses
+/// them always. Beyond so many bytes, the system's setting holds.
+const SMALL_PROGRAM: usize = 8 * EXTENT_SIZE;
+
+static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new())];
+
+/// Where the next chunk would continue the last, so that the kernel can join their mappings.
+static HINT: AtomicUsize = AtomicUsize::new(0);
+
+pub(crate) fn pool(domain: Domain) -> &'static Mutex<Pool> {
+    &POOLS[domain as usize]
+}
+
+/// Maps `len` bytes (whole extents) at a multiple of `align` (a power of two, at least an extent).
+fn map_aligned(len: usize, align: usize) -> Option<usize> {
+    COUNTERS.mmap_calls.add(1);
+    let hint = HINT.load(Relaxed);
+    let hint = hint.saturating_sub(len);
+    let base = sys::mem::map_anonymous(hint, len, 0).ok()?;
+    let base = if base % align == 0 {
+        base
+    } else {
+        // SAFETY: just mapped and not handed out.
+        let _ = unsafe { sys::mem::munmap(base, len) };
+        COUNTERS.mmap_calls.add(1);
+        let padded = len.checked_add(align - PAGE_SIZE)?;
+        let raw = sys::mem::map_anonymous(0, padded, 0).ok()?;
+        let base = raw.next_multiple_of(align);
+        // SAFETY: both ends lie in the mapping just made and are not handed out.
+        unsafe {
+            if base > raw {
+                let _ = sys::mem::munmap(raw, base - raw);
+            }
+            if base + len < raw + padded {
+                let _ = sys::mem::munmap(base + len, raw + padded - base - len);
+            }
+        }
+        base
+    };
+    HINT.store(base, Relaxed);
+    Some(base)
+}
+
+/// A chunk of `len` bytes that is in no list yet.
+fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: bool) -> Option<&'static Chunk> {
+    let chunk = records::take_chunk()?;
+    let Some(base) = map_aligned(len, align) else {
+        records::give_chunk(chunk);
+        return None;
+    };
+    if !pagemap::cover(base, len) {
+        // SAFETY: just mapped and not handed out.
+        let _ = unsafe { sys::mem::munmap(base, len) };
+        records::give_chunk(chunk);
+        return None;
+    }
+    if domain == Domain::Pinned || COUNTERS.mapped_bytes.get() < SMALL_PROGRAM && !dedicated {
+        COUNTERS.madvise_calls.add(1);
+        // SAFETY: advice about an unused mapping; a kernel without huge pages refuses, which is as good.
+        let _ = unsafe { sys::mem::madvise(base, len, libc::MADV_NOHUGEPAGE) };
+    }
+    chunk.describe(domain, base, len, dedicated);
+    Some(chunk)
+}
+
+/// Adds a shared chunk in which `pages` fit. A quarter of what is mapped, from 2 to 32 MiB; under a limit
+/// of address space, less.
+pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
+    let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
+    let mapped = pool(domain).lock().mapped;
+    let mut len = (mapped / 4).next_multiple_of(EXTENT_SIZE).clamp(EXTENT_SIZE, MAX_SHARED).max(least);
+    let Some(run) = records::take_span() else { return false };
+    loop {
+        if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, false) {
+            run.describe(domain, Some(chunk), chunk.base.get(), len / PAGE_SIZE, Kind::Busy);
+            let mut pool = pool(domain).lock();
+            pool.link_chunk(chunk);
+            pool.insert(run, 0);
+            drop(pool);
+            hooks::mapped(domain == Domain::Managed, chunk.base.get(), len);
+            return true;
+        }
+        if len == least {
+            records::give_span(run);
+            return false;
+        }
+        len = (len / 2).next_multiple_of(EXTENT_SIZE).max(least);
+    }
+}
+
+/// Maps a chunk for one block of `pages` pages.
+pub(crate) fn map_dedicated(domain: Domain, pages: usize, align: usize) -> Option<&'static Span> {
+    let len = pages.checked_mul(PAGE_SIZE)?.checked_next_multiple_of(EXTENT_SIZE)?;
+    let span = records::take_span()?;
+    let Some(chunk) = map_chunk(domain, len, align.max(EXTENT_SIZE), true) else {
+        records::give_span(span);
+        return None;
+    };
+    span.describe(domain, Some(chunk), chunk.base.get(), pages, Kind::Large);
+    span.set_zero(true);
+    pagemap::set(span.start(), span);
+    let mut pool = pool(domain).lock();
+    pool.link_chunk(chunk);
+    pool.count_out(pages);
+    drop(pool);
+    hooks::mapped(domain == Domain::Managed, chunk.base.get(), len);
+    Some(span)
+}
+
+/// Unmaps the chunk of a block that [`map_dedicated`] made.
+pub(crate) fn unmap_dedicated(span: &'static Span, chunk: &'static Chunk) {
+    let mut pool = pool(span.domain()).lock();
+    pool.unlink_chunk(chunk);
+    pool.count_in(span.pages());
+    drop(pool);
+    let domain = span.domain();
+    records::give_span(span);
+    unmap_chunk(domain, chunk);
+}
+
+/// Unmaps a chunk that is in no list and holds nothing. Where the kernel refuses (it may, at the limit of
+/// mappings), the address range stays taken and unused.
+fn unmap_chunk(domain: Domain, chunk: &'static Chunk) {
+    let (base, len) = (chunk.base.get(), chunk.len.get());
+    pagemap::clear(base, len);
+    if hooks::unmap(domain == Domain::Managed, base, len).is_err() {
+        let _ = hooks::discard(domain == Domain::Managed, base, len);
+    }
+    records::give_chunk(chunk);
+}
+
+/// Resizes a block that has a chunk to itself, in place or elsewhere; its contents follow. False, and
+/// nothing changed, if the kernel cannot.
+pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages: usize) -> bool {
+    let Some(new_len) = pages.checked_mul(PAGE_SIZE).and_then(|len| len.checked_next_multiple_of(EXTENT_SIZE))
+    else {
+        return false;
+    };
+    let (old, old_len) = (chunk.base.get(), chunk.len.get());
+    let managed = span.domain() == Domain::Managed;
+    let mut resized = new_len == old_len;
+    if !resized {
+        // Off the list and the map first: once the kernel moved the block, its old range may be anybody's.
+        pool(span.domain()).lock().unlink_chunk(chunk);
+        pagemap::clear(old, old_len);
+        if let Ok(base) = hooks::remap(managed, old, old_len, new_len) {
+            chunk.base.set(base);
+            chunk.len.set(new_len);
+            // Without memory for a leaf the block is as good as any, but `free` will not know it.
+            let _ = pagemap::cover(base, new_len);
+            resized = true;
+        }
+        pagemap::set(chunk.base.get(), span);
+        pool(span.domain()).lock().link_chunk(chunk);
+    }
+    if resized {
+        let mut pool = pool(span.domain()).lock();
+        pool.count_in(span.pages());
+        pool.count_out(pages);
+        span.resize(chunk.base.get(), pages);
+    }
+    resized
+}
+
+/// How many pages of free runs may stay resident now.
+pub(crate) fn cache_limit(pool: &Pool) -> usize {
+    CACHE_FLOOR.max(pool.live_pages / CACHE_SHARE)
+}
+
+/// Gives frames of free runs back, the longest free first, until at most `keep` pages may be resident.
+/// Returns how many pages went.
+pub(crate) fn purge(domain: Domain, keep: usize) -> usize {
+    let managed = domain == Domain::Managed;
+    let mut gone = 0;
+    loop {
+        let mut pool = pool(domain).lock();
+        if pool.runs.dirty_pages <= keep {
+            return gone;
+        }
+        let Some(run) = pool.runs.oldest() else { return gone };
+        let Some(chunk) = run.chunk.get() else { return gone };
+        let dirty = run.dirty.get() as usize;
+        pool.runs.remove(run);
+        run.set_kind(Kind::Busy);
+        if run.bytes() == chunk.len.get() && pool.shared > 1 {
+            pool.unlink_chunk(chunk);
+            drop(pool);
+            records::give_span(run);
+            unmap_chunk(domain, chunk);
+            gone += dirty;
+            continue;
+        }
+        let hull = chunk.dirty_hull(run.start(), run.pages());
+        drop(pool);
+        let done = hull.is_some_and(|(addr, len)| hooks::discard(managed, addr, len).is_ok());
+        let mut pool = self::pool(domain).lock();
+        if done {
+            chunk.clear_dirty(run.start(), run.pages());
+            gone += dirty;
+        }
+        // Locked memory cannot be dropped: then its bits stay set, and nobody tries again before its reuse.
+        pool.insert(run, 0);
+    }
+}
