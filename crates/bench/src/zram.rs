@@ -15,7 +15,7 @@ use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 use sys::PAGE_SIZE;
@@ -68,7 +68,7 @@ impl Zram {
         }
         remove_stale();
         install_hooks()?;
-        let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ours = ours();
         ensure!(ours.is_none(), "this process already has a zram device");
         let answer = fs::read_to_string(format!("{CONTROL}/hot_add")).context("cannot add a zram device")?;
         let number: u32 =
@@ -99,7 +99,7 @@ impl Zram {
 
 impl Drop for Zram {
     fn drop(&mut self) {
-        take_down_ours();
+        take_down_ours(&mut ours());
     }
 }
 
@@ -173,11 +173,16 @@ fn take_down(number: u32) {
     );
 }
 
-fn take_down_ours() {
-    // `try_lock`: the hooks may run while the lock is held; then the next run removes the device.
-    if let Some(number) = OURS.try_lock().ok().and_then(|mut ours| ours.take()) {
+/// Takes down the device of this process. The lock is held until it is gone, so that whoever comes second (the end of
+/// the program, after an interruption) waits for whoever came first.
+fn take_down_ours(ours: &mut Option<u32>) {
+    if let Some(number) = ours.take() {
         take_down(number);
     }
+}
+
+fn ours() -> MutexGuard<'static, Option<u32>> {
+    OURS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn remove_stale() {
@@ -202,10 +207,13 @@ fn install_hooks() -> Result<()> {
         let earlier = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             earlier(info);
-            take_down_ours();
+            // The thread that panics may itself hold the lock; then the next run removes the device.
+            if let Ok(mut ours) = OURS.try_lock() {
+                take_down_ours(&mut ours);
+            }
         }));
         outcome = ctrlc::set_handler(|| {
-            take_down_ours();
+            take_down_ours(&mut ours());
             std::process::exit(128 + libc::SIGINT);
         });
     });

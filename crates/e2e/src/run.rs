@@ -8,6 +8,7 @@
 use bench::control::{Counters, Peer};
 use bench::launch::{plain, Folding};
 use pager::config::Setting;
+use pager::control::Mode;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -55,7 +56,12 @@ pub fn program(name: &str, package: &str) -> PathBuf {
 /// Folding that sets aside what was not touched for 20 ms, from the first byte on, whatever it costs: the harshest
 /// that the settings allow, and the surest to have evicted something before a program ends.
 pub fn harsh() -> Folding {
-    Folding::new(&crate::preload_library())
+    harsh_with(&crate::preload_library())
+}
+
+/// The same with another copy of the library.
+pub fn harsh_with(library: &Path) -> Folding {
+    Folding::new(library)
         .expect("temporary files can be made")
         .set(Setting::StartAt, "0")
         .set(Setting::ColdAge, "20ms")
@@ -106,10 +112,20 @@ pub fn inherit(command: &mut Command, device: &File) {
 /// # Panics
 /// If a file in the directory is not a control page.
 pub fn counters(folding: &Folding) -> Vec<Counters> {
+    peers(folding).map(|peer| peer.counters()).collect()
+}
+
+/// The mode of every such process, and the reason for it.
+///
+/// # Panics
+/// As [`counters`].
+pub fn modes(folding: &Folding) -> Vec<(Mode, String)> {
+    peers(folding).map(|peer| (peer.mode(), peer.reason())).collect()
+}
+
+fn peers(folding: &Folding) -> impl Iterator<Item = Peer> {
     let entries = std::fs::read_dir(folding.control_dir()).expect("the control directory is there");
-    entries
-        .map(|entry| Peer::open(&entry.expect("readable").path()).expect("a control page").counters())
-        .collect()
+    entries.map(|entry| Peer::open(&entry.expect("readable").path()).expect("a control page"))
 }
 
 /// Fails unless pages were evicted, and none lost, in some process that was folded.

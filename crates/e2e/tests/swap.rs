@@ -5,7 +5,9 @@ use bench::worker::{Job, Order, Presence, Program, Region, Round, Touch, TouchRe
 use bench::zram::Zram;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 /// Both tests would otherwise count each other's devices.
 static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -25,6 +27,43 @@ fn possible() -> bool {
     let error = Zram::start(64 << 20, "lz4").expect_err("there is no zram for us here");
     assert!(error.downcast_ref::<bench::Unsupported>().is_some(), "{error:#}");
     false
+}
+
+/// Has another process set up a device, and ends that process in the way that `end` does.
+fn end_a_holder_by(end: impl FnOnce(&mut Child)) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memfold-e2e"));
+    let mut holder =
+        command.arg("zram").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().expect("piped")).read_line(&mut line).expect("the holder answers");
+    assert_eq!(line, "ready\n");
+    end(&mut holder);
+    holder.wait().expect("the holder ends");
+}
+
+#[test]
+fn a_device_does_not_outlive_an_interrupted_run_nor_the_run_after_a_killed_one() {
+    let _alone = ONE_AT_A_TIME.lock().expect("no test panicked");
+    if !possible() {
+        return;
+    }
+    let before = devices();
+    // SAFETY: the holder is our child and has not been waited for.
+    let signal =
+        |number| move |holder: &mut Child| assert_eq!(unsafe { libc::kill(holder.id() as i32, number) }, 0);
+    for number in [libc::SIGINT, libc::SIGTERM] {
+        end_a_holder_by(signal(number));
+        assert_eq!(devices(), before, "after signal {number}");
+    }
+    end_a_holder_by(|holder| {
+        let input = holder.stdin.as_mut().expect("piped");
+        input.write_all(b"!").expect("the holder reads");
+    });
+    assert_eq!(devices(), before, "after a panic");
+    end_a_holder_by(signal(libc::SIGKILL));
+    assert_eq!(devices().len(), before.len() + 1, "a killed process cannot have cleaned up");
+    drop(Zram::start(64 << 20, "lz4").expect("zram can be set up"));
+    assert_eq!(devices(), before, "the device of the killed process is still there");
 }
 
 #[test]

@@ -257,11 +257,9 @@ impl Actor {
     fn remap_one(&mut self, shared: &Shared) -> Result<()> {
         let (at, way, pages) = (self.pick(), self.way(shared), any_size(&mut self.rng));
         let area = &mut self.areas[at];
-        if self.rng.below(3) == 0 {
-            area.relocate(way)?;
-        } else {
-            area.resize(pages, way)?;
-        }
+        let moved = if self.rng.below(3) == 0 { area.relocate(way)? } else { area.resize(pages, way)? };
+        let outcome = if moved { &shared.moved } else { &shared.refused };
+        outcome.fetch_add(1, Relaxed);
         let range = any_range(&mut self.rng, area.pages());
         area.check(shared, "remapped", range);
         Ok(())

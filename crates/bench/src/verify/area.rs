@@ -50,6 +50,8 @@ pub(super) enum Way {
 pub(super) struct Area {
     base: usize,
     states: Vec<State>,
+    /// Whether the kernel sees one mapping, which `mremap` must be able to move. What was mapped over may stay apart.
+    whole: bool,
 }
 
 impl Area {
@@ -58,7 +60,7 @@ impl Area {
         // SAFETY: a fresh mapping, placed by the kernel.
         let raw = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE_SIZE, RW, PRIVATE, -1, 0) };
         ensure!(raw != libc::MAP_FAILED, "cannot map {pages} pages: {}", Error::last_os_error());
-        Ok(Area { base: raw as usize, states: vec![UNTOUCHED; pages] })
+        Ok(Area { base: raw as usize, states: vec![UNTOUCHED; pages], whole: true })
     }
 
     /// Its length in pages.
@@ -193,6 +195,7 @@ impl Area {
         };
         ensure!(result == start as isize, "mmap over {} pages: {}", range.len(), Error::last_os_error());
         self.states[range].fill(UNTOUCHED);
+        self.whole = false;
         Ok(())
     }
 
@@ -201,29 +204,37 @@ impl Area {
     pub fn split(&mut self, range: Range<usize>, way: Way) -> Result<Area> {
         debug_assert!(range.start > 0 && range.end < self.pages(), "a split needs something on both sides");
         unmap(self.address(range.start), range.len(), way)?;
-        let rest = Area { base: self.address(range.end), states: self.states.split_off(range.end) };
+        let states = self.states.split_off(range.end);
+        let rest = Area { base: self.address(range.end), states, whole: self.whole };
         self.states.truncate(range.start);
         Ok(rest)
     }
 
-    /// Gives the area another length, more than 0, at an address that the kernel chooses.
-    pub fn resize(&mut self, pages: usize, way: Way) -> Result<()> {
-        self.remap(pages, libc::MREMAP_MAYMOVE, 0, way)?;
-        self.states.resize(pages, UNTOUCHED);
-        Ok(())
+    /// Gives the area another length, more than 0, at an address that the kernel chooses. False if the kernel may refuse
+    /// that, and did.
+    pub fn resize(&mut self, pages: usize, way: Way) -> Result<bool> {
+        let moved = self.remap(pages, libc::MREMAP_MAYMOVE, 0, way)?;
+        if moved {
+            self.states.resize(pages, UNTOUCHED);
+        }
+        Ok(moved)
     }
 
-    /// Moves the area to an address of our choice.
-    pub fn relocate(&mut self, way: Way) -> Result<()> {
+    /// Moves the area to an address of our choice. False if the kernel may refuse that, and did.
+    pub fn relocate(&mut self, way: Way) -> Result<bool> {
         // Holds the place until the move replaces it.
         let target = Area::map(self.pages())?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        self.remap(self.pages(), flags, target.base, way)?;
+        let place = target.base;
+        // Not unmapped by us after a refusal either: the kernel may have done so already, and another thread have
+        // mapped there since.
         std::mem::forget(target);
-        Ok(())
+        self.remap(self.pages(), flags, place, way)
     }
 
-    fn remap(&mut self, pages: usize, flags: i32, target: usize, way: Way) -> Result<()> {
+    /// A bare call may be refused, since the pager's registration of a part of the area makes it several mappings; a
+    /// call by libc's name is interposed, and must do what it does without a pager.
+    fn remap(&mut self, pages: usize, flags: i32, target: usize, way: Way) -> Result<bool> {
         let (start, old, new) = (self.pointer(0), self.pages() * PAGE_SIZE, pages * PAGE_SIZE);
         // SAFETY: the area is ours and nothing keeps an address into it; the target is reserved by the caller.
         let result = unsafe {
@@ -232,9 +243,13 @@ impl Area {
                 Way::Raw => libc::syscall(libc::SYS_mremap, start, old, new, flags, target) as isize,
             }
         };
+        let may_refuse = !self.whole || way == Way::Raw;
+        if result < 0 && may_refuse && Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
+            return Ok(false);
+        }
         ensure!(result > 0, "mremap of {old} bytes to {new}: {}", Error::last_os_error());
         self.base = result as usize;
-        Ok(())
+        Ok(true)
     }
 
     /// Unmaps the area.

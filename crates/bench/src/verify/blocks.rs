@@ -102,6 +102,13 @@ impl Block {
         }
     }
 
+    /// Changes the last byte behind the model's back.
+    #[cfg(test)]
+    pub fn spoil_last_byte(&self) {
+        // SAFETY: within the block.
+        unsafe { *self.start.as_ptr().add(self.bytes - 1) ^= 1 };
+    }
+
     /// Compares the block with what it was filled with.
     pub fn check(&self, shared: &Shared) {
         let words = self.bytes / 8;

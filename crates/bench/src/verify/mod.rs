@@ -21,6 +21,8 @@ mod report;
 mod saboteur;
 mod shared;
 mod tally;
+#[cfg(test)]
+mod tests;
 
 pub use report::{Mismatch, PagerReport, VerifyReport};
 

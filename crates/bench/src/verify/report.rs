@@ -57,6 +57,10 @@ pub struct VerifyReport {
     pub operations: u64,
     /// Forked children that were waited for.
     pub children: u64,
+    /// Areas moved or resized by `mremap`.
+    pub remaps: u64,
+    /// Times that the kernel refused to, as it may.
+    pub remaps_refused: u64,
     /// Bytes compared, those in children included.
     pub bytes_verified: u64,
     /// Words that were wrong, at most one counted a page or block.
@@ -88,6 +92,8 @@ impl VerifyReport {
             options,
             operations: shared.beats.iter().map(|beat| beat.count.load(Relaxed)).sum(),
             children: shared.children.load(Relaxed),
+            remaps: shared.moved.load(Relaxed),
+            remaps_refused: shared.refused.load(Relaxed),
             bytes_verified: shared.bytes_verified.load(Relaxed),
             mismatch_count: shared.mismatch_count.load(Relaxed),
             mismatches: lock(&shared.mismatches).clone(),

@@ -42,6 +42,10 @@ pub(super) struct Shared {
     pub beats: Vec<Beat>,
     pub bytes_verified: AtomicU64,
     pub children: AtomicU64,
+    /// Areas moved or resized by `mremap`.
+    pub moved: AtomicU64,
+    /// Times that the kernel refused, as it may.
+    pub refused: AtomicU64,
     pub mismatch_count: AtomicU64,
     pub mismatches: Mutex<Vec<Mismatch>>,
     pub failures: Mutex<Vec<String>>,
@@ -119,6 +123,8 @@ impl Shared {
             beats,
             bytes_verified: AtomicU64::new(0),
             children: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
             mismatch_count: AtomicU64::new(0),
             mismatches: Mutex::default(),
             failures: Mutex::default(),

@@ -1,5 +1,6 @@
 //! What end-to-end tests start under the preload library: `memfold-e2e worker JOB` is the body of a benchmark's worker,
-//! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON.
+//! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON, `memfold-e2e zram` holds a zram device
+//! until standard input ends, and panics then if it reads anything.
 
 use bench::verify::{self, Options};
 use std::process::ExitCode;
@@ -18,7 +19,16 @@ fn main() -> ExitCode {
             }
             _ => fail("verify takes three numbers: SECONDS THREADS SEED"),
         },
-        _ => fail("either `worker JOB` or `verify SECONDS THREADS SEED` is needed"),
+        ["zram"] => match bench::zram::Zram::start(64 << 20, "lz4") {
+            Ok(_held) => {
+                println!("ready");
+                let ended = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+                assert_eq!(ended.unwrap_or(0), 0, "asked to panic");
+                ExitCode::SUCCESS
+            }
+            Err(error) => fail(&format!("{error:#}")),
+        },
+        _ => fail("`worker JOB`, `verify SECONDS THREADS SEED` or `zram` is needed"),
     }
 }
 

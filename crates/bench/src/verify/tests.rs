@@ -1,0 +1,164 @@
+//! The verifier fails when it should: each test spoils memory behind the model's back, as a faulty pager would.
+
+use super::area::{Area, Way};
+use super::blocks::Block;
+use super::shared::{lock, Shared, Tags};
+use super::{children, run, Options, Work};
+use stats::Rng;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+use sys::{mem, PAGE_SIZE};
+
+fn options(without: &[Work]) -> Options {
+    Options { seconds: 60, operations: Some(150), threads: 2, seed: 11, without: without.to_vec() }
+}
+
+fn shared() -> Shared {
+    Shared::new(&options(&[]), Instant::now()).unwrap()
+}
+
+fn mismatches(shared: &Shared) -> u64 {
+    shared.mismatch_count.load(Relaxed)
+}
+
+/// An area of eight written pages.
+fn written(shared: &Shared) -> (Area, Tags) {
+    let (mut area, mut tags) = (Area::map(8).unwrap(), Tags::new(5));
+    area.write(shared.content, 0..8, &mut tags);
+    (area, tags)
+}
+
+fn copy_page(area: &Area, from: usize, to: usize) {
+    // SAFETY: two different pages of the area.
+    unsafe {
+        std::ptr::copy_nonoverlapping(area.address(from) as *const u8, area.address(to) as *mut u8, PAGE_SIZE)
+    };
+}
+
+#[test]
+fn all_work_together_finds_nothing_wrong_in_a_plain_process() {
+    let report = run(&options(&[])).unwrap();
+    assert!(report.passed(), "{report}");
+    assert!(report.operations >= 300 && report.bytes_verified > 0, "{report}");
+}
+
+#[test]
+fn a_page_that_reads_as_zeros_is_found() {
+    let shared = shared();
+    let (area, _) = written(&shared);
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 0);
+    // SAFETY: the test's own memory; losing it is the point.
+    unsafe { mem::madvise(area.address(3), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 1);
+    let kept = lock(&shared.mismatches);
+    assert!((area.address(3)..area.address(4)).contains(&kept[0].address), "{}", kept[0]);
+}
+
+#[test]
+fn a_page_that_holds_its_neighbour_or_its_own_past_is_found() {
+    let shared = shared();
+    let (mut area, mut tags) = written(&shared);
+    copy_page(&area, 1, 2);
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 1, "a neighbour");
+    copy_page(&area, 4, 5);
+    area.write(shared.content, 4..5, &mut tags);
+    copy_page(&area, 5, 4);
+    area.check(&shared, "test", 4..5);
+    assert_eq!(mismatches(&shared), 2, "the past");
+}
+
+#[test]
+fn a_single_lost_word_is_found() {
+    let shared = shared();
+    let (mut area, _) = written(&shared);
+    area.patch(6, 100, 42);
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 0);
+    // SAFETY: within the test's own area.
+    unsafe { (area.address(6) as *mut u64).add(100).write_volatile(43) };
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 1);
+}
+
+#[test]
+fn dropped_memory_that_keeps_its_old_bytes_is_found() {
+    let shared = shared();
+    let (mut area, _) = written(&shared);
+    area.dont_need(2..4, Way::Libc).unwrap();
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 0);
+    copy_page(&area, 1, 2);
+    area.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 1);
+}
+
+#[test]
+fn a_page_freed_lazily_may_keep_its_bytes_or_be_zero_but_nothing_else() {
+    let shared = shared();
+    let (mut area, _) = written(&shared);
+    area.free(0..2, Way::Libc).unwrap();
+    area.check(&shared, "test", 0..2);
+    // SAFETY: the test's own memory.
+    unsafe { mem::madvise(area.address(0), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
+    area.check(&shared, "test", 0..2);
+    assert_eq!(mismatches(&shared), 0);
+    copy_page(&area, 5, 1);
+    area.check(&shared, "test", 0..2);
+    assert_eq!(mismatches(&shared), 1);
+}
+
+#[test]
+fn a_spoilt_block_is_found_to_its_last_byte() {
+    let shared = shared();
+    let (mut rng, mut tags) = (Rng::new(1), Tags::new(5));
+    for _ in 0..200 {
+        let block = Block::allocate(&shared, &mut rng, &mut tags).unwrap();
+        block.check(&shared);
+        assert_eq!(mismatches(&shared), 0);
+        block.spoil_last_byte();
+        block.check(&shared);
+        assert_eq!(shared.mismatch_count.swap(0, Relaxed), 1);
+    }
+}
+
+#[test]
+fn a_lost_increment_is_found() {
+    let shared = shared();
+    (0..100).for_each(|draw| shared.tally.count(draw));
+    shared.tally.check(&shared, 100);
+    assert_eq!(mismatches(&shared), 0);
+    shared.tally.check(&shared, 101);
+    assert_eq!(mismatches(&shared), 1);
+}
+
+#[test]
+fn what_a_child_finds_wrong_or_how_it_dies_reaches_its_parent() {
+    let shared = shared();
+    let (area, _) = written(&shared);
+    let child = children::fork(&shared, || area.check(&shared, "area", 0..8)).unwrap();
+    child.wait(&shared);
+    assert_eq!((mismatches(&shared), shared.bytes_verified.load(Relaxed)), (0, 8 * PAGE_SIZE as u64));
+    let child = children::fork(&shared, || {
+        copy_page(&area, 0, 1);
+        area.check(&shared, "area", 0..8);
+    });
+    child.unwrap().wait(&shared);
+    assert_eq!(mismatches(&shared), 1);
+    assert!(lock(&shared.mismatches)[0].what.starts_with("area in child"));
+    // SAFETY: the child ends itself, which is the point.
+    let child = children::fork(&shared, || unsafe { libc::_exit(9) }).unwrap();
+    child.wait(&shared);
+    assert!(lock(&shared.failures)[0].contains("status 9"));
+}
+
+#[test]
+fn kinds_of_work_are_named_as_on_the_command_line() {
+    for (name, work) in Work::NAMES {
+        assert_eq!(name.parse::<Work>(), Ok(work));
+        assert_eq!(serde_json::to_string(&work).unwrap(), format!("\"{name}\""));
+    }
+    assert!("everything".parse::<Work>().unwrap_err().contains("sabotage"));
+}

@@ -1,0 +1,143 @@
+//! A redis-server of our own on a private socket, and as much of its protocol as the tests speak.
+//!
+//! What it is not: a client library. Replies are simple, bulk or integers; anything else fails the test.
+
+use crate::run::{program, Server};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long the server may take to start, or to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running server and a connection to it.
+#[derive(Debug)]
+pub struct Redis {
+    server: Server,
+    stream: BufReader<UnixStream>,
+}
+
+impl Redis {
+    /// Starts a server that keeps its files in `directory` and reads `dump.rdb` there, if there is one.
+    ///
+    /// # Panics
+    /// If it does not answer within a minute.
+    pub fn start(directory: &Path, environment: impl FnOnce(&mut Command)) -> Redis {
+        let socket = directory.join("socket");
+        let mut command = Command::new(program("redis-server", "redis-server"));
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]);
+        command.arg("--unixsocket").arg(&socket).arg("--dir").arg(directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        environment(&mut command);
+        let server = Server(command.spawn().expect("redis-server starts"));
+        let end = Instant::now() + PATIENCE;
+        let stream = loop {
+            match UnixStream::connect(&socket) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(Instant::now() < end, "redis-server does not listen: {error}"),
+            }
+            sleep(Duration::from_millis(10));
+        };
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        let mut redis = Redis { server, stream: BufReader::new(stream) };
+        while redis.ask(&["PING"]) != b"PONG" {
+            assert!(Instant::now() < end, "redis-server does not finish loading");
+            sleep(Duration::from_millis(50));
+        }
+        redis
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.server.0.id()
+    }
+
+    /// Sends a command without reading its reply.
+    ///
+    /// # Panics
+    /// If the server is gone.
+    pub fn send(&mut self, words: &[&str]) {
+        let mut text = format!("*{}\r\n", words.len());
+        for word in words {
+            text.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        self.stream.get_mut().write_all(text.as_bytes()).expect("redis-server reads");
+    }
+
+    /// The next reply. An error reply is returned as its text; a missing value as `(nil)`.
+    ///
+    /// # Panics
+    /// If there is none within a minute, or it is of a kind that is not spoken here.
+    pub fn receive(&mut self) -> Vec<u8> {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("redis-server answers");
+        let line = line.trim_end();
+        assert!(!line.is_empty(), "redis-server closed the connection");
+        let (kind, rest) = line.split_at(1);
+        match (kind, rest.parse::<i64>()) {
+            ("$", Ok(-1)) => b"(nil)".to_vec(),
+            ("$", Ok(len)) => {
+                let mut value = vec![0; len as usize + 2];
+                self.stream.read_exact(&mut value).expect("redis-server answers in full");
+                value.truncate(len as usize);
+                value
+            }
+            ("+" | "-" | ":", _) => rest.as_bytes().to_vec(),
+            _ => panic!("redis-server answered {line:?}"),
+        }
+    }
+
+    /// Sends a command and waits for its reply.
+    ///
+    /// # Panics
+    /// As [`Redis::send`] and [`Redis::receive`].
+    pub fn ask(&mut self, words: &[&str]) -> Vec<u8> {
+        self.send(words);
+        self.receive()
+    }
+
+    /// Sends many commands, some at a time, and hands each reply to `check` with the number of its command.
+    ///
+    /// # Panics
+    /// As [`Redis::ask`].
+    pub fn pipeline(
+        &mut self,
+        count: usize,
+        command: impl Fn(usize) -> Vec<String>,
+        mut check: impl FnMut(usize, &[u8]),
+    ) {
+        const BATCH: usize = 32;
+        for start in (0..count).step_by(BATCH) {
+            let batch = start..(start + BATCH).min(count);
+            for number in batch.clone() {
+                let words = command(number);
+                self.send(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            for number in batch {
+                let reply = self.receive();
+                check(number, &reply);
+            }
+        }
+    }
+
+    /// Saves everything to `dump.rdb` in a forked child of the server, and waits for that.
+    ///
+    /// # Panics
+    /// If it fails or takes more than a minute.
+    pub fn save_in_background(&mut self) {
+        self.ask(&["BGSAVE"]);
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let info = String::from_utf8_lossy(&self.ask(&["INFO", "persistence"])).into_owned();
+            if info.contains("rdb_bgsave_in_progress:0") {
+                assert!(info.contains("rdb_last_bgsave_status:ok"), "the save failed: {info}");
+                return;
+            }
+            assert!(Instant::now() < end, "the save is not done: {info}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+}

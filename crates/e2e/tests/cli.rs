@@ -1,0 +1,301 @@
+//! The command line as a user types it: exit codes, messages, signals, the summary, and steering a
+//! program while it runs. What folding does to a program's bytes is tested elsewhere.
+
+use e2e::{memfold, scratch};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn output(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).output().expect("memfold can be executed")
+}
+
+fn run(args: &[&str]) -> Output {
+    let runtime = scratch();
+    output(memfold(runtime.path()).arg("run").args(args))
+}
+
+fn error_text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("the file was written")).expect("it is JSON")
+}
+
+/// Waits until `seen` says so, at most ten seconds.
+fn wait_until(what: &str, mut seen: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !seen() {
+        assert!(Instant::now() < deadline, "{what} did not happen within ten seconds");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(child: &Child, number: i32) {
+    // SAFETY: the child is not waited for yet, so the number is its own.
+    unsafe { libc::kill(child.id() as i32, number) };
+}
+
+#[test]
+fn the_exit_code_of_the_program_comes_back() {
+    assert_eq!(run(&["--", "sh", "-c", "exit 0"]).status.code(), Some(0));
+    assert_eq!(run(&["--", "sh", "-c", "exit 43"]).status.code(), Some(43));
+    assert_eq!(run(&["--", "sh", "-c", "kill -KILL $$"]).status.code(), Some(128 + 9));
+}
+
+#[test]
+fn standard_output_is_the_programs_alone_and_the_summary_has_three_lines() {
+    let loud = run(&["--", "echo", "hello"]);
+    assert_eq!(loud.stdout, b"hello\n");
+    assert_eq!(error_text(&loud).lines().filter(|l| l.starts_with("memfold: ")).count(), 3);
+    let quiet = run(&["--quiet", "--", "echo", "hello"]);
+    assert_eq!((quiet.stdout, error_text(&quiet)), (b"hello\n".to_vec(), String::new()));
+}
+
+#[test]
+fn options_of_the_program_are_not_taken_for_memfolds() {
+    assert_eq!(run(&["--", "echo", "--cold-age", "soon"]).stdout, b"--cold-age soon\n");
+    assert_eq!(run(&["echo", "--quiet", "-x"]).stdout, b"--quiet -x\n");
+}
+
+#[test]
+fn bad_usage_ends_with_2_names_the_value_and_starts_nothing() {
+    let dir = scratch();
+    let mark = dir.path().join("ran");
+    let cases: [(&[&str], &str); 9] = [
+        (&["--cold-age", "soon"], "'soon' for '--cold-age"),
+        (&["--cold-age", "0"], "'0' for '--cold-age"),
+        (&["--cold-age", "-5"], "'-5' for '--cold-age"),
+        (&["--max-stall", "101"], "'101' for '--max-stall"),
+        (&["--resident-limit", "0"], "'0' for '--resident-limit"),
+        (&["--resident-limit", "99999999999999999999G"], "for '--resident-limit"),
+        (&["--policy", "clairvoyant"], "'clairvoyant' for '--policy"),
+        (&["--profile", "fast"], "'fast' for '--profile"),
+        (&["--colour"], "--colour"),
+    ];
+    for (options, expected) in cases {
+        let result = run(&[options, &["--", "touch", mark.to_str().unwrap()]].concat());
+        assert_eq!(result.status.code(), Some(2), "{options:?}");
+        assert!(error_text(&result).contains(expected), "{options:?}: {}", error_text(&result));
+        assert!(!mark.exists(), "{options:?} started the program");
+    }
+    assert_eq!(run(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn a_bad_variable_is_no_reason_not_to_run_the_program() {
+    let dir = scratch();
+    let result =
+        output(memfold(dir.path()).env("MEMFOLD_COLD_AGE", "soon").args(["run", "--", "echo", "hello"]));
+    assert_eq!((result.status.code(), result.stdout), (Some(0), b"hello\n".to_vec()));
+}
+
+#[test]
+fn a_missing_program_is_127_and_one_that_cannot_be_executed_126() {
+    let missing = run(&["--", "no-such-program"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(error_text(&missing).contains("no-such-program"));
+    assert_eq!(run(&["--", "/etc/passwd"]).status.code(), Some(126));
+    assert_eq!(run(&["--", "/"]).status.code(), Some(126));
+}
+
+#[test]
+fn a_static_program_runs_plainly_and_the_reason_is_given() {
+    let dir = scratch();
+    let (source, program, summary) =
+        (dir.path().join("p.c"), dir.path().join("p"), dir.path().join("summary.json"));
+    fs::write(&source, "int main(void) { return 5; }").unwrap();
+    let compiled = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).status();
+    assert!(compiled.expect("apt-get install build-essential").success());
+    let result = run(&["--summary", summary.to_str().unwrap(), "--", program.to_str().unwrap()]);
+    assert_eq!(result.status.code(), Some(5));
+    assert!(error_text(&result).contains("statically linked"), "{}", error_text(&result));
+    let summary = json(&summary);
+    assert_eq!((&summary["mode"], &summary["exit_code"]), (&"off".into(), &5.into()));
+    assert!(summary["reason"].as_str().unwrap().contains("statically linked"));
+}
+
+#[test]
+fn a_set_user_id_program_runs_plainly_and_the_reason_is_given() {
+    let dir = scratch();
+    let program = dir.path().join("echo");
+    fs::copy("/bin/echo", &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let result = run(&["--", program.to_str().unwrap(), "hello"]);
+    assert_eq!((result.status.code(), result.stdout.as_slice()), (Some(0), b"hello\n".as_slice()));
+    assert!(error_text(&result).contains("set-user-ID"), "{}", error_text(&result));
+}
+
+#[test]
+fn a_summary_that_cannot_be_written_is_noticed_before_the_program_starts() {
+    let dir = scratch();
+    let mark = dir.path().join("ran");
+    let result = run(&["--summary", "/nonexistent/s.json", "--", "touch", mark.to_str().unwrap()]);
+    assert_eq!(result.status.code(), Some(2));
+    assert!(error_text(&result).contains("/nonexistent/s.json") && !mark.exists());
+}
+
+#[test]
+fn the_summary_survives_the_program_and_tells_how_it_died() {
+    let dir = scratch();
+    let file = dir.path().join("s.json");
+    run(&["--quiet", "--summary", file.to_str().unwrap(), "--", "sh", "-c", "kill -KILL $$"]);
+    let summary = json(&file);
+    assert_eq!((&summary["exit_code"], &summary["signal"]), (&137.into(), &9.into()));
+    for key in ["schema", "command", "wall_ns", "mode", "reason", "saved_bytes_mean", "pages", "fault_ns"] {
+        assert!(summary.get(key).is_some(), "{key} is missing");
+    }
+}
+
+#[test]
+fn a_signal_sent_to_the_launcher_reaches_the_program() {
+    for (name, number) in [("TERM", libc::SIGTERM), ("USR1", libc::SIGUSR1), ("HUP", libc::SIGHUP)] {
+        let dir = scratch();
+        let ready = dir.path().join("ready");
+        let script = format!("trap 'exit 9' {name}; touch {}; while :; do sleep 0.05; done", ready.display());
+        let mut child =
+            memfold(dir.path()).args(["run", "--quiet", "--", "sh", "-c", &script]).spawn().unwrap();
+        wait_until("the trap", || ready.exists());
+        signal(&child, number);
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_left_in_the_runtime_directory() {
+    let dir = scratch();
+    output(memfold(dir.path()).args(["run", "--quiet", "--", "sh", "-c", "true; true"]));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+/// A folded program that holds 64 MiB and sleeps, with its process id.
+fn sleeper(runtime: &Path) -> (Child, u32) {
+    let ready = runtime.join("ready");
+    let script = format!(
+        "import os,time; held=bytearray(os.urandom(1024)*65536); open({ready:?},'w').write(str(os.getpid())); \
+         time.sleep(60)"
+    );
+    let mut command = memfold(runtime);
+    command.args(["run", "--quiet", "--start-at", "0", "--cold-age", "1h", "--", "python3", "-c", &script]);
+    let child = command.spawn().unwrap();
+    let mut pid = 0;
+    wait_until("the start of python3", || {
+        pid = fs::read_to_string(&ready).ok().and_then(|t| t.parse().ok()).unwrap_or(0);
+        pid != 0
+    });
+    (child, pid)
+}
+
+fn stat(runtime: &Path, pid: u32) -> Value {
+    let result = output(memfold(runtime).args(["stat", "--json", &pid.to_string()]));
+    assert!(result.status.success(), "{}", error_text(&result));
+    serde_json::from_slice::<Value>(&result.stdout).unwrap()[0].clone()
+}
+
+fn ctl(runtime: &Path, pid: u32, words: &[&str]) -> Output {
+    output(memfold(runtime).args(["ctl", &pid.to_string()]).args(words))
+}
+
+#[test]
+fn a_running_program_is_listed_and_can_be_steered() {
+    let runtime = scratch();
+    let dir = runtime.path();
+    let (mut child, pid) = sleeper(dir);
+    wait_until("folding", || stat(dir, pid)["mode"] == "embedded");
+    let done = |words: &[&str]| {
+        let result = ctl(dir, pid, words);
+        assert!(result.status.success(), "{words:?}: {}", error_text(&result));
+    };
+    done(&["evict"]);
+    assert!(stat(dir, pid)["pages"]["evicted"].as_u64() > Some(0));
+    done(&["pause"]);
+    assert_eq!(stat(dir, pid)["paused"], true);
+    done(&["resume"]);
+    done(&["set", "cold_age", "90s"]);
+    assert_eq!(stat(dir, pid)["settings"]["cold_age"], 90_000_000_000u64);
+    done(&["restore"]);
+    assert_eq!(stat(dir, pid)["evicted_bytes"], 0);
+    let refused = ctl(dir, pid, &["set", "cold_age", "soon"]);
+    assert_eq!(refused.status.code(), Some(2));
+    signal(&child, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(ctl(dir, pid, &["pause"]).status.code(), Some(1));
+}
+
+#[test]
+fn the_page_of_a_program_that_was_killed_with_its_launcher_is_cleaned_away() {
+    let runtime = scratch();
+    let dir = runtime.path();
+    let (mut child, pid) = sleeper(dir);
+    // SAFETY: both run: the launcher is not waited for yet, and it has not waited for the program.
+    unsafe {
+        libc::kill(child.id() as i32, libc::SIGKILL);
+        libc::kill(pid as i32, libc::SIGKILL);
+    }
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    wait_until("the cleaning", || {
+        let list = output(memfold(dir).args(["stat", "--json"])).stdout;
+        list.starts_with(b"[]") && fs::read_dir(dir).unwrap().all(|e| e.unwrap().path().is_file())
+    });
+}
+
+#[test]
+fn a_process_that_is_not_folded_or_not_there_is_an_error_that_says_so() {
+    let dir = scratch();
+    let own = std::process::id();
+    assert!(error_text(&ctl(dir.path(), own, &["pause"])).contains("not started by `memfold run`"));
+    let missing = ctl(dir.path(), 4_194_303, &["pause"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(error_text(&missing).contains("no process 4194303"));
+    assert!(output(memfold(dir.path()).arg("stat")).status.success());
+}
+
+#[test]
+fn doctor_agrees_with_its_exit_code() {
+    let dir = scratch();
+    let result = output(memfold(dir.path()).args(["doctor", "--json"]));
+    let report: Value = serde_json::from_slice(&result.stdout).unwrap();
+    let works = report["works"].as_bool().unwrap();
+    assert_eq!(result.status.code(), Some(if works { 0 } else { 3 }));
+    assert_eq!(report["hindrance"].is_null(), works);
+    assert!(works || !report["remedies"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn doctor_tells_a_user_without_permission_what_to_do() {
+    let unprivileged = e2e::installed_for_all();
+    let result = output(unprivileged.command().arg("doctor").env("MEMFOLD_RUNTIME_DIR", unprivileged.home()));
+    let text = String::from_utf8_lossy(&result.stdout).into_owned();
+    if result.status.code() == Some(0) {
+        // vm.unprivileged_userfaultfd is 1 here, or the device is open to all.
+        assert!(text.contains("can be folded"));
+    } else {
+        assert_eq!(result.status.code(), Some(3), "{text}");
+        assert!(text.contains("memfold setup --user") || text.contains("CONFIG_USERFAULTFD"), "{text}");
+    }
+}
+
+#[test]
+fn setup_without_root_changes_nothing_and_says_what_it_needs() {
+    let unprivileged = e2e::installed_for_all();
+    let refused = output(unprivileged.command().arg("setup"));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(error_text(&refused).contains("needs root"));
+    let dry = output(unprivileged.command().args(["setup", "--dry-run"]));
+    assert!(dry.status.success());
+    let unknown = output(unprivileged.command().args(["setup", "--dry-run", "--user", "no-such-user"]));
+    assert_eq!(unknown.status.code(), Some(2));
+}
+
+#[test]
+fn a_session_of_its_own_changes_nothing_about_exit_codes() {
+    let runtime = scratch();
+    let mut command = memfold(runtime.path());
+    command.args(["run", "--quiet", "--", "sh", "-c", "exit 4"]).process_group(0);
+    assert_eq!(output(&mut command).status.code(), Some(4));
+}
