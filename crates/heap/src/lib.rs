@@ -1,2 +1,34 @@
-//! (in the making)
+//! The allocator: blocks of any size, fast, from any thread.
+//!
+//! What it is: thread heaps over size classes, on spans of the crate `arena`. One allocation: [`api::malloc`]
+//! reads the thread's heap ([`tls`]), finds the bin for the size, takes a block; if the bin is empty,
+//! [`spans`] refills it from the heap's spans, from what other threads sent ([`remote`]), from heaps of
+//! threads that are gone ([`registry`]), and at last from the arena. One free: the span is found from the
+//! address, and if it belongs to the thread's heap, the block goes into the bin.
+//!
+//! What it is not: the C interface (that is the preload library), or safe to call from a signal handler.
+//!
+//! Invariants: no lock is held while a block is touched, because touching managed memory may wait for the
+//! pager. Nothing here allocates through libc or sets `errno`. Order of locks: thread-exit key, idle heaps,
+//! then those of the arena.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod api;
+pub mod classes;
+mod fork;
+mod heap;
+mod large;
+mod registry;
+mod remote;
+mod spans;
+mod tls;
+
+pub use api::{aligned, calloc, free, is_ours, malloc, realloc, trim, usable_size, MAX_REQUEST};
+pub use fork::{fork_child, fork_parent, fork_prepare};
+pub use registry::{pinned, Pinned};
+
+#[cfg(test)]
+mod tests;

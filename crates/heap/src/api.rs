@@ -1,0 +1,225 @@
+//! The allocator's functions, with C's meaning but without `errno`.
+//!
+//! What it is: what the preload library exports, and what tests call. A null result means `ENOMEM` unless
+//! a function says otherwise. The rules are those of POSIX.1-2017 and, where that leaves a choice, of
+//! glibc 2.36 (`malloc(3)`, `posix_memalign(3)`).
+//!
+//! Invariants: every block starts where its span's cutting says, so an address is all that a free needs.
+
+use crate::heap::{Block, Heap};
+use crate::{classes, large, registry, remote, spans, tls};
+use arena::{Kind, Span};
+use sys::PAGE_SIZE;
+
+/// The largest request in bytes: pointers into a block must have a distance that fits `ptrdiff_t`.
+pub const MAX_REQUEST: usize = isize::MAX as usize;
+
+/// A block of at least `size` bytes, aligned to 16. A size of 0 gives a block like any other.
+#[inline(always)]
+pub fn malloc(size: usize) -> *mut u8 {
+    let heap = tls::get();
+    if size <= classes::SMALL {
+        let block = heap.bin_for_small(size).pop();
+        if !block.is_null() {
+            return block.cast();
+        }
+    }
+    malloc_slow(heap, size)
+}
+
+#[inline(never)]
+fn malloc_slow(heap: &'static Heap, size: usize) -> *mut u8 {
+    alloc(heap, size).0
+}
+
+/// A block of at least `size` bytes, and whether it is known to be all zero.
+#[inline(always)]
+fn alloc(heap: &'static Heap, size: usize) -> (*mut u8, bool) {
+    if size <= classes::LARGEST {
+        return alloc_class(heap, classes::of(size));
+    }
+    alloc_large(heap, size, PAGE_SIZE)
+}
+
+#[inline(always)]
+fn alloc_class(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    // A sentinel's bins are empty.
+    let block = heap.bin(class).pop();
+    if !block.is_null() {
+        return (block.cast(), false);
+    }
+    refill(heap, class)
+}
+
+#[inline(never)]
+fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    if registry::is_sentinel(heap) {
+        let found = registry::with_heap(heap, |heap| spans::refill(heap, class));
+        return found.unwrap_or((core::ptr::null_mut(), false));
+    }
+    spans::refill(heap, class)
+}
+
+#[cold]
+fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool) {
+    if size > MAX_REQUEST || heap.is(&tls::REFUSED) {
+        return (core::ptr::null_mut(), false);
+    }
+    large::alloc(heap.domain.get(), size, align)
+}
+
+/// Frees a block. Null is allowed. Addresses that no allocator of ours handed out are left alone: the
+/// dynamic loader's first blocks come from an allocator of its own.
+///
+/// # Safety
+/// The block is the program's, and it will not use it again.
+#[inline(always)]
+pub unsafe fn free(ptr: *mut u8) {
+    let Some(span) = arena::lookup(ptr as usize) else { return };
+    let heap = tls::get();
+    if !heap.owns(span) {
+        // SAFETY: the caller's contract.
+        return unsafe { free_foreign(span, ptr) };
+    }
+    let class = span.class.get() as usize;
+    // SAFETY: the block is free by the caller's word, and its span is this heap's and of this class.
+    if !unsafe { heap.bin(class).push(ptr.cast::<Block>()) } {
+        spans::flush(heap, class);
+    }
+}
+
+/// Frees a block that is large or belongs to another heap.
+#[inline(never)]
+unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
+    match kind_of(span, ptr) {
+        // SAFETY: the caller's contract; the span's owner is a heap.
+        Some(Kind::Blocks) => unsafe { remote::send(span, ptr.cast()) },
+        Some(Kind::Large) => arena::free(span, span.pages()),
+        _ => {}
+    }
+}
+
+/// What `ptr` is the start of, if the record that was found for it really describes it.
+fn kind_of(span: &Span, ptr: *mut u8) -> Option<Kind> {
+    let addr = ptr as usize;
+    match span.kind() {
+        Kind::Blocks if (span.start()..span.end()).contains(&addr) => Some(Kind::Blocks),
+        Kind::Large if span.start() == addr => Some(Kind::Large),
+        _ => None,
+    }
+}
+
+/// How many bytes of the block the program may use; 0 for null and for what is not ours.
+///
+/// # Safety
+/// The block is the program's.
+pub unsafe fn usable_size(ptr: *mut u8) -> usize {
+    let Some(span) = arena::lookup(ptr as usize) else { return 0 };
+    match kind_of(span, ptr) {
+        Some(Kind::Blocks) => span.block_size.get() as usize,
+        Some(Kind::Large) => span.bytes(),
+        _ => 0,
+    }
+}
+
+/// Whether `ptr` is a block of this allocator.
+pub fn is_ours(ptr: *mut u8) -> bool {
+    arena::lookup(ptr as usize).is_some_and(|span| kind_of(span, ptr).is_some())
+}
+
+/// A zeroed block for `count` times `size` bytes; null also if that overflows. Fresh memory of the kernel
+/// is not written to.
+#[inline]
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    let Some(total) = count.checked_mul(size) else { return core::ptr::null_mut() };
+    if total <= classes::SMALL {
+        let block = malloc(total);
+        if !block.is_null() {
+            // SAFETY: the block has at least `total` bytes.
+            unsafe { block.write_bytes(0, total) };
+        }
+        return block;
+    }
+    let (block, zero) = alloc(tls::get(), total);
+    if !zero && !block.is_null() {
+        // SAFETY: as above.
+        unsafe { block.write_bytes(0, total) };
+    }
+    block
+}
+
+/// Gives a block another size, in place or elsewhere; its bytes up to the lesser size are kept. Null for
+/// `ptr` is `malloc`; 0 for `size` frees and returns null, which is not an error. On failure the block is
+/// as it was. A block that is not ours cannot be resized, as its length is unknown: that is a failure too.
+///
+/// # Safety
+/// The block is the program's; if the result is not null, it will use only that.
+pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
+    if ptr.is_null() {
+        return malloc(size);
+    }
+    if size == 0 {
+        // SAFETY: the caller's contract.
+        unsafe { free(ptr) };
+        return core::ptr::null_mut();
+    }
+    let Some(span) = arena::lookup(ptr as usize) else { return core::ptr::null_mut() };
+    let old = match kind_of(span, ptr) {
+        Some(Kind::Blocks) => span.block_size.get() as usize,
+        Some(Kind::Large) => span.bytes(),
+        _ => return core::ptr::null_mut(),
+    };
+    if size > MAX_REQUEST {
+        return core::ptr::null_mut();
+    }
+    if span.kind() == Kind::Large {
+        let resized = large::resize(span, size);
+        if !resized.is_null() {
+            return resized;
+        }
+    } else if size <= old && size * 2 >= old {
+        return ptr;
+    }
+    let moved = malloc(size);
+    if moved.is_null() {
+        // A shorter block may stay where it is.
+        return if size <= old { ptr } else { moved };
+    }
+    // SAFETY: both blocks have that many bytes, and are different blocks.
+    unsafe {
+        core::ptr::copy_nonoverlapping(ptr, moved, old.min(size));
+        free(ptr);
+    }
+    moved
+}
+
+/// A block of at least `size` bytes at a multiple of `align`, a power of two (0 counts as 1).
+pub fn aligned(align: usize, size: usize) -> *mut u8 {
+    debug_assert!(align == 0 || align.is_power_of_two());
+    if align <= classes::ALIGNMENT {
+        return malloc(size);
+    }
+    let heap = tls::get();
+    if align <= PAGE_SIZE && size <= classes::LARGEST {
+        // Spans start at a page, so blocks whose size is a multiple of the alignment are aligned. The powers
+        // of two among the classes bound the search.
+        let least = classes::of(size.max(align));
+        if let Some(class) = (least..classes::COUNT).find(|class| classes::block_size(*class) % align == 0) {
+            return alloc_class(heap, class).0;
+        }
+    }
+    alloc_large(heap, size, align).0
+}
+
+/// Gives free memory back to the kernel, all but about `keep` bytes of it. Returns the bytes given.
+///
+/// Only the calling thread's heap and those of threads that are gone are searched; the others' belong to them.
+pub fn trim(keep: usize) -> usize {
+    let heap = tls::get();
+    if !registry::is_sentinel(heap) {
+        remote::drain(heap, None);
+        spans::flush_all(heap);
+    }
+    registry::tidy_idle();
+    arena::trim(keep)
+}

@@ -1,0 +1,98 @@
+//! Size classes: which block size serves a request, and how blocks of it are kept.
+//!
+//! What it is: pure arithmetic. Blocks are multiples of 16 bytes (the alignment that C asks of `malloc` on
+//! 64-bit machines): steps of 16 up to 128, then eight steps to each power of two up to 64 KiB. A block so
+//! wastes at most 15 bytes up to 128, and less than one ninth of itself beyond.
+
+use sys::PAGE_SIZE;
+
+/// Every block starts at a multiple of this many bytes.
+pub const ALIGNMENT: usize = 16;
+
+/// The largest block of a class, bytes; larger requests are served in whole pages.
+pub const LARGEST: usize = 64 << 10;
+
+/// How many classes there are.
+pub const COUNT: usize = 80;
+
+/// Up to this size in bytes, a table takes the request to its class.
+pub const SMALL: usize = 2048;
+
+/// Entries of that table: one for each 16 bytes, and one for 0.
+pub const SMALL_STEPS: usize = SMALL / ALIGNMENT + 1;
+
+/// Blocks of more bytes than this are cut one at a time, so that a fresh one is known to be zero.
+pub const LINKED: usize = SMALL;
+
+/// The smallest class whose blocks hold `size` bytes (at most [`LARGEST`]).
+#[inline]
+pub const fn of(size: usize) -> usize {
+    if size <= 128 {
+        return if size == 0 { 0 } else { (size - 1) / 16 };
+    }
+    let last = size - 1;
+    let log = last.ilog2() as usize;
+    8 + (log - 7) * 8 + ((last >> (log - 3)) & 7)
+}
+
+/// Bytes in a block of `class`.
+pub const fn block_size(class: usize) -> usize {
+    if class < 8 {
+        return (class + 1) * 16;
+    }
+    let log = (class - 8) / 8 + 7;
+    (9 + (class - 8) % 8) << (log - 3)
+}
+
+/// Pages in a span of `class`: 64 KiB, or eight blocks.
+pub const fn span_pages(class: usize) -> usize {
+    let pages = (8 * block_size(class)).div_ceil(PAGE_SIZE);
+    if pages < 16 {
+        16
+    } else {
+        pages
+    }
+}
+
+/// How many free blocks of `class` a heap keeps at hand: 32 KiB of them, from 4 to 64.
+pub const fn limit(class: usize) -> i32 {
+    let count = (32 << 10) / block_size(class);
+    if count < 4 {
+        4
+    } else if count > 64 {
+        64
+    } else {
+        count as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_gets_the_smallest_block_that_holds_it() {
+        for size in 0..=LARGEST {
+            let class = of(size);
+            assert!(block_size(class) >= size, "{size}");
+            assert!(class == 0 || block_size(class - 1) < size, "{size}");
+        }
+        assert_eq!(of(LARGEST), COUNT - 1);
+    }
+
+    #[test]
+    fn waste_stays_below_an_eighth_above_128_bytes_and_below_16_bytes_up_to_there() {
+        for size in 1..=LARGEST {
+            let waste = block_size(of(size)) - size;
+            assert!(waste < 16 || size > 128 && waste * 8 < block_size(of(size)), "{size} wastes {waste}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_multiples_of_the_alignment_and_eight_or_more_fit_a_span() {
+        for class in 0..COUNT {
+            assert_eq!(block_size(class) % ALIGNMENT, 0);
+            assert!(span_pages(class) * PAGE_SIZE / block_size(class) >= 8);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The allocator across `fork`.
+//!
+//! What it is: the handlers that keep locks and records at rest while the process is copied, and what the
+//! child does with the heaps of threads that it does not have.
+//!
+//! The kernel copies a process page by page while the other threads run on. So the child sees their heaps
+//! as they never were: a bin and the block that it points to may be copied at different moments. Nothing
+//! that another thread changes without a lock can be believed: its bins, its lists, the links in its free
+//! blocks, and remote lists that were being pushed to. What the child *can* believe is what changes under
+//! the locks (which pages are spans), what never changes while a span lives (its blocks' size, its owner),
+//! and every block that the program itself frees in the child.
+//!
+//! So the child calls those heaps orphans and uses no free block of theirs. Blocks that it frees gather on
+//! the orphan's remote list; when a thread needs memory, it takes that list, makes itself the owner of
+//! the spans, and has exactly those blocks to reuse. Blocks that were free in another thread's heap at the
+//! moment of the fork are not used again in the child.
+
+use crate::heap::{Block, Heap, State};
+use crate::{registry, remote, spans, tls};
+use arena::Span;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+/// How many heaps are orphans.
+static ORPHANS: AtomicUsize = AtomicUsize::new(0);
+
+/// Called in the thread that forks, before `fork`: takes every lock of heap and arena.
+///
+/// Nothing may allocate or free between this and [`fork_parent`] or [`fork_child`]. No lock of the allocator
+/// is ever held while an [`arena::Hooks`] function runs, so it does not matter whether the pager takes its
+/// own locks before or after.
+pub fn fork_prepare() {
+    let heap = tls::get();
+    if !registry::is_sentinel(heap) {
+        remote::drain(heap, None);
+    }
+    registry::hold();
+    arena::fork_prepare();
+}
+
+/// Called in the parent after `fork`, whether it worked or not.
+///
+/// # Safety
+/// The calling thread called [`fork_prepare`].
+pub unsafe fn fork_parent() {
+    // SAFETY: held by `fork_prepare`, by the caller's contract.
+    unsafe {
+        arena::fork_release();
+        registry::let_go();
+    }
+}
+
+/// Called in the child, before anything in it allocates or frees.
+///
+/// # Safety
+/// The calling thread is the copy of the one that called [`fork_prepare`].
+pub unsafe fn fork_child() {
+    let me = tls::thread();
+    registry::for_each(|heap| {
+        // What was sent between the preparation and the copy: its links cannot be believed.
+        heap.remote.0.store(core::ptr::null_mut(), Relaxed);
+        let in_use = heap.state.load(Relaxed) == State::InUse as u8;
+        if in_use && heap.user.load(Relaxed) != me {
+            heap.state.store(State::Orphan as u8, Relaxed);
+            ORPHANS.fetch_add(1, Relaxed);
+        }
+    });
+    // SAFETY: held by `fork_prepare`, by the caller's contract.
+    unsafe {
+        arena::fork_release();
+        registry::let_go();
+    }
+}
+
+/// Takes over blocks that were freed in this process and belong to orphans.
+pub(crate) fn scavenge(heap: &'static Heap) {
+    if ORPHANS.load(Relaxed) == 0 {
+        return;
+    }
+    registry::for_each(|orphan| {
+        let is_orphan = orphan.state.load(Relaxed) == State::Orphan as u8;
+        if !is_orphan || orphan.domain.get() != heap.domain.get() {
+            return;
+        }
+        let mut block = orphan.remote.0.swap(core::ptr::null_mut(), Acquire);
+        while !block.is_null() {
+            // SAFETY: blocks on the list are free, mapped, and hold a link.
+            let next = unsafe { (*block).next.get() };
+            if let Some(span) = arena::lookup(block as usize) {
+                // SAFETY: the block was just taken off the list.
+                unsafe { take_over(heap, orphan, span, block) };
+            }
+            block = next;
+        }
+    });
+}
+
+/// Makes `heap` the owner of the block's span if an orphan was, and returns the block to its span.
+///
+/// # Safety
+/// The block is free, in no list, and of `span`.
+unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static Span, block: *mut Block) {
+    let (from, to) = (orphan as *const Heap as *mut u8, heap as *const Heap as *mut u8);
+    if span.owner.compare_exchange(from, to, AcqRel, Acquire).is_ok() {
+        // All that is not known to be free counts as used.
+        span.free.set(core::ptr::null_mut());
+        span.free_count.set(0);
+        span.carved.set(span.capacity.get());
+        span.used.set(span.capacity.get());
+        span.linked.set(false);
+    }
+    if heap.owns(span) {
+        // SAFETY: the caller's contract, and the span is this heap's.
+        unsafe { spans::give(heap, span, block) };
+    } else {
+        // SAFETY: the caller's contract; the span belongs to a heap, if not to this one.
+        unsafe { remote::send(span, block) };
+    }
+}

@@ -1,0 +1,205 @@
+//! A heap: what one thread allocates from and frees to without asking anybody.
+//!
+//! What it is: for each size class a bin of free blocks at hand, and the list of spans that have more; and
+//! one list onto which other threads push what they free. What it is not: shared. All but `remote`, `user`
+//! and `state` belong to the thread that uses the heap.
+//!
+//! Invariants: a bin holds blocks of the heap's own spans only. A span with a free block is in the list of
+//! its class, and in no other. Heaps lie in pinned memory and live for ever; a thread that exits leaves its
+//! heap to another, with empty bins.
+
+use crate::classes;
+use arena::{Domain, Span};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
+
+/// A free block; the rest of it is whatever the program left there.
+#[repr(C)]
+pub(crate) struct Block {
+    pub(crate) next: Cell<*mut Block>,
+}
+
+/// Free blocks of one class, last in first out.
+#[repr(C)]
+pub(crate) struct Bin {
+    head: Cell<*mut Block>,
+    /// How many more it may take.
+    room: Cell<i32>,
+}
+
+impl Bin {
+    /// Takes the block that was put in last, or null.
+    #[inline(always)]
+    pub(crate) fn pop(&self) -> *mut Block {
+        let block = self.head.get();
+        if !block.is_null() {
+            // SAFETY: blocks in a bin are free, mapped, and hold a link.
+            self.head.set(unsafe { (*block).next.get() });
+            self.room.set(self.room.get() + 1);
+        }
+        block
+    }
+
+    /// Puts a block in. False if there are too many now.
+    ///
+    /// # Safety
+    /// The block is free, of the bin's class, and of a span of the bin's heap.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) unsafe fn push(&self, block: *mut Block) -> bool {
+        // SAFETY: a free block is ours to write.
+        unsafe { (*block).next.set(self.head.get()) };
+        self.head.set(block);
+        let room = self.room.get() - 1;
+        self.room.set(room);
+        room >= 0
+    }
+
+    /// Cuts everything behind the first `keep` blocks off and returns it.
+    pub(crate) fn cut(&self, keep: i32, limit: i32) -> *mut Block {
+        let mut link = &self.head;
+        let mut kept = 0;
+        while kept < keep && !link.get().is_null() {
+            // SAFETY: blocks in a bin are free, mapped, and hold a link.
+            link = unsafe { &(*link.get()).next };
+            kept += 1;
+        }
+        self.room.set(limit - kept);
+        link.replace(core::ptr::null_mut())
+    }
+}
+
+/// Spans of one class that have free blocks, first in first out: by the time a span is first, many of its
+/// blocks came back.
+pub(crate) struct Partial {
+    pub(crate) first: Cell<Option<&'static Span>>,
+    last: Cell<Option<&'static Span>>,
+}
+
+impl Partial {
+    pub(crate) fn push(&self, span: &'static Span) {
+        span.linked.set(true);
+        span.next.set(None);
+        span.prev.set(self.last.get());
+        match self.last.get() {
+            Some(last) => last.next.set(Some(span)),
+            None => self.first.set(Some(span)),
+        }
+        self.last.set(Some(span));
+    }
+
+    pub(crate) fn remove(&self, span: &'static Span) {
+        span.linked.set(false);
+        match span.next.get() {
+            Some(next) => next.prev.set(span.prev.get()),
+            None => self.last.set(span.prev.get()),
+        }
+        match span.prev.get() {
+            Some(prev) => prev.next.set(span.next.get()),
+            None => self.first.set(span.next.get()),
+        }
+    }
+
+    pub(crate) fn is_only(&self, span: &'static Span) -> bool {
+        self.first.get().is_some_and(|s| s.is(span)) && span.next.get().is_none()
+    }
+}
+
+/// Who has a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// A thread, named by `user`.
+    InUse = 0,
+    /// Nobody; it waits in the idle list.
+    Idle = 1,
+    /// A thread of the process that this one was forked from: see [`crate::fork`].
+    Orphan = 2,
+}
+
+/// A heap. The bins come first, so that the table's offsets are offsets from the heap, and so that an
+/// all-zero heap is one without blocks.
+#[repr(C, align(64))]
+pub(crate) struct Heap {
+    bins: [Bin; classes::COUNT],
+    /// Offset in bytes of the bin for a request of up to 16 times the index.
+    table: [Cell<u16>; classes::SMALL_STEPS],
+    pub(crate) domain: Cell<Domain>,
+    pub(crate) partial: [Partial; classes::COUNT],
+    /// Blocks taken from `remote` and not yet looked at.
+    pub(crate) pending: Cell<*mut Block>,
+    /// The next in the idle list.
+    pub(crate) next_idle: Cell<*const Heap>,
+    /// The next of all heaps; never changes once the heap is known.
+    pub(crate) next_heap: Cell<*const Heap>,
+    pub(crate) state: AtomicU8,
+    /// The thread that uses it (see [`crate::tls::thread`]), 0 for none.
+    pub(crate) user: AtomicUsize,
+    pub(crate) remote: Remote,
+}
+
+/// What other threads freed. On a cache line of its own: others write it.
+#[repr(C, align(64))]
+pub(crate) struct Remote(pub(crate) AtomicPtr<Block>);
+
+// SAFETY: the module's text says which thread may touch what; the hand-over of a heap from one thread to
+// another goes through the lock of the idle list.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    /// A heap without blocks that is never written.
+    pub(crate) const fn sentinel() -> Heap {
+        Heap {
+            bins: [const { Bin { head: Cell::new(core::ptr::null_mut()), room: Cell::new(0) } }; classes::COUNT],
+            table: [const { Cell::new(0) }; classes::SMALL_STEPS],
+            domain: Cell::new(Domain::Managed),
+            partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
+            pending: Cell::new(core::ptr::null_mut()),
+            next_idle: Cell::new(core::ptr::null()),
+            next_heap: Cell::new(core::ptr::null()),
+            state: AtomicU8::new(State::InUse as u8),
+            user: AtomicUsize::new(0),
+            remote: Remote(AtomicPtr::new(core::ptr::null_mut())),
+        }
+    }
+
+    /// Makes an all-zero heap fit for use.
+    pub(crate) fn set_up(&self, domain: Domain) {
+        self.domain.set(domain);
+        for (class, bin) in self.bins.iter().enumerate() {
+            bin.room.set(classes::limit(class));
+        }
+        for (step, offset) in self.table.iter().enumerate() {
+            let class = classes::of(step * classes::ALIGNMENT);
+            offset.set((class * core::mem::size_of::<Bin>()) as u16);
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn bin(&self, class: usize) -> &Bin {
+        &self.bins[class]
+    }
+
+    /// The bin for a request of `size` bytes, at most [`classes::SMALL`].
+    #[inline(always)]
+    pub(crate) fn bin_for_small(&self, size: usize) -> &Bin {
+        let step = (size + classes::ALIGNMENT - 1) >> classes::ALIGNMENT.ilog2();
+        // SAFETY: the callers keep `size` in range.
+        let offset = unsafe { self.table.get_unchecked(step) }.get();
+        // SAFETY: offsets are those of elements of `bins`, which starts at offset 0; in a sentinel all are
+        // 0, the first bin.
+        unsafe { &*(self as *const Heap).cast::<u8>().add(offset as usize).cast::<Bin>() }
+    }
+
+    /// Whether a span belongs to this heap.
+    #[inline(always)]
+    pub(crate) fn owns(&self, span: &Span) -> bool {
+        core::ptr::eq(span.owner.load(core::sync::atomic::Ordering::Relaxed), (self as *const Heap).cast())
+    }
+
+    pub(crate) fn is(&self, other: &Heap) -> bool {
+        core::ptr::eq(self, other)
+    }
+}
+
+const _: () = assert!(classes::COUNT * core::mem::size_of::<Bin>() <= u16::MAX as usize);

@@ -1,0 +1,226 @@
+//! Which thread has which heap.
+//!
+//! What it is: the list of all heaps, the idle ones among them, and the hand-over at a thread's first
+//! allocation and at its exit. What it is not: on any fast path.
+//!
+//! Invariants: a heap is either in one idle list or in the hands of one thread, which alone touches it. The
+//! lock guards the idle lists and nothing else: no page is touched, no hook called and no memory asked for
+//! while it is held.
+
+use crate::heap::{Heap, State};
+use crate::{fork, remote, spans, tls};
+use arena::{Domain, Mutex};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+
+/// Idle heaps by domain, first in first out.
+struct Idle {
+    first: [*const Heap; 2],
+    last: [*const Heap; 2],
+}
+
+// SAFETY: heaps are immortal and may be handed from thread to thread.
+unsafe impl Send for Idle {}
+
+static IDLE: Mutex<Idle> = Mutex::new(Idle { first: [core::ptr::null(); 2], last: [core::ptr::null(); 2] });
+
+/// How many heaps are idle, by domain; a hint for those who do not want the lock.
+static IDLE_COUNT: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// The heap made last; the others follow by `next_heap`.
+static ALL: AtomicPtr<Heap> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The key whose destructor runs at a thread's exit, once it exists.
+static KEY: Mutex<Option<libc::pthread_key_t>> = Mutex::new(None);
+
+fn pop_idle(domain: Domain) -> Option<&'static Heap> {
+    let index = domain as usize;
+    if IDLE_COUNT[index].load(Relaxed) == 0 {
+        return None;
+    }
+    let mut idle = IDLE.lock();
+    // SAFETY: heaps are immortal.
+    let heap = unsafe { idle.first[index].as_ref() }?;
+    idle.first[index] = heap.next_idle.get();
+    if idle.first[index].is_null() {
+        idle.last[index] = core::ptr::null();
+    }
+    IDLE_COUNT[index].fetch_sub(1, Relaxed);
+    heap.user.store(tls::thread(), Relaxed);
+    heap.state.store(State::InUse as u8, Relaxed);
+    Some(heap)
+}
+
+/// A heap for the calling thread to use, an idle one if there is any. `None` if the kernel gives no more
+/// memory.
+pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
+    if let Some(heap) = pop_idle(domain) {
+        return Some(heap);
+    }
+    let bytes = arena::pinned_bytes(core::mem::size_of::<Heap>(), core::mem::align_of::<Heap>())?;
+    // SAFETY: the bytes are ours alone, large enough, aligned and zero, and zero bytes are a valid heap.
+    let heap = unsafe { &*bytes.cast::<Heap>() };
+    heap.set_up(domain);
+    heap.user.store(tls::thread(), Relaxed);
+    let mut head = ALL.load(Relaxed);
+    loop {
+        heap.next_heap.set(head);
+        match ALL.compare_exchange_weak(head, bytes.cast(), Release, Relaxed) {
+            Ok(_) => return Some(heap),
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// Gives a heap that the calling thread uses to whoever needs one next.
+pub(crate) fn release(heap: &'static Heap) {
+    remote::drain(heap, None);
+    spans::flush_all(heap);
+    put_idle(heap);
+}
+
+fn put_idle(heap: &'static Heap) {
+    let index = heap.domain.get() as usize;
+    let mut idle = IDLE.lock();
+    heap.next_idle.set(core::ptr::null());
+    heap.user.store(0, Relaxed);
+    heap.state.store(State::Idle as u8, Relaxed);
+    // SAFETY: heaps are immortal.
+    match unsafe { idle.last[index].as_ref() } {
+        Some(last) => last.next_idle.set(heap),
+        None => idle.first[index] = heap,
+    }
+    idle.last[index] = heap;
+    IDLE_COUNT[index].fetch_add(1, Relaxed);
+}
+
+/// Calls `f` for every heap there is.
+pub(crate) fn for_each(mut f: impl FnMut(&'static Heap)) {
+    let mut heap: *const Heap = ALL.load(Acquire);
+    // SAFETY: heaps are immortal.
+    while let Some(this) = unsafe { heap.as_ref() } {
+        heap = this.next_heap.get();
+        f(this);
+    }
+}
+
+/// Runs `alloc` with a heap on behalf of a thread whose own heap is the sentinel `found`: its own from now
+/// on for a thread that starts, a borrowed one for a thread that exits. `None` if there is no memory.
+#[cold]
+pub(crate) fn with_heap<R>(found: &'static Heap, alloc: impl FnOnce(&'static Heap) -> R) -> Option<R> {
+    if found.is(&tls::EMPTY) {
+        let heap = attach()?;
+        return Some(alloc(heap));
+    }
+    if found.is(&tls::EXITED) {
+        let heap = acquire(Domain::Managed)?;
+        let result = alloc(heap);
+        release(heap);
+        return Some(result);
+    }
+    None
+}
+
+/// Whether `heap` stands for having none.
+pub(crate) fn is_sentinel(heap: &'static Heap) -> bool {
+    heap.is(&tls::EMPTY) || heap.is(&tls::EXITED) || heap.is(&tls::REFUSED)
+}
+
+fn attach() -> Option<&'static Heap> {
+    let heap = acquire(Domain::Managed)?;
+    tls::set(heap);
+    let mut key = KEY.lock();
+    if key.is_none() {
+        let mut made: libc::pthread_key_t = 0;
+        // SAFETY: the function pointer stays valid: a library with initial-exec variables is never
+        // unloaded. The call takes a slot of a static table and does not allocate.
+        if unsafe { libc::pthread_key_create(&mut made, Some(at_thread_exit)) } == 0 {
+            *key = Some(made);
+        }
+    }
+    let made = *key;
+    drop(key);
+    if let Some(made) = made {
+        // SAFETY: the key exists. Only for a key number above 31 does glibc allocate here, and by now this
+        // thread has its heap. Without the value, the thread's heap is lost to others, and nothing else.
+        let _ = unsafe { libc::pthread_setspecific(made, (heap as *const Heap).cast()) };
+    }
+    Some(heap)
+}
+
+/// Runs at the exit of a thread that has a heap. Destructors that run later may still allocate.
+unsafe extern "C" fn at_thread_exit(heap: *mut libc::c_void) {
+    tls::set(&tls::EXITED);
+    // SAFETY: the value of the key is the heap that `attach` gave this thread.
+    release(unsafe { &*heap.cast::<Heap>() });
+}
+
+/// Looks for spans of `class` with free blocks among those of threads that are gone, before the caller
+/// asks the arena for another.
+pub(crate) fn scavenge(heap: &'static Heap, class: usize) {
+    fork::scavenge(heap);
+    let Some(idle) = pop_idle(heap.domain.get()) else { return };
+    remote::drain(idle, None);
+    if let Some(span) = idle.partial[class].first.get() {
+        idle.partial[class].remove(span);
+        span.owner.store((heap as *const Heap as *mut Heap).cast(), Release);
+        heap.partial[class].push(span);
+    }
+    put_idle(idle);
+}
+
+/// Gives back what is free in the heaps of threads that are gone.
+pub(crate) fn tidy_idle() {
+    for domain in [Domain::Managed, Domain::Pinned] {
+        for _ in 0..IDLE_COUNT[domain as usize].load(Relaxed) {
+            let Some(idle) = pop_idle(domain) else { break };
+            release(idle);
+        }
+    }
+}
+
+/// Keeps idle heaps and the key at rest for the time around `fork`.
+pub(crate) fn hold() {
+    KEY.hold();
+    IDLE.hold();
+}
+
+/// # Safety
+/// As [`Mutex::release`].
+pub(crate) unsafe fn let_go() {
+    // SAFETY: the caller's contract.
+    unsafe {
+        IDLE.release();
+        KEY.release();
+    }
+}
+
+/// Has the calling thread's allocations come from pinned memory until it is dropped; see [`pinned`].
+#[must_use]
+pub struct Pinned {
+    before: &'static Heap,
+    heap: Option<&'static Heap>,
+    /// The guard must be dropped by the thread that made it.
+    _thread: core::marker::PhantomData<Cell<*const ()>>,
+}
+
+/// While the result is held, everything that the calling thread allocates is never evicted.
+///
+/// It is for calls into libc whose allocations the pager's own threads or fork handlers will read. Blocks
+/// made so may be freed anywhere, at any time. If there is no memory for it, the thread's allocations fail
+/// meanwhile. Guards may be nested.
+pub fn pinned() -> Pinned {
+    let before = tls::get();
+    let heap = acquire(Domain::Pinned);
+    tls::set(heap.unwrap_or(&tls::REFUSED));
+    Pinned { before, heap, _thread: core::marker::PhantomData }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        tls::set(self.before);
+        if let Some(heap) = self.heap {
+            release(heap);
+        }
+    }
+}
