@@ -99,8 +99,12 @@ pub struct ArmReport {
     pub rss_peak_bytes: f64,
     /// Calls a second, over glibc's.
     pub calls_over_glibc: Ratio,
-    /// Peak resident memory, over glibc's.
+    /// Resident anonymous memory at the end, bytes; median of runs.
+    pub anonymous_bytes: f64,
+    /// Peak resident memory, over glibc's. Holds the worker's and the library's code too.
     pub rss_over_glibc: Ratio,
+    /// Anonymous memory at the end, over glibc's.
+    pub anonymous_over_glibc: Ratio,
 }
 
 /// One condition.
@@ -202,14 +206,18 @@ fn condition(
     };
     let calls: fn(&Run) -> f64 = |run| run.calls_per_s;
     let rss: fn(&Run) -> f64 = |run| run.rss_peak_bytes as f64;
+    let anonymous: fn(&Run) -> f64 = |run| run.anonymous_bytes as f64;
     let report = |(arm, _): &(String, Option<PathBuf>)| -> Result<ArmReport> {
-        let (own_calls, own_rss) = (column(arm, calls), column(arm, rss));
+        let (own_calls, own_rss, own_anonymous) =
+            (column(arm, calls), column(arm, rss), column(arm, anonymous));
         Ok(ArmReport {
             arm: arm.clone(),
             calls_per_s: stats::median(&own_calls).context("there are no runs")?,
             calls_per_s_moments: Moments::of(&own_calls).context("there are no runs")?,
             rss_peak_bytes: stats::median(&own_rss).context("there are no runs")?,
             calls_over_glibc: Ratio::of(&own_calls, &column(BASE, calls), seed)?,
+            anonymous_bytes: stats::median(&own_anonymous).context("there are no runs")?,
+            anonymous_over_glibc: Ratio::of(&own_anonymous, &column(BASE, anonymous), seed)?,
             rss_over_glibc: Ratio::of(&own_rss, &column(BASE, rss), seed)?,
         })
     };
@@ -226,10 +234,21 @@ impl fmt::Display for AllocReport {
         for condition in &self.conditions {
             writeln!(f, "{} slots, {} threads", condition.slots, condition.threads)?;
             for arm in &condition.arms {
-                let (rate, rss) = (arm.calls_per_s / 1e6, arm.rss_peak_bytes / f64::from(1 << 20));
-                write!(f, "  {:<12}{rate:>8.1} M calls/s{rss:>9.1} MiB", arm.arm)?;
+                let mib = |bytes: f64| bytes / f64::from(1 << 20);
+                write!(
+                    f,
+                    "  {:<12}{:>8.1} M calls/s   {:>6.1} MiB peak, {:>6.1} MiB anonymous",
+                    arm.arm,
+                    arm.calls_per_s / 1e6,
+                    mib(arm.rss_peak_bytes),
+                    mib(arm.anonymous_bytes)
+                )?;
                 if arm.arm != BASE {
-                    write!(f, "   calls/glibc {}   RSS/glibc {}", arm.calls_over_glibc, arm.rss_over_glibc)?;
+                    write!(
+                        f,
+                        "\n  {:<12}over glibc: calls {}   peak {}   anonymous {}",
+                        "", arm.calls_over_glibc, arm.rss_over_glibc, arm.anonymous_over_glibc
+                    )?;
                 }
                 writeln!(f)?;
             }

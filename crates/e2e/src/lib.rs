@@ -4,10 +4,13 @@
 //! build the library: cargo cannot make a test depend on another package's `cdylib`, so `make test` builds it
 //! first and a test that does not find it fails and says so.
 
+pub mod command_line;
 pub mod redis;
 pub mod run;
 
 use std::path::{Path, PathBuf};
+
+pub use command_line::{installed_for_all, memfold, scratch};
 
 /// The absolute path of `libmemfold.so`: the value of `MEMFOLD_LIB`, else `target/release/libmemfold.so` of
 /// this workspace.

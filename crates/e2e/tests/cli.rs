@@ -54,7 +54,7 @@ fn standard_output_is_the_programs_alone_and_the_summary_has_three_lines() {
     assert_eq!(loud.stdout, b"hello\n");
     assert_eq!(error_text(&loud).lines().filter(|l| l.starts_with("memfold: ")).count(), 3);
     let quiet = run(&["--quiet", "--", "echo", "hello"]);
-    assert_eq!((quiet.stdout, error_text(&quiet)), (b"hello\n".to_vec(), String::new()));
+    assert_eq!((error_text(&quiet), quiet.stdout), (String::new(), b"hello\n".to_vec()));
 }
 
 #[test]
