@@ -29,7 +29,9 @@ pub fn executable() -> PathBuf {
 
 /// An empty directory of the test's own, closed to others, removed when it is dropped.
 pub fn scratch() -> TempDir {
-    tempfile::Builder::new().prefix("memfold-test-").tempdir().expect("a temporary directory can be made")
+    let closed = fs::Permissions::from_mode(0o700);
+    let dir = tempfile::Builder::new().prefix("memfold-test-").permissions(closed).tempdir();
+    dir.expect("a temporary directory can be made")
 }
 
 /// A command that runs the executable with control pages in `runtime`, and with no variable of memfold's

@@ -16,6 +16,9 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// `run`: the program was not found.
 pub const NOT_FOUND: u8 = 127;
 
+/// The user interrupted the command: what a shell reports of a program that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
 /// The paragraph on exit codes below every help text.
 pub const HELP: &str = "Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
 
@@ -42,6 +45,11 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 /// An error that ends with [`UNSUPPORTED`].
 pub fn unsupported(message: impl Into<String>) -> anyhow::Error {
     Exit { code: UNSUPPORTED, message: message.into() }.into()
+}
+
+/// An error that says that the user interrupted the command.
+pub fn interrupted() -> anyhow::Error {
+    Exit { code: INTERRUPTED, message: "interrupted".into() }.into()
 }
 
 /// Prints an error with its causes and returns the exit code that it asks for.

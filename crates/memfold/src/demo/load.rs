@@ -2,7 +2,7 @@
 
 use super::resp::Client;
 use super::values;
-use anyhow::bail;
+use crate::exit;
 use hdrhistogram::Histogram;
 use stats::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -41,7 +41,7 @@ impl Hot {
 
 fn check_interrupted() -> anyhow::Result<()> {
     if INTERRUPTED.load(Relaxed) {
-        bail!("interrupted");
+        return Err(exit::interrupted());
     }
     Ok(())
 }

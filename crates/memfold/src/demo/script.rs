@@ -9,6 +9,7 @@ use crate::{exit, library, options::PagerOptions};
 use indicatif::ProgressBar;
 use pager::control::Mode;
 use stats::Rng;
+use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,8 @@ struct Stage<'a> {
 pub fn play(plan: &Plan, bar: &ProgressBar) -> anyhow::Result<Report> {
     let program = server::find()?;
     let library = library::find()?;
-    let dir = tempfile::Builder::new().prefix("memfold-demo-").tempdir()?;
+    let closed = std::fs::Permissions::from_mode(0o700);
+    let dir = tempfile::Builder::new().prefix("memfold-demo-").permissions(closed).tempdir()?;
     let settings = PagerOptions {
         cold_age: Some(plan.cold_age.clone()),
         recompress_age: Some(plan.cold_age.clone()),

@@ -97,7 +97,7 @@ impl Server {
         Client::connect(&self.socket)
     }
 
-    /// Adds what the server said to an error that came from speaking to it.
+    /// Adds what the server said, if it ended, to an error that came from speaking to it.
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         match self.child.try_wait() {
             Ok(Some(status)) => error.context(format!(
@@ -105,7 +105,7 @@ impl Server {
                 self.name,
                 self.last_words()
             )),
-            _ => error.context(format!("the {} redis-server", self.name)),
+            _ => error,
         }
     }
 

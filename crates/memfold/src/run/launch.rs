@@ -8,13 +8,17 @@
 use crate::library;
 use crate::options::PagerOptions;
 use crate::runtime::RunDir;
+use crate::setup::DEVICE;
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::stat::Mode;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+
+/// The variable that names the open descriptor of the device.
+const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
 
 /// Numbers below this are left to the program: some count on low descriptors being free.
 const UFFD_FD_LEAST: i32 = 200;
@@ -52,7 +56,7 @@ impl Launch {
     /// There is no directory that can be trusted.
     pub fn prepare(library: &Path, choices: &Choices) -> anyhow::Result<Launch> {
         let run_dir = RunDir::create()?;
-        let uffd = open_device().ok();
+        let uffd = open_device().ok().or_else(inherited_device);
         let mut variables = vec![
             ("LD_PRELOAD", preload(library)),
             ("MEMFOLD_CONTROL_DIR", run_dir.path().into()),
@@ -75,7 +79,7 @@ impl Launch {
             set(setting.variable(), value);
         }
         if let Some(fd) = &uffd {
-            set("MEMFOLD_UFFD_FD", &fd.as_raw_fd().to_string());
+            set(UFFD_VARIABLE, &fd.as_raw_fd().to_string());
         }
         Ok(Launch { variables, uffd, run_dir })
     }
@@ -88,7 +92,7 @@ impl Launch {
     /// Adds the environment and the descriptor to a command that is to be started while `self` lives.
     pub fn apply(&self, command: &mut Command) {
         if self.uffd.is_none() {
-            command.env_remove("MEMFOLD_UFFD_FD");
+            command.env_remove(UFFD_VARIABLE);
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(fd) = self.uffd.as_ref().map(AsRawFd::as_raw_fd) {
@@ -101,6 +105,26 @@ impl Launch {
             }
         }
     }
+}
+
+/// The device as it was passed to this process, by a launcher above it or by a service manager that may
+/// open it.
+fn inherited_device() -> Option<OwnedFd> {
+    let number: i32 = std::env::var(UFFD_VARIABLE).ok()?.parse().ok()?;
+    let file = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
+    if file != Path::new(DEVICE) {
+        return None;
+    }
+    // SAFETY: the descriptor is open, as its link shows; it is borrowed for this call only.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    duplicate(&borrowed).ok()
+}
+
+fn duplicate(fd: &impl AsFd) -> nix::Result<OwnedFd> {
+    let least = [UFFD_FD_LEAST, 3];
+    let number = least.iter().find_map(|n| fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(*n)).ok());
+    // SAFETY: the kernel just made the descriptor for us.
+    number.map(|n| unsafe { OwnedFd::from_raw_fd(n) }).ok_or_else(nix::errno::Errno::last)
 }
 
 /// Removes everything of memfold's from a command's environment, the library from `LD_PRELOAD` included.
@@ -155,13 +179,9 @@ fn without_library(value: &str) -> String {
 /// # Errors
 /// There is no such device, or this user may not open it.
 pub fn open_device() -> nix::Result<OwnedFd> {
-    let device = open("/dev/userfaultfd", OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
-    match fcntl(&device, FcntlArg::F_DUPFD_CLOEXEC(UFFD_FD_LEAST)) {
-        // SAFETY: the kernel just made the descriptor for us.
-        Ok(fd) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        // A low limit on descriptors: the number that it has will do.
-        Err(_) => Ok(device),
-    }
+    let device = open(DEVICE, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty())?;
+    // A low limit on descriptors may forbid another one: the number that it has will do.
+    Ok(duplicate(&device).unwrap_or(device))
 }
 
 /// The policies that may be named.

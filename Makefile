@@ -1,0 +1,48 @@
+# What a person types: `make demo` shows the main job, `make test` passes every test.
+# Both install the Debian packages that they lack, or print the line that does.
+
+CARGO  ?= cargo
+PREFIX ?= /usr/local
+
+TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
+PACKAGES := build-essential python3 redis-server
+
+# The end-to-end tests use what was just built.
+export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
+export MEMFOLD_BIN := $(TARGET)/release/memfold
+
+.PHONY: build demo test lint deps install uninstall clean cargo
+
+build: deps
+	$(CARGO) build --release --locked -p memfold -p memfold-preload
+
+demo: build
+	$(MEMFOLD_BIN) demo
+
+test: lint build
+	$(CARGO) test --locked --workspace --exclude memfold-preload
+
+lint: deps
+	$(CARGO) fmt --check
+	scripts/check-ladder
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --document-private-items
+
+deps: cargo
+	scripts/install-packages $(PACKAGES)
+
+cargo:
+	@command -v $(CARGO) >/dev/null || { \
+	    echo "cargo is missing; https://rustup.rs installs it: curl -sSf https://sh.rustup.rs | sh -s -- -y" >&2; exit 1; }
+
+install:
+	@test -x $(MEMFOLD_BIN) && test -f $(MEMFOLD_LIB) || { echo "nothing to install yet: run make build first" >&2; exit 1; }
+	install -D -m 755 $(MEMFOLD_BIN) $(DESTDIR)$(PREFIX)/bin/memfold
+	install -D -m 644 $(MEMFOLD_LIB) $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/memfold $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
+	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold
+
+clean:
+	$(CARGO) clean
