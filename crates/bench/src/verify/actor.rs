@@ -1,10 +1,11 @@
 //! A thread of the verification, and the memory that it owns.
 
-use super::area::{Area, Way};
+use super::area::Area;
 use super::blocks::Block;
 use super::calls::Pipe;
 use super::children;
 use super::shared::{lock, Shared, Tags};
+use super::way::Way;
 use super::Work;
 use anyhow::Result;
 use stats::Rng;
@@ -142,10 +143,10 @@ impl Actor {
     }
 
     fn way(&mut self, shared: &Shared) -> Way {
-        if shared.does(Work::Raw) && self.rng.below(4) == 0 {
-            Way::Raw
-        } else {
-            Way::Libc
+        match self.rng.below(8) {
+            0 if shared.does(Work::Raw) => Way::Bare,
+            1 if shared.does(Work::Raw) => Way::Numbered,
+            _ => Way::Named,
         }
     }
 
@@ -249,7 +250,7 @@ impl Actor {
         }
         while self.areas.len() > MOST_AREAS {
             let extra = self.pick();
-            self.areas.swap_remove(extra).unmap(Way::Libc)?;
+            self.areas.swap_remove(extra).unmap(Way::Named)?;
         }
         Ok(())
     }

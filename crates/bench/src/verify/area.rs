@@ -5,8 +5,9 @@
 
 use super::report::Mismatch;
 use super::shared::{Shared, Tags};
+use super::way::{Call, Way};
 use crate::page::{Content, WORDS, ZERO};
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use std::io::Error;
 use std::ops::Range;
 use sys::PAGE_SIZE;
@@ -34,15 +35,6 @@ impl State {
             _ => content.word(self.tag, index),
         }
     }
-}
-
-/// How a call reaches the kernel.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
-    /// By libc's function, which the preloaded library interposes.
-    Libc,
-    /// By `syscall(2)`, unseen by it.
-    Raw,
 }
 
 /// See the module. Unmapped when dropped.
@@ -156,16 +148,10 @@ impl Area {
     }
 
     fn advise(&self, range: &Range<usize>, advice: i32, way: Way) -> Result<()> {
-        let (start, len) = (self.pointer(range.start), range.len() * PAGE_SIZE);
+        let args = [self.address(range.start), range.len() * PAGE_SIZE, advice as usize, 0, 0, 0];
         // SAFETY: the area is ours, and the model follows what the advice does.
-        let result = unsafe {
-            match way {
-                Way::Libc => libc::madvise(start, len, advice),
-                Way::Raw => libc::syscall(libc::SYS_madvise, start, len, advice) as i32,
-            }
-        };
-        ensure!(result == 0, "madvise({advice}) of {} pages: {}", range.len(), Error::last_os_error());
-        Ok(())
+        let done = unsafe { Call::Madvise.by(way, args) };
+        done.with_context(|| format!("madvise({advice}) of {} pages, {way:?}", range.len())).map(drop)
     }
 
     /// Forbids writing (or any access), lets `meanwhile` run, and allows everything again.
@@ -184,16 +170,13 @@ impl Area {
 
     /// Maps fresh memory over the pages: they read as zeros.
     pub fn map_over(&mut self, range: Range<usize>, way: Way) -> Result<()> {
-        let (start, len) = (self.pointer(range.start), range.len() * PAGE_SIZE);
+        let start = self.address(range.start);
         let flags = PRIVATE | libc::MAP_FIXED;
+        let args = [start, range.len() * PAGE_SIZE, RW as usize, flags as usize, usize::MAX, 0];
         // SAFETY: replaces a part of our own mapping; the model follows.
-        let result = unsafe {
-            match way {
-                Way::Libc => libc::mmap(start, len, RW, flags, -1, 0) as isize,
-                Way::Raw => libc::syscall(libc::SYS_mmap, start, len, RW, flags, -1, 0) as isize,
-            }
-        };
-        ensure!(result == start as isize, "mmap over {} pages: {}", range.len(), Error::last_os_error());
+        let place = unsafe { Call::Mmap.by(way, args) };
+        let place = place.with_context(|| format!("mmap over {} pages, {way:?}", range.len()))?;
+        ensure!(place == start, "mmap over {start:#x} mapped {place:#x}, {way:?}");
         self.states[range].fill(UNTOUCHED);
         self.whole = false;
         Ok(())
@@ -233,23 +216,20 @@ impl Area {
     }
 
     /// A bare call may be refused, since the pager's registration of a part of the area makes it several mappings; a
-    /// call by libc's name is interposed, and must do what it does without a pager.
+    /// call through libc is interposed, and must do what it does without a pager.
     fn remap(&mut self, pages: usize, flags: i32, target: usize, way: Way) -> Result<bool> {
-        let (start, old, new) = (self.pointer(0), self.pages() * PAGE_SIZE, pages * PAGE_SIZE);
+        let (old, new) = (self.pages() * PAGE_SIZE, pages * PAGE_SIZE);
         // SAFETY: the area is ours and nothing keeps an address into it; the target is reserved by the caller.
-        let result = unsafe {
-            match way {
-                Way::Libc => libc::mremap(start, old, new, flags, target) as isize,
-                Way::Raw => libc::syscall(libc::SYS_mremap, start, old, new, flags, target) as isize,
+        match unsafe { Call::Mremap.by(way, [self.base, old, new, flags as usize, target, 0]) } {
+            Ok(base) => {
+                self.base = base;
+                Ok(true)
             }
-        };
-        let may_refuse = !self.whole || way == Way::Raw;
-        if result < 0 && may_refuse && Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
-            return Ok(false);
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) && (!self.whole || way == Way::Bare) => {
+                Ok(false)
+            }
+            Err(error) => Err(error).with_context(|| format!("mremap of {old} bytes to {new}, {way:?}")),
         }
-        ensure!(result > 0, "mremap of {old} bytes to {new}: {}", Error::last_os_error());
-        self.base = result as usize;
-        Ok(true)
     }
 
     /// Unmaps the area.
@@ -264,20 +244,13 @@ impl Drop for Area {
     fn drop(&mut self) {
         if self.pages() > 0 {
             // An error leaves the memory mapped until the process ends, which harms nobody.
-            let _ = unmap(self.base, self.pages(), Way::Libc);
+            let _ = unmap(self.base, self.pages(), Way::Named);
         }
     }
 }
 
 fn unmap(address: usize, pages: usize, way: Way) -> Result<()> {
-    let (start, len) = (address as *mut libc::c_void, pages * PAGE_SIZE);
     // SAFETY: callers unmap what they own and forget it.
-    let result = unsafe {
-        match way {
-            Way::Libc => libc::munmap(start, len),
-            Way::Raw => libc::syscall(libc::SYS_munmap, start, len) as i32,
-        }
-    };
-    ensure!(result == 0, "munmap of {pages} pages: {}", Error::last_os_error());
-    Ok(())
+    let done = unsafe { Call::Munmap.by(way, [address, pages * PAGE_SIZE, 0, 0, 0, 0]) };
+    done.with_context(|| format!("munmap of {pages} pages, {way:?}")).map(drop)
 }

@@ -23,6 +23,7 @@ mod shared;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod way;
 
 pub use report::{Mismatch, PagerReport, VerifyReport};
 
@@ -57,7 +58,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
-    /// `munmap`, `mremap`, `madvise` and mapping over as bare system calls, past the interposed functions.
+    /// `munmap`, `mremap`, `madvise` and mapping over by `syscall(2)` or by the bare instruction, past libc's functions.
     Raw,
     /// `mremap`.
     Remap,

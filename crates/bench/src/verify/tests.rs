@@ -1,8 +1,9 @@
 //! The verifier fails when it should: each test spoils memory behind the model's back, as a faulty pager would.
 
-use super::area::{Area, Way};
+use super::area::Area;
 use super::blocks::Block;
 use super::shared::{lock, Shared, Tags};
+use super::way::Way;
 use super::{children, run, Options, Work};
 use stats::Rng;
 use std::sync::atomic::Ordering::Relaxed;
@@ -87,7 +88,7 @@ fn a_single_lost_word_is_found() {
 fn dropped_memory_that_keeps_its_old_bytes_is_found() {
     let shared = shared();
     let (mut area, _) = written(&shared);
-    area.dont_need(2..4, Way::Libc).unwrap();
+    area.dont_need(2..4, Way::Named).unwrap();
     area.check(&shared, "test", 0..8);
     assert_eq!(mismatches(&shared), 0);
     copy_page(&area, 1, 2);
@@ -99,7 +100,7 @@ fn dropped_memory_that_keeps_its_old_bytes_is_found() {
 fn a_page_freed_lazily_may_keep_its_bytes_or_be_zero_but_nothing_else() {
     let shared = shared();
     let (mut area, _) = written(&shared);
-    area.free(0..2, Way::Libc).unwrap();
+    area.free(0..2, Way::Named).unwrap();
     area.check(&shared, "test", 0..2);
     // SAFETY: the test's own memory.
     unsafe { mem::madvise(area.address(0), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
