@@ -107,6 +107,10 @@ pub fn install(seen: &Seen, user: Option<&str>) -> Vec<Change> {
     match seen.device {
         None => changes.push(Change::Tell("there is no /dev/userfaultfd (Linux 6.1 or later has it)".into())),
         Some(device) if Some(device.gid) == gid && device.mode & 0o060 == 0o060 => {}
+        // Sharing it with the group would take it from everybody else.
+        Some(device) if device.mode & 0o006 == 0o006 => {
+            changes.push(Change::Tell("every user may open /dev/userfaultfd already".into()));
+        }
         Some(device) => {
             before.device = before.device.or(Some(device));
             changes.push(Change::ShareDevice);
@@ -213,6 +217,12 @@ mod tests {
         let back = after(&twice, &remove(&twice));
         assert_eq!(back.group, Some((7, vec!["bob".into()])));
         assert_eq!(back.device, Some(ROOT_ONLY));
+    }
+
+    #[test]
+    fn a_device_that_is_open_to_all_stays_so() {
+        let seen = Seen { device: Some(Ownership { uid: 0, gid: 0, mode: 0o666 }), ..fresh() };
+        assert!(!install(&seen, None).contains(&Change::ShareDevice));
     }
 
     #[test]
