@@ -96,9 +96,8 @@ pub fn plain_remap(old: usize, old_len: usize, new_len: usize) -> Result<usize> 
     }
     let target = sys::mem::reserve_aligned(new_len, EXTENT_SIZE)?;
     // SAFETY: as above; the target range was reserved for this and is nobody's.
-    let moved = unsafe {
-        sys::mem::mremap(old, old_len, new_len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target)
-    };
+    let moved =
+        unsafe { sys::mem::mremap(old, old_len, new_len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target) };
     if moved.is_err() {
         // SAFETY: the reservation is still nobody's.
         let _ = unsafe { sys::mem::munmap(target, new_len) };

@@ -153,3 +153,6 @@ pub unsafe fn fork_release() {
         supply::pool(Domain::Managed).release();
     }
 }
+
+#[cfg(test)]
+mod tests;

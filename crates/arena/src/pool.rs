@@ -128,7 +128,8 @@ impl Pool {
     pub(crate) fn insert(&mut self, run: &'static Span, mut dirty: usize) {
         let Some(chunk) = run.chunk.get() else { return };
         if run.start() > chunk.base.get() {
-            if let Some(before) = pagemap::lookup(run.start() - PAGE_SIZE).filter(|s| s.kind() == Kind::Free) {
+            if let Some(before) = pagemap::lookup(run.start() - PAGE_SIZE).filter(|s| s.kind() == Kind::Free)
+            {
                 self.runs.remove(before);
                 dirty += before.dirty.get() as usize;
                 run.resize(before.start(), before.pages() + run.pages());
@@ -162,7 +163,8 @@ impl Pool {
             return false;
         }
         let extra = pages - span.pages();
-        let Some(after) = pagemap::lookup(span.end()).filter(|s| s.kind() == Kind::Free && s.pages() >= extra)
+        let Some(after) =
+            pagemap::lookup(span.end()).filter(|s| s.kind() == Kind::Free && s.pages() >= extra)
         else {
             return false;
         };

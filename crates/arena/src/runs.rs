@@ -127,6 +127,10 @@ impl FreeRuns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::span::{Domain, Kind};
+    use proptest::prelude::*;
+    use std::boxed::Box;
+    use std::vec::Vec;
 
     #[test]
     fn longer_runs_never_go_to_earlier_lists() {
@@ -135,11 +139,46 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_run_of_a_later_list_is_long_enough() {
-        for pages in 1..9_000usize {
-            let shortest_later = (pages..).find(|p| list_of(*p) > list_of(pages)).unwrap();
-            assert!(shortest_later > pages);
+    fn run(pages: usize, dirty: u32) -> &'static Span {
+        let span = Box::leak(Box::new(Span::blank()));
+        span.describe(Domain::Managed, None, 0, pages, Kind::Free);
+        span.dirty.set(dirty);
+        span
+    }
+
+    proptest! {
+        #[test]
+        fn a_search_finds_a_run_that_is_long_enough_if_a_longer_list_has_one(
+            lengths in prop::collection::vec(1..9000usize, 0..60),
+            wanted in 1..9000usize,
+        ) {
+            let mut runs = FreeRuns::new();
+            for pages in &lengths {
+                runs.insert(run(*pages, 0));
+            }
+            match runs.find(wanted) {
+                Some(found) => prop_assert!(found.pages() >= wanted && lengths.contains(&found.pages())),
+                None => prop_assert!(lengths.iter().all(|pages| list_of(*pages) <= list_of(wanted))),
+            }
+        }
+
+        #[test]
+        fn the_oldest_dirty_run_comes_first_whatever_was_removed_between(
+            dirty in prop::collection::vec(0..3u32, 1..40),
+            removed in prop::collection::vec(any::<bool>(), 40),
+        ) {
+            let mut runs = FreeRuns::new();
+            let all: Vec<_> = dirty.iter().map(|dirty| run(5, *dirty)).collect();
+            all.iter().for_each(|run| runs.insert(run));
+            let kept: Vec<_> = all.iter().zip(&removed).filter(|(_, gone)| !**gone).map(|(run, _)| *run).collect();
+            all.iter().zip(&removed).filter(|(_, gone)| **gone).for_each(|(run, _)| runs.remove(run));
+            prop_assert_eq!(runs.dirty_pages, kept.iter().map(|run| run.dirty.get() as usize).sum::<usize>());
+            for expected in kept.iter().filter(|run| run.dirty.get() > 0) {
+                let oldest = runs.oldest().expect("a dirty run is missing");
+                prop_assert!(oldest.is(expected));
+                runs.remove(oldest);
+            }
+            prop_assert!(runs.oldest().is_none());
         }
     }
 }

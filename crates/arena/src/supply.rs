@@ -158,7 +158,8 @@ fn unmap_chunk(domain: Domain, chunk: &'static Chunk) {
 /// Resizes a block that has a chunk to itself, in place or elsewhere; its contents follow. False, and
 /// nothing changed, if the kernel cannot.
 pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages: usize) -> bool {
-    let Some(new_len) = pages.checked_mul(PAGE_SIZE).and_then(|len| len.checked_next_multiple_of(EXTENT_SIZE))
+    let Some(new_len) =
+        pages.checked_mul(PAGE_SIZE).and_then(|len| len.checked_next_multiple_of(EXTENT_SIZE))
     else {
         return false;
     };

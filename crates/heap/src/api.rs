@@ -17,19 +17,28 @@ pub const MAX_REQUEST: usize = isize::MAX as usize;
 /// A block of at least `size` bytes, aligned to 16. A size of 0 gives a block like any other.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    let heap = tls::get();
-    if size <= classes::SMALL {
-        let block = heap.bin_for_small(size).pop();
-        if !block.is_null() {
-            return block.cast();
-        }
+    let block = malloc_at_hand(size);
+    if !block.is_null() {
+        return block;
     }
-    malloc_slow(heap, size)
+    malloc_slow(size)
 }
 
-#[inline(never)]
-fn malloc_slow(heap: &'static Heap, size: usize) -> *mut u8 {
-    alloc(heap, size).0
+/// The part of [`malloc`] that calls nothing: a small block from the thread's bin, or null if that is empty
+/// or the size is not small. Whoever exports `malloc` calls this, and [`malloc_slow`] last, so that the
+/// compiler needs no stack frame.
+#[inline(always)]
+pub fn malloc_at_hand(size: usize) -> *mut u8 {
+    if size > classes::SMALL {
+        return core::ptr::null_mut();
+    }
+    tls::get().bin_for_small(size).pop().cast()
+}
+
+/// The rest of [`malloc`].
+#[inline(always)]
+pub fn malloc_slow(size: usize) -> *mut u8 {
+    alloc(tls::get(), size).0
 }
 
 /// A block of at least `size` bytes, and whether it is known to be all zero.
@@ -81,10 +90,9 @@ pub unsafe fn free(ptr: *mut u8) {
         // SAFETY: the caller's contract.
         return unsafe { free_foreign(span, ptr) };
     }
-    let class = span.class.get() as usize;
-    // SAFETY: the block is free by the caller's word, and its span is this heap's and of this class.
-    if !unsafe { heap.bin(class).push(ptr.cast::<Block>()) } {
-        spans::flush(heap, class);
+    // SAFETY: the block is free by the caller's word, and its span is this heap's and of this bin's class.
+    if !unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) } {
+        spans::flush(heap, span.class.get() as usize);
     }
 }
 

@@ -23,6 +23,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 /// How many heaps are orphans.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
+/// The thread that holds the locks around its `fork`, 0 for none.
+static HOLDER: AtomicUsize = AtomicUsize::new(0);
+
 /// Called in the thread that forks, before `fork`: takes every lock of heap and arena.
 ///
 /// Nothing may allocate or free between this and [`fork_parent`] or [`fork_child`]. No lock of the allocator
@@ -35,26 +38,22 @@ pub fn fork_prepare() {
     }
     registry::hold();
     arena::fork_prepare();
+    HOLDER.store(tls::thread(), Relaxed);
 }
 
-/// Called in the parent after `fork`, whether it worked or not.
-///
-/// # Safety
-/// The calling thread called [`fork_prepare`].
-pub unsafe fn fork_parent() {
-    // SAFETY: held by `fork_prepare`, by the caller's contract.
-    unsafe {
-        arena::fork_release();
-        registry::let_go();
-    }
+/// Called in the parent after `fork`, whether it worked or not. Does nothing in a thread that did not call
+/// [`fork_prepare`].
+pub fn fork_parent() {
+    release();
 }
 
-/// Called in the child, before anything in it allocates or frees.
-///
-/// # Safety
-/// The calling thread is the copy of the one that called [`fork_prepare`].
-pub unsafe fn fork_child() {
+/// Called in the child, before anything in it allocates or frees. Does nothing in a thread that did not call
+/// [`fork_prepare`] before the fork.
+pub fn fork_child() {
     let me = tls::thread();
+    if HOLDER.load(Relaxed) != me {
+        return;
+    }
     registry::for_each(|heap| {
         // What was sent between the preparation and the copy: its links cannot be believed.
         heap.remote.0.store(core::ptr::null_mut(), Relaxed);
@@ -64,7 +63,15 @@ pub unsafe fn fork_child() {
             ORPHANS.fetch_add(1, Relaxed);
         }
     });
-    // SAFETY: held by `fork_prepare`, by the caller's contract.
+    release();
+}
+
+fn release() {
+    if HOLDER.load(Relaxed) != tls::thread() {
+        return;
+    }
+    HOLDER.store(0, Relaxed);
+    // SAFETY: this thread, or the one that it is a copy of, took the locks in `fork_prepare`.
     unsafe {
         arena::fork_release();
         registry::let_go();

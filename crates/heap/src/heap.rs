@@ -150,7 +150,8 @@ impl Heap {
     /// A heap without blocks that is never written.
     pub(crate) const fn sentinel() -> Heap {
         Heap {
-            bins: [const { Bin { head: Cell::new(core::ptr::null_mut()), room: Cell::new(0) } }; classes::COUNT],
+            bins: [const { Bin { head: Cell::new(core::ptr::null_mut()), room: Cell::new(0) } };
+                classes::COUNT],
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
@@ -178,6 +179,14 @@ impl Heap {
     #[inline(always)]
     pub(crate) fn bin(&self, class: usize) -> &Bin {
         &self.bins[class]
+    }
+
+    /// The bin for the blocks of a span of this heap.
+    #[inline(always)]
+    pub(crate) fn bin_of(&self, span: &Span) -> &Bin {
+        debug_assert!((span.class.get() as usize) < classes::COUNT);
+        // SAFETY: a span that belongs to a heap has a class, and it never changes.
+        unsafe { self.bins.get_unchecked(span.class.get() as usize) }
     }
 
     /// The bin for a request of `size` bytes, at most [`classes::SMALL`].

@@ -26,7 +26,10 @@ mod remote;
 mod spans;
 mod tls;
 
-pub use api::{aligned, calloc, free, is_ours, malloc, realloc, trim, usable_size, MAX_REQUEST};
+pub use api::{
+    aligned, calloc, free, is_ours, malloc, malloc_at_hand, malloc_slow, realloc, trim, usable_size,
+    MAX_REQUEST,
+};
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use registry::{pinned, Pinned};
 

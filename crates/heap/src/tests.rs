@@ -1,1 +1,381 @@
+//! What the allocator promises, tried from outside: through its functions only.
 
+use crate::*;
+use proptest::prelude::*;
+use std::sync::mpsc;
+use std::thread;
+use std::vec::Vec;
+
+/// Fills a block with bytes that depend on its tag.
+fn fill(ptr: *mut u8, len: usize, tag: u8) {
+    // SAFETY: the tests pass blocks of at least `len` bytes.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(ptr, len) };
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = tag ^ (index as u8).wrapping_mul(31);
+    }
+}
+
+/// Whether a block still holds what [`fill`] wrote.
+fn holds(ptr: *const u8, len: usize, tag: u8) -> bool {
+    // SAFETY: the tests pass blocks of at least `len` bytes.
+    let bytes = unsafe { core::slice::from_raw_parts(ptr, len) };
+    bytes.iter().enumerate().all(|(index, byte)| *byte == tag ^ (index as u8).wrapping_mul(31))
+}
+
+fn release(ptr: *mut u8) {
+    // SAFETY: the tests free each block once.
+    unsafe { free(ptr) }
+}
+
+fn usable(ptr: *mut u8) -> usize {
+    // SAFETY: the tests pass live blocks.
+    unsafe { usable_size(ptr) }
+}
+
+fn resize(ptr: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: the tests use only the result afterwards.
+    unsafe { realloc(ptr, size) }
+}
+
+#[test]
+fn every_size_up_to_1_mib_gets_an_aligned_block_with_bounded_waste() {
+    let sizes = (0..=70_000).chain((70_000..=1 << 20).step_by(997));
+    for size in sizes {
+        let block = malloc(size);
+        assert!(!block.is_null());
+        assert_eq!(block as usize % 16, 0, "{size}");
+        let waste = usable(block).checked_sub(size).expect("a block shorter than asked");
+        let bound = if size <= 128 { 16 } else { usable(block) / 8 };
+        assert!(waste <= bound, "{size} wastes {waste}");
+        release(block);
+    }
+}
+
+#[test]
+fn a_request_of_zero_bytes_gets_a_block_of_its_own() {
+    let (a, b) = (malloc(0), malloc(0));
+    assert!(!a.is_null() && !b.is_null() && a != b);
+    release(a);
+    release(b);
+}
+
+#[test]
+fn requests_beyond_ptrdiff_max_and_products_that_overflow_are_refused() {
+    assert!(malloc(MAX_REQUEST + 1).is_null());
+    assert!(malloc(usize::MAX).is_null());
+    assert!(calloc(usize::MAX / 2, 3).is_null());
+    assert!(aligned(1 << 40, usize::MAX - 100).is_null());
+    let block = malloc(100);
+    assert!(resize(block, MAX_REQUEST + 1).is_null());
+    fill(block, 100, 1);
+    release(block);
+}
+
+#[test]
+fn addresses_of_other_allocators_are_left_alone() {
+    let mut other = [0u8; 64];
+    let inside = other.as_mut_ptr().wrapping_add(16);
+    release(inside);
+    release(core::ptr::null_mut());
+    assert_eq!(usable(inside), 0);
+    assert!(resize(inside, 32).is_null());
+    assert!(!is_ours(inside));
+}
+
+#[test]
+fn calloc_gives_zeros_even_where_others_wrote() {
+    for round in 0..3 {
+        for size in [1, 24, 500, 2049, 5000, 40_000, 70_000, 300_000, 3_000_000] {
+            let blocks: Vec<_> = (0..4).map(|_| calloc(size, 1)).collect();
+            for block in &blocks {
+                // SAFETY: the block has `size` bytes.
+                let bytes = unsafe { core::slice::from_raw_parts(*block, size) };
+                assert!(bytes.iter().all(|byte| *byte == 0), "{size} in round {round}");
+                fill(*block, usable(*block), 0xa5);
+            }
+            blocks.into_iter().for_each(release);
+        }
+    }
+}
+
+#[test]
+fn every_alignment_up_to_4_mib_is_kept_at_every_kind_of_size() {
+    for shift in 0..=22 {
+        for size in [0, 1, 17, 300, 4096, 5000, 33_000, 100_000, 3 << 20, 20 << 20] {
+            let block = aligned(1 << shift, size);
+            assert!(!block.is_null());
+            assert_eq!(block as usize % (1 << shift), 0, "{size} at 2^{shift}");
+            assert!(usable(block) >= size);
+            // SAFETY: first and last byte of the block.
+            unsafe {
+                block.write(1);
+                block.add(size.saturating_sub(1)).write(2);
+            }
+            release(block);
+        }
+    }
+}
+
+#[test]
+fn a_block_grown_and_shrunk_through_every_kind_keeps_its_bytes() {
+    let sizes = [10, 200, 5_000, 60_000, 100_000, 90_000, 9 << 20, 20 << 20, 70 << 20, 17 << 20, 70_000, 30];
+    let mut block = malloc(1);
+    let mut len = 1;
+    fill(block, 1, 7);
+    for size in sizes {
+        block = resize(block, size);
+        assert!(!block.is_null());
+        assert!(usable(block) >= size);
+        assert!(holds(block, len.min(size), 7), "from {len} to {size}");
+        fill(block, size, 7);
+        len = size;
+    }
+    release(block);
+}
+
+#[test]
+fn blocks_allocated_under_a_guard_are_pinned_and_others_are_not() {
+    let domain = |block: *mut u8| arena::lookup(block as usize).unwrap().domain();
+    for size in [1, 100, 3000, 50_000, 1 << 20, 40 << 20] {
+        let outside = malloc(size);
+        let guard = pinned();
+        let inside = malloc(size);
+        // Freed under the guard, a managed block must not come back as a pinned one.
+        release(outside);
+        let again = malloc(size);
+        drop(guard);
+        let after = malloc(size);
+        assert_eq!(domain(inside), arena::Domain::Pinned, "{size}");
+        assert_eq!(domain(again), arena::Domain::Pinned, "{size}");
+        assert_eq!(domain(after), arena::Domain::Managed, "{size}");
+        [inside, again, after].into_iter().for_each(release);
+        let reused = malloc(size);
+        assert_eq!(domain(reused), arena::Domain::Managed, "{size}");
+        release(reused);
+    }
+}
+
+#[test]
+fn blocks_freed_by_another_thread_come_back_to_the_one_that_allocates() {
+    let (send, receive) = mpsc::sync_channel::<usize>(1000);
+    let consumer = thread::spawn(move || {
+        for block in receive {
+            assert!(holds(block as *const u8, 1000, 3));
+            release(block as *mut u8);
+        }
+    });
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..200_000 {
+        let block = malloc(1000);
+        fill(block, 1000, 3);
+        seen.insert(block as usize);
+        send.send(block as usize).unwrap();
+    }
+    drop(send);
+    consumer.join().unwrap();
+    assert!(seen.len() < 20_000, "{} different blocks for at most 1000 in flight", seen.len());
+}
+
+#[test]
+fn threads_that_come_and_go_leave_their_memory_to_others() {
+    let churn = || {
+        for _ in 0..300 {
+            let blocks = thread::spawn(|| {
+                let blocks: Vec<usize> = (0..500).map(|n| malloc(16 + n) as usize).collect();
+                blocks.iter().for_each(|block| fill(*block as *mut u8, 16, 9));
+                blocks
+            });
+            for block in blocks.join().unwrap() {
+                assert!(holds(block as *const u8, 16, 9));
+                release(block as *mut u8);
+            }
+        }
+    };
+    churn();
+    let before = arena::COUNTERS.record_bytes.get();
+    churn();
+    let grown = arena::COUNTERS.record_bytes.get() - before;
+    assert!(grown < 1 << 20, "300 threads, one at a time, cost {grown} bytes of records");
+}
+
+/// Runs `body` in a forked child and says whether it returned true.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    fork_prepare();
+    // SAFETY: the child runs `body`, which uses this allocator only, and exits without running anything else.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        fork_child();
+        let code = if body() { 0 } else { 1 };
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    fork_parent();
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    status == 0
+}
+
+#[test]
+fn a_forked_child_allocates_and_frees_while_other_threads_of_the_parent_were_busy() {
+    let stop = std::sync::Arc::new(core::sync::atomic::AtomicBool::new(false));
+    let kept: Vec<Vec<usize>> = (0..3)
+        .map(|_| {
+            thread::spawn(|| {
+                let blocks: Vec<usize> = (0..2000).map(|n| malloc(16 + n % 3000) as usize).collect();
+                blocks.iter().for_each(|block| fill(*block as *mut u8, 16, 5));
+                blocks
+            })
+        })
+        .map(|thread| thread.join().unwrap())
+        .collect();
+    let (send, receive) = mpsc::channel();
+    let busy: Vec<_> = (0..2u8)
+        .map(|tag| {
+            let (stop, send) = (stop.clone(), send.clone());
+            thread::spawn(move || {
+                let mine: Vec<usize> = (0..1000).map(|n| malloc(16 + n * 3) as usize).collect();
+                mine.iter().for_each(|block| fill(*block as *mut u8, 16, tag));
+                send.send(mine).unwrap();
+                let mut slots = [core::ptr::null_mut(); 64];
+                let mut turn = 0usize;
+                while !stop.load(core::sync::atomic::Ordering::Relaxed) {
+                    turn = turn.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let slot = &mut slots[turn >> 58];
+                    release(*slot);
+                    *slot = malloc(turn >> 40 & 0xfff);
+                }
+                slots.into_iter().for_each(release);
+            })
+        })
+        .collect();
+    let theirs: Vec<Vec<usize>> = (0..2).map(|_| receive.recv().unwrap()).collect();
+    for round in 0..20 {
+        let ok = in_child(|| {
+            let mut ok = true;
+            // Not only the dead threads' blocks: those of threads that run in the parent at this moment.
+            for block in kept.iter().chain(&theirs).flatten() {
+                release(*block as *mut u8);
+            }
+            let mut blocks = [core::ptr::null_mut::<u8>(); 4000];
+            for (n, block) in blocks.iter_mut().enumerate() {
+                *block = malloc(16 + n % 3000);
+                ok &= !block.is_null();
+                fill(*block, 16 + n % 3000, n as u8);
+            }
+            for (n, block) in blocks.iter().enumerate() {
+                ok &= holds(*block, 16 + n % 3000, n as u8);
+                release(*block);
+            }
+            ok
+        });
+        assert!(ok, "the child of round {round} failed");
+    }
+    stop.store(true, core::sync::atomic::Ordering::Relaxed);
+    busy.into_iter().for_each(|thread| thread.join().unwrap());
+    kept.into_iter().chain(theirs).flatten().for_each(|block| release(block as *mut u8));
+}
+
+#[test]
+fn a_child_uses_again_what_it_frees_of_its_parents_other_threads() {
+    let (send, receive) = mpsc::channel();
+    let (done, wait) = mpsc::channel::<()>();
+    let owner = thread::spawn(move || {
+        send.send((0..50_000).map(|_| malloc(1008) as usize).collect::<Vec<_>>()).unwrap();
+        wait.recv().unwrap();
+    });
+    let blocks = receive.recv().unwrap();
+    let ok = in_child(|| {
+        blocks.iter().for_each(|block| release(*block as *mut u8));
+        let before = arena::COUNTERS.mapped_bytes.get();
+        let all = (0..45_000).all(|_| !malloc(1008).is_null());
+        all && arena::COUNTERS.mapped_bytes.get() - before < 8 << 20
+    });
+    assert!(ok, "45 MB were freed in the child, and 45 MB more mapped");
+    done.send(()).unwrap();
+    owner.join().unwrap();
+    blocks.into_iter().for_each(|block| release(block as *mut u8));
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Malloc(usize),
+    Calloc(usize),
+    Aligned(u32, usize),
+    Free(usize),
+    Resize(usize, usize),
+    Trim,
+}
+
+fn size() -> impl Strategy<Value = usize> {
+    prop_oneof![6 => 0..2100usize, 3 => 2000..70_000usize, 1 => 60_000..3_000_000usize]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        4 => size().prop_map(Act::Malloc),
+        1 => size().prop_map(Act::Calloc),
+        1 => (0..16u32, size()).prop_map(|(shift, size)| Act::Aligned(shift, size)),
+        4 => any::<usize>().prop_map(Act::Free),
+        2 => (any::<usize>(), size()).prop_map(|(which, size)| Act::Resize(which, size)),
+        1 => Just(Act::Trim),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn live_blocks_never_overlap_and_keep_their_bytes(acts in prop::collection::vec(act(), 1..200)) {
+        let mut live: Vec<(*mut u8, usize, u8)> = Vec::new();
+        for (turn, act) in acts.into_iter().enumerate() {
+            let tag = turn as u8;
+            let fresh = match act {
+                Act::Malloc(size) => Some((malloc(size), size)),
+                Act::Calloc(size) => {
+                    let block = calloc(1, size);
+                    // SAFETY: the block has `size` bytes.
+                    let bytes = unsafe { core::slice::from_raw_parts(block, size) };
+                    prop_assert!(bytes.iter().all(|b| *b == 0));
+                    Some((block, size))
+                }
+                Act::Aligned(shift, size) => {
+                    let block = aligned(1 << shift, size);
+                    prop_assert_eq!(block as usize % (1 << shift), 0);
+                    Some((block, size))
+                }
+                Act::Free(which) if !live.is_empty() => {
+                    let (block, size, tag) = live.swap_remove(which % live.len());
+                    prop_assert!(holds(block, size, tag));
+                    release(block);
+                    None
+                }
+                Act::Resize(which, size) if !live.is_empty() && size > 0 => {
+                    let (block, old, tag) = live.swap_remove(which % live.len());
+                    let block = resize(block, size);
+                    prop_assert!(holds(block, old.min(size), tag));
+                    Some((block, size))
+                }
+                Act::Trim => {
+                    trim(0);
+                    None
+                }
+                _ => None,
+            };
+            if let Some((block, size)) = fresh {
+                prop_assert!(!block.is_null() && usable(block) >= size);
+                let range = block as usize..block as usize + usable(block);
+                for (other, _, _) in &live {
+                    let end = *other as usize + usable(*other);
+                    prop_assert!(range.end <= *other as usize || end <= range.start);
+                }
+                fill(block, size, tag);
+                live.push((block, size, tag));
+            }
+        }
+        for (block, size, tag) in live {
+            prop_assert!(holds(block, size, tag));
+            release(block);
+        }
+    }
+}

@@ -7,7 +7,11 @@
 //! Invariants: `errno` is written on failure only, so that no successful call and no `free` changes it, and
 //! only threads of the program, which have one, ever get here.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
+
+extern "C" {
+    fn dprintf(fd: c_int, format: *const c_char, ...) -> c_int;
+}
 
 fn fail(error: c_int) -> *mut c_void {
     // SAFETY: the calling thread is one of libc's, so it has an `errno`.
@@ -32,7 +36,16 @@ fn no_memory() -> *mut c_void {
 /// `malloc(3)`.
 #[no_mangle]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    result(heap::malloc(size))
+    let block = heap::malloc_at_hand(size);
+    if block.is_null() {
+        return malloc_slow(size);
+    }
+    block.cast()
+}
+
+#[inline(never)]
+extern "C" fn malloc_slow(size: usize) -> *mut c_void {
+    result(heap::malloc_slow(size))
 }
 
 /// `free(3)`. Addresses that this allocator did not hand out are left alone.
@@ -204,7 +217,7 @@ pub extern "C" fn malloc_stats() {
     let counters = &arena::COUNTERS;
     // SAFETY: the format matches the arguments.
     unsafe {
-        libc::dprintf(
+        dprintf(
             libc::STDERR_FILENO,
             c"memfold: mapped %zu, in spans %zu, cached %zu, in %zu large blocks %zu bytes\n".as_ptr(),
             counters.mapped_bytes.get(),

@@ -1,0 +1,187 @@
+//! What the arena promises the heap and the pager, through its public functions.
+//!
+//! The arena is one for the process, so each test looks only at what it made itself.
+
+use crate::*;
+use std::sync::Mutex as Exclusive;
+use std::vec::Vec;
+
+/// Tests that count resident pages or set hooks take turns.
+static TURN: Exclusive<()> = Exclusive::new(());
+
+fn fill(span: &Span, value: u8) {
+    // SAFETY: the span is the test's.
+    unsafe { (span.start() as *mut u8).write_bytes(value, span.bytes()) }
+}
+
+fn holds(span: &Span, pages: usize, value: u8) -> bool {
+    // SAFETY: the span is the test's.
+    let bytes = unsafe { core::slice::from_raw_parts(span.start() as *const u8, pages * PAGE_SIZE) };
+    bytes.iter().all(|byte| *byte == value)
+}
+
+/// How many pages of a range have a frame.
+fn resident(addr: usize, pages: usize) -> usize {
+    let mut map = std::vec![0u8; pages];
+    // SAFETY: the map has a byte for each page.
+    let result = unsafe { libc::mincore(addr as *mut libc::c_void, pages * PAGE_SIZE, map.as_mut_ptr()) };
+    if result != 0 {
+        return 0;
+    }
+    map.iter().filter(|byte| **byte & 1 != 0).count()
+}
+
+#[test]
+fn spans_are_disjoint_found_from_every_page_and_zero_when_they_say_so() {
+    let spans: Vec<_> =
+        (1..200).map(|n| alloc(Domain::Managed, 1 + n * 7 % 90, PAGE_SIZE, Kind::Blocks).unwrap()).collect();
+    for (n, span) in spans.iter().enumerate() {
+        assert!(!span.zero() || holds(span, span.pages(), 0));
+        for page in 0..span.pages() {
+            assert!(lookup(span.start() + page * PAGE_SIZE).unwrap().is(span));
+        }
+        fill(span, n as u8);
+    }
+    for (n, span) in spans.iter().enumerate() {
+        assert!(holds(span, span.pages(), n as u8));
+        free(span, span.pages());
+    }
+}
+
+#[test]
+fn a_span_made_of_pages_that_were_used_before_does_not_claim_to_be_zero() {
+    let _turn = TURN.lock().unwrap();
+    for _ in 0..50 {
+        let span = alloc(Domain::Pinned, 300, PAGE_SIZE, Kind::Large).unwrap();
+        assert!(!span.zero() || holds(span, 300, 0));
+        fill(span, 0xee);
+        free(span, 300);
+    }
+}
+
+#[test]
+fn trimming_takes_the_frames_of_free_runs_and_leaves_those_of_others() {
+    let _turn = TURN.lock().unwrap();
+    let kept = alloc(Domain::Managed, 40, PAGE_SIZE, Kind::Large).unwrap();
+    let freed = alloc(Domain::Managed, 40, PAGE_SIZE, Kind::Large).unwrap();
+    fill(kept, 1);
+    fill(freed, 2);
+    let addr = freed.start();
+    free(freed, 40);
+    trim(0);
+    assert!(holds(kept, 40, 1));
+    assert_eq!(resident(kept.start(), 40), 40);
+    // Another test may have been given part of the run meanwhile, but not all of it.
+    assert!(resident(addr, 40) < 40);
+    free(kept, 40);
+}
+
+#[test]
+fn a_block_with_a_chunk_to_itself_moves_with_its_bytes() {
+    let _turn = TURN.lock().unwrap();
+    let span = alloc(Domain::Managed, SHARED_PAGES + 1, PAGE_SIZE, Kind::Large).unwrap();
+    assert!(is_movable(span) && span.zero());
+    // SAFETY: the span is the test's.
+    unsafe { (span.start() as *mut u64).write(42) };
+    for pages in [SHARED_PAGES * 9, SHARED_PAGES * 2, 10, SHARED_PAGES * 4] {
+        assert!(resize(span, pages));
+        assert_eq!(span.pages(), pages);
+        assert!(lookup(span.start()).unwrap().is(span));
+        // SAFETY: the span is the test's, and its first and last word lie in it.
+        unsafe {
+            assert_eq!((span.start() as *const u64).read(), 42);
+            ((span.end() - 8) as *mut u64).write(7);
+        }
+    }
+    free(span, span.pages());
+}
+
+#[test]
+fn a_limit_on_address_space_refuses_large_requests_and_still_serves_small_ones() {
+    // SAFETY: the child uses the arena only and exits at once.
+    let pid = unsafe {
+        fork_prepare();
+        let pid = libc::fork();
+        fork_release();
+        pid
+    };
+    if pid == 0 {
+        let limit = libc::rlimit { rlim_cur: 1 << 30, rlim_max: 1 << 30 };
+        // SAFETY: limits this child.
+        unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
+        let huge = alloc(Domain::Managed, (2 << 30) / PAGE_SIZE, PAGE_SIZE, Kind::Large).is_none();
+        let mut served = 0;
+        while served < 40_000 && alloc(Domain::Managed, 16, PAGE_SIZE, Kind::Blocks).is_some() {
+            served += 1;
+        }
+        // Of 1 GiB, the libraries and the test itself have some; most must have been handed out in the end.
+        let code = if huge && served * 16 * PAGE_SIZE > 700 << 20 { 0 } else { 1 };
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_of_pinned() {
+    static SEEN: Exclusive<Vec<(&str, usize, usize)>> = Exclusive::new(Vec::new());
+    static HOOKS: Hooks = Hooks {
+        mapped: |base, len| SEEN.lock().unwrap().push(("mapped", base, len)),
+        discard: |addr, len| {
+            SEEN.lock().unwrap().push(("discard", addr, len));
+            // SAFETY: the arena discards free runs only.
+            unsafe { sys::mem::madvise(addr, len, libc::MADV_DONTNEED) }
+        },
+        unmap: |base, len| {
+            SEEN.lock().unwrap().push(("unmap", base, len));
+            // SAFETY: the arena unmaps free chunks only.
+            unsafe { sys::mem::munmap(base, len) }
+        },
+        remap: |old, old_len, new_len| {
+            SEEN.lock().unwrap().push(("remap", old, new_len));
+            plain_remap(old, old_len, new_len)
+        },
+    };
+    let saw = |what: &str, addr: usize| {
+        SEEN.lock().unwrap().iter().any(|(w, base, len)| *w == what && (*base..base + len).contains(&addr))
+    };
+    let _turn = TURN.lock().unwrap();
+    set_hooks(&HOOKS);
+    let big = alloc(Domain::Managed, SHARED_PAGES * 2, PAGE_SIZE, Kind::Large).unwrap();
+    let first = big.start();
+    assert!(saw("mapped", first));
+    let mut listed = false;
+    for_each_managed(|base, len| listed |= (base..base + len).contains(&first));
+    assert!(listed);
+    assert!(resize(big, SHARED_PAGES * 3));
+    assert!(saw("remap", first));
+    let last = big.start();
+    free(big, 1);
+    assert!(saw("unmap", last));
+
+    let keeper = alloc(Domain::Managed, 1, PAGE_SIZE, Kind::Large).unwrap();
+    let freed = alloc(Domain::Managed, 50, PAGE_SIZE, Kind::Large).unwrap();
+    fill(freed, 1);
+    let addr = freed.start();
+    free(freed, 50);
+    trim(0);
+    assert!(saw("discard", addr) || saw("unmap", addr));
+    free(keeper, 1);
+
+    let pinned = alloc(Domain::Pinned, SHARED_PAGES * 2, PAGE_SIZE, Kind::Large).unwrap();
+    let addr = pinned.start();
+    for_each_managed(|base, len| assert!(!(base..base + len).contains(&addr)));
+    // The address may have been managed memory's before.
+    SEEN.lock().unwrap().retain(|(_, base, len)| !(*base..base + len).contains(&addr));
+    free(pinned, 1);
+    assert!(!saw("unmap", addr));
+    let pinned = alloc(Domain::Pinned, SHARED_PAGES * 2, PAGE_SIZE, Kind::Large).unwrap();
+    let addr = pinned.start();
+    SEEN.lock().unwrap().clear();
+    assert!(resize(pinned, SHARED_PAGES * 3));
+    assert!(!saw("remap", addr));
+    free(pinned, 1);
+}
