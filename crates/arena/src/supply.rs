@@ -43,7 +43,7 @@ fn map_aligned(len: usize, align: usize) -> Option<usize> {
     let hint = HINT.load(Relaxed);
     let hint = hint.saturating_sub(len);
     let base = sys::mem::map_anonymous(hint, len, 0).ok()?;
-    let base = if base % align == 0 {
+    let base = if base.is_multiple_of(align) {
         base
     } else {
         // SAFETY: just mapped and not handed out.

@@ -212,7 +212,9 @@ pub fn aligned(align: usize, size: usize) -> *mut u8 {
         // Spans start at a page, so blocks whose size is a multiple of the alignment are aligned. The powers
         // of two among the classes bound the search.
         let least = classes::of(size.max(align));
-        if let Some(class) = (least..classes::COUNT).find(|class| classes::block_size(*class) % align == 0) {
+        if let Some(class) =
+            (least..classes::COUNT).find(|class| classes::block_size(*class).is_multiple_of(align))
+        {
             return alloc_class(heap, class).0;
         }
     }
