@@ -1,0 +1,172 @@
+//! The allocator inside real programs: `libmemfold.so` preloaded, the pager off.
+//!
+//! The C and C++ programs of `c/` are built here with the system's compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Builds a program of `c/` and returns its path.
+fn build(dir: &Path, source: &str, compiler: &str) -> PathBuf {
+    let program = dir.join(source.replace('.', "-"));
+    let status = Command::new(compiler)
+        .args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-use-after-free", "-pthread", "-o"])
+        .arg(&program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source))
+        .status()
+        .unwrap_or_else(|error| panic!("{compiler}: {error}. Install it: apt-get install gcc g++"));
+    assert!(status.success(), "{compiler} {source}: {status}");
+    program
+}
+
+/// A command that runs with the library preloaded and the pager off.
+fn preloaded(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", e2e::preload_library()).env("MEMFOLD_PAGER", "off");
+    command
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{:?}: {error}. `make test` installs it", command.get_program()));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    output
+}
+
+/// Asserts that a program prints the same with the library and without.
+fn same_output(program: &str, args: &[&str]) -> Vec<u8> {
+    let plain = run(Command::new(program).args(args).env_remove("LD_PRELOAD")).stdout;
+    let ours = run(preloaded(program).args(args)).stdout;
+    assert_eq!(String::from_utf8_lossy(&plain), String::from_utf8_lossy(&ours), "{program} {args:?}");
+    assert!(!ours.is_empty(), "{program} {args:?} printed nothing");
+    ours
+}
+
+/// Asserts that the allocator in the process is ours, by what only ours prints.
+#[test]
+fn the_preloaded_library_is_the_one_that_allocates() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("stats.c");
+    std::fs::write(&source, "#include <malloc.h>\nint main(void) { malloc_stats(); }\n").unwrap();
+    let program = dir.path().join("stats");
+    run(Command::new("cc").arg("-o").arg(&program).arg(&source));
+    let output = run(&mut preloaded(program));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("memfold: mapped "), "{text}");
+}
+
+#[test]
+fn the_c_functions_conform_to_posix_and_glibc() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(&mut preloaded(build(dir.path(), "conformance.c", "cc")));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "conforms\n");
+}
+
+#[test]
+fn blocks_keep_their_bytes_while_threads_exchange_them_exit_and_fork() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "stress.c", "cc");
+    for seed in ["1", "2", "3"] {
+        let output = run(preloaded(&program).args(["6", "4", seed]));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let checked: u64 = text.split(' ').next().unwrap().parse().unwrap();
+        assert!(checked > 10_000, "{text}");
+    }
+}
+
+#[test]
+fn cpp_operators_and_containers_work_in_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "threads.cpp", "g++");
+    let output = same_output(program.to_str().unwrap(), &[]);
+    assert!(output.ends_with(b" same refused\n"), "{}", String::from_utf8_lossy(&output));
+}
+
+#[test]
+fn everyday_programs_print_what_they_always_print() {
+    same_output("ls", &["-l", "/usr/bin"]);
+    same_output("git", &["--no-pager", "log", "--stat", "-5", "--no-color"]);
+    same_output("perl", &["-e", "my %h; $h{$_ % 5003} .= chr(97 + $_ % 26) for 1..300000; print length(join '', map { $h{$_} } sort keys %h), \"\\n\""]);
+    same_output(
+        "python3",
+        &[
+            "-c",
+            "import json, threading, hashlib, os\n\
+             out = {}\n\
+             def work(n):\n\
+             \x20   d = [{'id': i, 'name': 'n%d' % i, 'tags': ['t%d' % (i * j) for j in range(5)]} for i in range(4000)]\n\
+             \x20   out[n] = hashlib.sha256(json.dumps(d).encode()).hexdigest()\n\
+             ts = [threading.Thread(target=work, args=(n,)) for n in range(4)]\n\
+             [t.start() for t in ts]; [t.join() for t in ts]\n\
+             pid = os.fork()\n\
+             if pid == 0:\n\
+             \x20   work(9); os._exit(0 if out[9] == out[0] else 1)\n\
+             assert os.waitpid(pid, 0)[1] == 0\n\
+             print(sorted(out.items()))",
+        ],
+    );
+}
+
+#[test]
+fn redis_serves_a_benchmark_and_saves_itself_in_a_forked_child() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("redis.sock");
+    let mut server = preloaded("redis-server")
+        .args(["--port", "0", "--save", "", "--unixsocket"])
+        .arg(&socket)
+        .arg("--dir")
+        .arg(dir.path())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("redis-server: {error}. Install it: apt-get install redis-server"));
+    let cli = |args: &[&str]| {
+        let output = Command::new("redis-cli").arg("-s").arg(&socket).args(args).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let ready = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        cli(&["ping"]) == "PONG"
+    });
+    let bench = ready.then(|| {
+        Command::new("redis-benchmark")
+            .arg("-s")
+            .arg(&socket)
+            .args([
+                "-q",
+                "-n",
+                "30000",
+                "-P",
+                "16",
+                "-r",
+                "20000",
+                "-d",
+                "300",
+                "-t",
+                "set,get,lpush,hset,zadd",
+            ])
+            .output()
+            .unwrap()
+    });
+    let keys: u64 = cli(&["dbsize"]).parse().unwrap_or(0);
+    let saved = cli(&["save"]);
+    let rewritten = cli(&["bgsave"]);
+    let finished = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let info = cli(&["info", "persistence"]);
+        info.contains("rdb_bgsave_in_progress:0") && info.contains("rdb_last_bgsave_status:ok")
+    });
+    cli(&["shutdown", "nosave"]);
+    let status = server.wait().unwrap();
+    assert!(ready, "redis-server never answered");
+    assert!(bench.is_some_and(|output| output.status.success()));
+    assert!(keys > 10_000, "{keys} keys");
+    assert_eq!(saved, "OK");
+    assert!(rewritten.starts_with("Background saving started") && finished, "{rewritten}");
+    assert!(status.success(), "{status}");
+}
