@@ -3,7 +3,7 @@
 //! `BASE/run-PID-TIME/PID`: one directory for each `memfold run`, one file in it for each folded process.
 //! `BASE` is `$MEMFOLD_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/memfold`, else `/tmp/memfold-UID`.
 //!
-//! Invariants: a directory that is used is the user's own and closed to everybody else (0700), and is no
+//! Invariants: nothing is removed but pages, and directories of runs, whose processes are gone; a directory that is used is the user's own and closed to everybody else (0700), and is no
 //! symbolic link, so that no other user can put a page there or read one.
 
 use crate::control::Snapshot;
@@ -48,7 +48,7 @@ impl Drop for RunDir {
     /// Removes the directory unless processes are left that still use it.
     fn drop(&mut self) {
         remove_stale_in(&self.path);
-        let _ = fs::remove_dir(&self.path);
+        remove_unused(&self.path);
     }
 }
 
@@ -65,7 +65,7 @@ pub struct Found {
 pub fn running() -> Vec<Found> {
     let mut found = Vec::new();
     for base in candidates().into_iter().filter(|b| check(b).is_ok()) {
-        for run in entries(&base) {
+        for run in entries(&base).into_iter().filter(|run| launcher_of(run).is_some()) {
             remove_stale_in(&run);
             found.extend(
                 entries(&run)
@@ -73,8 +73,7 @@ pub fn running() -> Vec<Found> {
                     .filter_map(|path| Snapshot::read(&path).ok().map(|page| Found { path, page })),
             );
             if !launcher_runs(&run) {
-                // Fails, as it should, while a page is left in it.
-                let _ = fs::remove_dir(&run);
+                remove_unused(&run);
             }
         }
     }
@@ -97,6 +96,19 @@ fn remove_stale_in(run: &Path) {
     }
 }
 
+/// Removes a run's directory, with what the library noted there for its processes to share, unless a page
+/// is left in it.
+fn remove_unused(run: &Path) {
+    let left = entries(run);
+    if left.iter().all(|path| pid_of(path).is_none()) {
+        // Plain files only, and the directory only once it is empty: what is not memfold's stays.
+        for path in left {
+            let _ = fs::remove_file(path);
+        }
+        let _ = fs::remove_dir(run);
+    }
+}
+
 /// The process id that a page's file is named by.
 pub fn pid_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
@@ -107,13 +119,16 @@ pub fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect()
 }
 
-/// Whether the `memfold run` that made `run-PID-TIME` is still there.
+/// Process and time of the `memfold run` that made `run-PID-TIME`; `None` for any other name, which is not
+/// memfold's to look into.
+fn launcher_of(run: &Path) -> Option<(u32, u64)> {
+    let (pid, made) = run.file_name()?.to_str()?.strip_prefix("run-")?.split_once('-')?;
+    Some((pid.parse().ok()?, u64::from_str_radix(made, 16).ok()?))
+}
+
+/// Whether the `memfold run` that made the directory is still there.
 fn launcher_runs(run: &Path) -> bool {
-    let name = run.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-    let mut parts = name.strip_prefix("run-").unwrap_or_default().split('-');
-    let pid = parts.next().and_then(|p| p.parse().ok());
-    let made = parts.next().and_then(|t| u64::from_str_radix(t, 16).ok());
-    matches!((pid, made), (Some(pid), Some(made)) if process::made_page(pid, made))
+    launcher_of(run).is_some_and(|(pid, made)| process::made_page(pid, made))
 }
 
 fn candidates() -> Vec<PathBuf> {
@@ -193,10 +208,27 @@ mod tests {
     }
 
     #[test]
+    fn a_run_directory_goes_when_its_last_page_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = dir.path().join("run-1-1");
+        fs::create_dir(&run).unwrap();
+        fs::write(run.join("notice"), b"").unwrap();
+        fs::write(run.join("4194303"), b"").unwrap();
+        remove_unused(&run);
+        assert!(run.exists());
+        remove_stale_in(&run);
+        remove_unused(&run);
+        assert!(!run.exists());
+    }
+
+    #[test]
     fn the_directory_of_a_running_launcher_is_told_from_a_stale_one() {
         let now = sys::time::now().0;
         assert!(launcher_runs(Path::new(&format!("/x/run-{}-{now:x}", std::process::id()))));
         assert!(!launcher_runs(Path::new("/x/run-4194303-ffff")));
-        assert!(!launcher_runs(Path::new("/x/other")));
+        assert_eq!(launcher_of(Path::new("/x/run-7-ff")), Some((7, 255)));
+        for other in ["/x/Documents", "/x/run-7", "/x/run-a-b", "/x/run--"] {
+            assert_eq!(launcher_of(Path::new(other)), None, "{other}");
+        }
     }
 }
