@@ -3,8 +3,9 @@
 //! `BASE/run-PID-TIME/PID`: one directory for each `memfold run`, one file in it for each folded process.
 //! `BASE` is `$MEMFOLD_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/memfold`, else `/tmp/memfold-UID`.
 //!
-//! Invariants: nothing is removed but pages, and directories of runs, whose processes are gone; a directory that is used is the user's own and closed to everybody else (0700), and is no
-//! symbolic link, so that no other user can put a page there or read one.
+//! Invariants: nothing is removed but pages, and directories of runs, whose processes are gone. A
+//! directory that is used is the user's own and closed to everybody else (0700), and is no symbolic link,
+//! so that no other user can put a page there or read one.
 
 use crate::control::Snapshot;
 use crate::process;
