@@ -127,7 +127,8 @@ fn peers(folding: &Folding) -> impl Iterator<Item = Peer> {
     let entries = std::fs::read_dir(folding.control_dir()).expect("the control directory is there");
     // Control pages are named by process ids; the library may keep other files beside them.
     let names = entries.map(|entry| entry.expect("readable").path());
-    let pages = names.filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().parse::<u32>().is_ok()));
+    let pages =
+        names.filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().parse::<u32>().is_ok()));
     pages.map(|path| Peer::open(&path).expect("a control page"))
 }
 

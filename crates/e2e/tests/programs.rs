@@ -34,7 +34,7 @@ fn value(number: usize, generation: usize) -> String {
 
 /// How often a value is written in all: every third one twice.
 fn generation(number: usize) -> usize {
-    usize::from(number % 3 == 0)
+    usize::from(number.is_multiple_of(3))
 }
 
 fn set(number: usize, generation: usize) -> Vec<String> {
