@@ -69,7 +69,7 @@ pub fn json(setting: Setting, value: u64) -> Option<u64> {
 fn show_unit(unit: Unit, value: u64) -> String {
     const DAY: u64 = 86_400_000_000_000;
     match unit {
-        Unit::Duration if value >= DAY && value % DAY == 0 => format!("{} days", value / DAY),
+        Unit::Duration if value >= DAY && value.is_multiple_of(DAY) => format!("{} days", value / DAY),
         Unit::Duration => text::nanos(value),
         Unit::Size => text::bytes(value),
         Unit::Percent => format!("{} %", value as f64 / 10_000.0),

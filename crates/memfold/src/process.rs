@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn fields_in_kilobytes_become_bytes() {
         let rss = field_bytes("/proc/self/status", "VmRSS").unwrap();
-        assert!(rss > 100 << 10 && rss % 1024 == 0);
+        assert!(rss > 100 << 10 && rss.is_multiple_of(1024));
         assert_eq!(field_bytes("/proc/self/status", "Name"), None);
     }
 }
