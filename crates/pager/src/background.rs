@@ -14,7 +14,7 @@ use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
-use sys::thread::{self, Scheduling};
+use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
 use sys::uffd::Modes;
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -35,6 +35,9 @@ pub extern "C" fn main(arg: usize) {
     // An improvement only.
     let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
     let in_child = engine.kernel().is_some();
+    if engine.counts_for_nobody() {
+        engine.publish_control();
+    }
     if !in_child {
         if let Err((what, error)) = engine.open_kernel() {
             return engine.give_up(what, Some(error));
@@ -301,7 +304,7 @@ impl Worker {
             c if c == Command::Pause as u32 => self.set_paused(1),
             c if c == Command::Resume as u32 => self.set_paused(0),
             c if c == Command::Stop as u32 => {
-                self.engine.set_phase(Phase::Stopping);
+                self.engine.change_phase(Phase::Running, Phase::Stopping);
                 0
             }
             c if c == Command::Restore as u32 => {
@@ -343,9 +346,10 @@ impl Worker {
         for extent in self.engine.space().all() {
             // Program threads that hold it wait for nobody but the fault thread, so it will come.
             let _guard = extent.lock.lock();
+            let mut backoff = Backoff::new();
             while extent.away.load(SeqCst) != 0 {
                 self.bring_all(extent);
-                thread::yield_now();
+                backoff.wait();
             }
         }
         self.now = time::now();
@@ -362,12 +366,9 @@ impl Worker {
         // SAFETY: nothing is away and the fault thread has left. Closing the descriptor lets every range
         // go, and whoever might wait at it.
         unsafe { self.engine.close_kernel() };
-        let control = self.engine.control();
-        control.set_reason("stopped on request");
-        control.mode.store(Mode::Off as u32, Release);
         self.engine.brake.park();
-        self.engine.set_phase(Phase::Off);
         self.engine.gate.open();
+        self.engine.turn_off(self.engine.stop_reason());
     }
 
     /// Makes the fault thread read a message.

@@ -39,8 +39,15 @@ pub enum Phase {
     Off = 4,
 }
 
-/// Where the engine's messages for people go; the argument is one line without end.
-pub type Notice = fn(&str);
+/// What the engine needs of the library that it is part of.
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// Where messages for people go; the argument is one line without end.
+    pub notice: fn(&str),
+    /// Makes the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
+    /// Called by the background thread of a forked child.
+    pub open_control: fn() -> Option<&'static ControlPage>,
+}
 
 /// The pager of this process.
 pub struct Engine {
@@ -48,6 +55,8 @@ pub struct Engine {
     pub(crate) space: UnsafeCell<*const Space>,
     pub(crate) gate: Gate,
     pub(crate) brake: Brake,
+    /// Why it is being stopped: a `&'static &'static str`.
+    stop_reason: AtomicPtr<&'static str>,
     pub(crate) free_slots: FreeQueue,
     pub(crate) prefetch: PrefetchQueue,
     /// The background thread's futex: incremented to wake it.
@@ -75,6 +84,7 @@ pub struct Engine {
     enabled: AtomicU32,
     settings: [AtomicU64; Setting::COUNT],
     control: AtomicPtr<ControlPage>,
+    control_is_private: AtomicU32,
     kernel: UnsafeCell<Option<Kernel>>,
     /// The background thread's own; here so that a forked child finds it.
     store: UnsafeCell<Store>,
@@ -82,7 +92,7 @@ pub struct Engine {
     /// For restores by program threads.
     pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
     pub(crate) uffd_device: AtomicU32,
-    notice: Notice,
+    host: Host,
 }
 
 /// Slots that can wait for the end of a fork; further ones stay allocated for ever.
@@ -108,12 +118,13 @@ const NO_DEVICE: u32 = u32::MAX;
 
 impl Engine {
     /// An engine that does nothing yet.
-    pub const fn new(notice: Notice) -> Engine {
+    pub const fn new(host: Host) -> Engine {
         Engine {
             pool: Pool::new(),
             space: UnsafeCell::new(core::ptr::null()),
             gate: Gate::new(),
             brake: Brake::new(),
+            stop_reason: AtomicPtr::new(core::ptr::null_mut()),
             free_slots: FreeQueue::new(),
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
@@ -132,11 +143,12 @@ impl Engine {
             enabled: AtomicU32::new(0),
             settings: [const { AtomicU64::new(0) }; Setting::COUNT],
             control: AtomicPtr::new(core::ptr::null_mut()),
+            control_is_private: AtomicU32::new(1),
             kernel: UnsafeCell::new(None),
             threads: UnsafeCell::new(Threads { fault: None, background: None }),
             restorer: (Mutex::new(), UnsafeCell::new(None)),
             uffd_device: AtomicU32::new(NO_DEVICE),
-            notice,
+            host,
         }
     }
 
@@ -148,22 +160,41 @@ impl Engine {
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
+        self.count_for_nobody()
+    }
+
+    /// Keeps the counters where nobody else sees them.
+    pub(crate) fn count_for_nobody(&'static self) -> Result<()> {
         // SAFETY: zeros are a control page.
         let page = unsafe { self.pool.make::<ControlPage>() }?;
-        self.adopt_control(page, 0);
+        self.adopt_control(page);
+        self.control_is_private.store(1, Relaxed);
         Ok(())
     }
 
+    /// Whether nobody else sees the counters.
+    pub(crate) fn counts_for_nobody(&self) -> bool {
+        self.control_is_private.load(Relaxed) != 0
+    }
+
+    /// Lets the world see the counters of a forked child.
+    pub(crate) fn publish_control(&'static self) {
+        if let Some(page) = (self.host.open_control)() {
+            self.adopt_control(page);
+        }
+    }
+
     /// Keeps the counters in `page` from now on, which must stay mapped for ever.
-    pub fn adopt_control(&'static self, page: &'static ControlPage, parent: u32) {
+    pub fn adopt_control(&'static self, page: &'static ControlPage) {
         page.version.store(VERSION, Relaxed);
         page.pid.store(sys::thread::current_pid(), Relaxed);
-        page.parent_pid.store(parent, Relaxed);
+        page.parent_pid.store(sys::thread::parent_pid(), Relaxed);
         page.mode.store(Mode::Idle as u32, Relaxed);
         page.started_ns.store(time::now().0, Relaxed);
         for setting in Setting::ALL {
             page.settings[setting as usize].store(self.setting(setting), Relaxed);
         }
+        self.control_is_private.store(0, Relaxed);
         self.control.store(page as *const ControlPage as *mut ControlPage, Release);
         // Release: a reader that sees the magic sees the rest.
         page.magic.store(MAGIC, Release);
@@ -182,12 +213,18 @@ impl Engine {
 
     /// Whether the descriptor belongs to the pager: the program must not close or replace it.
     pub fn owns_fd(&self, fd: i32) -> bool {
-        if fd < 0 {
-            return false;
-        }
-        self.uffd_device.load(Relaxed) == fd as u32
-            || (self.phase() != Phase::Idle && self.phase() != Phase::Starting)
-                && self.kernel().is_some_and(|kernel| kernel.owns_fd(fd))
+        fd >= 0 && self.descriptors().contains(&(fd as u32))
+    }
+
+    /// The descriptors that the pager keeps open, ascending; `u32::MAX` for none.
+    pub fn descriptors(&self) -> [u32; 4] {
+        let [a, b, c] = match (self.phase(), self.kernel()) {
+            (Phase::Running | Phase::Stopping, Some(kernel)) => kernel.descriptors(),
+            _ => [NO_DEVICE; 3],
+        };
+        let mut all = [a, b, c, self.uffd_device.load(Relaxed)];
+        all.sort_unstable();
+        all
     }
 
     /// How far it has come.
@@ -251,9 +288,32 @@ impl Engine {
         unsafe { &mut *self.store.get() }
     }
 
-    /// From `Running` to `Stopping`; false when the engine is not running, or already stopping.
-    pub(crate) fn begin_stop(&self) -> bool {
-        self.phase.compare_exchange(Phase::Running as u32, Phase::Stopping as u32, AcqRel, Relaxed).is_ok()
+    /// From one phase to another; false when it is not in the first.
+    pub(crate) fn change_phase(&self, from: Phase, to: Phase) -> bool {
+        let changed = self.phase.compare_exchange(from as u32, to as u32, AcqRel, Relaxed).is_ok();
+        if changed {
+            futex::wake(&self.phase, u32::MAX >> 1);
+        }
+        changed
+    }
+
+    /// Remembers why it is being stopped.
+    pub(crate) fn set_stop_reason(&self, reason: &'static &'static str) {
+        self.stop_reason.store(reason as *const &str as *mut &str, Relaxed);
+    }
+
+    /// Why it is being stopped.
+    pub(crate) fn stop_reason(&self) -> &'static str {
+        // SAFETY: null or a static reference.
+        unsafe { self.stop_reason.load(Relaxed).as_ref() }.copied().unwrap_or("stopped on request")
+    }
+
+    /// Marks the engine as off, and says on the control page why.
+    pub(crate) fn turn_off(&self, reason: &str) {
+        let control = self.control();
+        control.set_reason(reason);
+        control.mode.store(Mode::Off as u32, Release);
+        self.set_phase(Phase::Off);
     }
 
     /// Sleeps while the phase is `phase`.
@@ -285,10 +345,11 @@ impl Engine {
             extent.staging.store(0, Relaxed);
         }
         self.phase.store(Phase::Idle as u32, Release);
+        let _ = self.count_for_nobody();
     }
 
     pub(crate) fn notify(&self, line: &str) {
-        (self.notice)(line);
+        (self.host.notice)(line);
     }
 
     /// Starts the background thread if the engine is enabled, idle, and has enough to manage. From any
@@ -325,10 +386,7 @@ impl Engine {
             line.push(": ");
             line.push(e.name());
         }
-        let control = self.control();
-        control.set_reason(line.as_str());
-        control.mode.store(Mode::Off as u32, Release);
-        self.set_phase(Phase::Off);
+        self.turn_off(line.as_str());
         let mut message = crate::text::Line::new();
         message.push("memfold: not folding this program: ");
         message.push(line.as_str());
@@ -372,6 +430,7 @@ impl Engine {
         for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
             thread.forget_in_child();
         }
+        let _ = self.count_for_nobody();
         self.spawn_fault()?;
         self.set_phase(Phase::Starting);
         self.spawn_background();

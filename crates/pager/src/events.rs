@@ -13,7 +13,10 @@ use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Restorer};
+use core::ops::Range;
+use sys::thread::Backoff;
 use sys::uffd::Event;
+use sys::PAGE_SIZE;
 
 /// Acts on a report of the kernel.
 pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event: Event) {
@@ -36,6 +39,21 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
             }
         }
         Event::Fault { .. } | Event::Unknown(_) => {}
+    }
+}
+
+/// Reads the next message if there is one, so that a change that is under way can go on. `moved` was moved away:
+/// that the kernel unmaps it then is no news.
+pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, moved: Range<usize>, backoff: &mut Backoff) {
+    let Some(message) = kernel.uffd.try_read() else {
+        backoff.wait();
+        return;
+    };
+    match message.event() {
+        // Its sleeper touches the page again, and the message comes again.
+        Event::Fault { page, .. } => kernel.uffd.wake(page, PAGE_SIZE),
+        Event::Unmap { start, end } if moved.start <= start && end <= moved.end => {}
+        other => changed_past_libc(engine, kernel, other),
     }
 }
 
@@ -72,9 +90,17 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, from: usize, to:
         for index in lo..hi {
             if extent.entry(index) != Entry::RESIDENT {
                 let target = to + (extent.page_addr(index) - from);
-                match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
-                    Outcome::Done { .. } | Outcome::Resident => {}
-                    _ => engine.fail_hard("memfold: an evicted page could not follow an mremap"),
+                let mut backoff = Backoff::new();
+                loop {
+                    match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
+                        Outcome::Done { .. } | Outcome::Resident => break,
+                        // The kernel holds restores back until the thread that moved the mapping has run again.
+                        Outcome::TryAgain => read_on(engine, kernel, from..from + len, &mut backoff),
+                        Outcome::InOtherHands => backoff.wait(),
+                        Outcome::Gone => {
+                            engine.fail_hard("memfold: an evicted page could not follow an mremap")
+                        }
+                    }
                 }
             }
         }

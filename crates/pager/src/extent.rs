@@ -16,6 +16,7 @@ use crate::pool::Pool;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use policy::age::ExtentAge;
+use sys::thread::Backoff;
 use sys::{Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// The entries of an extent's pages: one page of memory.
@@ -142,8 +143,9 @@ impl Extent {
         self.changing.store(1 << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
         if let Some(entries) = self.entries() {
             for entry in &entries[lo..hi] {
+                let mut backoff = Backoff::new();
                 while entry.load().is_busy() {
-                    sys::thread::yield_now();
+                    backoff.wait();
                 }
             }
         }

@@ -14,7 +14,7 @@ use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
 use core::sync::atomic::Ordering::*;
-use sys::thread::{self, Scheduling};
+use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
 use sys::uffd::{Event, RawMessage};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -37,8 +37,16 @@ pub extern "C" fn main(arg: usize) {
     let (Some(kernel), Ok(restorer)) = (engine.kernel(), Restorer::new()) else {
         engine.fail_hard("memfold: no memory for the fault thread");
     };
-    Service { engine, kernel, restorer, follower: Follower::new(), read_at: Nanos(0), zeros: [0; PAGE_SIZE] }
-        .run();
+    Service {
+        engine,
+        kernel,
+        restorer,
+        follower: Follower::new(),
+        read_at: Nanos(0),
+        backoff: Backoff::new(),
+        zeros: [0; PAGE_SIZE],
+    }
+    .run();
 }
 
 struct Service {
@@ -48,6 +56,7 @@ struct Service {
     follower: Follower,
     /// When the messages at hand were read.
     read_at: Nanos,
+    backoff: Backoff,
     zeros: [u8; PAGE_SIZE],
 }
 
@@ -81,6 +90,7 @@ impl Service {
     fn fault(&mut self, page: usize, write: bool, tid: u32) {
         let control = self.engine.control();
         let extent = self.engine.space().find(page);
+        self.backoff = Backoff::new();
         loop {
             let outcome = match extent {
                 Some(extent) => {
@@ -109,7 +119,9 @@ impl Service {
                     break;
                 }
                 // A mapping is being changed, which the kernel reports before it lets us go on.
-                Outcome::TryAgain | Outcome::Resident => self.drain_events(),
+                Outcome::TryAgain | Outcome::Resident => {
+                    events::read_on(self.engine, self.kernel, 0..0, &mut self.backoff);
+                }
             }
         }
         self.follower.follow(tid);
@@ -138,22 +150,6 @@ impl Service {
         self.kernel.uffd.wake(page, PAGE_SIZE);
         self.engine.last_service.store(time::now().since(self.read_at).0, Relaxed);
         true
-    }
-
-    /// Reads and handles what waits, so that a change of mapping that is under way can end.
-    fn drain_events(&mut self) {
-        let mut messages = [RawMessage::default(); 1];
-        if !self.kernel.uffd.has_message() {
-            thread::yield_now();
-            return;
-        }
-        if let Ok(1) = self.kernel.uffd.read(&mut messages) {
-            match messages[0].event() {
-                // Its sleeper touches the page again, and the message comes again.
-                Event::Fault { page, .. } => self.kernel.uffd.wake(page, PAGE_SIZE),
-                other => events::changed_past_libc(self.engine, self.kernel, other),
-            }
-        }
     }
 
     fn account(&self, control: &ControlPage, began: Nanos, ended: Nanos) {

@@ -17,14 +17,16 @@ use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::kernel::make_uffd;
 use core::sync::atomic::Ordering::*;
-use sys::{thread, EXTENT_PAGES, PAGE_SIZE};
+use sys::thread::Backoff;
+use sys::{EXTENT_PAGES, PAGE_SIZE};
 
 impl Engine {
     /// To be called by the forking thread, as the last thing before the fork.
     pub fn before_fork(&'static self) {
         // A start or a stop that is under way ends soon, by itself.
+        let mut backoff = Backoff::new();
         while matches!(self.phase(), Phase::Starting | Phase::Stopping) {
-            thread::yield_now();
+            backoff.wait();
         }
         self.gate.close();
         self.brake.hold();
@@ -40,8 +42,9 @@ impl Engine {
         self.forking.store(1, SeqCst);
         // Whatever the fault thread does from its next message on, it does as during a fork.
         let turn = self.fault_turn.load(SeqCst);
+        let mut backoff = Backoff::new();
         while turn % 2 == 1 && self.fault_turn.load(SeqCst) == turn {
-            thread::yield_now();
+            backoff.wait();
         }
     }
 

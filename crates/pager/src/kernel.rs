@@ -80,9 +80,9 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether the descriptor is one of these.
-    pub fn owns_fd(&self, fd: i32) -> bool {
-        fd == self.uffd.raw_fd() || fd == self.staging.uffd().raw_fd() || fd == self.pagemap.raw_fd()
+    /// The numbers of these.
+    pub fn descriptors(&self) -> [u32; 3] {
+        [self.uffd.raw_fd(), self.staging.uffd().raw_fd(), self.pagemap.raw_fd()].map(|fd| fd as u32)
     }
 
     /// What a range is registered for while pages of it may be away.

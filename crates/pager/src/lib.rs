@@ -41,4 +41,5 @@ mod store;
 mod text;
 mod worker;
 
-pub use engine::{Engine, Notice, Phase};
+pub use engine::{Engine, Host, Phase};
+pub use text::Line;

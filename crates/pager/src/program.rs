@@ -15,6 +15,7 @@ use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::store::Slot;
 use core::sync::atomic::Ordering::*;
+use sys::thread::Backoff;
 use sys::{signal, thread, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// A mapping longer than this is left alone: it is a reservation, and tables for it would cost more than they save.
@@ -23,6 +24,16 @@ const LONGEST: usize = 1 << 40;
 impl Engine {
     /// The program mapped private anonymous memory, readable and writable, at `addr`: it may be managed.
     pub fn mapped(&'static self, addr: usize, len: usize) {
+        self.add_mapping(addr, len, true);
+        self.start_if_due();
+    }
+
+    /// The program mapped private anonymous memory that it cannot access yet: it may be managed once it can.
+    pub fn reserved(&'static self, addr: usize, len: usize) {
+        self.add_mapping(addr, len, false);
+    }
+
+    fn add_mapping(&'static self, addr: usize, len: usize, managed: bool) {
         if len > LONGEST || self.phase() == Phase::Off {
             return;
         }
@@ -44,12 +55,11 @@ impl Engine {
                 unsafe { extent.age() }.forget();
             }
             extent.anonymous.insert(&pages);
-            self.set_managed(extent, &pages, true);
+            self.set_managed(extent, &pages, managed);
             at = extent.base() + EXTENT_SIZE;
         }
         drop(pass);
         drop(blocked);
-        self.start_if_due();
     }
 
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
@@ -85,6 +95,7 @@ impl Engine {
             let pages = PageSet::range(lo, hi).and(&extent.anonymous.load());
             engine.set_managed(extent, &pages, plain);
         })
+        .inspect(|_| self.start_if_due())
     }
 
     /// Brings the range back, runs `op`, and never manages the range again: for locked memory and for advice
@@ -136,16 +147,24 @@ impl Engine {
         self.space().existing(start, end).next().is_some()
     }
 
-    /// Stops folding: brings everything back and waits until the agent threads are gone.
-    pub fn stop(&'static self) {
-        while self.phase() == Phase::Starting {
-            thread::yield_now();
-        }
-        if self.begin_stop() {
-            self.ring();
-        }
-        while self.phase() == Phase::Stopping {
-            self.wait_for_phase_after(Phase::Stopping);
+    /// Stops folding for good: brings everything back and waits until the agent threads are gone.
+    pub fn stop(&'static self, reason: &'static &'static str) {
+        loop {
+            match self.phase() {
+                Phase::Idle => {
+                    if self.change_phase(Phase::Idle, Phase::Stopping) {
+                        self.turn_off(reason);
+                    }
+                }
+                Phase::Running => {
+                    self.set_stop_reason(reason);
+                    if self.change_phase(Phase::Running, Phase::Stopping) {
+                        self.ring();
+                    }
+                }
+                Phase::Starting | Phase::Stopping => self.wait_for_phase_after(self.phase()),
+                Phase::Off => break,
+            }
         }
         self.join_threads();
     }
@@ -243,10 +262,11 @@ impl Engine {
     /// Drops what staging or the store holds of a page. Waits for a restore that is under way.
     fn forget_page(&self, extent: &Extent, index: usize) {
         let Some(entries) = extent.entries() else { return };
+        let mut backoff = Backoff::new();
         loop {
             let entry = entries[index].load();
             if entry.is_busy() {
-                thread::yield_now();
+                backoff.wait();
                 continue;
             }
             match entry.state() {
@@ -312,6 +332,7 @@ fn bring_extent_back(
     hi: usize,
 ) {
     let mut index = lo;
+    let mut backoff = Backoff::new();
     while index < hi {
         match restorer.restore(engine, kernel, extent, index, hi - index, Reason::Change) {
             Outcome::Done { first, pages } => {
@@ -319,7 +340,7 @@ fn bring_extent_back(
                 index = first + pages;
             }
             Outcome::Resident | Outcome::Gone => index += 1,
-            Outcome::InOtherHands | Outcome::TryAgain => thread::yield_now(),
+            Outcome::InOtherHands | Outcome::TryAgain => backoff.wait(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The life of pages in a real engine on real memory: evicted, touched, dropped, moved, forked.
 
 use pager::config::{Config, Setting};
-use pager::{Engine, Phase};
+use pager::{Engine, Host, Phase};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use sys::{mem, PAGE_SIZE};
@@ -9,7 +9,8 @@ use sys::{mem, PAGE_SIZE};
 const MIB: usize = 1 << 20;
 
 fn engine(cold_age_ms: u64) -> &'static Engine {
-    let engine: &'static Engine = Box::leak(Box::new(Engine::new(|line| eprintln!("{line}"))));
+    let engine: &'static Engine =
+        Box::leak(Box::new(Engine::new(Host { notice: |line| eprintln!("{line}"), open_control: || None })));
     let mut config = Config::default();
     config.set(Setting::ColdAge, cold_age_ms * 1_000_000);
     config.set(Setting::RecompressAge, cold_age_ms * 1_000_000);
@@ -86,7 +87,234 @@ fn untouched_pages_are_evicted_and_come_back_unchanged() {
     wait_until("everything is evicted again", || evicted(engine) >= 60 * MIB as u64);
     memory.check(1);
     assert_eq!(control.pages_lost.load(Relaxed), 0);
-    engine.stop();
+    engine.stop(&"the test is over");
     assert_eq!(engine.phase(), Phase::Off);
     memory.check(1);
+}
+
+/// An engine with `len` bytes of filled memory, all of which is away.
+fn evicted_memory(len: usize, seed: u64) -> (&'static Engine, Memory) {
+    let engine = engine(20);
+    let memory = Memory::new(engine, len);
+    memory.fill(seed);
+    wait_until("everything is evicted", || evicted(engine) == len as u64);
+    (engine, memory)
+}
+
+#[test]
+fn many_threads_that_touch_the_same_pages_all_see_their_bytes() {
+    let (engine, memory) = evicted_memory(16 * MIB, 2);
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let memory = &memory;
+                scope.spawn(move || {
+                    for n in 0..memory.pages {
+                        let page = if thread % 2 == 0 { n } else { (n * 1031) % memory.pages };
+                        memory.check_page(2, page);
+                    }
+                });
+            }
+        });
+        wait_until("it is evicted again", || evicted(engine) >= 15 * MIB as u64);
+    }
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn a_page_that_was_dropped_while_evicted_reads_as_zeros() {
+    let (engine, memory) = evicted_memory(8 * MIB, 3);
+    let (lo, hi) = (100, 900);
+    engine
+        .drop_contents(memory.base + lo * PAGE_SIZE, (hi - lo) * PAGE_SIZE, || unsafe {
+            mem::madvise(memory.base + lo * PAGE_SIZE, (hi - lo) * PAGE_SIZE, libc::MADV_DONTNEED)
+        })
+        .unwrap();
+    for page in 0..memory.pages {
+        let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+        if (lo..hi).contains(&page) {
+            assert!(found == [0; PAGE_SIZE / 8], "page {page} came back from the dead");
+        } else {
+            assert!(found == content(3, page));
+        }
+    }
+}
+
+#[test]
+fn a_drop_past_libc_is_seen_too() {
+    let (_engine, memory) = evicted_memory(8 * MIB, 4);
+    unsafe { mem::madvise(memory.base, 4 * MIB, libc::MADV_DONTNEED) }.unwrap();
+    for page in 0..memory.pages {
+        let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+        assert!(found == if page < memory.pages / 2 { [0; PAGE_SIZE / 8] } else { content(4, page) });
+    }
+}
+
+#[test]
+fn memory_mapped_where_evicted_memory_was_is_new() {
+    let (engine, memory) = evicted_memory(8 * MIB, 5);
+    let fixed = |addr: usize, len: usize| unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        mem::mmap(addr, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    let (a, b) = (memory.base + MIB, memory.base + 5 * MIB);
+    engine.unmap(a, MIB, || fixed(a, MIB)).unwrap();
+    engine.mapped(a, MIB);
+    fixed(b, MIB).unwrap();
+    for page in 0..memory.pages {
+        let addr = memory.base + page * PAGE_SIZE;
+        let found = unsafe { *(addr as *const [u64; PAGE_SIZE / 8]) };
+        let is_new = (a..a + MIB).contains(&addr) || (b..b + MIB).contains(&addr);
+        assert!(found == if is_new { [0; PAGE_SIZE / 8] } else { content(5, page) }, "page {page}");
+    }
+}
+
+#[test]
+fn evicted_memory_follows_an_mremap_whoever_makes_it() {
+    for past_libc in [false, true] {
+        let (engine, mut memory) = evicted_memory(8 * MIB, 6);
+        let target = mem::map_anonymous(0, 9 * MIB, 0).unwrap() + PAGE_SIZE;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let call = || unsafe { mem::mremap(memory.base, 8 * MIB, 8 * MIB, flags, target) };
+        let moved = if past_libc { call() } else { engine.remap(memory.base, 8 * MIB, 8 * MIB, call) };
+        memory.base = moved.unwrap();
+        assert_eq!(memory.base, target);
+        memory.check(6);
+        assert_eq!(engine.is_managed(target, 8 * MIB), !past_libc);
+    }
+}
+
+#[test]
+fn a_forked_child_and_its_child_find_every_byte_and_so_does_the_parent() {
+    let (engine, memory) = evicted_memory(16 * MIB, 7);
+    let fork = || {
+        engine.before_fork();
+        match unsafe { libc::fork() } {
+            0 => {
+                engine.after_fork_in_child();
+                0
+            }
+            pid => {
+                engine.after_fork_in_parent();
+                pid
+            }
+        }
+    };
+    let wait = |pid: i32| {
+        let mut status = 0;
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        status
+    };
+    // The child of a test must not unwind into the harness.
+    let verdict = |good: bool| unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    let good = || {
+        (0..memory.pages).all(|page| {
+            let addr = memory.base + page * PAGE_SIZE;
+            content(7, page) == unsafe { *(addr as *const [u64; PAGE_SIZE / 8]) }
+        })
+    };
+    let pid = fork();
+    if pid == 0 {
+        let grandchild = fork();
+        if grandchild == 0 {
+            verdict(good());
+        }
+        verdict(good() && wait(grandchild) == 0);
+    }
+    memory.check(7);
+    assert_eq!(wait(pid), 0, "a child read something else");
+    memory.check(7);
+}
+
+#[test]
+fn a_system_call_reads_and_fills_evicted_memory() {
+    let (_engine, memory) = evicted_memory(4 * MIB, 8);
+    let mut pipe = [0; 2];
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    for page in (0..memory.pages).step_by(7) {
+        let addr = (memory.base + page * PAGE_SIZE) as *mut libc::c_void;
+        assert_eq!(unsafe { libc::write(pipe[1], addr, PAGE_SIZE) }, PAGE_SIZE as isize);
+        let mut back = [0u64; PAGE_SIZE / 8];
+        assert_eq!(unsafe { libc::read(pipe[0], back.as_mut_ptr().cast(), PAGE_SIZE) }, PAGE_SIZE as isize);
+        assert!(back == content(8, page));
+        // And the other way round, into the middle of a page that is away.
+        let next = memory.base + (page + 1) * PAGE_SIZE + 1000;
+        assert_eq!(unsafe { libc::write(pipe[1], back.as_ptr().cast(), 500) }, 500);
+        assert_eq!(unsafe { libc::read(pipe[0], next as *mut libc::c_void, 500) }, 500);
+        let found = unsafe { *((memory.base + (page + 1) * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+        let expected = content(8, page + 1);
+        assert!(found[..125] == expected[..125] && found[188..] == expected[188..]);
+    }
+}
+
+#[test]
+fn a_protection_change_keeps_what_is_evicted() {
+    let (engine, memory) = evicted_memory(8 * MIB, 9);
+    let plain = libc::PROT_READ | libc::PROT_WRITE;
+    for (prot, is_plain) in [(libc::PROT_NONE, false), (libc::PROT_READ, false), (plain, true)] {
+        engine
+            .protect(memory.base, 8 * MIB, is_plain, || unsafe { mem::mprotect(memory.base, 8 * MIB, prot) })
+            .unwrap();
+        assert_eq!(engine.is_managed(memory.base, 8 * MIB), is_plain);
+        if prot == libc::PROT_READ {
+            (0..memory.pages).step_by(3).for_each(|page| memory.check_page(9, page));
+        }
+    }
+    memory.check(9);
+    memory.fill(10);
+    memory.check(10);
+}
+
+#[test]
+fn an_exempted_range_comes_back_and_stays() {
+    let (engine, memory) = evicted_memory(8 * MIB, 11);
+    engine.exempt(memory.base, 4 * MIB, || Ok(())).unwrap();
+    assert!(!engine.is_managed(memory.base, PAGE_SIZE));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(evicted(engine) <= 4 * MIB as u64);
+    memory.check(11);
+}
+
+#[test]
+fn pages_that_keep_being_touched_stay() {
+    let engine = engine(40);
+    let memory = Memory::new(engine, 16 * MIB);
+    memory.fill(12);
+    let began = Instant::now();
+    let hot = memory.pages / 4;
+    while began.elapsed() < Duration::from_secs(2) {
+        (0..hot).for_each(|page| memory.check_page(12, page));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let out = evicted(engine);
+    assert!(out >= 11 * MIB as u64 && out <= 12 * MIB as u64, "{out}");
+    memory.check(12);
+}
+
+#[test]
+fn random_bytes_are_not_kept_compressed() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 4 * MIB);
+    let mut state = 88_172_645_463_325_252u64;
+    let words = unsafe { std::slice::from_raw_parts_mut(memory.base as *mut u64, 4 * MIB / 8) };
+    for word in words.iter_mut() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *word = state;
+    }
+    wait_until("all were tried", || engine.control().pages_incompressible.load(Relaxed) >= 1024);
+    assert_eq!(evicted(engine), 0);
+}
+
+#[test]
+fn zeros_cost_next_to_nothing() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 32 * MIB);
+    unsafe { std::ptr::write_bytes(memory.base as *mut u8, 0, 32 * MIB) };
+    wait_until("everything is evicted", || evicted(engine) == 32 * MIB as u64);
+    assert_eq!(engine.control().pages_same_value.load(Relaxed), 8192);
+    assert_eq!(engine.control().stored_bytes.load(Relaxed), 0);
+    let words = unsafe { std::slice::from_raw_parts(memory.base as *const u64, 32 * MIB / 8) };
+    assert!(words.iter().all(|&w| w == 0));
 }

@@ -14,7 +14,7 @@ use crate::{futex, mem, signal, syscall, PAGE_SIZE};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Bytes of stack, without the guard page below it.
-const STACK: usize = 64 << 10;
+const STACK: usize = 256 << 10;
 /// Bytes around the thread pointer: below it for accesses to libc's static thread-locals, above it for the
 /// fields of the thread control block.
 const TLS: usize = 4 * PAGE_SIZE;
@@ -220,6 +220,12 @@ pub fn current_pid() -> u32 {
     unsafe { syscall!(getpid) }.unwrap_or(0) as u32
 }
 
+/// The number of its parent.
+pub fn parent_pid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(getppid) }.unwrap_or(0) as u32
+}
+
 /// Most CPUs that an affinity mask here can name.
 pub const MAX_CPUS: usize = 1024;
 
@@ -323,10 +329,31 @@ pub fn abort_process() -> ! {
     }
 }
 
-/// Lets the kernel run something else for a moment.
-pub fn yield_now() {
-    // SAFETY: no arguments.
-    let _ = unsafe { syscall!(sched_yield) };
+/// Waiting for another thread to do what takes it microseconds: spins at first, then sleeps, so that a real-time
+/// thread too lets the other one run.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    turns: u32,
+}
+
+impl Backoff {
+    /// Turns before sleeping: a few microseconds.
+    const SPINS: u32 = 200;
+
+    /// Starts with spinning.
+    pub const fn new() -> Backoff {
+        Backoff { turns: 0 }
+    }
+
+    /// Waits a moment.
+    pub fn wait(&mut self) {
+        self.turns += 1;
+        if self.turns < Backoff::SPINS {
+            core::hint::spin_loop();
+        } else {
+            crate::time::sleep(crate::time::Nanos(20_000));
+        }
+    }
 }
 
 /// Sleeps until `word` is no longer `expected` or the time is over.

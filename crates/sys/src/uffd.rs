@@ -277,22 +277,18 @@ impl Userfaultfd {
         self.transfer(IOC_MOVE, dst, src, len, MODE_DONTWAKE)
     }
 
-    /// Whether a message waits.
-    pub fn has_message(&self) -> bool {
-        let mut poll = libc::pollfd { fd: self.fd.raw(), events: libc::POLLIN, revents: 0 };
-        let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: both structures live across the call.
-        let ready = unsafe {
-            syscall!(
-                ppoll,
-                &mut poll as *mut libc::pollfd as usize,
-                1,
-                &no_wait as *const libc::timespec as usize,
-                0,
-                0
-            )
+    /// Reads one message if there is one. For the one thread that also calls [`Userfaultfd::read`]: the
+    /// descriptor is made non-blocking for the moment, because `poll` is not for blocking userfaultfds.
+    pub fn try_read(&self) -> Option<RawMessage> {
+        let mut message = [RawMessage::default()];
+        let set_flags = |flags: i32| {
+            // SAFETY: no memory involved.
+            let _ = unsafe { syscall!(fcntl, self.fd.raw(), libc::F_SETFL, flags) };
         };
-        ready == Ok(1) && poll.revents & libc::POLLIN != 0
+        set_flags(libc::O_NONBLOCK);
+        let count = self.read(&mut message);
+        set_flags(0);
+        (count == Ok(1)).then_some(message[0])
     }
 
     /// Reads as many waiting messages as fit, sleeping until there is one. Returns how many.
