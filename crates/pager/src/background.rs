@@ -201,9 +201,9 @@ impl Worker {
                 if !self.launder(extent) {
                     return true;
                 }
+                let Some(_guard) = extent.lock.try_lock() else { return true };
                 let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
                 *touches = (*touches * 7 + touched) / 8 + 1;
-                let _guard = extent.lock.lock();
                 // SAFETY: we hold the lock.
                 unsafe { extent.age() }.probed(self.now.0, cold_age, probed as usize, touched as usize);
                 false
@@ -344,11 +344,10 @@ impl Worker {
     /// Brings everything back, ends the fault thread, and says that the engine is off.
     fn finish(&mut self) {
         for extent in self.engine.space().all() {
-            // Program threads that hold it wait for nobody but the fault thread, so it will come.
-            let _guard = extent.lock.lock();
             let mut backoff = Backoff::new();
             while extent.away.load(SeqCst) != 0 {
                 self.bring_all(extent);
+                self.stand_still_if_wanted();
                 backoff.wait();
             }
         }
@@ -356,7 +355,10 @@ impl Worker {
         self.store.drain(&self.engine.free_slots);
         self.count();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
+        // Whoever is inside may need the fault thread, and that one us: stand still meanwhile.
+        self.engine.brake.park();
         self.engine.gate.close();
+        self.engine.brake.unpark();
         self.engine.fault_stop.store(1, SeqCst);
         self.ring_doorbell();
         self.engine.join_fault();

@@ -6,6 +6,7 @@ use sys::futex;
 /// Program threads pass it for each change of a mapping; a fork closes it.
 #[derive(Debug, Default)]
 pub struct Gate {
+    /// How many hold it closed.
     closed: AtomicU32,
     inside: AtomicU32,
 }
@@ -28,7 +29,10 @@ impl Gate {
                 return Pass(self);
             }
             self.leave();
-            let _ = futex::wait(&self.closed, 1, None);
+            match self.closed.load(SeqCst) {
+                0 => {}
+                closed => drop(futex::wait(&self.closed, closed, None)),
+            }
         }
     }
 
@@ -38,9 +42,9 @@ impl Gate {
         }
     }
 
-    /// Closes it and waits until nobody is inside. One closer at a time.
+    /// Closes it and waits until nobody is inside. Counts; [`Gate::open`] ends it.
     pub fn close(&self) {
-        self.closed.store(1, SeqCst);
+        self.closed.fetch_add(1, SeqCst);
         loop {
             let inside = self.inside.load(SeqCst);
             if inside == 0 {
@@ -50,9 +54,9 @@ impl Gate {
         }
     }
 
-    /// Opens it again; in a forked child too.
+    /// Ends one [`Gate::close`].
     pub fn open(&self) {
-        self.closed.store(0, SeqCst);
+        self.closed.fetch_sub(1, SeqCst);
         futex::wake(&self.closed, u32::MAX >> 1);
     }
 

@@ -65,12 +65,17 @@ impl Worker {
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.
     pub(crate) fn interrupted(&mut self) -> bool {
         self.serve_prefetch();
+        self.stand_still_if_wanted();
+        self.now = time::now();
+        self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > SLICE
+    }
+
+    /// Lets others look at tables that stand still, if somebody waits for that. With no lock held.
+    pub(crate) fn stand_still_if_wanted(&self) {
         if self.engine.brake.wanted() {
             self.engine.brake.park();
             self.engine.brake.unpark();
         }
-        self.now = time::now();
-        self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > SLICE
     }
 
     /// Brings back what the fault thread expects to be touched next.

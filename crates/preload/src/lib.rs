@@ -1,9 +1,47 @@
-//! (in the making)
+//! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
+//!
+//! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`descriptors`], [`fork`],
+//! [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager.
+//!
+//! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
+//! with `MEMFOLD_PAGER` unset nothing but the allocator.
 #![no_std]
 
+mod descriptors;
+mod environment;
+mod fork;
 mod malloc;
+mod mapping;
+mod start;
+mod syscall;
 
+use core::fmt::Write;
+
+/// A defect in the library itself: says where, and ends the process.
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
+fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
+    let mut line = pager::Line::new();
+    let _ = write!(line, "memfold: internal error: {info}");
+    start::say(line.as_str());
+    sys::thread::abort_process()
+}
+
+/// Named by the precompiled `core`, never called: panics abort.
+#[no_mangle]
+extern "C" fn rust_eh_personality() {}
+
+/// Turns a result into what a C function returns: the value, or −1 with `errno` set.
+pub(crate) fn or_errno(result: sys::Result<usize>) -> isize {
+    match result {
+        Ok(value) => value as isize,
+        Err(e) => {
+            set_errno(e);
+            -1
+        }
+    }
+}
+
+pub(crate) fn set_errno(error: sys::Errno) {
+    // SAFETY: only program threads call exported functions, and they have an `errno`.
+    unsafe { *libc::__errno_location() = error.0 };
 }

@@ -1,0 +1,102 @@
+//! Reading the environment without allocating.
+
+use core::ffi::{c_char, CStr};
+
+/// The strings of an environment, up to the null pointer that ends it.
+#[derive(Clone, Copy)]
+pub struct Environment {
+    strings: *mut *mut c_char,
+}
+
+impl Environment {
+    /// The environment at `strings`.
+    ///
+    /// # Safety
+    /// `strings` is null or points to pointers to strings, the last one null, that stay while this is used.
+    pub unsafe fn new(strings: *mut *mut c_char) -> Environment {
+        Environment { strings }
+    }
+
+    fn all(self) -> impl Iterator<Item = *mut *mut c_char> {
+        let mut at = self.strings;
+        core::iter::from_fn(move || {
+            // SAFETY: `at` has not passed the null pointer that ends the list.
+            if at.is_null() || unsafe { *at }.is_null() {
+                return None;
+            }
+            let this = at;
+            // SAFETY: the list goes on to its null pointer.
+            at = unsafe { at.add(1) };
+            Some(this)
+        })
+    }
+
+    /// The value of a variable, if it is set and UTF-8.
+    pub fn get(self, name: &str) -> Option<&'static str> {
+        self.all().find_map(|entry| {
+            // SAFETY: a string of the environment, which lives as long as the process.
+            let text = unsafe { CStr::from_ptr(*entry) }.to_str().ok()?;
+            text.strip_prefix(name)?.strip_prefix('=')
+        })
+    }
+
+    /// Removes every variable whose name satisfies `which`.
+    ///
+    /// # Safety
+    /// No other thread uses the environment.
+    pub unsafe fn remove(self, which: impl Fn(&[u8]) -> bool) {
+        let mut keep = self.strings;
+        for entry in self.all() {
+            // SAFETY: as above; `keep` never passes `entry`.
+            unsafe {
+                let text = CStr::from_ptr(*entry).to_bytes();
+                let name = text.split(|&b| b == b'=').next().unwrap_or(text);
+                if !which(name) {
+                    *keep = *entry;
+                    keep = keep.add(1);
+                }
+            }
+        }
+        if !keep.is_null() {
+            // SAFETY: at or before the end of the list.
+            unsafe { *keep = core::ptr::null_mut() };
+        }
+    }
+
+    /// Cuts `path` out of a colon-separated list such as `LD_PRELOAD`, in place. A list that becomes empty stays as an
+    /// empty value.
+    ///
+    /// # Safety
+    /// No other thread uses the environment.
+    pub unsafe fn cut_from_list(self, name: &str, is_ours: impl Fn(&[u8]) -> bool) {
+        for entry in self.all() {
+            // SAFETY: the bytes of the string are the process's own and writable.
+            let bytes = unsafe {
+                let len = CStr::from_ptr(*entry).to_bytes().len();
+                core::slice::from_raw_parts_mut((*entry).cast::<u8>(), len)
+            };
+            if !(bytes.starts_with(name.as_bytes()) && bytes.get(name.len()) == Some(&b'=')) {
+                continue;
+            }
+            let (mut write, mut read) = (name.len() + 1, name.len() + 1);
+            while read < bytes.len() {
+                let end = bytes[read..]
+                    .iter()
+                    .position(|b| matches!(b, b':' | b' '))
+                    .map_or(bytes.len(), |n| read + n);
+                if end > read && !is_ours(&bytes[read..end]) {
+                    if write > name.len() + 1 {
+                        bytes[write] = b':';
+                        write += 1;
+                    }
+                    bytes.copy_within(read..end, write);
+                    write += end - read;
+                }
+                read = end + 1;
+            }
+            if write < bytes.len() {
+                bytes[write] = 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Fork handlers, and the functions that fork without calling them.
+
+use crate::start::pager;
+use crate::{or_errno, set_errno};
+use core::ffi::{c_int, c_void};
+use sys::{syscall, Errno, Result};
+
+type Handler = unsafe extern "C" fn();
+
+extern "C" {
+    fn _IO_list_lock();
+    fn _IO_list_unlock();
+    fn pthread_testcancel();
+}
+
+type RegisterAtfork =
+    unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(
+    extern "C" fn(*mut c_void) -> c_int,
+    *mut c_void,
+    c_int,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+/// The next definition of a function behind this library's own.
+fn next(name: &core::ffi::CStr) -> *mut c_void {
+    // SAFETY: a look-up.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Registers the handlers, before any other library can: they run last before a fork and first after it.
+pub fn register() {
+    // SAFETY: the handlers are functions of this library, which is never unloaded.
+    unsafe { __register_atfork(Some(prepare), Some(parent), Some(child), core::ptr::null_mut()) };
+}
+
+unsafe extern "C" fn prepare() {
+    // libc's `fork` takes the lock of its list of streams after the handlers. A thread that holds that lock may be waiting
+    // for one of ours, so take it first. libc takes it again, as the same thread may.
+    // SAFETY: released in the other two handlers: by us in the parent, and reset by libc in the child.
+    unsafe { _IO_list_lock() };
+    before();
+}
+
+unsafe extern "C" fn parent() {
+    after_in_parent();
+    // SAFETY: taken in `prepare`.
+    unsafe { _IO_list_unlock() };
+}
+
+unsafe extern "C" fn child() {
+    after_in_child();
+}
+
+fn before() {
+    heap::fork_prepare();
+    if let Some(engine) = pager() {
+        engine.before_fork();
+    }
+    touch_streams();
+}
+
+fn after_in_parent() {
+    if let Some(engine) = pager() {
+        engine.after_fork_in_parent();
+    }
+    heap::fork_parent();
+}
+
+fn after_in_child() {
+    // The pager first: whatever else is touched may be evicted.
+    if let Some(engine) = pager() {
+        engine.after_fork_in_child();
+    }
+    heap::fork_child();
+}
+
+/// In the child of a program with several threads, libc resets the locks of all streams before it calls handlers.
+/// Nothing is evicted between here and the fork, so what is touched here is there then.
+fn touch_streams() {
+    extern "C" {
+        fn _IO_iter_begin() -> *mut c_void;
+        fn _IO_iter_end() -> *mut c_void;
+        fn _IO_iter_next(iter: *mut c_void) -> *mut c_void;
+        fn _IO_iter_file(iter: *mut c_void) -> *mut c_void;
+    }
+    /// Offset of the pointer to its lock in libc's `FILE`; part of the ABI of glibc on 64-bit machines.
+    const LOCK: usize = 136;
+    // SAFETY: the list is locked by `prepare`, or this is the async-signal-safe `_Fork`, after which the child
+    // may not use streams. Each stream is an object of libc with a lock.
+    unsafe {
+        let mut iter = _IO_iter_begin();
+        while iter != _IO_iter_end() {
+            let file = _IO_iter_file(iter) as *const u8;
+            let lock = core::ptr::read_volatile(file.add(LOCK) as *const *const u8);
+            if !lock.is_null() {
+                core::ptr::read_volatile(lock);
+            }
+            iter = _IO_iter_next(iter);
+        }
+    }
+}
+
+/// Gives a pending cancellation its chance, as libc's own function at this place does.
+///
+/// # Safety
+/// The calling thread may be cancelled here.
+pub unsafe fn cancellation_point() {
+    // SAFETY: the caller's contract.
+    unsafe { pthread_testcancel() };
+}
+
+/// What `pthread_atfork` calls. The list of handlers is read in the child before it is served, so its memory must never be
+/// evicted.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn __register_atfork(
+    prepare: Option<Handler>,
+    parent: Option<Handler>,
+    child: Option<Handler>,
+    dso: *mut c_void,
+) -> c_int {
+    let real = next(c"__register_atfork");
+    if real.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: libc's function of this name has this type.
+    let real: RegisterAtfork = unsafe { core::mem::transmute(real) };
+    let _pinned = heap::pinned();
+    // SAFETY: the caller's contract.
+    unsafe { real(prepare, parent, child, dso) }
+}
+
+/// `_Fork` (glibc 2.34): fork without handlers. Ours run all the same.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn _Fork() -> c_int {
+    let real = next(c"_Fork");
+    if real.is_null() {
+        set_errno(Errno::ENOSYS);
+        return -1;
+    }
+    // SAFETY: libc's function of this name has this type.
+    let real: unsafe extern "C" fn() -> c_int = unsafe { core::mem::transmute(real) };
+    before();
+    // SAFETY: as for libc's.
+    let pid = unsafe { real() };
+    after(pid as isize);
+    pid
+}
+
+fn after(pid: isize) {
+    if pid == 0 {
+        after_in_child();
+    } else {
+        after_in_parent();
+    }
+}
+
+/// A forking system call of the program's own, with these arguments.
+pub fn raw(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+    before();
+    let result = call();
+    after(result.map_or(-1, |pid| pid as isize));
+    result
+}
+
+/// Whether `clone` with these flags makes a process with memory of its own.
+pub fn copies_memory(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize == 0
+}
+
+struct Entry {
+    function: extern "C" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+}
+
+extern "C" fn enter_child(entry: *mut c_void) -> c_int {
+    after_in_child();
+    // SAFETY: points to the parent's stack, of which the child has a copy.
+    let entry = unsafe { &*(entry as *const Entry) };
+    (entry.function)(entry.arg)
+}
+
+/// `clone(2)` as libc has it.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn clone(
+    function: extern "C" fn(*mut c_void) -> c_int,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent_tid: *mut c_void,
+    tls: *mut c_void,
+    child_tid: *mut c_void,
+) -> c_int {
+    let real = next(c"clone");
+    if real.is_null() {
+        set_errno(Errno::ENOSYS);
+        return -1;
+    }
+    // SAFETY: libc's function of this name has this type.
+    let real: Clone = unsafe { core::mem::transmute(real) };
+    if !copies_memory(flags as usize) {
+        // SAFETY: the caller's contract.
+        return unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) };
+    }
+    let entry = Entry { function, arg };
+    before();
+    // SAFETY: the caller's contract; the child enters through `enter_child`.
+    let pid = unsafe {
+        real(enter_child, stack, flags, (&raw const entry).cast_mut().cast(), parent_tid, tls, child_tid)
+    };
+    after_in_parent();
+    pid
+}
+
+/// `setns`, `unshare` and their like change what only a single-threaded process may change.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if let Some(engine) = pager() {
+        if flags & (libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) != 0 {
+            engine.stop(&"the program entered a user namespace of its own (unshare)");
+        }
+    }
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(unshare, flags) }) as c_int
+}

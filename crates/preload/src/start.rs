@@ -1,0 +1,224 @@
+//! The constructor: reads the options, joins heap and pager, and lets the pager start when there is work.
+//!
+//! It runs before the constructors of all other libraries, on the program's only thread.
+
+use crate::environment::Environment;
+use crate::{fork, syscall};
+use core::ffi::{c_char, c_int, CStr};
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, Ordering::*};
+use pager::config::{BadValue, Config, Setting, Unit};
+use pager::control::{ControlPage, CONTROL_LEN};
+use pager::{Engine, Host, Line};
+use sys::{file, mem, thread};
+
+/// The pager of this process.
+pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control });
+
+/// Whether the pager is asked for: the functions that programs call for their mappings look here first.
+static PAGER: AtomicBool = AtomicBool::new(false);
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// Directory of the control files, zero-terminated; empty for none. Written by the constructor only.
+static CONTROL_DIR: Path = Path::new();
+
+/// The pager, if it was asked for.
+#[inline]
+pub fn pager() -> Option<&'static Engine> {
+    PAGER.load(Relaxed).then_some(&ENGINE)
+}
+
+/// Writes a line to standard error.
+pub fn say(line: &str) {
+    // Nothing sensible is left to do when that fails.
+    let _ = file::write_all(2, line.as_bytes());
+    let _ = file::write_all(2, b"\n");
+}
+
+/// Writes a line to standard error, once for all processes of a run.
+fn say_once(line: &str) {
+    if QUIET.load(Relaxed) {
+        return;
+    }
+    if let Some(path) = CONTROL_DIR.join("notice") {
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
+        if matches!(file::open(path.as_c_str(), flags, 0o600), Err(e) if e.0 == libc::EEXIST) {
+            return;
+        }
+    }
+    say(line);
+}
+
+#[used]
+#[link_section = ".init_array"]
+static CONSTRUCTOR: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = construct;
+
+#[used]
+#[link_section = ".fini_array"]
+static DESTRUCTOR: extern "C" fn() = destruct;
+
+extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
+    // SAFETY: the environment that the dynamic loader hands to constructors.
+    let environment = unsafe { Environment::new(envp) };
+    fork::register();
+    QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| v != "0"), Relaxed);
+    let pager = match environment.get("MEMFOLD_PAGER") {
+        Some("on") => true,
+        None | Some("off" | "") => false,
+        Some(other) => {
+            complain("MEMFOLD_PAGER", other, "`on` or `off`");
+            false
+        }
+    };
+    if pager {
+        start_pager(environment);
+    }
+    if environment.get("MEMFOLD_FOLLOW") == Some("off") {
+        stop_following(environment);
+    }
+}
+
+extern "C" fn destruct() {
+    if pager().is_some() {
+        ENGINE.control().exited.store(1, Relaxed);
+    }
+}
+
+fn start_pager(environment: Environment) {
+    let config = read_settings(environment);
+    if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
+        CONTROL_DIR.set(dir);
+    }
+    if let Some(fd) = environment.get("MEMFOLD_UFFD_FD").and_then(|v| v.parse::<i32>().ok()) {
+        if file::is_open(fd) {
+            ENGINE.use_device(fd);
+        }
+    }
+    if ENGINE.prepare(&config).is_err() {
+        say_once("memfold: not folding this program: no memory for the pager's tables");
+        return;
+    }
+    if let Some(page) = open_control() {
+        ENGINE.adopt_control(page);
+    }
+    PAGER.store(true, Release);
+    syscall::route();
+    arena::set_hooks(&HOOKS);
+    arena::for_each_managed(|base, len| ENGINE.mapped(base, len));
+    ENGINE.enable();
+}
+
+/// What the allocator's arena tells the pager.
+static HOOKS: arena::Hooks = arena::Hooks {
+    mapped: |base, len| ENGINE.mapped(base, len),
+    discard: |addr, len| {
+        // SAFETY: the arena gives up what the range holds.
+        ENGINE.drop_contents(addr, len, || unsafe { mem::madvise(addr, len, libc::MADV_DONTNEED) })
+    },
+    unmap: |addr, len| {
+        // SAFETY: the arena gives up the range.
+        ENGINE.unmap(addr, len, || unsafe { mem::munmap(addr, len) })
+    },
+    remap: |addr, len, new_len| crate::mapping::remap_managed(&ENGINE, addr, len, new_len),
+};
+
+fn read_settings(environment: Environment) -> Config {
+    let mut config = Config::default();
+    for setting in Setting::ALL {
+        let Some(text) = environment.get(setting.variable()) else { continue };
+        match setting.parse(text) {
+            Ok(value) => config.set(setting, value),
+            Err(bad) => complain(setting.variable(), text, allowed(bad)),
+        }
+    }
+    config
+}
+
+fn allowed(bad: BadValue) -> &'static str {
+    match bad {
+        BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 2m",
+        BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G",
+        BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5",
+        BadValue::Range { .. } => "a value within the range that `memfold run --help` gives",
+    }
+}
+
+fn complain(variable: &str, value: &str, allowed: &str) {
+    let mut line = Line::new();
+    let _ = write!(line, "memfold: ignoring {variable}={value}: it takes {allowed}");
+    say_once(line.as_str());
+}
+
+/// Children of this program run without memfold.
+fn stop_following(environment: Environment) {
+    // SAFETY: constructors run before any other thread exists.
+    unsafe {
+        environment.remove(|name| name.starts_with(b"MEMFOLD_"));
+        environment.cut_from_list("LD_PRELOAD", |path| path.ends_with(b"libmemfold.so"));
+    }
+}
+
+/// Makes this process's control file and maps it. `None` when there is no directory for it, or no access:
+/// the counters are then seen by nobody, and that is all.
+fn open_control() -> Option<&'static ControlPage> {
+    let mut name = Line::new();
+    let _ = write!(name, "{}", thread::current_pid());
+    let path = CONTROL_DIR.join(name.as_str())?;
+    let file = file::open(path.as_c_str(), libc::O_CREAT | libc::O_TRUNC | libc::O_RDWR, 0o600).ok()?;
+    file::set_len(file.raw(), CONTROL_LEN as u64).ok()?;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a file of this length, never unmapped.
+    let addr = unsafe { mem::mmap(0, CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }.ok()?;
+    // SAFETY: zeros are a control page, and the file is as long as one.
+    Some(unsafe { &*(addr as *const ControlPage) })
+}
+
+/// A path in static memory.
+struct Path {
+    bytes: core::cell::UnsafeCell<[u8; Path::LEN]>,
+}
+
+// SAFETY: written by the constructor, before any other thread exists, and only read afterwards.
+unsafe impl Sync for Path {}
+
+impl Path {
+    const LEN: usize = 512;
+
+    const fn new() -> Path {
+        Path { bytes: core::cell::UnsafeCell::new([0; Path::LEN]) }
+    }
+
+    /// Sets it once; a path that is too long is left out.
+    fn set(&self, text: &str) {
+        if text.len() < Path::LEN - 32 {
+            // SAFETY: the constructor's only thread.
+            unsafe { (&mut *self.bytes.get())[..text.len()].copy_from_slice(text.as_bytes()) };
+        }
+    }
+
+    /// The path of a file in this directory; `None` when there is no directory.
+    fn join(&self, name: &str) -> Option<FilePath> {
+        // SAFETY: no longer written.
+        let dir = unsafe { &*self.bytes.get() };
+        let len = dir.iter().position(|&b| b == 0).filter(|&n| n > 0)?;
+        let mut path = FilePath { bytes: [0; Path::LEN] };
+        let end = len + 1 + name.len();
+        if end >= Path::LEN {
+            return None;
+        }
+        path.bytes[..len].copy_from_slice(&dir[..len]);
+        path.bytes[len] = b'/';
+        path.bytes[len + 1..end].copy_from_slice(name.as_bytes());
+        Some(path)
+    }
+}
+
+/// A zero-terminated path.
+struct FilePath {
+    bytes: [u8; Path::LEN],
+}
+
+impl FilePath {
+    fn as_c_str(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}

@@ -1,0 +1,199 @@
+//! libc's `syscall`: system calls by number.
+//!
+//! A few numbers go where the function of the same name goes; all others go straight to the kernel, in
+//! assembly, because a call such as `clone` may return on another stack.
+
+use crate::{descriptors, fork, mapping, or_errno};
+use core::ffi::{c_long, c_void};
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use sys::call;
+
+/// Numbers below this can be routed.
+const NUMBERS: usize = 512;
+
+/// One bit a number.
+static ROUTED: [AtomicU64; NUMBERS / 64] = [const { AtomicU64::new(0) }; NUMBERS / 64];
+
+/// Begins to route; before, `syscall` is libc's.
+pub fn route() {
+    let numbers = [
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_mprotect,
+        libc::SYS_madvise,
+        libc::SYS_mlock,
+        libc::SYS_mlock2,
+        libc::SYS_mlockall,
+        libc::SYS_close,
+        libc::SYS_close_range,
+        libc::SYS_dup3,
+        libc::SYS_clone,
+        libc::SYS_clone3,
+        libc::SYS_unshare,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_dup2,
+    ];
+    for number in numbers {
+        ROUTED[number as usize / 64].fetch_or(1 << (number % 64), Relaxed);
+    }
+}
+
+unsafe extern "C" fn routed(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let pointer = |addr: usize| addr as *mut c_void;
+    // SAFETY: the arguments are the program's, as it would have passed them to the function of the same name.
+    unsafe {
+        match number {
+            libc::SYS_mmap => mapping::mmap(pointer(a), b, c as i32, d as i32, e as i32, f as i64) as c_long,
+            libc::SYS_munmap => mapping::munmap(pointer(a), b).into(),
+            libc::SYS_mremap => mapping::mremap(pointer(a), b, c, d as i32, pointer(e)) as c_long,
+            libc::SYS_mprotect => mapping::mprotect(pointer(a), b, c as i32).into(),
+            libc::SYS_madvise => mapping::madvise(pointer(a), b, c as i32).into(),
+            libc::SYS_mlock => mapping::mlock(pointer(a), b).into(),
+            libc::SYS_mlock2 => mapping::mlock2(pointer(a), b, c as u32).into(),
+            libc::SYS_mlockall => mapping::mlockall(a as i32).into(),
+            libc::SYS_close => descriptors::close(a as i32).into(),
+            libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as i32).into(),
+            libc::SYS_dup3 => descriptors::dup3(a as i32, b as i32, c as i32).into(),
+            libc::SYS_unshare => fork::unshare(a as i32).into(),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => descriptors::dup2(a as i32, b as i32).into(),
+            _ => forking(number, [a, b, c, d, e, f]),
+        }
+    }
+}
+
+/// A call that makes a process with memory of its own, on the stack of this one.
+unsafe fn forking(number: c_long, args: [usize; 6]) -> c_long {
+    // SAFETY: the program's own call.
+    let make = || unsafe {
+        match call::Sysno::new(number as usize) {
+            Some(number) => call::call(number, args),
+            None => Err(sys::Errno::ENOSYS),
+        }
+    };
+    or_errno(fork::raw(make)) as c_long
+}
+
+/// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread (`CLONE_VM`, bit 8 of the flags).
+///
+/// # Safety
+/// As for libc's.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp rdi, {numbers}",
+        "jae 2f",
+        "lea rax, [rip + {routed_numbers}]",
+        "bt qword ptr [rax], rdi",
+        "jnc 2f",
+        "mov rax, rsi",
+        "cmp rdi, {clone}",
+        "je 4f",
+        "cmp rdi, {clone3}",
+        "jne 5f",
+        "mov rax, [rsi]",
+        "4:",
+        "test eax, {clone_vm}",
+        "jnz 2f",
+        "5:",
+        "jmp {routed}",
+        "2:",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "3:",
+        "neg eax",
+        "push rax",
+        "call {errno}",
+        "pop rcx",
+        "mov [rax], ecx",
+        "mov rax, -1",
+        "ret",
+        numbers = const NUMBERS,
+        routed_numbers = sym ROUTED,
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        clone_vm = const libc::CLONE_VM,
+        routed = sym routed,
+        errno = sym libc::__errno_location,
+    )
+}
+
+/// `syscall(2)`, as on x86-64.
+///
+/// # Safety
+/// As for libc's.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[no_mangle]
+pub unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp x0, #{numbers}",
+        "b.hs 2f",
+        "adrp x9, {routed_numbers}",
+        "add x9, x9, :lo12:{routed_numbers}",
+        "lsr x10, x0, #6",
+        "ldr x9, [x9, x10, lsl #3]",
+        "lsr x9, x9, x0",
+        "tbz x9, #0, 2f",
+        "mov x9, x1",
+        "cmp x0, #{clone}",
+        "b.eq 4f",
+        "cmp x0, #{clone3}",
+        "b.ne 5f",
+        "ldr x9, [x1]",
+        "4:",
+        "tbnz x9, #8, 2f",
+        "5:",
+        "b {routed}",
+        "2:",
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc #0",
+        "cmn x0, #4095",
+        "b.hs 3f",
+        "ret",
+        "3:",
+        "stp x29, x30, [sp, #-32]!",
+        "neg w0, w0",
+        "str w0, [sp, #16]",
+        "bl {errno}",
+        "ldr w1, [sp, #16]",
+        "str w1, [x0]",
+        "mov x0, #-1",
+        "ldp x29, x30, [sp], #32",
+        "ret",
+        numbers = const NUMBERS,
+        routed_numbers = sym ROUTED,
+        clone = const libc::SYS_clone,
+        clone3 = const libc::SYS_clone3,
+        routed = sym routed,
+        errno = sym libc::__errno_location,
+    )
+}
