@@ -74,19 +74,17 @@ pub fn free(span: &'static Span, touched: usize) {
         COUNTERS.large_blocks.sub(1);
         COUNTERS.large_bytes.sub(span.bytes());
     }
-    let domain = span.domain();
     match span.chunk.get() {
         Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),
-        _ => {
-            let mut pool = supply::pool(domain).lock();
-            pool.give_back(span, touched.min(span.pages()));
-            let (limit, dirty) = (supply::cache_limit(&pool), pool.runs.dirty_pages);
-            drop(pool);
-            if dirty > limit {
-                supply::purge(domain, limit / 2);
-            }
-        }
+        _ => supply::give_back(span, touched),
     }
+}
+
+/// Gives frames of free runs back that were left alone for a second or two. For a thread that looks after an
+/// idle process now and then; where nobody calls it, the next free does it. Returns the bytes given.
+pub fn decay() -> usize {
+    let pages: usize = [Domain::Managed, Domain::Pinned].map(supply::purge_idle).iter().sum();
+    pages * PAGE_SIZE
 }
 
 /// Gives a large span the length `pages` (at least one), in place or, where it has a chunk to itself, by

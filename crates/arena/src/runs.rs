@@ -23,6 +23,8 @@ pub(crate) struct FreeRuns {
     oldest: Option<&'static Span>,
     newest: Option<&'static Span>,
     pub(crate) dirty_pages: usize,
+    /// The present, in ticks; runs that are put in are stamped with it.
+    pub(crate) tick: u16,
 }
 
 fn list_of(pages: usize) -> usize {
@@ -35,7 +37,7 @@ fn list_of(pages: usize) -> usize {
 
 impl FreeRuns {
     pub(crate) const fn new() -> FreeRuns {
-        FreeRuns { lists: [None; LISTS], occupied: 0, oldest: None, newest: None, dirty_pages: 0 }
+        FreeRuns { lists: [None; LISTS], occupied: 0, oldest: None, newest: None, dirty_pages: 0, tick: 0 }
     }
 
     /// A run of at least `pages`, near the shortest there is, still in the lists.
@@ -83,6 +85,7 @@ impl FreeRuns {
         self.lists[list] = Some(run);
         self.occupied |= 1 << list;
         if run.dirty.get() > 0 {
+            run.freed.set(self.tick);
             self.dirty_pages += run.dirty.get() as usize;
             COUNTERS.cached_bytes.add(run.dirty.get() as usize * PAGE_SIZE);
             run.newer.set(None);

@@ -74,6 +74,8 @@ pub struct Span {
     pub(crate) newer: Cell<Option<&'static Span>>,
     /// Pages of a free run that may be resident.
     pub(crate) dirty: Cell<u32>,
+    /// When a free run was put in the lists, in ticks of [`crate::supply`].
+    pub(crate) freed: Cell<u16>,
     zero: Cell<bool>,
 }
 
@@ -104,6 +106,7 @@ impl Span {
             older: Cell::new(None),
             newer: Cell::new(None),
             dirty: Cell::new(0),
+            freed: Cell::new(0),
             zero: Cell::new(false),
         }
     }

@@ -6,9 +6,11 @@
 //! Invariants: no lock is held while the kernel or a hook is called; a run or chunk that such a call is
 //! about is in no list meanwhile, so nobody else can reach it.
 //!
-//! The decay rule: pages of free runs may stay resident up to 2 MiB or an eighth of what is handed out,
-//! whichever is more; beyond, the longest free go back until half of that is left. A chunk that is free as a
-//! whole is unmapped instead, unless it is the last.
+//! The decay rule: pages of free runs may stay resident up to 4 MiB or half of what is handed out, whichever
+//! is more; beyond, the longest free go back at once, because a fault costs more than a page kept only if the
+//! page is used again. Of what stays, all but an eighth goes back when it was left alone for a second or
+//! two; that is looked at when something is freed, and by [`crate::decay`]. A chunk that is free as a whole
+//! is unmapped instead, unless it is the last.
 
 use crate::chunk::{Chunk, MAX_SHARED};
 use crate::counters::COUNTERS;
@@ -19,10 +21,17 @@ use crate::{hooks, pagemap, records};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use sys::{EXTENT_SIZE, PAGE_SIZE};
 
-/// Pages of free runs that may always stay resident.
-const CACHE_FLOOR: usize = EXTENT_SIZE / PAGE_SIZE;
-/// And as a share of the pages handed out.
-const CACHE_SHARE: usize = 8;
+/// Pages of free runs that may stay resident for a while: so many, or that part of the pages handed out.
+const BUSY_FLOOR: usize = 2 * EXTENT_SIZE / PAGE_SIZE;
+const BUSY_SHARE: usize = 2;
+
+/// And for good.
+const IDLE_FLOOR: usize = EXTENT_SIZE / PAGE_SIZE;
+const IDLE_SHARE: usize = 8;
+
+/// Nanoseconds to a tick, and how many ticks make a run idle.
+const TICK: u64 = 1 << 29;
+const IDLE_TICKS: u16 = 3;
 
 /// A small program is spared huge pages, which would make its first touch cost 2 MiB where the system uses
 /// them always. Beyond so many bytes, the system's setting holds.
@@ -189,22 +198,52 @@ pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages
     resized
 }
 
-/// How many pages of free runs may stay resident now.
-pub(crate) fn cache_limit(pool: &Pool) -> usize {
-    CACHE_FLOOR.max(pool.live_pages / CACHE_SHARE)
+/// The present in ticks, modulo 2^16 (nine hours). A run that is taken for young at the wrong moment goes back
+/// at another.
+fn tick() -> u16 {
+    (sys::time::now().0 / TICK) as u16
+}
+
+/// Takes a span back, of which `touched` pages may be resident, and applies the decay rule.
+pub(crate) fn give_back(span: &'static Span, touched: usize) {
+    let domain = span.domain();
+    let now = tick();
+    let mut pool = pool(domain).lock();
+    let new_tick = pool.runs.tick != now;
+    pool.runs.tick = now;
+    pool.give_back(span, touched.min(span.pages()));
+    let (live, dirty) = (pool.live_pages, pool.runs.dirty_pages);
+    drop(pool);
+    let busy = BUSY_FLOOR.max(live / BUSY_SHARE);
+    if dirty > busy {
+        purge(domain, busy - busy / 4);
+    } else if new_tick {
+        purge_idle(domain);
+    }
+}
+
+/// Gives back what is left alone, down to the share that may stay for good. Returns how many pages went.
+pub(crate) fn purge_idle(domain: Domain) -> usize {
+    let now = tick();
+    let keep = IDLE_FLOOR.max(pool(domain).lock().live_pages / IDLE_SHARE);
+    purge_while(domain, |pool, oldest| {
+        pool.runs.dirty_pages > keep && now.wrapping_sub(oldest.freed.get()) >= IDLE_TICKS
+    })
 }
 
 /// Gives frames of free runs back, the longest free first, until at most `keep` pages may be resident.
 /// Returns how many pages went.
 pub(crate) fn purge(domain: Domain, keep: usize) -> usize {
+    purge_while(domain, |pool, _| pool.runs.dirty_pages > keep)
+}
+
+/// Gives frames of the longest free run back while `more(pool, run)` says so.
+fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> usize {
     let managed = domain == Domain::Managed;
     let mut gone = 0;
     loop {
         let mut pool = pool(domain).lock();
-        if pool.runs.dirty_pages <= keep {
-            return gone;
-        }
-        let Some(run) = pool.runs.oldest() else { return gone };
+        let Some(run) = pool.runs.oldest().filter(|run| more(&pool, run)) else { return gone };
         let Some(chunk) = run.chunk.get() else { return gone };
         let dirty = run.dirty.get() as usize;
         pool.runs.remove(run);

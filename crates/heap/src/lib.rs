@@ -1,9 +1,9 @@
 //! The allocator: blocks of any size, fast, from any thread.
 //!
-//! What it is: thread heaps over size classes, on spans of the crate `arena`. One allocation: [`api::malloc`]
-//! reads the thread's heap ([`tls`]), finds the bin for the size, takes a block; if the bin is empty,
-//! [`spans`] refills it from the heap's spans, from what other threads sent ([`remote`]), from heaps of
-//! threads that are gone ([`registry`]), and at last from the arena. One free: the span is found from the
+//! What it is: thread heaps over size classes, on spans of the crate `arena`. One allocation: [`malloc`]
+//! reads the thread's heap (`tls`), finds the bin for the size, takes a block; if the bin is empty,
+//! `spans` refills it from the heap's spans, from what other threads sent (`remote`), from heaps of
+//! threads that are gone (`registry`), and at last from the arena. One free: the span is found from the
 //! address, and if it belongs to the thread's heap, the block goes into the bin.
 //!
 //! What it is not: the C interface (that is the preload library), or safe to call from a signal handler.
