@@ -6,7 +6,7 @@
 //! Invariants: no lock is held while the kernel or a hook is called; a run or chunk that such a call is
 //! about is in no list meanwhile, so nobody else can reach it.
 //!
-//! The decay rule: pages of free runs may stay resident up to 4 MiB or half of what is handed out, whichever
+//! The decay rule: pages of free runs may stay resident up to 4 MiB or as much as is handed out, whichever
 //! is more; beyond, the longest free go back at once, because a fault costs more than a page kept only if the
 //! page is used again. Of what stays, all but an eighth goes back when it was left alone for a second or
 //! two; that is looked at when something is freed, and by [`crate::decay`]. A chunk that is free as a whole
@@ -23,7 +23,7 @@ use sys::{EXTENT_SIZE, PAGE_SIZE};
 
 /// Pages of free runs that may stay resident for a while: so many, or that part of the pages handed out.
 const BUSY_FLOOR: usize = 2 * EXTENT_SIZE / PAGE_SIZE;
-const BUSY_SHARE: usize = 2;
+const BUSY_SHARE: usize = 1;
 
 /// And for good.
 const IDLE_FLOOR: usize = EXTENT_SIZE / PAGE_SIZE;
