@@ -254,7 +254,12 @@ impl Worker {
                     extent.hot.add(at);
                     at += 1;
                 }
-                // A mapping that cannot be moved from, whatever it is.
+                // More than one mapping, or one that cannot be moved from: go by halves until it is clear which.
+                Some(Errno::EINVAL) if hi - at > 1 => {
+                    let middle = at + (hi - at) / 2;
+                    moved += self.move_run(extent, entries, at, middle);
+                    at = middle;
+                }
                 Some(Errno::EINVAL) => {
                     self.stay(extent, entries, at, hi);
                     self.unmanage(extent, &PageSet::range(at, hi));

@@ -137,9 +137,14 @@ impl Extent {
     }
 
     /// Announces that pages `lo..hi` are being changed, and waits until no restore of theirs is under way.
-    /// Restores that begin later see the announcement and give up. Under `lock`, by a program thread.
+    /// Restores that begin later see the announcement and give up. A second announcement adds to the first.
+    /// Under `lock`, by a program thread.
     pub fn begin_change(&self, lo: usize, hi: usize) {
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
+        let (lo, hi) = match self.changing.load(Relaxed) {
+            0 => (lo, hi),
+            word => (lo.min((word & 0xFFFF) as usize), hi.max((word >> 16 & 0xFFFF) as usize)),
+        };
         self.changing.store(1 << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
         if let Some(entries) = self.entries() {
             for entry in &entries[lo..hi] {

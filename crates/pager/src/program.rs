@@ -37,7 +37,7 @@ impl Engine {
         if len > LONGEST || self.phase() == Phase::Off {
             return;
         }
-        let (start, end) = bounds(addr, len);
+        let Bounds { start, end } = Bounds::of(addr, len);
         let blocked = signal::block_all();
         let pass = self.gate.pass();
         let mut at = start;
@@ -65,7 +65,7 @@ impl Engine {
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
     /// and the range no longer managed.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.change(addr, len, false, op, |engine, extent, lo, hi| {
+        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
             engine.forget_pages(extent, lo, hi);
             engine.forget_mapping(extent, &PageSet::range(lo, hi));
         })
@@ -79,7 +79,9 @@ impl Engine {
         len: usize,
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.change(addr, len, false, op, |engine, extent, lo, hi| engine.forget_pages(extent, lo, hi))
+        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
+            engine.forget_pages(extent, lo, hi)
+        })
     }
 
     /// Runs `op`, which changes the protection of the range; `plain` says that it becomes readable, writable and
@@ -91,7 +93,7 @@ impl Engine {
         plain: bool,
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.change(addr, len, false, op, |engine, extent, lo, hi| {
+        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
             let pages = PageSet::range(lo, hi).and(&extent.anonymous.load());
             engine.set_managed(extent, &pages, plain);
         })
@@ -101,26 +103,38 @@ impl Engine {
     /// Brings the range back, runs `op`, and never manages the range again: for locked memory and for advice
     /// that eviction could not honour.
     pub fn exempt<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.change(addr, len, true, op, |engine, extent, lo, hi| {
+        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, lo, hi| {
             let pages = PageSet::range(lo, hi);
             engine.set_managed(extent, &pages, false);
             extent.anonymous.remove(&pages);
         })
     }
 
-    /// Runs `op`, which moves the range to an address that it returns; `new_len` is its length there. What
-    /// was evicted is brought back first. The new place is managed if all of the old one was.
+    /// Runs `op`, which moves the range to an address that it returns, `fixed` if that is told in advance;
+    /// `new_len` is its length there. What was evicted is brought back first. The new place is managed if all of
+    /// the old one was.
     pub fn remap(
         &'static self,
         addr: usize,
         len: usize,
         new_len: usize,
+        fixed: Option<usize>,
         op: impl FnOnce() -> Result<usize>,
     ) -> Result<usize> {
         let managed = self.is_managed(addr, len);
-        let new = self.change(addr, len, true, op, |engine, extent, lo, hi| {
+        let (old, target) = (Bounds::of(addr, len), fixed.map(|new| Bounds::of(new, new_len)));
+        let after = |engine: &Engine, extent: &Extent, lo: usize, hi: usize| {
+            engine.forget_pages(extent, lo, hi);
             engine.forget_mapping(extent, &PageSet::range(lo, hi));
-        })?;
+        };
+        let new = match target {
+            // Locks are taken by ascending address.
+            Some(target) if target.start < old.start => {
+                self.change(&[target, old], First::LetGoLast, op, after)
+            }
+            Some(target) => self.change(&[old, target], First::LetGo, op, after),
+            None => self.change(&[old], First::LetGo, op, after),
+        }?;
         if managed {
             self.mapped(new, new_len);
         }
@@ -129,7 +143,7 @@ impl Engine {
 
     /// Whether every page of the range is managed.
     pub fn is_managed(&self, addr: usize, len: usize) -> bool {
-        let (start, end) = bounds(addr, len);
+        let Bounds { start, end } = Bounds::of(addr, len);
         let managed: usize = self
             .space()
             .existing(start, end)
@@ -143,7 +157,7 @@ impl Engine {
 
     /// Whether the pager knows anything of the range.
     pub fn knows(&self, addr: usize, len: usize) -> bool {
-        let (start, end) = bounds(addr, len);
+        let Bounds { start, end } = Bounds::of(addr, len);
         self.space().existing(start, end).next().is_some()
     }
 
@@ -169,57 +183,74 @@ impl Engine {
         self.join_threads();
     }
 
-    /// The frame of every change: locks the extents of the range, announces, optionally brings back, runs `op`,
-    /// lets `after` bring the tables in line if it succeeded, and wakes who faulted meanwhile.
+    /// The frame of every change: locks the extents of the ranges, announces, brings back and lets go what lies in the
+    /// first one if asked to, runs `op`, lets `after` bring the tables in line if it succeeded, and wakes who
+    /// faulted meanwhile.
     fn change<R>(
         &'static self,
-        addr: usize,
-        len: usize,
-        bring_back: bool,
+        ranges: &[Bounds],
+        first: First,
         op: impl FnOnce() -> Result<R>,
         after: impl Fn(&Engine, &Extent, usize, usize),
     ) -> Result<R> {
-        let (start, end) = bounds(addr, len);
-        if !self.knows(addr, len) {
+        let space = self.space();
+        // Pairs of a range and an extent that exists in it, by ascending address.
+        let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
+        if pairs().next().is_none() {
             return op();
         }
         let _blocked = signal::block_all();
         let _pass = self.gate.pass();
         let me = thread::current_tid();
-        for extent in self.space().existing(start, end) {
-            extent.lock.acquire();
-            extent.holder.store(me, Relaxed);
-        }
-        // Extents may be added to the range by others meanwhile; they are not ours.
-        let locked = || self.space().existing(start, end).filter(|e| e.holder.load(Relaxed) == me);
-        if bring_back {
-            if let Err(e) = self.bring_back(locked(), start, end) {
-                for extent in locked() {
-                    extent.holder.store(0, Relaxed);
-                    extent.lock.release();
-                }
-                return Err(e);
+        for (_, extent) in pairs() {
+            if extent.holder.load(Relaxed) != me {
+                extent.lock.acquire();
+                extent.holder.store(me, Relaxed);
             }
         }
-        for extent in locked() {
-            let (lo, hi) = extent.clip(start, end);
+        // Extents may be added to the ranges by others meanwhile; they are not ours.
+        let locked = || pairs().filter(|(_, extent)| extent.holder.load(Relaxed) == me);
+        let back = match first {
+            First::Nothing => None,
+            First::BringBack | First::LetGo => ranges.first(),
+            First::LetGoLast => ranges.last(),
+        };
+        let ready = back.map_or(Ok(()), |r| self.bring_back(locked().map(|(_, e)| e), r.start, r.end));
+        for (range, extent) in locked() {
+            let (lo, hi) = extent.clip(range.start, range.end);
             extent.begin_change(lo, hi);
+            if matches!(first, First::LetGo | First::LetGoLast)
+                && back.is_some_and(|r| core::ptr::eq(r, range))
+            {
+                self.let_go(extent, lo, hi);
+            }
         }
-        let result = op();
-        for extent in locked() {
-            let (lo, hi) = extent.clip(start, end);
-            let armed = !extent.armed.load().is_empty();
+        let result = ready.and_then(|()| op());
+        for (range, extent) in locked() {
+            let (lo, hi) = extent.clip(range.start, range.end);
             if result.is_ok() {
                 after(self, extent, lo, hi);
             }
+        }
+        for (_, extent) in locked() {
             extent.end_change();
-            if let (true, Some(kernel)) = (armed, self.kernel()) {
-                kernel.uffd.wake(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+            if let Some(kernel) = self.kernel() {
+                // Whoever faulted in the meantime was left asleep.
+                kernel.uffd.wake(extent.base(), EXTENT_SIZE);
             }
             extent.holder.store(0, Relaxed);
             extent.lock.release();
         }
         result
+    }
+
+    /// Unregisters pages of which none is away: `mremap` takes only what the kernel has as one mapping, and registering a
+    /// part of one cuts it.
+    fn let_go(&self, extent: &Extent, lo: usize, hi: usize) {
+        if let Some(kernel) = self.kernel() {
+            let _ = kernel.uffd.unregister(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+            extent.armed.remove(&PageSet::range(lo, hi));
+        }
     }
 
     /// Brings back what is away in the part of the range that lies in the extents, which the caller has locked.
@@ -241,6 +272,7 @@ impl Engine {
         if let Some(restorer) = restorer {
             for extent in extents {
                 let (lo, hi) = extent.clip(start, end);
+                // Extents of another range are clipped to nothing.
                 bring_extent_back(self, kernel, restorer, extent, lo, hi);
             }
         }
@@ -316,11 +348,33 @@ impl Engine {
     }
 }
 
-/// The whole pages that a system call with these arguments acts on; empty where they make no sense.
-fn bounds(addr: usize, len: usize) -> (usize, usize) {
-    let start = addr & !(PAGE_SIZE - 1);
-    let end = addr.saturating_add(len).min(crate::space::LIMIT).next_multiple_of(PAGE_SIZE);
-    (start.min(end), end)
+/// What comes before a change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    /// Nothing: what is evicted may stay so.
+    Nothing,
+    /// Everything in the first range comes back.
+    BringBack,
+    /// Everything in the first range comes back, and the range is unregistered.
+    LetGo,
+    /// The same for the last range.
+    LetGoLast,
+}
+
+/// The whole pages that a system call acts on.
+#[derive(Clone, Copy)]
+struct Bounds {
+    start: usize,
+    end: usize,
+}
+
+impl Bounds {
+    /// Those of a call with these arguments; empty where they make no sense.
+    fn of(addr: usize, len: usize) -> Bounds {
+        let start = addr & !(PAGE_SIZE - 1);
+        let end = addr.saturating_add(len).min(crate::space::LIMIT).next_multiple_of(PAGE_SIZE);
+        Bounds { start: start.min(end), end }
+    }
 }
 
 fn bring_extent_back(

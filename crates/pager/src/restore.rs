@@ -229,7 +229,8 @@ fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> core::resu
         Some(_) if pages > 0 => Ok(pages),
         // The page is in the program's view: nothing of it is missing.
         Some(Errno::EEXIST) => Ok(1),
-        Some(Errno::EBUSY | Errno::EINVAL | Errno::ENOMEM) => loop {
+        // Shared or part of a huge page; more than one mapping; out of memory: the first page alone may do.
+        Some(Errno::EBUSY | Errno::EINVAL | Errno::ENOENT | Errno::ENOMEM) => loop {
             match one(0).error {
                 None | Some(Errno::EEXIST) => return Ok(1),
                 // Out of memory, or out of the control group's: the page is needed, so wait for some.

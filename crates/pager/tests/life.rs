@@ -176,7 +176,8 @@ fn evicted_memory_follows_an_mremap_whoever_makes_it() {
         let target = mem::map_anonymous(0, 9 * MIB, 0).unwrap() + PAGE_SIZE;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let call = || unsafe { mem::mremap(memory.base, 8 * MIB, 8 * MIB, flags, target) };
-        let moved = if past_libc { call() } else { engine.remap(memory.base, 8 * MIB, 8 * MIB, call) };
+        let moved =
+            if past_libc { call() } else { engine.remap(memory.base, 8 * MIB, 8 * MIB, Some(target), call) };
         memory.base = moved.unwrap();
         assert_eq!(memory.base, target);
         memory.check(6);

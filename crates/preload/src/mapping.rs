@@ -179,18 +179,19 @@ pub unsafe extern "C" fn mremap(
     let moves_only = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0 || old_len == 0;
     let result = if !moves_only && old % PAGE_SIZE == 0 {
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
-        resize(engine, old, old_len, new_len, may_move, call)
+        resize(engine, old, old_len, new_len, may_move, None, call)
     } else {
-        if flags & libc::MREMAP_FIXED != 0 && new % PAGE_SIZE == 0 {
-            // The kernel unmaps what is at the new place; this way the pager sees it.
-            // SAFETY: the caller gives up what is there.
-            let _ = engine.unmap(new, new_len, || unsafe { mem::munmap(new, new_len) });
-        }
+        let fixed = (flags & libc::MREMAP_FIXED != 0).then_some(new);
         if flags & libc::MREMAP_DONTUNMAP != 0 {
             // The old range stays, empty, and the new one is like it; both are left alone from now on.
             engine.exempt(old, old_len, || call(flags))
         } else {
-            engine.remap(old, old_len, new_len, || call(flags))
+            engine.remap(old, old_len, new_len, fixed, || match (call(flags), fixed) {
+                (Err(Errno(libc::EFAULT)), Some(new)) if round(new_len) == round(old_len) => {
+                    move_in_pieces(old, round(old_len), new, round(new_len))
+                }
+                (result, _) => result,
+            })
         }
     };
     pointer(result)
@@ -203,34 +204,108 @@ fn resize(
     old_len: usize,
     new_len: usize,
     may_move: bool,
+    align: Option<usize>,
     call: impl Fn(c_int) -> Result<usize>,
 ) -> Result<usize> {
     let (old_end, new_end) = (old + round(old_len), old + round(new_len));
+    if align.is_none() && !engine.is_managed(old, old_len) {
+        let flags = if may_move { libc::MREMAP_MAYMOVE } else { 0 };
+        return engine.remap(old, old_len, new_len, None, || call(flags));
+    }
     if new_end <= old_end {
-        return engine.unmap(new_end, old_end - new_end, || call(0));
+        // SAFETY: the caller gives up the end of its memory.
+        let cut = || unsafe { mem::munmap(new_end, old_end - new_end) };
+        return if new_end == old_end {
+            Ok(old)
+        } else {
+            engine.unmap(new_end, old_end - new_end, cut).map(|()| old)
+        };
     }
-    match call(0) {
-        Ok(start) => {
-            if engine.is_managed(old, old_len) {
-                engine.mapped(old_end, new_end - old_end);
-            }
-            Ok(start)
+    // Memory of the same kind right behind becomes one mapping with it, and what is evicted may stay so.
+    let extra = new_end - old_end;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: takes address space that nobody uses.
+    match unsafe { mem::mmap(old_end, extra, PLAIN, flags, -1, 0) } {
+        Ok(start) if start == old_end => {
+            engine.mapped(old_end, extra);
+            return Ok(old);
         }
-        Err(Errno::ENOMEM) if may_move => engine.remap(old, old_len, new_len, || call(libc::MREMAP_MAYMOVE)),
-        Err(e) => Err(e),
+        // A kernel that does not know the flag (before 4.17) took the address for a hint.
+        // SAFETY: just mapped, and of no use.
+        Ok(elsewhere) => drop(unsafe { mem::munmap(elsewhere, extra) }),
+        Err(_) => {}
     }
+    if !may_move {
+        return Err(Errno::ENOMEM);
+    }
+    match align {
+        None => engine.remap(old, old_len, new_len, None, || match call(libc::MREMAP_MAYMOVE) {
+            Err(Errno(libc::EFAULT)) => {
+                let new = mem::map_anonymous(0, new_len, libc::MAP_NORESERVE)?;
+                move_or_unmap(old, round(old_len), new, round(new_len))
+            }
+            result => result,
+        }),
+        Some(align) => engine.remap(old, old_len, new_len, None, || {
+            let new = mem::reserve_aligned(new_len, align)?;
+            // SAFETY: just reserved, and nobody's.
+            unsafe { mem::mprotect(new, new_len, PLAIN) }?;
+            move_or_unmap(old, round(old_len), new, round(new_len))
+        }),
+    }
+}
+
+fn move_or_unmap(old: usize, old_len: usize, new: usize, new_len: usize) -> Result<usize> {
+    move_in_pieces(old, old_len, new, new_len).inspect_err(|_| {
+        // SAFETY: what is left at the new place is empty.
+        let _ = unsafe { mem::munmap(new, new_len) };
+    })
+}
+
+/// Moves memory that the kernel has as several mappings, because parts of it were registered with the pager:
+/// `mremap` takes only one at a time. The new place, at least as long, is replaced as far as the old one reaches.
+fn move_in_pieces(old: usize, old_len: usize, new: usize, new_len: usize) -> Result<usize> {
+    debug_assert!(new_len >= old_len);
+    if let Err((moved, error)) = move_range(old, new, old_len) {
+        // Back with what was moved, so that nothing has happened.
+        return match move_range(new, old, moved) {
+            Ok(()) => Err(error),
+            Err(_) => sys::thread::abort_process(),
+        };
+    }
+    Ok(new)
+}
+
+/// Moves a range piece by piece, halving pieces that are more than one mapping. On failure says how many bytes
+/// had been moved.
+fn move_range(from: usize, to: usize, len: usize) -> core::result::Result<(), (usize, Errno)> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let mut done = 0;
+    let mut piece = len;
+    while done < len {
+        piece = piece.min(len - done);
+        // SAFETY: the caller moves all of the range, and the target is its own.
+        match unsafe { mem::mremap(from + done, piece, piece, flags, to + done) } {
+            Ok(_) => {
+                done += piece;
+                piece = len;
+            }
+            Err(Errno(libc::EFAULT)) if piece > PAGE_SIZE => piece = round(piece / 2),
+            Err(e) => return Err((done, e)),
+        }
+    }
+    Ok(())
 }
 
 fn round(len: usize) -> usize {
     len.saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1)
 }
 
-/// `mremap` that may move, for the allocator's own large blocks.
+/// `mremap` that may move to an address that is a multiple of an extent, for the allocator's own large blocks.
 pub fn remap_managed(engine: &'static Engine, old: usize, old_len: usize, new_len: usize) -> Result<usize> {
     // SAFETY: the allocator gives up the old range.
-    resize(engine, old, old_len, new_len, true, |flags| unsafe {
-        mem::mremap(old, old_len, new_len, flags, 0)
-    })
+    let call = |flags| unsafe { mem::mremap(old, old_len, new_len, flags, 0) };
+    resize(engine, old, old_len, new_len, true, Some(sys::EXTENT_SIZE), call)
 }
 
 /// `mlock(2)`: locked memory is never evicted.
