@@ -212,6 +212,9 @@ impl Area {
         // Not unmapped by us after a refusal either: the kernel may have done so already, and another thread have
         // mapped there since.
         std::mem::forget(target);
+        // Since Linux 6.17 a refused move of several mappings may have moved the first of them, and a bare call cannot be
+        // kept from that: see `remap`.
+        let way = if way == Way::Bare { Way::Numbered } else { way };
         self.remap(self.pages(), flags, place, way)
     }
 
