@@ -80,6 +80,8 @@ pub struct Engine {
     pub(crate) wake_cost: AtomicU64,
     /// Slots that restores gave up during a fork; the fault thread's own.
     deferred: UnsafeCell<Deferred>,
+    /// The engine that was prepared before this one; a process has more than one in tests only.
+    next: AtomicPtr<Engine>,
     phase: AtomicU32,
     enabled: AtomicU32,
     settings: [AtomicU64; Setting::COUNT],
@@ -116,6 +118,19 @@ unsafe impl Sync for Engine {}
 /// No descriptor.
 const NO_DEVICE: u32 = u32::MAX;
 
+/// The engine that was prepared last.
+static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The range is memfold's own from now on, whatever was there before.
+fn disown(addr: usize, len: usize) {
+    let mut at = ENGINES.load(Acquire);
+    // SAFETY: engines live for ever.
+    while let Some(engine) = unsafe { at.as_ref() } {
+        engine.disown(addr, len);
+        at = engine.next.load(Acquire);
+    }
+}
+
 impl Engine {
     /// An engine that does nothing yet.
     pub const fn new(host: Host) -> Engine {
@@ -139,6 +154,7 @@ impl Engine {
             wake_cost: AtomicU64::new(0),
             store: UnsafeCell::new(Store::new()),
             deferred: UnsafeCell::new(Deferred { slots: [Slot::NONE; DEFERRED], len: 0 }),
+            next: AtomicPtr::new(core::ptr::null_mut()),
             phase: AtomicU32::new(Phase::Idle as u32),
             enabled: AtomicU32::new(0),
             settings: [const { AtomicU64::new(0) }; Setting::COUNT],
@@ -160,7 +176,11 @@ impl Engine {
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
-        self.count_for_nobody()
+        self.count_for_nobody()?;
+        let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
+        self.next.store(before, Release);
+        sys::mem::on_claim(disown);
+        Ok(())
     }
 
     /// Keeps the counters where nobody else sees them.

@@ -141,6 +141,16 @@ impl Engine {
         Ok(new)
     }
 
+    /// Manages the range no more: the kernel has just given it to memfold itself, so what was there before is gone. Takes
+    /// no lock, because who maps may hold one; nobody else changes tables of a range that is not theirs.
+    pub(crate) fn disown(&self, addr: usize, len: usize) {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        for extent in self.space().existing(start, end) {
+            let (lo, hi) = extent.clip(start, end);
+            self.forget_mapping(extent, &PageSet::range(lo, hi));
+        }
+    }
+
     /// Whether every page of the range is managed.
     pub fn is_managed(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);

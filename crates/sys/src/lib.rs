@@ -6,7 +6,7 @@
 //! thread control block, so nothing they call may touch `errno`; and a single gate is where a test can
 //! make a call fail.
 //!
-//! What it is not: policy. Nothing here retries, remembers or decides.
+//! What it is not: policy. Nothing here retries or decides, and all that it remembers is one hook ([`mem::on_claim`]).
 //!
 //! Invariants: no function allocates, locks or touches thread-local storage.
 #![no_std]

@@ -2,6 +2,28 @@
 
 use crate::call::Result;
 use crate::syscall;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
+
+/// Called with address and length of every range that memfold maps for itself.
+pub type ClaimHook = fn(usize, usize);
+
+static CLAIM: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Has `hook` called for every range that [`map_anonymous`] or [`reserve_aligned`] takes from now on. The pager needs
+/// it: where a program unmaps memory by a system call of its own, unseen, and memfold's own memory comes to lie
+/// there, the pager must not take it for the program's.
+pub fn on_claim(hook: ClaimHook) {
+    CLAIM.store(hook as *mut (), Release);
+}
+
+fn claim(addr: usize, len: usize) {
+    let hook = CLAIM.load(Acquire);
+    if !hook.is_null() {
+        // SAFETY: only `on_claim` stores here, and it stores a `ClaimHook`.
+        let hook: ClaimHook = unsafe { core::mem::transmute(hook) };
+        hook(addr, len);
+    }
+}
 
 /// Maps `len` bytes of private anonymous memory, readable and writable.
 ///
@@ -11,7 +33,9 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
     debug_assert!(flags & libc::MAP_FIXED == 0, "map_anonymous must not replace a mapping");
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
-    unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }
+    let start = unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }?;
+    claim(start, len);
+    Ok(start)
 }
 
 /// Reserves `len` bytes of address space at an address aligned to `align` (a power of two), with no
@@ -31,6 +55,7 @@ pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {
             munmap(start + len, raw + padded - start - len)?;
         }
     }
+    claim(start, len);
     Ok(start)
 }
 
