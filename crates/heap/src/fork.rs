@@ -58,8 +58,12 @@ pub fn fork_child() {
         // What was sent between the preparation and the copy: its links cannot be believed.
         heap.remote.0.store(core::ptr::null_mut(), Relaxed);
         let in_use = heap.state.load(Relaxed) == State::InUse as u8;
-        if in_use && heap.user.load(Relaxed) != me {
+        if in_use && heap.user.load(Relaxed) == me {
+            // The same thread pointer, but another number.
+            registry::hand_over(heap);
+        } else if in_use {
             heap.state.store(State::Orphan as u8, Relaxed);
+            heap.user.store(0, Relaxed);
             ORPHANS.fetch_add(1, Relaxed);
         }
     });

@@ -11,7 +11,7 @@
 use crate::classes;
 use arena::{Domain, Span};
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize};
 
 /// A free block; the rest of it is whatever the program left there.
 #[repr(C)]
@@ -135,6 +135,8 @@ pub(crate) struct Heap {
     pub(crate) state: AtomicU8,
     /// The thread that uses it (see [`crate::tls::thread`]), 0 for none.
     pub(crate) user: AtomicUsize,
+    /// The same thread by the kernel's number.
+    pub(crate) user_tid: AtomicU32,
     pub(crate) remote: Remote,
 }
 
@@ -160,6 +162,7 @@ impl Heap {
             next_heap: Cell::new(core::ptr::null()),
             state: AtomicU8::new(State::InUse as u8),
             user: AtomicUsize::new(0),
+            user_tid: AtomicU32::new(0),
             remote: Remote(AtomicPtr::new(core::ptr::null_mut())),
         }
     }

@@ -31,7 +31,7 @@ pub use api::{
     MAX_REQUEST,
 };
 pub use fork::{fork_child, fork_parent, fork_prepare};
-pub use registry::{pinned, Pinned};
+pub use registry::{pinned, thread_pointer_of, Pinned};
 
 #[cfg(test)]
 mod tests;

@@ -46,9 +46,32 @@ fn pop_idle(domain: Domain) -> Option<&'static Heap> {
         idle.last[index] = core::ptr::null();
     }
     IDLE_COUNT[index].fetch_sub(1, Relaxed);
-    heap.user.store(tls::thread(), Relaxed);
+    hand_over(heap);
     heap.state.store(State::InUse as u8, Relaxed);
     Some(heap)
+}
+
+/// Writes down that the calling thread uses the heap.
+pub(crate) fn hand_over(heap: &Heap) {
+    heap.user_tid.store(sys::thread::current_tid(), Relaxed);
+    heap.user.store(tls::thread(), Relaxed);
+}
+
+/// The thread pointer of the thread with this number, if that thread ever allocated and still runs. Takes no lock and
+/// may be called from any thread, but tells the truth only about a thread that cannot exit meanwhile.
+pub fn thread_pointer_of(tid: u32) -> Option<usize> {
+    let mut at: *const Heap = ALL.load(Acquire);
+    // SAFETY: heaps are immortal, and linked before they are published.
+    while let Some(heap) = unsafe { at.as_ref() } {
+        if heap.user_tid.load(Relaxed) == tid {
+            match heap.user.load(Relaxed) {
+                0 => {}
+                pointer => return Some(pointer),
+            }
+        }
+        at = heap.next_heap.get();
+    }
+    None
 }
 
 /// A heap for the calling thread to use, an idle one if there is any. `None` if the kernel gives no more
@@ -61,7 +84,7 @@ pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
     // SAFETY: the bytes are ours alone, large enough, aligned and zero, and zero bytes are a valid heap.
     let heap = unsafe { &*bytes.cast::<Heap>() };
     heap.set_up(domain);
-    heap.user.store(tls::thread(), Relaxed);
+    hand_over(heap);
     let mut head = ALL.load(Relaxed);
     loop {
         heap.next_heap.set(head);

@@ -32,8 +32,6 @@ pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
     thread::set_name(c"memfold-bg");
-    // An improvement only.
-    let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
     let in_child = engine.kernel().is_some();
     if engine.counts_for_nobody() {
         engine.publish_control();
@@ -57,6 +55,8 @@ pub extern "C" fn main(arg: usize) {
             if !in_child {
                 worker.measure_wake_cost();
             }
+            // An improvement only; after the measurement, which it would spoil.
+            let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             engine.set_phase(Phase::Running);
             worker.run();
@@ -180,7 +180,9 @@ impl Worker {
                 if age.recheck_due(now, cold_age) {
                     let all = PageSet::range(0, EXTENT_PAGES);
                     extent.hot.remove(&all);
-                    extent.incompressible.remove(&all);
+                    if !self.kernel.tracks_writes {
+                        extent.incompressible.remove(&all);
+                    }
                 }
                 let pages = self.probe(extent);
                 if pages == 0 {
@@ -238,6 +240,8 @@ impl Worker {
         };
         extent.present.store(scan.present.len() as u32, Relaxed);
         let written = if tracks { scan.written } else { PageSet::EMPTY };
+        // With other bytes it may shrink.
+        extent.incompressible.remove(&written);
         let wanted =
             scan.present.minus(&written).minus(&extent.hot.load()).minus(&extent.incompressible.load());
         self.set_aside(extent, &wanted, scan.huge)
@@ -399,8 +403,9 @@ impl Worker {
                 *cost = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
             }
         }
-        costs.sort_unstable();
-        self.engine.wake_cost.store(costs[TRIES / 2], Relaxed);
+        // The least: what is more was the wait for a CPU, which may be free when the program faults.
+        let least = costs.iter().copied().min().unwrap_or(0);
+        self.engine.wake_cost.store(least, Relaxed);
         // Unregistered first: unmapping a registered range would be reported.
         let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);
         // SAFETY: our own pages, no longer needed.

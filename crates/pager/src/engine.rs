@@ -47,6 +47,9 @@ pub struct Host {
     /// Makes the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
     /// Called by the background thread of a forked child.
     pub open_control: fn() -> Option<&'static ControlPage>,
+    /// The CPU on which a thread of the program ran last. The thread is asleep in a fault and cannot exit meanwhile.
+    /// `None` where that cannot be told. Called by the fault thread.
+    pub thread_cpu: fn(u32) -> Option<u32>,
 }
 
 /// The pager of this process.
@@ -366,6 +369,10 @@ impl Engine {
         }
         self.phase.store(Phase::Idle as u32, Release);
         let _ = self.count_for_nobody();
+    }
+
+    pub(crate) fn thread_cpu(&self, tid: u32) -> Option<u32> {
+        (self.host.thread_cpu)(tid)
     }
 
     pub(crate) fn notify(&self, line: &str) {

@@ -124,7 +124,7 @@ impl Service {
                 }
             }
         }
-        self.follower.follow(tid);
+        self.follower.follow(self.engine, tid);
     }
 
     /// Serves the first touch of a page that was never there. False when it must be tried again.

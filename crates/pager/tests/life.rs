@@ -9,8 +9,11 @@ use sys::{mem, PAGE_SIZE};
 const MIB: usize = 1 << 20;
 
 fn engine(cold_age_ms: u64) -> &'static Engine {
-    let engine: &'static Engine =
-        Box::leak(Box::new(Engine::new(Host { notice: |line| eprintln!("{line}"), open_control: || None })));
+    let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
+        notice: |line| eprintln!("{line}"),
+        open_control: || None,
+        thread_cpu: |_| None,
+    })));
     let mut config = Config::default();
     config.set(Setting::ColdAge, cold_age_ms * 1_000_000);
     config.set(Setting::RecompressAge, cold_age_ms * 1_000_000);

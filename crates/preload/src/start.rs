@@ -6,14 +6,14 @@ use crate::environment::Environment;
 use crate::{fork, syscall};
 use core::ffi::{c_char, c_int, CStr};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use pager::config::{BadValue, Config, Setting, Unit};
 use pager::control::{ControlPage, CONTROL_LEN};
 use pager::{Engine, Host, Line};
 use sys::{file, mem, thread};
 
 /// The pager of this process.
-pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control });
+pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu });
 
 /// Whether the pager is asked for: the functions that programs call for their mappings look here first.
 static PAGER: AtomicBool = AtomicBool::new(false);
@@ -84,6 +84,7 @@ extern "C" fn destruct() {
 }
 
 fn start_pager(environment: Environment) {
+    find_rseq();
     let config = read_settings(environment);
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
         CONTROL_DIR.set(dir);
@@ -155,6 +156,35 @@ fn stop_following(environment: Environment) {
         environment.remove(|name| name.starts_with(b"MEMFOLD_"));
         environment.cut_from_list("LD_PRELOAD", |path| path.ends_with(b"libmemfold.so"));
     }
+}
+
+/// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
+static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
+
+fn find_rseq() {
+    // SAFETY: a look-up, and the variable is constant once the program runs.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) as *const u32;
+        if !offset.is_null() && !size.is_null() && *size != 0 {
+            RSEQ_OFFSET.store(*offset, Relaxed);
+        }
+    }
+}
+
+/// The CPU on which a thread ran last, as the kernel writes it into the thread's `struct rseq` (rseq(2)).
+fn thread_cpu(tid: u32) -> Option<u32> {
+    /// Offset of `cpu_id` in it.
+    const CPU_ID: usize = 4;
+    let offset = RSEQ_OFFSET.load(Relaxed);
+    if offset == 0 {
+        return None;
+    }
+    let at = heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID;
+    // SAFETY: the thread is asleep in a fault, so its thread control block, of which this is a part, is there.
+    let cpu = unsafe { core::ptr::read_volatile(at as *const u32) };
+    // Negative numbers say that the thread is not registered.
+    (cpu <= i32::MAX as u32).then_some(cpu)
 }
 
 /// Makes this process's control file and maps it. `None` when there is no directory for it, or no access:
