@@ -24,6 +24,8 @@ const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
 /// What a touch of a page set aside is expected to cost, ns; and how many an unknown extent will see.
 const TOUCH_COST: u64 = 10_000;
 const TOUCHES_AT_FIRST: u64 = 16;
+/// Most that is added to a fault for its wake-ups, ns: what they take between two CPUs of a virtual machine.
+const WAKE_COST_MOST: u64 = 12_000;
 /// Cold age while more is resident than the limit allows.
 const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
 
@@ -44,7 +46,7 @@ pub extern "C" fn main(arg: usize) {
             return engine.give_up("no thread for the pager", Some(error));
         }
     }
-    let _ = thread::drop_capabilities();
+    let _ = thread::drop_capabilities(0);
     let worker = engine.kernel().ok_or(Errno::ENOMEM).and_then(|kernel| {
         // SAFETY: this thread is the only one that uses the store.
         let store = unsafe { engine.take_store() };
@@ -79,6 +81,7 @@ impl Worker {
                 break;
             }
             self.charge_stall();
+            self.crowd.look(self.engine);
             let busy = self.engine.control().paused.load(Relaxed) == 0 && self.pass(&mut touches);
             self.tidy_store();
             self.count();
@@ -404,7 +407,7 @@ impl Worker {
             }
         }
         // The least: what is more was the wait for a CPU, which may be free when the program faults.
-        let least = costs.iter().copied().min().unwrap_or(0);
+        let least = costs.iter().copied().min().unwrap_or(0).min(WAKE_COST_MOST);
         self.engine.wake_cost.store(least, Relaxed);
         // Unregistered first: unmapping a registered range would be reported.
         let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);

@@ -77,6 +77,8 @@ pub struct Engine {
     pub(crate) stored_pages: AtomicU64,
     /// Waiting of the program's threads since the start, ns.
     pub(crate) stall: AtomicU64,
+    /// 1 while more threads want to run than there are CPUs.
+    pub(crate) contended: AtomicU32,
     /// What the last fault cost the fault thread, ns.
     pub(crate) last_service: AtomicU64,
     /// What a fault takes beside the fault thread's own work: entering the kernel, and two wake-ups. Measured at start, ns.
@@ -153,6 +155,7 @@ impl Engine {
             aside_pages: AtomicU64::new(0),
             stored_pages: AtomicU64::new(0),
             stall: AtomicU64::new(0),
+            contended: AtomicU32::new(1),
             last_service: AtomicU64::new(0),
             wake_cost: AtomicU64::new(0),
             store: UnsafeCell::new(Store::new()),

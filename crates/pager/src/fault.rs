@@ -14,15 +14,13 @@ use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
 use core::sync::atomic::Ordering::*;
-use sys::thread::{self, Backoff, Scheduling};
+use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
 use sys::uffd::{Event, RawMessage};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// Messages read at once.
 const BATCH: usize = 16;
-/// Real-time priority: above every ordinary thread, below whatever else is real-time.
-const PRIORITY: i32 = 1;
 /// From this many pages at once on, the background thread is asked to go ahead of the program.
 const AHEAD_FROM: u32 = 8;
 
@@ -31,9 +29,8 @@ pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
     thread::set_name(c"memfold-fault");
-    // Both are improvements only: without the right to them the thread serves as it is.
-    let _ = thread::set_scheduling(Scheduling::RealTime { priority: PRIORITY });
-    let _ = thread::drop_capabilities();
+    // Without it the thread keeps rights that it has no use for, which is no reason to stop.
+    let _ = thread::drop_capabilities(thread::CAP_SYS_NICE);
     let (Some(kernel), Ok(restorer)) = (engine.kernel(), Restorer::new()) else {
         engine.fail_hard("memfold: no memory for the fault thread");
     };
@@ -100,9 +97,11 @@ impl Service {
                     let outcome =
                         self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Fault);
                     if let Outcome::Done { first, pages } = outcome {
-                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
+                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         self.account(control, began, ended);
+                        self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);
                         self.look_ahead(extent, first, pages);
                     }
@@ -124,7 +123,7 @@ impl Service {
                 }
             }
         }
-        self.follower.follow(self.engine, tid);
+        self.follower.follow(self.engine, tid, self.read_at);
     }
 
     /// Serves the first touch of a page that was never there. False when it must be tried again.
@@ -147,8 +146,8 @@ impl Service {
             // No registered mapping there any more: who touches it is told by the kernel.
             Some(_) => {}
         }
-        self.kernel.uffd.wake(page, PAGE_SIZE);
         self.engine.last_service.store(time::now().since(self.read_at).0, Relaxed);
+        self.kernel.uffd.wake(page, PAGE_SIZE);
         true
     }
 

@@ -20,6 +20,7 @@ mod bitmap;
 pub mod codec;
 pub mod config;
 pub mod control;
+mod crowd;
 mod engine;
 mod entry;
 mod events;

@@ -2,6 +2,7 @@
 
 use crate::codec::{Codecs, Page};
 use crate::control::bump;
+use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
@@ -35,6 +36,7 @@ pub struct Worker {
     /// The store could not get memory since the last look.
     pub(crate) short_of_memory: bool,
     pub(crate) last_count: Nanos,
+    pub(crate) crowd: Crowd,
 }
 
 impl Worker {
@@ -59,6 +61,7 @@ impl Worker {
             stall_charged: engine.stall.load(Relaxed),
             short_of_memory: false,
             last_count: now,
+            crowd: Crowd::new(),
         })
     }
 

@@ -256,6 +256,16 @@ impl CpuSet {
         Ok(set)
     }
 
+    /// How many CPUs are in the set.
+    pub fn len(&self) -> u32 {
+        self.0.iter().map(|word| word.count_ones()).sum()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Confines the calling thread to the set.
     pub fn apply(&self) -> Result<()> {
         // SAFETY: the set is valid for its size.
@@ -303,13 +313,24 @@ pub fn set_name(name: &'static core::ffi::CStr) {
     let _ = unsafe { syscall!(prctl, libc::PR_SET_NAME, name.as_ptr() as usize) };
 }
 
-/// Gives up every capability of the calling thread, and of it alone. What it opened before stays open.
-pub fn drop_capabilities() -> Result<()> {
+/// `CAP_SYS_NICE`: to become a real-time thread.
+pub const CAP_SYS_NICE: u32 = 1 << 23;
+
+/// Gives up the capabilities of the calling thread, and of it alone, but those in `keep` (of the first 32) that it has.
+/// What it opened before stays open.
+pub fn drop_capabilities(keep: u32) -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
-    let header: [u32; 2] = [VERSION_3, 0];
-    let none = [0u32; 6];
-    // SAFETY: the two structures of `capset(2)`.
-    unsafe { syscall!(capset, header.as_ptr() as usize, none.as_ptr() as usize) }.map(drop)
+    let mut header: [u32; 2] = [VERSION_3, 0];
+    // Effective, permitted and inheritable, low words first.
+    let mut sets = [0u32; 6];
+    // SAFETY: the two structures of `capget(2)` and `capset(2)`.
+    unsafe {
+        syscall!(capget, header.as_mut_ptr() as usize, sets.as_mut_ptr() as usize)?;
+        let kept = sets[1] & keep;
+        sets = [kept, kept, 0, 0, 0, 0];
+        syscall!(capset, header.as_mut_ptr() as usize, sets.as_mut_ptr() as usize)
+    }
+    .map(drop)
 }
 
 /// Ends the whole process by SIGABRT, whatever the program does with that signal.
