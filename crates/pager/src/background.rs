@@ -14,17 +14,20 @@ use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
-use sys::thread::{self, Backoff, Scheduling};
+use sys::thread::{self, Backoff, CpuSet, Scheduling};
 use sys::time::{self, Nanos};
 use sys::uffd::Modes;
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
-/// What a touch of a page set aside is expected to cost, ns; and how many an unknown extent will see.
-const TOUCH_COST: u64 = 10_000;
-const TOUCHES_AT_FIRST: u64 = 16;
-/// Most that is added to a fault for its wake-ups, ns: what they take between two CPUs of a virtual machine.
+/// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
+const TOUCHES_AT_FIRST: u64 = 64;
+const TOUCH_COST_AT_FIRST: u64 = 10_000;
+/// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.
+const BROKEN: u64 = 2;
+/// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
+/// something else.
 const WAKE_COST_MOST: u64 = 12_000;
 /// Cold age while more is resident than the limit allows.
 const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
@@ -114,7 +117,8 @@ impl Worker {
         let limit = self.engine.setting(Setting::MaxStall);
         let headroom = self.budget.headroom(self.now.0, limit);
         // A quarter at a time: the next pass sees what this one has cost.
-        let mut probes = headroom / 4 / (*touches * TOUCH_COST).max(1);
+        let mut probes = headroom / 4 / (*touches * self.touch_cost()).max(1);
+        let broken = self.budget.headroom(self.now.0, limit.saturating_mul(BROKEN)) == 0;
         let mut held = false;
         let mut more = false;
         let mut resident = 0;
@@ -122,7 +126,7 @@ impl Worker {
             if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
                 continue;
             }
-            if headroom == 0 && self.recently_touched(extent) {
+            if broken && self.recently_touched(extent) {
                 self.retreat(extent);
             } else {
                 more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
@@ -140,6 +144,12 @@ impl Worker {
             self.engine.control().resident_bytes.store(resident * PAGE_SIZE as u64, Relaxed);
         }
         more
+    }
+
+    /// What a fault has cost the program on average, ns.
+    fn touch_cost(&self) -> u64 {
+        let faults = self.engine.control().fault_ns.count.load(Relaxed);
+        self.engine.stall.load(Relaxed).checked_div(faults).unwrap_or(TOUCH_COST_AT_FIRST)
     }
 
     /// Whether pages of it were needed back within the last second.
@@ -393,9 +403,21 @@ impl Worker {
         let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
     }
 
-    /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own.
+    /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own from the fault
+    /// thread's CPU: where it runs when it follows the program.
     fn measure_wake_cost(&mut self) {
-        const TRIES: usize = 9;
+        let usual = CpuSet::of_current_thread();
+        let (fault, _) = self.engine.thread_ids();
+        let (Ok(usual), Some(fault)) = (usual, fault) else { return };
+        if let Some(cpu) = thread::current_cpu().filter(|&cpu| usual.contains(cpu)) {
+            let _ = (CpuSet::only(cpu).apply(), CpuSet::only(cpu).apply_to(fault));
+        }
+        self.time_own_faults();
+        let _ = (usual.apply(), usual.apply_to(fault));
+    }
+
+    fn time_own_faults(&mut self) {
+        const TRIES: usize = 16;
         let Ok(base) = mem::map_anonymous(0, TRIES * PAGE_SIZE, 0) else { return };
         let mut costs = [0u64; TRIES];
         if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {

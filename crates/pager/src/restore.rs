@@ -372,7 +372,9 @@ impl<'a> Run<'a> {
     fn finish(&mut self, index: usize) -> Entry {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
-        self.extent.hot.add(index);
+        if self.reason == Reason::Fault {
+            self.extent.hot.add(index);
+        }
         self.entries[index].finish(entry);
         self.extent.away.fetch_sub(1, Relaxed);
         self.next += 1;

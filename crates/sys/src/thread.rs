@@ -268,10 +268,23 @@ impl CpuSet {
 
     /// Confines the calling thread to the set.
     pub fn apply(&self) -> Result<()> {
+        self.apply_to(0)
+    }
+
+    /// Confines a thread of this process, by the kernel's number; 0 for the calling one.
+    pub fn apply_to(&self, tid: u32) -> Result<()> {
         // SAFETY: the set is valid for its size.
-        unsafe { syscall!(sched_setaffinity, 0, core::mem::size_of_val(&self.0), self.0.as_ptr() as usize) }
+        unsafe { syscall!(sched_setaffinity, tid, core::mem::size_of_val(&self.0), self.0.as_ptr() as usize) }
             .map(drop)
     }
+}
+
+/// The CPU that the calling thread runs on at this moment.
+pub fn current_cpu() -> Option<u32> {
+    let mut cpu = 0u32;
+    // SAFETY: the kernel writes one word.
+    unsafe { syscall!(getcpu, &mut cpu as *mut u32 as usize, 0, 0) }.ok()?;
+    Some(cpu)
 }
 
 /// How the kernel schedules a thread.
