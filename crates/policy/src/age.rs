@@ -31,7 +31,7 @@ enum Phase {
 }
 
 /// Multiples of the cold age: how long touched pages are left alone, at first and at most.
-const RECHECK_FIRST: u32 = 4;
+const RECHECK_FIRST: u32 = 16;
 const RECHECK_MOST: u32 = 256;
 /// Longest pause between two looks at an extent in which nothing is cold, in half cold ages.
 const BACKOFF_MOST: u32 = 16;
@@ -172,9 +172,9 @@ mod tests {
             }
             *gap = now - start;
         }
-        assert_eq!(gaps, [4 * COLD, 8 * COLD, 16 * COLD, 32 * COLD]);
+        assert_eq!(gaps, [16 * COLD, 32 * COLD, 64 * COLD, 128 * COLD]);
         age.probed(now, COLD, 100, 0);
-        assert!(!age.recheck_due(now + 15 * COLD, COLD));
-        assert!(age.recheck_due(now + 16 * COLD, COLD));
+        assert!(!age.recheck_due(now + 63 * COLD, COLD));
+        assert!(age.recheck_due(now + 64 * COLD, COLD));
     }
 }

@@ -38,6 +38,10 @@ pub struct Args {
     /// How long memory must go untouched before it is folded.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = cold_age)]
     cold_age: String,
+    /// Share of the time that the folded server may wait for its memory, in per cent. Four times the default of `run`,
+    /// so that the busy keys are told from the rest within the demo's minute.
+    #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = max_stall)]
+    max_stall: String,
 }
 
 /// Plays the demo and prints what came of it.
@@ -55,7 +59,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         )));
     }
     let bar = bar::bar(100, false);
-    let plan = Plan { records: args.records, hot: args.hot, cold_age: args.cold_age };
+    let plan =
+        Plan { records: args.records, hot: args.hot, cold_age: args.cold_age, max_stall: args.max_stall };
     let result = script::play(&plan, &bar);
     bar.finish_and_clear();
     let report = result?;
@@ -71,6 +76,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("nothing was folded, so the figures say nothing");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn max_stall(text: &str) -> Result<String, String> {
+    options::parse(Setting::MaxStall, text).map(|_| text.to_owned())
 }
 
 fn cold_age(text: &str) -> Result<String, String> {

@@ -89,6 +89,7 @@ pub struct Report {
     value_bytes: u64,
     hot: String,
     cold_age: String,
+    max_stall_pct: String,
     plain: Figures,
     folded: Figures,
     /// Mean resident memory of the plain server less that of the folded one.
@@ -137,6 +138,7 @@ impl Report {
             value_bytes,
             hot: format!("{:?}", plan.hot).to_lowercase(),
             cold_age: plan.cold_age.clone(),
+            max_stall_pct: plan.max_stall.clone(),
             saved_bytes: saved,
             saved_pct: saved as f64 * 100.0 / plain.resident_bytes_mean.max(1) as f64,
             throughput,

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 /// keys of the server that waits stay hot.
 const TURN: Duration = Duration::from_millis(400);
 /// How long the servers are pressed, at least and at most, until the folded one has settled.
-const SETTLE: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(20));
+const SETTLE: (Duration, Duration) = (Duration::from_secs(14), Duration::from_secs(26));
 /// Growth of what is folded, within two seconds, below which the folded server has settled.
 const SETTLED: f64 = 0.01;
 /// How many pairs of turns are measured.
-const PAIRS: u64 = 20;
+const PAIRS: u64 = 14;
 
 /// What the user chose.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub struct Plan {
     pub hot: Hot,
     /// The cold age, as text.
     pub cold_age: String,
+    /// The stall budget, as text.
+    pub max_stall: String,
 }
 
 /// The two servers, in turns.
@@ -55,6 +57,7 @@ pub fn play(plan: &Plan, bar: &ProgressBar) -> anyhow::Result<Report> {
     let settings = PagerOptions {
         cold_age: Some(plan.cold_age.clone()),
         recompress_age: Some(plan.cold_age.clone()),
+        max_stall: Some(plan.max_stall.clone()),
         ..PagerOptions::default()
     };
     let launch = Launch::prepare(&library, &Choices { settings, quiet: true, ..Choices::default() })?;
