@@ -31,7 +31,7 @@ lint: deps
 	scripts/check-ladder
 	$(CARGO) clippy --locked --workspace --exclude memfold-preload --all-targets -- -D warnings
 	$(CARGO) clippy --locked -p memfold-preload -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --exclude memfold-preload --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --exclude memfold-preload --no-deps --document-private-items
 
 deps: cargo
 	scripts/install-packages $(PACKAGES)

@@ -29,6 +29,8 @@ const BROKEN: u64 = 2;
 /// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
 /// something else.
 const WAKE_COST_MOST: u64 = 12_000;
+/// How often the allocator is asked to give back what it keeps.
+const DECAY: Nanos = Nanos::from_secs(1);
 /// Cold age while more is resident than the limit allows.
 const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
 
@@ -88,12 +90,23 @@ impl Worker {
             let busy = self.engine.control().paused.load(Relaxed) == 0 && self.pass(&mut touches);
             self.tidy_store();
             self.count();
+            self.let_allocator_decay();
             self.engine.brake.park();
             if !busy && self.engine.prefetch.is_empty() {
                 thread::sleep_on(&self.engine.bell, bell, self.tick());
             }
         }
         self.finish();
+    }
+
+    /// The allocator changes mappings like a program thread, and may wait like one: for us it must be as if we slept.
+    fn let_allocator_decay(&mut self) {
+        if self.now.since(self.last_decay) >= DECAY {
+            self.last_decay = self.now;
+            self.engine.brake.park();
+            self.engine.decay();
+            self.engine.brake.unpark();
+        }
     }
 
     fn cold_age(&self) -> u64 {

@@ -47,6 +47,8 @@ pub struct Host {
     /// Makes the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
     /// Called by the background thread of a forked child.
     pub open_control: fn() -> Option<&'static ControlPage>,
+    /// Called by the background thread about once a second: time to give back memory that the allocator no longer needs.
+    pub decay: fn(),
     /// The CPU on which a thread of the program ran last. The thread is asleep in a fault and cannot exit meanwhile.
     /// `None` where that cannot be told. Called by the fault thread.
     pub thread_cpu: fn(u32) -> Option<u32>,
@@ -372,6 +374,10 @@ impl Engine {
         }
         self.phase.store(Phase::Idle as u32, Release);
         let _ = self.count_for_nobody();
+    }
+
+    pub(crate) fn decay(&self) {
+        (self.host.decay)();
     }
 
     pub(crate) fn thread_cpu(&self, tid: u32) -> Option<u32> {

@@ -190,8 +190,8 @@ impl Worker {
     fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
         let leaving = Entry::new(State::Leaving);
         let mut leavers = PageSet::EMPTY;
-        for index in lo..hi {
-            if entries[index].transition(Entry::RESIDENT, leaving) {
+        for (index, entry) in entries.iter().enumerate().take(hi).skip(lo) {
+            if entry.transition(Entry::RESIDENT, leaving) {
                 leavers = leavers.or(&PageSet::range(index, index + 1));
             }
         }

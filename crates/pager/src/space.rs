@@ -95,11 +95,10 @@ impl Space {
 
 /// Puts `made` into an empty cell; where another thread was quicker, its object wins and ours stays unused.
 fn publish<T>(cell: &AtomicPtr<T>, made: &'static T) -> &'static T {
-    let made = made as *const T as *mut T;
-    // SAFETY: both the old and the new object stay for ever.
-    match cell.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire) {
-        Ok(_) => unsafe { &*made },
-        // SAFETY: as above.
+    let pointer = made as *const T as *mut T;
+    match cell.compare_exchange(core::ptr::null_mut(), pointer, AcqRel, Acquire) {
+        Ok(_) => made,
+        // SAFETY: only objects that stay for ever are published.
         Err(winner) => unsafe { &*winner },
     }
 }

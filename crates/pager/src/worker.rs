@@ -37,6 +37,7 @@ pub struct Worker {
     pub(crate) short_of_memory: bool,
     pub(crate) last_count: Nanos,
     pub(crate) crowd: Crowd,
+    pub(crate) last_decay: Nanos,
 }
 
 impl Worker {
@@ -62,6 +63,7 @@ impl Worker {
             short_of_memory: false,
             last_count: now,
             crowd: Crowd::new(),
+            last_decay: now,
         })
     }
 

@@ -1,5 +1,9 @@
 //! The life of pages in a real engine on real memory: evicted, touched, dropped, moved, forked.
 
+// Every address here lies in a mapping that the test itself made and holds, or is being taken away from under it
+// on purpose, which is what the tests are about.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
 use pager::config::{Config, Setting};
 use pager::{Engine, Host, Phase};
 use std::sync::atomic::Ordering::*;
@@ -13,6 +17,7 @@ fn engine(cold_age_ms: u64) -> &'static Engine {
         notice: |line| eprintln!("{line}"),
         open_control: || None,
         thread_cpu: |_| None,
+        decay: || (),
     })));
     let mut config = Config::default();
     config.set(Setting::ColdAge, cold_age_ms * 1_000_000);

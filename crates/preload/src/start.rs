@@ -13,7 +13,7 @@ use pager::{Engine, Host, Line};
 use sys::{file, mem, thread};
 
 /// The pager of this process.
-pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu });
+pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
 
 /// Whether the pager is asked for: the functions that programs call for their mappings look here first.
 static PAGER: AtomicBool = AtomicBool::new(false);
@@ -156,6 +156,11 @@ fn stop_following(environment: Environment) {
         environment.remove(|name| name.starts_with(b"MEMFOLD_"));
         environment.cut_from_list("LD_PRELOAD", |path| path.ends_with(b"libmemfold.so"));
     }
+}
+
+/// Gives back memory that the allocator has kept for nothing.
+fn decay() {
+    arena::decay();
 }
 
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
