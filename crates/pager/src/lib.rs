@@ -43,4 +43,5 @@ mod text;
 mod worker;
 
 pub use engine::{Engine, Host, Phase};
+pub use policy::NAMES as POLICIES;
 pub use text::Line;

@@ -86,6 +86,9 @@ extern "C" fn destruct() {
 fn start_pager(environment: Environment) {
     find_rseq();
     let config = read_settings(environment);
+    if let Some(name) = environment.get("MEMFOLD_POLICY").filter(|name| !pager::POLICIES.contains(name)) {
+        complain("MEMFOLD_POLICY", name, "a policy that `memfold run --help` names");
+    }
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
         CONTROL_DIR.set(dir);
     }

@@ -41,9 +41,6 @@ pub struct Args {
     /// The replacement policy: age [env: MEMFOLD_POLICY].
     #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
     policy: Option<String>,
-    /// What the allocator favours: speed, balanced or lean [env: MEMFOLD_PROFILE].
-    #[arg(long, value_name = "NAME", value_parser = launch::known_profile)]
-    profile: Option<String>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]
     no_pager: bool,
@@ -136,7 +133,6 @@ fn prepare(args: &Args, library: &Path, quiet: bool) -> anyhow::Result<Result<La
     let choices = Choices {
         settings: args.settings.clone(),
         policy: args.policy.clone(),
-        profile: args.profile.clone(),
         no_pager: args.no_pager,
         no_follow: args.no_follow,
         quiet,

@@ -30,8 +30,6 @@ pub struct Choices {
     pub settings: PagerOptions,
     /// The replacement policy.
     pub policy: Option<String>,
-    /// The allocator's profile.
-    pub profile: Option<String>,
     /// Allocator only.
     pub no_pager: bool,
     /// Programs that the program starts run plainly.
@@ -71,9 +69,6 @@ impl Launch {
         }
         if let Some(policy) = &choices.policy {
             set("MEMFOLD_POLICY", policy);
-        }
-        if let Some(profile) = &choices.profile {
-            set("MEMFOLD_PROFILE", profile);
         }
         for (setting, value) in choices.settings.given() {
             set(setting.variable(), value);
@@ -189,22 +184,10 @@ pub fn open_device() -> nix::Result<OwnedFd> {
 /// # Errors
 /// The name is not one of them.
 pub fn known_policy(name: &str) -> Result<String, String> {
-    known(name, policy::NAMES)
-}
-
-/// The allocator profiles that may be named.
-///
-/// # Errors
-/// The name is not one of them.
-pub fn known_profile(name: &str) -> Result<String, String> {
-    known(name, &["speed", "balanced", "lean"])
-}
-
-fn known(name: &str, names: &[&str]) -> Result<String, String> {
-    if names.contains(&name) {
+    if policy::NAMES.contains(&name) {
         return Ok(name.to_owned());
     }
-    Err(format!("one of {} is needed", names.join(", ")))
+    Err(format!("one of {} is needed", policy::NAMES.join(", ")))
 }
 
 #[cfg(test)]
@@ -220,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_known_is_answered_with_those_that_are() {
-        assert_eq!(known_profile("lean").unwrap(), "lean");
-        assert_eq!(known_profile("fast").unwrap_err(), "one of speed, balanced, lean is needed");
+        assert_eq!(known_policy("age").unwrap(), "age");
+        assert_eq!(known_policy("clairvoyant").unwrap_err(), "one of age is needed");
     }
 }
