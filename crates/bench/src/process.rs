@@ -89,6 +89,10 @@ mod tests {
         let memory = Memory::of("self").unwrap();
         assert!(memory.rss_bytes > 0 && memory.rss_peak_bytes >= memory.rss_bytes);
         assert!(memory.anonymous_bytes < memory.rss_bytes);
+        // The kernel counts in clock ticks: use up a few.
+        while sys::time::thread_cpu() < sys::time::Nanos::from_millis(50) {
+            std::hint::spin_loop();
+        }
         let own = threads(std::process::id()).unwrap();
         // SAFETY: no arguments, no effects.
         let tid = unsafe { libc::gettid() } as u32;

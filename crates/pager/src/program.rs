@@ -16,7 +16,7 @@ use crate::restore::{Outcome, Reason, Restorer};
 use crate::store::Slot;
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
-use sys::{signal, thread, Result, EXTENT_SIZE, PAGE_SIZE};
+use sys::{signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// A mapping longer than this is left alone: it is a reservation, and tables for it would cost more than they save.
 const LONGEST: usize = 1 << 40;
@@ -79,7 +79,7 @@ impl Engine {
         len: usize,
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
+        self.change(&[Bounds::of(addr, len)], First::Drop, op, |engine, extent, lo, hi| {
             engine.forget_pages(extent, lo, hi)
         })
     }
@@ -203,6 +203,7 @@ impl Engine {
         op: impl FnOnce() -> Result<R>,
         after: impl Fn(&Engine, &Extent, usize, usize),
     ) -> Result<R> {
+        let drops = first == First::Drop;
         let space = self.space();
         // Pairs of a range and an extent that exists in it, by ascending address.
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
@@ -221,7 +222,7 @@ impl Engine {
         // Extents may be added to the ranges by others meanwhile; they are not ours.
         let locked = || pairs().filter(|(_, extent)| extent.holder.load(Relaxed) == me);
         let back = match first {
-            First::Nothing => None,
+            First::Nothing | First::Drop => None,
             First::BringBack | First::LetGo => ranges.first(),
             First::LetGoLast => ranges.last(),
         };
@@ -236,9 +237,12 @@ impl Engine {
             }
         }
         let result = ready.and_then(|()| op());
+        // Advice is given to all that is mapped in the range, and only then are holes complained of.
+        let happened =
+            |result: &Result<R>| result.is_ok() || drops && result.as_ref().err() == Some(&Errno::ENOMEM);
         for (range, extent) in locked() {
             let (lo, hi) = extent.clip(range.start, range.end);
-            if result.is_ok() {
+            if happened(&result) {
                 after(self, extent, lo, hi);
             }
         }
@@ -363,6 +367,8 @@ impl Engine {
 enum First {
     /// Nothing: what is evicted may stay so.
     Nothing,
+    /// Nothing either: the contents will be dropped.
+    Drop,
     /// Everything in the first range comes back.
     BringBack,
     /// Everything in the first range comes back, and the range is unregistered.

@@ -327,3 +327,18 @@ fn zeros_cost_next_to_nothing() {
     let words = unsafe { std::slice::from_raw_parts(memory.base as *const u64, 32 * MIB / 8) };
     assert!(words.iter().all(|&w| w == 0));
 }
+
+#[test]
+fn a_drop_that_meets_a_hole_has_happened_all_the_same() {
+    let (engine, memory) = evicted_memory(8 * MIB, 13);
+    let hole = memory.base + 4 * MIB;
+    engine.unmap(hole, MIB, || unsafe { mem::munmap(hole, MIB) }).unwrap();
+    let result = engine.drop_contents(memory.base, 8 * MIB, || unsafe {
+        mem::madvise(memory.base, 8 * MIB, libc::MADV_DONTNEED)
+    });
+    assert_eq!(result, Err(sys::Errno::ENOMEM));
+    for page in (0..memory.pages).filter(|page| !(1024..1280).contains(page)) {
+        let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+        assert!(found == [0; PAGE_SIZE / 8], "page {page} came back from the dead");
+    }
+}
