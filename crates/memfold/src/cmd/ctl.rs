@@ -83,13 +83,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = stat::find(args.pid)?;
     match found.page.mode {
         Mode::Off => bail!("process {} is not folded: {}", args.pid, found.page.reason),
-        Mode::Idle if command != Command::Set => bail!(
+        Mode::Idle => bail!(
             "process {} is not folded yet: it manages {} and folding begins at {}",
             args.pid,
             text::bytes(found.page.sizes.managed_bytes),
             text::bytes(found.page.settings[Setting::StartAt as usize])
         ),
-        Mode::Idle | Mode::Embedded | Mode::Daemon => {}
+        Mode::Embedded | Mode::Daemon => {}
     }
     Mailbox::open(&found.path, args.pid)?.ask(command, argument, value, args.timeout)?;
     Ok(ExitCode::SUCCESS)

@@ -76,13 +76,14 @@ impl Access {
 }
 
 /// The features by name, those that memfold needs first.
-const NAMED: [(Features, &str); 8] = [
+const NAMED: [(Features, &str); 9] = [
     (Features::MOVE, "MOVE"),
-    (Features::WP_ASYNC, "WP_ASYNC"),
     (Features::THREAD_ID, "THREAD_ID"),
+    (Features::EVENT_REMAP, "EVENT_REMAP"),
     (Features::EVENT_REMOVE, "EVENT_REMOVE"),
     (Features::EVENT_UNMAP, "EVENT_UNMAP"),
-    (Features::EVENT_REMAP, "EVENT_REMAP"),
+    (Features::PAGEFAULT_FLAG_WP, "PAGEFAULT_FLAG_WP"),
+    (Features::WP_ASYNC, "WP_ASYNC"),
     (Features::WP_UNPOPULATED, "WP_UNPOPULATED"),
     (Features::EVENT_FORK, "EVENT_FORK"),
 ];

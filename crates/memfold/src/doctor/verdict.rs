@@ -30,7 +30,9 @@ pub struct Line {
 }
 
 /// The features without which no program is folded: what the engine asks its userfaultfd for.
-pub const NEEDED: [&str; 5] = ["MOVE", "WP_ASYNC", "THREAD_ID", "EVENT_REMOVE", "EVENT_UNMAP"];
+/// Write tracking (`WP_ASYNC`) is not among them: without it the engine finds out by setting aside alone.
+pub const NEEDED: [&str; 6] =
+    ["MOVE", "THREAD_ID", "EVENT_REMAP", "EVENT_REMOVE", "EVENT_UNMAP", "PAGEFAULT_FLAG_WP"];
 
 /// Whether some way to a userfaultfd works.
 pub fn has_access(facts: &Facts) -> bool {
