@@ -82,6 +82,10 @@ enum Op {
     ForkUnderEviction {
         delay_us: u64,
     },
+    /// Forks while other threads touch what is evicted.
+    ForkUnderReaders {
+        delay_us: u64,
+    },
     Ask(Ask),
     /// Two threads read everything until the answer comes.
     ReadUnder(Ask),
@@ -143,6 +147,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0..SIZES.len(), 0..512usize).prop_map(|(region, start)| Op::Move { region, start }),
         1 => Just(Op::Fork),
         2 => (0..9000u64).prop_map(|delay_us| Op::ForkUnderEviction { delay_us }),
+        2 => (0..2000u64).prop_map(|delay_us| Op::ForkUnderReaders { delay_us }),
         12 => ask().prop_map(Op::Ask),
         5 => ask().prop_map(Op::ReadUnder),
         3 => (1..60u64).prop_map(|ms| Op::Rest { ms }),
@@ -374,8 +379,13 @@ impl World {
                 });
             }
             std::thread::sleep(delay);
-            self.drop_contents(span, true);
+            // The background thread restores too, and the kernel does not make it wait for the drop.
+            let ticket = self.ask(Ask::Restore);
+            for lo in (span.lo..span.hi).step_by(8) {
+                self.drop_contents(Span { lo, hi: (lo + 8).min(span.hi), ..span }, true);
+            }
             over.store(true, Relaxed);
+            self.wait_for_answer(ticket);
         });
         self.forget(span);
     }
@@ -414,13 +424,29 @@ impl World {
         }
     }
 
+    fn fork_under_readers(&self, delay: Duration) {
+        self.wait_for_answer(self.ask(Ask::Evict));
+        std::thread::scope(|scope| {
+            for stride in [1, 31] {
+                scope.spawn(move || {
+                    for region in &self.regions {
+                        let pages = region.expected.len();
+                        region.check((0..pages).map(|n| n * stride % pages));
+                    }
+                });
+            }
+            std::thread::sleep(delay);
+            self.fork();
+        });
+    }
+
     fn fork(&self) {
         self.engine.before_fork();
         // SAFETY: the child runs nothing but the engine's own code and reads, and leaves by `_exit`.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: plain system calls. A child that is stuck must not outlive the test.
-            unsafe { libc::alarm(STUCK.as_secs() as u32 / 2) };
+            unsafe { libc::alarm(10) };
             self.engine.after_fork_in_child();
             let wrong =
                 self.regions.iter().any(|r| (0..r.expected.len()).any(|page| r.wrong(page).is_some()));
@@ -469,6 +495,7 @@ impl World {
                 self.fork();
                 self.wait_for_answer(ticket);
             }
+            Op::ForkUnderReaders { delay_us } => self.fork_under_readers(Duration::from_micros(delay_us)),
             Op::Ask(ask) => self.wait_for_answer(self.ask(ask)),
             Op::ReadUnder(ask) => self.read_under(ask),
             Op::Rest { ms } => std::thread::sleep(Duration::from_millis(ms)),
@@ -492,8 +519,8 @@ impl World {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 40,
-        max_shrink_iters: 100,
+        cases: 32,
+        max_shrink_time: 20_000,
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..ProptestConfig::default()
     })]
