@@ -86,7 +86,7 @@ impl Worker {
                 break;
             }
             self.charge_stall();
-            self.crowd.look(self.engine);
+            self.crowd.look(self.engine, self.kernel.loadavg.as_ref());
             let busy = self.engine.control().paused.load(Relaxed) == 0 && self.pass(&mut touches);
             self.tidy_store();
             self.count();
@@ -385,13 +385,12 @@ impl Worker {
         self.store.drain(&self.engine.free_slots);
         self.count();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
-        // Whoever is inside may need the fault thread, and that one us: stand still meanwhile.
+        // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
         self.engine.brake.park();
         self.engine.gate.close();
-        self.engine.brake.unpark();
-        self.engine.fault_stop.store(1, SeqCst);
         self.ring_doorbell();
         self.engine.join_fault();
+        self.engine.brake.unpark();
         for extent in self.engine.space().all() {
             extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
         }
@@ -403,15 +402,23 @@ impl Worker {
         self.engine.turn_off(self.engine.stop_reason());
     }
 
-    /// Makes the fault thread read a message.
+    /// Tells the fault thread to end, by a message like any other: it may be asleep, waiting for one.
     fn ring_doorbell(&self) {
-        let Ok(page) = mem::map_anonymous(0, PAGE_SIZE, 0) else { return };
-        if self.kernel.uffd.register(page, PAGE_SIZE, Modes::MISSING).is_ok() {
-            // SAFETY: our own page; the fault thread serves it like any first touch.
-            unsafe { core::ptr::read_volatile(page as *const u8) };
-            // Unmapping a registered range would be reported.
-            let _ = self.kernel.uffd.unregister(page, PAGE_SIZE);
-        }
+        let mut backoff = Backoff::new();
+        let page = loop {
+            match mem::map_anonymous(0, PAGE_SIZE, 0) {
+                Ok(page) if self.kernel.uffd.register(page, PAGE_SIZE, Modes::MISSING).is_ok() => break page,
+                // SAFETY: our own page, which nobody touched.
+                Ok(page) => drop(unsafe { mem::munmap(page, PAGE_SIZE) }),
+                Err(_) => {}
+            }
+            backoff.wait();
+        };
+        self.engine.doorbell.store(page, Release);
+        // SAFETY: our own page; the fault thread serves it before it ends.
+        unsafe { core::ptr::read_volatile(page as *const u8) };
+        // Unmapping a registered range would be reported.
+        let _ = self.kernel.uffd.unregister(page, PAGE_SIZE);
         // SAFETY: our own page, no longer needed.
         let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
     }

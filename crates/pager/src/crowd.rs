@@ -6,7 +6,7 @@
 
 use crate::engine::Engine;
 use core::sync::atomic::Ordering::*;
-use sys::file;
+use sys::file::{self, Fd};
 use sys::thread::CpuSet;
 
 /// Samples of the number of runnable threads.
@@ -26,12 +26,10 @@ impl Crowd {
 
     /// Takes a sample, from `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine
     /// counts as crowded.
-    pub fn look(&mut self, engine: &Engine) {
+    pub fn look(&mut self, engine: &Engine, loadavg: Option<&Fd>) {
         let mut text = [0u8; 64];
-        let sample = file::open(c"/proc/loadavg", libc::O_RDONLY, 0)
-            .and_then(|file| file::read(file.raw(), &mut text))
-            .ok()
-            .and_then(|len| running(&text[..len]));
+        let len = loadavg.and_then(|file| file::pread(file.raw(), &mut text, 0).ok());
+        let sample = len.and_then(|len| running(&text[..len]));
         // This thread is running too.
         let others = sample.map_or(u32::MAX / 64, |running| running.saturating_sub(1));
         self.runnable = (self.runnable * 3 + others.min(1 << 16) * 16) / 4;

@@ -19,7 +19,7 @@ use crate::space::Space;
 use crate::store::{FreeQueue, Slot, Store};
 use crate::{background, fault};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use sys::thread::Thread;
 use sys::{futex, time, Result};
 
@@ -49,9 +49,10 @@ pub struct Host {
     pub open_control: fn() -> Option<&'static ControlPage>,
     /// Called by the background thread about once a second: time to give back memory that the allocator no longer needs.
     pub decay: fn(),
-    /// The CPU on which a thread of the program ran last. The thread is asleep in a fault and cannot exit meanwhile.
-    /// `None` where that cannot be told. Called by the fault thread.
-    pub thread_cpu: fn(u32) -> Option<u32>,
+    /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
+    /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
+    /// fault thread.
+    pub thread_cpu: fn(u32) -> Option<usize>,
 }
 
 /// The pager of this process.
@@ -68,10 +69,12 @@ pub struct Engine {
     pub(crate) bell: AtomicU32,
     /// Odd while the fault thread works on messages.
     pub(crate) fault_turn: AtomicU64,
+    /// Reports of changes that the library did not prepare, so far (see [`crate::events`]).
+    pub(crate) changed_past_libc: AtomicU64,
     /// 1 from before a fork until after it.
     pub(crate) forking: AtomicU32,
-    /// 1 when the fault thread should end at its next message.
-    pub(crate) fault_stop: AtomicU32,
+    /// The page whose first touch tells the fault thread to end; 0 for none.
+    pub(crate) doorbell: AtomicUsize,
     /// Managed bytes.
     pub(crate) managed: AtomicU64,
     /// Pages set aside, and pages stored: what they are now.
@@ -100,7 +103,10 @@ pub struct Engine {
     threads: UnsafeCell<Threads>,
     /// For restores by program threads.
     pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
-    pub(crate) uffd_device: AtomicU32,
+    /// The open `/dev/userfaultfd`, then what [`Kernel`] holds; `NO_DEVICE` for none.
+    descriptors: [AtomicU32; DESCRIPTORS],
+    /// Serialises waiting for the threads' end.
+    joining: Mutex,
     host: Host,
 }
 
@@ -124,6 +130,9 @@ unsafe impl Sync for Engine {}
 
 /// No descriptor.
 const NO_DEVICE: u32 = u32::MAX;
+
+/// How many descriptors the pager may hold.
+pub const DESCRIPTORS: usize = 5;
 
 /// The engine that was prepared last.
 static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
@@ -151,8 +160,9 @@ impl Engine {
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
             fault_turn: AtomicU64::new(0),
+            changed_past_libc: AtomicU64::new(0),
             forking: AtomicU32::new(0),
-            fault_stop: AtomicU32::new(0),
+            doorbell: AtomicUsize::new(0),
             managed: AtomicU64::new(0),
             aside_pages: AtomicU64::new(0),
             stored_pages: AtomicU64::new(0),
@@ -171,7 +181,8 @@ impl Engine {
             kernel: UnsafeCell::new(None),
             threads: UnsafeCell::new(Threads { fault: None, background: None }),
             restorer: (Mutex::new(), UnsafeCell::new(None)),
-            uffd_device: AtomicU32::new(NO_DEVICE),
+            descriptors: [const { AtomicU32::new(NO_DEVICE) }; DESCRIPTORS],
+            joining: Mutex::new(),
             host,
         }
     }
@@ -236,7 +247,7 @@ impl Engine {
 
     /// Remembers an open descriptor of `/dev/userfaultfd`; it stays open.
     pub fn use_device(&self, fd: i32) {
-        self.uffd_device.store(fd as u32, Relaxed);
+        self.descriptors[0].store(fd as u32, Release);
     }
 
     /// Whether the descriptor belongs to the pager: the program must not close or replace it.
@@ -245,14 +256,21 @@ impl Engine {
     }
 
     /// The descriptors that the pager keeps open, ascending; `u32::MAX` for none.
-    pub fn descriptors(&self) -> [u32; 4] {
-        let [a, b, c] = match (self.phase(), self.kernel()) {
-            (Phase::Running | Phase::Stopping, Some(kernel)) => kernel.descriptors(),
-            _ => [NO_DEVICE; 3],
-        };
-        let mut all = [a, b, c, self.uffd_device.load(Relaxed)];
+    pub fn descriptors(&self) -> [u32; DESCRIPTORS] {
+        let mut all = [0; DESCRIPTORS];
+        for (fd, number) in all.iter_mut().zip(&self.descriptors) {
+            *fd = number.load(Acquire);
+        }
         all.sort_unstable();
         all
+    }
+
+    /// Writes down the numbers of what is open now, so that the program does not close it.
+    fn list_descriptors(&self, kernel: Option<&Kernel>) {
+        let open = kernel.map_or([-1; 4], Kernel::descriptors);
+        for (number, fd) in self.descriptors[1..].iter().zip(open) {
+            number.store(u32::try_from(fd).unwrap_or(NO_DEVICE), Release);
+        }
     }
 
     /// How far it has come.
@@ -354,6 +372,7 @@ impl Engine {
     /// # Safety
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
+        self.list_descriptors(None);
         // SAFETY: the caller's contract.
         unsafe { *self.kernel_mut() = None };
     }
@@ -380,8 +399,16 @@ impl Engine {
         (self.host.decay)();
     }
 
+    /// The CPU on which a thread that is asleep in a fault ran last.
     pub(crate) fn thread_cpu(&self, tid: u32) -> Option<u32> {
-        (self.host.thread_cpu)(tid)
+        let at = (self.host.thread_cpu)(tid)?;
+        // A stack that the program mapped itself may be evicted, and nobody serves a fault of the fault thread.
+        if self.space().find(at).is_some_and(|extent| !extent.armed.load().is_empty()) {
+            return None;
+        }
+        // SAFETY: a part of the thread control block of a living thread, and never away.
+        let cpu = unsafe { core::ptr::read_volatile(at as *const u32) };
+        (cpu <= i32::MAX as u32).then_some(cpu)
     }
 
     pub(crate) fn notify(&self, line: &str) {
@@ -398,6 +425,9 @@ impl Engine {
         {
             return;
         }
+        // A fork must find the engine either idle or starting with its thread made.
+        let _blocked = sys::signal::block_all();
+        let _pass = self.gate.pass();
         if self.phase.compare_exchange(Phase::Idle as u32, Phase::Starting as u32, AcqRel, Relaxed).is_err() {
             return;
         }
@@ -436,11 +466,23 @@ impl Engine {
         let kernel = Kernel::open(self.device())?;
         // SAFETY: no agent thread looks before it is started below, and program threads only once running.
         unsafe { *self.kernel_mut() = Some(kernel) };
+        self.list_descriptors(self.kernel());
         Ok(())
     }
 
+    /// The same again for what a forked child cannot share with its parent. Only thread of the process.
+    pub(crate) fn reopen_kernel_in_child(&self) -> bool {
+        // SAFETY: the only thread of the process.
+        let reopened = match unsafe { self.kernel_mut() } {
+            Some(kernel) => kernel.reopen_in_child(self.device()).is_ok(),
+            None => false,
+        };
+        self.list_descriptors(self.kernel());
+        reopened
+    }
+
     pub(crate) fn device(&self) -> Option<i32> {
-        let fd = self.uffd_device.load(Relaxed);
+        let fd = self.descriptors[0].load(Acquire);
         (fd != NO_DEVICE).then_some(fd as i32)
     }
 
@@ -489,7 +531,8 @@ impl Engine {
 
     /// Waits for the agent threads to leave, after they were told to.
     pub(crate) fn join_threads(&self) {
-        // SAFETY: the phase is `Stopping`, which one thread at a time reaches.
+        let _guard = self.joining.lock();
+        // SAFETY: under the lock, and the engine is off: no thread of it looks any more.
         let threads = unsafe { &mut *self.threads.get() };
         for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
             thread.join();

@@ -6,6 +6,11 @@
 //! evicted in the range is dropped or moved along, and the range is never evicted from again, because the
 //! library cannot tell when the next such call comes.
 //!
+//! The thread that made the call goes on as soon as the report is read, and drops the contents then. A restore ahead of
+//! a touch, by the background thread, could put a page back after that. The kernel refuses it from the report's
+//! making to its reading, and the background thread looks again right before each restore whether a report
+//! was read meanwhile; after the first such report it restores nothing ahead any more.
+//!
 //! Fault thread only. It may wait for the background thread, which never waits for it.
 
 use crate::bitmap::PageSet;
@@ -14,6 +19,7 @@ use crate::entry::Entry;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Restorer};
 use core::ops::Range;
+use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
 use sys::uffd::Event;
 use sys::PAGE_SIZE;
@@ -23,6 +29,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
     match event {
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
+                engine.changed_past_libc.fetch_add(1, SeqCst);
                 engine.brake.hold();
                 forget(engine, start, end, matches!(event, Event::Unmap { .. }));
                 engine.brake.let_go();
@@ -31,6 +38,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
         }
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
+                engine.changed_past_libc.fetch_add(1, SeqCst);
                 engine.brake.hold();
                 move_along(engine, kernel, from, to, len);
                 engine.brake.let_go();

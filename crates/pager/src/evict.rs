@@ -20,7 +20,7 @@ use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 /// Pages moved by one call: many enough to share its cost, few enough that a thread which touches one of
 /// them meanwhile waits for microseconds.
 const MOVE_BATCH: usize = 64;
-/// An extent with fewer cold pages is not worth a staging slot.
+/// An extent of which nothing is away is not worth registering for fewer cold pages.
 const LEAST_PAGES: usize = 8;
 
 /// What can be done with the pages of an extent, by a scan of the page tables.
@@ -151,7 +151,7 @@ impl Worker {
     /// Sets aside the pages in `wanted` that can be, and returns how many were. Under the extent's lock.
     pub fn set_aside(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
-        if wanted.len() < LEAST_PAGES {
+        if wanted.is_empty() || wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0 {
             return 0;
         }
         let Ok(entries) = extent.make_entries(&self.engine.pool) else { return 0 };
@@ -326,7 +326,9 @@ impl Worker {
             self.drop_staged(extent, from, EXTENT_PAGES);
         }
         extent.last_laundry.store(self.now.0, Relaxed);
-        finished && self.release_staging(extent)
+        // What stayed aside, because it was taken meanwhile or does not shrink, keeps the slot.
+        self.release_staging(extent);
+        finished
     }
 
     fn drop_staged(&self, extent: &Extent, lo: usize, hi: usize) {
@@ -398,6 +400,10 @@ impl Worker {
     /// The page does not shrink: it goes back, and is not tried again soon.
     fn take_back(&mut self, extent: &Extent, index: usize) {
         extent.incompressible.add(index);
+        if self.engine.changed_past_libc.load(SeqCst) != 0 {
+            // It stays aside, whole, until it is touched: see `events`.
+            return;
+        }
         let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
         if let Outcome::Done { first, pages } = outcome {
             bump(&self.engine.control().pages_incompressible, 1);

@@ -8,6 +8,7 @@
 
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
+use crate::entry::Entry;
 use crate::events;
 use crate::extent::Extent;
 use crate::follow::Follower;
@@ -19,8 +20,9 @@ use sys::time::{self, Nanos};
 use sys::uffd::{Event, RawMessage};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
-/// Messages read at once.
-const BATCH: usize = 16;
+/// Messages read at once. Only one: reading the report of a change lets the change go on, and faults that were read
+/// with it would be served as if it had not happened.
+const BATCH: usize = 1;
 /// From this many pages at once on, the background thread is asked to go ahead of the program.
 const AHEAD_FROM: u32 = 8;
 
@@ -41,6 +43,7 @@ pub extern "C" fn main(arg: usize) {
         follower: Follower::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
+        ended: false,
         zeros: [0; PAGE_SIZE],
     }
     .run();
@@ -54,13 +57,15 @@ struct Service {
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
+    /// The doorbell was rung.
+    ended: bool,
     zeros: [u8; PAGE_SIZE],
 }
 
 impl Service {
     fn run(mut self) {
         let mut messages = [RawMessage::default(); BATCH];
-        while self.engine.fault_stop.load(Acquire) == 0 {
+        while !self.ended {
             let count = match self.kernel.uffd.read(&mut messages) {
                 Ok(count) => count,
                 Err(Errno::EINTR | Errno::EAGAIN) => continue,
@@ -86,6 +91,13 @@ impl Service {
 
     fn fault(&mut self, page: usize, write: bool, tid: u32) {
         let control = self.engine.control();
+        if page == self.engine.doorbell.load(Acquire) {
+            // Nothing is away any more, and who rang waits for its page.
+            self.kernel.uffd.zero(page, PAGE_SIZE);
+            self.kernel.uffd.wake(page, PAGE_SIZE);
+            self.ended = true;
+            return;
+        }
         let extent = self.engine.space().find(page);
         self.backoff = Backoff::new();
         loop {
@@ -111,7 +123,7 @@ impl Service {
             };
             match outcome {
                 Outcome::Done { .. } | Outcome::InOtherHands => break,
-                Outcome::Resident if self.first_touch(page, write, control) => break,
+                Outcome::Resident if self.first_touch(extent, page, write, control) => break,
                 // The page's mapping is gone, or no longer registered: who touches it is told by the kernel.
                 Outcome::Gone => {
                     self.kernel.uffd.wake(page, PAGE_SIZE);
@@ -126,8 +138,19 @@ impl Service {
         self.follower.follow(self.engine, tid, self.read_at);
     }
 
-    /// Serves the first touch of a page that was never there. False when it must be tried again.
-    fn first_touch(&mut self, page: usize, write: bool, control: &ControlPage) -> bool {
+    /// Serves the first touch of a page that was never there. False when it must be looked at again.
+    fn first_touch(
+        &mut self,
+        extent: Option<&Extent>,
+        page: usize,
+        write: bool,
+        control: &ControlPage,
+    ) -> bool {
+        // While zeros are put there nobody may evict the page: it could be one that came back a moment ago.
+        let entry = extent.and_then(|e| Some(&e.entries()?[(page - e.base()) / PAGE_SIZE]));
+        if entry.is_some_and(|entry| !entry.take(Entry::RESIDENT)) {
+            return false;
+        }
         let progress = if write {
             // A page of its own at once: the shared zero page would fault again on the write.
             // SAFETY: a page that nobody ever wrote reads as zeros.
@@ -135,6 +158,9 @@ impl Service {
         } else {
             self.kernel.uffd.zero(page, PAGE_SIZE)
         };
+        if let Some(entry) = entry {
+            entry.put_back(Entry::RESIDENT);
+        }
         match progress.error {
             None => bump(&control.faults_zero, 1),
             Some(Errno::EEXIST) => bump(&control.faults_spurious, 1),
@@ -162,7 +188,10 @@ impl Service {
     /// Asks the background thread to go ahead of a sequential reader.
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
-        if window < AHEAD_FROM || self.engine.phase() != Phase::Running {
+        if window < AHEAD_FROM
+            || self.engine.phase() != Phase::Running
+            || self.engine.changed_past_libc.load(SeqCst) != 0
+        {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;

@@ -23,13 +23,18 @@ use sys::{EXTENT_PAGES, PAGE_SIZE};
 impl Engine {
     /// To be called by the forking thread, as the last thing before the fork.
     pub fn before_fork(&'static self) {
-        // A start or a stop that is under way ends soon, by itself.
         let mut backoff = Backoff::new();
-        while matches!(self.phase(), Phase::Starting | Phase::Stopping) {
+        loop {
+            self.gate.close();
+            self.brake.hold();
+            // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
+            if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
+                break;
+            }
+            self.brake.let_go();
+            self.gate.open();
             backoff.wait();
         }
-        self.gate.close();
-        self.brake.hold();
         if self.phase() == Phase::Running && self.anything_away() && make_uffd(self.device()).is_err() {
             // The child could not be served, so nothing may be away. (It could be when the pager began; the
             // program has lost the right, or all its free descriptors, since.)
@@ -74,12 +79,7 @@ impl Engine {
             self.start_if_due();
             return;
         }
-        // SAFETY: the only thread of the process.
-        let reopened = match unsafe { self.kernel_mut() } {
-            Some(kernel) => kernel.reopen_in_child(self.device()),
-            None => return,
-        };
-        if reopened.is_err() || !self.register_in_child() || self.restart_in_child().is_err() {
+        if !self.reopen_kernel_in_child() || !self.register_in_child() || self.restart_in_child().is_err() {
             self.fail_hard("memfold: a forked child cannot reach its evicted memory and must not go on");
         }
     }

@@ -42,6 +42,6 @@ mod store;
 mod text;
 mod worker;
 
-pub use engine::{Engine, Host, Phase};
+pub use engine::{Engine, Host, Phase, DESCRIPTORS};
 pub use policy::NAMES as POLICIES;
 pub use text::Line;

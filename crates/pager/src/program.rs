@@ -73,15 +73,17 @@ impl Engine {
 
     /// Runs `op`, which drops the contents of the range (`MADV_DONTNEED`, `MADV_FREE`). If it succeeds, what
     /// was evicted is dropped too.
-    pub fn drop_contents<R>(
-        &'static self,
-        addr: usize,
-        len: usize,
-        op: impl FnOnce() -> Result<R>,
-    ) -> Result<R> {
-        self.change(&[Bounds::of(addr, len)], First::Drop, op, |engine, extent, lo, hi| {
-            engine.forget_pages(extent, lo, hi)
-        })
+    ///
+    /// `op` may be run twice: where the kernel refuses a part of the range, it has dropped what lies before that
+    /// part; so everything comes back, and the kernel decides again.
+    pub fn drop_contents<R>(&'static self, addr: usize, len: usize, op: impl Fn() -> Result<R>) -> Result<R> {
+        let range = [Bounds::of(addr, len)];
+        let result = self
+            .change(&range, First::Drop, &op, |engine, extent, lo, hi| engine.forget_pages(extent, lo, hi));
+        match result {
+            Err(Errno::ENOMEM) | Ok(_) => result,
+            Err(_) => self.change(&range, First::BringBack, &op, |_, _, _, _| {}),
+        }
     }
 
     /// Runs `op`, which changes the protection of the range; `plain` says that it becomes readable, writable and
@@ -181,6 +183,8 @@ impl Engine {
                     }
                 }
                 Phase::Running => {
+                    let _blocked = signal::block_all();
+                    let _pass = self.gate.pass();
                     self.set_stop_reason(reason);
                     if self.change_phase(Phase::Running, Phase::Stopping) {
                         self.ring();

@@ -84,12 +84,17 @@ impl Restorer {
             Err(outcome) => return outcome,
         };
         let control = engine.control();
+        let reports = engine.changed_past_libc.load(SeqCst);
+        run.reports = reports;
         let first = run.lo;
         let mut done = 0;
         let outcome = loop {
             let (lo, hi) = run.next_segment();
             if lo == hi {
                 break Outcome::Done { first, pages: done };
+            }
+            if reason == Reason::Ahead && engine.changed_past_libc.load(SeqCst) != reports {
+                break if done > 0 { Outcome::Done { first, pages: done } } else { Outcome::TryAgain };
             }
             let result = match run.entry(lo).state() {
                 State::Aside => self.bring_aside(engine, kernel, extent, &mut run, lo, hi, control),
@@ -184,6 +189,9 @@ impl Restorer {
                 engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
             }
         }
+        if run.reason == Reason::Ahead && engine.changed_past_libc.load(SeqCst) != run.reports {
+            return Err(Errno::EAGAIN);
+        }
         let page = extent.page_addr(lo).wrapping_add(self.shift);
         // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.
         let progress = unsafe { kernel.uffd.copy(page, self.buffer, (hi - lo) * PAGE_SIZE) };
@@ -254,6 +262,8 @@ struct Run<'a> {
     /// The whole extent was taken: a huge page comes back at once. All entries are `Aside` then.
     whole: bool,
     reason: Reason,
+    /// Reports of changes past libc when the entries had been taken.
+    reports: u64,
 }
 
 impl<'a> Run<'a> {
@@ -275,6 +285,7 @@ impl<'a> Run<'a> {
             taken: [Entry::RESIDENT; MAX_WINDOW],
             whole: false,
             reason,
+            reports: 0,
         };
         if may_take_whole && extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             if run.take_whole(reason) {

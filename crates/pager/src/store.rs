@@ -249,6 +249,7 @@ impl Store {
         let victim = unsafe { &mut *victim.as_ptr() };
         self.unlink(victim);
         self.room[class] -= victim.capacity() - victim.live;
+        let before = victim.live;
         for index in 0..victim.capacity() {
             if victim.used[index / 64] >> (index % 64) & 1 == 0 {
                 continue;
@@ -280,7 +281,7 @@ impl Store {
             self.room[class] += victim.capacity() - victim.live;
             self.push_front(class, victim);
         }
-        true
+        victim.live < before
     }
 
     fn block_of(slot: Slot) -> &'static mut Block {

@@ -74,7 +74,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         set_errno(Errno::EINVAL);
         return -1;
     }
-    let ours = pager().map_or([u32::MAX; 4], |engine| engine.descriptors());
+    let ours = pager().map_or([u32::MAX; pager::DESCRIPTORS], |engine| engine.descriptors());
     let mut from = first;
     for fd in ours.into_iter().filter(|fd| (first..=last).contains(fd)) {
         if fd > from {

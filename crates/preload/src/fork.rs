@@ -55,8 +55,20 @@ unsafe extern "C" fn child() {
     after_in_child();
 }
 
+/// The forking thread's signals stay blocked across the fork: a handler that changed a mapping would wait for the thread
+/// that it interrupted. One fork at a time, by the locks taken in `before`.
+static BLOCKED: Held = Held(core::cell::UnsafeCell::new(None));
+
+struct Held(core::cell::UnsafeCell<Option<sys::signal::Blocked>>);
+
+// SAFETY: written between `before` and `after_*`, by the one thread that forks.
+unsafe impl Sync for Held {}
+
 fn before() {
+    let blocked = sys::signal::block_all();
     heap::fork_prepare();
+    // SAFETY: `fork_prepare` lets one thread through at a time.
+    unsafe { *BLOCKED.0.get() = Some(blocked) };
     if let Some(engine) = pager() {
         engine.before_fork();
     }
@@ -64,6 +76,8 @@ fn before() {
 }
 
 fn after_in_parent() {
+    // SAFETY: as in `before`.
+    let _blocked = unsafe { (*BLOCKED.0.get()).take() };
     if let Some(engine) = pager() {
         engine.after_fork_in_parent();
     }
@@ -71,6 +85,8 @@ fn after_in_parent() {
 }
 
 fn after_in_child() {
+    // SAFETY: as in `before`; in static memory, which is never evicted.
+    let _blocked = unsafe { (*BLOCKED.0.get()).take() };
     // The pager first: whatever else is touched may be evicted.
     if let Some(engine) = pager() {
         engine.after_fork_in_child();

@@ -176,7 +176,12 @@ pub unsafe extern "C" fn mremap(
     // SAFETY: the caller's contract.
     let call = |flags: c_int| unsafe { mem::mremap(old, old_len, new_len, flags, new) };
     let Some(engine) = pager() else { return pointer(call(flags)) };
-    let moves_only = flags & (libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) != 0 || old_len == 0;
+    // What the kernel refuses, or does something else with, is the kernel's to answer.
+    let fits = |start: usize, len: usize| start.checked_add(len).is_some_and(|end| end < 1 << 47);
+    if new_len == 0 || !fits(old, old_len) || !fits(old, new_len) {
+        return pointer(call(flags));
+    }
+    let moves_only = flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0;
     let result = if !moves_only && old % PAGE_SIZE == 0 {
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         resize(engine, old, old_len, new_len, may_move, None, call)

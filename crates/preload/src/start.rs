@@ -180,19 +180,15 @@ fn find_rseq() {
     }
 }
 
-/// The CPU on which a thread ran last, as the kernel writes it into the thread's `struct rseq` (rseq(2)).
-fn thread_cpu(tid: u32) -> Option<u32> {
+/// Where the kernel writes the CPU on which a thread runs: a word of the thread's `struct rseq` (rseq(2)).
+fn thread_cpu(tid: u32) -> Option<usize> {
     /// Offset of `cpu_id` in it.
     const CPU_ID: usize = 4;
     let offset = RSEQ_OFFSET.load(Relaxed);
     if offset == 0 {
         return None;
     }
-    let at = heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID;
-    // SAFETY: the thread is asleep in a fault, so its thread control block, of which this is a part, is there.
-    let cpu = unsafe { core::ptr::read_volatile(at as *const u32) };
-    // Negative numbers say that the thread is not registered.
-    (cpu <= i32::MAX as u32).then_some(cpu)
+    Some(heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
 }
 
 /// Makes this process's control file and maps it. `None` when there is no directory for it, or no access:

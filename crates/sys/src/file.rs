@@ -84,6 +84,14 @@ pub fn set_len(fd: i32, len: u64) -> Result<()> {
     unsafe { syscall!(ftruncate, fd, len) }.map(drop)
 }
 
+/// How many descriptors this process may have open (`RLIMIT_NOFILE`); `None` without limit.
+pub fn descriptor_limit() -> Option<u64> {
+    let mut limit = [0u64; 2];
+    // SAFETY: the two words of `struct rlimit64`.
+    unsafe { syscall!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize) }.ok()?;
+    (limit[0] != u64::MAX).then_some(limit[0])
+}
+
 /// Whether `fd` is an open descriptor of this process.
 pub fn is_open(fd: i32) -> bool {
     // SAFETY: no memory involved.

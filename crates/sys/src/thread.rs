@@ -19,6 +19,8 @@ const STACK: usize = 256 << 10;
 /// fields of the thread control block.
 const TLS: usize = 4 * PAGE_SIZE;
 const GUARD: usize = PAGE_SIZE;
+/// How often to try while an `execve` is under way, a millisecond apart.
+const EXEC_TRIES: u32 = 200;
 
 /// A running agent thread.
 #[derive(Debug)]
@@ -69,19 +71,30 @@ impl Thread {
             | libc::CLONE_PARENT_SETTID
             | libc::CLONE_CHILD_CLEARTID;
         let blocked = signal::block_all();
-        // SAFETY: the stack, the thread pointer and both words live until `join`; the new thread runs
-        // only `entry` and then exits by itself.
-        let raw = unsafe {
-            clone_thread(
-                flags as usize,
-                stack_top,
-                header.tid.as_ptr() as usize,
-                header.alive.as_ptr() as usize,
-                thread_pointer,
-                entry,
-                arg,
-            )
-        };
+        let mut raw;
+        let mut tries = 0;
+        loop {
+            // SAFETY: the stack, the thread pointer and both words live until `join`; the new thread runs
+            // only `entry` and then exits by itself.
+            raw = unsafe {
+                clone_thread(
+                    flags as usize,
+                    stack_top,
+                    header.tid.as_ptr() as usize,
+                    header.alive.as_ptr() as usize,
+                    thread_pointer,
+                    entry,
+                    arg,
+                )
+            };
+            tries += 1;
+            // While another thread is in `execve`, which may yet fail, the kernel makes no thread that shares the
+            // current directory.
+            if raw != -libc::EAGAIN as isize || tries == EXEC_TRIES {
+                break;
+            }
+            crate::time::sleep(crate::time::Nanos::from_millis(1));
+        }
         drop(blocked);
         if raw < 0 {
             // SAFETY: no thread was made, so nobody uses the block.
