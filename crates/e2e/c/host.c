@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -174,6 +175,21 @@ static void descriptor_numbers_are_the_programs(void)
     check("the lowest free descriptor", good);
 }
 
+static void a_namespace_can_be_left(void)
+{
+    uint64_t *p = filled();
+    let_it_be_evicted();
+    pid_t child = fork();
+    if (child == 0) {
+        int good = unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
+        _exit(!(good && intact(p)));
+    }
+    int status;
+    waitpid(child, &status, 0);
+    check("unshare of a user and a mount namespace", child_says(status) && intact(p));
+    munmap(p, LEN);
+}
+
 int main(int argc, char **argv)
 {
     wait_seconds = argc > 1 ? atof(argv[1]) : 0;
@@ -183,5 +199,6 @@ int main(int argc, char **argv)
     a_refused_drop_drops_what_the_kernel_dropped();
     a_refused_mremap_changes_nothing();
     descriptor_numbers_are_the_programs();
+    a_namespace_can_be_left();
     return failures != 0;
 }

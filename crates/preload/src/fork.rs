@@ -240,17 +240,29 @@ pub unsafe extern "C" fn clone(
     pid
 }
 
-/// `setns`, `unshare` and their like change what only a single-threaded process may change.
+/// `unshare(2)`. Agent threads would stay in the old namespaces, some of which only a process with a single thread may
+/// leave, and through them the program could be followed back; so they go first.
 ///
 /// # Safety
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    if let Some(engine) = pager() {
-        if flags & (libc::CLONE_NEWUSER | libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) != 0 {
-            engine.stop(&"the program entered a user namespace of its own (unshare)");
-        }
+    if let Some(engine) = pager().filter(|_| flags != 0) {
+        engine.stop(&"the program left a namespace (unshare)");
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(unshare, flags) }) as c_int
+}
+
+/// `setns(2)`, as [`unshare`].
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    if let Some(engine) = pager() {
+        engine.stop(&"the program entered another namespace (setns)");
+    }
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(setns, fd, kind) }) as c_int
 }

@@ -31,6 +31,7 @@ pub fn route() {
         libc::SYS_clone,
         libc::SYS_clone3,
         libc::SYS_unshare,
+        libc::SYS_setns,
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork,
         #[cfg(target_arch = "x86_64")]
@@ -66,6 +67,7 @@ unsafe extern "C" fn routed(
             libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as i32).into(),
             libc::SYS_dup3 => descriptors::dup3(a as i32, b as i32, c as i32).into(),
             libc::SYS_unshare => fork::unshare(a as i32).into(),
+            libc::SYS_setns => fork::setns(a as i32, b as i32).into(),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => descriptors::dup2(a as i32, b as i32).into(),
             _ => forking(number, [a, b, c, d, e, f]),
