@@ -271,6 +271,17 @@ pub struct ControlPage {
 const _: () = assert!(core::mem::size_of::<ControlPage>() <= CONTROL_LEN);
 
 impl ControlPage {
+    /// Makes a page of zeros one of the calling process, which any reader takes for whole.
+    pub fn begin(&self) {
+        self.version.store(VERSION, Relaxed);
+        self.pid.store(sys::thread::current_pid(), Relaxed);
+        self.parent_pid.store(sys::thread::parent_pid(), Relaxed);
+        self.mode.store(Mode::Idle as u32, Relaxed);
+        self.started_ns.store(sys::time::now().0, Relaxed);
+        // Release: a reader that sees the magic sees the rest.
+        self.magic.store(MAGIC, Release);
+    }
+
     /// Writes the reason why the process is not folded; cut at 255 bytes.
     pub fn set_reason(&self, text: &str) {
         let bytes = &text.as_bytes()[..text.len().min(255)];

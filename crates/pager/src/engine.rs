@@ -8,7 +8,7 @@
 //! start, and again only in a forked child in which no other thread exists.
 
 use crate::config::{Config, Setting};
-use crate::control::{ControlPage, Mode, MAGIC, VERSION};
+use crate::control::{ControlPage, Mode};
 use crate::gate::{Brake, Gate};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
@@ -21,7 +21,7 @@ use crate::{background, fault};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use sys::thread::Thread;
-use sys::{futex, time, Result};
+use sys::{futex, Result};
 
 /// How far the engine has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ pub enum Phase {
 pub struct Host {
     /// Where messages for people go; the argument is one line without end.
     pub notice: fn(&str),
-    /// Makes the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
+    /// Makes and begins the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
     /// Called by the background thread of a forked child.
     pub open_control: fn() -> Option<&'static ControlPage>,
     /// Called by the background thread about once a second: time to give back memory that the allocator no longer needs.
@@ -206,6 +206,7 @@ impl Engine {
     pub(crate) fn count_for_nobody(&'static self) -> Result<()> {
         // SAFETY: zeros are a control page.
         let page = unsafe { self.pool.make::<ControlPage>() }?;
+        page.begin();
         self.adopt_control(page);
         self.control_is_private.store(1, Relaxed);
         Ok(())
@@ -223,20 +224,13 @@ impl Engine {
         }
     }
 
-    /// Keeps the counters in `page` from now on, which must stay mapped for ever.
+    /// Keeps the counters in `page` from now on, which was begun and must stay mapped for ever.
     pub fn adopt_control(&'static self, page: &'static ControlPage) {
-        page.version.store(VERSION, Relaxed);
-        page.pid.store(sys::thread::current_pid(), Relaxed);
-        page.parent_pid.store(sys::thread::parent_pid(), Relaxed);
-        page.mode.store(Mode::Idle as u32, Relaxed);
-        page.started_ns.store(time::now().0, Relaxed);
         for setting in Setting::ALL {
             page.settings[setting as usize].store(self.setting(setting), Relaxed);
         }
         self.control_is_private.store(0, Relaxed);
         self.control.store(page as *const ControlPage as *mut ControlPage, Release);
-        // Release: a reader that sees the magic sees the rest.
-        page.magic.store(MAGIC, Release);
     }
 
     /// Lets the engine start by itself once there is enough to manage.

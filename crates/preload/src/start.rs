@@ -194,16 +194,22 @@ fn thread_cpu(tid: u32) -> Option<usize> {
 /// Makes this process's control file and maps it. `None` when there is no directory for it, or no access:
 /// the counters are then seen by nobody, and that is all.
 fn open_control() -> Option<&'static ControlPage> {
-    let mut name = Line::new();
-    let _ = write!(name, "{}", thread::current_pid());
-    let path = CONTROL_DIR.join(name.as_str())?;
-    let file = file::open(path.as_c_str(), libc::O_CREAT | libc::O_TRUNC | libc::O_RDWR, 0o600).ok()?;
+    let (mut name, mut unfinished) = (Line::new(), Line::new());
+    let pid = thread::current_pid();
+    let _ = (write!(name, "{pid}"), write!(unfinished, "new-{pid}"));
+    let (path, unfinished) = (CONTROL_DIR.join(name.as_str())?, CONTROL_DIR.join(unfinished.as_str())?);
+    let flags = libc::O_CREAT | libc::O_TRUNC | libc::O_RDWR;
+    let file = file::open(unfinished.as_c_str(), flags, 0o600).ok()?;
     file::set_len(file.raw(), CONTROL_LEN as u64).ok()?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping of a file of this length, never unmapped.
     let addr = unsafe { mem::mmap(0, CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }.ok()?;
     // SAFETY: zeros are a control page, and the file is as long as one.
-    Some(unsafe { &*(addr as *const ControlPage) })
+    let page = unsafe { &*(addr as *const ControlPage) };
+    page.begin();
+    // Under its own name only now: the process may end at any moment, and readers find whole pages only.
+    file::rename(unfinished.as_c_str(), path.as_c_str()).ok()?;
+    Some(page)
 }
 
 /// A path in static memory.

@@ -78,6 +78,13 @@ pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Gives a file another name, in place of whatever has it.
+pub fn rename(from: &CStr, to: &CStr) -> Result<()> {
+    let here = libc::AT_FDCWD as isize;
+    // SAFETY: both paths are valid strings.
+    unsafe { syscall!(renameat2, here, from.as_ptr() as usize, here, to.as_ptr() as usize, 0) }.map(drop)
+}
+
 /// Sets a file's length.
 pub fn set_len(fd: i32, len: u64) -> Result<()> {
     // SAFETY: no memory involved.
