@@ -84,8 +84,7 @@ impl Restorer {
             Err(outcome) => return outcome,
         };
         let control = engine.control();
-        let reports = engine.changed_past_libc.load(SeqCst);
-        run.reports = reports;
+        run.reports = engine.changed_past_libc.load(SeqCst);
         let first = run.lo;
         let mut done = 0;
         let outcome = loop {
@@ -93,7 +92,7 @@ impl Restorer {
             if lo == hi {
                 break Outcome::Done { first, pages: done };
             }
-            if reason == Reason::Ahead && engine.changed_past_libc.load(SeqCst) != reports {
+            if run.is_overtaken(engine) {
                 break if done > 0 { Outcome::Done { first, pages: done } } else { Outcome::TryAgain };
             }
             let result = match run.entry(lo).state() {
@@ -189,7 +188,7 @@ impl Restorer {
                 engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
             }
         }
-        if run.reason == Reason::Ahead && engine.changed_past_libc.load(SeqCst) != run.reports {
+        if run.is_overtaken(engine) {
             return Err(Errno::EAGAIN);
         }
         let page = extent.page_addr(lo).wrapping_add(self.shift);
@@ -365,6 +364,12 @@ impl<'a> Run<'a> {
         } else {
             self.taken[index - self.lo]
         }
+    }
+
+    /// Whether a change past libc was reported since the entries were taken, which a restore ahead of a touch must not
+    /// cross (see [`crate::events`]).
+    fn is_overtaken(&self, engine: &Engine) -> bool {
+        self.reason == Reason::Ahead && engine.changed_past_libc.load(SeqCst) != self.reports
     }
 
     /// The next pages that can be brought back in one go: all aside, or all stored.

@@ -133,11 +133,6 @@ impl Thread {
         // SAFETY: in the child only the forking thread exists.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }
-
-    /// Whether `addr` lies in the thread's own memory.
-    pub fn owns(&self, addr: usize) -> bool {
-        (self.block..self.block + BLOCK).contains(&addr)
-    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -313,8 +308,6 @@ pub enum Scheduling {
         /// The priority.
         priority: i32,
     },
-    /// `SCHED_IDLE`: runs only when nothing else wants the CPU.
-    Idle,
 }
 
 /// Schedules the calling thread so from now on.
@@ -322,7 +315,6 @@ pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
     let (policy, priority) = match scheduling {
         Scheduling::Normal { .. } => (libc::SCHED_OTHER, 0),
         Scheduling::RealTime { priority } => (libc::SCHED_FIFO, priority),
-        Scheduling::Idle => (libc::SCHED_IDLE, 0),
     };
     // SAFETY: the priority is the whole of `struct sched_param`.
     unsafe { syscall!(sched_setscheduler, 0, policy, &priority as *const i32 as usize) }?;
