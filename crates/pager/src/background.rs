@@ -31,6 +31,8 @@ const BROKEN: u64 = 2;
 const WAKE_COST_MOST: u64 = 12_000;
 /// How often the allocator is asked to give back what it keeps.
 const DECAY: Nanos = Nanos::from_secs(1);
+/// How often a page is tried to be brought back while the fault thread is at work.
+const TRIES: u32 = 100;
 /// Cold age while more is resident than the limit allows.
 const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
 
@@ -300,14 +302,18 @@ impl Worker {
 
     /// Brings everything of the extent back, as far as nobody else is at it.
     fn bring_all(&mut self, extent: &Extent) {
-        let mut index = 0;
+        let (mut index, mut tries) = (0, 0);
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
             match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
                     self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-                    index = first + pages;
+                    (index, tries) = (first + pages, 0);
                 }
-                _ => index += 1,
+                Outcome::TryAgain if tries < TRIES => {
+                    tries += 1;
+                    self.stand_still_if_wanted();
+                }
+                _ => (index, tries) = (index + 1, 0),
             }
         }
     }

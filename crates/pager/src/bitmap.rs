@@ -35,6 +35,11 @@ impl PageSet {
         self.0 == [0; WORDS]
     }
 
+    /// Whether the page is in it.
+    pub fn contains(&self, page: usize) -> bool {
+        self.0[page / 64] >> (page % 64) & 1 != 0
+    }
+
     /// Pages in both.
     pub fn and(&self, other: &PageSet) -> PageSet {
         PageSet(core::array::from_fn(|w| self.0[w] & other.0[w]))

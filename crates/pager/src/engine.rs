@@ -17,6 +17,7 @@ use crate::prefetch::PrefetchQueue;
 use crate::restore::Restorer;
 use crate::space::Space;
 use crate::store::{FreeQueue, Slot, Store};
+use crate::turns::Turns;
 use crate::{background, fault};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -67,10 +68,7 @@ pub struct Engine {
     pub(crate) prefetch: PrefetchQueue,
     /// The background thread's futex: incremented to wake it.
     pub(crate) bell: AtomicU32,
-    /// Odd while the fault thread works on messages.
-    pub(crate) fault_turn: AtomicU64,
-    /// Reports of changes that the library did not prepare, so far (see [`crate::events`]).
-    pub(crate) changed_past_libc: AtomicU64,
+    pub(crate) turns: Turns,
     /// 1 from before a fork until after it.
     pub(crate) forking: AtomicU32,
     /// The page whose first touch tells the fault thread to end; 0 for none.
@@ -132,7 +130,7 @@ unsafe impl Sync for Engine {}
 const NO_DEVICE: u32 = u32::MAX;
 
 /// How many descriptors the pager may hold.
-pub const DESCRIPTORS: usize = 5;
+pub const DESCRIPTORS: usize = 6;
 
 /// The engine that was prepared last.
 static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
@@ -159,8 +157,7 @@ impl Engine {
             free_slots: FreeQueue::new(),
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
-            fault_turn: AtomicU64::new(0),
-            changed_past_libc: AtomicU64::new(0),
+            turns: Turns::new(),
             forking: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
             managed: AtomicU64::new(0),
@@ -261,7 +258,7 @@ impl Engine {
 
     /// Writes down the numbers of what is open now, so that the program does not close it.
     fn list_descriptors(&self, kernel: Option<&Kernel>) {
-        let open = kernel.map_or([-1; 4], Kernel::descriptors);
+        let open = kernel.map_or([-1; 5], Kernel::descriptors);
         for (number, fd) in self.descriptors[1..].iter().zip(open) {
             number.store(u32::try_from(fd).unwrap_or(NO_DEVICE), Release);
         }

@@ -6,10 +6,8 @@
 //! evicted in the range is dropped or moved along, and the range is never evicted from again, because the
 //! library cannot tell when the next such call comes.
 //!
-//! The thread that made the call goes on as soon as the report is read, and drops the contents then. A restore ahead of
-//! a touch, by the background thread, could put a page back after that. The kernel refuses it from the report's
-//! making to its reading, and the background thread looks again right before each restore whether a report
-//! was read meanwhile; after the first such report it restores nothing ahead any more.
+//! The thread that made the call goes on as soon as the report is read; what that means for others that move pages, see
+//! [`crate::turns`].
 //!
 //! Fault thread only. It may wait for the background thread, which never waits for it.
 
@@ -21,15 +19,20 @@ use crate::restore::{Outcome, Restorer};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
-use sys::uffd::Event;
-use sys::PAGE_SIZE;
+use sys::uffd::{self, Event};
+use sys::{Result, PAGE_SIZE};
+
+/// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
+pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
+    engine.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info));
+    kernel.uffd.read().map(|message| message.event())
+}
 
 /// Acts on a report of the kernel.
 pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event: Event) {
     match event {
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
-                engine.changed_past_libc.fetch_add(1, SeqCst);
                 engine.brake.hold();
                 forget(engine, start, end, matches!(event, Event::Unmap { .. }));
                 engine.brake.let_go();
@@ -38,7 +41,6 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
         }
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
-                engine.changed_past_libc.fetch_add(1, SeqCst);
                 engine.brake.hold();
                 move_along(engine, kernel, from, to, len);
                 engine.brake.let_go();
@@ -53,11 +55,11 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
 /// Reads the next message if there is one, so that a change that is under way can go on. `moved` was moved away:
 /// that the kernel unmaps it then is no news.
 pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, moved: Range<usize>, backoff: &mut Backoff) {
-    let Some(message) = kernel.uffd.try_read() else {
+    let Ok(message) = read(engine, kernel) else {
         backoff.wait();
         return;
     };
-    match message.event() {
+    match message {
         // Its sleeper touches the page again, and the message comes again.
         Event::Fault { page, .. } => kernel.uffd.wake(page, PAGE_SIZE),
         Event::Unmap { start, end } if moved.start <= start && end <= moved.end => {}
@@ -65,11 +67,13 @@ pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, moved: Range<us
     }
 }
 
-/// Whether a program thread announced the change of all of the range.
+/// Whether a program thread announced the change of all of the range, as far as the pager has to do with it.
 fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
     engine.space().existing(start, end).all(|extent| {
         let (lo, hi) = extent.clip(start, end);
-        extent.is_changing_all(lo, hi) || extent.armed.load().is_empty()
+        extent.is_changing_all(lo, hi)
+            // Nothing is away, and nothing will be.
+            || extent.away.load(SeqCst) == 0 && extent.managed.load().and(&PageSet::range(lo, hi)).is_empty()
     })
 }
 
@@ -82,8 +86,7 @@ fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
         if unmapped {
             engine.forget_mapping(extent, &pages);
         } else {
-            engine.set_managed(extent, &pages, false);
-            extent.anonymous.remove(&pages);
+            engine.leave_alone(extent, &pages);
         }
     }
 }

@@ -188,10 +188,14 @@ impl Worker {
 
     /// Moves pages `lo..hi`, where they are `Resident`, to staging. Returns how many went.
     fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
+        // The fault thread may be waiting for us to stand still.
+        let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else { return 0 };
         let leaving = Entry::new(State::Leaving);
         let mut leavers = PageSet::EMPTY;
+        // Again: the mapping may have been changed past libc.
+        let managed = extent.managed.load();
         for (index, entry) in entries.iter().enumerate().take(hi).skip(lo) {
-            if entry.transition(Entry::RESIDENT, leaving) {
+            if managed.contains(index) && entry.transition(Entry::RESIDENT, leaving) {
                 leavers = leavers.or(&PageSet::range(index, index + 1));
             }
         }
@@ -400,10 +404,6 @@ impl Worker {
     /// The page does not shrink: it goes back, and is not tried again soon.
     fn take_back(&mut self, extent: &Extent, index: usize) {
         extent.incompressible.add(index);
-        if self.engine.changed_past_libc.load(SeqCst) != 0 {
-            // It stays aside, whole, until it is touched: see `events`.
-            return;
-        }
         let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
         if let Outcome::Done { first, pages } = outcome {
             bump(&self.engine.control().pages_incompressible, 1);

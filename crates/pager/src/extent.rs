@@ -7,7 +7,7 @@
 //! Invariants:
 //! - an extent, once made, stays for ever at its address: references to it are always valid;
 //! - a page whose entry is not `Resident` is in `armed`: the kernel reports its touch;
-//! - `managed` ⊆ `anonymous`; both change under `lock` only, and so do `armed` and `age`.
+//! - `managed` ⊆ `anonymous` without `left_alone`; all change under `lock` only, and so do `armed` and `age`.
 
 use crate::bitmap::AtomicPageSet;
 use crate::entry::{AtomicEntry, Entry};
@@ -32,6 +32,8 @@ pub struct Extent {
     pub anonymous: AtomicPageSet,
     /// Pages that may be evicted: anonymous, readable, writable, and nothing odd.
     pub managed: AtomicPageSet,
+    /// Pages that are never evicted again, whatever becomes of their protection.
+    pub left_alone: AtomicPageSet,
     /// Pages registered for missing faults.
     pub armed: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.

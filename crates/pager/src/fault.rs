@@ -17,12 +17,9 @@ use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
-use sys::uffd::{Event, RawMessage};
+use sys::uffd::Event;
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
-/// Messages read at once. Only one: reading the report of a change lets the change go on, and faults that were read
-/// with it would be served as if it had not happened.
-const BATCH: usize = 1;
 /// From this many pages at once on, the background thread is asked to go ahead of the program.
 const AHEAD_FROM: u32 = 8;
 
@@ -64,21 +61,22 @@ struct Service {
 
 impl Service {
     fn run(mut self) {
-        let mut messages = [RawMessage::default(); BATCH];
         while !self.ended {
-            let count = match self.kernel.uffd.read(&mut messages) {
-                Ok(count) => count,
-                Err(Errno::EINTR | Errno::EAGAIN) => continue,
+            self.kernel.uffd.wait();
+            self.read_at = time::now();
+            self.engine.turns.begin_read();
+            // One message at a time: reading the report of a change lets the change go on, and touches that were read
+            // with it would be served as if it had not happened.
+            match events::read(self.engine, self.kernel) {
+                Ok(message) => {
+                    self.engine.flush_deferred();
+                    self.handle(message);
+                }
+                Err(Errno::EINTR | Errno::EAGAIN) => {}
                 // The descriptor is gone, and with it every evicted page.
                 Err(_) => self.engine.fail_hard("memfold: the userfaultfd of the pager was closed"),
-            };
-            self.read_at = time::now();
-            self.engine.fault_turn.fetch_add(1, SeqCst);
-            self.engine.flush_deferred();
-            for message in &messages[..count] {
-                self.handle(message.event());
             }
-            self.engine.fault_turn.fetch_add(1, SeqCst);
+            self.engine.turns.end_read();
         }
     }
 
@@ -188,10 +186,7 @@ impl Service {
     /// Asks the background thread to go ahead of a sequential reader.
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
-        if window < AHEAD_FROM
-            || self.engine.phase() != Phase::Running
-            || self.engine.changed_past_libc.load(SeqCst) != 0
-        {
+        if window < AHEAD_FROM || self.engine.phase() != Phase::Running {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;

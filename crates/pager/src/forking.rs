@@ -15,10 +15,11 @@
 
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
-use crate::kernel::make_uffd;
+use crate::extent::Extent;
+use crate::kernel::{make_uffd, Kernel};
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
-use sys::{EXTENT_PAGES, PAGE_SIZE};
+use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 impl Engine {
     /// To be called by the forking thread, as the last thing before the fork.
@@ -45,12 +46,9 @@ impl Engine {
             }
         }
         self.forking.store(1, SeqCst);
-        // Whatever the fault thread does from its next message on, it does as during a fork.
-        let turn = self.fault_turn.load(SeqCst);
-        let mut backoff = Backoff::new();
-        while turn % 2 == 1 && self.fault_turn.load(SeqCst) == turn {
-            backoff.wait();
-        }
+        // Whatever the fault thread does from its next message on, it does as during a fork. And what was changed past
+        // libc before the fork has reached the tables.
+        self.turns.wait_for_reader();
     }
 
     /// To be called by the forking thread in the parent, also when the fork failed.
@@ -67,7 +65,7 @@ impl Engine {
         self.pool.lock().reset_in_child();
         self.restorer.0.reset_in_child();
         self.prefetch.reset_in_child();
-        self.fault_turn.store(0, Relaxed);
+        self.turns.reset_in_child();
         self.forking.store(0, SeqCst);
         self.forget_deferred_in_child();
         if self.phase() != Phase::Running {
@@ -107,12 +105,25 @@ impl Engine {
                 continue;
             }
             for (lo, hi) in extent.armed.load().runs() {
-                let start = extent.page_addr(lo);
-                if kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, kernel.armed_modes()).is_err() {
+                if !register(kernel, extent, lo, hi) {
                     return false;
                 }
             }
         }
         true
+    }
+}
+
+/// Registers pages `lo..hi` with a child's userfaultfd, as far as they are what they were: another thread may have been
+/// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
+fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
+    match kernel.uffd.register(extent.page_addr(lo), (hi - lo) * PAGE_SIZE, kernel.armed_modes()) {
+        Ok(()) => true,
+        Err(Errno::ENOMEM) => false,
+        Err(_) if hi - lo == 1 => true,
+        Err(_) => {
+            let middle = lo + (hi - lo) / 2;
+            register(kernel, extent, lo, middle) && register(kernel, extent, middle, hi)
+        }
     }
 }

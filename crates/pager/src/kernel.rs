@@ -25,6 +25,8 @@ pub struct Kernel {
     pub uffd: Userfaultfd,
     /// Where pages lie while they are set aside; has a userfaultfd of its own.
     pub staging: Staging,
+    /// Tells whether a touch waits to be read at `uffd`.
+    pub uffd_info: Fd,
     /// Which pages are there.
     pub pagemap: Pagemap,
     /// `/proc/loadavg`, if it can be read.
@@ -58,6 +60,11 @@ fn open_loadavg() -> Option<Fd> {
     sys::file::dup_above(file.raw(), first_fd()).ok()
 }
 
+fn open_info(uffd: &Userfaultfd) -> Result<Fd, (&'static str, Errno)> {
+    let info = uffd.open_info().map_err(|e| ("/proc/self/fdinfo cannot be read (is /proc mounted?)", e))?;
+    Ok(sys::file::dup_above(info.raw(), first_fd()).unwrap_or(info))
+}
+
 fn make_main(device: Option<i32>) -> Result<(Userfaultfd, bool), (&'static str, Errno)> {
     let no_uffd = |e| ("userfaultfd is not permitted", e);
     for (features, tracks_writes) in [(NEEDED | TRACKING, true), (NEEDED, false)] {
@@ -80,7 +87,8 @@ impl Kernel {
         let pagemap = Pagemap::open()
             .map_err(|e| ("/proc/self/pagemap cannot be opened (is /proc mounted?)", e))?
             .move_above(first_fd());
-        Ok(Kernel { uffd, staging, pagemap, loadavg: open_loadavg(), tracks_writes })
+        let uffd_info = open_info(&uffd)?;
+        Ok(Kernel { uffd, staging, uffd_info, pagemap, loadavg: open_loadavg(), tracks_writes })
     }
 
     /// Opens again what a forked child cannot share with its parent.
@@ -93,15 +101,22 @@ impl Kernel {
         self.pagemap = Pagemap::open()
             .map_err(|e| ("/proc/self/pagemap cannot be opened (is /proc mounted?)", e))?
             .move_above(first_fd());
+        self.uffd_info = open_info(&uffd)?;
         self.uffd = uffd;
         self.tracks_writes = tracks_writes;
         Ok(())
     }
 
     /// The numbers of these; −1 for none.
-    pub fn descriptors(&self) -> [i32; 4] {
+    pub fn descriptors(&self) -> [i32; 5] {
         let loadavg = self.loadavg.as_ref().map_or(-1, Fd::raw);
-        [self.uffd.raw_fd(), self.staging.uffd().raw_fd(), self.pagemap.raw_fd(), loadavg]
+        [
+            self.uffd.raw_fd(),
+            self.staging.uffd().raw_fd(),
+            self.uffd_info.raw(),
+            self.pagemap.raw_fd(),
+            loadavg,
+        ]
     }
 
     /// What a range is registered for while pages of it may be away.

@@ -40,6 +40,7 @@ mod space;
 mod staging;
 mod store;
 mod text;
+mod turns;
 mod worker;
 
 pub use engine::{Engine, Host, Phase, DESCRIPTORS};

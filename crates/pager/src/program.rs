@@ -55,6 +55,7 @@ impl Engine {
                 unsafe { extent.age() }.forget();
             }
             extent.anonymous.insert(&pages);
+            extent.left_alone.remove(&pages);
             self.set_managed(extent, &pages, managed);
             at = extent.base() + EXTENT_SIZE;
         }
@@ -96,7 +97,7 @@ impl Engine {
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
         self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
-            let pages = PageSet::range(lo, hi).and(&extent.anonymous.load());
+            let pages = PageSet::range(lo, hi).and(&extent.anonymous.load()).minus(&extent.left_alone.load());
             engine.set_managed(extent, &pages, plain);
         })
         .inspect(|_| self.start_if_due())
@@ -106,15 +107,18 @@ impl Engine {
     /// that eviction could not honour.
     pub fn exempt<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, lo, hi| {
-            let pages = PageSet::range(lo, hi);
-            engine.set_managed(extent, &pages, false);
-            extent.anonymous.remove(&pages);
+            engine.leave_alone(extent, &PageSet::range(lo, hi));
         })
+    }
+
+    /// Whether every page of the range is managed.
+    pub fn is_managed(&self, addr: usize, len: usize) -> bool {
+        self.all_pages(addr, len, |extent| extent.managed.load())
     }
 
     /// Runs `op`, which moves the range to an address that it returns, `fixed` if that is told in advance;
     /// `new_len` is its length there. What was evicted is brought back first. The new place is managed if all of
-    /// the old one was.
+    /// the old one was, and left alone otherwise.
     pub fn remap(
         &'static self,
         addr: usize,
@@ -124,6 +128,7 @@ impl Engine {
         op: impl FnOnce() -> Result<usize>,
     ) -> Result<usize> {
         let managed = self.is_managed(addr, len);
+        let anonymous = self.is_anonymous(addr, len);
         let (old, target) = (Bounds::of(addr, len), fixed.map(|new| Bounds::of(new, new_len)));
         let after = |engine: &Engine, extent: &Extent, lo: usize, hi: usize| {
             engine.forget_pages(extent, lo, hi);
@@ -139,6 +144,13 @@ impl Engine {
         }?;
         if managed {
             self.mapped(new, new_len);
+        } else if anonymous {
+            self.reserved(new, new_len);
+            let Bounds { start, end } = Bounds::of(new, new_len);
+            for extent in self.space().existing(start, end) {
+                let (lo, hi) = extent.clip(start, end);
+                extent.left_alone.insert(&PageSet::range(lo, hi));
+            }
         }
         Ok(new)
     }
@@ -153,18 +165,26 @@ impl Engine {
         }
     }
 
-    /// Whether every page of the range is managed.
-    pub fn is_managed(&self, addr: usize, len: usize) -> bool {
+    /// Whether every page of the range is anonymous memory that the pager knows, managed or not: a mapping that it may
+    /// have cut by registering parts of it.
+    pub fn is_anonymous(&self, addr: usize, len: usize) -> bool {
+        self.all_pages(addr, len, |extent| extent.anonymous.load())
+    }
+
+    /// Whether all pages of the range are in a set of their extent.
+    fn all_pages(&self, addr: usize, len: usize, set: impl Fn(&Extent) -> PageSet) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
-        let managed: usize = self
-            .space()
-            .existing(start, end)
-            .map(|extent| {
-                let (lo, hi) = extent.clip(start, end);
-                extent.managed.load().and(&PageSet::range(lo, hi)).len()
-            })
-            .sum();
-        managed == (end - start) / PAGE_SIZE
+        let pages = |extent: &Extent| {
+            let (lo, hi) = extent.clip(start, end);
+            set(extent).and(&PageSet::range(lo, hi)).len()
+        };
+        self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
+    }
+
+    /// Never evicts from the pages again.
+    pub(crate) fn leave_alone(&self, extent: &Extent, pages: &PageSet) {
+        extent.left_alone.insert(pages);
+        self.set_managed(extent, pages, false);
     }
 
     /// Whether the pager knows anything of the range.
@@ -346,6 +366,7 @@ impl Engine {
     pub(crate) fn forget_mapping(&self, extent: &Extent, pages: &PageSet) {
         self.set_managed(extent, pages, false);
         extent.anonymous.remove(pages);
+        extent.left_alone.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
         extent.incompressible.remove(pages);

@@ -13,6 +13,7 @@ use crate::entry::{Entry, State};
 use crate::extent::{Entries, Extent, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::store::Slot;
+use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
 use sys::uffd::Progress;
 use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
@@ -29,7 +30,24 @@ pub enum Reason {
     Ahead,
     /// The mapping is about to change, or the pager to end; the caller holds the extent's lock.
     Change,
+    /// Its mapping was moved past libc, and the fault thread takes it along.
+    Moved,
 }
+
+impl Reason {
+    /// Whether the one who restores gives way to an announced change.
+    fn gives_way(self) -> bool {
+        matches!(self, Reason::Fault | Reason::Ahead)
+    }
+
+    fn is_fault_thread(self) -> bool {
+        matches!(self, Reason::Fault | Reason::Moved)
+    }
+}
+
+/// How often somebody else tries to get a turn while the fault thread has it: for a few times as long as serving a
+/// touch takes.
+const TRIES: u32 = 400;
 
 /// What became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,16 +102,12 @@ impl Restorer {
             Err(outcome) => return outcome,
         };
         let control = engine.control();
-        run.reports = engine.changed_past_libc.load(SeqCst);
         let first = run.lo;
         let mut done = 0;
         let outcome = loop {
             let (lo, hi) = run.next_segment();
             if lo == hi {
                 break Outcome::Done { first, pages: done };
-            }
-            if run.is_overtaken(engine) {
-                break if done > 0 { Outcome::Done { first, pages: done } } else { Outcome::TryAgain };
             }
             let result = match run.entry(lo).state() {
                 State::Aside => self.bring_aside(engine, kernel, extent, &mut run, lo, hi, control),
@@ -127,7 +141,7 @@ impl Restorer {
         target: usize,
     ) -> Outcome {
         self.shift = target.wrapping_sub(extent.page_addr(index));
-        let outcome = self.restore(engine, kernel, extent, index, 1, Reason::Change);
+        let outcome = self.restore(engine, kernel, extent, index, 1, Reason::Moved);
         self.shift = 0;
         outcome
     }
@@ -148,6 +162,7 @@ impl Restorer {
         let page = extent.page_addr(lo).wrapping_add(self.shift);
         let len = (hi - lo) * PAGE_SIZE;
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
+        let _turn = run.turn(engine)?;
         // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
         let progress = if huge && len < EXTENT_SIZE {
             Progress { done: 0, error: Some(Errno::EBUSY) }
@@ -188,9 +203,7 @@ impl Restorer {
                 engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
             }
         }
-        if run.is_overtaken(engine) {
-            return Err(Errno::EAGAIN);
-        }
+        let _turn = run.turn(engine)?;
         let page = extent.page_addr(lo).wrapping_add(self.shift);
         // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.
         let progress = unsafe { kernel.uffd.copy(page, self.buffer, (hi - lo) * PAGE_SIZE) };
@@ -261,8 +274,6 @@ struct Run<'a> {
     /// The whole extent was taken: a huge page comes back at once. All entries are `Aside` then.
     whole: bool,
     reason: Reason,
-    /// Reports of changes past libc when the entries had been taken.
-    reports: u64,
 }
 
 impl<'a> Run<'a> {
@@ -284,7 +295,6 @@ impl<'a> Run<'a> {
             taken: [Entry::RESIDENT; MAX_WINDOW],
             whole: false,
             reason,
-            reports: 0,
         };
         if may_take_whole && extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             if run.take_whole(reason) {
@@ -320,7 +330,7 @@ impl<'a> Run<'a> {
                     if !entries[run.hi].take(entry) {
                         continue;
                     }
-                    if reason != Reason::Change && extent.is_changing(run.hi) {
+                    if reason.gives_way() && extent.is_changing(run.hi) {
                         entries[run.hi].put_back(entry);
                         if first {
                             return Err(Outcome::InOtherHands);
@@ -344,7 +354,7 @@ impl<'a> Run<'a> {
                 return false;
             }
         }
-        if reason != Reason::Change && (0..EXTENT_PAGES).any(|index| self.extent.is_changing(index)) {
+        if reason.gives_way() && (0..EXTENT_PAGES).any(|index| self.extent.is_changing(index)) {
             self.put_back_range(0, EXTENT_PAGES);
             return false;
         }
@@ -366,10 +376,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a change past libc was reported since the entries were taken, which a restore ahead of a touch must not
-    /// cross (see [`crate::events`]).
-    fn is_overtaken(&self, engine: &Engine) -> bool {
-        self.reason == Reason::Ahead && engine.changed_past_libc.load(SeqCst) != self.reports
+    /// A mover's turn, which the fault thread itself needs not. It may be waiting for these very entries, so it is
+    /// waited for no longer than serving a touch takes.
+    fn turn<'t>(&self, engine: &'t Engine) -> Result<Option<Move<'t>>> {
+        if self.reason.is_fault_thread() {
+            return Ok(None);
+        }
+        let mut tries = 0;
+        let turn = engine.turns.move_unless(|| {
+            tries += 1;
+            tries > TRIES
+        });
+        turn.map(Some).ok_or(Errno::EAGAIN)
     }
 
     /// The next pages that can be brought back in one go: all aside, or all stored.

@@ -192,7 +192,7 @@ pub unsafe extern "C" fn mremap(
             engine.exempt(old, old_len, || call(flags))
         } else {
             engine.remap(old, old_len, new_len, fixed, || match (call(flags), fixed) {
-                (Err(Errno(libc::EFAULT)), Some(new)) if round(new_len) == round(old_len) => {
+                (Err(Errno::EFAULT), Some(new)) if round(new_len) == round(old_len) => {
                     move_in_pieces(old, round(old_len), new, round(new_len))
                 }
                 (result, _) => result,
@@ -213,9 +213,19 @@ fn resize(
     call: impl Fn(c_int) -> Result<usize>,
 ) -> Result<usize> {
     let (old_end, new_end) = (old + round(old_len), old + round(new_len));
+    let into_pieces = || {
+        let new = mem::map_anonymous(0, new_len, libc::MAP_NORESERVE)?;
+        move_or_unmap(old, round(old_len), new, round(new_len))
+    };
     if align.is_none() && !engine.is_managed(old, old_len) {
         let flags = if may_move { libc::MREMAP_MAYMOVE } else { 0 };
-        return engine.remap(old, old_len, new_len, None, || call(flags));
+        let anonymous = engine.is_anonymous(old, old_len);
+        return engine.remap(old, old_len, new_len, None, || match call(flags) {
+            // It may have been one mapping before the pager registered parts of it.
+            Err(Errno::EFAULT) if anonymous && may_move => into_pieces(),
+            Err(Errno::EFAULT) if anonymous => Err(Errno::ENOMEM),
+            result => result,
+        });
     }
     if new_end <= old_end {
         // SAFETY: the caller gives up the end of its memory.
@@ -245,10 +255,7 @@ fn resize(
     }
     match align {
         None => engine.remap(old, old_len, new_len, None, || match call(libc::MREMAP_MAYMOVE) {
-            Err(Errno(libc::EFAULT)) => {
-                let new = mem::map_anonymous(0, new_len, libc::MAP_NORESERVE)?;
-                move_or_unmap(old, round(old_len), new, round(new_len))
-            }
+            Err(Errno::EFAULT) => into_pieces(),
             result => result,
         }),
         Some(align) => engine.remap(old, old_len, new_len, None, || {
@@ -268,12 +275,12 @@ fn move_or_unmap(old: usize, old_len: usize, new: usize, new_len: usize) -> Resu
 }
 
 /// Moves memory that the kernel has as several mappings, because parts of it were registered with the pager:
-/// `mremap` takes only one at a time. The new place, at least as long, is replaced as far as the old one reaches.
+/// `mremap` takes only one at a time. The new place, at least as long, is replaced; the last mapping grows to its length.
 fn move_in_pieces(old: usize, old_len: usize, new: usize, new_len: usize) -> Result<usize> {
     debug_assert!(new_len >= old_len);
-    if let Err((moved, error)) = move_range(old, new, old_len) {
+    if let Err((moved, error)) = move_range(old, new, old_len, new_len - old_len) {
         // Back with what was moved, so that nothing has happened.
-        return match move_range(new, old, moved) {
+        return match move_range(new, old, moved, 0) {
             Ok(()) => Err(error),
             Err(_) => sys::thread::abort_process(),
         };
@@ -281,21 +288,22 @@ fn move_in_pieces(old: usize, old_len: usize, new: usize, new_len: usize) -> Res
     Ok(new)
 }
 
-/// Moves a range piece by piece, halving pieces that are more than one mapping. On failure says how many bytes
-/// had been moved.
-fn move_range(from: usize, to: usize, len: usize) -> core::result::Result<(), (usize, Errno)> {
+/// Moves a range piece by piece, halving pieces that are more than one mapping; the last piece grows. On failure says
+/// how many bytes had been moved.
+fn move_range(from: usize, to: usize, len: usize, grow: usize) -> core::result::Result<(), (usize, Errno)> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     let mut done = 0;
     let mut piece = len;
     while done < len {
         piece = piece.min(len - done);
+        let new_piece = if done + piece == len { piece + grow } else { piece };
         // SAFETY: the caller moves all of the range, and the target is its own.
-        match unsafe { mem::mremap(from + done, piece, piece, flags, to + done) } {
+        match unsafe { mem::mremap(from + done, piece, new_piece, flags, to + done) } {
             Ok(_) => {
                 done += piece;
                 piece = len;
             }
-            Err(Errno(libc::EFAULT)) if piece > PAGE_SIZE => piece = round(piece / 2),
+            Err(Errno::EFAULT) if piece > PAGE_SIZE => piece = round(piece / 2),
             Err(e) => return Err((done, e)),
         }
     }

@@ -19,6 +19,8 @@ impl Errno {
     pub const EEXIST: Errno = Errno(libc::EEXIST);
     /// Interrupted.
     pub const EINTR: Errno = Errno(libc::EINTR);
+    /// Bad address.
+    pub const EFAULT: Errno = Errno(libc::EFAULT);
     /// The page is pinned or shared.
     pub const EBUSY: Errno = Errno(libc::EBUSY);
     /// No such mapping, file or page.

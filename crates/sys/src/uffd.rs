@@ -154,6 +154,9 @@ const API_VERSION: u64 = 0xAA;
 const MODE_DONTWAKE: u64 = 1 << 0;
 const MOVE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 
+/// Not blocking, because `poll` is not for blocking userfaultfds.
+const FLAGS: i32 = libc::O_CLOEXEC | libc::O_NONBLOCK;
+
 /// The device through which an unprivileged process may make userfaultfds that also see the kernel's touches.
 pub const DEVICE: &core::ffi::CStr = c"/dev/userfaultfd";
 
@@ -161,7 +164,7 @@ impl Userfaultfd {
     /// Makes one through an open descriptor of [`DEVICE`].
     pub fn from_device(device: i32) -> Result<Userfaultfd> {
         // SAFETY: no memory involved.
-        let fd = unsafe { syscall!(ioctl, device, IOC_NEW, libc::O_CLOEXEC) }?;
+        let fd = unsafe { syscall!(ioctl, device, IOC_NEW, FLAGS) }?;
         // SAFETY: the kernel just made the descriptor for us.
         Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
     }
@@ -180,7 +183,7 @@ impl Userfaultfd {
     /// Makes one by the system call alone.
     pub fn from_system_call() -> Result<Userfaultfd> {
         // SAFETY: no memory involved.
-        let fd = unsafe { syscall!(userfaultfd, libc::O_CLOEXEC) }?;
+        let fd = unsafe { syscall!(userfaultfd, FLAGS) }?;
         // SAFETY: the kernel just made the descriptor for us.
         Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
     }
@@ -277,28 +280,61 @@ impl Userfaultfd {
         self.transfer(IOC_MOVE, dst, src, len, MODE_DONTWAKE)
     }
 
-    /// Reads one message if there is one. For the one thread that also calls [`Userfaultfd::read`]: the
-    /// descriptor is made non-blocking for the moment, because `poll` is not for blocking userfaultfds.
-    pub fn try_read(&self) -> Option<RawMessage> {
-        let mut message = [RawMessage::default()];
-        let set_flags = |flags: i32| {
-            // SAFETY: no memory involved.
-            let _ = unsafe { syscall!(fcntl, self.fd.raw(), libc::F_SETFL, flags) };
+    /// Sleeps until there is a message, or a signal.
+    pub fn wait(&self) {
+        let mut poll = libc::pollfd { fd: self.fd.raw(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid structure, and no timeout or signal mask.
+        let _ = unsafe {
+            syscall!(ppoll, &mut poll as *mut libc::pollfd as usize, 1usize, 0usize, 0usize, 0usize)
         };
-        set_flags(libc::O_NONBLOCK);
-        let count = self.read(&mut message);
-        set_flags(0);
-        (count == Ok(1)).then_some(message[0])
     }
 
-    /// Reads as many waiting messages as fit, sleeping until there is one. Returns how many.
-    pub fn read(&self, messages: &mut [RawMessage]) -> Result<usize> {
-        // SAFETY: the messages are plain words that any bytes may fill.
-        let bytes = unsafe {
-            syscall!(read, self.fd.raw(), messages.as_mut_ptr() as usize, core::mem::size_of_val(messages))
-        }?;
-        Ok(bytes / core::mem::size_of::<RawMessage>())
+    /// Reads one message: a touch if there is any, else the oldest report. `EAGAIN` if there is none.
+    pub fn read(&self) -> Result<RawMessage> {
+        let mut message = RawMessage::default();
+        let len = core::mem::size_of::<RawMessage>();
+        // SAFETY: the message is plain words that any bytes may fill.
+        unsafe { syscall!(read, self.fd.raw(), &mut message as *mut RawMessage as usize, len) }?;
+        Ok(message)
     }
+
+    /// Opens what tells whether a touch waits to be read ([`touch_waits`]).
+    pub fn open_info(&self) -> Result<Fd> {
+        let mut path = [0u8; 48];
+        let mut out = Writer { to: &mut path, len: 0 };
+        // Leaves the last byte zero.
+        let _ = core::fmt::write(&mut out, format_args!("/proc/self/fdinfo/{}", self.fd.raw()));
+        let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?;
+        file::open(path, libc::O_RDONLY, 0)
+    }
+}
+
+struct Writer<'a> {
+    to: &'a mut [u8],
+    len: usize,
+}
+
+impl core::fmt::Write for Writer<'_> {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let end = self.len + s.len();
+        if end >= self.to.len() {
+            return Err(core::fmt::Error);
+        }
+        self.to[self.len..end].copy_from_slice(s.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+/// Whether a touch waits to be read at the userfaultfd of which `info` was opened: then the next message is one, and not
+/// a report. False if that cannot be told.
+pub fn touch_waits(info: &Fd) -> bool {
+    let mut text = [0u8; 512];
+    let Ok(len) = file::pread(info.raw(), &mut text, 0) else { return false };
+    const KEY: &[u8] = b"\npending:\t";
+    let text = &text[..len];
+    let Some(at) = text.windows(KEY.len()).position(|w| w == KEY) else { return false };
+    text.get(at + KEY.len()).is_some_and(|digit| (b'1'..=b'9').contains(digit))
 }
 
 #[cfg(test)]
@@ -321,11 +357,13 @@ mod tests {
         assert_eq!(unsafe { uffd.move_pages(staging, program, PAGE_SIZE) }.error, None);
         // SAFETY: the read sleeps until the page is back.
         let reader = thread::spawn(move || unsafe { *(program as *const u64) });
-        let mut messages = [RawMessage::default(); 4];
-        assert_eq!(uffd.read(&mut messages), Ok(1));
-        assert!(
-            matches!(messages[0].event(), Event::Fault { page, write: false, tid } if page == program && tid != 0)
-        );
+        uffd.wait();
+        let info = uffd.open_info().unwrap();
+        assert!(touch_waits(&info));
+        let message = uffd.read().unwrap().event();
+        assert!(matches!(message, Event::Fault { page, write: false, tid } if page == program && tid != 0));
+        assert!(!touch_waits(&info));
+        assert_eq!(uffd.read().map(|message| message.event()), Err(Errno::EAGAIN));
         // SAFETY: gives the page back where the reader expects it.
         assert_eq!(unsafe { uffd.move_present(program, staging, PAGE_SIZE) }.error, None);
         uffd.wake(program, PAGE_SIZE);
