@@ -117,4 +117,5 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, from: usize, to:
         }
         engine.forget_mapping(extent, &PageSet::range(lo, hi));
     }
+    engine.mapped_and_left_alone(to, len);
 }

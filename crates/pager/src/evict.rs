@@ -190,6 +190,11 @@ impl Worker {
     fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
         // The fault thread may be waiting for us to stand still.
         let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else { return 0 };
+        if self.kernel.uffd.is_changing() {
+            // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
+            // place may be true no more.
+            return 0;
+        }
         let leaving = Entry::new(State::Leaving);
         let mut leavers = PageSet::EMPTY;
         // Again: the mapping may have been changed past libc.

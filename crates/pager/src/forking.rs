@@ -46,8 +46,9 @@ impl Engine {
             }
         }
         self.forking.store(1, SeqCst);
-        // Whatever the fault thread does from its next message on, it does as during a fork. And what was changed past
-        // libc before the fork has reached the tables.
+        // Whatever the fault thread does from its next message on, it does as during a fork. And the tables that the
+        // child gets are up to date.
+        self.settle_changes();
         self.turns.wait_for_reader();
     }
 

@@ -40,6 +40,13 @@ impl Engine {
         let Bounds { start, end } = Bounds::of(addr, len);
         let blocked = signal::block_all();
         let pass = self.gate.pass();
+        if self.space().existing(start, end).any(|extent| {
+            let (lo, hi) = extent.clip(start, end);
+            !extent.anonymous.load().and(&PageSet::range(lo, hi)).is_empty()
+        }) {
+            // What was there was unmapped or moved away past libc, and what was evicted of it may have to follow.
+            self.settle_changes();
+        }
         let mut at = start;
         while at < end {
             // Without tables the memory is simply not managed.
@@ -61,6 +68,17 @@ impl Engine {
         }
         drop(pass);
         drop(blocked);
+    }
+
+    /// Waits until all changes past libc that the kernel has made have reached the tables.
+    pub(crate) fn settle_changes(&self) {
+        if let Some(kernel) = self.kernel() {
+            let mut backoff = Backoff::new();
+            while kernel.uffd.is_changing() {
+                backoff.wait();
+            }
+            self.turns.wait_for_reader();
+        }
     }
 
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
@@ -111,6 +129,22 @@ impl Engine {
         })
     }
 
+    /// Remembers a range as memory that the pager may have cut into several mappings, and that it leaves alone from now
+    /// on. Takes no lock.
+    pub(crate) fn mapped_and_left_alone(&self, addr: usize, len: usize) {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        let mut at = start;
+        while at < end {
+            // Without tables, it is not known.
+            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
+            let (lo, hi) = extent.clip(start, end);
+            let pages = PageSet::range(lo, hi);
+            self.leave_alone(extent, &pages);
+            extent.anonymous.insert(&pages);
+            at = extent.base() + EXTENT_SIZE;
+        }
+    }
+
     /// Whether every page of the range is managed.
     pub fn is_managed(&self, addr: usize, len: usize) -> bool {
         self.all_pages(addr, len, |extent| extent.managed.load())
@@ -145,12 +179,7 @@ impl Engine {
         if managed {
             self.mapped(new, new_len);
         } else if anonymous {
-            self.reserved(new, new_len);
-            let Bounds { start, end } = Bounds::of(new, new_len);
-            for extent in self.space().existing(start, end) {
-                let (lo, hi) = extent.clip(start, end);
-                extent.left_alone.insert(&PageSet::range(lo, hi));
-            }
+            self.mapped_and_left_alone(new, new_len);
         }
         Ok(new)
     }

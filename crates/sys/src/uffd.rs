@@ -298,6 +298,14 @@ impl Userfaultfd {
         Ok(message)
     }
 
+    /// Whether a thread is in the middle of a change of which the report was not read yet, or was read so recently that the
+    /// thread has not gone on: from before the kernel changes the mapping until then.
+    pub fn is_changing(&self) -> bool {
+        // A copy of nothing is refused, but only after the kernel has looked whether it may copy at all.
+        let mut nothing = [0u64; 5];
+        self.ioctl(IOC_COPY, &mut nothing) == Err(Errno::EAGAIN)
+    }
+
     /// Opens what tells whether a touch waits to be read ([`touch_waits`]).
     pub fn open_info(&self) -> Result<Fd> {
         let mut path = [0u8; 48];
