@@ -32,7 +32,7 @@ impl Turns {
     pub fn try_move(&self) -> Option<Move<'_>> {
         self.movers.fetch_add(1, SeqCst);
         let turn = Move(self);
-        (self.reader.load(SeqCst) % 2 == 0).then_some(turn)
+        self.reader.load(SeqCst).is_multiple_of(2).then_some(turn)
     }
 
     /// As [`Turns::try_move`], trying again until `wanted_elsewhere`.

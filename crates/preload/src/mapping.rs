@@ -191,11 +191,12 @@ pub unsafe extern "C" fn mremap(
             // The old range stays, empty, and the new one is like it; both are left alone from now on.
             engine.exempt(old, old_len, || call(flags))
         } else {
-            engine.remap(old, old_len, new_len, fixed, || match (call(flags), fixed) {
-                (Err(Errno::EFAULT), Some(new)) if round(new_len) == round(old_len) => {
+            let whole = round(new_len) == round(old_len) && engine.is_anonymous(old, old_len);
+            engine.remap(old, old_len, new_len, fixed, || match fixed {
+                Some(new) if whole && is_cut(old, old_len) && !overlap(old, new, round(old_len)) => {
                     move_in_pieces(old, round(old_len), new, round(new_len))
                 }
-                (result, _) => result,
+                _ => call(flags),
             })
         }
     };
@@ -278,36 +279,74 @@ fn move_or_unmap(old: usize, old_len: usize, new: usize, new_len: usize) -> Resu
 /// `mremap` takes only one at a time. The new place, at least as long, is replaced; the last mapping grows to its length.
 fn move_in_pieces(old: usize, old_len: usize, new: usize, new_len: usize) -> Result<usize> {
     debug_assert!(new_len >= old_len);
-    if let Err((moved, error)) = move_range(old, new, old_len, new_len - old_len) {
-        // Back with what was moved, so that nothing has happened.
-        return match move_range(new, old, moved, 0) {
-            Ok(()) => Err(error),
-            Err(_) => sys::thread::abort_process(),
-        };
+    // The last piece goes for good, with its growth; what comes before it can come back until then.
+    let mut last = 0;
+    while last < old_len {
+        let piece = one_mapping_at(old + last, old_len - last);
+        if last + piece == old_len {
+            break;
+        }
+        last += piece;
+    }
+    let result = move_contents(old, new, last).and_then(|()| {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the last piece of the old place, to its place in the new one.
+        unsafe { mem::mremap(old + last, old_len - last, new_len - last, flags, new + last) }
+            .map_err(|e| (last, e))
+    });
+    match result {
+        Ok(_) if last == 0 => {}
+        Ok(_) => {
+            // SAFETY: empty now, and still ours. Where the kernel refuses, it stays taken and unused.
+            let _ = unsafe { mem::munmap(old, last) };
+        }
+        Err((moved, error)) => {
+            // Back with what was moved, so that nothing has happened.
+            if moved > 0 && move_contents(new, old, moved).is_err() {
+                sys::thread::abort_process();
+            }
+            return Err(error);
+        }
     }
     Ok(new)
 }
 
-/// Moves a range piece by piece, halving pieces that are more than one mapping; the last piece grows. On failure says
-/// how many bytes had been moved.
-fn move_range(from: usize, to: usize, len: usize, grow: usize) -> core::result::Result<(), (usize, Errno)> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+/// Moves the contents of a range piece by piece, as the kernel has it. The range stays taken, by mappings that are empty
+/// then. On failure says how many bytes had been moved.
+fn move_contents(from: usize, to: usize, len: usize) -> core::result::Result<(), (usize, Errno)> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
     let mut done = 0;
-    let mut piece = len;
     while done < len {
-        piece = piece.min(len - done);
-        let new_piece = if done + piece == len { piece + grow } else { piece };
+        let piece = one_mapping_at(from + done, len - done);
         // SAFETY: the caller moves all of the range, and the target is its own.
-        match unsafe { mem::mremap(from + done, piece, new_piece, flags, to + done) } {
-            Ok(_) => {
-                done += piece;
-                piece = len;
-            }
-            Err(Errno::EFAULT) if piece > PAGE_SIZE => piece = round(piece / 2),
-            Err(e) => return Err((done, e)),
-        }
+        unsafe { mem::mremap(from + done, piece, piece, flags, to + done) }.map_err(|e| (done, e))?;
+        done += piece;
     }
     Ok(())
+}
+
+/// How many bytes at `addr`, `len` at most, the kernel has as one mapping.
+fn one_mapping_at(addr: usize, len: usize) -> usize {
+    let mut piece = len;
+    while piece > PAGE_SIZE && is_cut(addr, piece) {
+        piece = round(piece / 2);
+    }
+    piece
+}
+
+/// Whether the kernel has the range as more than one mapping. To find out by a move that fails would be too late: a move
+/// to a fixed place unmaps what is there before it fails, and another thread may map there then.
+fn is_cut(addr: usize, len: usize) -> bool {
+    /// More address space than there is behind any address.
+    const TOO_LONG: usize = 1 << 46;
+    // SAFETY: asks for growth in place that there is no room for, which the kernel refuses, after it has looked whether
+    // the range is one mapping.
+    let refused = unsafe { mem::mremap(addr, len, TOO_LONG, 0, 0) };
+    refused == Err(Errno::EFAULT)
+}
+
+fn overlap(a: usize, b: usize, len: usize) -> bool {
+    a.abs_diff(b) < len
 }
 
 fn round(len: usize) -> usize {
