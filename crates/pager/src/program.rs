@@ -40,11 +40,9 @@ impl Engine {
         let Bounds { start, end } = Bounds::of(addr, len);
         let blocked = signal::block_all();
         let pass = self.gate.pass();
-        if self.space().existing(start, end).any(|extent| {
-            let (lo, hi) = extent.clip(start, end);
-            !extent.anonymous.load().and(&PageSet::range(lo, hi)).is_empty()
-        }) {
-            // What was there was unmapped or moved away past libc, and what was evicted of it may have to follow.
+        // Something may have been unmapped or moved away from here past libc a moment ago. What was evicted of it may have
+        // to follow, and whatever is written here now must not be taken for a part of it.
+        if self.kernel().is_some_and(|kernel| kernel.uffd.is_changing()) || self.is_anonymous(addr, len) {
             self.settle_changes();
         }
         let mut at = start;
@@ -147,7 +145,12 @@ impl Engine {
 
     /// Whether every page of the range is managed.
     pub fn is_managed(&self, addr: usize, len: usize) -> bool {
-        self.all_pages(addr, len, |extent| extent.managed.load())
+        let Bounds { start, end } = Bounds::of(addr, len);
+        let pages = |extent: &Extent| {
+            let (lo, hi) = extent.clip(start, end);
+            extent.managed.load().and(&PageSet::range(lo, hi)).len()
+        };
+        self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
     }
 
     /// Runs `op`, which moves the range to an address that it returns, `fixed` if that is told in advance;
@@ -194,20 +197,14 @@ impl Engine {
         }
     }
 
-    /// Whether every page of the range is anonymous memory that the pager knows, managed or not: a mapping that it may
-    /// have cut by registering parts of it.
+    /// Whether there is anonymous memory in the range that the pager knows, managed or not: then it may have cut the
+    /// mapping by registering parts of it.
     pub fn is_anonymous(&self, addr: usize, len: usize) -> bool {
-        self.all_pages(addr, len, |extent| extent.anonymous.load())
-    }
-
-    /// Whether all pages of the range are in a set of their extent.
-    fn all_pages(&self, addr: usize, len: usize, set: impl Fn(&Extent) -> PageSet) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
-        let pages = |extent: &Extent| {
+        self.space().existing(start, end).any(|extent| {
             let (lo, hi) = extent.clip(start, end);
-            set(extent).and(&PageSet::range(lo, hi)).len()
-        };
-        self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
+            !extent.anonymous.load().and(&PageSet::range(lo, hi)).is_empty()
+        })
     }
 
     /// Never evicts from the pages again.
@@ -283,11 +280,9 @@ impl Engine {
         for (range, extent) in locked() {
             let (lo, hi) = extent.clip(range.start, range.end);
             extent.begin_change(lo, hi);
-            if matches!(first, First::LetGo | First::LetGoLast)
-                && back.is_some_and(|r| core::ptr::eq(r, range))
-            {
-                self.let_go(extent, lo, hi);
-            }
+        }
+        if let Some(range) = back.filter(|_| matches!(first, First::LetGo | First::LetGoLast)) {
+            self.let_go(locked().map(|(_, extent)| extent), range);
         }
         let result = ready.and_then(|()| op());
         // Advice is given to all that is mapped in the range, and only then are holes complained of.
@@ -311,11 +306,16 @@ impl Engine {
         result
     }
 
-    /// Unregisters pages of which none is away: `mremap` takes only what the kernel has as one mapping, and registering a
-    /// part of one cuts it.
-    fn let_go(&self, extent: &Extent, lo: usize, hi: usize) {
-        if let Some(kernel) = self.kernel() {
-            let _ = kernel.uffd.unregister(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+    /// Unregisters a range of which nothing is away: `mremap` takes only what the kernel has as one mapping, and
+    /// registering a part of one cuts it. Parts that grew past libc have no tables, but may be registered.
+    fn let_go(&self, extents: impl Iterator<Item = &'static Extent>, range: &Bounds) {
+        let Some(kernel) = self.kernel().filter(|_| self.is_anonymous(range.start, range.end - range.start))
+        else {
+            return;
+        };
+        let _ = kernel.uffd.unregister(range.start, range.end - range.start);
+        for extent in extents {
+            let (lo, hi) = extent.clip(range.start, range.end);
             extent.armed.remove(&PageSet::range(lo, hi));
         }
     }

@@ -239,6 +239,13 @@ impl Restorer {
     }
 }
 
+impl Drop for Restorer {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nobody has its address.
+        let _ = unsafe { mem::munmap(self.buffer, MAX_WINDOW * PAGE_SIZE) };
+    }
+}
+
 /// Turns the progress of a call over several pages into the number of pages that are in place: goes on by
 /// `one(offset)` after a page that is there already, and where the call cannot serve a page.
 fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> core::result::Result<usize, Errno> {
