@@ -162,6 +162,91 @@ static void a_refused_mremap_changes_nothing(void)
     munmap(p, LEN);
 }
 
+/* A system call by its instruction, past libc; where that is not known, by libc. */
+static void *bare_mremap(void *old, size_t old_len, size_t new_len)
+{
+#ifdef __x86_64__
+    register long r10 __asm__("r10") = MREMAP_MAYMOVE, r8 __asm__("r8") = 0;
+    long result = SYS_mremap;
+    __asm__ volatile("syscall"
+                     : "+a"(result)
+                     : "D"(old), "S"(old_len), "d"(new_len), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return (void *)result;
+#else
+    return mremap(old, old_len, new_len, MREMAP_MAYMOVE);
+#endif
+}
+
+static void fill(uint64_t *p, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++)
+        p[i] = word(i);
+}
+
+static int move_to(uint64_t **p, void *target)
+{
+    void *moved = mremap(*p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    if (moved != target)
+        return 0;
+    *p = moved;
+    return 1;
+}
+
+static void *map_and_look(void *stop)
+{
+    enum { AREAS = 4, AREA = 3 << 20 };
+    static unsigned wrong;
+    while (!*(volatile int *)stop) {
+        volatile char *area[AREAS];
+        for (int n = 0; n < AREAS; n++) {
+            area[n] = mmap(0, AREA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            for (size_t i = 0; i < AREA; i += PAGE)
+                area[n][i] = (char)(n + 1);
+        }
+        for (int n = 0; n < AREAS; n++) {
+            for (size_t i = 0; i < AREA; i += PAGE)
+                wrong += area[n][i] != (char)(n + 1);
+            munmap((void *)area[n], AREA);
+        }
+    }
+    return &wrong;
+}
+
+static void memory_that_grew_past_libc_moves_as_a_whole_and_harms_nobody(void)
+{
+    size_t half = LEN / 2;
+    uint64_t *p = mmap(0, half, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    fill(p, 0, half / 8);
+    let_it_be_evicted();
+    /* Something behind it, so that it cannot grow where it is. While only a part is registered the kernel refuses. */
+    void *behind = mmap((char *)p + half, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    void *moved;
+    for (int i = 0; (moved = bare_mremap(p, half, LEN)) == (void *)-EFAULT && i < 100; i++)
+        usleep(10000);
+    if (moved == (void *)-EFAULT)
+        moved = mremap(p, half, LEN, MREMAP_MAYMOVE);
+    p = moved;
+    fill(p, half / 8, WORDS);
+    let_it_be_evicted();
+    static volatile int stop;
+    pthread_t other;
+    pthread_create(&other, 0, map_and_look, (void *)&stop);
+    int good = 1;
+    for (int i = 0; i < 100 && good; i++) {
+        void *target = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        good = move_to(&p, target);
+    }
+    stop = 1;
+    void *wrong;
+    pthread_join(other, &wrong);
+    check("mremap to a fixed place of memory that grew past libc", good && intact(p));
+    check("other memory meanwhile", *(unsigned *)wrong == 0);
+    munmap(p, LEN);
+    if (behind != MAP_FAILED)
+        munmap(behind, PAGE);
+}
+
 static void descriptor_numbers_are_the_programs(void)
 {
     let_it_be_evicted();
@@ -198,6 +283,7 @@ int main(int argc, char **argv)
     streams_of_a_threaded_program_survive_a_fork();
     a_refused_drop_drops_what_the_kernel_dropped();
     a_refused_mremap_changes_nothing();
+    memory_that_grew_past_libc_moves_as_a_whole_and_harms_nobody();
     descriptor_numbers_are_the_programs();
     a_namespace_can_be_left();
     return failures != 0;

@@ -69,6 +69,8 @@ pub struct Engine {
     /// The background thread's futex: incremented to wake it.
     pub(crate) bell: AtomicU32,
     pub(crate) turns: Turns,
+    /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
+    pub(crate) moved_past_libc: AtomicU32,
     /// 1 from before a fork until after it.
     pub(crate) forking: AtomicU32,
     /// The page whose first touch tells the fault thread to end; 0 for none.
@@ -158,6 +160,7 @@ impl Engine {
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
             turns: Turns::new(),
+            moved_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
             managed: AtomicU64::new(0),

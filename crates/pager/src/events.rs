@@ -41,6 +41,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
         }
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
+                engine.moved_past_libc.store(1, Release);
                 engine.brake.hold();
                 move_along(engine, kernel, from, to, len);
                 engine.brake.let_go();

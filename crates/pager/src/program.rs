@@ -197,9 +197,14 @@ impl Engine {
         }
     }
 
-    /// Whether there is anonymous memory in the range that the pager knows, managed or not: then it may have cut the
-    /// mapping by registering parts of it.
-    pub fn is_anonymous(&self, addr: usize, len: usize) -> bool {
+    /// Whether the pager may have cut a mapping in the range by registering parts of it.
+    pub fn may_have_cut(&self, addr: usize, len: usize) -> bool {
+        self.turns.wait_for_reader();
+        self.moved_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len)
+    }
+
+    /// Whether there is anonymous memory in the range that the pager knows, managed or not.
+    fn is_anonymous(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.space().existing(start, end).any(|extent| {
             let (lo, hi) = extent.clip(start, end);
@@ -257,7 +262,13 @@ impl Engine {
         let space = self.space();
         // Pairs of a range and an extent that exists in it, by ascending address.
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
-        if pairs().next().is_none() {
+        let back = match first {
+            First::Nothing | First::Drop => None,
+            First::BringBack | First::LetGo => ranges.first(),
+            First::LetGoLast => ranges.last(),
+        };
+        let let_go = back.filter(|_| matches!(first, First::LetGo | First::LetGoLast));
+        if pairs().next().is_none() && (let_go.is_none() || self.moved_past_libc.load(Acquire) == 0) {
             return op();
         }
         let _blocked = signal::block_all();
@@ -271,17 +282,12 @@ impl Engine {
         }
         // Extents may be added to the ranges by others meanwhile; they are not ours.
         let locked = || pairs().filter(|(_, extent)| extent.holder.load(Relaxed) == me);
-        let back = match first {
-            First::Nothing | First::Drop => None,
-            First::BringBack | First::LetGo => ranges.first(),
-            First::LetGoLast => ranges.last(),
-        };
         let ready = back.map_or(Ok(()), |r| self.bring_back(locked().map(|(_, e)| e), r.start, r.end));
         for (range, extent) in locked() {
             let (lo, hi) = extent.clip(range.start, range.end);
             extent.begin_change(lo, hi);
         }
-        if let Some(range) = back.filter(|_| matches!(first, First::LetGo | First::LetGoLast)) {
+        if let Some(range) = let_go {
             self.let_go(locked().map(|(_, extent)| extent), range);
         }
         let result = ready.and_then(|()| op());
@@ -309,7 +315,7 @@ impl Engine {
     /// Unregisters a range of which nothing is away: `mremap` takes only what the kernel has as one mapping, and
     /// registering a part of one cuts it. Parts that grew past libc have no tables, but may be registered.
     fn let_go(&self, extents: impl Iterator<Item = &'static Extent>, range: &Bounds) {
-        let Some(kernel) = self.kernel().filter(|_| self.is_anonymous(range.start, range.end - range.start))
+        let Some(kernel) = self.kernel().filter(|_| self.may_have_cut(range.start, range.end - range.start))
         else {
             return;
         };

@@ -191,7 +191,7 @@ pub unsafe extern "C" fn mremap(
             // The old range stays, empty, and the new one is like it; both are left alone from now on.
             engine.exempt(old, old_len, || call(flags))
         } else {
-            let whole = round(new_len) == round(old_len) && engine.is_anonymous(old, old_len);
+            let whole = round(new_len) == round(old_len) && engine.may_have_cut(old, old_len);
             engine.remap(old, old_len, new_len, fixed, || match fixed {
                 Some(new) if whole && is_cut(old, old_len) && !overlap(old, new, round(old_len)) => {
                     move_in_pieces(old, round(old_len), new, round(new_len))
@@ -220,11 +220,11 @@ fn resize(
     };
     if align.is_none() && !engine.is_managed(old, old_len) {
         let flags = if may_move { libc::MREMAP_MAYMOVE } else { 0 };
-        let anonymous = engine.is_anonymous(old, old_len);
+        let ours = engine.may_have_cut(old, old_len);
         return engine.remap(old, old_len, new_len, None, || match call(flags) {
             // It may have been one mapping before the pager registered parts of it.
-            Err(Errno::EFAULT) if anonymous && may_move => into_pieces(),
-            Err(Errno::EFAULT) if anonymous => Err(Errno::ENOMEM),
+            Err(Errno::EFAULT) if ours && may_move => into_pieces(),
+            Err(Errno::EFAULT) if ours => Err(Errno::ENOMEM),
             result => result,
         });
     }
