@@ -5,7 +5,7 @@ CARGO  ?= cargo
 PREFIX ?= /usr/local
 
 TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
-PACKAGES := build-essential python3 redis-server
+PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light
 
 # The preload library is always built by itself: it has no standard library, and cargo gives packages that are
 # built together the same features, among them those that bring the standard library in.

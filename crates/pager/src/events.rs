@@ -109,9 +109,8 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, from: usize, to:
                         // The kernel holds restores back until the thread that moved the mapping has run again.
                         Outcome::TryAgain => read_on(engine, kernel, from..from + len, &mut backoff),
                         Outcome::InOtherHands => backoff.wait(),
-                        Outcome::Gone => {
-                            engine.fail_hard("memfold: an evicted page could not follow an mremap")
-                        }
+                        // Its thread went on, and unmapped or moved it again.
+                        Outcome::Gone => engine.forget_page(extent, index),
                     }
                 }
             }

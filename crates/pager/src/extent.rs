@@ -40,8 +40,8 @@ pub struct Extent {
     pub hot: AtomicPageSet,
     /// Pages that did not shrink when last tried.
     pub incompressible: AtomicPageSet,
-    /// Range of pages in which a program thread is changing the mappings: bit 32 set, first page in the low
-    /// 16 bits, page after the last in the next 16. Zero when nobody does.
+    /// Two ranges of pages in which a program thread is changing the mappings, 32 bits each: the first page in the low 16
+    /// bits, the page after the last in the others. Zero where there is none.
     changing: AtomicU64,
     entries: AtomicPtr<Entries>,
     /// Pages whose entry is not `Resident`.
@@ -139,15 +139,13 @@ impl Extent {
     }
 
     /// Announces that pages `lo..hi` are being changed, and waits until no restore of theirs is under way.
-    /// Restores that begin later see the announcement and give up. A second announcement adds to the first.
+    /// Restores that begin later see the announcement and give up. At most two at a time.
     /// Under `lock`, by a program thread.
     pub fn begin_change(&self, lo: usize, hi: usize) {
+        let others = self.changing.load(Relaxed);
+        debug_assert!(others >> 32 == 0, "a third range");
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
-        let (lo, hi) = match self.changing.load(Relaxed) {
-            0 => (lo, hi),
-            word => (lo.min((word & 0xFFFF) as usize), hi.max((word >> 16 & 0xFFFF) as usize)),
-        };
-        self.changing.store(1 << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
+        self.changing.store(others << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
         if let Some(entries) = self.entries() {
             for entry in &entries[lo..hi] {
                 let mut backoff = Backoff::new();
@@ -171,7 +169,9 @@ impl Extent {
     /// Whether all of the pages are being changed.
     pub fn is_changing_all(&self, lo: usize, hi: usize) -> bool {
         let word = self.changing.load(SeqCst);
-        word != 0 && (word & 0xFFFF) as usize <= lo && hi <= (word >> 16 & 0xFFFF) as usize
+        [word, word >> 32]
+            .into_iter()
+            .any(|range| (range & 0xFFFF) as usize <= lo && hi <= (range >> 16 & 0xFFFF) as usize)
     }
 
     /// Makes a forked child's copy usable: nobody who held the lock, or was in the middle of a change or a

@@ -42,6 +42,7 @@ impl Engine {
         let pass = self.gate.pass();
         // Something may have been unmapped or moved away from here past libc a moment ago. What was evicted of it may have
         // to follow, and whatever is written here now must not be taken for a part of it.
+        self.turns.wait_for_reader();
         if self.kernel().is_some_and(|kernel| kernel.uffd.is_changing()) || self.is_anonymous(addr, len) {
             self.settle_changes();
         }
@@ -199,7 +200,6 @@ impl Engine {
 
     /// Whether the pager may have cut a mapping in the range by registering parts of it.
     pub fn may_have_cut(&self, addr: usize, len: usize) -> bool {
-        self.turns.wait_for_reader();
         self.moved_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len)
     }
 
@@ -267,6 +267,8 @@ impl Engine {
             First::BringBack | First::LetGo => ranges.first(),
             First::LetGoLast => ranges.last(),
         };
+        // The calling thread may have moved this memory past libc just now: it goes on before the pager has followed.
+        self.turns.wait_for_reader();
         let let_go = back.filter(|_| matches!(first, First::LetGo | First::LetGoLast));
         if pairs().next().is_none() && (let_go.is_none() || self.moved_past_libc.load(Acquire) == 0) {
             return op();
@@ -365,7 +367,7 @@ impl Engine {
     }
 
     /// Drops what staging or the store holds of a page. Waits for a restore that is under way.
-    fn forget_page(&self, extent: &Extent, index: usize) {
+    pub(crate) fn forget_page(&self, extent: &Extent, index: usize) {
         let Some(entries) = extent.entries() else { return };
         let mut backoff = Backoff::new();
         loop {

@@ -45,9 +45,9 @@ impl Reason {
     }
 }
 
-/// How often somebody else tries to get a turn while the fault thread has it: for a few times as long as serving a
-/// touch takes.
-const TRIES: u32 = 400;
+/// How often somebody else tries to get a turn while the fault thread has it: for about as long as serving a touch takes,
+/// without ever sleeping.
+const TRIES: u32 = 150;
 
 /// What became of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -392,7 +392,7 @@ impl<'a> Run<'a> {
         let mut tries = 0;
         let turn = engine.turns.move_unless(|| {
             tries += 1;
-            tries > TRIES
+            tries > TRIES || self.reason == Reason::Ahead && engine.brake.wanted()
         });
         turn.map(Some).ok_or(Errno::EAGAIN)
     }

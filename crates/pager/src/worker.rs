@@ -88,6 +88,7 @@ impl Worker {
         while let Some((page, pages)) = self.engine.prefetch.take() {
             let (mut at, end) = (page, page + pages * PAGE_SIZE);
             while at < end {
+                self.stand_still_if_wanted();
                 let Some(extent) = self.engine.space().find(at) else { break };
                 let index = (at - extent.base()) / PAGE_SIZE;
                 let limit = ((end - at) / PAGE_SIZE).min(EXTENT_PAGES - index);
