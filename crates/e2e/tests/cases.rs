@@ -1,0 +1,131 @@
+//! Hard cases: what programs do that memory management by somebody else may break, each in a test of its own.
+//!
+//! The programs are in `c/cases`. A case holds plainly, or it is the test that is wrong; and folded, with its memory
+//! evicted when it matters, of which the program makes sure by `mincore` and the test by the counters.
+
+use bench::launch::Folding;
+use e2e::run::{counters, expect_evictions, harsh, modes, program, run_folded, run_plain};
+use pager::config::Setting;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program of `c/cases`, compiled once.
+fn build(theme: &str) -> PathBuf {
+    static BUILT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("case-{theme}"));
+    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !built.iter().any(|name| name == theme) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/cases/{theme}.c"));
+        let mut compiler = Command::new(program("cc", "gcc"));
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&out).arg(source);
+        run_plain(compiler, LIMIT).expect_success("cc");
+        built.push(theme.to_owned());
+    }
+    out
+}
+
+/// The case, ready to be run.
+fn command(executable: &Path, case: &str, way: &str) -> Command {
+    let mut command = Command::new(executable);
+    command.args([case, way]);
+    command
+}
+
+/// Runs the case plainly, then folded with the settings, and makes sure that it holds and that pages were evicted.
+fn holds_with(theme: &str, case: &str, folding: &Folding) -> String {
+    let executable = build(theme);
+    run_plain(command(&executable, case, "plain"), LIMIT).expect_success(&format!("{case}, plain"));
+    let outcome = run_folded(command(&executable, case, "folded"), folding, LIMIT);
+    let stderr = outcome.expect_success(&format!("{case}, folded")).stderr;
+    expect_evictions(folding, case);
+    stderr
+}
+
+/// The same under the hardest eviction there is; the program is told nothing.
+fn holds(theme: &str, case: &str) {
+    assert_eq!(holds_with(theme, case, &harsh()), "", "{case}: a program that can be folded is told nothing");
+}
+
+/// The same, and why the pager stopped in the end.
+fn stops(theme: &str, case: &str, why: &str) {
+    let folding = harsh();
+    assert_eq!(holds_with(theme, case, &folding), "");
+    let reasons = modes(&folding);
+    assert!(reasons.iter().any(|(_, reason)| reason.contains(why)), "{case}: {reasons:?}");
+}
+
+/// A test for each case that must hold.
+macro_rules! cases {
+    ($($theme:ident { $($case:ident),* $(,)? })*) => {$(mod $theme {
+        $(#[test] fn $case() { super::holds(stringify!($theme), stringify!($case)) })*
+    })*};
+}
+
+cases! {
+    signals {
+        handler_faults,
+        handler_faults_on_an_alternate_stack,
+        segv_handler_is_a_write_barrier,
+        handlers_leave_by_a_jump,
+        threads_are_cancelled_in_faults,
+        suspended_and_resumed,
+    }
+    limits {
+        address_space_runs_out,
+        descriptors_run_out,
+        mappings_run_out,
+        all_memory_is_locked,
+    }
+}
+
+/// Programs that confine themselves.
+mod sandbox {
+    use super::stops;
+
+    #[test]
+    fn seccomp_by_prctl() {
+        stops("sandbox", "seccomp_by_prctl", "seccomp");
+    }
+
+    #[test]
+    fn seccomp_of_all_threads() {
+        stops("sandbox", "seccomp_of_all_threads", "seccomp");
+    }
+
+    #[test]
+    fn landlock() {
+        stops("sandbox", "landlock", "landlock");
+    }
+
+    #[test]
+    fn root_directory() {
+        stops("sandbox", "root_directory", "chroot");
+    }
+
+    #[test]
+    fn another_user() {
+        super::holds("sandbox", "another_user");
+    }
+
+    #[test]
+    fn another_user_by_number() {
+        super::holds("sandbox", "another_user_by_number");
+    }
+}
+
+#[test]
+fn what_is_touched_within_five_days_is_not_cold_for_five_days() {
+    let folding = harsh().set(Setting::ColdAge, "5d");
+    let executable = build("signals");
+    run_folded(command(&executable, "handler_faults", "plain"), &folding, LIMIT).expect_success("five days");
+    assert!(counters(&folding).iter().all(|c| c.managed_bytes > 0 && c.pages_evicted == 0));
+}
+
+#[test]
+fn a_cold_age_of_five_seconds_evicts() {
+    holds_with("signals", "handler_faults", &harsh().set(Setting::ColdAge, "5s"));
+}
