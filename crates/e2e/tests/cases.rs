@@ -4,8 +4,14 @@
 //! evicted when it matters, of which the program makes sure by `mincore` and the test by the counters.
 
 use bench::launch::Folding;
-use e2e::run::{counters, expect_evictions, harsh, modes, program, run_folded, run_plain};
+use e2e::preload_library;
+use e2e::run::{
+    counters, expect_evictions, harsh, harsh_with, inherit, modes, program, run_folded, run_plain,
+};
 use pager::config::Setting;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{chown, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -31,7 +37,8 @@ fn build(theme: &str) -> PathBuf {
 /// The case, ready to be run.
 fn command(executable: &Path, case: &str, way: &str) -> Command {
     let mut command = Command::new(executable);
-    command.args([case, way]);
+    // Scratch files of the cases stay on a disk.
+    command.args([case, way]).current_dir(env!("CARGO_TARGET_TMPDIR"));
     command
 }
 
@@ -76,9 +83,30 @@ cases! {
     }
     limits {
         address_space_runs_out,
-        descriptors_run_out,
         mappings_run_out,
         all_memory_is_locked,
+    }
+    calls {
+        read_write_and_vectors,
+        sockets,
+        futexes,
+        direct_transfers,
+        registered_buffers,
+    }
+    children {
+        fork_beside_threads,
+        fork_in_a_fork,
+        other_ways,
+        handlers_that_touch_memory,
+        libraries_come_and_go,
+        threads_come_and_go,
+    }
+    neighbours {
+        read_from_outside,
+        read_by_a_debugger,
+        a_userfaultfd_of_its_own,
+        advice_to_swap_and_to_populate,
+        without_huge_pages,
     }
 }
 
@@ -115,6 +143,67 @@ mod sandbox {
     fn another_user_by_number() {
         super::holds("sandbox", "another_user_by_number");
     }
+}
+
+#[test]
+fn a_child_without_descriptors_is_told_once_each_and_keeps_its_memory() {
+    let stderr = holds_with("limits", "descriptors_run_out", &harsh());
+    let wanted = "memfold: not folding this program: userfaultfd is not permitted: EMFILE";
+    assert!(stderr.lines().all(|line| line.starts_with(wanted)), "{stderr}");
+}
+
+/// Runs the case as a user who has no other process, which takes root.
+fn holds_for_a_lonely_user(case: &str, user: u32) {
+    // SAFETY: no arguments, no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("{case}: skipped, since only root can become a user without processes");
+        return;
+    }
+    let home = tempfile::tempdir().expect("temporary files can be made");
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let (library, executable) = (home.path().join("libmemfold.so"), home.path().join("limits"));
+    for (from, to) in [(preload_library(), &library), (build("limits"), &executable)] {
+        fs::copy(from, to).expect("files can be copied");
+        open(to);
+    }
+    open(home.path());
+    let folding = harsh_with(&library);
+    chown(folding.control_dir(), Some(user), Some(user)).unwrap();
+    let device =
+        OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").expect("root may open it");
+    let mut command = command(&executable, case, "folded");
+    command.uid(user).gid(user).current_dir("/");
+    inherit(&mut command, &device);
+    let outcome = run_folded(command, &folding, LIMIT).expect_success(case);
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    assert!(
+        matches!(lines[..], [line] if line.contains("no thread for the pager in a forked child: EAGAIN")),
+        "{case}: one line was expected: {lines:?}"
+    );
+    expect_evictions(&folding, case);
+}
+
+#[test]
+fn a_child_that_may_have_no_thread_goes_on_plainly() {
+    holds_for_a_lonely_user("a_child_may_have_no_thread", 61_234);
+}
+
+#[test]
+fn a_child_that_may_have_one_thread_goes_on_plainly() {
+    holds_for_a_lonely_user("a_child_may_have_one_thread", 61_235);
+}
+
+#[test]
+fn what_a_program_starts_is_folded_unless_it_is_not_to_follow() {
+    let mentions = |follow: &str| {
+        let mut shell = Command::new(program("sh", "dash"));
+        shell.args(["-c", "env; true"]);
+        let folding = harsh().variable("MEMFOLD_FOLLOW", follow);
+        let outcome = run_folded(shell, &folding, LIMIT).expect_success("sh");
+        String::from_utf8(outcome.stdout).expect("text").to_lowercase().contains("memfold")
+    };
+    assert!(mentions("on"));
+    assert!(!mentions("off"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Fork handlers, and the functions that fork without calling them.
 
-use crate::start::pager;
 use crate::set_errno;
+use crate::start::pager;
 use core::ffi::{c_int, c_void};
 use sys::{Errno, Result};
 

@@ -71,7 +71,7 @@ static void direct_transfers(void)
 {
     int fd = file(O_DIRECT);
     uint64_t *p = filled();
-    for (int round = 0; round < 4; round++) {
+    for (int round = 0; round < 2; round++) {
         wait_until_evicted(p);
         CHECK(pwrite(fd, p, LEN, 0) == LEN);
         wait_until_evicted(p);
@@ -98,7 +98,7 @@ static void registered_buffers(void)
     struct iovec pinned = {p, LEN / 4};
     CHECK(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &pinned, 1) == 0);
     int fd = file(0);
-    for (unsigned round = 0; round < 4; round++) {
+    for (unsigned round = 0; round < 2; round++) {
         memset(p, 0, LEN / 4);
         /* The pager has time to take the pinned pages away. What is not pinned goes: the wait is for that. */
         if (folded)

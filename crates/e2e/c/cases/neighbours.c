@@ -11,11 +11,19 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
+/* Memory of which the child has the address and nothing else. */
+static uint64_t *reserved(void)
+{
+    uint64_t *p = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
 static void read_from_outside(void)
 {
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     pid_t parent = getpid();
-    uint64_t *p = filled();
+    uint64_t *p = reserved();
     int go[2];
     CHECK(pipe(go) == 0);
     pid_t child = fork();
@@ -27,6 +35,7 @@ static void read_from_outside(void)
         CHECK(process_vm_readv(parent, &here, 1, &there, 1, 0) == LEN && intact(copy));
         _exit(0);
     }
+    fill(p);
     wait_until_evicted(p);
     CHECK(write(go[1], "g", 1) == 1);
     CHECK(child_is_well(child) && intact(p));
@@ -37,7 +46,7 @@ static void read_by_a_debugger(void)
 {
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     pid_t parent = getpid();
-    uint64_t *p = filled();
+    uint64_t *p = reserved();
     int go[2];
     CHECK(pipe(go) == 0);
     pid_t child = fork();
@@ -58,6 +67,7 @@ static void read_by_a_debugger(void)
             fprintf(stderr, "%d of %d pages refused\n", refused, LEN / PAGE);
         _exit(0);
     }
+    fill(p);
     wait_until_evicted(p);
     CHECK(write(go[1], "g", 1) == 1);
     CHECK(child_is_well(child) && intact(p));

@@ -28,6 +28,9 @@ static struct sock_fprog strict(void)
         LET(mincore), LET(exit), LET(exit_group), LET(rt_sigreturn), LET(close),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
+    /* libc asks for random numbers at the first allocation. */
+    void *volatile first = malloc(1);
+    free(first);
     return (struct sock_fprog){sizeof filter / sizeof filter[0], filter};
 }
 
@@ -48,10 +51,10 @@ static void live_on(uint64_t *p)
     _exit(0);
 }
 
-static void *do_nothing(void *stop)
+static void *run_for_ever(void *started)
 {
-    while (!__atomic_load_n((int *)stop, __ATOMIC_SEQ_CST))
-        ;
+    for (;;)
+        __atomic_store_n((int *)started, 1, __ATOMIC_SEQ_CST);
     return NULL;
 }
 
@@ -67,9 +70,12 @@ static void seccomp_by_prctl(void)
 static void seccomp_of_all_threads(void)
 {
     uint64_t *p = evicted();
-    int stop = 0;
+    int started = 0;
     pthread_t thread;
-    pthread_create(&thread, NULL, do_nothing, &stop);
+    CHECK(pthread_create(&thread, NULL, run_for_ever, &started) == 0);
+    /* A thread that starts makes system calls that the filter does not let. */
+    while (!__atomic_load_n(&started, __ATOMIC_SEQ_CST))
+        ;
     struct sock_fprog program = strict();
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
