@@ -127,6 +127,13 @@ impl Engine {
         })
     }
 
+    /// The same for a range that `op` registers with a userfaultfd of the program's own: the kernel lets no range have two.
+    pub fn hand_over<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.change(&[Bounds::of(addr, len)], First::LetGo, op, |engine, extent, lo, hi| {
+            engine.leave_alone(extent, &PageSet::range(lo, hi));
+        })
+    }
+
     /// Remembers a range as memory that the pager may have cut into several mappings, and that it leaves alone from now
     /// on. Takes no lock.
     pub(crate) fn mapped_and_left_alone(&self, addr: usize, len: usize) {

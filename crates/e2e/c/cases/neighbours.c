@@ -109,6 +109,11 @@ static void a_userfaultfd_of_its_own(void)
         CHECK(intact(p));
     }
     CHECK(madvise(q, LEN, MADV_DONTNEED) == 0 && q[LEN / 2] == 7);
+    /* Memory that the pager has evicted becomes the program's to watch, whole. */
+    wait_until_evicted(p);
+    range.range.start = (uintptr_t)p;
+    CHECK(ioctl(fd, UFFDIO_REGISTER, &range) == 0 && intact(p));
+    CHECK(madvise(p, LEN, MADV_DONTNEED) == 0 && ((char *)p)[LEN / 2] == 7);
 }
 
 static void advice_to_swap_and_to_populate(void)
