@@ -1,13 +1,12 @@
 //! Hard cases: what programs do that memory management by somebody else may break, each in a test of its own.
 //!
 //! The programs are in `c/cases`. A case holds plainly, or it is the test that is wrong; and folded, with its memory
-//! evicted when it matters, of which the program makes sure by `mincore` and the test by the counters.
+//! evicted when it matters: the program waits until `mincore` no longer finds nine tenths of it, and fails otherwise. (The
+//! counter of evicted pages tells of those that are stored already, and most cases end sooner.)
 
 use bench::launch::Folding;
 use e2e::preload_library;
-use e2e::run::{
-    counters, expect_evictions, harsh, harsh_with, inherit, modes, program, run_folded, run_plain,
-};
+use e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
 use pager::config::Setting;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -42,13 +41,20 @@ fn command(executable: &Path, case: &str, way: &str) -> Command {
     command
 }
 
-/// Runs the case plainly, then folded with the settings, and makes sure that it holds and that pages were evicted.
+/// That pages were evicted the program has made sure of, or it would not have ended with 0.
+fn expect_nothing_lost(folding: &Folding, case: &str) {
+    let all = counters(folding);
+    assert!(!all.is_empty(), "{case}: no process was folded");
+    assert!(all.iter().all(|c| c.pages_lost == 0), "{case}: pages were lost");
+}
+
+/// Runs the case plainly, then folded with the settings, and makes sure that it holds.
 fn holds_with(theme: &str, case: &str, folding: &Folding) -> String {
     let executable = build(theme);
     run_plain(command(&executable, case, "plain"), LIMIT).expect_success(&format!("{case}, plain"));
     let outcome = run_folded(command(&executable, case, "folded"), folding, LIMIT);
     let stderr = outcome.expect_success(&format!("{case}, folded")).stderr;
-    expect_evictions(folding, case);
+    expect_nothing_lost(folding, case);
     stderr
 }
 
@@ -180,7 +186,7 @@ fn holds_for_a_lonely_user(case: &str, user: u32) {
         matches!(lines[..], [line] if line.contains("no thread for the pager in a forked child: EAGAIN")),
         "{case}: one line was expected: {lines:?}"
     );
-    expect_evictions(&folding, case);
+    expect_nothing_lost(&folding, case);
 }
 
 #[test]
@@ -204,14 +210,6 @@ fn what_a_program_starts_is_folded_unless_it_is_not_to_follow() {
     };
     assert!(mentions("on"));
     assert!(!mentions("off"));
-}
-
-#[test]
-fn what_is_touched_within_five_days_is_not_cold_for_five_days() {
-    let folding = harsh().set(Setting::ColdAge, "5d");
-    let executable = build("signals");
-    run_folded(command(&executable, "handler_faults", "plain"), &folding, LIMIT).expect_success("five days");
-    assert!(counters(&folding).iter().all(|c| c.managed_bytes > 0 && c.pages_evicted == 0));
 }
 
 #[test]
