@@ -394,7 +394,7 @@ impl Worker {
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
         self.engine.brake.park();
         self.engine.gate.close();
-        self.ring_doorbell();
+        self.engine.ring_doorbell(self.kernel);
         self.engine.join_fault();
         self.engine.brake.unpark();
         for extent in self.engine.space().all() {
@@ -406,27 +406,6 @@ impl Worker {
         self.engine.brake.park();
         self.engine.gate.open();
         self.engine.turn_off(self.engine.stop_reason());
-    }
-
-    /// Tells the fault thread to end, by a message like any other: it may be asleep, waiting for one.
-    fn ring_doorbell(&self) {
-        let mut backoff = Backoff::new();
-        let page = loop {
-            match mem::map_anonymous(0, PAGE_SIZE, 0) {
-                Ok(page) if self.kernel.uffd.register(page, PAGE_SIZE, Modes::MISSING).is_ok() => break page,
-                // SAFETY: our own page, which nobody touched.
-                Ok(page) => drop(unsafe { mem::munmap(page, PAGE_SIZE) }),
-                Err(_) => {}
-            }
-            backoff.wait();
-        };
-        self.engine.doorbell.store(page, Release);
-        // SAFETY: our own page; the fault thread serves it before it ends.
-        unsafe { core::ptr::read_volatile(page as *const u8) };
-        // Unmapping a registered range would be reported.
-        let _ = self.kernel.uffd.unregister(page, PAGE_SIZE);
-        // SAFETY: our own page, no longer needed.
-        let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
     }
 
     /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own from the fault

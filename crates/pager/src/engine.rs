@@ -425,17 +425,18 @@ impl Engine {
         if self.phase.compare_exchange(Phase::Idle as u32, Phase::Starting as u32, AcqRel, Relaxed).is_err() {
             return;
         }
-        self.spawn_background();
+        if let Err(e) = self.spawn_background() {
+            self.give_up("no thread for the pager", Some(e));
+        }
     }
 
     /// Makes the background thread, which opens what it needs and makes the fault thread.
-    fn spawn_background(&'static self) {
+    fn spawn_background(&'static self) -> Result<()> {
         // SAFETY: `background::main` keeps to the rules of agent threads.
-        match unsafe { Thread::spawn(background::main, self as *const Engine as usize) } {
-            // SAFETY: the phase is `Starting`, which one thread at a time reaches.
-            Ok(thread) => unsafe { (*self.threads.get()).background = Some(thread) },
-            Err(e) => self.give_up("no thread for the pager", Some(e)),
-        }
+        let thread = unsafe { Thread::spawn(background::main, self as *const Engine as usize) }?;
+        // SAFETY: the phase is `Starting`, which one thread at a time reaches.
+        unsafe { (*self.threads.get()).background = Some(thread) };
+        Ok(())
     }
 
     /// Ends an engine that could not begin, and says why.
@@ -505,8 +506,7 @@ impl Engine {
         let _ = self.count_for_nobody();
         self.spawn_fault()?;
         self.set_phase(Phase::Starting);
-        self.spawn_background();
-        Ok(())
+        self.spawn_background()
     }
 
     /// Wakes the background thread.
@@ -515,9 +515,15 @@ impl Engine {
         futex::wake(&self.bell, 1);
     }
 
-    /// Waits for the fault thread to leave, after it was told to. Background thread only.
+    /// Whether there is a fault thread. For who starts or ends the engine.
+    pub(crate) fn has_fault_thread(&self) -> bool {
+        // SAFETY: one thread at a time starts or ends the engine.
+        unsafe { (*self.threads.get()).fault.is_some() }
+    }
+
+    /// Waits for the fault thread to leave, after it was told to. Background thread, or a forked child's only thread.
     pub(crate) fn join_fault(&self) {
-        // SAFETY: the phase is `Stopping`, and who waits for its end does not look before.
+        // SAFETY: the phase is `Stopping`, and who waits for its end does not look before; or nobody else is there.
         if let Some(thread) = unsafe { (*self.threads.get()).fault.take() } {
             thread.join();
         }

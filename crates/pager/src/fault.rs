@@ -17,8 +17,8 @@ use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
-use sys::uffd::Event;
-use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+use sys::uffd::{Event, Modes};
+use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// From this many pages at once on, the background thread is asked to go ahead of the program.
 const AHEAD_FROM: u32 = 8;
@@ -211,4 +211,27 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
     window as usize
+}
+
+impl Engine {
+    /// Tells the fault thread to end, by a message like any other: it may be asleep, waiting for one.
+    pub(crate) fn ring_doorbell(&self, kernel: &Kernel) {
+        let mut backoff = Backoff::new();
+        let page = loop {
+            match mem::map_anonymous(0, PAGE_SIZE, 0) {
+                Ok(page) if kernel.uffd.register(page, PAGE_SIZE, Modes::MISSING).is_ok() => break page,
+                // SAFETY: our own page, which nobody touched.
+                Ok(page) => drop(unsafe { mem::munmap(page, PAGE_SIZE) }),
+                Err(_) => {}
+            }
+            backoff.wait();
+        };
+        self.doorbell.store(page, Release);
+        // SAFETY: our own page; the fault thread serves it before it ends.
+        unsafe { core::ptr::read_volatile(page as *const u8) };
+        // Unmapping a registered range would be reported.
+        let _ = kernel.uffd.unregister(page, PAGE_SIZE);
+        // SAFETY: our own page, no longer needed.
+        let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
+    }
 }

@@ -21,6 +21,9 @@ use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
+/// The last words of a child that would read zeros.
+const UNREACHABLE: &str = "memfold: a forked child cannot reach its evicted memory and must not go on";
+
 impl Engine {
     /// To be called by the forking thread, as the last thing before the fork.
     pub fn before_fork(&'static self) {
@@ -78,9 +81,30 @@ impl Engine {
             self.start_if_due();
             return;
         }
-        if !self.reopen_kernel_in_child() || !self.register_in_child() || self.restart_in_child().is_err() {
-            self.fail_hard("memfold: a forked child cannot reach its evicted memory and must not go on");
+        if !self.reopen_kernel_in_child() || !self.register_in_child() {
+            self.fail_hard(UNREACHABLE);
         }
+        if let Err(error) = self.restart_in_child() {
+            self.go_on_plainly_in_child(error);
+        }
+    }
+
+    /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`): its only one brings everything back, and the child is
+    /// not folded.
+    fn go_on_plainly_in_child(&'static self, error: Errno) {
+        if self.bring_all_back().is_err() || self.anything_away() {
+            self.fail_hard(UNREACHABLE);
+        }
+        if let Some(kernel) = self.kernel().filter(|_| self.has_fault_thread()) {
+            self.ring_doorbell(kernel);
+            self.join_fault();
+        }
+        for extent in self.space().all() {
+            extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+        }
+        // SAFETY: nothing is away, and no other thread exists. Closing the descriptor lets every range go.
+        unsafe { self.close_kernel() };
+        self.give_up("no thread for the pager in a forked child", Some(error));
     }
 
     fn anything_away(&self) -> bool {

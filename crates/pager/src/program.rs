@@ -128,6 +128,13 @@ impl Engine {
         })
     }
 
+    /// The same for a range that `op` registers with a userfaultfd of the program's own: the kernel lets no range have two.
+    pub fn hand_over<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.change(&[Bounds::of(addr, len)], First::LetGo, op, |engine, extent, lo, hi| {
+            engine.leave_alone(extent, &PageSet::range(lo, hi));
+        })
+    }
+
     /// Remembers a range as memory that the pager may have cut into several mappings, and that it leaves alone from now
     /// on. Takes no lock.
     pub(crate) fn mapped_and_left_alone(&self, addr: usize, len: usize) {
@@ -258,6 +265,10 @@ impl Engine {
         op: impl FnOnce() -> Result<R>,
         after: impl Fn(&Engine, &Extent, usize, usize),
     ) -> Result<R> {
+        // Nothing is away, and nothing ever will be. A sandbox may not permit what follows.
+        if self.phase() == Phase::Off {
+            return op();
+        }
         let drops = first == First::Drop;
         let space = self.space();
         // Pairs of a range and an extent that exists in it, by ascending address.

@@ -1,9 +1,9 @@
 //! Fork handlers, and the functions that fork without calling them.
 
+use crate::set_errno;
 use crate::start::pager;
-use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_void};
-use sys::{syscall, Errno, Result};
+use sys::{Errno, Result};
 
 type Handler = unsafe extern "C" fn();
 
@@ -26,7 +26,7 @@ type Clone = unsafe extern "C" fn(
 ) -> c_int;
 
 /// The next definition of a function behind this library's own.
-fn next(name: &core::ffi::CStr) -> *mut c_void {
+pub(crate) fn next(name: &core::ffi::CStr) -> *mut c_void {
     // SAFETY: a look-up.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
@@ -238,31 +238,4 @@ pub unsafe extern "C" fn clone(
     };
     after_in_parent();
     pid
-}
-
-/// `unshare(2)`. Agent threads would stay in the old namespaces, some of which only a process with a single thread may
-/// leave, and through them the program could be followed back; so they go first.
-///
-/// # Safety
-/// As for libc's.
-#[no_mangle]
-pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    if let Some(engine) = pager().filter(|_| flags != 0) {
-        engine.stop(&"the program left a namespace (unshare)");
-    }
-    // SAFETY: the caller's contract.
-    or_errno(unsafe { syscall!(unshare, flags) }) as c_int
-}
-
-/// `setns(2)`, as [`unshare`].
-///
-/// # Safety
-/// As for libc's.
-#[no_mangle]
-pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    if let Some(engine) = pager() {
-        engine.stop(&"the program entered another namespace (setns)");
-    }
-    // SAFETY: the caller's contract.
-    or_errno(unsafe { syscall!(setns, fd, kind) }) as c_int
 }

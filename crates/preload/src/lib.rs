@@ -1,7 +1,7 @@
 //! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
 //!
 //! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`descriptors`], [`fork`],
-//! [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager.
+//! [`sandbox`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager.
 //!
 //! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
@@ -12,6 +12,7 @@ mod environment;
 mod fork;
 mod malloc;
 mod mapping;
+mod sandbox;
 mod start;
 mod syscall;
 

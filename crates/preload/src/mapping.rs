@@ -5,7 +5,7 @@
 
 use crate::start::pager;
 use crate::{or_errno, set_errno};
-use core::ffi::{c_int, c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use pager::Engine;
 use sys::{mem, Errno, Result, PAGE_SIZE};
 
@@ -402,4 +402,25 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     }
     // SAFETY: locking changes no contents.
     or_errno(unsafe { sys::syscall!(mlockall, flags) }) as c_int
+}
+
+/// `ioctl(2)`; of interest is the registration of memory with a userfaultfd of the program's own. libc's takes a variable
+/// number of arguments, of which the kernel looks at one.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    /// `UFFDIO_REGISTER` (linux/userfaultfd.h); its argument begins with start and length.
+    const REGISTER: c_ulong = 0xc020_aa00;
+    // SAFETY: the caller's contract.
+    let call = || unsafe { sys::syscall!(ioctl, fd, request, argument) };
+    or_errno(match pager() {
+        Some(engine) if request == REGISTER && argument != 0 => {
+            // SAFETY: the caller's contract: the request's structure.
+            let [start, len] = unsafe { core::ptr::read(argument as *const [u64; 2]) };
+            engine.hand_over(start as usize, len as usize, call)
+        }
+        _ => call(),
+    }) as c_int
 }

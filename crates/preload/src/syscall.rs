@@ -3,7 +3,7 @@
 //! A few numbers go where the function of the same name goes; all others go straight to the kernel, in
 //! assembly, because a call such as `clone` may return on another stack.
 
-use crate::{descriptors, fork, mapping, or_errno};
+use crate::{descriptors, fork, mapping, or_errno, sandbox};
 use core::ffi::{c_long, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use sys::call;
@@ -25,6 +25,7 @@ pub fn route() {
         libc::SYS_mlock,
         libc::SYS_mlock2,
         libc::SYS_mlockall,
+        libc::SYS_ioctl,
         libc::SYS_close,
         libc::SYS_close_range,
         libc::SYS_dup3,
@@ -32,6 +33,16 @@ pub fn route() {
         libc::SYS_clone3,
         libc::SYS_unshare,
         libc::SYS_setns,
+        libc::SYS_chroot,
+        libc::SYS_prctl,
+        libc::SYS_seccomp,
+        libc::SYS_landlock_restrict_self,
+        libc::SYS_setuid,
+        libc::SYS_setgid,
+        libc::SYS_setreuid,
+        libc::SYS_setregid,
+        libc::SYS_setresuid,
+        libc::SYS_setresgid,
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork,
         #[cfg(target_arch = "x86_64")]
@@ -63,11 +74,22 @@ unsafe extern "C" fn routed(
             libc::SYS_mlock => mapping::mlock(pointer(a), b).into(),
             libc::SYS_mlock2 => mapping::mlock2(pointer(a), b, c as u32).into(),
             libc::SYS_mlockall => mapping::mlockall(a as i32).into(),
+            libc::SYS_ioctl => mapping::ioctl(a as i32, b as u64, c).into(),
             libc::SYS_close => descriptors::close(a as i32).into(),
             libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as i32).into(),
             libc::SYS_dup3 => descriptors::dup3(a as i32, b as i32, c as i32).into(),
-            libc::SYS_unshare => fork::unshare(a as i32).into(),
-            libc::SYS_setns => fork::setns(a as i32, b as i32).into(),
+            libc::SYS_unshare => sandbox::unshare(a as i32).into(),
+            libc::SYS_setns => sandbox::setns(a as i32, b as i32).into(),
+            libc::SYS_chroot => sandbox::chroot(pointer(a).cast()).into(),
+            libc::SYS_prctl => sandbox::prctl(a as i32, b, c, d, e).into(),
+            libc::SYS_seccomp => sandbox::seccomp(a, b, c),
+            libc::SYS_landlock_restrict_self => sandbox::landlock_restrict_self(a, b),
+            libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid => sandbox::change_thread(|| straight(number, [a, b, c, d, e, f])),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => descriptors::dup2(a as i32, b as i32).into(),
             _ => forking(number, [a, b, c, d, e, f]),
@@ -78,13 +100,14 @@ unsafe extern "C" fn routed(
 /// A call that makes a process with memory of its own, on the stack of this one.
 unsafe fn forking(number: c_long, args: [usize; 6]) -> c_long {
     // SAFETY: the program's own call.
-    let make = || unsafe {
-        match call::Sysno::new(number as usize) {
-            Some(number) => call::call(number, args),
-            None => Err(sys::Errno::ENOSYS),
-        }
-    };
-    or_errno(fork::raw(make)) as c_long
+    or_errno(fork::raw(|| unsafe { straight(number, args) })) as c_long
+}
+
+/// The system call itself.
+unsafe fn straight(number: c_long, args: [usize; 6]) -> sys::Result<usize> {
+    let number = call::Sysno::new(number as usize).ok_or(sys::Errno::ENOSYS)?;
+    // SAFETY: the program's own call.
+    unsafe { call::call(number, args) }
 }
 
 /// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread (`CLONE_VM`, bit 8 of the flags).

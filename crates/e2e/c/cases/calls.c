@@ -1,0 +1,124 @@
+/* System calls that read and write evicted memory, and memory that is pinned while it might be evicted. */
+#include "case.h"
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/io_uring.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+/* A file that holds what `filled` does, on the file system of the working directory. */
+static int file(int flags)
+{
+    char name[] = "case-file-XXXXXX";
+    int plain = mkstemp(name);
+    CHECK(plain >= 0);
+    uint64_t *p = filled();
+    CHECK(write(plain, p, LEN) == LEN && fsync(plain) == 0);
+    int fd = open(name, O_RDWR | flags);
+    int refused = fd < 0;
+    CHECK(!refused || (flags && errno == EINVAL));
+    if (refused)
+        fd = open(name, O_RDWR);
+    CHECK(unlink(name) == 0 && munmap(p, LEN) == 0);
+    close(plain);
+    return fd;
+}
+
+static void read_write_and_vectors(void)
+{
+    int fd = file(0);
+    uint64_t *p = filled();
+    for (int vectors = 0; vectors < 2; vectors++) {
+        struct iovec parts[4];
+        for (int i = 0; i < 4; i++)
+            parts[i] = (struct iovec){(char *)p + (size_t)i * (LEN / 4), LEN / 4};
+        wait_until_evicted(p);
+        CHECK((vectors ? pwritev(fd, parts, 4, 0) : pwrite(fd, p, LEN, 0)) == LEN);
+        wait_until_evicted(p);
+        CHECK((vectors ? preadv(fd, parts, 4, 0) : pread(fd, p, LEN, 0)) == LEN);
+        CHECK(intact(p));
+    }
+}
+
+static void sockets(void)
+{
+    int pair[2];
+    CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+    uint64_t *p = filled(), *q = filled();
+    memset(q, 0, LEN);
+    enum { PART = 32768 };
+    wait_until_evicted(p);
+    for (size_t at = 0; at < LEN; at += PART) {
+        struct iovec out = {(char *)p + at, PART}, in = {(char *)q + at, PART};
+        struct msghdr send = {.msg_iov = &out, .msg_iovlen = 1}, receive = {.msg_iov = &in, .msg_iovlen = 1};
+        CHECK(sendmsg(pair[0], &send, 0) == PART && recvmsg(pair[1], &receive, 0) == PART);
+    }
+    CHECK(intact(q));
+}
+
+static void futexes(void)
+{
+    uint32_t *p = (uint32_t *)evicted();
+    for (size_t i = 0; i < LEN / 4; i += PAGE) {
+        uint32_t seen = (uint32_t)(word(i / 2));
+        CHECK(syscall(SYS_futex, p + i, FUTEX_WAIT_PRIVATE, seen + 1, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    }
+    CHECK(intact((uint64_t *)p));
+}
+
+static void direct_transfers(void)
+{
+    int fd = file(O_DIRECT);
+    uint64_t *p = filled();
+    for (int round = 0; round < 2; round++) {
+        wait_until_evicted(p);
+        CHECK(pwrite(fd, p, LEN, 0) == LEN);
+        wait_until_evicted(p);
+        memset(p, 0, LEN / 2);
+        CHECK(pread(fd, p, LEN, 0) == LEN && intact(p));
+    }
+}
+
+/* The kernel writes to registered buffers by their frames: such a page must stay where it is. */
+static void registered_buffers(void)
+{
+    struct io_uring_params params = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &params);
+    uint64_t *p = evicted();
+    if (ring < 0) {
+        CHECK(errno == ENOSYS || errno == EPERM);
+        return;
+    }
+    size_t sq_len = params.sq_off.array + params.sq_entries * sizeof(uint32_t);
+    char *sq = mmap(0, sq_len, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+    struct io_uring_sqe *sqe = mmap(0, params.sq_entries * sizeof *sqe, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+                                    IORING_OFF_SQES);
+    CHECK(sq != MAP_FAILED && sqe != MAP_FAILED);
+    struct iovec pinned = {p, LEN / 4};
+    CHECK(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &pinned, 1) == 0);
+    int fd = file(0);
+    for (unsigned round = 0; round < 2; round++) {
+        memset(p, 0, LEN / 4);
+        /* The pager has time to take the pinned pages away. What is not pinned goes: the wait is for that. */
+        if (folded)
+            for (int tries = 0; away((char *)p + LEN / 4, LEN / 4 * 3) < LEN / PAGE / 2; tries++) {
+                CHECK(tries < 30000);
+                usleep(1000);
+            }
+        usleep(100000);
+        unsigned tail = *(unsigned *)(sq + params.sq_off.tail), slot = tail & (params.sq_entries - 1);
+        memset(&sqe[slot], 0, sizeof *sqe);
+        sqe[slot].opcode = IORING_OP_READ_FIXED;
+        sqe[slot].fd = fd;
+        sqe[slot].addr = (uintptr_t)p;
+        sqe[slot].len = LEN / 4;
+        ((uint32_t *)(sq + params.sq_off.array))[slot] = slot;
+        __atomic_store_n((unsigned *)(sq + params.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
+        CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1);
+        CHECK(intact(p));
+    }
+}
+
+CASES({"read_write_and_vectors", read_write_and_vectors}, {"sockets", sockets}, {"futexes", futexes},
+      {"direct_transfers", direct_transfers}, {"registered_buffers", registered_buffers})

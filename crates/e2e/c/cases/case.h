@@ -1,0 +1,125 @@
+/* What the programs of hard cases share. A program is run as `PROGRAM CASE plain` or `PROGRAM CASE folded`; it ends with 0
+ * if the case holds, and folded only if the memory in question had been evicted when it mattered. */
+#ifndef CASE_H
+#define CASE_H
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PAGE = 4096, LEN = 8 << 20, WORDS = LEN / 8 };
+
+static int folded;
+
+#define CHECK(good)                                                                                \
+    do {                                                                                           \
+        if (!(good)) {                                                                             \
+            fprintf(stderr, "%s:%d: %s (errno: %s)\n", __FILE__, __LINE__, #good, strerror(errno)); \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+static inline uint64_t word(size_t i)
+{
+    return (i / 3) * 2654435761u + 1;
+}
+
+static inline void fill(uint64_t *p)
+{
+    for (size_t i = 0; i < WORDS; i++)
+        p[i] = word(i);
+}
+
+static inline uint64_t *filled(void)
+{
+    uint64_t *p = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    fill(p);
+    return p;
+}
+
+static inline int intact(const uint64_t *p)
+{
+    for (size_t i = 0; i < WORDS; i++)
+        if (p[i] != word(i))
+            return 0;
+    return 1;
+}
+
+/* How many of the pages at `p` are away; asking touches none of them. */
+static inline size_t away(const void *p, size_t len)
+{
+    static unsigned char here[LEN / PAGE];
+    size_t count = 0;
+    CHECK(len <= LEN && mincore((void *)p, len, here) == 0);
+    for (size_t i = 0; i < len / PAGE; i++)
+        count += !(here[i] & 1);
+    return count;
+}
+
+/* Waits until nine tenths of the pages at `p` are evicted. Plainly, they never are. */
+static inline void wait_until_evicted(const void *p)
+{
+    if (!folded)
+        return;
+    for (int tries = 0; tries < 30000; tries++) {
+        if (away(p, LEN) >= LEN / PAGE / 10 * 9)
+            return;
+        usleep(1000);
+    }
+    fprintf(stderr, "the memory is not evicted\n");
+    _exit(2);
+}
+
+static inline uint64_t *evicted(void)
+{
+    uint64_t *p = filled();
+    wait_until_evicted(p);
+    return p;
+}
+
+/* How many threads the kernel counts in this process. */
+static inline int threads(void)
+{
+    struct stat st;
+    CHECK(stat("/proc/self/task", &st) == 0);
+    return (int)st.st_nlink - 2;
+}
+
+/* Whether the child ends with 0. */
+static inline int child_is_well(pid_t child)
+{
+    int status;
+    return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+struct hard_case {
+    const char *name;
+    void (*run)(void);
+};
+
+static inline int run_case(int argc, char **argv, const struct hard_case *cases, size_t count)
+{
+    folded = argc > 2 && strcmp(argv[2], "folded") == 0;
+    for (size_t i = 0; argc > 1 && i < count; i++)
+        if (strcmp(argv[1], cases[i].name) == 0) {
+            cases[i].run();
+            return 0;
+        }
+    fprintf(stderr, "no such case\n");
+    return 64;
+}
+
+#define CASES(...)                                                            \
+    int main(int argc, char **argv)                                           \
+    {                                                                         \
+        static const struct hard_case cases[] = {__VA_ARGS__};                \
+        return run_case(argc, argv, cases, sizeof cases / sizeof cases[0]);   \
+    }
+#endif

@@ -1,0 +1,142 @@
+/* Others who reach for the same memory: a reader from outside, a debugger, a userfaultfd of the program's own, advice to
+ * swap. */
+#include "case.h"
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+/* Memory of which the child has the address and nothing else. */
+static uint64_t *reserved(void)
+{
+    uint64_t *p = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
+static void read_from_outside(void)
+{
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    pid_t parent = getpid();
+    uint64_t *p = reserved();
+    int go[2];
+    CHECK(pipe(go) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        uint64_t *copy = malloc(LEN);
+        CHECK(copy && read(go[0], &byte, 1) == 1);
+        struct iovec here = {copy, LEN}, there = {p, LEN};
+        CHECK(process_vm_readv(parent, &here, 1, &there, 1, 0) == LEN && intact(copy));
+        _exit(0);
+    }
+    fill(p);
+    wait_until_evicted(p);
+    CHECK(write(go[1], "g", 1) == 1);
+    CHECK(child_is_well(child) && intact(p));
+}
+
+/* What a debugger gets of evicted memory: an error or the truth, never zeros. */
+static void read_by_a_debugger(void)
+{
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+    pid_t parent = getpid();
+    uint64_t *p = reserved();
+    int go[2];
+    CHECK(pipe(go) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte, name[64];
+        CHECK(read(go[0], &byte, 1) == 1);
+        snprintf(name, sizeof name, "/proc/%d/mem", parent);
+        int fd = open(name, O_RDONLY);
+        CHECK(fd >= 0);
+        int refused = 0;
+        for (size_t i = 0; i < WORDS; i += PAGE / 8) {
+            uint64_t value = 0;
+            ssize_t got = pread(fd, &value, 8, (off_t)(uintptr_t)(p + i));
+            CHECK(got == 8 ? value == word(i) : got == -1 && errno == EIO);
+            refused += got != 8;
+        }
+        if (getenv("CASE_TELL"))
+            fprintf(stderr, "%d of %d pages refused\n", refused, LEN / PAGE);
+        _exit(0);
+    }
+    fill(p);
+    wait_until_evicted(p);
+    CHECK(write(go[1], "g", 1) == 1);
+    CHECK(child_is_well(child) && intact(p));
+}
+
+static void *serve(void *arg)
+{
+    int fd = *(int *)arg;
+    for (;;) {
+        struct uffd_msg message;
+        if (read(fd, &message, sizeof message) != sizeof message)
+            return NULL;
+        static char page[PAGE];
+        memset(page, 7, PAGE);
+        uint64_t at = message.arg.pagefault.address & ~(uint64_t)(PAGE - 1);
+        struct uffdio_copy copy = {.dst = at, .src = (uintptr_t)page, .len = PAGE};
+        CHECK(ioctl(fd, UFFDIO_COPY, &copy) == 0 || errno == EEXIST);
+    }
+}
+
+static void a_userfaultfd_of_its_own(void)
+{
+    static int fd;
+    fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    CHECK(fd >= 0);
+    struct uffdio_api api = {.api = UFFD_API};
+    CHECK(ioctl(fd, UFFDIO_API, &api) == 0);
+    uint64_t *p = evicted();
+    char *q = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register range = {.range = {(uintptr_t)q, LEN}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    CHECK(ioctl(fd, UFFDIO_REGISTER, &range) == 0);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, serve, &fd) == 0);
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < LEN; i += PAGE)
+            CHECK(q[i] == 7);
+        usleep(200000);
+        wait_until_evicted(p);
+        CHECK(intact(p));
+    }
+    CHECK(madvise(q, LEN, MADV_DONTNEED) == 0 && q[LEN / 2] == 7);
+    /* Memory that the pager has evicted becomes the program's to watch, whole. */
+    wait_until_evicted(p);
+    range.range.start = (uintptr_t)p;
+    CHECK(ioctl(fd, UFFDIO_REGISTER, &range) == 0 && intact(p));
+    CHECK(madvise(p, LEN, MADV_DONTNEED) == 0 && ((char *)p)[LEN / 2] == 7);
+}
+
+static void advice_to_swap_and_to_populate(void)
+{
+    uint64_t *p = filled();
+    static const int advice[] = {MADV_PAGEOUT, MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED, MADV_HUGEPAGE};
+    for (size_t i = 0; i < sizeof advice / sizeof advice[0]; i++) {
+        wait_until_evicted(p);
+        CHECK(madvise(p, LEN, advice[i]) == 0 || errno == EINVAL);
+        CHECK(intact(p));
+    }
+}
+
+static void without_huge_pages(void)
+{
+    CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
+    uint64_t *p = evicted();
+    CHECK(intact(p));
+    CHECK(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0);
+    uint64_t *q = evicted();
+    CHECK(intact(q) && intact(p));
+}
+
+CASES({"read_from_outside", read_from_outside}, {"read_by_a_debugger", read_by_a_debugger},
+      {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
+      {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages})

@@ -1,0 +1,134 @@
+/* Programs that confine themselves, or become another user. After a confinement nothing may be away, and the program must
+ * get on with the system calls that it still has. */
+#include "case.h"
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+static void expect_all_back(const uint64_t *p)
+{
+    CHECK(away(p, LEN) == 0);
+    CHECK(threads() == 1);
+    CHECK(intact(p));
+}
+
+/* A filter that ends the process at any system call but those that a plain program needs to map, unmap, print and end. */
+static struct sock_fprog strict(void)
+{
+#define LET(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+    static struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        LET(read), LET(write), LET(mmap), LET(munmap), LET(mremap), LET(brk), LET(madvise), LET(mprotect),
+        LET(mincore), LET(exit), LET(exit_group), LET(rt_sigreturn), LET(close),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    /* libc asks for random numbers at the first allocation. */
+    void *volatile first = malloc(1);
+    free(first);
+    return (struct sock_fprog){sizeof filter / sizeof filter[0], filter};
+}
+
+/* What a confined program does: uses its memory, maps more, gives some back. */
+static void live_on(uint64_t *p)
+{
+    CHECK(away(p, LEN) == 0 && intact(p));
+    uint64_t *q = filled();
+    CHECK(intact(q) && munmap(q, LEN) == 0);
+    CHECK(madvise(p, LEN / 2, MADV_DONTNEED) == 0 && p[0] == 0 && p[WORDS - 1] == word(WORDS - 1));
+    for (int i = 0; i < 1000; i++) {
+        char *block = malloc(1000 + 100 * i);
+        CHECK(block);
+        memset(block, i, 1000);
+        free(block);
+    }
+    /* Ending by `exit` takes more than the filter lets. */
+    _exit(0);
+}
+
+static void *run_for_ever(void *started)
+{
+    for (;;)
+        __atomic_store_n((int *)started, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void seccomp_by_prctl(void)
+{
+    uint64_t *p = evicted();
+    struct sock_fprog program = strict();
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    live_on(p);
+}
+
+static void seccomp_of_all_threads(void)
+{
+    uint64_t *p = evicted();
+    int started = 0;
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run_for_ever, &started) == 0);
+    /* A thread that starts makes system calls that the filter does not let. */
+    while (!__atomic_load_n(&started, __ATOMIC_SEQ_CST))
+        ;
+    struct sock_fprog program = strict();
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+    live_on(p);
+}
+
+static void landlock(void)
+{
+    uint64_t *p = evicted();
+    struct landlock_ruleset_attr attr = {.handled_access_fs = LANDLOCK_ACCESS_FS_WRITE_FILE};
+    int ruleset = (int)syscall(SYS_landlock_create_ruleset, &attr, sizeof attr, 0);
+    CHECK(ruleset >= 0 || errno == ENOSYS || errno == EOPNOTSUPP);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    int result = (int)syscall(SYS_landlock_restrict_self, ruleset, 0);
+    CHECK(ruleset < 0 || result == 0);
+    expect_all_back(p);
+}
+
+static void root_directory(void)
+{
+    uint64_t *p = evicted();
+    CHECK(chroot("/") == 0 || errno == EPERM);
+    expect_all_back(p);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!intact(p));
+    CHECK(child_is_well(child) && intact(p));
+}
+
+static void another_user(void)
+{
+    uint64_t *p = evicted();
+    uid_t me = getuid();
+    CHECK(setuid(me) == 0);
+    CHECK(!folded || away(p, LEN) > 0); /* Nothing has changed. */
+    if (me == 0) {
+        CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+        expect_all_back(p);
+        CHECK(setuid(0) == -1);
+    }
+    CHECK(intact(p));
+}
+
+static void another_user_by_number(void)
+{
+    uint64_t *p = evicted();
+    if (getuid() == 0) {
+        CHECK(syscall(SYS_setresuid, 65534, 65534, 65534) == 0);
+        expect_all_back(p);
+    }
+    CHECK(intact(p));
+}
+
+CASES({"seccomp_by_prctl", seccomp_by_prctl}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
+      {"root_directory", root_directory}, {"another_user", another_user},
+      {"another_user_by_number", another_user_by_number})

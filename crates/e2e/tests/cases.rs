@@ -1,0 +1,218 @@
+//! Hard cases: what programs do that memory management by somebody else may break, each in a test of its own.
+//!
+//! The programs are in `c/cases`. A case holds plainly, or it is the test that is wrong; and folded, with its memory
+//! evicted when it matters: the program waits until `mincore` no longer finds nine tenths of it, and fails otherwise. (The
+//! counter of evicted pages tells of those that are stored already, and most cases end sooner.)
+
+use bench::launch::Folding;
+use e2e::preload_library;
+use e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
+use pager::config::Setting;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{chown, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program of `c/cases`, compiled once.
+fn build(theme: &str) -> PathBuf {
+    static BUILT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("case-{theme}"));
+    let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !built.iter().any(|name| name == theme) {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/cases/{theme}.c"));
+        let mut compiler = Command::new(program("cc", "gcc"));
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&out).arg(source);
+        run_plain(compiler, LIMIT).expect_success("cc");
+        built.push(theme.to_owned());
+    }
+    out
+}
+
+/// The case, ready to be run.
+fn command(executable: &Path, case: &str, way: &str) -> Command {
+    let mut command = Command::new(executable);
+    // Scratch files of the cases stay on a disk.
+    command.args([case, way]).current_dir(env!("CARGO_TARGET_TMPDIR"));
+    command
+}
+
+/// That pages were evicted the program has made sure of, or it would not have ended with 0.
+fn expect_nothing_lost(folding: &Folding, case: &str) {
+    let all = counters(folding);
+    assert!(!all.is_empty(), "{case}: no process was folded");
+    assert!(all.iter().all(|c| c.pages_lost == 0), "{case}: pages were lost");
+}
+
+/// Runs the case plainly, then folded with the settings, and makes sure that it holds.
+fn holds_with(theme: &str, case: &str, folding: &Folding) -> String {
+    let executable = build(theme);
+    run_plain(command(&executable, case, "plain"), LIMIT).expect_success(&format!("{case}, plain"));
+    let outcome = run_folded(command(&executable, case, "folded"), folding, LIMIT);
+    let stderr = outcome.expect_success(&format!("{case}, folded")).stderr;
+    expect_nothing_lost(folding, case);
+    stderr
+}
+
+/// The same under the hardest eviction there is; the program is told nothing.
+fn holds(theme: &str, case: &str) {
+    assert_eq!(holds_with(theme, case, &harsh()), "", "{case}: a program that can be folded is told nothing");
+}
+
+/// The same, and why the pager stopped in the end.
+fn stops(theme: &str, case: &str, why: &str) {
+    let folding = harsh();
+    assert_eq!(holds_with(theme, case, &folding), "");
+    let reasons = modes(&folding);
+    assert!(reasons.iter().any(|(_, reason)| reason.contains(why)), "{case}: {reasons:?}");
+}
+
+/// A test for each case that must hold.
+macro_rules! cases {
+    ($($theme:ident { $($case:ident),* $(,)? })*) => {$(mod $theme {
+        $(#[test] fn $case() { super::holds(stringify!($theme), stringify!($case)) })*
+    })*};
+}
+
+cases! {
+    signals {
+        handler_faults,
+        handler_faults_on_an_alternate_stack,
+        segv_handler_is_a_write_barrier,
+        handlers_leave_by_a_jump,
+        threads_are_cancelled_in_faults,
+        suspended_and_resumed,
+    }
+    limits {
+        address_space_runs_out,
+        mappings_run_out,
+        all_memory_is_locked,
+    }
+    calls {
+        read_write_and_vectors,
+        sockets,
+        futexes,
+        direct_transfers,
+        registered_buffers,
+    }
+    children {
+        fork_beside_threads,
+        fork_in_a_fork,
+        other_ways,
+        handlers_that_touch_memory,
+        libraries_come_and_go,
+        threads_come_and_go,
+    }
+    neighbours {
+        read_from_outside,
+        read_by_a_debugger,
+        a_userfaultfd_of_its_own,
+        advice_to_swap_and_to_populate,
+        without_huge_pages,
+    }
+}
+
+/// Programs that confine themselves.
+mod sandbox {
+    use super::stops;
+
+    #[test]
+    fn seccomp_by_prctl() {
+        stops("sandbox", "seccomp_by_prctl", "seccomp");
+    }
+
+    #[test]
+    fn seccomp_of_all_threads() {
+        stops("sandbox", "seccomp_of_all_threads", "seccomp");
+    }
+
+    #[test]
+    fn landlock() {
+        stops("sandbox", "landlock", "landlock");
+    }
+
+    #[test]
+    fn root_directory() {
+        stops("sandbox", "root_directory", "chroot");
+    }
+
+    #[test]
+    fn another_user() {
+        super::holds("sandbox", "another_user");
+    }
+
+    #[test]
+    fn another_user_by_number() {
+        super::holds("sandbox", "another_user_by_number");
+    }
+}
+
+#[test]
+fn a_child_without_descriptors_is_told_once_each_and_keeps_its_memory() {
+    let stderr = holds_with("limits", "descriptors_run_out", &harsh());
+    let wanted = "memfold: not folding this program: userfaultfd is not permitted: EMFILE";
+    assert!(stderr.lines().all(|line| line.starts_with(wanted)), "{stderr}");
+}
+
+/// Runs the case as a user who has no other process, which takes root.
+fn holds_for_a_lonely_user(case: &str, user: u32) {
+    // SAFETY: no arguments, no effects.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("{case}: skipped, since only root can become a user without processes");
+        return;
+    }
+    let home = tempfile::tempdir().expect("temporary files can be made");
+    let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let (library, executable) = (home.path().join("libmemfold.so"), home.path().join("limits"));
+    for (from, to) in [(preload_library(), &library), (build("limits"), &executable)] {
+        fs::copy(from, to).expect("files can be copied");
+        open(to);
+    }
+    open(home.path());
+    let folding = harsh_with(&library);
+    chown(folding.control_dir(), Some(user), Some(user)).unwrap();
+    let device =
+        OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").expect("root may open it");
+    let mut command = command(&executable, case, "folded");
+    command.uid(user).gid(user).current_dir("/");
+    inherit(&mut command, &device);
+    let outcome = run_folded(command, &folding, LIMIT).expect_success(case);
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    assert!(
+        matches!(lines[..], [line] if line.contains("no thread for the pager in a forked child: EAGAIN")),
+        "{case}: one line was expected: {lines:?}"
+    );
+    expect_nothing_lost(&folding, case);
+}
+
+#[test]
+fn a_child_that_may_have_no_thread_goes_on_plainly() {
+    holds_for_a_lonely_user("a_child_may_have_no_thread", 61_234);
+}
+
+#[test]
+fn a_child_that_may_have_one_thread_goes_on_plainly() {
+    holds_for_a_lonely_user("a_child_may_have_one_thread", 61_235);
+}
+
+#[test]
+fn what_a_program_starts_is_folded_unless_it_is_not_to_follow() {
+    let mentions = |follow: &str| {
+        let mut shell = Command::new(program("sh", "dash"));
+        shell.args(["-c", "env; true"]);
+        let folding = harsh().variable("MEMFOLD_FOLLOW", follow);
+        let outcome = run_folded(shell, &folding, LIMIT).expect_success("sh");
+        String::from_utf8(outcome.stdout).expect("text").to_lowercase().contains("memfold")
+    };
+    assert!(mentions("on"));
+    assert!(!mentions("off"));
+}
+
+#[test]
+fn a_cold_age_of_five_seconds_evicts() {
+    holds_with("signals", "handler_faults", &harsh().set(Setting::ColdAge, "5s"));
+}

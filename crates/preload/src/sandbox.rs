@@ -1,0 +1,169 @@
+//! The C functions by which a program confines itself or becomes another user.
+//!
+//! Agent threads do not fit into that: they would stay outside namespaces and filters of the program, keep the credentials
+//! that it gives up, or be refused the system calls that they need. So everything is brought back and they end, for good,
+//! before the confinement takes hold; after a change of credentials, which hinders none of that.
+//!
+//! What it is not: a judgement of what a filter permits.
+
+use crate::fork::next;
+use crate::start::pager;
+use crate::{or_errno, set_errno};
+use core::ffi::{c_char, c_int, c_long, c_void};
+use sys::{syscall, Errno, Result};
+
+/// Stops folding for good. A child of `vfork` only borrows the memory: the agent threads are not in its process, and what
+/// it does to itself does not concern them.
+fn stop(reason: &'static &'static str) {
+    if let Some(engine) = pager() {
+        if engine.control().pid.load(core::sync::atomic::Ordering::Relaxed) == sys::thread::current_pid() {
+            engine.stop(reason);
+        }
+    }
+}
+
+/// `unshare(2)`. Some namespaces only a process with a single thread may leave.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
+    if flags != 0 {
+        stop(&"the program left a namespace (unshare)");
+    }
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(unshare, flags) }) as c_int
+}
+
+/// `setns(2)`, as [`unshare`].
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    stop(&"the program entered another namespace (setns)");
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(setns, fd, kind) }) as c_int
+}
+
+/// `chroot(2)`. Behind it there may be neither `/proc` nor a device to serve forked children with.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
+    stop(&"the program changed its root directory (chroot)");
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(chroot, path) }) as c_int
+}
+
+/// `prctl(2)`; of interest is `PR_SET_SECCOMP`. libc's takes a variable number of arguments, which are passed like these.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        stop(&SECCOMP);
+    }
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(prctl, option, a, b, c, d) }) as c_int
+}
+
+static SECCOMP: &str = "the program confined its system calls (seccomp)";
+
+/// `seccomp(2)`, which has a number only.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn seccomp(operation: usize, flags: usize, args: usize) -> c_long {
+    const SET_MODE_FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
+    // The others only ask.
+    if operation <= SET_MODE_FILTER {
+        stop(&SECCOMP);
+    }
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(seccomp, operation, flags, args) }) as c_long
+}
+
+/// `landlock_restrict_self(2)`, which has a number only. It confines one thread, and what that one starts.
+///
+/// # Safety
+/// As for the system call.
+pub unsafe fn landlock_restrict_self(ruleset: usize, flags: usize) -> c_long {
+    stop(&"the program confined itself (landlock)");
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(landlock_restrict_self, ruleset, flags) }) as c_long
+}
+
+/// A call of the program's own that changes the credentials of the calling thread.
+pub fn change_thread(call: impl FnOnce() -> Result<usize>) -> c_long {
+    changing(|| or_errno(call())) as c_long
+}
+
+/// Real, effective and saved user and group.
+fn credentials() -> [u32; 6] {
+    let mut ids = [0u32; 6];
+    let at = ids.as_mut_ptr();
+    let [a, b, c, d, e, f] = core::array::from_fn(|index| at.wrapping_add(index) as usize);
+    // SAFETY: the kernel writes three words each; it cannot fail then.
+    unsafe {
+        let _ = syscall!(getresuid, a, b, c);
+        let _ = syscall!(getresgid, d, e, f);
+    }
+    ids
+}
+
+/// Runs `call`, and stops if the credentials are others then: libc does not tell agent threads of it.
+fn changing<R>(call: impl FnOnce() -> R) -> R {
+    if pager().is_none() {
+        return call();
+    }
+    let before = credentials();
+    let result = call();
+    if credentials() != before {
+        // SAFETY: a program thread has an `errno`, which the stop must not change.
+        let errno = unsafe { *libc::__errno_location() };
+        stop(&"the program became another user or group");
+        set_errno(Errno(errno));
+    }
+    result
+}
+
+/// Functions that change the credentials of all threads that libc knows of.
+macro_rules! changes_credentials {
+    ($($name:ident($($arg:ident: $kind:ty),*);)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`.")]
+        ///
+        /// # Safety
+        /// As for libc's.
+        #[no_mangle]
+        pub unsafe extern "C" fn $name($($arg: $kind),*) -> c_int {
+            const NAME: &core::ffi::CStr =
+                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+            let real: *mut c_void = next(NAME);
+            if real.is_null() {
+                set_errno(Errno::ENOSYS);
+                return -1;
+            }
+            // SAFETY: libc's function of this name has this type.
+            let real: unsafe extern "C" fn($($kind),*) -> c_int = unsafe { core::mem::transmute(real) };
+            // SAFETY: the caller's contract.
+            changing(|| unsafe { real($($arg),*) })
+        }
+    )*};
+}
+
+changes_credentials! {
+    setuid(id: u32);
+    setgid(id: u32);
+    seteuid(id: u32);
+    setegid(id: u32);
+    setreuid(real_id: u32, effective: u32);
+    setregid(real_id: u32, effective: u32);
+    setresuid(real_id: u32, effective: u32, saved: u32);
+    setresgid(real_id: u32, effective: u32, saved: u32);
+}
