@@ -11,6 +11,7 @@ use crate::entry::State;
 use crate::evict;
 use crate::extent::{Entries, Extent};
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
+use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
@@ -67,6 +68,7 @@ pub extern "C" fn main(arg: usize) {
             // An improvement only; after the measurement, which it would spoil.
             let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
             engine.control().mode.store(Mode::Embedded as u32, Release);
+            sys::inject::begin();
             engine.set_phase(Phase::Running);
             worker.run();
         }
@@ -381,7 +383,7 @@ impl Worker {
     fn finish(&mut self) {
         for extent in self.engine.space().all() {
             let mut backoff = Backoff::new();
-            while extent.away.load(SeqCst) != 0 {
+            while extent.away.load(SeqCst) != 0 && !planted(Bug::StoppedTooSoon) {
                 self.bring_all(extent);
                 self.stand_still_if_wanted();
                 backoff.wait();
@@ -423,10 +425,11 @@ impl Worker {
         self.engine.doorbell.store(page, Release);
         // SAFETY: our own page; the fault thread serves it before it ends.
         unsafe { core::ptr::read_volatile(page as *const u8) };
-        // Unmapping a registered range would be reported.
-        let _ = self.kernel.uffd.unregister(page, PAGE_SIZE);
-        // SAFETY: our own page, no longer needed.
-        let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
+        // Unmapping a registered range would be reported, to nobody.
+        if self.kernel.uffd.unregister(page, PAGE_SIZE).is_ok() {
+            // SAFETY: our own page, no longer needed.
+            let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
+        }
     }
 
     /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own from the fault

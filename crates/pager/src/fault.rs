@@ -13,7 +13,9 @@ use crate::events;
 use crate::extent::Extent;
 use crate::follow::Follower;
 use crate::kernel::Kernel;
+use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
+use crate::sabotage::{planted, widen, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
@@ -30,7 +32,7 @@ pub extern "C" fn main(arg: usize) {
     thread::set_name(c"memfold-fault");
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(thread::CAP_SYS_NICE);
-    let (Some(kernel), Ok(restorer)) = (engine.kernel(), Restorer::new()) else {
+    let (Some(kernel), Ok(restorer)) = (engine.kernel(), patiently(Restorer::new)) else {
         engine.fail_hard("memfold: no memory for the fault thread");
     };
     Service {
@@ -63,6 +65,7 @@ impl Service {
     fn run(mut self) {
         while !self.ended {
             self.kernel.uffd.wait();
+            widen(Bug::ReportNotAwaited, 20);
             self.read_at = time::now();
             self.engine.turns.begin_read();
             // One message at a time: reading the report of a change lets the change go on, and touches that were read
@@ -90,10 +93,9 @@ impl Service {
     fn fault(&mut self, page: usize, write: bool, tid: u32) {
         let control = self.engine.control();
         if page == self.engine.doorbell.load(Acquire) {
-            // Nothing is away any more, and who rang waits for its page.
-            self.kernel.uffd.zero(page, PAGE_SIZE);
+            // Nothing is away any more, and who rang waits for its page. Without memory for it, the bell rings again.
+            self.ended = matches!(self.kernel.uffd.zero(page, PAGE_SIZE).error, None | Some(Errno::EEXIST));
             self.kernel.uffd.wake(page, PAGE_SIZE);
-            self.ended = true;
             return;
         }
         let extent = self.engine.space().find(page);
@@ -109,7 +111,8 @@ impl Service {
                     if let Outcome::Done { first, pages } = outcome {
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
-                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        let woken = if planted(Bug::WindowWakeLost) { 1 } else { pages };
+                        self.kernel.uffd.wake(extent.page_addr(first), woken * PAGE_SIZE);
                         self.account(control, began, ended);
                         self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);

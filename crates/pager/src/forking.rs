@@ -17,6 +17,8 @@ use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::extent::Extent;
 use crate::kernel::{make_uffd, Kernel};
+use crate::patience::patiently;
+use crate::sabotage::{planted, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -26,14 +28,17 @@ impl Engine {
     pub fn before_fork(&'static self) {
         let mut backoff = Backoff::new();
         loop {
-            self.gate.close();
-            self.brake.hold();
+            if !planted(Bug::GateNotClosed) {
+                self.gate.close();
+            }
+            if !planted(Bug::BrakeNotHeld) {
+                self.brake.hold();
+            }
             // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
             if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
                 break;
             }
-            self.brake.let_go();
-            self.gate.open();
+            self.let_others_go_on();
             backoff.wait();
         }
         if self.phase() == Phase::Running && self.anything_away() && make_uffd(self.device()).is_err() {
@@ -55,12 +60,23 @@ impl Engine {
     /// To be called by the forking thread in the parent, also when the fork failed.
     pub fn after_fork_in_parent(&'static self) {
         self.forking.store(0, SeqCst);
-        self.brake.let_go();
-        self.gate.open();
+        self.let_others_go_on();
+    }
+
+    fn let_others_go_on(&self) {
+        if !planted(Bug::BrakeNotHeld) {
+            self.brake.let_go();
+        }
+        if !planted(Bug::GateNotClosed) {
+            self.gate.open();
+        }
     }
 
     /// To be called in the child before anything else touches memory that may be evicted.
     pub fn after_fork_in_child(&'static self) {
+        if planted(Bug::ChildNotTold) {
+            return;
+        }
         self.gate.reset_in_child();
         self.brake.reset_in_child();
         self.pool.lock().reset_in_child();
@@ -100,6 +116,9 @@ impl Engine {
     /// Registers what may be away with the child's own userfaultfd.
     fn register_in_child(&self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
+        if planted(Bug::ChildNotRegistered) {
+            return true;
+        }
         for extent in self.space().all() {
             if extent.away.load(Relaxed) == 0 {
                 extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
@@ -118,7 +137,8 @@ impl Engine {
 /// Registers pages `lo..hi` with a child's userfaultfd, as far as they are what they were: another thread may have been
 /// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
 fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
-    match kernel.uffd.register(extent.page_addr(lo), (hi - lo) * PAGE_SIZE, kernel.armed_modes()) {
+    let (start, len) = (extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+    match patiently(|| kernel.uffd.register(start, len, kernel.armed_modes())) {
         Ok(()) => true,
         Err(Errno::ENOMEM) => false,
         Err(_) if hi - lo == 1 => true,
