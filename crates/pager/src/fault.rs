@@ -15,7 +15,7 @@ use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{widen, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
@@ -111,8 +111,7 @@ impl Service {
                     if let Outcome::Done { first, pages } = outcome {
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
-                        let woken = if planted(Bug::WindowWakeLost) { 1 } else { pages };
-                        self.kernel.uffd.wake(extent.page_addr(first), woken * PAGE_SIZE);
+                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         self.account(control, began, ended);
                         self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);

@@ -148,3 +148,55 @@ fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::CodecId;
+    use crate::config::Config;
+    use crate::engine::Host;
+    use crate::entry::{Entry, State};
+    use std::boxed::Box;
+
+    fn engine() -> &'static Engine {
+        let host = Host { notice: |_| {}, open_control: || None, decay: || {}, thread_cpu: |_| None };
+        let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));
+        engine.prepare(&Config::default()).unwrap();
+        engine
+    }
+
+    #[test]
+    fn a_slot_that_is_given_up_during_a_fork_keeps_its_bytes_until_after_it() {
+        let engine = engine();
+        // SAFETY: no background thread was started.
+        let store = unsafe { engine.take_store() };
+        let bytes = [0xA5; 200];
+        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes).unwrap();
+        engine.forking.store(1, SeqCst);
+        engine.give_up_slot(slot);
+        engine.flush_deferred();
+        store.drain(&engine.free_slots);
+        // SAFETY: nobody else knows the slot, and it was not freed yet.
+        let kept = unsafe { slot.read() };
+        assert_eq!(kept.map(|(_, data)| data), Some(&bytes[..]));
+        assert_ne!(store.usage().data, 0);
+        engine.forking.store(0, SeqCst);
+        engine.flush_deferred();
+        store.drain(&engine.free_slots);
+        assert_eq!(store.usage().data, 0);
+    }
+
+    #[test]
+    fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
+        let engine = engine();
+        let extent = engine.space().find_or_make(1 << 40, &engine.pool).unwrap();
+        let entries = extent.make_entries(&engine.pool).unwrap();
+        let leaving = Entry::new(State::Leaving);
+        let aside = Entry::new(State::Aside);
+        assert!(entries[7].transition(Entry::RESIDENT, leaving) && entries[7].transition(leaving, aside));
+        assert!(entries[7].take(aside));
+        extent.settle_in_child();
+        assert_eq!(extent.away.load(Relaxed), 1);
+        assert!(entries[7].take(aside), "the page would never come back");
+    }
+}

@@ -37,8 +37,8 @@ bugs! {
     ArmedTooLate = "armed-too-late",
     /// A thread that touched a page on its way out is not woken when the page has left.
     LeavingWakeLost = "leaving-wake-lost",
-    /// Of several pages restored at once only the first one's sleepers are woken.
-    WindowWakeLost = "window-wake-lost",
+    /// A thread that touched a page while it was being brought back ahead of the touch is not woken.
+    AheadWakeLost = "ahead-wake-lost",
     /// Who faulted while a mapping was being changed is not woken afterwards.
     ChangeWakeLost = "change-wake-lost",
     /// Pages are moved out while the fault thread acts on the report of a change past libc.

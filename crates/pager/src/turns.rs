@@ -135,7 +135,7 @@ mod tests {
             world.turns.end_read();
         }
         world.over.store(true, SeqCst);
-        movers.into_iter().for_each(|mover| drop(mover.join().unwrap()));
+        assert!(movers.into_iter().all(|mover| mover.join().is_ok()));
     }
 
     #[test]

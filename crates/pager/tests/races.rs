@@ -191,7 +191,7 @@ fn what_is_mapped_where_an_unmapping_past_libc_is_not_reported_yet_stays() {
 }
 
 #[test]
-fn readers_are_never_in_the_way_of_an_eviction_and_never_left_asleep_by_it() {
+fn readers_are_not_left_asleep_by_who_evicts_or_restores_what_they_read() {
     let (engine, memory) = evicted_memory(8 * MIB, 31);
     let over = AtomicBool::new(false);
     scope(|scope| {
@@ -205,6 +205,7 @@ fn readers_are_never_in_the_way_of_an_eviction_and_never_left_asleep_by_it() {
         }
         for _ in 0..20 {
             have(engine, Command::Evict);
+            have(engine, Command::Restore);
         }
         over.store(true, Relaxed);
     });

@@ -14,9 +14,14 @@ fn main() -> ExitCode {
             Err(error) => fail(&format!("{error:#}")),
         },
         ["verify", seconds, threads, seed] => match (seconds.parse(), threads.parse(), seed.parse()) {
-            (Ok(seconds), Ok(threads), Ok(seed)) => {
-                report(&Options { seconds, operations: None, threads, seed, without: Vec::new() })
-            }
+            (Ok(seconds), Ok(threads), Ok(seed)) => report(&Options {
+                seconds,
+                operations: None,
+                threads,
+                seed,
+                without: Vec::new(),
+                torture: true,
+            }),
             _ => fail("verify takes three numbers: SECONDS THREADS SEED"),
         },
         ["zram"] => match bench::zram::Zram::start(64 << 20, "lz4") {
