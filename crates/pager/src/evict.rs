@@ -209,7 +209,6 @@ impl Worker {
                 leavers = leavers.or(&PageSet::range(index, index + 1));
             }
         }
-        widen(Bug::LeavingWakeLost, 2);
         let mut moved = 0;
         if huge {
             if leavers.len() == hi - lo {
@@ -247,6 +246,7 @@ impl Worker {
             let progress = unsafe {
                 self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
             };
+            widen(Bug::LeavingWakeLost, 2);
             let gone = progress.done / PAGE_SIZE;
             for index in at..at + gone {
                 extent.away.fetch_add(1, Relaxed);

@@ -12,6 +12,7 @@ use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
 use crate::kernel::Kernel;
+use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
@@ -330,7 +331,8 @@ impl Engine {
         else {
             return;
         };
-        let _ = kernel.uffd.unregister(range.start, range.end - range.start);
+        // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.
+        let _ = patiently(|| kernel.uffd.unregister(range.start, range.end - range.start));
         for extent in extents {
             let (lo, hi) = extent.clip(range.start, range.end);
             extent.armed.remove(&PageSet::range(lo, hi));

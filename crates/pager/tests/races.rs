@@ -191,7 +191,7 @@ fn what_is_mapped_where_an_unmapping_past_libc_is_not_reported_yet_stays() {
 }
 
 #[test]
-fn readers_are_not_left_asleep_by_who_evicts_or_restores_what_they_read() {
+fn readers_always_find_what_is_evicted_and_restored_under_them() {
     let (engine, memory) = evicted_memory(8 * MIB, 31);
     let over = AtomicBool::new(false);
     scope(|scope| {
@@ -203,6 +203,25 @@ fn readers_are_not_left_asleep_by_who_evicts_or_restores_what_they_read() {
                 }
             });
         }
+        for _ in 0..20 {
+            have(engine, Command::Evict);
+            have(engine, Command::Restore);
+        }
+        over.store(true, Relaxed);
+    });
+}
+
+#[test]
+fn a_lone_reader_is_not_left_asleep_by_who_evicts_or_restores_what_it_reads() {
+    let (engine, memory) = evicted_memory(8 * MIB, 35);
+    let over = AtomicBool::new(false);
+    scope(|scope| {
+        // Alone: another thread's wake-up could make good for the one that is missing. Scattered: so could a window.
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                (0..memory.pages).for_each(|n| memory.check_page(35, n * 37 % memory.pages));
+            }
+        });
         for _ in 0..20 {
             have(engine, Command::Evict);
             have(engine, Command::Restore);
