@@ -103,7 +103,9 @@ impl Restorer {
             Err(outcome) => return outcome,
         };
         widen(Bug::BusyNotAwaited, 2);
-        widen(Bug::AheadWakeLost, 1);
+        if reason == Reason::Ahead {
+            widen(Bug::AheadWakeLost, 1);
+        }
         let control = engine.control();
         let first = run.lo;
         let mut done = 0;

@@ -211,23 +211,35 @@ fn readers_always_find_what_is_evicted_and_restored_under_them() {
     });
 }
 
-#[test]
-fn a_lone_reader_is_not_left_asleep_by_who_evicts_or_restores_what_it_reads() {
-    let (engine, memory) = evicted_memory(8 * MIB, 35);
+/// A single thread reads scattered pages while the requests are carried out, again and again. Alone: another thread's
+/// wake-up could make good for one that is missing. Scattered, and in small pages: so could a window.
+fn a_lone_reader_gets_past(requests: &[Command]) {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 8 * MIB);
+    unsafe { mem::madvise(memory.base, 8 * MIB, libc::MADV_NOHUGEPAGE) }.unwrap();
+    memory.fill(35);
+    // An extent of which all is back is let go soon, which wakes whoever sleeps there, too.
+    have(engine, Command::Pause);
     let over = AtomicBool::new(false);
     scope(|scope| {
-        // Alone: another thread's wake-up could make good for the one that is missing. Scattered: so could a window.
         scope.spawn(|| {
             while !over.load(Relaxed) {
                 (0..memory.pages).for_each(|n| memory.check_page(35, n * 37 % memory.pages));
             }
         });
-        for _ in 0..20 {
-            have(engine, Command::Evict);
-            have(engine, Command::Restore);
-        }
+        (0..10).for_each(|_| requests.iter().for_each(|&request| have(engine, request)));
         over.store(true, Relaxed);
     });
+}
+
+#[test]
+fn a_lone_reader_is_not_left_asleep_by_an_eviction() {
+    a_lone_reader_gets_past(&[Command::Evict]);
+}
+
+#[test]
+fn a_lone_reader_is_not_left_asleep_by_a_restore_ahead_of_it() {
+    a_lone_reader_gets_past(&[Command::Evict, Command::Restore]);
 }
 
 #[test]
