@@ -3,6 +3,7 @@
 
 CARGO  ?= cargo
 PREFIX ?= /usr/local
+DURATION ?= 1h
 
 TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light
@@ -14,7 +15,7 @@ PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build demo test lint deps install uninstall clean cargo
+.PHONY: build demo test torture sabotage lint deps install uninstall clean cargo
 
 build: deps
 	$(CARGO) build --release --locked -p memfold
@@ -25,6 +26,15 @@ demo: build
 
 test: lint build
 	$(CARGO) test --locked --workspace --exclude memfold-preload
+	$(CARGO) test --locked -p memfold-pager --features inject --test inject
+
+# Hours of what `make test` does for two minutes.
+torture: build
+	scripts/torture --duration $(DURATION)
+
+# Whether the tests catch the bugs that are planted on purpose; a quarter of an hour.
+sabotage: deps
+	scripts/sabotage --write docs/reliability.md
 
 lint: deps
 	$(CARGO) fmt --check

@@ -11,6 +11,7 @@ use crate::entry::State;
 use crate::evict;
 use crate::extent::{Entries, Extent};
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
+use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
@@ -67,6 +68,7 @@ pub extern "C" fn main(arg: usize) {
             // An improvement only; after the measurement, which it would spoil.
             let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
             engine.control().mode.store(Mode::Embedded as u32, Release);
+            sys::inject::begin();
             engine.set_phase(Phase::Running);
             worker.run();
         }
@@ -306,7 +308,9 @@ impl Worker {
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
             match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
-                    self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                    if !planted(Bug::AheadWakeLost) {
+                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                    }
                     (index, tries) = (first + pages, 0);
                 }
                 Outcome::TryAgain if tries < TRIES => {
@@ -381,7 +385,7 @@ impl Worker {
     fn finish(&mut self) {
         for extent in self.engine.space().all() {
             let mut backoff = Backoff::new();
-            while extent.away.load(SeqCst) != 0 {
+            while extent.away.load(SeqCst) != 0 && !planted(Bug::StoppedTooSoon) {
                 self.bring_all(extent);
                 self.stand_still_if_wanted();
                 backoff.wait();

@@ -15,6 +15,7 @@ use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::prefetch::PrefetchQueue;
 use crate::restore::Restorer;
+use crate::sabotage::{self, planted, Bug};
 use crate::space::Space;
 use crate::store::{FreeQueue, Slot, Store};
 use crate::turns::Turns;
@@ -190,6 +191,7 @@ impl Engine {
     /// Makes the tables and takes the settings. To be called once, before anything else and from one thread;
     /// nothing is managed before. `ENOMEM` when there is no memory for the tables.
     pub fn prepare(&'static self, config: &Config) -> Result<()> {
+        sabotage::choose();
         // SAFETY: zeros are an empty space; nobody else uses the engine yet.
         unsafe { *self.space.get() = self.pool.make::<Space>()? };
         for setting in Setting::ALL {
@@ -544,7 +546,7 @@ impl Engine {
     /// During a fork it must keep its bytes: the child may have got the page's entry as it was before.
     /// Only the fault thread restores then.
     pub(crate) fn give_up_slot(&self, slot: Slot) {
-        if self.forking.load(SeqCst) == 0 {
+        if self.forking.load(SeqCst) == 0 || planted(Bug::SlotsNotKept) {
             // SAFETY: the caller took the entry that named the slot.
             unsafe { self.free_slots.push(slot) };
             return;

@@ -15,7 +15,9 @@ use crate::bitmap::PageSet;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::kernel::Kernel;
+use crate::patience::patiently;
 use crate::restore::{Outcome, Restorer};
+use crate::sabotage::{planted, widen, Bug};
 use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
@@ -30,6 +32,15 @@ pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
 
 /// Acts on a report of the kernel.
 pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event: Event) {
+    widen(Bug::TurnNotTaken, 20);
+    let ignored = match event {
+        Event::Remove { .. } => Bug::RemoveReportIgnored,
+        Event::Unmap { .. } => Bug::UnmapReportIgnored,
+        _ => Bug::RemapReportIgnored,
+    };
+    if planted(ignored) {
+        return;
+    }
     match event {
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
@@ -94,7 +105,7 @@ fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
 
 /// What was evicted at `from` belongs to `to` now. It is brought back there at once, from a copy of its own.
 fn move_along(engine: &'static Engine, kernel: &'static Kernel, from: usize, to: usize, len: usize) {
-    let Ok(mut restorer) = Restorer::new() else {
+    let Ok(mut restorer) = patiently(Restorer::new) else {
         engine.fail_hard("memfold: no memory to follow an mremap")
     };
     for extent in engine.space().existing(from, from + len) {

@@ -10,6 +10,7 @@ use crate::entry::{AtomicEntry, Entry, State};
 use crate::extent::{Entries, Extent, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason};
+use crate::sabotage::{planted, widen, Bug};
 use crate::store::{Slot, Store};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
@@ -155,7 +156,7 @@ impl Worker {
             return 0;
         }
         let Ok(entries) = extent.make_entries(&self.engine.pool) else { return 0 };
-        if !self.arm(extent, &wanted) {
+        if !planted(Bug::ArmedTooLate) && !self.arm(extent, &wanted) {
             return 0;
         }
         // SAFETY: we are the background thread.
@@ -179,6 +180,10 @@ impl Worker {
             }
             moved
         };
+        if planted(Bug::ArmedTooLate) {
+            widen(Bug::ArmedTooLate, 5);
+            self.arm(extent, &wanted);
+        }
         self.engine.control().pages_set_aside.fetch_add(moved as u64, Relaxed);
         if moved == 0 && extent.away.load(SeqCst) == 0 {
             self.release_staging(extent);
@@ -190,7 +195,7 @@ impl Worker {
     fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
         // The fault thread may be waiting for us to stand still.
         let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else { return 0 };
-        if self.kernel.uffd.is_changing() {
+        if self.kernel.uffd.is_changing() && !planted(Bug::ReportNotAwaited) {
             // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
             // place may be true no more.
             return 0;
@@ -241,6 +246,7 @@ impl Worker {
             let progress = unsafe {
                 self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
             };
+            widen(Bug::LeavingWakeLost, 2);
             let gone = progress.done / PAGE_SIZE;
             for index in at..at + gone {
                 extent.away.fetch_add(1, Relaxed);
@@ -297,6 +303,9 @@ impl Worker {
     fn arrive(&self, extent: &Extent, entries: &Entries, index: usize, to: Entry) {
         if !entries[index].transition(Entry::new(State::Leaving), to) {
             entries[index].transition(Entry::new(State::LeavingWanted), to);
+            if planted(Bug::LeavingWakeLost) {
+                return;
+            }
             self.kernel.uffd.wake(extent.page_addr(index), PAGE_SIZE);
         }
     }
@@ -381,6 +390,9 @@ impl Worker {
             return done;
         }
         let Some(len) = self.codecs.lz4.compress(page, &mut self.buffer[..MAX_STORED]) else {
+            if planted(Bug::IncompressibleDropped) {
+                return true;
+            }
             self.take_back(extent, index);
             return false;
         };
@@ -447,8 +459,9 @@ impl Worker {
         };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
+            let freed = if planted(Bug::WrongSlotFreed) { slot } else { old };
             // SAFETY: no entry names it any more, and it was in no queue.
-            unsafe { self.store.free(old) };
+            unsafe { self.store.free(freed) };
         } else {
             // SAFETY: no entry came to name it.
             unsafe { self.store.free(slot) };

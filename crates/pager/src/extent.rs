@@ -13,6 +13,7 @@ use crate::bitmap::AtomicPageSet;
 use crate::entry::{AtomicEntry, Entry};
 use crate::lock::Mutex;
 use crate::pool::Pool;
+use crate::sabotage::{planted, Bug};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use policy::age::ExtentAge;
@@ -146,7 +147,7 @@ impl Extent {
         debug_assert!(others >> 32 == 0, "a third range");
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
         self.changing.store(others << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
-        if let Some(entries) = self.entries() {
+        if let Some(entries) = self.entries().filter(|_| !planted(Bug::BusyNotAwaited)) {
             for entry in &entries[lo..hi] {
                 let mut backoff = Backoff::new();
                 while entry.load().is_busy() {
@@ -182,7 +183,9 @@ impl Extent {
         let Some(entries) = self.entries() else { return };
         let mut away = 0;
         for entry in entries {
-            entry.settle_in_child();
+            if !planted(Bug::ChildLeftBusy) {
+                entry.settle_in_child();
+            }
             away += u32::from(entry.load() != Entry::RESIDENT);
         }
         self.away.store(away, Relaxed);

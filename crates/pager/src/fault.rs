@@ -13,11 +13,13 @@ use crate::events;
 use crate::extent::Extent;
 use crate::follow::Follower;
 use crate::kernel::Kernel;
+use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
+use crate::sabotage::{planted, widen, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
-use sys::uffd::{Event, Modes};
+use sys::uffd::{self, Event, Modes};
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// From this many pages at once on, the background thread is asked to go ahead of the program.
@@ -30,7 +32,7 @@ pub extern "C" fn main(arg: usize) {
     thread::set_name(c"memfold-fault");
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(thread::CAP_SYS_NICE);
-    let (Some(kernel), Ok(restorer)) = (engine.kernel(), Restorer::new()) else {
+    let (Some(kernel), Ok(restorer)) = (engine.kernel(), patiently(Restorer::new)) else {
         engine.fail_hard("memfold: no memory for the fault thread");
     };
     Service {
@@ -63,6 +65,9 @@ impl Service {
     fn run(mut self) {
         while !self.ended {
             self.kernel.uffd.wait();
+            if planted(Bug::ReportNotAwaited) && !uffd::touch_waits(&self.kernel.uffd_info) {
+                widen(Bug::ReportNotAwaited, 20);
+            }
             self.read_at = time::now();
             self.engine.turns.begin_read();
             // One message at a time: reading the report of a change lets the change go on, and touches that were read
@@ -90,10 +95,9 @@ impl Service {
     fn fault(&mut self, page: usize, write: bool, tid: u32) {
         let control = self.engine.control();
         if page == self.engine.doorbell.load(Acquire) {
-            // Nothing is away any more, and who rang waits for its page.
-            self.kernel.uffd.zero(page, PAGE_SIZE);
+            // Nothing is away any more, and who rang waits for its page. Without memory for it, the bell rings again.
+            self.ended = matches!(self.kernel.uffd.zero(page, PAGE_SIZE).error, None | Some(Errno::EEXIST));
             self.kernel.uffd.wake(page, PAGE_SIZE);
-            self.ended = true;
             return;
         }
         let extent = self.engine.space().find(page);
@@ -229,9 +233,10 @@ impl Engine {
         self.doorbell.store(page, Release);
         // SAFETY: our own page; the fault thread serves it before it ends.
         unsafe { core::ptr::read_volatile(page as *const u8) };
-        // Unmapping a registered range would be reported.
-        let _ = kernel.uffd.unregister(page, PAGE_SIZE);
-        // SAFETY: our own page, no longer needed.
-        let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
+        // Unmapping a registered range would be reported, to nobody.
+        if kernel.uffd.unregister(page, PAGE_SIZE).is_ok() {
+            // SAFETY: our own page, no longer needed.
+            let _ = unsafe { mem::munmap(page, PAGE_SIZE) };
+        }
     }
 }

@@ -17,6 +17,8 @@ use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::extent::Extent;
 use crate::kernel::{make_uffd, Kernel};
+use crate::patience::patiently;
+use crate::sabotage::{planted, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -29,14 +31,17 @@ impl Engine {
     pub fn before_fork(&'static self) {
         let mut backoff = Backoff::new();
         loop {
-            self.gate.close();
-            self.brake.hold();
+            if !planted(Bug::GateNotClosed) {
+                self.gate.close();
+            }
+            if !planted(Bug::BrakeNotHeld) {
+                self.brake.hold();
+            }
             // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
             if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
                 break;
             }
-            self.brake.let_go();
-            self.gate.open();
+            self.let_others_go_on();
             backoff.wait();
         }
         if self.phase() == Phase::Running && self.anything_away() && make_uffd(self.device()).is_err() {
@@ -58,12 +63,23 @@ impl Engine {
     /// To be called by the forking thread in the parent, also when the fork failed.
     pub fn after_fork_in_parent(&'static self) {
         self.forking.store(0, SeqCst);
-        self.brake.let_go();
-        self.gate.open();
+        self.let_others_go_on();
+    }
+
+    fn let_others_go_on(&self) {
+        if !planted(Bug::BrakeNotHeld) {
+            self.brake.let_go();
+        }
+        if !planted(Bug::GateNotClosed) {
+            self.gate.open();
+        }
     }
 
     /// To be called in the child before anything else touches memory that may be evicted.
     pub fn after_fork_in_child(&'static self) {
+        if planted(Bug::ChildNotTold) {
+            return;
+        }
         self.gate.reset_in_child();
         self.brake.reset_in_child();
         self.pool.lock().reset_in_child();
@@ -124,6 +140,9 @@ impl Engine {
     /// Registers what may be away with the child's own userfaultfd.
     fn register_in_child(&self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
+        if planted(Bug::ChildNotRegistered) {
+            return true;
+        }
         for extent in self.space().all() {
             if extent.away.load(Relaxed) == 0 {
                 extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
@@ -142,7 +161,8 @@ impl Engine {
 /// Registers pages `lo..hi` with a child's userfaultfd, as far as they are what they were: another thread may have been
 /// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
 fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
-    match kernel.uffd.register(extent.page_addr(lo), (hi - lo) * PAGE_SIZE, kernel.armed_modes()) {
+    let (start, len) = (extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+    match patiently(|| kernel.uffd.register(start, len, kernel.armed_modes())) {
         Ok(()) => true,
         Err(Errno::ENOMEM) => false,
         Err(_) if hi - lo == 1 => true,
@@ -150,5 +170,57 @@ fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
             let middle = lo + (hi - lo) / 2;
             register(kernel, extent, lo, middle) && register(kernel, extent, middle, hi)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::CodecId;
+    use crate::config::Config;
+    use crate::engine::Host;
+    use crate::entry::{Entry, State};
+    use std::boxed::Box;
+
+    fn engine() -> &'static Engine {
+        let host = Host { notice: |_| {}, open_control: || None, decay: || {}, thread_cpu: |_| None };
+        let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));
+        engine.prepare(&Config::default()).unwrap();
+        engine
+    }
+
+    #[test]
+    fn a_slot_that_is_given_up_during_a_fork_keeps_its_bytes_until_after_it() {
+        let engine = engine();
+        // SAFETY: no background thread was started.
+        let store = unsafe { engine.take_store() };
+        let bytes = [0xA5; 200];
+        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes).unwrap();
+        engine.forking.store(1, SeqCst);
+        engine.give_up_slot(slot);
+        engine.flush_deferred();
+        store.drain(&engine.free_slots);
+        // SAFETY: nobody else knows the slot, and it was not freed yet.
+        let kept = unsafe { slot.read() };
+        assert_eq!(kept.map(|(_, data)| data), Some(&bytes[..]));
+        assert_ne!(store.usage().data, 0);
+        engine.forking.store(0, SeqCst);
+        engine.flush_deferred();
+        store.drain(&engine.free_slots);
+        assert_eq!(store.usage().data, 0);
+    }
+
+    #[test]
+    fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
+        let engine = engine();
+        let extent = engine.space().find_or_make(1 << 40, &engine.pool).unwrap();
+        let entries = extent.make_entries(&engine.pool).unwrap();
+        let leaving = Entry::new(State::Leaving);
+        let aside = Entry::new(State::Aside);
+        assert!(entries[7].transition(Entry::RESIDENT, leaving) && entries[7].transition(leaving, aside));
+        assert!(entries[7].take(aside));
+        extent.settle_in_child();
+        assert_eq!(extent.away.load(Relaxed), 1);
+        assert!(entries[7].take(aside), "the page would never come back");
     }
 }

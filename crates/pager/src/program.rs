@@ -12,7 +12,9 @@ use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
 use crate::kernel::Kernel;
+use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer};
+use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
@@ -83,6 +85,9 @@ impl Engine {
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
     /// and the range no longer managed.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+        if planted(Bug::UnmapNotSeen) {
+            return self.change(&[Bounds::of(addr, len)], First::Nothing, op, |_, _, _, _| {});
+        }
         self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
             engine.forget_pages(extent, lo, hi);
             engine.forget_mapping(extent, &PageSet::range(lo, hi));
@@ -96,8 +101,11 @@ impl Engine {
     /// part; so everything comes back, and the kernel decides again.
     pub fn drop_contents<R>(&'static self, addr: usize, len: usize, op: impl Fn() -> Result<R>) -> Result<R> {
         let range = [Bounds::of(addr, len)];
-        let result = self
-            .change(&range, First::Drop, &op, |engine, extent, lo, hi| engine.forget_pages(extent, lo, hi));
+        let result = self.change(&range, First::Drop, &op, |engine, extent, lo, hi| {
+            if !planted(Bug::DropNotSeen) {
+                engine.forget_pages(extent, lo, hi);
+            }
+        });
         match result {
             Err(Errno::ENOMEM) | Ok(_) => result,
             Err(_) => self.change(&range, First::BringBack, &op, |_, _, _, _| {}),
@@ -181,7 +189,7 @@ impl Engine {
         };
         let new = match target {
             // Locks are taken by ascending address.
-            Some(target) if target.start < old.start => {
+            Some(target) if target.start < old.start && !planted(Bug::LockOrder) => {
                 self.change(&[target, old], First::LetGoLast, op, after)
             }
             Some(target) => self.change(&[old, target], First::LetGo, op, after),
@@ -275,6 +283,7 @@ impl Engine {
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
         let back = match first {
             First::Nothing | First::Drop => None,
+            _ if planted(Bug::MoveNotSeen) => None,
             First::BringBack | First::LetGo => ranges.first(),
             First::LetGoLast => ranges.last(),
         };
@@ -290,6 +299,7 @@ impl Engine {
         for (_, extent) in pairs() {
             if extent.holder.load(Relaxed) != me {
                 extent.lock.acquire();
+                widen(Bug::LockOrder, 1);
                 extent.holder.store(me, Relaxed);
             }
         }
@@ -315,7 +325,7 @@ impl Engine {
         }
         for (_, extent) in locked() {
             extent.end_change();
-            if let Some(kernel) = self.kernel() {
+            if let Some(kernel) = self.kernel().filter(|_| !planted(Bug::ChangeWakeLost)) {
                 // Whoever faulted in the meantime was left asleep.
                 kernel.uffd.wake(extent.base(), EXTENT_SIZE);
             }
@@ -332,7 +342,8 @@ impl Engine {
         else {
             return;
         };
-        let _ = kernel.uffd.unregister(range.start, range.end - range.start);
+        // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.
+        let _ = patiently(|| kernel.uffd.unregister(range.start, range.end - range.start));
         for extent in extents {
             let (lo, hi) = extent.clip(range.start, range.end);
             extent.armed.remove(&PageSet::range(lo, hi));

@@ -12,6 +12,7 @@ use crate::engine::Engine;
 use crate::entry::{Entry, State};
 use crate::extent::{Entries, Extent, STAGED_HUGE};
 use crate::kernel::Kernel;
+use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
@@ -101,6 +102,10 @@ impl Restorer {
             Ok(run) => run,
             Err(outcome) => return outcome,
         };
+        widen(Bug::BusyNotAwaited, 2);
+        if reason == Reason::Ahead {
+            widen(Bug::AheadWakeLost, 1);
+        }
         let control = engine.control();
         let first = run.lo;
         let mut done = 0;
@@ -216,6 +221,9 @@ impl Restorer {
             let entry = run.finish(index);
             if entry.state() == State::Stored {
                 engine.give_up_slot(Slot::from_payload(entry.payload()));
+                if planted(Bug::SlotFreedTwice) {
+                    engine.give_up_slot(Slot::from_payload(entry.payload()));
+                }
             }
         }
         engine.stored_pages.fetch_sub(pages as u64, Relaxed);
@@ -255,7 +263,7 @@ fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> core::resu
         // A part was done, and why the rest was not is not told: whoever needs the rest asks again.
         Some(_) if pages > 0 => Ok(pages),
         // The page is in the program's view: nothing of it is missing.
-        Some(Errno::EEXIST) => Ok(1),
+        Some(Errno::EEXIST) if !planted(Bug::ExistingTakenForGone) => Ok(1),
         // Shared or part of a huge page; more than one mapping; out of memory: the first page alone may do.
         Some(Errno::EBUSY | Errno::EINVAL | Errno::ENOENT | Errno::ENOMEM) => loop {
             match one(0).error {
@@ -337,7 +345,8 @@ impl<'a> Run<'a> {
                     if !entries[run.hi].take(entry) {
                         continue;
                     }
-                    if reason.gives_way() && extent.is_changing(run.hi) {
+                    if reason.gives_way() && extent.is_changing(run.hi) && !planted(Bug::AnnouncementIgnored)
+                    {
                         entries[run.hi].put_back(entry);
                         if first {
                             return Err(Outcome::InOtherHands);

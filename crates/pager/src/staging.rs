@@ -9,6 +9,7 @@
 //! reads zeros and can never leave an agent thread asleep.
 
 use crate::extent::Extent;
+use crate::patience::patiently;
 use core::cell::UnsafeCell;
 use core::sync::atomic::Ordering::*;
 use sys::uffd::{Features, Modes, Userfaultfd};
@@ -51,7 +52,7 @@ impl Staging {
             let _ = mem::madvise(base, len, libc::MADV_DONTDUMP);
         }
         mem::name_range(base, len, c"memfold staging");
-        uffd.register(base, len, Modes::WP)?;
+        patiently(|| uffd.register(base, len, Modes::WP))?;
         Ok(Staging { base, slots, uffd, taken: UnsafeCell::new([0; MOST_SLOTS / 64]) })
     }
 
@@ -106,7 +107,7 @@ impl Staging {
     /// Registers the copy of the area that a forked child has with a userfaultfd of the child's own.
     pub fn adopt_in_child(&mut self, uffd: Userfaultfd) -> Result<()> {
         uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
-        uffd.register(self.base, self.slots * EXTENT_SIZE, Modes::WP)?;
+        patiently(|| uffd.register(self.base, self.slots * EXTENT_SIZE, Modes::WP))?;
         self.uffd = uffd;
         Ok(())
     }

@@ -5,7 +5,9 @@ use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
+use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer};
+use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};
 use core::sync::atomic::Ordering::*;
 use policy::budget::{StallBudget, WINDOW};
@@ -52,8 +54,8 @@ impl Worker {
             engine,
             kernel,
             store,
-            codecs: Codecs::new()?,
-            restorer: Restorer::new()?,
+            codecs: patiently(Codecs::new)?,
+            restorer: patiently(Restorer::new)?,
             buffer: [0; PAGE_SIZE],
             page: [0; PAGE_SIZE],
             now,
@@ -169,6 +171,9 @@ fn relocate(engine: &Engine, page: usize, old: Slot, new: Slot) -> bool {
     let Some(extent) = engine.space().find(page) else { return false };
     let Some(entries) = extent.entries() else { return false };
     let index = (page - extent.base()) / PAGE_SIZE;
+    if planted(Bug::RelocationUntold) {
+        return true;
+    }
     entries[index].transition(
         Entry::with_payload(State::Stored, old.payload()),
         Entry::with_payload(State::Stored, new.payload()),

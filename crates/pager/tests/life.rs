@@ -4,84 +4,13 @@
 // on purpose, which is what the tests are about.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
-use pager::config::{Config, Setting};
-use pager::{Engine, Host, Phase};
+mod common;
+
+use common::*;
+use pager::Phase;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use sys::{mem, PAGE_SIZE};
-
-const MIB: usize = 1 << 20;
-
-fn engine(cold_age_ms: u64) -> &'static Engine {
-    let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
-        notice: |line| eprintln!("{line}"),
-        open_control: || None,
-        thread_cpu: |_| None,
-        decay: || (),
-    })));
-    let mut config = Config::default();
-    config.set(Setting::ColdAge, cold_age_ms * 1_000_000);
-    config.set(Setting::RecompressAge, cold_age_ms * 1_000_000);
-    config.set(Setting::StartAt, 0);
-    config.set(Setting::MaxStall, 1_000_000);
-    engine.prepare(&config).unwrap();
-    engine.enable();
-    engine
-}
-
-fn content(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
-    let mut state = seed ^ (page as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    std::array::from_fn(|i| {
-        if i % 4 != 0 {
-            return (i as u64) << 3;
-        }
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state & 0xFFFF
-    })
-}
-
-/// A mapping that the engine manages, and what it should hold.
-struct Memory {
-    base: usize,
-    pages: usize,
-}
-
-impl Memory {
-    fn new(engine: &'static Engine, len: usize) -> Memory {
-        let base = mem::map_anonymous(0, len, 0).unwrap();
-        engine.mapped(base, len);
-        Memory { base, pages: len / PAGE_SIZE }
-    }
-
-    fn fill(&self, seed: u64) {
-        for page in 0..self.pages {
-            unsafe { *((self.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
-        }
-    }
-
-    fn check_page(&self, seed: u64, page: usize) {
-        let found = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
-        assert!(found == content(seed, page), "page {page} changed");
-    }
-
-    fn check(&self, seed: u64) {
-        (0..self.pages).for_each(|page| self.check_page(seed, page));
-    }
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(30), "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn evicted(engine: &'static Engine) -> u64 {
-    engine.control().evicted_bytes.load(Relaxed)
-}
 
 #[test]
 fn untouched_pages_are_evicted_and_come_back_unchanged() {
@@ -90,7 +19,8 @@ fn untouched_pages_are_evicted_and_come_back_unchanged() {
     memory.fill(1);
     wait_until("everything is evicted", || evicted(engine) >= 63 * MIB as u64);
     let control = engine.control();
-    assert!(control.saved_bytes.load(Relaxed) > 30 * MIB as u64);
+    // The gauges follow each other.
+    wait_until("that has saved memory", || control.saved_bytes.load(Relaxed) > 30 * MIB as u64);
     memory.check(1);
     wait_until("everything is evicted again", || evicted(engine) >= 60 * MIB as u64);
     memory.check(1);
@@ -98,15 +28,6 @@ fn untouched_pages_are_evicted_and_come_back_unchanged() {
     engine.stop(&"the test is over");
     assert_eq!(engine.phase(), Phase::Off);
     memory.check(1);
-}
-
-/// An engine with `len` bytes of filled memory, all of which is away.
-fn evicted_memory(len: usize, seed: u64) -> (&'static Engine, Memory) {
-    let engine = engine(20);
-    let memory = Memory::new(engine, len);
-    memory.fill(seed);
-    wait_until("everything is evicted", || evicted(engine) == len as u64);
-    (engine, memory)
 }
 
 #[test]
@@ -196,24 +117,6 @@ fn evicted_memory_follows_an_mremap_whoever_makes_it() {
 #[test]
 fn a_forked_child_and_its_child_find_every_byte_and_so_does_the_parent() {
     let (engine, memory) = evicted_memory(16 * MIB, 7);
-    let fork = || {
-        engine.before_fork();
-        match unsafe { libc::fork() } {
-            0 => {
-                engine.after_fork_in_child();
-                0
-            }
-            pid => {
-                engine.after_fork_in_parent();
-                pid
-            }
-        }
-    };
-    let wait = |pid: i32| {
-        let mut status = 0;
-        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
-        status
-    };
     // The child of a test must not unwind into the harness.
     let verdict = |good: bool| unsafe { libc::_exit(if good { 0 } else { 1 }) };
     let good = || {
@@ -222,9 +125,9 @@ fn a_forked_child_and_its_child_find_every_byte_and_so_does_the_parent() {
             content(7, page) == unsafe { *(addr as *const [u64; PAGE_SIZE / 8]) }
         })
     };
-    let pid = fork();
+    let pid = fork(engine);
     if pid == 0 {
-        let grandchild = fork();
+        let grandchild = fork(engine);
         if grandchild == 0 {
             verdict(good());
         }

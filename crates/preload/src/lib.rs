@@ -18,6 +18,13 @@ mod syscall;
 
 use core::fmt::Write;
 
+/// How often calls to the kernel were made to fail, for the verifier's report.
+#[cfg(feature = "inject")]
+#[no_mangle]
+pub extern "C" fn memfold_injections() -> *const sys::inject::Counters {
+    sys::inject::counters()
+}
+
 /// A defect in the library itself: says where, and ends the process.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {

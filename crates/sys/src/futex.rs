@@ -1,6 +1,7 @@
 //! Sleeping on and waking at a word of memory (`futex(2)`), private to the process or shared.
 
 use crate::call::Result;
+use crate::inject::{self, Point};
 use crate::syscall;
 use crate::time::Nanos;
 use core::sync::atomic::AtomicU32;
@@ -8,6 +9,9 @@ use core::sync::atomic::AtomicU32;
 /// Sleeps while `word` holds `expected`, at most `timeout`. Returns on a wake-up, `EAGAIN` where the word
 /// held something else, `EINTR` or `ETIMEDOUT`; callers check the word again in every case.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Result<()> {
+    if let Some(error) = inject::error(Point::Futex) {
+        return Err(error);
+    }
     let ts = timeout.map(Nanos::to_timespec);
     let ts_ptr = ts.as_ref().map_or(core::ptr::null(), |t| t as *const libc::timespec);
     let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;

@@ -17,6 +17,7 @@ extern crate std;
 pub mod call;
 pub mod file;
 pub mod futex;
+pub mod inject;
 pub mod mem;
 pub mod pagemap;
 pub mod signal;

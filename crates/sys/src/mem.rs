@@ -1,6 +1,7 @@
 //! Mapping, unmapping and advising address ranges of this process.
 
 use crate::call::Result;
+use crate::inject::{self, Point};
 use crate::syscall;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -31,6 +32,9 @@ fn claim(addr: usize, len: usize) {
 pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    if let Some(error) = inject::error(Point::Map) {
+        return Err(error);
+    }
     debug_assert!(flags & libc::MAP_FIXED == 0, "map_anonymous must not replace a mapping");
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
     let start = unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }?;
@@ -100,6 +104,9 @@ pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<()> {
 /// # Safety
 /// Some advice (`MADV_DONTNEED`, `MADV_FREE`, …) drops what the range holds.
 pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<()> {
+    if let Some(error) = inject::error(Point::Drop) {
+        return Err(error);
+    }
     // SAFETY: the caller's contract.
     unsafe { syscall!(madvise, addr, len, advice) }.map(drop)
 }

@@ -2,6 +2,7 @@
 
 use crate::call::Result;
 use crate::file::{self, Fd};
+use crate::inject::{self, Point};
 use crate::{syscall, PAGE_SIZE};
 use bitflags::bitflags;
 
@@ -105,6 +106,9 @@ impl Pagemap {
     /// Finds runs of pages in `start..end`. Returns how many of `runs` were filled and the address where
     /// the walk stopped: `end`, or less when `runs` was too short.
     pub fn scan(&self, start: usize, end: usize, query: &Query, runs: &mut [Run]) -> Result<(usize, usize)> {
+        if let Some(error) = inject::error(Point::Scan) {
+            return Err(error);
+        }
         let mut arg = Arg {
             size: core::mem::size_of::<Arg>() as u64,
             flags: if query.protect { FLAG_WP_MATCHING | FLAG_CHECK_WPASYNC } else { 0 },

@@ -10,6 +10,7 @@
 //! of zeros, so that a stray `errno` or stack-protector access is harmless.
 
 use crate::call::{Errno, Result};
+use crate::inject::{self, Point};
 use crate::{futex, mem, signal, syscall, PAGE_SIZE};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
@@ -74,6 +75,11 @@ impl Thread {
         let mut raw;
         let mut tries = 0;
         loop {
+            tries += 1;
+            if tries < EXEC_TRIES && inject::error(Point::Clone).is_some() {
+                crate::time::sleep(crate::time::Nanos::from_millis(1));
+                continue;
+            }
             // SAFETY: the stack, the thread pointer and both words live until `join`; the new thread runs
             // only `entry` and then exits by itself.
             raw = unsafe {
@@ -87,7 +93,6 @@ impl Thread {
                     arg,
                 )
             };
-            tries += 1;
             // While another thread is in `execve`, which may yet fail, the kernel makes no thread that shares the
             // current directory.
             if raw != -libc::EAGAIN as isize || tries == EXEC_TRIES {
@@ -102,6 +107,7 @@ impl Thread {
             return Err(Errno(-raw as i32));
         }
         thread.tid = raw as u32;
+        inject::note_agent(thread.tid);
         Ok(thread)
     }
 

@@ -5,6 +5,7 @@
 
 use crate::call::{Errno, Result};
 use crate::file::Fd;
+use crate::inject::{self, Failure, Point};
 use crate::{file, syscall};
 use bitflags::bitflags;
 
@@ -218,22 +219,43 @@ impl Userfaultfd {
 
     /// Registers a range, or changes the modes of a registered one. Holes are skipped.
     pub fn register(&self, start: usize, len: usize, modes: Modes) -> Result<()> {
+        if let Some(error) = inject::error(Point::Register) {
+            return Err(error);
+        }
         let mut arg = [start as u64, len as u64, modes.bits(), 0];
         self.ioctl(IOC_REGISTER, &mut arg).map(drop)
     }
 
     /// Lets a range go and wakes every thread that sleeps on it.
     pub fn unregister(&self, start: usize, len: usize) -> Result<()> {
+        if let Some(error) = inject::error(Point::Unregister) {
+            return Err(error);
+        }
         self.ioctl(IOC_UNREGISTER, &mut Range { start: start as u64, len: len as u64 }).map(drop)
     }
 
     /// Wakes the threads that sleep on a range; they touch it again.
     pub fn wake(&self, start: usize, len: usize) {
+        if inject::failure(Point::Wake).is_some() {
+            let _ = self.ioctl(IOC_WAKE, &mut Range { start: start as u64, len: len as u64 });
+        }
         // The call fails only for a bad range, and then nobody sleeps there.
         let _ = self.ioctl(IOC_WAKE, &mut Range { start: start as u64, len: len as u64 });
     }
 
     fn transfer(&self, request: u32, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
+        let point = if request == IOC_COPY { Point::Copy } else { Point::Move };
+        let part = match inject::failure(point) {
+            None => return self.transfer_all(request, dst, src, len, mode),
+            Some(Failure::Short) => inject::part_of(len),
+            Some(Failure::Error(error)) => return Progress { done: 0, error: Some(error) },
+        };
+        let Some(part) = part else { return Progress { done: 0, error: Some(Errno::EAGAIN) } };
+        let progress = self.transfer_all(request, dst, src, part, mode);
+        Progress { error: progress.error.or(Some(Errno::EAGAIN)), ..progress }
+    }
+
+    fn transfer_all(&self, request: u32, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
         let mut arg = [dst as u64, src as u64, len as u64, mode, 0];
         match self.ioctl(request, &mut arg) {
             Ok(_) => Progress { done: len, error: None },
@@ -254,6 +276,9 @@ impl Userfaultfd {
 
     /// Puts zeros at the absent pages of a range without waking who sleeps on them.
     pub fn zero(&self, start: usize, len: usize) -> Progress {
+        if let Some(error) = inject::error(Point::Zero) {
+            return Progress { done: 0, error: Some(error) };
+        }
         let mut arg = [start as u64, len as u64, MODE_DONTWAKE, 0];
         match self.ioctl(IOC_ZEROPAGE, &mut arg) {
             Ok(_) => Progress { done: len, error: None },
@@ -291,6 +316,9 @@ impl Userfaultfd {
 
     /// Reads one message: a touch if there is any, else the oldest report. `EAGAIN` if there is none.
     pub fn read(&self) -> Result<RawMessage> {
+        if let Some(error) = inject::error(Point::Read) {
+            return Err(error);
+        }
         let mut message = RawMessage::default();
         let len = core::mem::size_of::<RawMessage>();
         // SAFETY: the message is plain words that any bytes may fill.

@@ -111,7 +111,7 @@ impl Actor {
             }
             60..=64 if shared.does(Work::Calls) => {
                 beat.begin("transfer");
-                self.transfer()
+                self.transfer(shared)
             }
             65..=69 if shared.does(Work::Drop) => {
                 beat.begin("drop");
@@ -200,11 +200,11 @@ impl Actor {
         }
     }
 
-    fn transfer(&mut self) -> Result<()> {
+    fn transfer(&mut self, shared: &Shared) -> Result<()> {
         // Two different areas: one is taken out while the other is borrowed.
         let mut to = self.areas.swap_remove(self.rng.below(self.areas.len() as u64) as usize);
         let from = self.pick();
-        let result = self.pipe.transfer(&self.areas[from], &mut to, &mut self.rng);
+        let result = self.pipe.transfer(shared, &self.areas[from], &mut to, &mut self.rng);
         self.areas.push(to);
         result
     }

@@ -76,6 +76,11 @@ impl Area {
         states.iter().all(|state| !state.freed).then_some(states)
     }
 
+    /// What a word of a page that was not freed should be.
+    pub fn known_word(&self, content: Content, page: usize, index: usize) -> u64 {
+        self.states[page].word(content, index)
+    }
+
     /// Notes that the pages from `first` on were overwritten, by a system call, with pages in these states.
     pub fn became(&mut self, first: usize, states: &[State]) {
         self.states[first..first + states.len()].copy_from_slice(states);

@@ -18,6 +18,7 @@ mod calls;
 mod children;
 mod churn;
 mod report;
+mod roads;
 mod saboteur;
 mod shared;
 mod tally;
@@ -52,6 +53,8 @@ pub struct Options {
     pub seed: u64,
     /// Kinds of work to leave out, to narrow a failure down.
     pub without: Vec<Work>,
+    /// Whether the saboteur also changes the pager's limits and settings at random.
+    pub torture: bool,
 }
 
 /// A kind of work that can be left out.

@@ -1,11 +1,14 @@
 //! What a verification found.
 
+use super::calls::WAYS;
 use super::shared::{lock, Shared};
 use super::Options;
-use crate::control::{Counters, Peer};
+use crate::control::{self, Peer};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
+use sys::inject::{Counters, Point};
 
 /// A word that did not hold what it should.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +40,7 @@ pub struct PagerReport {
     /// Requests of the saboteur that it answered.
     pub requests: u64,
     /// Its counters at the end, those of forked children not among them.
-    pub counters: Counters,
+    pub counters: control::Counters,
 }
 
 impl PagerReport {
@@ -61,6 +64,8 @@ pub struct VerifyReport {
     pub remaps: u64,
     /// Times that the kernel refused to, as it may.
     pub remaps_refused: u64,
+    /// Times that memory was handed to the kernel, by kind of call.
+    pub calls: BTreeMap<&'static str, u64>,
     /// Bytes compared, those in children included.
     pub bytes_verified: u64,
     /// Words that were wrong, at most one counted a page or block.
@@ -69,6 +74,8 @@ pub struct VerifyReport {
     pub mismatches: Vec<Mismatch>,
     /// What else went wrong.
     pub failures: Vec<String>,
+    /// Kernel calls of the pager that were made to fail, by kind; `None` unless the library was built for that.
+    pub injected: Option<BTreeMap<&'static str, u64>>,
     /// The pager's side; `None` in a plain run.
     pub pager: Option<PagerReport>,
 }
@@ -94,10 +101,12 @@ impl VerifyReport {
             children: shared.children.load(Relaxed),
             remaps: shared.moved.load(Relaxed),
             remaps_refused: shared.refused.load(Relaxed),
+            calls: WAYS.into_iter().zip(shared.called.iter().map(|count| count.load(Relaxed))).collect(),
             bytes_verified: shared.bytes_verified.load(Relaxed),
             mismatch_count: shared.mismatch_count.load(Relaxed),
             mismatches: lock(&shared.mismatches).clone(),
             failures,
+            injected: injected(),
             pager,
         }
     }
@@ -106,6 +115,21 @@ impl VerifyReport {
     pub fn passed(&self) -> bool {
         self.mismatch_count == 0 && self.failures.is_empty()
     }
+}
+
+/// Asks the preloaded library how often it had calls fail.
+fn injected() -> Option<BTreeMap<&'static str, u64>> {
+    // SAFETY: a look-up by a constant name.
+    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memfold_injections".as_ptr()) };
+    if symbol.is_null() {
+        return None;
+    }
+    // SAFETY: the library's function of this name has this type, and its counters live as long as the process.
+    let counters = unsafe {
+        let function: extern "C" fn() -> *const Counters = std::mem::transmute(symbol);
+        &*function()
+    };
+    Some(Point::ALL.iter().map(|&p| (p.name(), counters[p as usize].failed.load(Relaxed))).collect())
 }
 
 impl fmt::Display for VerifyReport {
@@ -126,6 +150,14 @@ impl fmt::Display for VerifyReport {
                 counters.pages_discarded,
                 counters.pages_lost
             )?,
+        }
+        let list = |counts: &BTreeMap<&str, u64>| {
+            let each: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+            each.join(", ")
+        };
+        writeln!(f, "handed to the kernel: {}", list(&self.calls))?;
+        if let Some(injected) = &self.injected {
+            writeln!(f, "made to fail: {}", list(injected))?;
         }
         self.mismatches.iter().try_for_each(|mismatch| writeln!(f, "MISMATCH {mismatch}"))?;
         self.failures.iter().try_for_each(|failure| writeln!(f, "FAILURE {failure}"))?;

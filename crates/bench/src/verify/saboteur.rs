@@ -39,11 +39,29 @@ impl<'a> Saboteur<'a> {
                     let age = Duration::from_millis(10 + self.rng.below(500));
                     self.ask(Command::Set, Setting::ColdAge as u64, age.as_nanos() as u64);
                 }
+                3..=4 if self.shared.options.torture => self.change_a_setting(),
                 _ => self.ask(Command::Evict, 0, 0),
             }
             sleep(Duration::from_millis(self.rng.below(10)));
         }
         self.answered
+    }
+
+    /// Any setting to any value that it may have, mostly such that work goes on: a limit far below what is used, a budget
+    /// that is spent at once, ages from the shortest to a week.
+    fn change_a_setting(&mut self) {
+        let (setting, value) = match self.rng.below(5) {
+            0 => (Setting::ResidentLimit, 1 << (20 + self.rng.below(16))),
+            1 => (Setting::ResidentLimit, u64::MAX),
+            2 => (Setting::MaxStall, [10, 5_000, 100_000, 1_000_000][self.rng.below(4) as usize]),
+            3 => (Setting::RecompressAge, Duration::from_millis(10 + self.rng.below(400)).as_nanos() as u64),
+            _ => {
+                let ages =
+                    [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(7 * 86_400)];
+                (Setting::ColdAge, ages[self.rng.below(3) as usize].as_nanos() as u64)
+            }
+        };
+        self.ask(Command::Set, setting as u64, value);
     }
 
     fn ask(&mut self, command: Command, argument: u64, value: u64) {

@@ -4,6 +4,7 @@
 use super::actor::Actor;
 use super::area::Area;
 use super::blocks::Block;
+use super::calls::WAYS;
 use super::report::Mismatch;
 use super::tally::Tally;
 use super::{Options, Work};
@@ -42,6 +43,8 @@ pub(super) struct Shared {
     pub beats: Vec<Beat>,
     pub bytes_verified: AtomicU64,
     pub children: AtomicU64,
+    /// Memory handed to the kernel, by way.
+    pub called: [AtomicU64; WAYS.len()],
     /// Areas moved or resized by `mremap`.
     pub moved: AtomicU64,
     /// Times that the kernel refused, as it may.
@@ -123,6 +126,7 @@ impl Shared {
             beats,
             bytes_verified: AtomicU64::new(0),
             children: AtomicU64::new(0),
+            called: Default::default(),
             moved: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             mismatch_count: AtomicU64::new(0),

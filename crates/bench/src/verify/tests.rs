@@ -11,7 +11,14 @@ use std::time::Instant;
 use sys::{mem, PAGE_SIZE};
 
 fn options(without: &[Work]) -> Options {
-    Options { seconds: 60, operations: Some(150), threads: 2, seed: 11, without: without.to_vec() }
+    Options {
+        seconds: 60,
+        operations: Some(150),
+        threads: 2,
+        seed: 11,
+        without: without.to_vec(),
+        torture: false,
+    }
 }
 
 fn shared() -> Shared {

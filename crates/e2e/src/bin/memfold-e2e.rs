@@ -1,5 +1,6 @@
 //! What end-to-end tests start under the preload library: `memfold-e2e worker JOB` is the body of a benchmark's worker,
-//! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON, `memfold-e2e zram` holds a zram device
+//! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON, `torture` in place of `verify` does so
+//! while the pager's settings change, `memfold-e2e zram` holds a zram device
 //! until standard input ends, and panics then if it reads anything.
 
 use bench::verify::{self, Options};
@@ -13,12 +14,19 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("{error:#}")),
         },
-        ["verify", seconds, threads, seed] => match (seconds.parse(), threads.parse(), seed.parse()) {
-            (Ok(seconds), Ok(threads), Ok(seed)) => {
-                report(&Options { seconds, operations: None, threads, seed, without: Vec::new() })
+        [what @ ("verify" | "torture"), seconds, threads, seed] => {
+            match (seconds.parse(), threads.parse(), seed.parse()) {
+                (Ok(seconds), Ok(threads), Ok(seed)) => report(&Options {
+                    seconds,
+                    operations: None,
+                    threads,
+                    seed,
+                    without: Vec::new(),
+                    torture: what == "torture",
+                }),
+                _ => fail(&format!("{what} takes three numbers: SECONDS THREADS SEED")),
             }
-            _ => fail("verify takes three numbers: SECONDS THREADS SEED"),
-        },
+        }
         ["zram"] => match bench::zram::Zram::start(64 << 20, "lz4") {
             Ok(_held) => {
                 println!("ready");
@@ -28,7 +36,7 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(&format!("{error:#}")),
         },
-        _ => fail("`worker JOB`, `verify SECONDS THREADS SEED` or `zram` is needed"),
+        _ => fail("`worker JOB`, `verify` or `torture SECONDS THREADS SEED`, or `zram` is needed"),
     }
 }
 

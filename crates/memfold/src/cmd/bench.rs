@@ -176,6 +176,9 @@ struct Verify {
     /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     without: Vec<Work>,
+    /// Change the pager's settings and limits at random as well; `make torture` does so for hours.
+    #[arg(long)]
+    torture: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -269,8 +272,8 @@ impl Overhead {
 
 impl Verify {
     fn run(self) -> Result<ExitCode> {
-        let Verify { seconds, operations, threads, seed, without, json } = self;
-        let report = verify::run(&verify::Options { seconds, operations, threads, seed, without })?;
+        let Verify { seconds, operations, threads, seed, without, torture, json } = self;
+        let report = verify::run(&verify::Options { seconds, operations, threads, seed, without, torture })?;
         print(json, &report)?;
         Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }

@@ -9,6 +9,7 @@ mod zstd;
 pub use lz4::Lz4;
 pub use zstd::Zstd;
 
+use crate::sabotage::{planted, Bug};
 use sys::{Result, PAGE_SIZE};
 
 /// The bytes of a page.
@@ -80,6 +81,7 @@ pub fn repeated_word(page: &Page) -> Option<u64> {
     if !head.is_empty() || !tail.is_empty() {
         return None;
     }
+    let words = if planted(Bug::RepeatedTooSoon) { &words[..64] } else { words };
     let first = words[0];
     words.iter().all(|&word| word == first).then_some(first)
 }

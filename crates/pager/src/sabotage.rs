@@ -1,0 +1,142 @@
+//! Bugs planted on purpose, one at a time, to see that the tests catch them (`scripts/sabotage`).
+//!
+//! What it is not: in any build that people run. Without the cargo feature `sabotage`, [`planted`] is the constant `false`
+//! and every bug is compiled away. With it, `MEMFOLD_SABOTAGE` names the bug of this process and its children; no name,
+//! no bug.
+//!
+//! A bug whose harm takes two threads in the same microsecond has that moment made longer ([`widen`]), so that a test that
+//! looks at the right place catches it every time.
+
+/// Declares the bugs with the names by which the environment variable, and the script, call them.
+macro_rules! bugs {
+    ($($(#[doc = $what:literal])+ $bug:ident = $name:literal,)+) => {
+        /// A bug that can be planted.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(u32)]
+        pub enum Bug {
+            $($(#[doc = $what])+ $bug,)+
+        }
+
+        #[cfg(feature = "sabotage")]
+        const NAMES: &[(&str, Bug)] = &[$(($name, Bug::$bug)),+];
+    };
+}
+
+bugs! {
+    /// A page that does not shrink is dropped from staging instead of going back.
+    IncompressibleDropped = "incompressible-dropped",
+    /// A page counts as one repeated word when its first words are the same.
+    RepeatedTooSoon = "repeated-too-soon",
+    /// After a page was compressed again, the slot of its new copy is freed instead of the old one's.
+    WrongSlotFreed = "wrong-slot-freed",
+    /// The store moves a page and does not tell the page's entry.
+    RelocationUntold = "relocation-untold",
+    /// A restored page gives its slot up twice.
+    SlotFreedTwice = "slot-freed-twice",
+    /// Pages leave first, and are registered for missing faults afterwards.
+    ArmedTooLate = "armed-too-late",
+    /// A thread that touched a page on its way out is not woken when the page has left.
+    LeavingWakeLost = "leaving-wake-lost",
+    /// A thread that touched a page while it was being brought back ahead of the touch is not woken.
+    AheadWakeLost = "ahead-wake-lost",
+    /// Who faulted while a mapping was being changed is not woken afterwards.
+    ChangeWakeLost = "change-wake-lost",
+    /// Pages are moved out while the fault thread acts on the report of a change past libc.
+    TurnNotTaken = "turn-not-taken",
+    /// Pages are moved out while the report of a change past libc waits to be read.
+    ReportNotAwaited = "report-not-awaited",
+    /// A restore does not ask whether the mapping is being changed.
+    AnnouncementIgnored = "announcement-ignored",
+    /// A change does not wait for restores of its pages that have begun.
+    BusyNotAwaited = "busy-not-awaited",
+    /// A page that is there already counts as one whose mapping is gone.
+    ExistingTakenForGone = "existing-taken-for-gone",
+    /// `MADV_DONTNEED` is not seen.
+    DropNotSeen = "drop-not-seen",
+    /// `munmap`, and mapping over, are not seen.
+    UnmapNotSeen = "unmap-not-seen",
+    /// `mremap` moves a range whose evicted pages were not brought back.
+    MoveNotSeen = "move-not-seen",
+    /// `mremap` to a lower address takes the locks by descending address.
+    LockOrder = "lock-order",
+    /// The report of a drop past libc is ignored.
+    RemoveReportIgnored = "remove-report-ignored",
+    /// The report of an unmapping past libc is ignored.
+    UnmapReportIgnored = "unmap-report-ignored",
+    /// The report of an `mremap` past libc is ignored.
+    RemapReportIgnored = "remap-report-ignored",
+    /// The background thread goes on working during a fork.
+    BrakeNotHeld = "brake-not-held",
+    /// Program threads go on changing mappings during a fork.
+    GateNotClosed = "gate-not-closed",
+    /// The handler that runs in a forked child does nothing.
+    ChildNotTold = "child-not-told",
+    /// A forked child does not register what is away.
+    ChildNotRegistered = "child-not-registered",
+    /// A forked child keeps entries busy that its parent's fault thread was restoring.
+    ChildLeftBusy = "child-left-busy",
+    /// Slots of pages restored during a fork are used again at once.
+    SlotsNotKept = "slots-not-kept",
+    /// The pager ends without waiting until all is back.
+    StoppedTooSoon = "stopped-too-soon",
+}
+
+#[cfg(not(feature = "sabotage"))]
+mod choice {
+    use super::Bug;
+
+    /// Whether this bug is planted: never, in this build.
+    pub const fn planted(_: Bug) -> bool {
+        false
+    }
+
+    /// Makes the moment of a planted bug longer, by milliseconds: nothing, in this build.
+    pub const fn widen(_: Bug, _: u64) {}
+
+    /// Reads which bug is wanted: nothing, in this build.
+    pub const fn choose() {}
+}
+
+#[cfg(feature = "sabotage")]
+mod choice {
+    use super::{Bug, NAMES};
+    use core::ffi::CStr;
+    use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use sys::time::{sleep, Nanos};
+
+    /// The number of the bug, plus one; 0 for none.
+    static CHOSEN: AtomicU32 = AtomicU32::new(0);
+
+    /// Whether this bug is planted.
+    pub fn planted(bug: Bug) -> bool {
+        CHOSEN.load(Relaxed) == bug as u32 + 1
+    }
+
+    /// Makes the moment of a planted bug longer by so many milliseconds.
+    pub fn widen(bug: Bug, millis: u64) {
+        if planted(bug) {
+            sleep(Nanos::from_millis(millis));
+        }
+    }
+
+    /// Reads from the environment which bug is wanted. A name that no bug has ends the process: a script with a typing
+    /// error must not find that nothing was caught.
+    pub fn choose() {
+        // SAFETY: the engine is prepared before the program runs, and tests do not change their environment.
+        let wanted = unsafe { libc::getenv(c"MEMFOLD_SABOTAGE".as_ptr()) };
+        if wanted.is_null() {
+            return;
+        }
+        // SAFETY: a string of the environment.
+        let wanted = unsafe { CStr::from_ptr(wanted) }.to_bytes();
+        match NAMES.iter().find(|(name, _)| name.as_bytes() == wanted) {
+            Some((_, bug)) => CHOSEN.store(*bug as u32 + 1, Relaxed),
+            None => {
+                let _ = sys::file::write_all(2, b"memfold: MEMFOLD_SABOTAGE names no bug\n");
+                sys::thread::abort_process()
+            }
+        }
+    }
+}
+
+pub use choice::{choose, planted, widen};

@@ -1,0 +1,140 @@
+//! What the tests of a real engine share: an engine, memory that it manages, and what that memory holds.
+
+// Every address here lies in a mapping that the test itself made and holds. Not every test uses everything.
+#![allow(clippy::undocumented_unsafe_blocks, dead_code)]
+
+use pager::config::{Config, Setting};
+use pager::control::Command;
+use pager::{Engine, Host};
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+use sys::{mem, PAGE_SIZE};
+
+pub const MIB: usize = 1 << 20;
+
+pub fn engine(cold_age_ms: u64) -> &'static Engine {
+    let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
+        notice: |line| eprintln!("{line}"),
+        open_control: || None,
+        thread_cpu: |_| None,
+        decay: || (),
+    })));
+    let mut config = Config::default();
+    config.set(Setting::ColdAge, cold_age_ms * 1_000_000);
+    config.set(Setting::RecompressAge, cold_age_ms * 1_000_000);
+    config.set(Setting::StartAt, 0);
+    config.set(Setting::MaxStall, 1_000_000);
+    engine.prepare(&config).unwrap();
+    engine.enable();
+    engine
+}
+
+pub fn content(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
+    let mut state = seed ^ (page as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    std::array::from_fn(|i| {
+        if i % 4 != 0 {
+            return (i as u64) << 3;
+        }
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state & 0xFFFF
+    })
+}
+
+/// A mapping that the engine manages, and what it should hold.
+pub struct Memory {
+    pub base: usize,
+    pub pages: usize,
+}
+
+impl Memory {
+    pub fn new(engine: &'static Engine, len: usize) -> Memory {
+        let base = mem::map_anonymous(0, len, 0).unwrap();
+        engine.mapped(base, len);
+        Memory { base, pages: len / PAGE_SIZE }
+    }
+
+    pub fn fill(&self, seed: u64) {
+        for page in 0..self.pages {
+            unsafe { *((self.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
+        }
+    }
+
+    pub fn check_page(&self, seed: u64, page: usize) {
+        let found = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+        assert!(found == content(seed, page), "page {page} changed");
+    }
+
+    pub fn check(&self, seed: u64) {
+        (0..self.pages).for_each(|page| self.check_page(seed, page));
+    }
+}
+
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub fn evicted(engine: &'static Engine) -> u64 {
+    engine.control().evicted_bytes.load(Relaxed)
+}
+
+/// An engine with `len` bytes of filled memory, all of which is away.
+pub fn evicted_memory(len: usize, seed: u64) -> (&'static Engine, Memory) {
+    let engine = engine(20);
+    let memory = Memory::new(engine, len);
+    memory.fill(seed);
+    wait_until("everything is evicted", || evicted(engine) == len as u64);
+    (engine, memory)
+}
+
+/// What a page holds.
+pub fn page_at(addr: usize) -> [u64; PAGE_SIZE / 8] {
+    unsafe { *(addr as *const [u64; PAGE_SIZE / 8]) }
+}
+
+/// Forks as the preload library does.
+pub fn fork(engine: &'static Engine) -> i32 {
+    engine.before_fork();
+    match unsafe { libc::fork() } {
+        0 => {
+            // A child that hangs must not outlive the test.
+            unsafe { libc::alarm(30) };
+            engine.after_fork_in_child();
+            0
+        }
+        pid => {
+            engine.after_fork_in_parent();
+            pid
+        }
+    }
+}
+
+/// Waits for a child; its status.
+pub fn wait(pid: i32) -> i32 {
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    status
+}
+
+/// Puts a request into the engine's mailbox; returns its ticket.
+pub fn ask(engine: &'static Engine, command: Command) -> u32 {
+    let mailbox = &engine.control().mailbox;
+    mailbox.command.store(command as u32, Relaxed);
+    mailbox.asked.fetch_add(1, Release) + 1
+}
+
+/// Whether the request was carried out.
+pub fn answered(engine: &'static Engine, ticket: u32) -> bool {
+    engine.control().mailbox.answered.load(Acquire) == ticket
+}
+
+/// Has the request carried out.
+pub fn have(engine: &'static Engine, command: Command) {
+    let ticket = ask(engine, command);
+    wait_until("the request is carried out", || answered(engine, ticket));
+}

@@ -1,0 +1,124 @@
+//! The kernel says no, at every call that the engine makes, again and again; and no byte is lost.
+//!
+//! Built with the feature `inject` only: `cargo test -p memfold-pager --features inject --test inject`. One test, since the
+//! plan and its counters belong to the whole process.
+#![cfg(feature = "inject")]
+// Every address here lies in a mapping that the test itself made and holds.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+
+use common::*;
+use pager::control::Command;
+use pager::Phase;
+use std::time::{Duration, Instant};
+use sys::inject::{self, Point};
+use sys::{mem, PAGE_SIZE};
+
+/// Rounds, each with an engine of its own, after which every point must have failed.
+const LEAST_ROUNDS: u64 = 4;
+const MOST_ROUNDS: u64 = 30;
+
+/// An engine that has begun to run; one that could not, because the kernel said no, is what a program runs without.
+fn running_engine() -> &'static pager::Engine {
+    loop {
+        let engine = engine(20);
+        let memory = Memory::new(engine, MIB);
+        wait_until("the engine has made up its mind", || {
+            !matches!(engine.phase(), Phase::Idle | Phase::Starting)
+        });
+        memory.fill(1);
+        memory.check(1);
+        if engine.phase() == Phase::Running {
+            return engine;
+        }
+    }
+}
+
+/// Has everything evicted that can be, for a while.
+fn evict(engine: &'static pager::Engine) {
+    (0..3).for_each(|_| have(engine, Command::Evict));
+}
+
+fn live_a_life(seed: u64) {
+    let engine = running_engine();
+    let mut memory = Memory::new(engine, 8 * MIB);
+    memory.fill(seed);
+    evict(engine);
+    std::thread::scope(|scope| {
+        for stride in [1, 37] {
+            let memory = &memory;
+            scope.spawn(move || {
+                (0..memory.pages).for_each(|n| memory.check_page(seed, n * stride % memory.pages))
+            });
+        }
+        evict(engine);
+    });
+    // A drop, and first touches of what was dropped.
+    let (addr, len) = (memory.base + MIB, MIB / 2);
+    evict(engine);
+    engine
+        .drop_contents(addr, len, || unsafe { sys::syscall!(madvise, addr, len, libc::MADV_DONTNEED) })
+        .unwrap();
+    let first = (addr - memory.base) / PAGE_SIZE;
+    for page in first..first + len / PAGE_SIZE {
+        let at = memory.base + page * PAGE_SIZE;
+        assert!(page_at(at) == [0; PAGE_SIZE / 8], "page {page} came back from the dead");
+        unsafe { *(at as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
+    }
+    evict(engine);
+    // A move that the engine is told of, and one that it is not.
+    for told in [true, false] {
+        let target = mem::map_anonymous(0, 8 * MIB, 0).unwrap();
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let call = |from: usize, len: usize| unsafe {
+            mem::mremap(from, len, len, flags, target + from - memory.base)
+        };
+        if told {
+            // Refused where a range could not be unregistered: then it is several mappings, and nothing has happened.
+            if engine
+                .remap(memory.base, 8 * MIB, 8 * MIB, Some(target), || call(memory.base, 8 * MIB))
+                .is_ok()
+            {
+                memory.base = target;
+            }
+        } else if call(memory.base, 8 * MIB).is_ok() {
+            memory.base = target;
+        }
+        memory.check(seed);
+        evict(engine);
+    }
+    let pid = fork(engine);
+    if pid == 0 {
+        let good =
+            (0..memory.pages).all(|page| page_at(memory.base + page * PAGE_SIZE) == content(seed, page));
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    memory.check(seed);
+    assert_eq!(wait(pid), 0, "a child read something else, died or hung");
+    let rest = Memory::new(engine, 4 * MIB);
+    rest.fill(seed);
+    evict(engine);
+    engine.stop(&"the round is over");
+    memory.check(seed);
+    rest.check(seed);
+}
+
+#[test]
+fn every_kernel_call_of_the_engine_fails_at_times_and_no_byte_is_lost() {
+    std::env::set_var("MEMFOLD_INJECT", "1");
+    let failed = |point: Point| inject::counted(point).1;
+    let began = Instant::now();
+    for seed in 1..=MOST_ROUNDS {
+        live_a_life(seed);
+        assert!(began.elapsed() < Duration::from_secs(240), "something waits for what never comes");
+        if seed >= LEAST_ROUNDS && Point::ALL.iter().all(|&point| failed(point) > 0) {
+            break;
+        }
+    }
+    for point in Point::ALL {
+        let (calls, failures) = inject::counted(point);
+        println!("{:13} {calls:8} calls, {failures:6} failed", point.name());
+        assert!(failures > 0, "{} never failed, in {calls} calls", point.name());
+    }
+}
