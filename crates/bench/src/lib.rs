@@ -22,6 +22,7 @@ pub mod process;
 pub mod progress;
 pub mod verify;
 pub mod worker;
+pub mod workload;
 pub mod zram;
 
 /// Something that this machine, or this user on it, cannot do; the text says what and what to do about it.

@@ -1,0 +1,43 @@
+//! Maps memory, writes every page, reads it back and unmaps it, beside a region that is seldom used.
+
+use super::meter::Meter;
+use anyhow::{bail, Result};
+use sys::PAGE_SIZE;
+
+/// Runs one worker. A unit is one mapping from birth to end.
+pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
+    let len = meter.options.churn_bytes.next_multiple_of(PAGE_SIZE);
+    let mut wrong = 0;
+    while meter.goes_on() {
+        wrong += meter.unit(|meter| {
+            meter.touch_rarely();
+            once(len)
+        })?;
+    }
+    if wrong > 0 {
+        bail!("{wrong} pages of fresh mappings did not hold what had just been written");
+    }
+    Ok(())
+}
+
+/// The life of one mapping; how many of its pages were wrong.
+fn once(len: usize) -> Result<usize> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping, placed by the kernel. Through libc, which is where the library sees it.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    if base == libc::MAP_FAILED {
+        bail!("cannot map {len} bytes: {}", std::io::Error::last_os_error());
+    }
+    // SAFETY: page by page within the mapping just made; volatile, because the touch is the point.
+    let word = |page: usize| unsafe { base.cast::<u8>().add(page * PAGE_SIZE).cast::<u64>() };
+    for page in 0..len / PAGE_SIZE {
+        // SAFETY: as above.
+        unsafe { word(page).write_volatile(page as u64 + 1) };
+    }
+    // SAFETY: as above.
+    let wrong =
+        (0..len / PAGE_SIZE).filter(|&page| unsafe { word(page).read_volatile() } != page as u64 + 1).count();
+    // SAFETY: the mapping just made, which nobody uses any more.
+    unsafe { libc::munmap(base, len) };
+    Ok(wrong)
+}
