@@ -9,6 +9,7 @@
 //! Invariants: an experiment interleaves its arms and keeps every raw run; one in which nothing was evicted, or in
 //! which a byte was wrong, fails and yields no figures.
 
+pub mod ab;
 pub mod alloc;
 pub mod control;
 pub mod fault;

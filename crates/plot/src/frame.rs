@@ -5,7 +5,8 @@
 use crate::axis::{Axis, Ruler};
 use crate::svg::{width_of, Anchor, Svg, TEXT};
 
-const WIDTH: f64 = 760.0;
+/// Width of every chart.
+pub(crate) const WIDTH: f64 = 760.0;
 /// Height of a chart whose legend takes no row.
 const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 14.0;

@@ -17,6 +17,7 @@ mod ccdf;
 mod frame;
 mod lines;
 mod palette;
+mod panels;
 mod png;
 mod report;
 mod scatter;
@@ -26,6 +27,7 @@ pub use axis::{Axis, Unit};
 pub use bars::{Bars, Series, Value};
 pub use ccdf::ccdf;
 pub use lines::{Line, Lines};
+pub use panels::Panels;
 pub use report::{Block, Report, Table};
 pub use scatter::{Point, Scatter};
 

@@ -86,7 +86,8 @@ impl std::str::FromStr for Kind {
     }
 }
 
-fn by_name<T: Copy>(what: &str, names: &[(&str, T)], text: &str) -> Result<T, String> {
+/// The value with this name.
+pub(crate) fn by_name<T: Copy>(what: &str, names: &[(&str, T)], text: &str) -> Result<T, String> {
     names.iter().find_map(|(name, value)| (*name == text).then_some(*value)).ok_or_else(|| {
         let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         format!("{text:?} is no {what}; there are {}", known.join(", "))
