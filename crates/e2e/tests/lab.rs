@@ -16,7 +16,18 @@ fn said(output: &Output) -> String {
 /// A small experiment that is over in seconds.
 fn experiment(runtime: &Path, out: &Path, only: &str) -> Command {
     let mut command = memfold(runtime);
-    command.args(["bench", "pager", "--runs", "1", "--duration", "900ms", "--cold-age", "100ms", "--region", "24M"]);
+    command.args([
+        "bench",
+        "pager",
+        "--runs",
+        "1",
+        "--duration",
+        "900ms",
+        "--cold-age",
+        "100ms",
+        "--region",
+        "24M",
+    ]);
     command.args(["--only", only, "--json", "--out"]).arg(out);
     command
 }
@@ -25,7 +36,8 @@ fn experiment(runtime: &Path, out: &Path, only: &str) -> Command {
 fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
     let dir = scratch();
     let out = dir.path().join("results");
-    let only = "interactive_burst,anon_streamer,random_touch_heap,mmap_churn,phase_shift,zipf_heap,fork_touch_exit";
+    let only =
+        "interactive_burst,anon_streamer,random_touch_heap,mmap_churn,phase_shift,zipf_heap,fork_touch_exit";
     let output = run(&mut experiment(dir.path(), &out, only));
     assert!(output.status.success(), "{}", said(&output));
     let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -43,13 +55,17 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
     assert!(median("mmap_churn", "pager", "pager_compress_success") > 100.0);
     assert!(median("mmap_churn", "pager", "pager_range_add_msgs") > 0.0);
     assert!(median("mmap_churn", "pager", "pager_range_del_msgs") > 0.0);
-    for file in ["manifest.json", "all_runs_long.csv", "aggregate.csv", "aggregate_summary.txt", "report.html"] {
+    for file in
+        ["manifest.json", "all_runs_long.csv", "aggregate.csv", "aggregate_summary.txt", "report.html"]
+    {
         assert!(out.join(file).exists(), "{file}");
     }
     assert_eq!(fs::read_dir(out.join("plots")).unwrap().count(), 2 * 10);
 
     // The same command again finds everything done; another one is refused and changes nothing.
-    let runs = || fs::read_dir(out.join("runs")).unwrap().flatten().map(|e| e.metadata().unwrap().modified().unwrap());
+    let runs = || {
+        fs::read_dir(out.join("runs")).unwrap().flatten().map(|e| e.metadata().unwrap().modified().unwrap())
+    };
     let before: Vec<_> = runs().collect();
     assert!(run(&mut experiment(dir.path(), &out, only)).status.success());
     let other = run(&mut experiment(dir.path(), &out, "mmap_churn"));

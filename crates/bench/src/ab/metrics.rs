@@ -64,6 +64,8 @@ metrics! {
     saved_pct_of_resident,
     /// Pages evicted, mean over the run, as a share of the cold bytes, per cent.
     folded_pct_of_cold,
+    /// Memory that the store takes, gaps and tables included, as a share of what is evicted, means over the run, per cent.
+    pager_store_pct_of_evicted,
     /// Time that threads waited for the pager, as a share of the run, per cent.
     stall_pct,
     /// 95th percentile of a thread's wait on a page that the pager has, ns.

@@ -47,6 +47,8 @@ pub struct Sample {
     pub swap_bytes: u64,
     /// Bytes that the pager has evicted.
     pub evicted_bytes: u64,
+    /// Bytes that its store takes for them.
+    pub store_bytes: u64,
 }
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -173,11 +175,13 @@ fn watched(
 
 /// A sample, unless the process has just gone.
 fn sample(pid: u32, start: Instant, peer: Option<&Peer>, zram: Option<&Zram>) -> Option<Sample> {
+    let counters = peer.map(Peer::counters).unwrap_or_default();
     Some(Sample {
         at_ms: start.elapsed().as_secs_f64() * 1e3,
         resident_bytes: resident(pid).ok()?,
         swap_bytes: zram.and_then(|zram| zram.usage().ok()).map_or(0, |usage| usage.memory),
-        evicted_bytes: peer.map_or(0, |peer| peer.counters().evicted_bytes),
+        evicted_bytes: counters.evicted_bytes,
+        store_bytes: counters.overhead_bytes,
     })
 }
 
@@ -236,8 +240,12 @@ fn fill_pager_metrics(
     metrics.pager_range_del_msgs = count(|c| c.ranges_removed);
     metrics.pager_pages_tracked_peak = Some(after.counters.managed_bytes_peak as f64 / PAGE_SIZE as f64);
     metrics.pager_budget_holds = count(|c| c.budget_holds);
+    let evicted = mean(samples, |sample| sample.evicted_bytes);
+    if evicted > 0.0 {
+        let store = mean(samples, |sample| sample.store_bytes);
+        metrics.pager_store_pct_of_evicted = Some(store * 100.0 / evicted);
+    }
     if report.cold_bytes_mean > 0.0 {
-        let evicted = mean(samples, |sample| sample.evicted_bytes);
         metrics.folded_pct_of_cold = Some(evicted * 100.0 / report.cold_bytes_mean);
     }
 }

@@ -38,6 +38,7 @@ fn made_up(workload: Kind, repeat: usize, arm: Arm) -> Run {
         resident_bytes: mib as u64 * (1 << 20),
         swap_bytes: 0,
         evicted_bytes: 0,
+        store_bytes: 0,
     };
     Run { workload, repeat, arm, metrics, samples: (0..3).map(sample).collect(), latencies }
 }
@@ -87,13 +88,24 @@ fn runs_become_ratios_savings_tables_plots_and_a_page() {
         "resident_over_time",
     ] {
         for extension in ["svg", "png"] {
-            assert!(directory.path().join(format!("plots/{plot}.{extension}")).exists(), "{plot}.{extension}");
+            assert!(
+                directory.path().join(format!("plots/{plot}.{extension}")).exists(),
+                "{plot}.{extension}"
+            );
         }
     }
     let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     assert_eq!(text("all_runs_long.csv").lines().count(), 1 + 2 * 6 * 2);
-    assert!(text("aggregate.csv").contains("pager_fault_missing_p99_ns,6,9000.0"), "{}", text("aggregate.csv"));
-    assert!(text("aggregate_summary.txt").contains("0.900 [0.900, 0.900]"), "{}", text("aggregate_summary.txt"));
+    assert!(
+        text("aggregate.csv").contains("pager_fault_missing_p99_ns,6,9000.0"),
+        "{}",
+        text("aggregate.csv")
+    );
+    assert!(
+        text("aggregate_summary.txt").contains("0.900 [0.900, 0.900]"),
+        "{}",
+        text("aggregate_summary.txt")
+    );
     assert!(text("report.html").contains("zipf_heap"));
 }
 

@@ -22,22 +22,16 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
 
 /// The life of one mapping; how many of its pages were wrong.
 fn once(len: usize) -> Result<usize> {
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh mapping, placed by the kernel. Through libc, which is where the library sees it.
-    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
-    if base == libc::MAP_FAILED {
-        bail!("cannot map {len} bytes: {}", std::io::Error::last_os_error());
-    }
-    // SAFETY: page by page within the mapping just made; volatile, because the touch is the point.
-    let word = |page: usize| unsafe { base.cast::<u8>().add(page * PAGE_SIZE).cast::<u64>() };
+    let base = super::map(len)?;
+    let word = |page: usize| (base + page * PAGE_SIZE) as *mut u64;
     for page in 0..len / PAGE_SIZE {
-        // SAFETY: as above.
+        // SAFETY: within the mapping just made. Volatile: the touch is the point.
         unsafe { word(page).write_volatile(page as u64 + 1) };
     }
     // SAFETY: as above.
     let wrong =
         (0..len / PAGE_SIZE).filter(|&page| unsafe { word(page).read_volatile() } != page as u64 + 1).count();
     // SAFETY: the mapping just made, which nobody uses any more.
-    unsafe { libc::munmap(base, len) };
+    unsafe { libc::munmap(base as *mut libc::c_void, len) };
     Ok(wrong)
 }

@@ -179,8 +179,7 @@ impl Ground {
 }
 
 fn mapping(pieces: usize) -> Result<(Vec<Block>, Vec<usize>)> {
-    let base = mem::map_anonymous(0, pieces * PIECE, 0)
-        .map_err(|error| anyhow::anyhow!("cannot map {} bytes: {error:?}", pieces * PIECE))?;
+    let base = super::map(pieces * PIECE)?;
     let pages = PIECE / PAGE_SIZE;
     let blocks = (0..pieces * pages).map(|page| Block { address: base + page * PAGE_SIZE, len: PAGE_SIZE });
     Ok((blocks.collect(), (0..=pieces).map(|piece| piece * pages).collect()))

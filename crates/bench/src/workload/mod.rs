@@ -86,6 +86,15 @@ impl std::str::FromStr for Kind {
     }
 }
 
+/// Maps `len` bytes of zeros, through libc, which is where the preloaded library sees it.
+fn map(len: usize) -> Result<usize> {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping, placed by the kernel.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    ensure!(base != libc::MAP_FAILED, "cannot map {len} bytes: {}", std::io::Error::last_os_error());
+    Ok(base as usize)
+}
+
 /// The value with this name.
 pub(crate) fn by_name<T: Copy>(what: &str, names: &[(&str, T)], text: &str) -> Result<T, String> {
     names.iter().find_map(|(name, value)| (*name == text).then_some(*value)).ok_or_else(|| {
