@@ -154,6 +154,15 @@ pub(crate) fn write(value: f64, unit: Unit) -> String {
     }
 }
 
+/// A value with its unit and three digits, for a note beside a bar.
+pub(crate) fn write_short(value: f64, unit: Unit) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return write(value, unit);
+    }
+    let step = 10f64.powf(value.abs().log10().floor() - 2.0);
+    write((value / step).round() * step, unit)
+}
+
 /// At most four significant digits, without zeros at the end.
 fn digits(value: f64) -> String {
     if value == 0.0 {
@@ -180,6 +189,8 @@ mod tests {
         assert_eq!(write(268_435_456.0, Unit::Bytes), "256 MiB");
         assert_eq!(write(-2.0, Unit::Percent), "-2 %");
         assert_eq!(write(0.0, Unit::Nanos), "0");
+        assert_eq!(write_short(0.80149, Unit::Number), "0.801");
+        assert_eq!(write_short(16_912.0, Unit::Number), "16.9k");
         assert_eq!(write(0.0001, Unit::Number), "0.0001");
     }
 

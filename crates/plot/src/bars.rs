@@ -1,6 +1,6 @@
 //! Bars in groups, side by side or stacked, with intervals.
 
-use crate::axis::{write, Axis};
+use crate::axis::{write_short, Axis};
 use crate::frame::{Across, Frame, Key};
 use crate::svg::Anchor;
 use crate::Chart;
@@ -109,7 +109,7 @@ impl Bars {
             frame.svg.bar(number, (left, low), (right, high));
         }
         let note = (from + width / 2.0, frame.y(top) - 5.0);
-        frame.svg.note(note, Anchor::Middle, &write(top, self.axis.unit));
+        frame.svg.note(note, Anchor::Middle, &write_short(top, self.axis.unit));
     }
 
     fn draw_group(&self, frame: &mut Frame, group: usize) {
@@ -129,7 +129,11 @@ impl Bars {
                 continue;
             };
             if !frame.shows_y(value.middle) {
-                frame.svg.note((middle, bottom - 4.0), Anchor::Middle, &write(value.middle, self.axis.unit));
+                frame.svg.note(
+                    (middle, bottom - 4.0),
+                    Anchor::Middle,
+                    &write_short(value.middle, self.axis.unit),
+                );
                 continue;
             }
             let tip = frame.y(value.middle);
@@ -144,7 +148,7 @@ impl Bars {
                 } else {
                     ends.fold(base, f64::max) + 12.0
                 };
-                frame.svg.note((middle, y), Anchor::Middle, &write(value.middle, self.axis.unit));
+                frame.svg.note((middle, y), Anchor::Middle, &write_short(value.middle, self.axis.unit));
             }
         }
     }

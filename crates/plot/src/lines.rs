@@ -27,7 +27,7 @@ pub struct Lines {
 }
 
 /// Up to so many points of a line each have a marker.
-const MOST_MARKERS: usize = 40;
+const MOST_MARKERS: usize = 20;
 /// Points nearer than this to the one before are not drawn, in units of the drawing.
 const NEAR: f64 = 0.4;
 

@@ -58,14 +58,14 @@ impl Block {
 const STYLE: &str = "
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, 'DejaVu Sans', Verdana, sans-serif; color: #222; background: #fff;
-       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+       max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin-bottom: .3rem; }
 h2 { font-size: 1.2rem; margin: 2.2rem 0 .5rem; border-bottom: 1px solid #ccc; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
 caption { caption-side: bottom; text-align: left; color: #555; padding-top: .4rem; }
-th, td { padding: .22rem .6rem; text-align: right; border-bottom: 1px solid #e2e2e2; white-space: nowrap; }
-th { border-bottom: 2px solid #888; vertical-align: bottom; white-space: normal; }
+th, td { padding: .22rem .5rem; text-align: right; border-bottom: 1px solid #e2e2e2; }
+th { border-bottom: 2px solid #888; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
 pre { font: .82rem/1.4 'DejaVu Sans Mono', Menlo, monospace; background: #f6f6f6; padding: .7rem; overflow-x: auto; }
 figure { margin: 1.4rem 0; }

@@ -4,6 +4,7 @@ use super::charts::Drawn;
 use super::metrics::Metrics;
 use super::results::Results;
 use super::Arm;
+use crate::workload::Kind;
 use plot::{Block, Report, Table};
 
 /// The page.
@@ -27,11 +28,11 @@ pub(super) fn of(results: &Results, drawn: &[Drawn]) -> Report {
     blocks.extend(drawn.iter().map(|drawn| Block::chart(drawn.chart.as_ref(), drawn.caption)));
     blocks.push(Block::Heading("What it ran on".into()));
     blocks.push(Block::Table(machine(results)));
-    blocks.push(Block::Heading("Every metric".into()));
-    blocks.push(Block::Text(
-        "Medians over the runs; aggregate.csv has their spread, all_runs_long.csv every run.".into(),
-    ));
-    blocks.push(Block::Table(everything(results)));
+    for &workload in &options.workloads {
+        blocks.push(Block::Heading(format!("Every metric: {}", workload.name())));
+        blocks.push(Block::Table(everything(results, workload)));
+    }
+    blocks.push(Block::Text("Medians; aggregate.csv has their spread, all_runs_long.csv every run.".into()));
     Report {
         title: "Workloads with and without the pager".into(),
         summary: format!(
@@ -129,24 +130,29 @@ fn machine(results: &Results) -> Table {
     Table { caption: "One group for each call that added runs.".into(), head: strings(&["", ""]), rows }
 }
 
-fn everything(results: &Results) -> Table {
-    let options = &results.record.options;
-    let columns: Vec<_> = options
-        .workloads
-        .iter()
-        .flat_map(|&workload| options.arms.iter().map(move |&arm| (workload, arm)))
-        .collect();
-    let rows = Metrics::MEANINGS.iter().map(|(name, meaning)| {
-        let cells = columns.iter().map(|&(workload, arm)| match results.median(workload, arm, name) {
-            Some(value) if value.fract() == 0.0 || value.abs() >= 1e5 => format!("{value:.0}"),
-            value => shown(value, 3),
-        });
-        [(*name).to_owned(), meaning.trim().to_owned()].into_iter().chain(cells).collect()
+/// Every metric of a workload, with a column for each arm.
+fn everything(results: &Results, workload: Kind) -> Table {
+    let arms = &results.record.options.arms;
+    let rows = Metrics::MEANINGS.iter().filter_map(|(name, meaning)| {
+        let medians: Vec<_> = arms.iter().map(|&arm| results.median(workload, arm, name)).collect();
+        // What no arm has would be an empty row.
+        medians.iter().any(Option::is_some).then(|| {
+            let cells = medians.into_iter().map(|median| match median {
+                Some(value) if value.fract() == 0.0 || value.abs() >= 1e5 => format!("{value:.0}"),
+                value => shown(value, 3),
+            });
+            let name = std::iter::once((*name).to_owned());
+            name.chain(cells).chain(std::iter::once(meaning.trim().to_owned())).collect()
+        })
     });
-    let head = columns.iter().map(|(workload, arm)| format!("{} {}", workload.name(), arm.name()));
+    let head = arms.iter().map(|arm| arm.name());
     Table {
         caption: String::new(),
-        head: strings(&["metric", "meaning"]).into_iter().chain(head).collect(),
+        head: std::iter::once("metric")
+            .chain(head)
+            .chain(std::iter::once("meaning"))
+            .map(str::to_owned)
+            .collect(),
         rows: rows.collect(),
     }
 }
