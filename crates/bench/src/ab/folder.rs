@@ -42,8 +42,7 @@ impl Folder {
     /// When the directory cannot be used: it holds something else, or an experiment that differs.
     pub fn begin(path: &Path, options: &Options, session: Manifest) -> Result<Folder> {
         let name = path.display();
-        fs::create_dir_all(path.join(RUNS)).with_context(|| format!("cannot make the directory {name}"))?;
-        tempfile::tempfile_in(path).with_context(|| format!("cannot write into {name}"))?;
+        fs::create_dir_all(path).with_context(|| format!("cannot make the directory {name}"))?;
         let mut sessions = Vec::new();
         if path.join(MANIFEST).exists() {
             let earlier = Folder::open(path)?.record;
@@ -54,9 +53,10 @@ impl Folder {
                 );
             }
             sessions = earlier.sessions;
-        } else if fs::read_dir(path)?.flatten().any(|entry| entry.file_name() != RUNS) {
+        } else if fs::read_dir(path)?.flatten().next().is_some() {
             bail!("{name} is not empty and holds no experiment; name another directory");
         }
+        fs::create_dir_all(path.join(RUNS)).with_context(|| format!("cannot write into {name}"))?;
         sessions.push(session);
         let record = Record { schema: SCHEMA.into(), options: options.clone(), sessions };
         let folder = Folder { path: path.to_owned(), record };
@@ -137,11 +137,12 @@ fn difference(earlier: &Record, options: &Options, session: &Manifest) -> Option
     let other = |what: &str, there: String, here: String| {
         (there != here).then(|| format!("its {what} is {there}, not {here}"))
     };
+    let commit = |manifest: &Manifest| manifest.commit.clone().unwrap_or_else(|| "unknown".into());
     let machine = earlier.sessions.last().and_then(|there| {
         other("host", there.host.clone(), session.host.clone())
             .or_else(|| other("kernel", there.kernel.clone(), session.kernel.clone()))
             .or_else(|| other("version of memfold", there.version.clone(), session.version.clone()))
-            .or_else(|| other("commit", format!("{:?}", there.commit), format!("{:?}", session.commit)))
+            .or_else(|| other("commit", commit(there), commit(session)))
     });
     let list = |arms: &[Arm]| arms.iter().map(|arm| arm.name()).collect::<Vec<_>>().join(",");
     let kinds = |kinds: &[Kind]| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");

@@ -241,7 +241,8 @@ fn fill_pager_metrics(
     metrics.pager_pages_tracked_peak = Some(after.counters.managed_bytes_peak as f64 / PAGE_SIZE as f64);
     metrics.pager_budget_holds = count(|c| c.budget_holds);
     let evicted = mean(samples, |sample| sample.evicted_bytes);
-    if evicted > 0.0 {
+    // The store's fixed cost is no share of next to nothing.
+    if evicted >= f64::from(1 << 20) {
         let store = mean(samples, |sample| sample.store_bytes);
         metrics.pager_store_pct_of_evicted = Some(store * 100.0 / evicted);
     }

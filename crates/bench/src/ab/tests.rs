@@ -132,6 +132,7 @@ fn a_directory_that_holds_something_else_is_refused_and_nothing_in_it_changed() 
     let refused = |path: &Path, options: &Options| format!("{:#}", begin(path, options).unwrap_err());
     fs::write(directory.path().join("thesis.tex"), "years of work").unwrap();
     assert!(refused(directory.path(), &options(1)).contains("not empty"));
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
     let other = directory.path().join("other");
     filled(&other, &options(1));
     let longer = Options { measures: Measures { millis: 200, ..options(1).measures }, ..options(1) };
