@@ -37,7 +37,7 @@ pub enum Block {
     },
 }
 
-/// A table: the first column is set to the left, the others to the right.
+/// A table: the first column is set to the left, and so are columns of sentences; the others to the right.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// What it shows, below it.
@@ -55,6 +55,9 @@ impl Block {
     }
 }
 
+/// A column with a cell longer than this holds sentences.
+const PROSE: usize = 45;
+
 const STYLE: &str = "
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, 'DejaVu Sans', Verdana, sans-serif; color: #222; background: #fff;
@@ -66,7 +69,7 @@ table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabu
 caption { caption-side: bottom; text-align: left; color: #555; padding-top: .4rem; }
 th, td { padding: .22rem .5rem; text-align: right; border-bottom: 1px solid #e2e2e2; }
 th { border-bottom: 2px solid #888; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; }
+th:first-child, td:first-child, .prose { text-align: left; }
 pre { font: .82rem/1.4 'DejaVu Sans Mono', Menlo, monospace; background: #f6f6f6; padding: .7rem; overflow-x: auto; }
 figure { margin: 1.4rem 0; }
 figure svg { max-width: 100%; height: auto; }
@@ -76,6 +79,8 @@ figcaption { color: #555; font-size: .88rem; max-width: 48rem; }
   body { font-size: 10.5pt; margin: 0; max-width: none; padding: 0; }
   h2 { break-after: avoid; }
   figure, tr { break-inside: avoid; }
+  figure { margin: .6rem 0; }
+  figure svg { max-width: 80%; }
   table { font-size: 7.5pt; }
   th, td { padding: .15rem .35rem; }
   pre { white-space: pre-wrap; }
@@ -118,8 +123,17 @@ impl Block {
 
 impl Table {
     fn html(&self) -> String {
+        let columns = self.head.len();
+        let long = |column: usize| {
+            self.rows.iter().any(|row| row.get(column).is_some_and(|cell| cell.len() > PROSE))
+        };
+        let prose: Vec<bool> = (0..columns).map(long).collect();
         let row = |cells: &[String], tag: &str| -> String {
-            let cells: String = cells.iter().map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+            let cell = |(column, cell): (usize, &String)| {
+                let class = if prose.get(column) == Some(&true) { " class=\"prose\"" } else { "" };
+                format!("<{tag}{class}>{}</{tag}>", escape(cell))
+            };
+            let cells: String = cells.iter().enumerate().map(cell).collect();
             format!("<tr>{cells}</tr>\n")
         };
         let body: String = self.rows.iter().map(|cells| row(cells, "td")).collect();
