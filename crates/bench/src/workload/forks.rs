@@ -3,6 +3,7 @@
 use super::kinds::window;
 use super::meter::Meter;
 use anyhow::{bail, Result};
+use stats::Rng;
 
 /// Runs one worker. A unit is a child from fork to end, and the parent's own work beside it.
 pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
@@ -17,7 +18,7 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
 const ANYWHERE: usize = 4;
 
 fn once(meter: &mut Meter<'_>, hot: &[usize]) -> Result<()> {
-    let mut rng = meter.rng.fork(meter.rng.clone().next_u64());
+    let mut rng = Rng::new(meter.rng.next_u64());
     // SAFETY: the child of a threaded process may do little: it touches memory and ends, without a lock or an
     // allocation.
     let child = unsafe { libc::fork() };
