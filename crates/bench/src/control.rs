@@ -8,6 +8,7 @@
 use anyhow::{bail, ensure, Context, Result};
 use pager::control::{Command, ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
 use serde::Serialize;
+use stats::Histogram;
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -34,6 +35,7 @@ unsafe impl Sync for Peer {}
 #[allow(missing_docs)] // Each field is the one of ControlPage with the same name, which is documented there.
 pub struct Counters {
     pub managed_bytes: u64,
+    pub managed_bytes_peak: u64,
     pub resident_bytes: u64,
     pub evicted_bytes: u64,
     pub aside_bytes: u64,
@@ -52,6 +54,8 @@ pub struct Counters {
     pub pages_lost: u64,
     pub faults_spurious: u64,
     pub budget_holds: u64,
+    pub ranges_added: u64,
+    pub ranges_removed: u64,
     pub stall_ns: u64,
     pub cpu_background_ns: u64,
     pub cpu_fault_ns: u64,
@@ -134,6 +138,7 @@ impl Peer {
         }
         read!(
             managed_bytes,
+            managed_bytes_peak,
             resident_bytes,
             evicted_bytes,
             aside_bytes,
@@ -152,10 +157,22 @@ impl Peer {
             pages_lost,
             faults_spurious,
             budget_holds,
+            ranges_added,
+            ranges_removed,
             stall_ns,
             cpu_background_ns,
             cpu_fault_ns,
         )
+    }
+
+    /// How long the program's threads waited on faults so far, ns; each value within 1/16.
+    pub fn fault_waits(&self) -> Histogram {
+        histogram(&self.page().fault_ns)
+    }
+
+    /// How long the work on restores took so far, ns; each value within 1/16.
+    pub fn restore_times(&self) -> Histogram {
+        histogram(&self.page().restore_ns)
     }
 
     /// Asks the process to carry out `command` and waits for its answer, up to `patience`.
@@ -200,6 +217,14 @@ impl Peer {
             ),
         }
     }
+}
+
+fn histogram(of: &pager::control::Histogram) -> Histogram {
+    let counts =
+        of.buckets.iter().enumerate().map(|(bucket, count)| {
+            (pager::control::Histogram::value_of(bucket), u64::from(count.load(Relaxed)))
+        });
+    Histogram::from(counts.filter(|(_, count)| *count > 0).collect::<Vec<_>>())
 }
 
 impl Drop for Peer {

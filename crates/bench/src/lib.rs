@@ -9,6 +9,7 @@
 //! Invariants: an experiment interleaves its arms and keeps every raw run; one in which nothing was evicted, or in
 //! which a byte was wrong, fails and yields no figures.
 
+pub mod ab;
 pub mod alloc;
 pub mod control;
 pub mod fault;
@@ -22,6 +23,7 @@ pub mod process;
 pub mod progress;
 pub mod verify;
 pub mod worker;
+pub mod workload;
 pub mod zram;
 
 /// Something that this machine, or this user on it, cannot do; the text says what and what to do about it.

@@ -1,12 +1,12 @@
 //! What a run ran on: enough to judge whether two results may be compared.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The machine, the kernel, the program and the moment of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Manifest {
     /// Host name.
     pub host: String,
@@ -23,7 +23,7 @@ pub struct Manifest {
     /// `vm.page-cluster`: log2 of the pages that swap-in reads at once, where it reads ahead at all.
     pub page_cluster: String,
     /// Version of memfold.
-    pub version: &'static str,
+    pub version: String,
     /// Commit of the source tree that the run was started in, `-dirty` where it was changed; `None` outside one.
     pub commit: Option<String>,
     /// When the run began, seconds since 1970 (UTC).
@@ -50,7 +50,7 @@ impl Manifest {
             memory_bytes: crate::process::kilobytes(&line("/proc/meminfo"), "MemTotal:"),
             transparent_huge_pages: line("/sys/kernel/mm/transparent_hugepage/enabled"),
             page_cluster: line("/proc/sys/vm/page-cluster"),
-            version: env!("CARGO_PKG_VERSION"),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: commit(),
             started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             command: std::env::args().collect(),

@@ -46,6 +46,26 @@ impl Output {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// Writes a table whose columns are known at run time only to the file `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn table(
+        &self,
+        name: &str,
+        head: &[String],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Result<()> {
+        let path = self.directory.join(name);
+        let write = || -> Result<()> {
+            let mut writer = csv::Writer::from_path(&path)?;
+            writer.write_record(head)?;
+            rows.into_iter().try_for_each(|row| writer.write_record(row))?;
+            Ok(writer.flush()?)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
     fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         let path = self.directory.join(name);
         let mut text = serde_json::to_string_pretty(value)?;

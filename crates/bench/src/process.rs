@@ -53,6 +53,22 @@ pub(crate) fn kilobytes(text: &str, key: &str) -> u64 {
     value.unwrap_or(0) * 1024
 }
 
+/// Resident memory of process `pid` now, bytes: cheaper than [`Memory::of`], for samples.
+///
+/// # Errors
+/// When the process is gone.
+pub fn resident(pid: u32) -> Result<u64> {
+    let file = format!("/proc/{pid}/statm");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    let pages: u64 = text.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    Ok(pages * sys::PAGE_SIZE as u64)
+}
+
+/// Memory that programs can still have without swapping (`MemAvailable`), bytes.
+pub fn available_memory() -> u64 {
+    kilobytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
+}
+
 /// The threads of process `pid`.
 ///
 /// # Errors

@@ -55,14 +55,13 @@ impl Zram {
     pub fn start(bytes: u64, algorithm: &str) -> Result<Zram> {
         // SAFETY: no arguments, no effects.
         if unsafe { libc::geteuid() } != 0 {
-            return Err(Unsupported(
-                "comparing with zram needs root: run as root, or leave out --vs zram".into(),
-            )
-            .into());
+            return Err(
+                Unsupported("comparing with zram needs root: run as root, or leave zram out".into()).into()
+            );
         }
         if !Path::new(CONTROL).exists() {
             return Err(Unsupported(format!(
-                "this kernel has no zram ({CONTROL} is missing): try `modprobe zram`, or leave out --vs zram"
+                "this kernel has no zram ({CONTROL} is missing): try `modprobe zram`, or leave zram out"
             ))
             .into());
         }

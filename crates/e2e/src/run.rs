@@ -46,8 +46,10 @@ impl Outcome {
 /// If it is not installed, naming the Debian package that has it.
 pub fn program(name: &str, package: &str) -> PathBuf {
     // The system's own first: a wrapper of the same name elsewhere in PATH is not the program.
-    let found =
-        ["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin"].iter().map(|d| Path::new(d).join(name)).find(|p| p.is_file());
+    let found = ["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin"]
+        .iter()
+        .map(|d| Path::new(d).join(name))
+        .find(|p| p.is_file());
     found.unwrap_or_else(|| {
         panic!("{name} is not installed: `apt-get install {package}` (`make deps` does so)")
     })

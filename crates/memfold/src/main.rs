@@ -43,6 +43,7 @@ enum Command {
     Setup(cmd::setup::Args),
     Demo(cmd::demo::Args),
     Bench(cmd::bench::Args),
+    Report(cmd::report::Args),
 }
 
 fn main() -> ExitCode {
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Setup(args) => cmd::setup::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Bench(args) => cmd::bench::run(args),
+        Command::Report(args) => cmd::report::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))
 }

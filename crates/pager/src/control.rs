@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -246,6 +246,10 @@ pub struct ControlPage {
     pub extents_registered: AtomicU64,
     /// Times that the stall budget held eviction back.
     pub budget_holds: AtomicU64,
+    /// Mappings that came under management, those of the allocator among them.
+    pub ranges_added: AtomicU64,
+    /// Unmappings in which something was managed.
+    pub ranges_removed: AtomicU64,
 
     /// Time that the program's threads waited for the pager, ns.
     pub stall_ns: AtomicU64,

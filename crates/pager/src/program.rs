@@ -40,6 +40,8 @@ impl Engine {
             return;
         }
         let Bounds { start, end } = Bounds::of(addr, len);
+        // Relaxed: a statistic that orders nothing.
+        self.control().ranges_added.fetch_add(1, Relaxed);
         let blocked = signal::block_all();
         let pass = self.gate.pass();
         // Something may have been unmapped or moved away from here past libc a moment ago. What was evicted of it may have
@@ -85,10 +87,15 @@ impl Engine {
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
     /// and the range no longer managed.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
-        if planted(Bug::UnmapNotSeen) {
-            return self.change(&[Bounds::of(addr, len)], First::Nothing, op, |_, _, _, _| {});
+        let range = Bounds::of(addr, len);
+        if self.space().existing(range.start, range.end).next().is_some() {
+            // Relaxed: a statistic that orders nothing.
+            self.control().ranges_removed.fetch_add(1, Relaxed);
         }
-        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
+        if planted(Bug::UnmapNotSeen) {
+            return self.change(&[range], First::Nothing, op, |_, _, _, _| {});
+        }
+        self.change(&[range], First::Nothing, op, |engine, extent, lo, hi| {
             engine.forget_pages(extent, lo, hi);
             engine.forget_mapping(extent, &PageSet::range(lo, hi));
         })

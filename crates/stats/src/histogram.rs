@@ -49,6 +49,13 @@ impl Histogram {
         self.total += other.total;
     }
 
+    /// What was counted since `earlier`, a state of this histogram in the past.
+    pub fn since(&self, earlier: &Histogram) -> Histogram {
+        let before = |value| earlier.counts.get(&value).copied().unwrap_or(0);
+        let newer = self.counts.iter().map(|(&value, &count)| (value, count.saturating_sub(before(value))));
+        Histogram::from(newer.filter(|(_, count)| *count > 0).collect::<Vec<_>>())
+    }
+
     /// How many values were counted.
     pub fn count(&self) -> u64 {
         self.total
@@ -140,6 +147,13 @@ mod tests {
             let mut merged = of(&a);
             merged.merge(&of(&b));
             prop_assert_eq!(merged, of(&[a, b].concat()));
+        }
+
+        #[test]
+        fn what_came_since_an_earlier_state_is_what_was_added(
+            a in prop::collection::vec(0u64..50, 0..50), b in prop::collection::vec(0u64..50, 0..50),
+        ) {
+            prop_assert_eq!(of(&[a.clone(), b.clone()].concat()).since(&of(&a)), of(&b));
         }
 
         #[test]

@@ -17,7 +17,7 @@ mod rows;
 
 pub use histogram::{Histogram, Quantiles};
 pub use moments::Moments;
-pub use paired::{BadPairs, Interval, Ratio, LEAST_PAIRS};
+pub use paired::{median_interval, BadPairs, Interval, Ratio, LEAST_PAIRS};
 pub use quantile::{median, nearest_rank, quantile};
 pub use rng::Rng;
 pub use rows::{write_csv, write_json_lines};

@@ -83,7 +83,7 @@ impl Ratio {
         }
         let ratios: Vec<f64> = numerator.iter().zip(denominator).map(|(a, b)| a / b).collect();
         let middle = median(&ratios).ok_or(BadPairs::Empty)?;
-        let interval = (ratios.len() >= LEAST_PAIRS).then(|| bootstrap(&ratios, seed));
+        let interval = median_interval(&ratios, seed);
         let differs = interval.is_some_and(|i| i.low > 1.0 || i.high < 1.0);
         Ok(Ratio { median: middle, interval, pairs: ratios.len(), differs })
     }
@@ -103,6 +103,11 @@ impl fmt::Display for Ratio {
             None => write!(f, "{:.3} ({} pairs: too few for an interval)", self.median, self.pairs),
         }
     }
+}
+
+/// The 95 % bootstrap interval of the median of `values`; `None` below [`LEAST_PAIRS`] of them.
+pub fn median_interval(values: &[f64], seed: u64) -> Option<Interval> {
+    (values.len() >= LEAST_PAIRS).then(|| bootstrap(values, seed))
 }
 
 fn bootstrap(ratios: &[f64], seed: u64) -> Interval {

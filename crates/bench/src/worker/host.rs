@@ -1,12 +1,13 @@
 //! The experiment's end of a worker: starting it, asking it, ending it.
 
 use super::Job;
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 /// What experiments start: an executable and the arguments before the job, and the library that arms of ours preload.
 #[derive(Clone, Debug)]
@@ -23,8 +24,25 @@ pub struct Program {
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
-    requests: ChildStdin,
+    requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
+    reaped: bool,
+}
+
+/// What a process took from the host in all its life, as the kernel accounted for it (`wait4(2)`), its threads and the
+/// children that it waited for among it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// CPU time in the program, seconds.
+    pub user_s: f64,
+    /// CPU time in the kernel, seconds.
+    pub system_s: f64,
+    /// Faults that needed no reading from a device.
+    pub minor_faults: u64,
+    /// Faults that did.
+    pub major_faults: u64,
+    /// Most resident memory, bytes.
+    pub peak_rss_bytes: u64,
 }
 
 impl Worker {
@@ -41,7 +59,8 @@ impl Worker {
             command.spawn().with_context(|| format!("cannot start the worker {}", program.path.display()))?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(requests), Some(answers)) => {
-                Ok(Worker { child, requests, answers: BufReader::new(answers) })
+                let (requests, answers) = (Some(requests), BufReader::new(answers));
+                Ok(Worker { child, requests, answers, reaped: false })
             }
             _ => bail!("the worker has no pipes"),
         }
@@ -59,7 +78,8 @@ impl Worker {
     pub fn send(&mut self, request: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        self.requests.write_all(line.as_bytes()).context("the worker has gone away")
+        let pipe = self.requests.as_mut().context("the worker was told to end")?;
+        pipe.write_all(line.as_bytes()).context("the worker has gone away")
     }
 
     /// Waits for the next answer.
@@ -70,6 +90,7 @@ impl Worker {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {
             let status = self.child.wait()?;
+            self.reaped = true;
             bail!("the worker ended without an answer: {status}");
         }
         serde_json::from_str(&line).with_context(|| format!("the worker answered {line:?}"))
@@ -83,10 +104,42 @@ impl Worker {
         self.send(request)?;
         self.receive()
     }
+
+    /// Tells the worker to end, waits until it has, and says what it took.
+    ///
+    /// # Errors
+    /// When it did not end well.
+    pub fn finish(mut self) -> Result<Cost> {
+        drop(self.requests.take());
+        let mut status = 0;
+        // SAFETY: an all-zero rusage is valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the child is ours and not yet reaped; both out-parameters are valid.
+        while unsafe { libc::wait4(self.pid() as i32, &mut status, 0, &mut usage) } < 0 {
+            let error = std::io::Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(error).context("cannot wait for the worker");
+            }
+        }
+        self.reaped = true;
+        let status = ExitStatus::from_raw(status);
+        ensure!(status.success(), "the worker ended badly: {status}");
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        Ok(Cost {
+            user_s: seconds(usage.ru_utime),
+            system_s: seconds(usage.ru_stime),
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            peak_rss_bytes: usage.ru_maxrss as u64 * 1024,
+        })
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if self.reaped {
+            return;
+        }
         // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -14,12 +14,13 @@ mod sleeper;
 mod spin;
 mod touch;
 
-pub use host::{Program, Worker};
+pub use host::{Cost, Program, Worker};
 pub use mixed::{Mixed, MixedResult};
 pub use sleeper::Sleeper;
 pub use spin::{Spin, SpinResult};
 pub use touch::{Order, Presence, Region, Round, Touch, TouchRequest, TouchResult};
 
+use crate::workload::Workload;
 use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
@@ -36,6 +37,8 @@ pub enum Job {
     Spin(Spin),
     /// Fill a region and sleep.
     Sleep(Sleeper),
+    /// Fill memory and say so, run a workload when asked, report, and keep the memory until the experiment goes away.
+    Workload(Workload),
 }
 
 /// The body of a worker process. Returns when the job is done or the experiment has gone away.
@@ -50,7 +53,17 @@ pub fn main(job: &str) -> Result<()> {
         Job::Mixed(mixed) => answer(&mixed::run(&mixed)?),
         Job::Spin(spin) => answer(&spin::run(&spin)?),
         Job::Sleep(sleeper) => sleeper::serve(&sleeper),
+        Job::Workload(workload) => serve(&workload),
     }
+}
+
+fn serve(workload: &Workload) -> Result<()> {
+    let prepared = workload.prepare()?;
+    answer(&())?;
+    while request::<()>()?.is_some() {
+        answer(&prepared.run()?)?;
+    }
+    Ok(())
 }
 
 fn answer(value: &impl Serialize) -> Result<()> {

@@ -3,6 +3,9 @@
 //! What it is not: the experiments. Those are in the `bench` crate; here are their options, the printing of their
 //! results, and the start of their worker processes, which are this executable with the hidden command `bench worker`.
 
+mod pager;
+mod workload;
+
 use crate::{bar, exit, library, text};
 use ::bench::alloc::{self, Peer};
 use ::bench::manifest::Manifest;
@@ -11,9 +14,9 @@ use ::bench::progress::Advance;
 use ::bench::verify::{self, Work};
 use ::bench::worker::{self, Program};
 use ::bench::{fault, overhead, Unsupported};
+use ::pager::config::{parse_duration, parse_size, Setting};
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
-use pager::config::{parse_size, Setting};
 use serde::Serialize;
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -25,6 +28,7 @@ Examples:
   memfold bench fault --json --out runs/1    the same for programs, raw runs kept
   memfold bench alloc --peer mimalloc=/usr/lib/x86_64-linux-gnu/libmimalloc.so.2
   memfold bench overhead                     what folding costs programs that gain nothing
+  memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
   memfold run -- memfold bench verify        does any byte get lost?
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
@@ -42,6 +46,8 @@ enum What {
     Fault(Fault),
     Alloc(Alloc),
     Overhead(Overhead),
+    Pager(pager::Args),
+    Workload(workload::Args),
     Verify(Verify),
     /// The body of a worker process.
     #[command(hide = true)]
@@ -193,6 +199,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Fault(args) => args.run(),
         What::Alloc(args) => args.run(),
         What::Overhead(args) => args.run(),
+        What::Pager(args) => args.run(),
+        What::Workload(args) => args.run(),
         What::Verify(args) => args.run(),
         What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };
@@ -337,6 +345,23 @@ fn region(text: &str) -> Result<usize, String> {
         Some(_) => Err("it must lie between 4K and 512G".into()),
         None => Err("a size such as 64M or 1G is needed".into()),
     }
+}
+
+/// A time from 10 milliseconds to 30 days, in milliseconds.
+fn millis(text: &str) -> Result<u64, String> {
+    const MS: u64 = 1_000_000;
+    match parse_duration(text) {
+        Some(ns) if (10 * MS..=30 * 86_400_000 * MS).contains(&ns) => Ok(ns / MS),
+        Some(_) => Err("it must lie between 10ms and 30d".into()),
+        None => Err("a time such as 500ms, 10s or 5m is needed".into()),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|share| *share > 0.0 && *share <= 100.0)
+        .ok_or_else(|| "a share above 0 and up to 100 is needed".into())
 }
 
 fn cold_age(text: &str) -> Result<String, String> {

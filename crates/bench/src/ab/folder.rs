@@ -1,0 +1,156 @@
+//! The directory of an experiment: its manifest and its raw runs, and going on where an earlier call was interrupted.
+//!
+//! Invariants: a raw run appears whole or not at all; a finished run is never overwritten; runs of different machines,
+//! programs or options never come into one directory.
+
+use super::once::Run;
+use super::{Arm, Options};
+use crate::manifest::Manifest;
+use crate::workload::Kind;
+use anyhow::{bail, Context, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What `manifest.json` holds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// Names this layout.
+    pub schema: String,
+    /// What was asked for.
+    pub options: Options,
+    /// Where and when each call ran that added to the directory, the first one first.
+    pub sessions: Vec<Manifest>,
+}
+
+const SCHEMA: &str = "memfold-bench-pager-1";
+const MANIFEST: &str = "manifest.json";
+const RUNS: &str = "runs";
+
+/// A directory of results.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    /// Its manifest.
+    pub record: Record,
+}
+
+impl Folder {
+    /// Begins an experiment in a directory that is empty or not there yet, or goes on with one of the same options.
+    ///
+    /// # Errors
+    /// When the directory cannot be used: it holds something else, or an experiment that differs.
+    pub fn begin(path: &Path, options: &Options, session: Manifest) -> Result<Folder> {
+        let name = path.display();
+        fs::create_dir_all(path).with_context(|| format!("cannot make the directory {name}"))?;
+        let mut sessions = Vec::new();
+        if path.join(MANIFEST).exists() {
+            let earlier = Folder::open(path)?.record;
+            if let Some(difference) = difference(&earlier, options, &session) {
+                bail!(
+                    "{name} holds an experiment that differs: {difference}. Its runs are kept; name another directory, \
+                     or repeat the command that began it"
+                );
+            }
+            sessions = earlier.sessions;
+        } else if fs::read_dir(path)?.flatten().next().is_some() {
+            bail!("{name} is not empty and holds no experiment; name another directory");
+        }
+        fs::create_dir_all(path.join(RUNS)).with_context(|| format!("cannot write into {name}"))?;
+        sessions.push(session);
+        let record = Record { schema: SCHEMA.into(), options: options.clone(), sessions };
+        let folder = Folder { path: path.to_owned(), record };
+        folder.write(MANIFEST, &folder.record)?;
+        Ok(folder)
+    }
+
+    /// Opens the results of an experiment.
+    ///
+    /// # Errors
+    /// When the directory holds none of this layout.
+    pub fn open(path: &Path) -> Result<Folder> {
+        let file = path.join(MANIFEST);
+        let text = fs::read_to_string(&file).with_context(|| {
+            format!("{} holds no results of `memfold bench pager`: {MANIFEST} is missing", path.display())
+        })?;
+        let record: Record = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a manifest of `memfold bench pager`", file.display()))?;
+        if record.schema != SCHEMA {
+            bail!("{} has the layout {:?}, this program reads {SCHEMA:?}", file.display(), record.schema);
+        }
+        Ok(Folder { path: path.to_owned(), record })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a run is finished.
+    pub fn has(&self, workload: Kind, repeat: usize, arm: Arm) -> bool {
+        self.path.join(file_of(workload, repeat, arm)).exists()
+    }
+
+    /// Keeps a finished run.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, run: &Run) -> Result<()> {
+        self.write(&file_of(run.workload, run.repeat, run.arm), run)
+    }
+
+    /// Every finished run that belongs to the options: by workload, repeat and arm in the order of the options.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn runs(&self) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for (workload, repeat, arm) in self.record.options.plan() {
+            if self.has(workload, repeat, arm) {
+                let path = self.path.join(file_of(workload, repeat, arm));
+                let text =
+                    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+                runs.push(
+                    serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?,
+                );
+            }
+        }
+        Ok(runs)
+    }
+
+    fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        let path = self.path.join(name);
+        let part = path.with_extension("part");
+        let text = serde_json::to_string(value)? + "\n";
+        fs::write(&part, text)
+            .and_then(|()| fs::rename(&part, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn file_of(workload: Kind, repeat: usize, arm: Arm) -> String {
+    format!("{RUNS}/{}-{repeat:03}-{}.json", workload.name(), arm.name())
+}
+
+/// The first thing in which an experiment differs from one to be begun, as a clause. More or fewer runs do not differ.
+fn difference(earlier: &Record, options: &Options, session: &Manifest) -> Option<String> {
+    let other = |what: &str, there: String, here: String| {
+        (there != here).then(|| format!("its {what} is {there}, not {here}"))
+    };
+    let commit = |manifest: &Manifest| manifest.commit.clone().unwrap_or_else(|| "unknown".into());
+    let machine = earlier.sessions.last().and_then(|there| {
+        other("host", there.host.clone(), session.host.clone())
+            .or_else(|| other("kernel", there.kernel.clone(), session.kernel.clone()))
+            .or_else(|| other("version of memfold", there.version.clone(), session.version.clone()))
+            .or_else(|| other("commit", commit(there), commit(session)))
+    });
+    let list = |arms: &[Arm]| arms.iter().map(|arm| arm.name()).collect::<Vec<_>>().join(",");
+    let kinds = |kinds: &[Kind]| kinds.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(",");
+    machine
+        .or_else(|| other("list of arms", list(&earlier.options.arms), list(&options.arms)))
+        .or_else(|| other("list of workloads", kinds(&earlier.options.workloads), kinds(&options.workloads)))
+        .or_else(|| {
+            let (there, here) = (&earlier.options.measures, &options.measures);
+            (there != here).then(|| format!("its measures are {there:?}, not {here:?}"))
+        })
+}

@@ -1,0 +1,203 @@
+//! Workloads with and without the pager, in turns: `memfold bench pager`.
+//!
+//! What it is: a plan of runs (workloads, repeats, arms), each run a process of its own; the raw runs, tables, plots and
+//! page that come of them; and going on with a plan that was interrupted.
+//!
+//! What it is not: the workloads, which are in [`crate::workload`], nor a judge of the figures.
+//!
+//! Invariants: the arms of a repeat run one after the other, in an order that rotates from repeat to repeat; a ratio is
+//! formed of runs of the same repeat; tables, plots and page are made from the raw files alone.
+
+mod aggregate;
+mod charts;
+mod folder;
+mod metrics;
+mod once;
+mod page;
+mod results;
+mod summary;
+
+pub use folder::{Folder, Record};
+pub use metrics::Metrics;
+pub use once::{Run, Sample};
+pub use results::{write, Results};
+
+use crate::manifest::Manifest;
+use crate::progress::{Advance, Progress};
+use crate::worker::Program;
+use crate::workload::{Data, Kind, Workload};
+use crate::zram::Zram;
+use anyhow::{ensure, Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// One side of the experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arm {
+    /// The program as it is.
+    Baseline,
+    /// The program as it is, once more: what differs between the two is noise.
+    Null,
+    /// With the pager.
+    Pager,
+    /// As it is, and the kernel swaps to zram what the workload says is cold.
+    Zram,
+}
+
+impl Arm {
+    /// All arms, with their names.
+    pub const NAMES: [(&'static str, Arm); 4] =
+        [("baseline", Arm::Baseline), ("null", Arm::Null), ("pager", Arm::Pager), ("zram", Arm::Zram)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Arm::NAMES.into_iter().find_map(|(name, arm)| (arm == self).then_some(name)).unwrap_or_default()
+    }
+}
+
+impl std::str::FromStr for Arm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Arm, String> {
+        crate::workload::by_name("arm", &Arm::NAMES, text)
+    }
+}
+
+/// What all workloads of an experiment have in common; `None` leaves a measure to the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measures {
+    /// Length of a run, milliseconds.
+    pub millis: u64,
+    /// Memory of a workload, bytes.
+    pub bytes: usize,
+    /// Threads of a workload.
+    pub workers: usize,
+    /// What contents and orders are made from; each repeat takes the next number.
+    pub seed: u64,
+    /// What memory is filled with.
+    pub data: Data,
+    /// Units a second and worker; 0 for as many as it can.
+    pub rate: f64,
+    /// How long memory must be untouched to be cold, for the pager as for zram, milliseconds.
+    pub cold_millis: u64,
+    /// Share of the memory that is in use at a time, per cent.
+    pub hot_percent: Option<f64>,
+    /// Touches of memory anywhere, a second and worker.
+    pub cold_rate: Option<f64>,
+}
+
+impl Measures {
+    /// The measures of one workload.
+    pub fn of(&self, kind: Kind) -> Workload {
+        let Measures { millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate } =
+            *self;
+        let usual = Workload::new(kind);
+        Workload {
+            millis,
+            bytes,
+            workers,
+            seed,
+            data,
+            rate,
+            cold_millis,
+            hot_percent: hot_percent.unwrap_or(usual.hot_percent),
+            cold_rate: cold_rate.unwrap_or(usual.cold_rate),
+            ..usual
+        }
+    }
+}
+
+/// An experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Options {
+    /// The workloads.
+    pub workloads: Vec<Kind>,
+    /// The arms; the baseline among them.
+    pub arms: Vec<Arm>,
+    /// Runs of each arm.
+    pub runs: usize,
+    /// Measures of the workloads.
+    pub measures: Measures,
+}
+
+impl Options {
+    /// The runs, in their order.
+    pub fn plan(&self) -> Vec<(Kind, usize, Arm)> {
+        let mut plan = Vec::new();
+        for repeat in 0..self.runs {
+            for &workload in &self.workloads {
+                for place in 0..self.arms.len() {
+                    plan.push((workload, repeat, self.arms[(place + repeat) % self.arms.len()]));
+                }
+            }
+        }
+        plan
+    }
+
+    /// Whether the plan can be carried out here, before anything is begun.
+    ///
+    /// # Errors
+    /// What is wrong with it, or missing; [`crate::Unsupported`] where zram is wanted and not to be had.
+    pub fn check(&self) -> Result<()> {
+        ensure!(self.runs > 0, "at least one run is needed");
+        ensure!(!self.workloads.is_empty() && !self.arms.is_empty(), "a workload and an arm are needed");
+        ensure!(
+            self.arms.contains(&Arm::Baseline),
+            "the arms must contain baseline, which all others are compared with"
+        );
+        ensure!(all_different(&self.arms), "each arm can be named once; for a second baseline there is null");
+        ensure!(all_different(&self.workloads), "each workload can be named once");
+        let free = crate::process::available_memory();
+        let needed = self.measures.bytes as u64 * 3 / 2 + (64 << 20);
+        ensure!(
+            free >= needed,
+            "too little memory: a region of {} MiB needs {} MiB with what folding takes, and {} MiB are available; \
+             choose a smaller --region",
+            self.measures.bytes >> 20,
+            needed >> 20,
+            free >> 20
+        );
+        if self.arms.contains(&Arm::Zram) {
+            drop(Zram::start(16 << 20, "lz4")?);
+        }
+        Ok(())
+    }
+}
+
+fn all_different<T: PartialEq>(items: &[T]) -> bool {
+    items.iter().enumerate().all(|(place, item)| !items[..place].contains(item))
+}
+
+/// Carries out what is left of the plan, and writes everything that the directory is to hold.
+///
+/// # Errors
+/// When a run fails. Finished runs are kept, and the same call goes on from there.
+pub fn run(folder: &Folder, program: &Program, progress: Progress<'_>) -> Result<Results> {
+    let options = &folder.record.options;
+    let plan = options.plan();
+    let total = plan.len() as u64;
+    for (done, (workload, repeat, arm)) in plan.into_iter().enumerate() {
+        let what = format!("{}, {}, run {} of {}", workload.name(), arm.name(), repeat + 1, options.runs);
+        progress(Advance { done: done as u64, total, what: &what });
+        if folder.has(workload, repeat, arm) {
+            continue;
+        }
+        let run = once::run(program, options, workload, arm, repeat).with_context(|| {
+            format!("{what} failed; what was finished is kept in {}", folder.path().display())
+        })?;
+        folder.keep(&run)?;
+    }
+    progress(Advance { done: total, total, what: "plots" });
+    write(folder)
+}
+
+/// Begins or continues an experiment in `directory`.
+///
+/// # Errors
+/// As [`Folder::begin`].
+pub fn begin(directory: &std::path::Path, options: &Options) -> Result<Folder> {
+    Folder::begin(directory, options, Manifest::gather())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! One run of one workload in one arm.
+
+use super::metrics::Metrics;
+use super::{Arm, Options};
+use crate::control::{Counters, Peer};
+use crate::launch::{plain, Folding};
+use crate::process::resident;
+use crate::worker::{Cost, Job, Program, Worker};
+use crate::workload::{Kind, Workload, WorkloadReport};
+use crate::zram::Zram;
+use crate::Unsupported;
+use anyhow::{anyhow, ensure, Result};
+use pager::config::Setting;
+use pager::control::Mode;
+use serde::{Deserialize, Serialize};
+use stats::Histogram;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use sys::PAGE_SIZE;
+
+/// What one run found; a raw file each.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// The workload.
+    pub workload: Kind,
+    /// Number of the repeat, from 0.
+    pub repeat: usize,
+    /// The arm.
+    pub arm: Arm,
+    /// Its figures; those that compare it with the baseline are filled in when all runs are read.
+    pub metrics: Metrics,
+    /// Memory over the run.
+    pub samples: Vec<Sample>,
+    /// Time of every unit, ns.
+    pub latencies: Histogram,
+}
+
+/// Memory at one moment of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Time since the run began, ms.
+    pub at_ms: f64,
+    /// Resident memory, bytes.
+    pub resident_bytes: u64,
+    /// Memory that the zram device takes, bytes.
+    pub swap_bytes: u64,
+    /// Bytes that the pager has evicted.
+    pub evicted_bytes: u64,
+    /// Bytes that its store takes for them.
+    pub store_bytes: u64,
+}
+
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What is in force around a worker of an arm.
+struct Around {
+    folding: Option<Folding>,
+    zram: Option<Zram>,
+}
+
+/// Carries out one run.
+pub(super) fn run(
+    program: &Program,
+    options: &Options,
+    workload: Kind,
+    arm: Arm,
+    repeat: usize,
+) -> Result<Run> {
+    let around = Around::of(program, options, arm)?;
+    let seed = options.measures.seed.wrapping_add(repeat as u64);
+    let measures = options.measures.of(workload);
+    let job = Workload { page_out: arm == Arm::Zram, seed, ..measures };
+    let mut worker = Worker::start(program, &Job::Workload(job), |command| match &around.folding {
+        None => plain(command),
+        Some(folding) => folding.apply(command),
+    })?;
+    worker.receive::<()>()?;
+    let pid = worker.pid();
+    let peer = around.folding.as_ref().map(|folding| embedded(folding, pid)).transpose()?;
+    let before = peer.as_ref().map(Seen::of);
+    let (report, samples) =
+        watched(&mut worker, |start| sample(pid, start, peer.as_ref(), around.zram.as_ref()))?;
+    let after = peer.as_ref().map(Seen::of);
+    let cost = worker.finish()?;
+    let mut metrics = Metrics::default();
+    fill_unit_metrics(&mut metrics, &report);
+    fill_host_metrics(&mut metrics, &cost, &samples);
+    if let (Some(before), Some(after)) = (before, after) {
+        ensure!(after.counters.pages_lost == 0, "the pager reports {} lost pages", after.counters.pages_lost);
+        fill_pager_metrics(&mut metrics, &before, &after, &report, &samples);
+    }
+    if arm == Arm::Zram {
+        metrics.zram_evict_cpu_pct = Some(percent(report.watcher_cpu_ns, report.elapsed_ns));
+    }
+    Ok(Run { workload, repeat, arm, metrics, samples, latencies: report.latencies })
+}
+
+impl Around {
+    fn of(program: &Program, options: &Options, arm: Arm) -> Result<Around> {
+        let mut around = Around { folding: None, zram: None };
+        match arm {
+            Arm::Baseline | Arm::Null => {}
+            Arm::Pager => {
+                let cold_age = format!("{}ms", options.measures.cold_millis);
+                around.folding = Some(
+                    Folding::new(&program.library)?
+                        .set(Setting::ColdAge, &cold_age)
+                        .set(Setting::StartAt, "0"),
+                );
+            }
+            // Twice the region: pages that came back may keep their slots in swap.
+            Arm::Zram => {
+                around.zram = Some(Zram::start(2 * options.measures.bytes as u64 + (64 << 20), "lz4")?)
+            }
+        }
+        Ok(around)
+    }
+}
+
+fn embedded(folding: &Folding, pid: u32) -> Result<Peer> {
+    let peer = Peer::of(folding.control_dir(), pid, Duration::from_secs(5))?;
+    let end = Instant::now() + Duration::from_secs(5);
+    while peer.mode() == Mode::Idle && Instant::now() < end {
+        sleep(Duration::from_millis(5));
+    }
+    if peer.mode() == Mode::Off {
+        return Err(Unsupported(format!("the workload is not folded: {}", peer.reason())).into());
+    }
+    Ok(peer)
+}
+
+/// The pager's account at one moment.
+struct Seen {
+    counters: Counters,
+    faults_zero: u64,
+    waits: Histogram,
+    restores: Histogram,
+}
+
+impl Seen {
+    fn of(peer: &Peer) -> Seen {
+        Seen {
+            counters: peer.counters(),
+            faults_zero: peer.page().faults_zero.load(Relaxed),
+            waits: peer.fault_waits(),
+            restores: peer.restore_times(),
+        }
+    }
+}
+
+/// Lets the worker run and takes samples until it answers.
+fn watched(
+    worker: &mut Worker,
+    sample: impl Fn(Instant) -> Option<Sample> + Sync,
+) -> Result<(WorkloadReport, Vec<Sample>)> {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let sampler = scope.spawn(|| {
+            let (start, mut samples) = (Instant::now(), Vec::new());
+            while !stop.load(Relaxed) {
+                samples.extend(sample(start));
+                sleep(PAUSE);
+            }
+            samples
+        });
+        let report = worker.ask::<WorkloadReport>(&());
+        stop.store(true, Relaxed);
+        let samples = sampler.join().map_err(|_| anyhow!("the sampling thread panicked"))?;
+        let report = report?;
+        ensure!(!samples.is_empty(), "the run was over before its memory was looked at");
+        Ok((report, samples))
+    })
+}
+
+/// A sample, unless the process has just gone.
+fn sample(pid: u32, start: Instant, peer: Option<&Peer>, zram: Option<&Zram>) -> Option<Sample> {
+    let counters = peer.map(Peer::counters).unwrap_or_default();
+    Some(Sample {
+        at_ms: start.elapsed().as_secs_f64() * 1e3,
+        resident_bytes: resident(pid).ok()?,
+        swap_bytes: zram.and_then(|zram| zram.usage().ok()).map_or(0, |usage| usage.memory),
+        evicted_bytes: counters.evicted_bytes,
+        store_bytes: counters.overhead_bytes,
+    })
+}
+
+fn fill_unit_metrics(metrics: &mut Metrics, report: &WorkloadReport) {
+    metrics.units_per_s = Some(report.units_per_s);
+    metrics.units = Some(report.units as f64);
+    metrics.elapsed_ms = Some(report.elapsed_ns as f64 / 1e6);
+    metrics.cold_bytes_mean = Some(report.cold_bytes_mean);
+    if let Some(latency) = report.latency_ns {
+        metrics.unit_p50_ns = Some(latency.p50 as f64);
+        metrics.unit_p95_ns = Some(latency.p95 as f64);
+        metrics.unit_p99_ns = Some(latency.p99 as f64);
+        metrics.unit_p999_ns = Some(latency.p999 as f64);
+    }
+}
+
+fn fill_host_metrics(metrics: &mut Metrics, cost: &Cost, samples: &[Sample]) {
+    metrics.host_user_s = Some(cost.user_s);
+    metrics.host_system_s = Some(cost.system_s);
+    metrics.host_minor_faults = Some(cost.minor_faults as f64);
+    metrics.host_major_faults = Some(cost.major_faults as f64);
+    metrics.host_peak_rss_bytes = Some(cost.peak_rss_bytes as f64);
+    metrics.resident_mean_bytes = Some(mean(samples, |sample| sample.resident_bytes));
+    metrics.footprint_mean_bytes = Some(mean(samples, Sample::footprint));
+    metrics.footprint_end_bytes = samples.last().map(|sample| sample.footprint() as f64);
+}
+
+fn fill_pager_metrics(
+    metrics: &mut Metrics,
+    before: &Seen,
+    after: &Seen,
+    report: &WorkloadReport,
+    samples: &[Sample],
+) {
+    let since = |counter: fn(&Counters) -> u64| counter(&after.counters) - counter(&before.counters);
+    let count = |counter: fn(&Counters) -> u64| Some(since(counter) as f64);
+    let share = |counter: fn(&Counters) -> u64| Some(percent(since(counter), report.elapsed_ns));
+    let (waits, restores) = (after.waits.since(&before.waits), after.restores.since(&before.restores));
+    // Where nothing was waited for, no wait was long.
+    let at = |histogram: &Histogram, q| Some(histogram.quantile(q).unwrap_or(0) as f64);
+    metrics.stall_pct = share(|c| c.stall_ns);
+    metrics.pager_fault_missing_p95_ns = at(&waits, 0.95);
+    metrics.pager_fault_missing_p99_ns = at(&waits, 0.99);
+    metrics.pager_restore_wall_p95_ns = at(&restores, 0.95);
+    metrics.pager_restore_wall_p99_ns = at(&restores, 0.99);
+    metrics.pager_daemon_cpu_pct_total = share(|c| c.cpu_background_ns + c.cpu_fault_ns);
+    metrics.pager_bg_cpu_pct = share(|c| c.cpu_background_ns);
+    metrics.pager_fault_cpu_pct = share(|c| c.cpu_fault_ns);
+    metrics.pager_compress_success = count(|c| c.pages_evicted);
+    metrics.pager_client_evict_success = count(|c| c.pages_evicted);
+    metrics.pager_faults_missing = Some(waits.count() as f64);
+    metrics.pager_faults_first_touch = Some((after.faults_zero - before.faults_zero) as f64);
+    metrics.pager_restore_success = count(|c| c.pages_restored);
+    metrics.pager_second_chance = count(|c| c.pages_second_chance);
+    metrics.pager_range_add_msgs = count(|c| c.ranges_added);
+    metrics.pager_range_del_msgs = count(|c| c.ranges_removed);
+    metrics.pager_pages_tracked_peak = Some(after.counters.managed_bytes_peak as f64 / PAGE_SIZE as f64);
+    metrics.pager_budget_holds = count(|c| c.budget_holds);
+    let evicted = mean(samples, |sample| sample.evicted_bytes);
+    // The store's fixed cost is no share of next to nothing.
+    if evicted >= f64::from(1 << 20) {
+        let store = mean(samples, |sample| sample.store_bytes);
+        metrics.pager_store_pct_of_evicted = Some(store * 100.0 / evicted);
+    }
+    if report.cold_bytes_mean > 0.0 {
+        metrics.folded_pct_of_cold = Some(evicted * 100.0 / report.cold_bytes_mean);
+    }
+}
+
+impl Sample {
+    /// Memory that the process takes, wherever it is, bytes.
+    pub fn footprint(&self) -> u64 {
+        self.resident_bytes + self.swap_bytes
+    }
+}
+
+fn mean(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> f64 {
+    samples.iter().map(|sample| of(sample) as f64).sum::<f64>() / samples.len().max(1) as f64
+}
+
+fn percent(part_ns: u64, whole_ns: u64) -> f64 {
+    part_ns as f64 * 100.0 / whole_ns.max(1) as f64
+}

@@ -1,0 +1,111 @@
+//! The experiment on workloads, from its command line to its page.
+
+use e2e::{memfold, scratch};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("memfold can be started")
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A small experiment that is over in seconds.
+fn experiment(runtime: &Path, out: &Path, only: &str) -> Command {
+    let mut command = memfold(runtime);
+    command.args([
+        "bench",
+        "pager",
+        "--runs",
+        "1",
+        "--duration",
+        "900ms",
+        "--cold-age",
+        "100ms",
+        "--region",
+        "24M",
+    ]);
+    command.args(["--only", only, "--json", "--out"]).arg(out);
+    command
+}
+
+#[test]
+fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
+    let dir = scratch();
+    let out = dir.path().join("results");
+    let only =
+        "interactive_burst,anon_streamer,random_touch_heap,mmap_churn,phase_shift,zipf_heap,fork_touch_exit";
+    let output = run(&mut experiment(dir.path(), &out, only));
+    assert!(output.status.success(), "{}", said(&output));
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let median = |workload: &str, arm: &str, metric: &str| {
+        let rows = results["aggregate"].as_array().unwrap();
+        let row = rows.iter().find(|r| r["workload"] == workload && r["arm"] == arm && r["metric"] == metric);
+        row.unwrap_or_else(|| panic!("{workload} {arm} {metric}"))["median"].as_f64().unwrap()
+    };
+    for workload in only.split(',') {
+        assert!(median(workload, "baseline", "units_per_s") > 0.0, "{workload}");
+        assert!(median(workload, "pager", "host_peak_rss_bytes") > 24e6, "{workload}");
+        assert!(median(workload, "baseline", "host_minor_faults") > 1000.0, "{workload}");
+    }
+    // Each mapping that comes and goes is seen by the pager; the baseline has none.
+    let units = median("mmap_churn", "pager", "units");
+    assert!(median("mmap_churn", "pager", "pager_range_add_msgs") >= units);
+    assert!(median("mmap_churn", "pager", "pager_range_del_msgs") >= units);
+    let compressed: f64 = only.split(',').map(|w| median(w, "pager", "pager_compress_success")).sum();
+    assert!(compressed > 0.0, "nothing was folded in seven runs");
+    for file in
+        ["manifest.json", "all_runs_long.csv", "aggregate.csv", "aggregate_summary.txt", "report.html"]
+    {
+        assert!(out.join(file).exists(), "{file}");
+    }
+    assert_eq!(fs::read_dir(out.join("plots")).unwrap().count(), 2 * 10);
+
+    // The same command again finds everything done; another one is refused and changes nothing.
+    let runs = || {
+        fs::read_dir(out.join("runs")).unwrap().flatten().map(|e| e.metadata().unwrap().modified().unwrap())
+    };
+    let before: Vec<_> = runs().collect();
+    assert!(run(&mut experiment(dir.path(), &out, only)).status.success());
+    let other = run(&mut experiment(dir.path(), &out, "mmap_churn"));
+    assert_eq!(other.status.code(), Some(2), "{}", said(&other));
+    assert!(said(&other).contains("differs"), "{}", said(&other));
+    assert_eq!(runs().collect::<Vec<_>>(), before);
+
+    fs::remove_file(out.join("report.html")).unwrap();
+    let report = run(memfold(dir.path()).arg("report").arg(&out));
+    assert!(report.status.success() && out.join("report.html").exists(), "{}", said(&report));
+}
+
+#[test]
+fn a_workload_runs_as_a_program_and_reports_its_units() {
+    let dir = scratch();
+    let mut command = memfold(dir.path());
+    command.args(["bench", "workload", "zipf_heap", "--duration", "200ms", "--region", "4M", "--json"]);
+    let output = run(&mut command);
+    assert!(output.status.success(), "{}", said(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(report["units"].as_u64() > Some(0) && report["latency_ns"]["p99"].as_u64() > Some(0), "{report}");
+}
+
+#[test]
+fn bad_input_is_refused_with_its_value_and_the_remedy() {
+    let dir = scratch();
+    let out = dir.path().join("none");
+    let refused = |arguments: &[&str], text: &str| {
+        let output = run(memfold(dir.path()).args(["bench", "pager", "--out"]).arg(&out).args(arguments));
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", said(&output));
+        assert!(said(&output).contains(text), "{arguments:?}: {}", said(&output));
+    };
+    refused(&["--only", "compile"], "zipf_heap");
+    refused(&["--arms", "pager"], "baseline");
+    refused(&["--arms", "baseline,swap"], "zram");
+    refused(&["--region", "400G"], "too little memory");
+    refused(&["--duration", "soon"], "10s");
+    assert!(!out.exists());
+    let report = run(memfold(dir.path()).arg("report").arg(dir.path()));
+    assert_eq!(report.status.code(), Some(2), "{}", said(&report));
+}

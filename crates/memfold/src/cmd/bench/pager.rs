@@ -1,0 +1,80 @@
+//! `memfold bench pager`: workloads with and without the pager, in turns.
+
+use super::workload::Common;
+use super::{count, print, program, with_bar, EXAMPLES};
+use crate::exit;
+use ::bench::ab::{self, Arm, Measures, Options};
+use ::bench::workload::Kind;
+use ::bench::Unsupported;
+use anyhow::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Run workloads with and without the pager in turns; write tables, plots and a page.
+///
+/// A directory that holds unfinished results of the same command is continued: finished runs are kept. Ratios are medians
+/// over pairs of runs, with a 95 % bootstrap interval from six runs on.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Runs of each arm on each workload.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]
+    runs: usize,
+    /// The workloads, see `memfold bench workload --help` [default: all but verify].
+    #[arg(long, value_name = "W,..", value_delimiter = ',')]
+    only: Vec<Kind>,
+    /// What to compare: baseline, null (a second baseline, for the noise), pager, zram (swap to a device of our own, root).
+    #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "baseline,pager")]
+    arms: Vec<Arm>,
+    /// The directory of the results.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    #[command(flatten)]
+    common: Common,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Runs the experiment.
+    pub fn run(self) -> Result<ExitCode> {
+        let Common { duration, region, workers, seed, data, rate, hot, cold_rate, cold_age } = self.common;
+        let all =
+            || Kind::NAMES.into_iter().map(|(_, kind)| kind).filter(|kind| *kind != Kind::Verify).collect();
+        let options = Options {
+            workloads: if self.only.is_empty() { all() } else { self.only },
+            arms: self.arms,
+            runs: self.runs,
+            measures: Measures {
+                millis: duration,
+                bytes: region,
+                workers,
+                seed,
+                data,
+                rate,
+                cold_millis: cold_age,
+                hot_percent: hot,
+                cold_rate,
+            },
+        };
+        let program = program()?;
+        options.check().map_err(as_usage)?;
+        let folder =
+            ab::begin(&self.out, &options).map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+        let results = with_bar(|progress| ab::run(&folder, &program, progress))?;
+        print(self.json, &results)?;
+        if !self.json {
+            eprintln!("memfold: tables, plots and report.html are in {}", self.out.display());
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What is wrong with a plan is bad usage, unless this machine is what is wrong.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unsupported>() {
+        return error;
+    }
+    exit::usage(format!("{error:#}"))
+}
