@@ -1,7 +1,7 @@
 //! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters, and
 //! carries out requests.
 //!
-//! It runs at the lowest ordinary priority, and whatever it does, nobody waits for it but who asked.
+//! It runs at the lowest ordinary priority. What others may have to wait for, `docs/architecture.md` bounds.
 
 use crate::bitmap::PageSet;
 use crate::config::Setting;

@@ -9,8 +9,8 @@
 //! `Leaving` is the background thread at work. Whoever wants to bring a page back or drop it *takes* the
 //! entry by a compare-and-swap, which fails when somebody else was quicker. The background thread
 //! compresses a page that is `Aside`, or puts a stored one elsewhere, without telling anybody, and only then
-//! tries to swap the entry; if the page was taken meanwhile, it throws its work away. So nobody ever waits
-//! for the background thread, and no page is in two hands.
+//! tries to swap the entry; if the page was taken meanwhile, it throws its work away. So nobody
+//! waits for a codec, and no page is in two hands.
 //!
 //! The busy bit marks an entry that was taken for a restore. The rest of the word stays what it was, so
 //! that a child forked in the middle of a restore still finds the page.

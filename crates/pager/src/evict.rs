@@ -1,7 +1,7 @@
 //! Eviction: from the program's view to staging, and from staging into the store.
 //!
-//! Background thread only. Nobody waits for it: it tries the locks of extents, and ends each piece of work
-//! by swapping a page entry that may have been taken meanwhile.
+//! Background thread only. It tries the locks of extents, and ends each piece of work by swapping a page entry
+//! that may have been taken meanwhile.
 
 use crate::bitmap::PageSet;
 use crate::codec::{repeated_word, Codec, CodecId, Page, MAX_STORED};
