@@ -44,6 +44,7 @@ enum Command {
     Demo(cmd::demo::Args),
     Bench(cmd::bench::Args),
     Report(cmd::report::Args),
+    Sim(cmd::sim::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => cmd::demo::run(args),
         Command::Bench(args) => cmd::bench::run(args),
         Command::Report(args) => cmd::report::run(args),
+        Command::Sim(args) => cmd::sim::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))
 }

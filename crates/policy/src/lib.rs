@@ -4,11 +4,13 @@
 //! of any monotonic clock, so that the same code runs in the pager and in a simulator.
 #![no_std]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod age;
 pub mod budget;
+pub mod replace;
 
 /// The policies that `--policy` can name.
 pub const NAMES: &[&str] = &["age"];

@@ -7,4 +7,5 @@ pub mod doctor;
 pub mod report;
 pub mod run;
 pub mod setup;
+pub mod sim;
 pub mod stat;

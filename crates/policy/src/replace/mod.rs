@@ -1,0 +1,159 @@
+//! Which page goes when another must come: replacement policies, for a cache of a fixed number of pages.
+//!
+//! What it is not: a cache. A policy sees page numbers and nothing else; it holds no contents, reads no clock and draws
+//! its random numbers from a seed.
+//!
+//! Invariants: pages are numbers below the `universe` that a policy is made for, so that everything about a page is found
+//! by an index; a policy never has more pages resident than its capacity, and evicts none that is not resident.
+
+mod adaptive;
+mod belady;
+mod clock;
+mod list;
+mod queues;
+mod recency;
+mod s3fifo;
+
+pub use belady::NEVER;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// What a request came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// The page was resident.
+    Hit,
+    /// It was not, and is now.
+    Miss {
+        /// The page that went for it, if the cache was full.
+        evicted: Option<u32>,
+    },
+}
+
+/// A replacement policy at work.
+pub trait Replacement {
+    /// A page is requested. `next` is the number of the request that asks for it next, or [`NEVER`]; only the offline
+    /// policy looks at it.
+    fn request(&mut self, page: u32, next: u64) -> Outcome;
+
+    /// Whether the page is resident.
+    fn is_resident(&self, page: u32) -> bool;
+
+    /// How many pages are resident.
+    fn resident(&self) -> usize;
+}
+
+/// A policy by name, with its parameters.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Spec {
+    name: &'static str,
+    parameters: Vec<(&'static str, f64)>,
+}
+
+/// Why a text names no policy.
+#[derive(Clone, PartialEq, Debug)]
+pub enum BadSpec {
+    /// There is no policy of that name.
+    Name(String),
+    /// The policy has no such parameter.
+    Parameter(String),
+    /// The value is no number, or out of the parameter's range.
+    Value(String),
+}
+
+type Make = fn(&Spec, usize, usize) -> Box<dyn Replacement + Send>;
+
+struct Kind {
+    name: &'static str,
+    /// Name, default, least and most.
+    parameters: &'static [(&'static str, f64, f64, f64)],
+    make: Make,
+}
+
+const KINDS: &[Kind] = &[
+    Kind { name: "lru", parameters: &[], make: |_, c, u| Box::new(recency::Lru::new(c, u)) },
+    Kind { name: "fifo", parameters: &[], make: |_, c, u| Box::new(recency::Fifo::new(c, u)) },
+    Kind { name: "clock", parameters: &[], make: |_, c, u| Box::new(clock::Clock::new(c, u)) },
+    Kind { name: "sieve", parameters: &[], make: |_, c, u| Box::new(clock::Sieve::new(c, u)) },
+    Kind {
+        name: "slru",
+        parameters: &[("protected", 0.8, 0.0, 1.0)],
+        make: |s, c, u| Box::new(queues::Slru::new(c, u, s.get("protected"))),
+    },
+    Kind {
+        name: "twoq",
+        parameters: &[("in", 0.25, 0.01, 0.99), ("out", 0.5, 0.0, 8.0)],
+        make: |s, c, u| Box::new(queues::TwoQ::new(c, u, s.get("in"), s.get("out"))),
+    },
+    Kind { name: "arc", parameters: &[], make: |_, c, u| Box::new(adaptive::Arc::new(c, u)) },
+    Kind {
+        name: "lirs",
+        parameters: &[("hir", 0.01, 0.001, 0.5)],
+        make: |s, c, u| Box::new(adaptive::Lirs::new(c, u, s.get("hir"))),
+    },
+    Kind {
+        name: "s3fifo",
+        parameters: &[("small", 0.1, 0.001, 0.9), ("ghost", 0.9, 0.0, 8.0), ("move", 2.0, 1.0, 3.0)],
+        make: |s, c, u| {
+            Box::new(s3fifo::S3Fifo::new(c, u, s.get("small"), s.get("ghost"), s.get("move") as u8))
+        },
+    },
+    Kind {
+        name: "random",
+        parameters: &[("seed", 1.0, 0.0, 4_294_967_295.0)],
+        make: |s, c, u| Box::new(recency::Random::new(c, u, s.get("seed") as u64)),
+    },
+    Kind { name: "belady", parameters: &[], make: |_, c, u| Box::new(belady::Belady::new(c, u)) },
+];
+
+/// The names of all policies.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.name)
+}
+
+impl Spec {
+    /// Reads `NAME` or `NAME:PARAMETER=VALUE,…`, such as `s3fifo:small=0.05,ghost=1`.
+    pub fn parse(text: &str) -> Result<Spec, BadSpec> {
+        let (name, settings) = text.split_once(':').unwrap_or((text, ""));
+        let kind = KINDS.iter().find(|kind| kind.name == name).ok_or_else(|| BadSpec::Name(name.into()))?;
+        let mut parameters: Vec<_> = kind.parameters.iter().map(|p| (p.0, p.1)).collect();
+        for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
+            let (key, value) = setting.split_once('=').ok_or_else(|| BadSpec::Parameter(setting.into()))?;
+            let at =
+                parameters.iter().position(|p| p.0 == key).ok_or_else(|| BadSpec::Parameter(key.into()))?;
+            let (_, _, least, most) = kind.parameters[at];
+            parameters[at].1 = value
+                .parse()
+                .ok()
+                .filter(|value| (least..=most).contains(value))
+                .ok_or_else(|| BadSpec::Value(setting.into()))?;
+        }
+        Ok(Spec { name: kind.name, parameters })
+    }
+
+    /// The policy's name.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Makes the policy for `capacity` pages, at least 1, of page numbers below `universe`.
+    pub fn make(&self, capacity: usize, universe: usize) -> Box<dyn Replacement + Send> {
+        assert!(capacity > 0 && universe <= u32::MAX as usize / 2, "a cache of at least one page");
+        let kind = KINDS.iter().find(|kind| kind.name == self.name);
+        (kind.expect("a spec names a policy").make)(self, capacity, universe)
+    }
+
+    fn get(&self, parameter: &str) -> f64 {
+        self.parameters.iter().find(|p| p.0 == parameter).map_or(0.0, |p| p.1)
+    }
+}
+
+/// That part of the capacity, at least one page and at most all.
+fn share(capacity: usize, part: f64) -> usize {
+    ((capacity as f64 * part) as usize).clamp(1, capacity)
+}
+
+#[cfg(test)]
+mod tests;

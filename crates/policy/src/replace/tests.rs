@@ -1,0 +1,98 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+fn next_requests(pages: &[u32]) -> Vec<u64> {
+    let mut coming = BTreeMap::new();
+    let mut next: Vec<u64> = pages
+        .iter()
+        .enumerate()
+        .rev()
+        .map(|(n, &page)| coming.insert(page, n as u64).unwrap_or(NEVER))
+        .collect();
+    next.reverse();
+    next
+}
+
+fn misses(spec: &str, capacity: usize, pages: &[u32]) -> usize {
+    let mut policy = Spec::parse(spec).unwrap().make(capacity, 64);
+    let next = next_requests(pages);
+    pages.iter().zip(next).filter(|&(&page, next)| policy.request(page, next) != Outcome::Hit).count()
+}
+
+#[test]
+fn a_trace_worked_out_by_hand_has_the_misses_that_it_should() {
+    let pages = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
+    // Belady's own example, for three pages and four.
+    for (policy, three, four) in [("fifo", 9, 10), ("lru", 10, 8), ("belady", 7, 6), ("clock", 10, 8)] {
+        assert_eq!((misses(policy, 3, &pages), misses(policy, 4, &pages)), (three, four), "{policy}");
+    }
+    // The hand spares 1, which was asked for again, and takes 2, then 3.
+    assert_eq!(misses("sieve", 3, &[1, 2, 3, 1, 4, 1, 5, 1, 2]), 6);
+}
+
+#[test]
+fn a_scan_does_not_wash_out_what_is_used_again_where_the_policy_promises_that() {
+    let hot: Vec<u32> = (0..8).cycle().take(200).collect();
+    let mut pages = hot.clone();
+    for scan in 0..4 {
+        pages.extend((8 + scan * 12)..(20 + scan * 12));
+        pages.extend(&hot[..16]);
+    }
+    let lru = misses("lru", 12, &pages);
+    for policy in ["arc", "slru", "lirs", "s3fifo"] {
+        assert!(misses(policy, 12, &pages) < lru, "{policy}: {} of {lru}", misses(policy, 12, &pages));
+    }
+}
+
+#[test]
+fn a_policy_is_named_with_its_parameters_or_the_mistake_is() {
+    assert_eq!(Spec::parse("s3fifo:small=0.2,ghost=1").unwrap().get("small"), 0.2);
+    assert_eq!(Spec::parse("s3fifo").unwrap().get("small"), 0.1);
+    assert_eq!(Spec::parse("plru"), Err(BadSpec::Name("plru".into())));
+    assert_eq!(Spec::parse("lru:small=1"), Err(BadSpec::Parameter("small".into())));
+    assert_eq!(Spec::parse("s3fifo:small=2"), Err(BadSpec::Value("small=2".into())));
+    assert_eq!(Spec::parse("s3fifo:small=x"), Err(BadSpec::Value("small=x".into())));
+}
+
+proptest! {
+    #[test]
+    fn every_policy_keeps_at_most_its_capacity_and_evicts_only_what_it_has(
+        pages in prop::collection::vec(0u32..64, 1..600), capacity in 1usize..40
+    ) {
+        let next = next_requests(&pages);
+        let best = misses("belady", capacity, &pages);
+        for name in names() {
+            let mut policy = Spec::parse(name).unwrap().make(capacity, 64);
+            let mut model = BTreeSet::new();
+            let mut missed = 0;
+            for (&page, &next) in pages.iter().zip(&next) {
+                match policy.request(page, next) {
+                    Outcome::Hit => prop_assert!(model.contains(&page), "{name}: hit of a page that is away"),
+                    Outcome::Miss { evicted } => {
+                        missed += 1;
+                        prop_assert!(model.insert(page), "{name}: missed a page that is there");
+                        if let Some(evicted) = evicted {
+                            prop_assert!(evicted != page && model.remove(&evicted), "{name}: evicted {evicted}");
+                        }
+                    }
+                }
+                prop_assert!(model.len() <= capacity, "{name}: {} of {capacity}", model.len());
+                prop_assert_eq!(policy.resident(), model.len(), "{}", name);
+                prop_assert!((0..64).all(|page| policy.is_resident(page) == model.contains(&page)), "{name}");
+            }
+            prop_assert!(missed >= best, "{name} misses less than the offline bound");
+        }
+    }
+
+    #[test]
+    fn a_larger_lru_cache_has_all_that_a_smaller_one_has(pages in prop::collection::vec(0u32..64, 1..300)) {
+        let mut small = Spec::parse("lru").unwrap().make(7, 64);
+        let mut large = Spec::parse("lru").unwrap().make(9, 64);
+        for &page in &pages {
+            small.request(page, NEVER);
+            large.request(page, NEVER);
+            prop_assert!((0..64).all(|page| !small.is_resident(page) || large.is_resident(page)));
+        }
+    }
+}
