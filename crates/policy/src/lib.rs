@@ -4,12 +4,14 @@
 //! of any monotonic clock, so that the same code runs in the pager and in a simulator.
 #![no_std]
 
+#[cfg(feature = "replace")]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
 pub mod age;
 pub mod budget;
+#[cfg(feature = "replace")]
 pub mod replace;
 
 /// The policies that `--policy` can name.
