@@ -46,6 +46,10 @@ pub(super) fn fork(shared: &Shared, work: impl FnOnce()) -> Result<Child> {
     unsafe { libc::alarm(ALARM_SECONDS) };
     shared.bytes_verified.store(0, Relaxed);
     shared.mismatch_count.store(0, Relaxed);
+    // What the parent kept is the parent's to tell.
+    if let Ok(mut kept) = shared.mismatches.try_lock() {
+        kept.clear();
+    }
     work();
     let finding = Finding {
         bytes_verified: shared.bytes_verified.load(Relaxed),
