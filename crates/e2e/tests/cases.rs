@@ -7,7 +7,6 @@
 use bench::launch::Folding;
 use e2e::preload_library;
 use e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
-use pager::config::Setting;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -15,6 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
+
+#[path = "cases/machine.rs"]
+mod machine;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -24,10 +26,16 @@ fn build(theme: &str) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("case-{theme}"));
     let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if !built.iter().any(|name| name == theme) {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("c/cases/{theme}.c"));
-        let mut compiler = Command::new(program("cc", "gcc"));
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/cases");
+        let cpp = sources.join(format!("{theme}.cpp"));
+        let (name, package, source) = if cpp.exists() {
+            ("g++", "g++", cpp)
+        } else {
+            ("cc", "gcc", sources.join(format!("{theme}.c")))
+        };
+        let mut compiler = Command::new(program(name, package));
         compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&out).arg(source);
-        run_plain(compiler, LIMIT).expect_success("cc");
+        run_plain(compiler, LIMIT).expect_success(name);
         built.push(theme.to_owned());
     }
     out
@@ -100,6 +108,8 @@ cases! {
         registered_buffers,
     }
     children {
+        a_child_is_killed,
+        a_parent_is_killed,
         fork_beside_threads,
         fork_in_a_fork,
         other_ways,
@@ -113,6 +123,10 @@ cases! {
         a_userfaultfd_of_its_own,
         advice_to_swap_and_to_populate,
         without_huge_pages,
+    }
+    exceptions {
+        unwound,
+        thrown_again_when_cold,
     }
 }
 
@@ -138,6 +152,11 @@ mod sandbox {
     #[test]
     fn root_directory() {
         stops("sandbox", "root_directory", "chroot");
+    }
+
+    #[test]
+    fn another_namespace() {
+        super::holds("sandbox", "another_namespace");
     }
 
     #[test]
@@ -213,9 +232,4 @@ fn what_a_program_starts_is_folded_unless_it_is_not_to_follow() {
     };
     assert!(mentions("on"));
     assert!(!mentions("off"));
-}
-
-#[test]
-fn a_cold_age_of_five_seconds_evicts() {
-    holds_with("signals", "handler_faults", &harsh().set(Setting::ColdAge, "5s"));
 }

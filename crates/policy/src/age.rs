@@ -74,7 +74,7 @@ impl ExtentAge {
         if self.recheck == 0 || now < self.recheck_at {
             return false;
         }
-        self.recheck_at = now + cold_age.saturating_mul(u64::from(self.recheck));
+        self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
         true
     }
 
@@ -140,6 +140,41 @@ mod tests {
         age.set_aside(1_010);
         assert_eq!(age.due(2_009, COLD), Step::Wait);
         assert_eq!(age.due(2_010, COLD), Step::Launder);
+    }
+
+    #[test]
+    fn a_cold_age_of_five_days_is_waited_for_to_the_last_moment() {
+        const DAYS: u64 = 5 * 86_400_000_000_000;
+        // The clock may stand anywhere when the extent is first seen.
+        for start in [0, 3_155_760_000_000_000_000, u64::MAX / 2] {
+            let mut age = ExtentAge::default();
+            age.due(start, DAYS);
+            age.watched(start + DAYS / 2);
+            assert_eq!(age.due(start + DAYS - 1, DAYS), Step::Wait);
+            assert_eq!(age.due(start + DAYS, DAYS), Step::Probe);
+            age.set_aside(start + DAYS);
+            assert_eq!(age.due(start + 2 * DAYS - 1, DAYS), Step::Wait);
+            assert_eq!(age.due(start + 2 * DAYS, DAYS), Step::Launder);
+            age.probed(start + 2 * DAYS, DAYS, 100, 100);
+            assert!(!age.recheck_due(start + 3 * DAYS, DAYS));
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_brings_eviction_earlier_or_later_and_nothing_else() {
+        let mut age = ExtentAge::default();
+        age.due(5_000, COLD);
+        age.watched(5_500);
+        // Back: it is as if no time had passed, until the clock is there again.
+        assert_eq!(age.due(100, COLD), Step::Wait);
+        assert!(!age.recheck_due(100, COLD));
+        assert_eq!(age.due(6_000, COLD), Step::Probe);
+        age.set_aside(6_000);
+        // Forth, to the end of time.
+        assert_eq!(age.due(u64::MAX, COLD), Step::Launder);
+        age.probed(u64::MAX, COLD, 100, 100);
+        assert!(age.recheck_due(u64::MAX, COLD));
+        assert_eq!(age.due(u64::MAX, COLD), Step::Wait);
     }
 
     #[test]

@@ -55,6 +55,16 @@ static void sockets(void)
         CHECK(sendmsg(pair[0], &send, 0) == PART && recvmsg(pair[1], &receive, 0) == PART);
     }
     CHECK(intact(q));
+    /* The same by pieces on a stream, whose ends need not meet. */
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    memset(q, 0, LEN);
+    wait_until_evicted(p);
+    for (size_t at = 0; at < LEN; at += PART) {
+        struct iovec out[2] = {{(char *)p + at, 1000}, {(char *)p + at + 1000, PART - 1000}};
+        struct iovec in[2] = {{(char *)q + at, PART - 7}, {(char *)q + at + PART - 7, 7}};
+        CHECK(writev(pair[0], out, 2) == PART && readv(pair[1], in, 2) == PART);
+    }
+    CHECK(intact(q));
 }
 
 static void futexes(void)

@@ -2,7 +2,9 @@
  * if the case holds, and folded only if the memory in question had been evicted when it mattered. */
 #ifndef CASE_H
 #define CASE_H
+#ifndef _GNU_SOURCE /* g++ has it defined. */
 #define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -38,7 +40,7 @@ static inline void fill(uint64_t *p)
 
 static inline uint64_t *filled(void)
 {
-    uint64_t *p = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t *p = (uint64_t *)mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(p != MAP_FAILED);
     fill(p);
     return p;

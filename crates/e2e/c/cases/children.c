@@ -2,6 +2,7 @@
 #include "case.h"
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 
 extern char **environ;
@@ -147,6 +148,56 @@ static void threads_come_and_go(void)
     CHECK(intact(memory));
 }
 
-CASES({"fork_beside_threads", fork_beside_threads}, {"fork_in_a_fork", fork_in_a_fork}, {"other_ways", other_ways},
+/* A process that is killed at any moment takes nothing of its relatives with it. */
+static void a_child_is_killed(void)
+{
+    memory = evicted();
+    for (int round = 0; round < 30; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            for (;;)
+                fill(memory);
+        usleep((useconds_t)(round * 97 % 20 * 500));
+        int status;
+        CHECK(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status));
+        if (round % 10 == 9) {
+            CHECK(intact(memory));
+            fill(memory);
+            wait_until_evicted(memory);
+        }
+    }
+    CHECK(intact(memory));
+}
+
+static void a_parent_is_killed(void)
+{
+    for (int round = 0; round < 10; round++) {
+        int result[2];
+        CHECK(pipe(result) == 0);
+        pid_t parent = fork();
+        if (parent == 0) {
+            memory = evicted();
+            pid_t orphan = fork();
+            if (orphan == 0) {
+                /* Some begin before their parent's end, some after it. */
+                usleep((useconds_t)(round % 5 * 2000));
+                char well = (char)intact(memory);
+                CHECK(write(result[1], &well, 1) == 1);
+                _exit(0);
+            }
+            usleep((useconds_t)(round * 700));
+            kill(getpid(), SIGKILL);
+        }
+        close(result[1]);
+        int status;
+        CHECK(waitpid(parent, &status, 0) == parent && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        char well = 0;
+        CHECK(read(result[0], &well, 1) == 1 && well);
+        close(result[0]);
+    }
+}
+
+CASES({"a_child_is_killed", a_child_is_killed}, {"a_parent_is_killed", a_parent_is_killed},
+      {"fork_beside_threads", fork_beside_threads}, {"fork_in_a_fork", fork_in_a_fork}, {"other_ways", other_ways},
       {"handlers_that_touch_memory", handlers_that_touch_memory},
       {"libraries_come_and_go", libraries_come_and_go}, {"threads_come_and_go", threads_come_and_go})

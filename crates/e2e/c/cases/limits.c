@@ -111,7 +111,21 @@ static void all_memory_is_locked(void)
     CHECK(intact(p));
 }
 
-CASES({"address_space_runs_out", address_space_runs_out}, {"descriptors_run_out", descriptors_run_out},
+/* Twice of what its memory cgroup allows: plainly, the OOM killer ends it. */
+static void more_than_its_cgroup_allows(void)
+{
+    enum { PARTS = 16 };
+    uint64_t *parts[PARTS];
+    for (int i = 0; i < PARTS; i++)
+        parts[i] = evicted();
+    for (int i = 0; i < PARTS; i++) {
+        CHECK(intact(parts[i]));
+        wait_until_evicted(parts[i]);
+    }
+}
+
+CASES({"more_than_its_cgroup_allows", more_than_its_cgroup_allows},
+      {"address_space_runs_out", address_space_runs_out}, {"descriptors_run_out", descriptors_run_out},
       {"mappings_run_out", mappings_run_out}, {"all_memory_is_locked", all_memory_is_locked},
       {"a_child_may_have_no_thread", a_child_may_have_no_thread},
       {"a_child_may_have_one_thread", a_child_may_have_one_thread})

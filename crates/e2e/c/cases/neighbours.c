@@ -137,6 +137,48 @@ static void without_huge_pages(void)
     CHECK(intact(q) && intact(p));
 }
 
-CASES({"read_from_outside", read_from_outside}, {"read_by_a_debugger", read_by_a_debugger},
+/* Pages that are in the system's swap, or on their way, when the pager wants them. */
+static void pages_are_in_swap(void)
+{
+    uint64_t *p = filled();
+    for (int round = 0; round < 10; round++) {
+        CHECK(madvise(p, LEN, MADV_PAGEOUT) == 0);
+        if (round % 2)
+            usleep(30000);
+        for (size_t i = (size_t)round * PAGE / 8; i < WORDS; i += 16 * PAGE / 8)
+            p[i] = word(i);
+        CHECK(intact(p));
+        fill(p);
+        wait_until_evicted(p);
+    }
+    CHECK(madvise(p, LEN, MADV_PAGEOUT) == 0 && intact(p));
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!intact(p));
+    CHECK(child_is_well(child) && intact(p));
+}
+
+/* Mappings that may be huge pages, as a whole, or in part, or no longer after a part was dropped. */
+static void pages_are_huge(void)
+{
+    enum { HUGE = 2 << 20 };
+    char *room = mmap(0, LEN + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(room != MAP_FAILED);
+    uint64_t *p = (uint64_t *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+    for (int round = 0; round < 3; round++) {
+        fill(p);
+        wait_until_evicted(p);
+        CHECK(intact(p));
+        fill(p);
+        CHECK(madvise((char *)p + HUGE / 2, PAGE, MADV_DONTNEED) == 0);
+        usleep(100000);
+        CHECK(p[HUGE / 2 / 8] == 0 && p[HUGE / 2 / 8 + PAGE / 8] == word(HUGE / 2 / 8 + PAGE / 8));
+        p[HUGE / 2 / 8] = 5;
+        CHECK(p[HUGE / 2 / 8] == 5 && p[WORDS - 1] == word(WORDS - 1));
+    }
+}
+
+CASES({"pages_are_in_swap", pages_are_in_swap}, {"pages_are_huge", pages_are_huge},
+      {"read_from_outside", read_from_outside}, {"read_by_a_debugger", read_by_a_debugger},
       {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
       {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages})

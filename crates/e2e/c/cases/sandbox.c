@@ -7,6 +7,7 @@
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -129,6 +130,33 @@ static void another_user_by_number(void)
     CHECK(intact(p));
 }
 
-CASES({"seccomp_by_prctl", seccomp_by_prctl}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
+/* Into another mount namespace, which takes that nobody shares the root and working directory with this thread. */
+static void another_namespace(void)
+{
+    uint64_t *p = evicted();
+    int made[2], done[2];
+    char byte = 'x';
+    CHECK(pipe(made) == 0 && pipe(done) == 0);
+    pid_t owner = fork();
+    if (owner == 0) {
+        byte = unshare(CLONE_NEWNS) == 0 ? 'y' : 'n';
+        CHECK(write(made[1], &byte, 1) == 1);
+        close(done[1]);
+        _exit(read(done[0], &byte, 1) != 0);
+    }
+    CHECK(owner > 0 && read(made[0], &byte, 1) == 1);
+    CHECK(byte == 'y' || getuid() != 0);
+    if (byte == 'y') {
+        char name[64];
+        snprintf(name, sizeof name, "/proc/%d/ns/mnt", owner);
+        int fd = open(name, O_RDONLY | O_CLOEXEC);
+        CHECK(fd >= 0 && setns(fd, CLONE_NEWNS) == 0);
+        expect_all_back(p);
+    }
+    close(done[1]);
+    CHECK(child_is_well(owner) && intact(p));
+}
+
+CASES({"another_namespace", another_namespace}, {"seccomp_by_prctl", seccomp_by_prctl}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
       {"root_directory", root_directory}, {"another_user", another_user},
       {"another_user_by_number", another_user_by_number})
