@@ -162,7 +162,11 @@ impl Drop for Server {
     }
 }
 
-fn finish(mut command: Command, limit: Duration) -> Outcome {
+/// Runs a program to its end with the environment that it has.
+///
+/// # Panics
+/// As [`run_plain`].
+pub fn finish(mut command: Command, limit: Duration) -> Outcome {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let what = format!("{:?}", command.get_program());
     let mut server = Server(command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}")));
