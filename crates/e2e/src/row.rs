@@ -20,7 +20,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long one run of a row may take before it counts as hanging.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// The user and group `nobody`: 65534, the kernel's overflow id.
 const NOBODY: u32 = 65_534;
@@ -42,7 +42,8 @@ impl Row {
         Row { program, package, work, script: "true", repeatable: true, never_root: false }
     }
 
-    /// The work itself, run by `sh -eu` in an empty folder. `$FOLD` before a command folds it.
+    /// The work itself, run by `sh -eu` in an empty folder. `$FOLD` before a command folds it, `$PROGRAMS` is the
+    /// folder `programs` of this crate, `$SCALE` how often as much to do as in the usual tests.
     pub const fn script(self, script: &'static str) -> Row {
         Row { script, ..self }
     }
@@ -85,7 +86,9 @@ impl Row {
         let mut command = Command::new("/bin/sh");
         plain(&mut command);
         command.args(["-eu", "-c", self.script]).current_dir(home.path());
-        command.env("LC_ALL", "C").env("TZ", "UTC").env("HOME", home.path());
+        command.env("LC_ALL", "C").env("TZ", "UTC");
+        command.env("PROGRAMS", concat!(env!("CARGO_MANIFEST_DIR"), "/programs"));
+        command.env("SCALE", std::env::var_os("SCALE").unwrap_or_else(|| "1".into()));
         command.env("FOLD", folding.map_or_else(String::new, prefix));
         // Open until the command has ended: it inherits the descriptor.
         let device = (self.gives_up_root() && folding.is_some()).then(|| {
