@@ -6,6 +6,7 @@
 
 pub mod command_line;
 pub mod redis;
+pub mod row;
 pub mod run;
 
 use std::path::{Path, PathBuf};

@@ -4,8 +4,9 @@
 
 use crate::run::{program, Server};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,15 +14,23 @@ use std::time::{Duration, Instant};
 /// How long the server may take to start, or to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running server and a connection to it.
+/// A running server and a connection to it; it dereferences to the connection.
 #[derive(Debug)]
 pub struct Redis {
     server: Server,
+    socket: PathBuf,
+    client: Client,
+}
+
+/// A connection to a server.
+#[derive(Debug)]
+pub struct Client {
     stream: BufReader<UnixStream>,
 }
 
 impl Redis {
-    /// Starts a server that keeps its files in `directory` and reads `dump.rdb` there, if there is one.
+    /// Starts a server that keeps its files in `directory` and reads `dump.rdb` there, if there is one. Arguments
+    /// that `environment` adds stand behind ours, and win.
     ///
     /// # Panics
     /// If it does not answer within a minute.
@@ -34,25 +43,70 @@ impl Redis {
         environment(&mut command);
         let server = Server(command.spawn().expect("redis-server starts"));
         let end = Instant::now() + PATIENCE;
+        let mut client = Client::connect(&socket, end);
+        while client.ask(&["PING"]) != b"PONG" {
+            assert!(Instant::now() < end, "redis-server does not finish loading");
+            sleep(Duration::from_millis(50));
+        }
+        Redis { server, socket, client }
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.server.0.id()
+    }
+
+    /// A further connection.
+    ///
+    /// # Panics
+    /// If the server is gone.
+    pub fn another_client(&self) -> Client {
+        Client::connect(&self.socket, Instant::now())
+    }
+
+    /// Ends the server as an administrator does: its log is complete then, and no snapshot is written.
+    ///
+    /// # Panics
+    /// If it ends otherwise than by itself with 0, or not within a minute.
+    pub fn shut_down(mut self) {
+        self.client.send(&["SHUTDOWN", "NOSAVE"]);
+        let end = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.server.0.try_wait().expect("the server is our child") {
+                break status;
+            }
+            assert!(Instant::now() < end, "redis-server does not end");
+            sleep(Duration::from_millis(10));
+        };
+        assert!(status.success(), "redis-server ended with {status}");
+    }
+}
+
+impl Deref for Redis {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for Redis {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}
+
+impl Client {
+    fn connect(socket: &Path, end: Instant) -> Client {
         let stream = loop {
-            match UnixStream::connect(&socket) {
+            match UnixStream::connect(socket) {
                 Ok(stream) => break stream,
                 Err(error) => assert!(Instant::now() < end, "redis-server does not listen: {error}"),
             }
             sleep(Duration::from_millis(10));
         };
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
-        let mut redis = Redis { server, stream: BufReader::new(stream) };
-        while redis.ask(&["PING"]) != b"PONG" {
-            assert!(Instant::now() < end, "redis-server does not finish loading");
-            sleep(Duration::from_millis(50));
-        }
-        redis
-    }
-
-    /// The server's process id.
-    pub fn pid(&self) -> u32 {
-        self.server.0.id()
+        Client { stream: BufReader::new(stream) }
     }
 
     /// Sends a command without reading its reply.
@@ -129,14 +183,27 @@ impl Redis {
     /// If it fails or takes more than a minute.
     pub fn save_in_background(&mut self) {
         self.ask(&["BGSAVE"]);
+        self.wait_for_child("rdb_bgsave_in_progress", "rdb_last_bgsave_status");
+    }
+
+    /// Rewrites the log of all changes in a forked child of the server, and waits for that.
+    ///
+    /// # Panics
+    /// If it fails or takes more than a minute.
+    pub fn rewrite_log(&mut self) {
+        self.ask(&["BGREWRITEAOF"]);
+        self.wait_for_child("aof_rewrite_in_progress", "aof_last_bgrewrite_status");
+    }
+
+    fn wait_for_child(&mut self, busy: &str, status: &str) {
         let end = Instant::now() + PATIENCE;
         loop {
             let info = String::from_utf8_lossy(&self.ask(&["INFO", "persistence"])).into_owned();
-            if info.contains("rdb_bgsave_in_progress:0") {
-                assert!(info.contains("rdb_last_bgsave_status:ok"), "the save failed: {info}");
+            if info.contains(&format!("{busy}:0")) {
+                assert!(info.contains(&format!("{status}:ok")), "the forked child failed: {info}");
                 return;
             }
-            assert!(Instant::now() < end, "the save is not done: {info}");
+            assert!(Instant::now() < end, "the forked child is not done: {info}");
             sleep(Duration::from_millis(50));
         }
     }

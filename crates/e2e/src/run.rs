@@ -45,11 +45,16 @@ impl Outcome {
 /// # Panics
 /// If it is not installed, naming the Debian package that has it.
 pub fn program(name: &str, package: &str) -> PathBuf {
-    // The system's own first: a wrapper of the same name elsewhere in PATH is not the program.
-    let found = ["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin"]
-        .iter()
-        .map(|d| Path::new(d).join(name))
-        .find(|p| p.is_file());
+    // The system's own first: a wrapper of the same name elsewhere in PATH is not the program. Debian keeps
+    // postgres's programs in a folder for each version, and the Rust toolchain is often its user's own.
+    let system = ["/usr/bin", "/usr/local/bin", "/bin", "/usr/sbin"].map(PathBuf::from);
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = system.into_iter().chain(versions.map(|version| version.path().join("bin")));
+    let found = folders
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file());
     found.unwrap_or_else(|| {
         panic!("{name} is not installed: `apt-get install {package}` (`make deps` does so)")
     })
@@ -162,7 +167,11 @@ impl Drop for Server {
     }
 }
 
-fn finish(mut command: Command, limit: Duration) -> Outcome {
+/// Runs a program to its end with the environment that it has.
+///
+/// # Panics
+/// As [`run_plain`].
+pub fn finish(mut command: Command, limit: Duration) -> Outcome {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let what = format!("{:?}", command.get_program());
     let mut server = Server(command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}")));

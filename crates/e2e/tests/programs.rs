@@ -2,127 +2,13 @@
 //!
 //! A folded run in which nothing was evicted proves nothing, and fails.
 
-use bench::control::Peer;
-use e2e::redis::Redis;
 use e2e::run::{self, program};
-use pager::control::Command as Request;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(240);
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const VALUES: usize = 40_000;
-
-/// A JSON value that follows from its number, and from how often it was written.
-fn value(number: usize, generation: usize) -> String {
-    let mut token = (number * 31 + generation) as u64;
-    let mut next = || {
-        token = token.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        token >> 16
-    };
-    let history: Vec<String> = (0..20)
-        .map(|day| format!("{{\"day\":{day},\"spent\":{},\"session\":\"{:012x}\"}}", next() % 500, next()))
-        .collect();
-    format!(
-        "{{\"id\":{number},\"generation\":{generation},\"name\":\"user {number}\",\"city\":\"Springfield\",\"history\":[{}]}}",
-        history.join(",")
-    )
-}
-
-/// How often a value is written in all: every third one twice.
-fn generation(number: usize) -> usize {
-    usize::from(number.is_multiple_of(3))
-}
-
-fn set(number: usize, generation: usize) -> Vec<String> {
-    vec!["SET".into(), format!("user:{number}"), value(number, generation)]
-}
-
-fn load(redis: &mut Redis) {
-    redis.pipeline(VALUES, |n| set(n, 0), |n, reply| assert_eq!(reply, b"OK", "SET of value {n}"));
-}
-
-fn overwrite(redis: &mut Redis) {
-    redis.pipeline(
-        VALUES / 3,
-        |n| set(n * 3, 1),
-        |n, reply| assert_eq!(reply, b"OK", "SET of value {}", n * 3),
-    );
-    redis.pipeline(
-        VALUES / 50,
-        |n| vec!["DEL".into(), format!("user:{}", n * 50)],
-        |n, reply| {
-            assert_eq!(reply, b"1", "DEL of value {}", n * 50);
-        },
-    );
-}
-
-fn read_back(redis: &mut Redis) {
-    redis.pipeline(
-        VALUES,
-        |n| vec!["GET".into(), format!("user:{n}")],
-        |n, reply| {
-            if n % 50 == 0 && n / 50 < VALUES / 50 {
-                assert_eq!(reply, b"(nil)", "value {n} was deleted");
-            } else {
-                let expected = value(n, generation(n).min(usize::from(n / 3 < VALUES / 3)));
-                assert!(reply == expected.as_bytes(), "value {n} is {:?}", String::from_utf8_lossy(reply));
-            }
-        },
-    );
-}
-
-/// redis's own digest of all that it holds.
-fn digest(redis: &mut Redis) -> Vec<u8> {
-    redis.ask(&["DEBUG", "DIGEST"])
-}
-
-fn evict(peer: &Peer) {
-    peer.ask(Request::Evict, 0, 0, PATIENCE).expect("the pager evicts");
-}
-
-#[test]
-fn redis_returns_every_value_after_its_memory_was_evicted() {
-    let (plain_home, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut plain = Redis::start(plain_home.path(), bench::launch::plain);
-    load(&mut plain);
-    overwrite(&mut plain);
-    read_back(&mut plain);
-    let expected = digest(&mut plain);
-    drop(plain);
-
-    let folding = run::on_request();
-    let mut folded = Redis::start(home.path(), |command| folding.apply(command));
-    let peer =
-        Peer::of(folding.control_dir(), folded.pid(), Duration::from_secs(5)).expect("the server is folded");
-    load(&mut folded);
-    evict(&peer);
-    overwrite(&mut folded);
-    evict(&peer);
-    let before = peer.counters();
-    // 40 000 values of about 1 KB are 10 000 pages; most must have gone.
-    assert!(before.evicted_bytes > 20 << 20, "only {} bytes are evicted", before.evicted_bytes);
-    read_back(&mut folded);
-    let after = peer.counters();
-    assert!(
-        after.pages_restored - before.pages_restored > 5_000,
-        "the values were not read from evicted memory"
-    );
-    evict(&peer);
-    assert_eq!(digest(&mut folded), expected, "the digests of plain and folded differ");
-
-    // The child that saves was forked with nearly everything evicted.
-    evict(&peer);
-    folded.save_in_background();
-    read_back(&mut folded);
-    assert_eq!(peer.counters().pages_lost, 0);
-    drop(folded);
-    let mut reader = Redis::start(home.path(), bench::launch::plain);
-    assert_eq!(digest(&mut reader), expected, "what the forked child saved differs");
-}
 
 const PYTHON: &str = r#"
 import gc, hashlib, multiprocessing, sys, threading, time
