@@ -81,3 +81,12 @@ pub fn plain(command: &mut Command) {
         }
     }
 }
+
+/// Empties the environment of `command`, but for the search path and a plain locale, so that nothing that the caller has
+/// set reaches the program.
+pub fn clean(command: &mut Command) {
+    command.env_clear().env("LC_ALL", "C");
+    if let Some(path) = std::env::var_os("PATH") {
+        command.env("PATH", path);
+    }
+}

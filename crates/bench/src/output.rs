@@ -66,6 +66,16 @@ impl Output {
         write().with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// Makes the directory `name` in it.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn below(&self, name: &str) -> Result<PathBuf> {
+        let path = self.directory.join(name);
+        fs::create_dir_all(&path).with_context(|| format!("cannot make the directory {}", path.display()))?;
+        Ok(path)
+    }
+
     fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         let path = self.directory.join(name);
         let mut text = serde_json::to_string_pretty(value)?;

@@ -14,7 +14,7 @@ use crate::launch::{plain, Folding};
 use crate::manifest::Manifest;
 use crate::process::{threads, Memory};
 use crate::progress::{Advance, Progress};
-use crate::worker::{Job, Mixed, MixedResult, Program, Sleeper, Spin, SpinResult, Worker};
+use crate::worker::{Ask, Hello, Job, Loop, Pattern, Phase, Program, Sleeper, Spin, SpinResult, Worker};
 use anyhow::{ensure, Context, Result};
 use pager::config::Setting;
 use pager::control::Mode;
@@ -127,8 +127,14 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
     let manifest = Manifest::gather();
     let Options { busy_bytes: bytes, millis, seed, .. } = *options;
     let spin = Job::Spin(Spin { bytes, settle_millis: millis / 3, millis, seed });
-    let mixed =
-        Job::Mixed(Mixed { slots: 100_000, threads: 1, least_bytes: 16, most_bytes: 1040, millis, seed });
+    let mixed = Job::Alloc(Loop {
+        pattern: Pattern::Mixed,
+        threads: 1,
+        slots: 100_000,
+        least_bytes: 16,
+        most_bytes: 1040,
+        seed,
+    });
     let total = (options.rounds * 4) as u64 + 1;
     let mut runs: Vec<Run> = Vec::new();
     for (name, job) in [("touching", &spin), ("allocating", &mixed)] {
@@ -137,7 +143,7 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
                 let what = format!("{name}, {arm}");
                 progress(Advance { done: runs.len() as u64, total, what: &what });
                 let folding = (arm == "folded").then(|| folding(program, options)).transpose()?;
-                let (per_s, counters) = busy(program, job, folding.as_ref())
+                let (per_s, counters) = busy(program, job, folding.as_ref(), millis)
                     .with_context(|| format!("the run of {what} failed"))?;
                 let pager_cpu_ns = counters.cpu_background_ns + counters.cpu_fault_ns;
                 let pages_evicted = counters.pages_evicted;
@@ -161,14 +167,18 @@ fn folding(program: &Program, options: &Options) -> Result<Folding> {
 }
 
 /// Runs a busy program; its rate and, if folded, the pager's counters at its end.
-fn busy(program: &Program, job: &Job, folding: Option<&Folding>) -> Result<(f64, Counters)> {
+fn busy(program: &Program, job: &Job, folding: Option<&Folding>, millis: u64) -> Result<(f64, Counters)> {
     let mut worker = Worker::start(program, job, |command| match folding {
         None => plain(command),
         Some(folding) => folding.apply(command),
     })?;
     let per_s = match job {
         Job::Spin(_) => worker.receive::<SpinResult>()?.touches_per_s,
-        _ => worker.receive::<MixedResult>()?.calls_per_s,
+        _ => {
+            worker.receive::<Hello>()?;
+            worker.ask::<Phase>(&Ask { millis: millis / 5, steps: 0 })?;
+            worker.ask::<Phase>(&Ask { millis, steps: 0 })?.calls_per_s
+        }
     };
     let counters = match folding {
         None => Counters::default(),

@@ -64,6 +64,19 @@ pub fn resident(pid: u32) -> Result<u64> {
     Ok(pages * sys::PAGE_SIZE as u64)
 }
 
+/// Minor faults of process `pid` so far, those of all its threads among them.
+///
+/// # Errors
+/// When the process is gone.
+pub fn faults(pid: u32) -> Result<u64> {
+    let file = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    // The name stands in parentheses and may itself contain some (proc_pid_stat(5)).
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let minor = rest.split_whitespace().nth(7).and_then(|field| field.parse().ok());
+    minor.with_context(|| format!("{file} has no count of minor faults"))
+}
+
 /// Memory that programs can still have without swapping (`MemAvailable`), bytes.
 pub fn available_memory() -> u64 {
     kilobytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
@@ -105,6 +118,7 @@ mod tests {
         let memory = Memory::of("self").unwrap();
         assert!(memory.rss_bytes > 0 && memory.rss_peak_bytes >= memory.rss_bytes);
         assert!(memory.anonymous_bytes < memory.rss_bytes);
+        assert!(faults(std::process::id()).unwrap() > 0);
         // The kernel counts in clock ticks: use up a few.
         while sys::time::thread_cpu() < sys::time::Nanos::from_millis(50) {
             std::hint::spin_loop();

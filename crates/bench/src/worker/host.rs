@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 /// What experiments start: an executable and the arguments before the job, and the library that arms of ours preload.
@@ -53,10 +53,19 @@ impl Worker {
     pub fn start(program: &Program, job: &Job, arm: impl FnOnce(&mut Command)) -> Result<Worker> {
         let mut command = Command::new(&program.path);
         command.args(&program.arguments).arg(serde_json::to_string(job)?);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         arm(&mut command);
-        let mut child =
-            command.spawn().with_context(|| format!("cannot start the worker {}", program.path.display()))?;
+        Worker::spawn(command)
+    }
+
+    /// Starts `command` as a worker: a program that keeps to the protocol without being this executable.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn spawn(mut command: Command) -> Result<Worker> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| {
+            format!("cannot start the worker {}", Path::new(command.get_program()).display())
+        })?;
         match (child.stdin.take(), child.stdout.take()) {
             (Some(requests), Some(answers)) => {
                 let (requests, answers) = (Some(requests), BufReader::new(answers));

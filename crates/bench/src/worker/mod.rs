@@ -8,14 +8,15 @@
 //! Invariants: a worker dies with the process that started it; it writes nothing to standard output but its answers,
 //! one JSON object a line.
 
+mod alloc;
 mod host;
-mod mixed;
 mod sleeper;
 mod spin;
 mod touch;
 
+pub(crate) use alloc::BLOCKS_A_SECOND;
+pub use alloc::{Ask, Hello, Loop, Pattern, Phase};
 pub use host::{Cost, Program, Worker};
-pub use mixed::{Mixed, MixedResult};
 pub use sleeper::Sleeper;
 pub use spin::{Spin, SpinResult};
 pub use touch::{Order, Presence, Region, Round, Touch, TouchRequest, TouchResult};
@@ -31,8 +32,8 @@ use std::io::{BufRead, Write};
 pub enum Job {
     /// Keep a region and time touches to its pages on request.
     Touch(Touch),
-    /// Run the mixed loop of malloc and free, then report.
-    Mixed(Mixed),
+    /// Run a loop of malloc and free for as long as is asked, again and again.
+    Alloc(Loop),
     /// Touch a region at random all the time, then report.
     Spin(Spin),
     /// Fill a region and sleep.
@@ -50,7 +51,7 @@ pub fn main(job: &str) -> Result<()> {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     match serde_json::from_str(job).with_context(|| format!("not a worker's job: {job}"))? {
         Job::Touch(touch) => touch::serve(&touch),
-        Job::Mixed(mixed) => answer(&mixed::run(&mixed)?),
+        Job::Alloc(job) => alloc::serve(&job),
         Job::Spin(spin) => answer(&spin::run(&spin)?),
         Job::Sleep(sleeper) => sleeper::serve(&sleeper),
         Job::Workload(workload) => serve(&workload),

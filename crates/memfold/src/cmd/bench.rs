@@ -3,11 +3,13 @@
 //! What it is not: the experiments. Those are in the `bench` crate; here are their options, the printing of their
 //! results, and the start of their worker processes, which are this executable with the hidden command `bench worker`.
 
+mod alloc;
+mod arena;
 mod pager;
 mod workload;
 
 use crate::{bar, exit, library, text};
-use ::bench::alloc::{self, Peer};
+use ::bench::alloc::NotLoaded;
 use ::bench::manifest::Manifest;
 use ::bench::output::Output;
 use ::bench::progress::Advance;
@@ -26,7 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
   memfold bench fault --json --out runs/1    the same for programs, raw runs kept
-  memfold bench alloc --peer mimalloc=/usr/lib/x86_64-linux-gnu/libmimalloc.so.2
+  memfold bench alloc                        the allocator beside every other that is installed
   memfold bench overhead                     what folding costs programs that gain nothing
   memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
   memfold run -- memfold bench verify        does any byte get lost?
@@ -44,7 +46,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Fault(Fault),
-    Alloc(Alloc),
+    Alloc(alloc::Args),
+    Arena(arena::Args),
     Overhead(Overhead),
     Pager(pager::Args),
     Workload(workload::Args),
@@ -104,35 +107,6 @@ struct Fault {
 enum Rival {
     /// The kernel's swap to compressed memory.
     Zram,
-}
-
-/// Time a random mix of malloc and free beside glibc's, with the memory that each takes.
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Alloc {
-    #[command(flatten)]
-    reporting: Reporting,
-    /// Slots a thread, one condition each.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "400,100000", value_parser = count(100_000_000))]
-    slots: Vec<usize>,
-    /// Threads, one condition each.
-    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2", value_parser = count(256))]
-    threads: Vec<usize>,
-    /// Smallest block, bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = count(1 << 30))]
-    least: usize,
-    /// Largest block, bytes.
-    #[arg(long, value_name = "BYTES", default_value_t = 1040, value_parser = count(1 << 30))]
-    most: usize,
-    /// Length of a run, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 400, value_parser = RangedU64ValueParser::<u64>::new().range(10..=600_000))]
-    millis: u64,
-    /// Runs of each allocator under each condition.
-    #[arg(long, value_name = "N", default_value_t = 7, value_parser = count(1_000))]
-    rounds: usize,
-    /// Another allocator to compare with; may be given again.
-    #[arg(long = "peer", value_name = "NAME=LIBRARY")]
-    peers: Vec<Peer>,
 }
 
 /// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
@@ -198,15 +172,17 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = match args.what {
         What::Fault(args) => args.run(),
         What::Alloc(args) => args.run(),
+        What::Arena(args) => args.run(),
         What::Overhead(args) => args.run(),
         What::Pager(args) => args.run(),
         What::Workload(args) => args.run(),
         What::Verify(args) => args.run(),
         What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };
-    outcome.map_err(|error| match error.downcast_ref::<Unsupported>() {
-        Some(_) => exit::unsupported(format!("{error:#}")),
-        None => error,
+    outcome.map_err(|error| match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<NotLoaded>()) {
+        (Some(_), _) => exit::unsupported(format!("{error:#}")),
+        (_, Some(_)) => exit::usage(format!("{error:#}")),
+        _ => error,
     })
 }
 
@@ -226,33 +202,6 @@ impl Fault {
         if let Some(out) = &out {
             out.rows("runs.csv", report.rows())?;
             out.rows("samples.csv", report.samples())?;
-        }
-        self.reporting.finish(&report, &report.manifest, out.as_ref())
-    }
-}
-
-impl Alloc {
-    fn run(self) -> Result<ExitCode> {
-        if self.least < 2 || self.least > self.most {
-            return Err(exit::usage(format!(
-                "--least {} and --most {}: block sizes must ascend from 2 bytes or more",
-                self.least, self.most
-            )));
-        }
-        let options = alloc::Options {
-            slots: self.slots,
-            threads: self.threads,
-            least_bytes: self.least,
-            most_bytes: self.most,
-            millis: self.millis,
-            rounds: self.rounds,
-            peers: self.peers,
-            seed: self.reporting.seed,
-        };
-        let out = self.reporting.prepare()?;
-        let report = with_bar(|progress| alloc::run(&options, &program()?, progress))?;
-        if let Some(out) = &out {
-            out.rows("runs.csv", &report.runs)?;
         }
         self.reporting.finish(&report, &report.manifest, out.as_ref())
     }

@@ -1,0 +1,215 @@
+//! The threads of a loop: they run a phase when told to, and stand still between phases.
+//!
+//! Invariants: between two phases no thread calls the allocator; the clock is read twice a batch, around one step, which
+//! is the sample.
+
+use super::{cross, life, slots, Ask, Loop, Pattern, Phase};
+use anyhow::{bail, Result};
+use pager::control::{Histogram as Buckets, BUCKETS};
+use stats::Histogram;
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One thread's part of a pattern.
+pub(super) trait Actor {
+    /// Steps between two looks at the clock.
+    const BATCH: u64 = 1024;
+
+    /// Does one step; how often it called the allocator.
+    fn step(&mut self) -> u64;
+}
+
+/// What a thread did in a phase.
+struct Done {
+    operations: u64,
+    elapsed: Duration,
+    samples: [u32; BUCKETS],
+}
+
+/// Where threads wait for their orders.
+struct Stage {
+    /// What to do next; `None` to end.
+    ask: Mutex<Option<Ask>>,
+    /// Passed by all when a phase begins, and again when it has ended.
+    gate: Barrier,
+    done: Vec<Mutex<Option<Done>>>,
+    /// What reading the clock twice takes, ns.
+    clock_ns: u64,
+}
+
+/// Starts the threads of `job`; `body` has them run phases, and when it returns they end.
+pub(super) fn stage(
+    job: &Loop,
+    body: impl FnOnce(&mut dyn FnMut(Ask) -> Result<Phase>) -> Result<()>,
+) -> Result<()> {
+    let stage = Stage {
+        ask: Mutex::new(None),
+        gate: Barrier::new(job.threads + 1),
+        done: (0..job.threads).map(|_| Mutex::new(None)).collect(),
+        clock_ns: clock_overhead(),
+    };
+    let (exchange, rings, gifts) = match job.pattern {
+        Pattern::Larson => (Some(cross::Exchange::new(job.threads)), None, None),
+        Pattern::Xmalloc => (Some(cross::Exchange::new(4 * job.threads)), None, None),
+        Pattern::ProducerConsumer => (None, Some(cross::Rings::new(job.threads / 2)), None),
+        Pattern::FalseSharing => (None, None, Some(life::gifts(job))),
+        Pattern::StringMap => bail!("string_map is a program of its own"),
+        _ => (None, None, None),
+    };
+    std::thread::scope(|scope| {
+        for number in 0..job.threads {
+            let (stage, exchange, rings) = (&stage, exchange.as_ref(), rings.as_ref());
+            let gift = gifts.as_ref().map_or(0, |gifts| gifts[number]);
+            scope.spawn(move || match (job.pattern, exchange, rings) {
+                (Pattern::Mixed, ..) => stage.act(number, slots::Slots::<slots::Plain>::new(job, number)),
+                (Pattern::Calloc, ..) => stage.act(number, slots::Slots::<slots::Zeroed>::new(job, number)),
+                (Pattern::Aligned, ..) => stage.act(number, slots::Slots::<slots::Aligned>::new(job, number)),
+                (Pattern::Realloc, ..) => stage.act(number, slots::Resizing::new(job, number)),
+                (Pattern::Larson, Some(exchange), _) => {
+                    stage.act(number, cross::Larson::new(job, number, exchange));
+                }
+                (Pattern::Xmalloc, Some(exchange), _) => {
+                    stage.act(number, cross::Xmalloc::new(job, number, exchange));
+                }
+                (Pattern::ProducerConsumer, _, Some(rings)) if number % 2 == 0 => {
+                    stage.act(number, cross::Producer::new(job, number, rings));
+                }
+                (Pattern::ProducerConsumer, _, Some(rings)) => {
+                    stage.act(number, cross::Consumer::new(number, rings));
+                }
+                (Pattern::Fragmentation, ..) => stage.act(number, life::Aging::new(job, number)),
+                (Pattern::FalseSharing, ..) => stage.act(number, life::Sharing::new(job, gift)),
+                (Pattern::ThreadChurn, ..) => stage.act(number, life::Churn::new(job, number)),
+                _ => unreachable!("the pattern's shared part was made above"),
+            });
+        }
+        let outcome = body(&mut |ask| Ok(stage.phase(ask)));
+        stage.order(None);
+        stage.gate.wait();
+        outcome
+    })
+}
+
+impl Stage {
+    fn order(&self, ask: Option<Ask>) {
+        *self.ask.lock().unwrap_or_else(PoisonError::into_inner) = ask;
+    }
+
+    /// Has all threads run a phase and adds up what they did.
+    fn phase(&self, ask: Ask) -> Phase {
+        self.order(Some(ask));
+        self.gate.wait();
+        self.gate.wait();
+        let mut phase = Phase { operations: 0, calls_per_s: 0.0, step_ns: Histogram::default() };
+        let mut samples = [0u64; BUCKETS];
+        for done in &self.done {
+            let Some(done) = done.lock().unwrap_or_else(PoisonError::into_inner).take() else { continue };
+            phase.operations += done.operations;
+            phase.calls_per_s += done.operations as f64 / done.elapsed.as_secs_f64();
+            samples.iter_mut().zip(done.samples).for_each(|(sum, count)| *sum += u64::from(count));
+        }
+        let seen = samples.into_iter().enumerate().filter(|(_, count)| *count > 0);
+        phase.step_ns =
+            seen.map(|(bucket, count)| (Buckets::value_of(bucket), count)).collect::<Vec<_>>().into();
+        phase
+    }
+
+    /// The body of thread `number`.
+    fn act<A: Actor>(&self, number: usize, mut actor: A) {
+        loop {
+            self.gate.wait();
+            let ask = *self.ask.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(ask) = ask else { return };
+            let done = drive(&mut actor, ask, self.clock_ns);
+            *self.done[number].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            self.gate.wait();
+        }
+    }
+}
+
+/// Runs one phase of one thread.
+fn drive<A: Actor>(actor: &mut A, ask: Ask, clock_ns: u64) -> Done {
+    let limit = if ask.millis == 0 { Duration::MAX } else { Duration::from_millis(ask.millis) };
+    let mut left = if ask.steps == 0 { u64::MAX } else { ask.steps };
+    let mut samples = [0; BUCKETS];
+    let mut operations = 0;
+    let start = Instant::now();
+    loop {
+        let batch = A::BATCH.min(left - 1);
+        for _ in 0..batch {
+            operations += actor.step();
+        }
+        let before = Instant::now();
+        operations += actor.step();
+        let after = Instant::now();
+        let ns = (after - before).as_nanos() as u64;
+        samples[Buckets::bucket_of(ns.saturating_sub(clock_ns))] += 1;
+        left -= batch + 1;
+        if left == 0 || after - start >= limit {
+            return Done { operations, elapsed: after - start, samples };
+        }
+    }
+}
+
+/// The least time between two readings of the clock with nothing between them, ns.
+fn clock_overhead() -> u64 {
+    let once = |_| {
+        let start = Instant::now();
+        start.elapsed().as_nanos() as u64
+    };
+    (0..1000).map(once).min().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(pattern: Pattern) -> Loop {
+        Loop { pattern, threads: 2, slots: 50, least_bytes: 16, most_bytes: 3000, seed: 1 }
+    }
+
+    #[test]
+    fn every_pattern_calls_the_allocator_in_each_of_its_phases_and_samples_steps() {
+        for (name, pattern) in Pattern::NAMES.into_iter().filter(|(_, p)| *p != Pattern::StringMap) {
+            stage(&small(pattern), |go_on| {
+                for ask in [Ask { millis: 10, steps: 0 }, Ask { millis: 0, steps: 3000 }] {
+                    let ask = if pattern == Pattern::ThreadChurn { Ask { steps: 6, ..ask } } else { ask };
+                    let phase = go_on(ask)?;
+                    assert!(phase.operations > 0 && phase.calls_per_s > 0.0, "{name}: {phase:?}");
+                    assert!(phase.step_ns.count() > 0, "{name}: {phase:?}");
+                }
+                Ok(())
+            })
+            .unwrap();
+        }
+    }
+
+    #[test]
+    fn a_phase_of_so_many_steps_makes_exactly_so_many_calls() {
+        let job = Loop { threads: 1, ..small(Pattern::Mixed) };
+        let mut seen = Vec::new();
+        let asks = [1, 1025, 5000].map(|steps| Ask { millis: 0, steps });
+        stage(&job, |go_on| {
+            asks.iter().try_for_each(|&ask| go_on(ask).map(|phase| seen.push(phase.operations)))
+        })
+        .unwrap();
+        assert_eq!(seen, [1, 1025, 5000]);
+    }
+
+    #[test]
+    fn measures_that_make_no_sense_are_refused() {
+        let job = small(Pattern::Mixed);
+        for bad in [
+            Loop { least_bytes: 4000, ..job },
+            Loop { slots: 0, ..job },
+            Loop { threads: 0, ..job },
+            Loop { least_bytes: 1, ..job },
+            Loop { pattern: Pattern::Realloc, least_bytes: 8, ..job },
+            Loop { pattern: Pattern::ProducerConsumer, threads: 3, ..job },
+        ] {
+            assert!(bad.check().is_err(), "{bad:?}");
+        }
+        assert!(job.check().is_ok());
+        assert!("mixd".parse::<Pattern>().unwrap_err().contains("larson"));
+    }
+}
