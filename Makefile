@@ -11,6 +11,8 @@ PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz
 # The preload library is always built by itself: it has no standard library, and cargo gives packages that are
 # built together the same features, among them those that bring the standard library in.
 
+VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+
 # The end-to-end tests use what was just built.
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
@@ -20,6 +22,7 @@ export MEMFOLD_BIN := $(TARGET)/release/memfold
 build: deps
 	$(CARGO) build --release --locked -p memfold
 	$(CARGO) build --release --locked -p memfold-preload
+	$(CARGO) build --release --locked -p memfold-client
 
 demo: build
 	$(MEMFOLD_BIN) demo
@@ -54,9 +57,16 @@ install:
 	@test -x $(MEMFOLD_BIN) && test -f $(MEMFOLD_LIB) || { echo "nothing to install yet: run make build first" >&2; exit 1; }
 	install -D -m 755 $(MEMFOLD_BIN) $(DESTDIR)$(PREFIX)/bin/memfold
 	install -D -m 644 $(MEMFOLD_LIB) $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
+	install -D -m 644 $(TARGET)/release/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so
+	install -D -m 644 $(TARGET)/release/libmemfold_client.a $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
+	install -D -m 644 crates/client/include/memfold.h $(DESTDIR)$(PREFIX)/include/memfold.h
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/client/memfold.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/memfold $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
+	rm -f $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
+	rm -f $(DESTDIR)$(PREFIX)/include/memfold.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
 	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold
 
 clean:

@@ -188,6 +188,10 @@ impl Worker {
         // SAFETY: we hold the lock.
         let age = unsafe { extent.age() };
         let now = self.now.0;
+        if !extent.soon.load().is_empty() {
+            self.set_aside_as_told(extent, age);
+            return false;
+        }
         match age.due(now, cold_age) {
             Step::Wait => {
                 drop(guard);

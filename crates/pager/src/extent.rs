@@ -41,6 +41,8 @@ pub struct Extent {
     pub hot: AtomicPageSet,
     /// Pages that did not shrink when last tried.
     pub incompressible: AtomicPageSet,
+    /// Pages that the program said it will not need soon; the background thread sets them aside and clears them.
+    pub soon: AtomicPageSet,
     /// Two ranges of pages in which a program thread is changing the mappings, 32 bits each: the first page in the low 16
     /// bits, the page after the last in the others. Zero where there is none.
     changing: AtomicU64,

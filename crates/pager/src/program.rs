@@ -273,7 +273,7 @@ impl Engine {
     /// The frame of every change: locks the extents of the ranges, announces, brings back and lets go what lies in the
     /// first one if asked to, runs `op`, lets `after` bring the tables in line if it succeeded, and wakes who
     /// faulted meanwhile.
-    fn change<R>(
+    pub(crate) fn change<R>(
         &'static self,
         ranges: &[Bounds],
         first: First,
@@ -455,7 +455,7 @@ impl Engine {
 
 /// What comes before a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum First {
+pub(crate) enum First {
     /// Nothing: what is evicted may stay so.
     Nothing,
     /// Nothing either: the contents will be dropped.
@@ -470,14 +470,14 @@ enum First {
 
 /// The whole pages that a system call acts on.
 #[derive(Clone, Copy)]
-struct Bounds {
-    start: usize,
-    end: usize,
+pub(crate) struct Bounds {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
 impl Bounds {
     /// Those of a call with these arguments; empty where they make no sense.
-    fn of(addr: usize, len: usize) -> Bounds {
+    pub(crate) fn of(addr: usize, len: usize) -> Bounds {
         let start = addr & !(PAGE_SIZE - 1);
         let end = addr.saturating_add(len).min(crate::space::LIMIT).next_multiple_of(PAGE_SIZE);
         Bounds { start: start.min(end), end }

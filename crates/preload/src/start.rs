@@ -4,13 +4,14 @@
 
 use crate::environment::Environment;
 use crate::{fork, syscall};
-use core::ffi::{c_char, c_int, CStr};
+use core::ffi::{c_char, c_int};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use pager::config::{BadValue, Config, Setting, Unit};
-use pager::control::{ControlPage, CONTROL_LEN};
+use pager::control::ControlPage;
+use pager::control_file::ControlDir;
 use pager::{Engine, Host, Line};
-use sys::{file, mem, thread};
+use sys::{file, mem};
 
 /// The pager of this process.
 pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
@@ -18,8 +19,8 @@ pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, t
 /// Whether the pager is asked for: the functions that programs call for their mappings look here first.
 static PAGER: AtomicBool = AtomicBool::new(false);
 static QUIET: AtomicBool = AtomicBool::new(false);
-/// Directory of the control files, zero-terminated; empty for none. Written by the constructor only.
-static CONTROL_DIR: Path = Path::new();
+/// Directory of the control files. Written by the constructor only.
+static CONTROL_DIR: ControlDir = ControlDir::new();
 
 /// The pager, if it was asked for.
 #[inline]
@@ -90,7 +91,8 @@ fn start_pager(environment: Environment) {
         complain("MEMFOLD_POLICY", name, "a policy that `memfold run --help` names");
     }
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
-        CONTROL_DIR.set(dir);
+        // SAFETY: constructors run before any other thread exists.
+        unsafe { CONTROL_DIR.set(dir) };
     }
     if let Some(fd) = environment.get("MEMFOLD_UFFD_FD").and_then(|v| v.parse::<i32>().ok()) {
         if file::is_open(fd) {
@@ -191,74 +193,6 @@ fn thread_cpu(tid: u32) -> Option<usize> {
     Some(heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
 }
 
-/// Makes this process's control file and maps it. `None` when there is no directory for it, or no access:
-/// the counters are then seen by nobody, and that is all.
 fn open_control() -> Option<&'static ControlPage> {
-    let (mut name, mut unfinished) = (Line::new(), Line::new());
-    let pid = thread::current_pid();
-    let _ = (write!(name, "{pid}"), write!(unfinished, "new-{pid}"));
-    let (path, unfinished) = (CONTROL_DIR.join(name.as_str())?, CONTROL_DIR.join(unfinished.as_str())?);
-    let flags = libc::O_CREAT | libc::O_TRUNC | libc::O_RDWR;
-    let file = file::open(unfinished.as_c_str(), flags, 0o600).ok()?;
-    file::set_len(file.raw(), CONTROL_LEN as u64).ok()?;
-    let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of a file of this length, never unmapped.
-    let addr = unsafe { mem::mmap(0, CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }.ok()?;
-    // SAFETY: zeros are a control page, and the file is as long as one.
-    let page = unsafe { &*(addr as *const ControlPage) };
-    page.begin();
-    // Under its own name only now: the process may end at any moment, and readers find whole pages only.
-    file::rename(unfinished.as_c_str(), path.as_c_str()).ok()?;
-    Some(page)
-}
-
-/// A path in static memory.
-struct Path {
-    bytes: core::cell::UnsafeCell<[u8; Path::LEN]>,
-}
-
-// SAFETY: written by the constructor, before any other thread exists, and only read afterwards.
-unsafe impl Sync for Path {}
-
-impl Path {
-    const LEN: usize = 512;
-
-    const fn new() -> Path {
-        Path { bytes: core::cell::UnsafeCell::new([0; Path::LEN]) }
-    }
-
-    /// Sets it once; a path that is too long is left out.
-    fn set(&self, text: &str) {
-        if text.len() < Path::LEN - 32 {
-            // SAFETY: the constructor's only thread.
-            unsafe { (&mut *self.bytes.get())[..text.len()].copy_from_slice(text.as_bytes()) };
-        }
-    }
-
-    /// The path of a file in this directory; `None` when there is no directory.
-    fn join(&self, name: &str) -> Option<FilePath> {
-        // SAFETY: no longer written.
-        let dir = unsafe { &*self.bytes.get() };
-        let len = dir.iter().position(|&b| b == 0).filter(|&n| n > 0)?;
-        let mut path = FilePath { bytes: [0; Path::LEN] };
-        let end = len + 1 + name.len();
-        if end >= Path::LEN {
-            return None;
-        }
-        path.bytes[..len].copy_from_slice(&dir[..len]);
-        path.bytes[len] = b'/';
-        path.bytes[len + 1..end].copy_from_slice(name.as_bytes());
-        Some(path)
-    }
-}
-
-/// A zero-terminated path.
-struct FilePath {
-    bytes: [u8; Path::LEN],
-}
-
-impl FilePath {
-    fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
-    }
+    CONTROL_DIR.make_page()
 }

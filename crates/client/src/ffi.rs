@@ -1,0 +1,84 @@
+//! The functions of `memfold.h`: the same for C. Each returns 0, or a negated error number.
+
+use crate::{api, Error, Hint, Options, Stats};
+use core::ffi::{c_int, c_void};
+use std::time::Duration;
+
+/// `struct memfold_options`: 0 in a field leaves it to the environment.
+#[repr(C)]
+pub struct COptions {
+    /// How long memory must go untouched before it is folded, ms.
+    pub cold_age_ms: u64,
+    /// The highest share of time that the program may wait, in millionths.
+    pub max_stall_ppm: u64,
+    /// Registered bytes above which memory is folded more eagerly.
+    pub resident_limit: u64,
+}
+
+fn status(result: Result<(), Error>) -> c_int {
+    result.map_or_else(|error| -error.number(), |()| 0)
+}
+
+/// See [`api::start`]. A null pointer takes all from the environment.
+///
+/// # Safety
+/// `options` is null or valid.
+#[no_mangle]
+pub unsafe extern "C" fn memfold_start(options: *const COptions) -> c_int {
+    let mut chosen = Options::default();
+    // SAFETY: the caller's contract.
+    if let Some(options) = unsafe { options.as_ref() } {
+        if options.cold_age_ms != 0 {
+            chosen = chosen.cold_age(Duration::from_millis(options.cold_age_ms));
+        }
+        if options.max_stall_ppm != 0 {
+            chosen = chosen.max_stall(options.max_stall_ppm);
+        }
+        if options.resident_limit != 0 {
+            chosen = chosen.resident_limit(options.resident_limit);
+        }
+    }
+    status(api::start(&chosen))
+}
+
+/// See [`api::register`].
+#[no_mangle]
+pub extern "C" fn memfold_register(addr: *const c_void, len: usize) -> c_int {
+    status(api::register(addr.cast(), len))
+}
+
+/// See [`api::unregister`].
+#[no_mangle]
+pub extern "C" fn memfold_unregister(addr: *const c_void, len: usize) -> c_int {
+    status(api::unregister(addr.cast(), len))
+}
+
+/// See [`api::hint`]. `-EINVAL` for a number that is no hint.
+#[no_mangle]
+pub extern "C" fn memfold_hint(addr: *const c_void, len: usize, hint: c_int) -> c_int {
+    let hint = match hint {
+        0 => Hint::Normal,
+        1 => Hint::WillNeed,
+        2 => Hint::DontNeedSoon,
+        3 => Hint::Keep,
+        _ => return -libc::EINVAL,
+    };
+    status(api::hint(addr.cast(), len, hint))
+}
+
+/// See [`api::stats`].
+///
+/// # Safety
+/// `stats` is valid for a write.
+#[no_mangle]
+pub unsafe extern "C" fn memfold_stats(stats: *mut Stats) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { stats.write(api::stats()) };
+    0
+}
+
+/// See [`api::stop`].
+#[no_mangle]
+pub extern "C" fn memfold_stop() -> c_int {
+    status(api::stop())
+}

@@ -1,0 +1,41 @@
+//! Where the control page of a process is put that nobody started by `memfold run`, so that `memfold stat` and `memfold ctl`
+//! find it.
+//!
+//! Invariants: a directory that is used belongs to the user and is closed to everybody else (0700), and is no symbolic
+//! link, so that no other user can put a page there or read one.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// The directory for this process's page: the one that `memfold run` gave it, else a fresh one named as those are, by
+/// process and time. Nothing if none can be made: the counters are then seen by nobody.
+pub fn directory() -> Option<PathBuf> {
+    if let Some(dir) = std::env::var_os("MEMFOLD_CONTROL_DIR") {
+        return Some(dir.into());
+    }
+    let base = candidates().into_iter().find(|base| make(base).is_ok())?;
+    let dir = base.join(format!("run-{}-{:x}", std::process::id(), sys::time::now().0));
+    DirBuilder::new().mode(0o700).create(&dir).ok()?;
+    Some(dir)
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    if let Some(dir) = variable("MEMFOLD_RUNTIME_DIR") {
+        return vec![dir];
+    }
+    let session = variable("XDG_RUNTIME_DIR").map(|dir| dir.join("memfold"));
+    // SAFETY: always succeeds.
+    let user = unsafe { libc::getuid() };
+    session.into_iter().chain([PathBuf::from(format!("/tmp/memfold-{user}"))]).collect()
+}
+
+fn make(dir: &Path) -> io::Result<()> {
+    let _ = DirBuilder::new().mode(0o700).create(dir);
+    let meta = fs::symlink_metadata(dir)?;
+    // SAFETY: always succeeds.
+    let mine = meta.is_dir() && meta.uid() == unsafe { libc::getuid() } && meta.mode() & 0o077 == 0;
+    mine.then_some(()).ok_or(io::Error::from(io::ErrorKind::PermissionDenied))
+}

@@ -1,0 +1,59 @@
+//! The C example, against the shared and the static library, as a user of C builds it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo puts the libraries of this package when it builds the package's tests.
+fn libraries() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().to_owned()
+}
+
+fn build_and_run(how: &str, link: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("fold");
+    let built = Command::new("cc")
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
+        .arg(&program)
+        .arg(source.join("examples/fold.c"))
+        .arg("-I")
+        .arg(source.join("include"))
+        .arg("-L")
+        .arg(libraries())
+        .args(link)
+        .output()
+        .expect("cc is one of the packages that make installs");
+    assert!(built.status.success(), "{how}: {}", String::from_utf8_lossy(&built.stderr));
+    let run = Command::new(program)
+        .env("LD_LIBRARY_PATH", libraries())
+        .env("MEMFOLD_RUNTIME_DIR", dir.path().join("runtime"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{how}: {said}{}", String::from_utf8_lossy(&run.stderr));
+    assert!(said.contains("32 MiB folded into"), "{how}: {said}");
+    assert!(said.contains("every record read back, 0 pages lost"), "{how}: {said}");
+}
+
+#[test]
+fn the_c_example_folds_its_table_through_the_shared_library() {
+    build_and_run("shared", &["-lmemfold_client"]);
+}
+
+#[test]
+fn the_c_example_folds_its_table_through_the_static_library() {
+    build_and_run("static", &["-l:libmemfold_client.a", "-lpthread", "-ldl", "-lm", "-lgcc_s"]);
+}
+
+#[test]
+fn the_header_declares_what_the_library_exports() {
+    let header = include_str!("../include/memfold.h");
+    let exported = include_str!("../src/ffi.rs");
+    let functions: Vec<&str> =
+        exported.split("extern \"C\" fn ").skip(1).filter_map(|rest| rest.split('(').next()).collect();
+    assert!(functions.len() >= 6);
+    for function in functions {
+        assert!(header.contains(&format!("int {function}(")), "{function} is not in memfold.h");
+    }
+}

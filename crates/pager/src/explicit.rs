@@ -1,0 +1,119 @@
+//! Ranges that a program names itself, and what it says of them.
+//!
+//! What it is not: a check of the range. Who calls has made sure that it is private anonymous memory, readable and
+//! writable; where it is not, the kernel refuses to register it, and it is left alone.
+//!
+//! Invariants: what is evicted of a range stays valid whatever is said of the range, and however often. That is the
+//! difference to [`Engine::mapped`], which forgets what was there before.
+
+use crate::bitmap::PageSet;
+use crate::engine::Engine;
+use crate::evict;
+use crate::extent::Extent;
+use crate::program::{Bounds, First};
+use crate::worker::Worker;
+use core::sync::atomic::Ordering::*;
+use policy::age::ExtentAge;
+use sys::{signal, Errno, Result, EXTENT_SIZE};
+
+impl Engine {
+    /// Manages the whole pages of the range from now on, those included that were exempted before. `ENOMEM` when there
+    /// is no memory for tables, `EINVAL` above 2^47: what lies before that place is managed then.
+    pub fn offer(&'static self, addr: usize, len: usize) -> Result<()> {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        // Relaxed: a statistic that orders nothing.
+        self.control().ranges_added.fetch_add(1, Relaxed);
+        {
+            let _blocked = signal::block_all();
+            let _pass = self.gate.pass();
+            self.settle_changes();
+            let mut at = start;
+            while at < end {
+                let extent = self.space().find_or_make(at, &self.pool)?;
+                let _guard = extent.lock.lock();
+                let (lo, hi) = extent.clip(start, end);
+                let pages = PageSet::range(lo, hi);
+                extent.anonymous.insert(&pages);
+                extent.left_alone.remove(&pages);
+                self.set_managed(extent, &pages, true);
+                at = extent.base() + EXTENT_SIZE;
+            }
+        }
+        self.start_if_due();
+        Ok(())
+    }
+
+    /// Brings the range back and manages it no more.
+    pub fn withdraw(&'static self, addr: usize, len: usize) -> Result<()> {
+        // Relaxed: a statistic that orders nothing.
+        self.control().ranges_removed.fetch_add(1, Relaxed);
+        self.change(
+            &[Bounds::of(addr, len)],
+            First::BringBack,
+            || Ok(()),
+            |engine, extent, lo, hi| {
+                engine.forget_mapping(extent, &PageSet::range(lo, hi));
+            },
+        )
+    }
+
+    /// Manages again what was offered of the range and exempted since.
+    pub fn readmit(&'static self, addr: usize, len: usize) -> Result<()> {
+        self.change(
+            &[Bounds::of(addr, len)],
+            First::Nothing,
+            || Ok(()),
+            |engine, extent, lo, hi| {
+                let pages = PageSet::range(lo, hi).and(&extent.anonymous.load());
+                extent.left_alone.remove(&pages);
+                engine.set_managed(extent, &pages, true);
+            },
+        )
+    }
+
+    /// The range will be touched soon: brings it back, and leaves it alone for half a cold age at least.
+    pub fn will_need(&'static self, addr: usize, len: usize) -> Result<()> {
+        let now = sys::time::now().0;
+        self.change(
+            &[Bounds::of(addr, len)],
+            First::BringBack,
+            || Ok(()),
+            |_, extent, lo, hi| {
+                extent.soon.remove(&PageSet::range(lo, hi));
+                // SAFETY: `change` holds the extent's lock.
+                unsafe { extent.age() }.watched(now);
+            },
+        )
+    }
+
+    /// The range will not be touched soon: the background thread sets it aside at its next look, whatever its age, and
+    /// compresses it after a cold age, as always. Pieces of fewer than 8 pages in an extent of which nothing else is away
+    /// stay, and so do parts of a huge page. `ENOENT` when nothing of the range is known.
+    pub fn dont_need_soon(&'static self, addr: usize, len: usize) -> Result<()> {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        let mut known = false;
+        for extent in self.space().existing(start, end) {
+            let (lo, hi) = extent.clip(start, end);
+            extent.soon.insert(&PageSet::range(lo, hi).and(&extent.managed.load()));
+            known = true;
+        }
+        self.ring();
+        known.then_some(()).ok_or(Errno::ENOENT)
+    }
+}
+
+impl Worker {
+    /// Sets aside what the program will not need soon. Under the extent's lock.
+    pub(crate) fn set_aside_as_told(&mut self, extent: &Extent, age: &mut ExtentAge) {
+        let told = extent.soon.load();
+        extent.soon.remove(&told);
+        let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
+        extent.hot.remove(&told);
+        let pages = self.set_aside(extent, &scan.present.and(&told), scan.huge);
+        if pages != 0 {
+            extent.probed_pages.store(pages as u32, Relaxed);
+            extent.touched.store(0, Relaxed);
+            age.set_aside(self.now.0);
+        }
+    }
+}
