@@ -39,7 +39,7 @@ mod pool;
 mod prefetch;
 mod program;
 mod restore;
-mod sabotage;
+pub mod sabotage;
 mod space;
 mod staging;
 mod store;

@@ -79,6 +79,33 @@ bugs! {
     SlotsNotKept = "slots-not-kept",
     /// The pager ends without waiting until all is back.
     StoppedTooSoon = "stopped-too-soon",
+
+    // Of the preload library, which the hard cases run with; what comes before is the pager's.
+
+    /// A program that confines its system calls (seccomp) is folded on.
+    SeccompNotSeen = "seccomp-not-seen",
+    /// A program that confines itself by landlock is folded on.
+    LandlockNotSeen = "landlock-not-seen",
+    /// A program that changes its root directory is folded on.
+    ChrootNotSeen = "chroot-not-seen",
+    /// A program that leaves or enters a namespace keeps the pager's threads.
+    NamespaceNotSeen = "namespace-not-seen",
+    /// A program that becomes another user keeps the pager's threads, with its old credentials.
+    UserNotSeen = "user-not-seen",
+    /// A program that locks all its memory is folded on.
+    LockNotSeen = "lock-not-seen",
+    /// A program gets `EBUSY` when it registers evicted memory with a userfaultfd of its own.
+    UserfaultfdNotSeen = "userfaultfd-not-seen",
+    /// A program that closes every descriptor closes the pager's.
+    DescriptorsNotHidden = "descriptors-not-hidden",
+    /// A process made by the system call's number, or by `_Fork`, is not seen.
+    RawForkNotSeen = "raw-fork-not-seen",
+    /// The streams that libc goes through in a child are not touched before the fork.
+    StreamsNotTouched = "streams-not-touched",
+    /// libc's list of fork handlers lies in memory that may be evicted.
+    HandlersEvictable = "handlers-evictable",
+    /// A move to an address of choice goes to the kernel as one mapping, though registering has cut it.
+    CutNotSeen = "cut-not-seen",
 }
 
 #[cfg(not(feature = "sabotage"))]

@@ -6,10 +6,11 @@
 use crate::start::pager;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_uint};
+use pager::sabotage::{planted, Bug};
 use sys::{syscall, Errno};
 
 fn is_ours(fd: c_int) -> bool {
-    pager().is_some_and(|engine| engine.owns_fd(fd))
+    pager().is_some_and(|engine| engine.owns_fd(fd) && !planted(Bug::DescriptorsNotHidden))
 }
 
 /// `close(2)`.
@@ -74,7 +75,9 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         set_errno(Errno::EINVAL);
         return -1;
     }
-    let ours = pager().map_or([u32::MAX; pager::DESCRIPTORS], |engine| engine.descriptors());
+    let ours = pager()
+        .filter(|_| !planted(Bug::DescriptorsNotHidden))
+        .map_or([u32::MAX; pager::DESCRIPTORS], |engine| engine.descriptors());
     let mut from = first;
     for fd in ours.into_iter().filter(|fd| (first..=last).contains(fd)) {
         if fd > from {

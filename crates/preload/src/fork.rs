@@ -3,6 +3,7 @@
 use crate::set_errno;
 use crate::start::pager;
 use core::ffi::{c_int, c_void};
+use pager::sabotage::{planted, Bug};
 use sys::{Errno, Result};
 
 type Handler = unsafe extern "C" fn();
@@ -72,7 +73,9 @@ fn before() {
     if let Some(engine) = pager() {
         engine.before_fork();
     }
-    touch_streams();
+    if !planted(Bug::StreamsNotTouched) {
+        touch_streams();
+    }
 }
 
 fn after_in_parent() {
@@ -147,7 +150,7 @@ pub unsafe extern "C" fn __register_atfork(
     }
     // SAFETY: libc's function of this name has this type.
     let real: RegisterAtfork = unsafe { core::mem::transmute(real) };
-    let _pinned = heap::pinned();
+    let _pinned = (!planted(Bug::HandlersEvictable)).then(heap::pinned);
     // SAFETY: the caller's contract.
     unsafe { real(prepare, parent, child, dso) }
 }
@@ -182,6 +185,9 @@ fn after(pid: isize) {
 
 /// A forking system call of the program's own, with these arguments.
 pub fn raw(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+    if planted(Bug::RawForkNotSeen) {
+        return call();
+    }
     before();
     let result = call();
     after(result.map_or(-1, |pid| pid as isize));

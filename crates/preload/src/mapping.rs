@@ -6,6 +6,7 @@
 use crate::start::pager;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use pager::sabotage::{planted, Bug};
 use pager::Engine;
 use sys::{mem, Errno, Result, PAGE_SIZE};
 
@@ -342,7 +343,7 @@ fn is_cut(addr: usize, len: usize) -> bool {
     // SAFETY: asks for growth in place that there is no room for, which the kernel refuses, after it has looked whether
     // the range is one mapping.
     let refused = unsafe { mem::mremap(addr, len, TOO_LONG, 0, 0) };
-    refused == Err(Errno::EFAULT)
+    refused == Err(Errno::EFAULT) && !planted(Bug::CutNotSeen)
 }
 
 fn overlap(a: usize, b: usize, len: usize) -> bool {
@@ -397,7 +398,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
         set_errno(Errno::EINVAL);
         return -1;
     }
-    if let Some(engine) = pager() {
+    if let Some(engine) = pager().filter(|_| !planted(Bug::LockNotSeen)) {
         engine.stop(&"the program locked all its memory (mlockall)");
     }
     // SAFETY: locking changes no contents.
@@ -416,7 +417,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     // SAFETY: the caller's contract.
     let call = || unsafe { sys::syscall!(ioctl, fd, request, argument) };
     or_errno(match pager() {
-        Some(engine) if request == REGISTER && argument != 0 => {
+        Some(engine) if request == REGISTER && argument != 0 && !planted(Bug::UserfaultfdNotSeen) => {
             // SAFETY: the caller's contract: the request's structure.
             let [start, len] = unsafe { core::ptr::read(argument as *const [u64; 2]) };
             engine.hand_over(start as usize, len as usize, call)

@@ -10,12 +10,13 @@ use crate::fork::next;
 use crate::start::pager;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_char, c_int, c_long, c_void};
+use pager::sabotage::{planted, Bug};
 use sys::{syscall, Errno, Result};
 
-/// Stops folding for good. A child of `vfork` only borrows the memory: the agent threads are not in its process, and what
+/// Stops folding for good, unless `bug` is planted. A child of `vfork` only borrows the memory: the agent threads are not in its process, and what
 /// it does to itself does not concern them.
-fn stop(reason: &'static &'static str) {
-    if let Some(engine) = pager() {
+fn stop(reason: &'static &'static str, bug: Bug) {
+    if let Some(engine) = pager().filter(|_| !planted(bug)) {
         if engine.control().pid.load(core::sync::atomic::Ordering::Relaxed) == sys::thread::current_pid() {
             engine.stop(reason);
         }
@@ -29,7 +30,7 @@ fn stop(reason: &'static &'static str) {
 #[no_mangle]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
     if flags != 0 {
-        stop(&"the program left a namespace (unshare)");
+        stop(&"the program left a namespace (unshare)", Bug::NamespaceNotSeen);
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(unshare, flags) }) as c_int
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
-    stop(&"the program entered another namespace (setns)");
+    stop(&"the program entered another namespace (setns)", Bug::NamespaceNotSeen);
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(setns, fd, kind) }) as c_int
 }
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
-    stop(&"the program changed its root directory (chroot)");
+    stop(&"the program changed its root directory (chroot)", Bug::ChrootNotSeen);
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(chroot, path) }) as c_int
 }
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        stop(&SECCOMP);
+        stop(&SECCOMP, Bug::SeccompNotSeen);
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(prctl, option, a, b, c, d) }) as c_int
@@ -80,7 +81,7 @@ pub unsafe fn seccomp(operation: usize, flags: usize, args: usize) -> c_long {
     const SET_MODE_FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
     // The others only ask.
     if operation <= SET_MODE_FILTER {
-        stop(&SECCOMP);
+        stop(&SECCOMP, Bug::SeccompNotSeen);
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(seccomp, operation, flags, args) }) as c_long
@@ -91,7 +92,7 @@ pub unsafe fn seccomp(operation: usize, flags: usize, args: usize) -> c_long {
 /// # Safety
 /// As for the system call.
 pub unsafe fn landlock_restrict_self(ruleset: usize, flags: usize) -> c_long {
-    stop(&"the program confined itself (landlock)");
+    stop(&"the program confined itself (landlock)", Bug::LandlockNotSeen);
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(landlock_restrict_self, ruleset, flags) }) as c_long
 }
@@ -124,7 +125,7 @@ fn changing<R>(call: impl FnOnce() -> R) -> R {
     if credentials() != before {
         // SAFETY: a program thread has an `errno`, which the stop must not change.
         let errno = unsafe { *libc::__errno_location() };
-        stop(&"the program became another user or group");
+        stop(&"the program became another user or group", Bug::UserNotSeen);
         set_errno(Errno(errno));
     }
     result
