@@ -15,18 +15,12 @@ pub mod control;
 pub mod fault;
 mod hogs;
 pub mod launch;
-pub mod manifest;
-pub mod output;
 pub mod overhead;
 pub mod page;
 pub mod process;
-pub mod progress;
 pub mod verify;
 pub mod worker;
 pub mod workload;
 pub mod zram;
 
-/// Something that this machine, or this user on it, cannot do; the text says what and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Unsupported(pub String);
+pub use record::{manifest, output, progress, Unsupported};

@@ -1,6 +1,7 @@
 //! What `/proc` tells about a process: its memory and its threads.
 
 use anyhow::{Context, Result};
+use record::kilobytes;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -44,13 +45,6 @@ impl Memory {
             anonymous_bytes: kilobytes(&text, "RssAnon:"),
         })
     }
-}
-
-/// The value of the line that starts with `key`, in bytes; 0 where there is no such line.
-pub(crate) fn kilobytes(text: &str, key: &str) -> u64 {
-    let value =
-        text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
-    value.unwrap_or(0) * 1024
 }
 
 /// Resident memory of process `pid` now, bytes: cheaper than [`Memory::of`], for samples.

@@ -45,6 +45,7 @@ enum Command {
     Bench(cmd::bench::Args),
     Report(cmd::report::Args),
     Sim(cmd::sim::Args),
+    Pagecache(cmd::pagecache::Args),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::bench::run(args),
         Command::Report(args) => cmd::report::run(args),
         Command::Sim(args) => cmd::sim::run(args),
+        Command::Pagecache(args) => cmd::pagecache::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))
 }

@@ -14,6 +14,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod cachestat;
 pub mod call;
 pub mod file;
 pub mod futex;

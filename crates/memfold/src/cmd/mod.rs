@@ -4,6 +4,7 @@ pub mod bench;
 pub mod ctl;
 pub mod demo;
 pub mod doctor;
+pub mod pagecache;
 pub mod report;
 pub mod run;
 pub mod setup;

@@ -47,7 +47,7 @@ impl Manifest {
             kernel: line("/proc/sys/kernel/osrelease"),
             cpu,
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: crate::process::kilobytes(&line("/proc/meminfo"), "MemTotal:"),
+            memory_bytes: crate::kilobytes(&line("/proc/meminfo"), "MemTotal:"),
             transparent_huge_pages: line("/sys/kernel/mm/transparent_hugepage/enabled"),
             page_cluster: line("/proc/sys/vm/page-cluster"),
             version: env!("CARGO_PKG_VERSION").to_owned(),

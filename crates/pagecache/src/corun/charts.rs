@@ -1,0 +1,154 @@
+//! The plots of tenants side by side.
+
+use super::{Arm, ArmRun, Results};
+use crate::folder::Drawn;
+use plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Series, Unit, Value};
+use stats::Histogram;
+
+/// All for which there are runs.
+pub(super) fn all(results: &Results) -> Vec<Drawn> {
+    let mut drawn = vec![
+        draw(
+            "slowdown",
+            "How many times slower each tenant is than alone: 1 is no harm, below 1 it gains. A dash: unsupported here.",
+            slowdown(results),
+        ),
+        draw("jain", "Jain's index of fairness: 1 if all tenants get the same share of what they get alone.", index(results)),
+        draw(
+            "victim_latency_ccdf",
+            "How large a share of the victim's requests takes at least so long.",
+            latencies(results),
+        ),
+        draw(
+            "residency",
+            "How much of each tenant's file is in the cache, over the first run of each arm.",
+            residency(results),
+        ),
+        draw(
+            "dirty",
+            "How much of each tenant's file is changed or being written back, over the first run of each arm.",
+            dirty(results),
+        ),
+    ];
+    if results.arm(Arm::Evicting).is_some() && results.arm(Arm::Writing).is_some() {
+        drawn.push(draw(
+            "mechanisms",
+            "What the victim suffers from a neighbour that only evicts, and from one that evicts as fast and writes back.",
+            mechanisms(results),
+        ));
+    }
+    drawn
+}
+
+fn draw(name: &'static str, caption: &str, chart: impl Chart + 'static) -> Drawn {
+    Drawn { name, caption: caption.into(), chart: Box::new(chart) }
+}
+
+fn value(middle: Option<f64>) -> Option<Value> {
+    middle.map(|middle| Value { middle, interval: None })
+}
+
+/// The tenants' names, told apart where one workload is there twice.
+fn tenants(results: &Results) -> Vec<String> {
+    let neighbors = results.plan.neighbors.iter().enumerate();
+    let neighbors = neighbors.map(|(index, one)| format!("neighbor {}: {}", index + 1, one.name));
+    std::iter::once(format!("victim: {}", results.plan.victim.name)).chain(neighbors).collect()
+}
+
+fn slowdown(results: &Results) -> Bars {
+    let series = tenants(results).into_iter().enumerate().map(|(tenant, name)| Series {
+        name,
+        values: results
+            .shared()
+            .map(|arm| value(arm.tenants.get(tenant).and_then(|one| one.slowdown)))
+            .collect(),
+    });
+    Bars {
+        title: "Slowdown against running alone".into(),
+        axis: Axis::logarithmic("times slower than alone").mark(1.0),
+        groups: results.shared().map(|arm| arm.name.clone()).collect(),
+        series: series.collect(),
+        stacked: false,
+    }
+}
+
+fn index(results: &Results) -> Bars {
+    Bars {
+        title: "Fairness".into(),
+        axis: Axis::linear("Jain's index").range(0.0, 1.0),
+        groups: results.shared().map(|arm| arm.name.clone()).collect(),
+        series: vec![Series {
+            name: "index".into(),
+            values: results.shared().map(|arm| value(arm.jain)).collect(),
+        }],
+        stacked: false,
+    }
+}
+
+fn mechanisms(results: &Results) -> Bars {
+    let arms = [Arm::Alone { tenant: 0 }, Arm::Evicting, Arm::Writing];
+    let of = |arm: Arm| results.arm(arm).and_then(|one| one.tenants.first());
+    let series = |name: &str, values: Vec<Option<f64>>| Series {
+        name: name.into(),
+        values: values.into_iter().map(value).collect(),
+    };
+    Bars {
+        title: "The mechanisms apart".into(),
+        axis: Axis::linear("times that alone").mark(1.0),
+        groups: arms.iter().map(|arm| arm.name()).collect(),
+        series: vec![
+            series("the victim's slowdown", arms.map(|arm| of(arm).and_then(|one| one.slowdown)).into()),
+            series("the victim's p99", arms.map(|arm| of(arm).and_then(|one| one.p99_over_alone)).into()),
+        ],
+        stacked: false,
+    }
+}
+
+fn latencies(results: &Results) -> Lines {
+    let with_victim = |arm: &Arm| !matches!(arm, Arm::Alone { tenant } if *tenant > 0);
+    let pooled: Vec<(String, Histogram)> = results
+        .plan
+        .arms
+        .iter()
+        .filter(|arm| with_victim(arm) && !matches!(arm, Arm::Evicting | Arm::Writing))
+        .map(|arm| {
+            let mut all = Histogram::default();
+            let runs = results.runs.iter().filter(|run| run.arm == *arm);
+            runs.filter_map(|run| run.tenants.first())
+                .for_each(|victim| all.merge(&victim.outcome.latencies));
+            (arm.name(), all)
+        })
+        .collect();
+    let named: Vec<(String, &Histogram)> = pooled.iter().map(|(name, all)| (name.clone(), all)).collect();
+    ccdf("The victim's requests", Axis::logarithmic("time of a request").unit(Unit::Nanos), &named)
+}
+
+fn residency(results: &Results) -> Panels {
+    over_time(results, "in the cache", |file| Some(file.resident))
+}
+
+fn dirty(results: &Results) -> Panels {
+    over_time(results, "dirty or in write-back", |file| Some(file.dirty? + file.writeback?))
+}
+
+/// One panel for each arm with several tenants.
+fn over_time(results: &Results, what: &str, of: fn(&crate::residency::Residency) -> Option<u64>) -> Panels {
+    let panel = |run: &ArmRun| {
+        let line = |(tenant, one): (usize, &super::TenantRun)| {
+            let points = run.samples.iter().filter_map(|sample| {
+                Some((sample.at_ms as f64 * 1e6, of(sample.files.get(tenant)?)? as f64))
+            });
+            let who = if tenant == 0 { "victim" } else { "neighbor" };
+            Line { name: format!("{who}: {}", one.workload), points: points.collect() }
+        };
+        Lines {
+            title: run.arm.name(),
+            x: Axis::linear("time").unit(Unit::Nanos),
+            y: Axis::linear(what).unit(Unit::Bytes).range(0.0, 0.0),
+            lines: run.tenants.iter().enumerate().map(line).collect(),
+        }
+        .svg()
+    };
+    let first = results.runs.iter().filter(|run| run.repeat == 0 && run.tenants.len() > 1);
+    Panels { panels: first.map(panel).collect() }
+}
