@@ -22,9 +22,9 @@ impl Dropped {
     /// As a clause for people.
     pub fn sentence(self) -> &'static str {
         match self {
-            Dropped::Whole => "the whole page cache was dropped before each run",
+            Dropped::Whole => "the whole page cache was dropped",
             Dropped::TestFiles => {
-                "only the test file's pages were dropped before each run (posix_fadvise); as root the whole cache is"
+                "only the test file's pages were dropped from the cache (posix_fadvise); as root the whole cache is"
             }
         }
     }

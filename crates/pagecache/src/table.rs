@@ -39,8 +39,10 @@ pub fn comparison(rows: &[Row]) -> String {
 }
 
 fn line(name: &str, mode: &str, outcome: &Outcome) -> String {
+    // A mode longer than its column takes from the next one, so that all others line up.
+    let rest = 21usize.saturating_sub(mode.len().max(8));
     format!(
-        "{name:<20} {mode:<8} {:<12} {:<10} {:<10} {:<10} {:<10} {:<10}\n",
+        "{name:<20} {mode:<8} {:<rest$}{:<10} {:<10} {:<10} {:<10} {:<10}\n",
         format!("{:.0}", outcome.iops),
         format!("{:.1}", outcome.mib_per_second()),
         micros(Some(outcome.mean_ns)),
@@ -75,16 +77,16 @@ pub fn micros(nanos: Option<f64>) -> String {
     nanos.map_or_else(|| "–".to_owned(), |ns| format!("{:.1}", ns / 1e3))
 }
 
-/// Rows in columns: the first to the left, the others to the right.
-pub fn columns(rows: &[Vec<String>]) -> String {
+/// Rows in columns: the first `left` of them to the left, the others to the right.
+pub fn columns(rows: &[Vec<String>], left: usize) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!("{cell:<width$}"),
-            _ => format!("  {cell:>width$}"),
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column < left {
+            true => format!("{cell:<width$}  "),
+            false => format!("{cell:>width$}  "),
         });
         cells.collect::<String>().trim_end().to_owned() + "\n"
     };
@@ -128,6 +130,15 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_with_a_longer_name_keeps_the_columns() {
+        let rows = [row("w", Access::Cached, 12.0, 7.0, 1.0), row("w", Access::DontCache, 12.0, 7.0, 1.0)];
+        let text = comparison(&rows);
+        let column = |line: &str| line.find("7.0").unwrap();
+        let lines: Vec<&str> = text.lines().skip(4).collect();
+        assert_eq!(column(lines[0]), column(lines[1]), "{text}");
+    }
+
+    #[test]
     fn a_workload_that_ran_in_one_mode_only_has_no_improvement() {
         assert!(!comparison(&[row("w", Access::Direct, 1.0, 1.0, 1.0)]).contains("improve"));
     }
@@ -135,6 +146,6 @@ mod tests {
     #[test]
     fn columns_line_up() {
         let rows = [vec!["a".into(), "1".into()], vec!["long".into(), "100".into()]];
-        assert_eq!(columns(&rows), "a       1\nlong  100\n");
+        assert_eq!(columns(&rows, 1), "a       1\nlong  100\n");
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn file_of(arm: Arm, repeat: usize) -> String {
 const RAMP: u64 = 1;
 
 /// How often the tenants' pages are counted.
-const INTERVAL: Duration = Duration::from_millis(250);
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// All that a run needs.
 pub(super) struct Stage<'a> {

@@ -117,7 +117,7 @@ impl Results {
         );
         if self.arms.iter().any(|arm| !arm.pressure_of_group) {
             text.push(
-                "Pressure (PSI) is that of the whole system: version 1 cgroups have none of their own."
+                "Under version 1 cgroups, as here, throttling does not reach buffered writes. Pressure (PSI) is that of the whole system: version 1 cgroups have none of their own."
                     .into(),
             );
         }
@@ -236,7 +236,7 @@ fn standing(arm: &Fairness) -> String {
 
 impl fmt::Display for Results {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "## TENANTS OF ONE PAGE CACHE\n\n{}", columns(&self.table()))?;
+        writeln!(f, "## TENANTS OF ONE PAGE CACHE\n\n{}", columns(&self.table(), 3))?;
         self.sentences().iter().try_for_each(|sentence| writeln!(f, "{sentence}"))
     }
 }

@@ -27,8 +27,7 @@ pub(super) fn all(results: &Results) -> Vec<Drawn> {
         ),
         draw(
             "improvement",
-            "What caching makes better against direct I/O. Below zero it makes things worse: 100 % more at best means \
-             twice, while nothing can be worse than -100 % of IOPS.",
+            "What caching gains against direct I/O: +100 % is twice the IOPS, and nothing falls below -100 %.",
             improvement(results),
         ),
         draw("latency_ccdf", "How large a share of the requests takes at least so long.", latencies(results)),

@@ -7,13 +7,14 @@ mod run;
 
 use crate::{bar, exit, text};
 use ::pagecache::analyze;
+use ::pagecache::folder::Folder;
 use ::pagecache::job::Program;
 use ::pagecache::run::Event;
 use ::pagecache::workload::{self, Scale, Workload};
 use ::pagecache::{clean, engine, Interrupted, Refused, Stop, Unsupported};
 use ::pager::config::parse_size;
 use anyhow::{Context, Result};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -135,6 +136,16 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Clean(args) => args.run(),
         What::Worker { job } => engine::main(&job),
     };
+    coded(outcome)
+}
+
+/// Makes the report of `directory` anew, if that holds results of this command.
+pub fn report(directory: &Path, json: bool) -> Option<Result<ExitCode>> {
+    Folder::open(directory).ok()?;
+    Some(coded(Analyze { directory: directory.to_owned(), json }.run()))
+}
+
+fn coded(outcome: Result<()>) -> Result<ExitCode> {
     outcome.map(|()| ExitCode::SUCCESS).map_err(|error| {
         if error.is::<Interrupted>() {
             exit::interrupted()
