@@ -104,23 +104,29 @@ fn mechanisms(results: &Results) -> Bars {
     }
 }
 
-fn latencies(results: &Results) -> Lines {
-    let with_victim = |arm: &Arm| !matches!(arm, Arm::Alone { tenant } if *tenant > 0);
-    let pooled: Vec<(String, Histogram)> = results
-        .plan
-        .arms
-        .iter()
-        .filter(|arm| with_victim(arm) && !matches!(arm, Arm::Evicting | Arm::Writing))
-        .map(|arm| {
-            let mut all = Histogram::default();
-            let runs = results.runs.iter().filter(|run| run.arm == *arm);
-            runs.filter_map(|run| run.tenants.first())
-                .for_each(|victim| all.merge(&victim.outcome.latencies));
-            (arm.name(), all)
-        })
-        .collect();
-    let named: Vec<(String, &Histogram)> = pooled.iter().map(|(name, all)| (name.clone(), all)).collect();
-    ccdf("The victim's requests", Axis::logarithmic("time of a request").unit(Unit::Nanos), &named)
+/// One panel for each remedy: the victim alone, with nothing done, and under it.
+fn latencies(results: &Results) -> Panels {
+    let (alone, together) = (Arm::Alone { tenant: 0 }, Arm::Together);
+    let of = |arm: Arm| {
+        let mut all = Histogram::default();
+        let runs = results.runs.iter().filter(|run| run.arm == arm);
+        runs.filter_map(|run| run.tenants.first()).for_each(|victim| all.merge(&victim.outcome.latencies));
+        all
+    };
+    let (before, beside) = (of(alone), of(together));
+    let panel = |arm: Arm| {
+        let under = of(arm);
+        let mut named = vec![(alone.name(), &before), (together.name(), &beside)];
+        if arm != together {
+            named.push((arm.name(), &under));
+        }
+        let axis = Axis::logarithmic("time of a request").unit(Unit::Nanos);
+        ccdf(format!("the victim under {}", arm.name()), axis, &named).svg()
+    };
+    let remedies: Vec<Arm> =
+        results.shared().filter(|one| one.unsupported.is_none()).map(|one| one.arm).collect();
+    let remedies: Vec<Arm> = if remedies.len() > 1 { remedies[1..].to_vec() } else { remedies };
+    Panels { panels: remedies.into_iter().map(panel).collect() }
 }
 
 fn residency(results: &Results) -> Panels {
