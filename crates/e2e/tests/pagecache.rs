@@ -109,10 +109,6 @@ fn workloads_run_cached_and_direct_and_leave_what_the_benchmark_promises() {
     let again =
         run(home.path(), &["run", "-c", "small.ini", "-o", "out", "reader", "--modes", "cached", "--json"]);
     let again: Value = serde_json::from_str(&well(&again)).unwrap();
-    assert_eq!(
-        again["rows"].as_array().unwrap().iter().filter(|r| r["workload"] == "mixed").count() >= 2,
-        true
-    );
     assert!(again["rows"].as_array().unwrap().iter().filter(|row| row["workload"] == "mixed").count() >= 2);
     assert_eq!(again["manifest"]["sessions"].as_array().unwrap().len(), 2);
     assert_eq!(fs::metadata(&file).unwrap().ino(), made.ino());

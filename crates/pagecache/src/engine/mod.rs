@@ -9,6 +9,8 @@
 //!
 //! Sources: preadv2(2) and include/uapi/linux/fs.h (`RWF_DONTCACHE`), sync_file_range(2), posix_fadvise(2).
 
+mod report;
+
 use crate::job::{Access, Job};
 use crate::workload::Pattern;
 use crate::Unsupported;
@@ -17,7 +19,7 @@ use hdrhistogram::Histogram;
 use rustix::fs::{fadvise, Advice};
 use rustix::io::{preadv2, pwritev2, Errno, ReadWriteFlags};
 use serde::{Deserialize, Serialize};
-use serde_json::{json, Map, Value};
+use serde_json::Value;
 use stats::Rng;
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, IoSliceMut};
@@ -102,10 +104,8 @@ pub fn try_dontcache(directory: &Path) -> Result<()> {
 
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
 
-/// What one thread did after the ramp, by direction.
-struct Done {
-    latencies: [Histogram<u64>; 2],
-}
+/// Times of the requests after the ramp, ns: of reads and of writes.
+type Times = [Histogram<u64>; 2];
 
 fn run(spec: &Spec) -> Result<Value> {
     let mut open = OpenOptions::new();
@@ -120,7 +120,7 @@ fn run(spec: &Spec) -> Result<Value> {
     let cursors: Vec<AtomicU64> = (0..spec.jobs).map(|_| AtomicU64::new(0)).collect();
     let counting = Instant::now() + Duration::from_millis(spec.ramp_ms);
     let end = counting + Duration::from_millis(spec.runtime_ms);
-    let done: Vec<Result<Done>> = std::thread::scope(|scope| {
+    let done: Vec<Result<Times>> = std::thread::scope(|scope| {
         let threads: Vec<_> = cursors
             .iter()
             .enumerate()
@@ -139,13 +139,13 @@ fn run(spec: &Spec) -> Result<Value> {
             .collect()
     });
     let elapsed = counting.elapsed();
-    let mut all = Done { latencies: [histogram(), histogram()] };
+    let mut all = [histogram(), histogram()];
     for done in done {
-        for (sum, part) in all.latencies.iter_mut().zip(done?.latencies) {
+        for (sum, part) in all.iter_mut().zip(done?) {
             sum.add(part).context("a histogram cannot be added")?;
         }
     }
-    Ok(report(spec, &all, elapsed))
+    Ok(report::of(spec, &all, elapsed))
 }
 
 fn histogram() -> Histogram<u64> {
@@ -162,12 +162,12 @@ struct Thread<'a> {
 }
 
 impl Thread<'_> {
-    fn work(mut self, counting: Instant, end: Instant) -> Result<Done> {
+    fn work(mut self, counting: Instant, end: Instant) -> Result<Times> {
         let blocks = self.spec.file_size / self.spec.block_size;
         let mut buffer: Vec<u8> =
             (0..self.spec.block_size.div_ceil(8)).flat_map(|_| self.rng.next_u64().to_le_bytes()).collect();
         buffer.truncate(self.spec.block_size as usize);
-        let mut done = Done { latencies: [histogram(), histogram()] };
+        let mut done = [histogram(), histogram()];
         loop {
             let block = if self.spec.pattern.random() {
                 self.rng.below(blocks)
@@ -186,7 +186,7 @@ impl Thread<'_> {
             self.request(block * self.spec.block_size, writes, &mut buffer)?;
             if start >= counting {
                 let taken = start.elapsed().as_nanos() as u64;
-                done.latencies[usize::from(writes)].record(taken.max(1)).context("a time is out of range")?;
+                done[usize::from(writes)].record(taken.max(1)).context("a time is out of range")?;
             }
         }
     }
@@ -275,43 +275,6 @@ fn warm(file: &File, size: u64) -> Result<()> {
         offset += read as u64;
     }
     Ok(())
-}
-
-/// The results in the form of fio 3's json+.
-fn report(spec: &Spec, done: &Done, elapsed: Duration) -> Value {
-    let direction = |latencies: &Histogram<u64>| {
-        let (ios, seconds) = (latencies.len(), elapsed.as_secs_f64());
-        let bytes = ios * spec.block_size;
-        let percentiles: Map<String, Value> = [50.0, 99.0, 99.9]
-            .map(|p| (format!("{p:.6}"), latencies.value_at_percentile(p).into()))
-            .into_iter()
-            .collect();
-        let bins: Map<String, Value> = latencies
-            .iter_recorded()
-            .map(|step| (step.value_iterated_to().to_string(), step.count_at_value().into()))
-            .collect();
-        json!({
-            "total_ios": ios,
-            "io_bytes": bytes,
-            "io_kbytes": bytes / 1024,
-            "iops": ios as f64 / seconds,
-            "bw_bytes": (bytes as f64 / seconds) as u64,
-            "runtime": elapsed.as_millis() as u64,
-            "lat_ns": {
-                "min": latencies.min(), "max": latencies.max(), "mean": latencies.mean(),
-                "percentile": percentiles, "bins": bins,
-            },
-        })
-    };
-    json!({
-        "fio version": concat!("memfold-", env!("CARGO_PKG_VERSION")),
-        "jobs": [{
-            "jobname": spec.name,
-            "error": 0,
-            "read": direction(&done.latencies[0]),
-            "write": direction(&done.latencies[1]),
-        }],
-    })
 }
 
 #[cfg(test)]
