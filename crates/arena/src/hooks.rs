@@ -48,6 +48,11 @@ pub fn set_hooks(hooks: &'static Hooks) {
     HOOKS.store(hooks as *const Hooks as *mut Hooks, Release);
 }
 
+/// Whether somebody looks on.
+pub(crate) fn are_set() -> bool {
+    !HOOKS.load(Relaxed).is_null()
+}
+
 fn hooks() -> &'static Hooks {
     let set = HOOKS.load(Acquire);
     if set.is_null() {
@@ -73,6 +78,14 @@ pub(crate) fn mapped(managed: bool, base: usize, len: usize) {
 pub(crate) fn discard(managed: bool, addr: usize, len: usize) -> Result<()> {
     COUNTERS.madvise_calls.add(1);
     (of(managed).discard)(addr, len)
+}
+
+/// Lets the kernel take the frames of a range when it needs them (`MADV_FREE`, Linux 4.5); until then the range holds
+/// what it held.
+pub(crate) fn lend(addr: usize, len: usize) -> Result<()> {
+    COUNTERS.madvise_calls.add(1);
+    // SAFETY: the arena lends only free runs, which nobody uses.
+    unsafe { sys::mem::madvise(addr, len, libc::MADV_FREE) }
 }
 
 pub(crate) fn unmap(managed: bool, base: usize, len: usize) -> Result<()> {

@@ -11,7 +11,7 @@
 
 use crate::chunk::Chunk;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::Relaxed};
 
 /// Which kind of memory: may the pager take it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +59,8 @@ pub struct Span {
     /// Length of the list `free`.
     pub free_count: Cell<u32>,
     /// Blocks that were ever cut; the rest of the span is untouched.
-    pub carved: Cell<u32>,
+    /// Written by the owner only.
+    pub carved: AtomicU32,
     /// Blocks that fit.
     pub capacity: Cell<u32>,
 
@@ -96,7 +97,7 @@ impl Span {
             linked: Cell::new(false),
             used: Cell::new(0),
             free_count: Cell::new(0),
-            carved: Cell::new(0),
+            carved: AtomicU32::new(0),
             capacity: Cell::new(0),
             start: Cell::new(0),
             pages: Cell::new(0),

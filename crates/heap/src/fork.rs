@@ -115,7 +115,7 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
         // All that is not known to be free counts as used.
         span.free.set(core::ptr::null_mut());
         span.free_count.set(0);
-        span.carved.set(span.capacity.get());
+        span.carved.store(span.capacity.get(), Relaxed);
         span.used.set(span.capacity.get());
         span.linked.set(false);
     }

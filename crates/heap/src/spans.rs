@@ -9,7 +9,7 @@
 use crate::heap::{Block, Heap};
 use crate::{classes, registry, remote};
 use arena::{Kind, Span};
-use core::sync::atomic::Ordering::Release;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use sys::PAGE_SIZE;
 
 /// Empty spans of blocks up to this many bytes stay with a heap that has no other span of the class.
@@ -33,7 +33,7 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
         },
     };
     let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
-    if span.free_count.get() == 0 && span.carved.get() == span.capacity.get() {
+    if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() {
         partial.remove(span);
     }
     (block.cast(), zero)
@@ -46,7 +46,7 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     span.class.set(class as u8);
     span.used.set(0);
     span.free_count.set(0);
-    span.carved.set(0);
+    span.carved.store(0, Relaxed);
     span.capacity.set((span.bytes() / block_size) as u32);
     span.owner.store(heap as *const Heap as *mut u8, Release);
     heap.partial[class].push(span);
@@ -77,11 +77,11 @@ fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
 fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
     let class = span.class.get() as usize;
     let block_size = span.block_size.get() as usize;
-    let first = span.start() + span.carved.get() as usize * block_size;
+    let first = span.start() + span.carved.load(Relaxed) as usize * block_size;
     let mut count = 1;
     if block_size <= classes::LINKED {
         let page_end = (first + block_size).next_multiple_of(PAGE_SIZE);
-        let left = (span.capacity.get() - span.carved.get()) as usize;
+        let left = (span.capacity.get() - span.carved.load(Relaxed)) as usize;
         count = ((page_end - first) / block_size).min(left).min(classes::limit(class) as usize / 2);
         // Last first, so that the bin hands them out in the order of their addresses.
         for index in (1..count).rev() {
@@ -89,7 +89,7 @@ fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
             let _ = unsafe { heap.bin(class).push((first + index * block_size) as *mut Block) };
         }
     }
-    span.carved.set(span.carved.get() + count as u32);
+    span.carved.store(span.carved.load(Relaxed) + count as u32, Relaxed);
     span.used.set(span.used.get() + count as u32);
     (first as *mut Block, span.zero())
 }
@@ -116,7 +116,7 @@ pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut 
 
 fn retire(heap: &'static Heap, span: &'static Span) {
     heap.partial[span.class.get() as usize].remove(span);
-    let touched = span.carved.get() as usize * span.block_size.get() as usize;
+    let touched = span.carved.load(Relaxed) as usize * span.block_size.get() as usize;
     arena::free(span, touched.div_ceil(PAGE_SIZE));
 }
 

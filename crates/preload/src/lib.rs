@@ -7,6 +7,7 @@
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
 #![no_std]
 
+mod allocator;
 mod descriptors;
 mod environment;
 mod fork;

@@ -3,7 +3,7 @@
 //! It runs before the constructors of all other libraries, on the program's only thread.
 
 use crate::environment::Environment;
-use crate::{fork, syscall};
+use crate::{allocator, fork, syscall};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
@@ -62,6 +62,7 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
     let environment = unsafe { Environment::new(envp) };
     fork::register();
     QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| v != "0"), Relaxed);
+    allocator::configure(environment);
     let pager = match environment.get("MEMFOLD_PAGER") {
         Some("on") => true,
         None | Some("off" | "") => false,
@@ -148,7 +149,8 @@ fn allowed(bad: BadValue) -> &'static str {
     }
 }
 
-fn complain(variable: &str, value: &str, allowed: &str) {
+/// Says once that a variable has a value that it cannot have; what is allowed follows "it takes".
+pub fn complain(variable: &str, value: &str, allowed: &str) {
     let mut line = Line::new();
     let _ = write!(line, "memfold: ignoring {variable}={value}: it takes {allowed}");
     say_once(line.as_str());
