@@ -34,7 +34,8 @@ pub use hooks::{plain_remap, set_hooks, Hooks};
 pub use lock::{Guard, Mutex};
 pub use pagemap::lookup;
 pub use records::pinned_bytes;
-pub use span::{Domain, Kind, Span};
+pub use settings::Knob;
+pub use span::{Domain, Kind, Span, MOST_MARKS};
 
 use sys::PAGE_SIZE;
 
@@ -67,6 +68,15 @@ pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&
         COUNTERS.large_blocks.add(1);
         COUNTERS.large_bytes.add(span.bytes());
     }
+    Some(span)
+}
+
+/// Hands out one block of `pages` pages at a multiple of `align` bytes, in a mapping of its own, with at least a page
+/// before and behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
+pub fn alloc_guarded(pages: usize, align: usize) -> Option<&'static Span> {
+    let span = supply::map_guarded(pages, align)?;
+    COUNTERS.large_blocks.add(1);
+    COUNTERS.large_bytes.add(span.bytes());
     Some(span)
 }
 
@@ -112,6 +122,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     debug_assert!(span.kind() == Kind::Large && pages > 0);
     let before = span.bytes();
     let resized = match span.chunk.get() {
+        Some(chunk) if chunk.base.get() != span.start() && chunk.dedicated.get() => false,
         Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
         _ if pages > span.pages() => supply::pool(span.domain()).lock().extend(span, pages),
         _ => {

@@ -11,7 +11,7 @@
 
 use crate::chunk::Chunk;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
 
 /// Which kind of memory: may the pager take it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,7 +78,14 @@ pub struct Span {
     /// When a free run was put in the lists, in ticks of [`crate::supply`].
     pub(crate) freed: Cell<u16>,
     zero: Cell<bool>,
+    /// A bit for each block, out of line; null until the first use, then the record's for ever.
+    marks: AtomicPtr<Marks>,
 }
+
+/// The most blocks that a span with marks may have.
+pub const MOST_MARKS: usize = 4096;
+
+type Marks = [AtomicU64; MOST_MARKS / 64];
 
 const _: () = assert!(core::mem::size_of::<Span>() == 128);
 
@@ -109,6 +116,7 @@ impl Span {
             dirty: Cell::new(0),
             freed: Cell::new(0),
             zero: Cell::new(false),
+            marks: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -192,6 +200,43 @@ impl Span {
 
     pub(crate) fn set_zero(&self, zero: bool) {
         self.zero.set(zero);
+    }
+
+    /// Gives the span marks for its blocks, all clear. False if there is no memory for them.
+    pub fn clear_marks(&self) -> bool {
+        match self.marks() {
+            Some(marks) => marks.iter().for_each(|word| word.store(0, Relaxed)),
+            None => {
+                let Some(bytes) = crate::pinned_bytes(core::mem::size_of::<Marks>(), 64) else {
+                    return false;
+                };
+                self.marks.store(bytes.cast(), Release);
+            }
+        }
+        true
+    }
+
+    fn marks(&self) -> Option<&'static Marks> {
+        // SAFETY: null, or pinned bytes of that size that nobody gives back; zero bytes are valid marks.
+        unsafe { self.marks.load(Acquire).as_ref() }
+    }
+
+    /// Sets the mark of a block; whether it was set before. The order among threads is that in which they hand the block
+    /// over.
+    pub fn mark(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.marks().is_some_and(|marks| marks[index / 64].fetch_or(bit, Relaxed) & bit != 0)
+    }
+
+    /// Clears the mark of a block; whether it was set.
+    pub fn unmark(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.marks().is_none_or(|marks| marks[index / 64].fetch_and(!bit, Relaxed) & bit != 0)
+    }
+
+    /// Whether the mark of a block is set.
+    pub fn is_marked(&self, index: usize) -> bool {
+        self.marks().is_none_or(|marks| marks[index / 64].load(Relaxed) & 1 << (index % 64) != 0)
     }
 
     /// Whether this is the very same record.

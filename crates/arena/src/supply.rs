@@ -160,7 +160,34 @@ pub(crate) fn map_dedicated(domain: Domain, pages: usize, align: usize) -> Optio
     Some(span)
 }
 
-/// Unmaps the chunk of a block that [`map_dedicated`] made.
+/// Maps a chunk for one block of `pages` pages, of which nothing else can be touched.
+pub(crate) fn map_guarded(pages: usize, align: usize) -> Option<&'static Span> {
+    let lead = align.max(PAGE_SIZE);
+    let bytes = pages.checked_mul(PAGE_SIZE)?;
+    let len = bytes.checked_add(lead + PAGE_SIZE)?.checked_next_multiple_of(EXTENT_SIZE)?;
+    let span = records::take_span()?;
+    let Some(chunk) = map_chunk(Domain::Managed, len, align.max(EXTENT_SIZE), true) else {
+        records::give_span(span);
+        return None;
+    };
+    let base = chunk.base.get();
+    let (start, end) = (base + lead, base + lead + bytes);
+    let mut pool = pool(Domain::Managed).lock();
+    pool.link_chunk(chunk);
+    pool.count_out(pages);
+    drop(pool);
+    span.describe(Domain::Managed, Some(chunk), start, pages, Kind::Large);
+    span.set_zero(true);
+    pagemap::set(start, span);
+    hooks::mapped(true, base, len);
+    if hooks::guard(base, lead).is_err() || hooks::guard(end, base + len - end).is_err() {
+        unmap_dedicated(span, chunk);
+        return None;
+    }
+    Some(span)
+}
+
+/// Unmaps the chunk of a block that [`map_dedicated`] or [`map_guarded`] made.
 pub(crate) fn unmap_dedicated(span: &'static Span, chunk: &'static Chunk) {
     let mut pool = pool(span.domain()).lock();
     pool.unlink_chunk(chunk);

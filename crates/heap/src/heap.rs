@@ -132,6 +132,8 @@ pub(crate) struct Heap {
     pub(crate) next_idle: Cell<*const Heap>,
     /// The next of all heaps; never changes once the heap is known.
     pub(crate) next_heap: Cell<*const Heap>,
+    /// The last number drawn; see [`crate::checked`].
+    pub(crate) draw: Cell<u64>,
     pub(crate) state: AtomicU8,
     /// The thread that uses it (see [`crate::tls::thread`]), 0 for none.
     pub(crate) user: AtomicUsize,
@@ -160,6 +162,7 @@ impl Heap {
             pending: Cell::new(core::ptr::null_mut()),
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),
+            draw: Cell::new(0),
             state: AtomicU8::new(State::InUse as u8),
             user: AtomicUsize::new(0),
             user_tid: AtomicU32::new(0),
@@ -203,7 +206,25 @@ impl Heap {
         unsafe { &*(self as *const Heap).cast::<u8>().add(offset as usize).cast::<Bin>() }
     }
 
-    /// Whether a span belongs to this heap.
+    /// Set in the owner's word of a span whose blocks are checked; heaps are aligned to more.
+    pub(crate) const TAG: usize = 1;
+
+    /// Whether a span belongs to this heap, checked or not.
+    pub(crate) fn has(&self, span: &Span) -> bool {
+        core::ptr::eq(Heap::owner_of(span), self)
+    }
+
+    /// The heap that a span belongs to.
+    pub(crate) fn owner_of(span: &Span) -> *const Heap {
+        span.owner.load(core::sync::atomic::Ordering::Acquire).map_addr(|addr| addr & !Heap::TAG).cast()
+    }
+
+    /// What is to stand in a span's owner's word so that it belongs to this heap, checked if `as_before` says so.
+    pub(crate) fn as_owner(&self, as_before: *mut u8) -> *mut u8 {
+        core::ptr::from_ref(self).cast_mut().cast::<u8>().map_addr(|addr| addr | as_before.addr() & Heap::TAG)
+    }
+
+    /// Whether a span belongs to this heap and is not checked.
     #[inline(always)]
     pub(crate) fn owns(&self, span: &Span) -> bool {
         core::ptr::eq(span.owner.load(core::sync::atomic::Ordering::Relaxed), (self as *const Heap).cast())

@@ -7,7 +7,7 @@
 //! blocks in bins and on remote lists too.
 
 use crate::heap::{Block, Heap};
-use crate::{classes, registry, remote};
+use crate::{checked, classes, links, registry, remote};
 use arena::{Kind, Span};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use sys::PAGE_SIZE;
@@ -18,6 +18,17 @@ const RETAINED: usize = 16 << 10;
 /// A block of `class`, of which the bin may have no more, and whether it is known to be all zero; null if
 /// the kernel gives no more memory.
 pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    if checked::is_on() {
+        return checked::alloc(heap, class);
+    }
+    let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
+    let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
+    unlink_if_full(heap, span);
+    (block.cast(), zero)
+}
+
+/// A span of `class` that has a free block or room for another.
+pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let partial = &heap.partial[class];
     if partial.first.get().is_none() || remote::is_waiting(heap) {
         remote::drain(heap, Some(class));
@@ -25,18 +36,14 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
     if partial.first.get().is_none() {
         registry::scavenge(heap, class);
     }
-    let span = match partial.first.get() {
-        Some(span) => span,
-        None => match new_span(heap, class) {
-            Some(span) => span,
-            None => return (core::ptr::null_mut(), false),
-        },
-    };
-    let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
-    if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() {
-        partial.remove(span);
+    partial.first.get().or_else(|| new_span(heap, class))
+}
+
+/// Takes a span that has no more to give off the list of its class.
+pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
+    if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() && span.linked.get() {
+        heap.partial[span.class.get() as usize].remove(span);
     }
-    (block.cast(), zero)
 }
 
 fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
@@ -48,7 +55,13 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     span.free_count.set(0);
     span.carved.store(0, Relaxed);
     span.capacity.set((span.bytes() / block_size) as u32);
-    span.owner.store(heap as *const Heap as *mut u8, Release);
+    let tag =
+        if checked::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
+    if checked::is_on() && !span.clear_marks() {
+        arena::free(span, 0);
+        return None;
+    }
+    span.owner.store(heap.as_owner(tag), Release);
     heap.partial[class].push(span);
     Some(span)
 }
@@ -60,17 +73,49 @@ fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
     let bin = heap.bin(class);
     let mut block = span.free.get().cast::<Block>();
     for _ in 1..count {
-        // SAFETY: blocks on a span's list are free, mapped, and hold a link.
-        let next = unsafe { (*block).next.get() };
+        // SAFETY: blocks on a span's list are free, and `give` linked them.
+        let next = unsafe { links::get(block) };
         // SAFETY: the block is free, of this class and of a span of this heap.
         let _ = unsafe { bin.push(block) };
         block = next;
     }
     // SAFETY: as above.
-    span.free.set(unsafe { (*block).next.get() }.cast());
+    span.free.set(unsafe { links::get(block) }.cast());
     span.free_count.set(span.free_count.get() - count);
     span.used.set(span.used.get() + count);
     block
+}
+
+/// Takes the block out of a span's list that has `before` others before it; there must be so many and it.
+pub(crate) fn take_at(span: &'static Span, before: u32) -> *mut Block {
+    let mut last: *mut Block = core::ptr::null_mut();
+    let mut block = span.free.get().cast::<Block>();
+    for _ in 0..before {
+        last = block;
+        // SAFETY: blocks on a span's list are free, and `give` linked them.
+        block = unsafe { links::get(block) };
+    }
+    if block.is_null() {
+        checked::defect("the list of free blocks is corrupted: it is too short", span.start());
+    }
+    // SAFETY: as above.
+    let next = unsafe { links::get(block) };
+    match last.is_null() {
+        true => span.free.set(next.cast()),
+        // SAFETY: the block before is free and stays in the list.
+        false => unsafe { links::set(last, next) },
+    }
+    span.free_count.set(span.free_count.get() - 1);
+    span.used.set(span.used.get() + 1);
+    block
+}
+
+/// Cuts one fresh block; there must be room.
+pub(crate) fn carve_one(span: &'static Span) -> *mut Block {
+    let carved = span.carved.load(Relaxed);
+    span.carved.store(carved + 1, Relaxed);
+    span.used.set(span.used.get() + 1);
+    (span.start() + carved as usize * span.block_size.get() as usize) as *mut Block
 }
 
 /// Cuts fresh blocks: one, or as many small ones as lie on the same page. Returns the first.
@@ -99,9 +144,9 @@ fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
 /// # Safety
 /// The block is free, in no list, and of a span of `heap`.
 pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut Block) {
-    debug_assert!(heap.owns(span));
-    // SAFETY: a free block is ours to write.
-    unsafe { (*block).next.set(span.free.get().cast()) };
+    debug_assert!(heap.has(span));
+    // SAFETY: the block is free and in no list.
+    unsafe { links::set(block, span.free.get().cast()) };
     span.free.set(block.cast());
     span.free_count.set(span.free_count.get() + 1);
     span.used.set(span.used.get() - 1);

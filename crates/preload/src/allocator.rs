@@ -4,7 +4,7 @@
 //! would have set stays as the profile says.
 
 use crate::environment::Environment;
-use crate::start::complain;
+use crate::start::{complain, say};
 use arena::settings::{self, Knob, Profile, Unit};
 use core::fmt::Write;
 use pager::config::{parse_duration, parse_size};
@@ -25,7 +25,32 @@ pub fn configure(environment: Environment) {
             _ => complain(knob.variable(), text, allowed(knob).as_str()),
         }
     }
+    if settings::is_on(Knob::Check) {
+        heap::harden(random_key(), report);
+    }
     arena::prewarm(settings::get(Knob::Prewarm) as usize);
+}
+
+/// A number that the program cannot foretell, not 0.
+fn random_key() -> usize {
+    // SAFETY: `getauxval` reads what the kernel handed to the process; AT_RANDOM is the address of 16 random bytes that
+    // stay for ever (getauxval(3)).
+    let random = unsafe {
+        let bytes = libc::getauxval(libc::AT_RANDOM) as *const u64;
+        if bytes.is_null() {
+            0
+        } else {
+            bytes.add(1).read_unaligned()
+        }
+    };
+    (random ^ sys::time::now().0.rotate_left(32)) as usize | 1 << 63
+}
+
+/// Says what the program did, before it ends.
+fn report(what: &str, address: usize) {
+    let mut line = Line::new();
+    let _ = write!(line, "memfold: {what} (at {address:#x}); the program is ended");
+    say(line.as_str());
 }
 
 fn parse(unit: Unit, text: &str) -> Option<u64> {

@@ -125,6 +125,10 @@ static HOOKS: arena::Hooks = arena::Hooks {
         // SAFETY: the arena gives up the range.
         ENGINE.unmap(addr, len, || unsafe { mem::munmap(addr, len) })
     },
+    guard: |addr, len| {
+        // SAFETY: the arena gave no address in the range to anybody.
+        ENGINE.protect(addr, len, false, || unsafe { mem::mprotect(addr, len, libc::PROT_NONE) })
+    },
     remap: |addr, len, new_len| crate::mapping::remap_managed(&ENGINE, addr, len, new_len),
 };
 
