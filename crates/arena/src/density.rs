@@ -66,7 +66,7 @@ fn count(base: usize) -> (usize, usize) {
         let Some(span) = pagemap::lookup(at).filter(|span| span.start() == at) else { break };
         let touchable = match span.kind() {
             Kind::Large => span.bytes(),
-            Kind::Blocks => span.carved.load(Relaxed) as usize * span.block_size.get() as usize,
+            Kind::Blocks => span.carved.load(Relaxed) as usize * span.block_size() as usize,
             _ => 0,
         };
         let first = (at - base) / PAGE_SIZE;

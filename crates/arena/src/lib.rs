@@ -160,6 +160,23 @@ pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
     }
 }
 
+/// Calls `f` for every span of a domain that is handed out, as [`for_each_managed`] does.
+pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
+    let pool = supply::pool(domain).lock();
+    let mut chunk = pool.chunks;
+    while let Some(this) = chunk {
+        let mut at = this.base.get();
+        while at < this.end() && !this.dedicated.get() {
+            let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
+            if matches!(span.kind(), Kind::Blocks | Kind::Large) {
+                f(span);
+            }
+            at = span.end();
+        }
+        chunk = this.next.get();
+    }
+}
+
 /// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does
 /// nothing but `fork` before [`fork_release`].
 pub fn fork_prepare() {

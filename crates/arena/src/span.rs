@@ -47,15 +47,15 @@ pub struct Span {
     /// First of the free blocks that lie in the span itself.
     pub free: Cell<*mut u8>,
     /// Size of a block in bytes.
-    pub block_size: Cell<u32>,
+    block_size: AtomicU32,
     /// Size class of the blocks.
-    pub class: Cell<u8>,
+    class: AtomicU8,
     kind: AtomicU8,
     domain: Cell<Domain>,
     /// Whether a list of the layer above holds the span.
     pub linked: Cell<bool>,
     /// Blocks that are not in the span: with the program, or in a cache of its heap.
-    pub used: Cell<u32>,
+    used: AtomicU32,
     /// Length of the list `free`.
     pub free_count: Cell<u32>,
     /// Blocks that were ever cut; the rest of the span is untouched.
@@ -97,12 +97,12 @@ impl Span {
         Span {
             owner: AtomicPtr::new(core::ptr::null_mut()),
             free: Cell::new(core::ptr::null_mut()),
-            block_size: Cell::new(0),
-            class: Cell::new(0),
+            block_size: AtomicU32::new(0),
+            class: AtomicU8::new(0),
             kind: AtomicU8::new(Kind::Unused as u8),
             domain: Cell::new(Domain::Managed),
             linked: Cell::new(false),
-            used: Cell::new(0),
+            used: AtomicU32::new(0),
             free_count: Cell::new(0),
             carved: AtomicU32::new(0),
             capacity: Cell::new(0),
@@ -184,6 +184,38 @@ impl Span {
 
     pub(crate) fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Relaxed);
+    }
+
+    /// Says what a handed-out span is cut into: blocks of `block_size` bytes, of size class `class`, none of them used.
+    pub fn set_blocks(&self, block_size: u32, class: u8) {
+        // Relaxed, here and below: one thread writes, and those that only count may see it late.
+        self.block_size.store(block_size, Relaxed);
+        self.class.store(class, Relaxed);
+        self.used.store(0, Relaxed);
+    }
+
+    /// Size of a block in bytes.
+    #[inline(always)]
+    pub fn block_size(&self) -> u32 {
+        self.block_size.load(Relaxed)
+    }
+
+    /// Size class of the blocks.
+    #[inline(always)]
+    pub fn class(&self) -> u8 {
+        self.class.load(Relaxed)
+    }
+
+    /// Blocks that are not in the span: with the program, or in a cache of its heap.
+    #[inline(always)]
+    pub fn used(&self) -> u32 {
+        self.used.load(Relaxed)
+    }
+
+    /// For the owner: changes that number.
+    #[inline(always)]
+    pub fn set_used(&self, used: u32) {
+        self.used.store(used, Relaxed);
     }
 
     /// Which kind of memory it lies in.

@@ -92,7 +92,7 @@ pub unsafe fn free(ptr: *mut u8) {
     }
     // SAFETY: the block is free by the caller's word, and its span is this heap's and of this bin's class.
     if !unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) } {
-        spans::flush(heap, span.class.get() as usize);
+        spans::flush(heap, span.class() as usize);
     }
 }
 
@@ -132,7 +132,7 @@ fn kind_of(span: &Span, ptr: *mut u8) -> Option<Kind> {
 pub unsafe fn usable_size(ptr: *mut u8) -> usize {
     let Some(span) = arena::lookup(ptr as usize) else { return 0 };
     match kind_of(span, ptr) {
-        Some(Kind::Blocks) => span.block_size.get() as usize,
+        Some(Kind::Blocks) => span.block_size() as usize,
         Some(Kind::Large) => span.bytes(),
         _ => 0,
     }
@@ -181,7 +181,7 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
     }
     let Some(span) = arena::lookup(ptr as usize) else { return core::ptr::null_mut() };
     let old = match kind_of(span, ptr) {
-        Some(Kind::Blocks) => span.block_size.get() as usize,
+        Some(Kind::Blocks) => span.block_size() as usize,
         Some(Kind::Large) => span.bytes(),
         _ => return core::ptr::null_mut(),
     };

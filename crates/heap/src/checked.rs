@@ -82,7 +82,7 @@ fn draw(heap: &Heap) -> u64 {
 
 /// The number of a block in its span; the program ends if there is no block at that address.
 fn index_of(span: &Span, block: usize) -> usize {
-    let (offset, size) = (block.wrapping_sub(span.start()), span.block_size.get() as usize);
+    let (offset, size) = (block.wrapping_sub(span.start()), span.block_size() as usize);
     if !offset.is_multiple_of(size) || offset / size >= span.carved.load(Relaxed) as usize {
         defect("an address that is not the start of a block was freed", block);
     }

@@ -121,7 +121,7 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
         span.free.set(core::ptr::null_mut());
         span.free_count.set(0);
         span.carved.store(span.capacity.get(), Relaxed);
-        span.used.set(span.capacity.get());
+        span.set_used(span.capacity.get());
         span.linked.set(false);
     }
     if heap.has(span) {

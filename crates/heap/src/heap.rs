@@ -190,9 +190,9 @@ impl Heap {
     /// The bin for the blocks of a span of this heap.
     #[inline(always)]
     pub(crate) fn bin_of(&self, span: &Span) -> &Bin {
-        debug_assert!((span.class.get() as usize) < classes::COUNT);
+        debug_assert!((span.class() as usize) < classes::COUNT);
         // SAFETY: a span that belongs to a heap has a class, and it never changes.
-        unsafe { self.bins.get_unchecked(span.class.get() as usize) }
+        unsafe { self.bins.get_unchecked(span.class() as usize) }
     }
 
     /// The bin for a request of `size` bytes, at most [`classes::SMALL`].

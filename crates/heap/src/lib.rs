@@ -26,6 +26,7 @@ mod links;
 mod registry;
 mod remote;
 mod spans;
+pub mod stats;
 mod tls;
 
 pub use api::{

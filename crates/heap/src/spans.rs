@@ -42,16 +42,14 @@ pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Sp
 /// Takes a span that has no more to give off the list of its class.
 pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
     if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() && span.linked.get() {
-        heap.partial[span.class.get() as usize].remove(span);
+        heap.partial[span.class() as usize].remove(span);
     }
 }
 
 fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let span = arena::alloc(heap.domain.get(), classes::span_pages(class), PAGE_SIZE, Kind::Blocks)?;
     let block_size = classes::block_size(class);
-    span.block_size.set(block_size as u32);
-    span.class.set(class as u8);
-    span.used.set(0);
+    span.set_blocks(block_size as u32, class as u8);
     span.free_count.set(0);
     span.carved.store(0, Relaxed);
     span.capacity.set((span.bytes() / block_size) as u32);
@@ -68,7 +66,7 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
 
 /// Moves up to half a bin of free blocks from a span to the bin and returns one more.
 fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
-    let class = span.class.get() as usize;
+    let class = span.class() as usize;
     let count = span.free_count.get().min(classes::limit(class) as u32 / 2);
     let bin = heap.bin(class);
     let mut block = span.free.get().cast::<Block>();
@@ -82,7 +80,7 @@ fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
     // SAFETY: as above.
     span.free.set(unsafe { links::get(block) }.cast());
     span.free_count.set(span.free_count.get() - count);
-    span.used.set(span.used.get() + count);
+    span.set_used(span.used() + count);
     block
 }
 
@@ -106,7 +104,7 @@ pub(crate) fn take_at(span: &'static Span, before: u32) -> *mut Block {
         false => unsafe { links::set(last, next) },
     }
     span.free_count.set(span.free_count.get() - 1);
-    span.used.set(span.used.get() + 1);
+    span.set_used(span.used() + 1);
     block
 }
 
@@ -114,14 +112,14 @@ pub(crate) fn take_at(span: &'static Span, before: u32) -> *mut Block {
 pub(crate) fn carve_one(span: &'static Span) -> *mut Block {
     let carved = span.carved.load(Relaxed);
     span.carved.store(carved + 1, Relaxed);
-    span.used.set(span.used.get() + 1);
-    (span.start() + carved as usize * span.block_size.get() as usize) as *mut Block
+    span.set_used(span.used() + 1);
+    (span.start() + carved as usize * span.block_size() as usize) as *mut Block
 }
 
 /// Cuts fresh blocks: one, or as many small ones as lie on the same page. Returns the first.
 fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
-    let class = span.class.get() as usize;
-    let block_size = span.block_size.get() as usize;
+    let class = span.class() as usize;
+    let block_size = span.block_size() as usize;
     let first = span.start() + span.carved.load(Relaxed) as usize * block_size;
     let mut count = 1;
     if block_size <= classes::LINKED {
@@ -135,7 +133,7 @@ fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
         }
     }
     span.carved.store(span.carved.load(Relaxed) + count as u32, Relaxed);
-    span.used.set(span.used.get() + count as u32);
+    span.set_used(span.used() + count as u32);
     (first as *mut Block, span.zero())
 }
 
@@ -149,19 +147,19 @@ pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut 
     unsafe { links::set(block, span.free.get().cast()) };
     span.free.set(block.cast());
     span.free_count.set(span.free_count.get() + 1);
-    span.used.set(span.used.get() - 1);
-    let partial = &heap.partial[span.class.get() as usize];
+    span.set_used(span.used() - 1);
+    let partial = &heap.partial[span.class() as usize];
     if !span.linked.get() {
         partial.push(span);
     }
-    if span.used.get() == 0 && !(partial.is_only(span) && span.block_size.get() as usize <= RETAINED) {
+    if span.used() == 0 && !(partial.is_only(span) && span.block_size() as usize <= RETAINED) {
         retire(heap, span);
     }
 }
 
 fn retire(heap: &'static Heap, span: &'static Span) {
-    heap.partial[span.class.get() as usize].remove(span);
-    let touched = span.carved.load(Relaxed) as usize * span.block_size.get() as usize;
+    heap.partial[span.class() as usize].remove(span);
+    let touched = span.carved.load(Relaxed) as usize * span.block_size() as usize;
     arena::free(span, touched.div_ceil(PAGE_SIZE));
 }
 
@@ -179,7 +177,7 @@ pub(crate) fn flush_all(heap: &'static Heap) {
         let mut span = heap.partial[class].first.get();
         while let Some(this) = span {
             span = this.next.get();
-            if this.used.get() == 0 {
+            if this.used() == 0 {
                 retire(heap, this);
             }
         }

@@ -15,6 +15,7 @@ mod malloc;
 mod mapping;
 mod sandbox;
 mod start;
+mod statistics;
 mod syscall;
 
 use core::fmt::Write;

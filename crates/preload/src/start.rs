@@ -3,7 +3,7 @@
 //! It runs before the constructors of all other libraries, on the program's only thread.
 
 use crate::environment::Environment;
-use crate::{allocator, fork, syscall};
+use crate::{allocator, fork, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
@@ -63,6 +63,9 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
     fork::register();
     QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| v != "0"), Relaxed);
     allocator::configure(environment);
+    if environment.get("MEMFOLD_STATS").is_some_and(|value| !matches!(value, "" | "0" | "off")) {
+        statistics::print_at_exit();
+    }
     let pager = match environment.get("MEMFOLD_PAGER") {
         Some("on") => true,
         None | Some("off" | "") => false,
@@ -80,7 +83,9 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
 }
 
 extern "C" fn destruct() {
+    statistics::at_exit();
     if pager().is_some() {
+        statistics::publish(&ENGINE.control().alloc);
         ENGINE.control().exited.store(1, Relaxed);
     }
 }
@@ -116,7 +121,10 @@ fn start_pager(environment: Environment) {
 
 /// What the allocator's arena tells the pager.
 static HOOKS: arena::Hooks = arena::Hooks {
-    mapped: |base, len| ENGINE.mapped(base, len),
+    mapped: |base, len| {
+        ENGINE.mapped(base, len);
+        statistics::publish(&ENGINE.control().alloc);
+    },
     discard: |addr, len| {
         // SAFETY: the arena gives up what the range holds.
         ENGINE.drop_contents(addr, len, || unsafe { mem::madvise(addr, len, libc::MADV_DONTNEED) })
@@ -169,9 +177,10 @@ fn stop_following(environment: Environment) {
     }
 }
 
-/// Gives back memory that the allocator has kept for nothing.
+/// Gives back memory that the allocator has kept for nothing, and says what it holds.
 fn decay() {
     arena::decay();
+    statistics::publish(&ENGINE.control().alloc);
 }
 
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
