@@ -95,11 +95,11 @@ pub enum Knob {
     Prewarm = 4,
     /// A [`Huge`].
     Huge = 5,
-    /// Spans of 64 KiB that a thread keeps.
+    /// Empty spans up to 64 KiB that a thread keeps.
     Keep64K = 6,
-    /// Spans of 128 KiB that a thread keeps.
+    /// Empty spans of more and up to 128 KiB that a thread keeps.
     Keep128K = 7,
-    /// Spans of 2 MiB that a thread keeps.
+    /// Empty spans of more and up to 2 MiB that a thread keeps.
     Keep2M = 8,
     /// Bytes of the smallest chunk.
     ChunkLeast = 9,
@@ -196,9 +196,9 @@ impl Knob {
             Knob::Huge if lean => Huge::Off as u64,
             Knob::Huge => Huge::Auto as u64,
             Knob::Keep64K if lean => 0,
-            Knob::Keep64K => 8,
+            Knob::Keep64K => 4,
             Knob::Keep128K if lean => 0,
-            Knob::Keep128K => 4,
+            Knob::Keep128K => 2,
             Knob::Keep2M if lean => 0,
             Knob::Keep2M => 1,
             Knob::ChunkLeast => 2 * MIB,

@@ -78,6 +78,7 @@ pub struct Span {
     /// When a free run was put in the lists, in ticks of [`crate::supply`].
     pub(crate) freed: Cell<u16>,
     zero: Cell<bool>,
+    reused: Cell<bool>,
     /// A bit for each block, out of line; null until the first use, then the record's for ever.
     marks: AtomicPtr<Marks>,
 }
@@ -116,6 +117,7 @@ impl Span {
             dirty: Cell::new(0),
             freed: Cell::new(0),
             zero: Cell::new(false),
+            reused: Cell::new(false),
             marks: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
@@ -136,6 +138,7 @@ impl Span {
         self.chunk.set(chunk);
         self.start.set(start);
         self.pages.set(pages);
+        self.reused.set(false);
         self.next.set(None);
         self.prev.set(None);
         self.set_kind(kind);
@@ -269,6 +272,17 @@ impl Span {
     /// Whether the mark of a block is set.
     pub fn is_marked(&self, index: usize) -> bool {
         self.marks().is_none_or(|marks| marks[index / 64].load(Relaxed) & 1 << (index % 64) != 0)
+    }
+
+    /// For the owner: the span is to serve again without having gone back. Its bytes may be anything.
+    pub fn set_reused(&self) {
+        self.zero.set(false);
+        self.reused.set(true);
+    }
+
+    /// Whether it served before, since it was handed out.
+    pub fn reused(&self) -> bool {
+        self.reused.get()
     }
 
     /// Whether this is the very same record.

@@ -9,6 +9,7 @@
 //! heap to another, with empty bins.
 
 use crate::classes;
+use crate::front::Front;
 use arena::{Domain, Span};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize};
@@ -126,6 +127,8 @@ pub(crate) struct Heap {
     table: [Cell<u16>; classes::SMALL_STEPS],
     pub(crate) domain: Cell<Domain>,
     pub(crate) partial: [Partial; classes::COUNT],
+    /// Empty spans kept for later.
+    pub(crate) front: Front,
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
     /// The next in the idle list.
@@ -159,6 +162,7 @@ impl Heap {
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
+            front: Front::new(),
             pending: Cell::new(core::ptr::null_mut()),
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),

@@ -20,6 +20,7 @@ mod api;
 mod checked;
 pub mod classes;
 mod fork;
+mod front;
 mod heap;
 mod large;
 mod links;

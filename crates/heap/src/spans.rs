@@ -47,7 +47,9 @@ pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
 }
 
 fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
-    let span = arena::alloc(heap.domain.get(), classes::span_pages(class), PAGE_SIZE, Kind::Blocks)?;
+    let pages = classes::span_pages(class);
+    let kept = heap.front.take(pages);
+    let span = kept.or_else(|| arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
     let block_size = classes::block_size(class);
     span.set_blocks(block_size as u32, class as u8);
     span.free_count.set(0);
@@ -159,8 +161,16 @@ pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut 
 
 fn retire(heap: &'static Heap, span: &'static Span) {
     heap.partial[span.class() as usize].remove(span);
+    if !heap.front.put(span) {
+        free_span(span);
+    }
+}
+
+/// Gives an empty span back to the arena.
+fn free_span(span: &'static Span) {
     let touched = span.carved.load(Relaxed) as usize * span.block_size() as usize;
-    arena::free(span, touched.div_ceil(PAGE_SIZE));
+    // What was touched before it was reused is not known.
+    arena::free(span, if span.reused() { span.pages() } else { touched.div_ceil(PAGE_SIZE) });
 }
 
 /// Takes what a full bin has too many of, the longest free, back to the spans.
@@ -170,7 +180,7 @@ pub(crate) fn flush(heap: &'static Heap, class: usize) {
     give_list(heap, heap.bin(class).cut(limit / 2, limit));
 }
 
-/// Empties every bin and retires every empty span.
+/// Empties every bin and gives every empty span back.
 pub(crate) fn flush_all(heap: &'static Heap) {
     for class in 0..classes::COUNT {
         give_list(heap, heap.bin(class).cut(0, classes::limit(class)));
@@ -182,6 +192,7 @@ pub(crate) fn flush_all(heap: &'static Heap) {
             }
         }
     }
+    heap.front.empty(free_span);
 }
 
 fn give_list(heap: &'static Heap, mut block: *mut Block) {
