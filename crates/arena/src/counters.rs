@@ -53,6 +53,8 @@ pub struct Counters {
     pub madvise_calls: Counter,
     /// Calls of `mremap`, by hook or directly.
     pub mremap_calls: Counter,
+    /// Calls of `mprotect`, by hook or directly.
+    pub mprotect_calls: Counter,
 }
 
 /// The process's counters.
@@ -67,4 +69,5 @@ pub static COUNTERS: Counters = Counters {
     munmap_calls: Counter::new(),
     madvise_calls: Counter::new(),
     mremap_calls: Counter::new(),
+    mprotect_calls: Counter::new(),
 };

@@ -1,6 +1,6 @@
 //! How the pager gets to see what the arena does to managed memory.
 //!
-//! What it is: four functions that the arena calls instead of the kernel. What it is not: an event queue;
+//! What it is: five functions that the arena calls instead of the kernel. What it is not: an event queue;
 //! a hook does the work itself, and the arena goes on when it returns.
 //!
 //! Invariants: the arena calls a hook with none of its locks held, on a range that no other thread can reach
@@ -20,6 +20,8 @@ pub struct Hooks {
     pub discard: fn(usize, usize) -> Result<()>,
     /// Unmap `(base, len)`: whole extents, as they were reported by `mapped` or returned by `remap`.
     pub unmap: fn(usize, usize) -> Result<()>,
+    /// Make `(addr, len)`, of which nothing was ever touched, impossible to touch.
+    pub guard: fn(usize, usize) -> Result<()>,
     /// Give the mapping `(old_base, old_len)` the length `new_len`, moving it where it cannot grow in place;
     /// returns its base, aligned to an extent. All three are whole extents. The contents follow, new bytes
     /// are zero. On an error, nothing changed.
@@ -36,6 +38,10 @@ static PLAIN: Hooks = Hooks {
         // SAFETY: the arena unmaps only chunks in which nothing is handed out.
         unsafe { sys::mem::munmap(base, len) }
     },
+    guard: |addr, len| {
+        // SAFETY: nobody was given an address in the range.
+        unsafe { sys::mem::mprotect(addr, len, libc::PROT_NONE) }
+    },
     remap: plain_remap,
 };
 
@@ -46,6 +52,11 @@ static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(core::ptr::null_mut());
 /// the same time may be both reported and listed.
 pub fn set_hooks(hooks: &'static Hooks) {
     HOOKS.store(hooks as *const Hooks as *mut Hooks, Release);
+}
+
+/// Whether somebody looks on.
+pub(crate) fn are_set() -> bool {
+    !HOOKS.load(Relaxed).is_null()
 }
 
 fn hooks() -> &'static Hooks {
@@ -75,9 +86,22 @@ pub(crate) fn discard(managed: bool, addr: usize, len: usize) -> Result<()> {
     (of(managed).discard)(addr, len)
 }
 
+/// Lets the kernel take the frames of a range when it needs them (`MADV_FREE`, Linux 4.5); until then the range holds
+/// what it held.
+pub(crate) fn lend(addr: usize, len: usize) -> Result<()> {
+    COUNTERS.madvise_calls.add(1);
+    // SAFETY: the arena lends only free runs, which nobody uses.
+    unsafe { sys::mem::madvise(addr, len, libc::MADV_FREE) }
+}
+
 pub(crate) fn unmap(managed: bool, base: usize, len: usize) -> Result<()> {
     COUNTERS.munmap_calls.add(1);
     (of(managed).unmap)(base, len)
+}
+
+pub(crate) fn guard(addr: usize, len: usize) -> Result<()> {
+    COUNTERS.mprotect_calls.add(1);
+    (hooks().guard)(addr, len)
 }
 
 pub(crate) fn remap(managed: bool, old: usize, old_len: usize, new_len: usize) -> Result<usize> {

@@ -18,12 +18,14 @@ extern crate std;
 
 mod chunk;
 mod counters;
+mod density;
 mod hooks;
 mod lock;
 mod pagemap;
 mod pool;
 mod records;
 mod runs;
+pub mod settings;
 mod span;
 mod supply;
 
@@ -32,7 +34,8 @@ pub use hooks::{plain_remap, set_hooks, Hooks};
 pub use lock::{Guard, Mutex};
 pub use pagemap::lookup;
 pub use records::pinned_bytes;
-pub use span::{Domain, Kind, Span};
+pub use settings::Knob;
+pub use span::{Domain, Kind, Span, MOST_MARKS};
 
 use sys::PAGE_SIZE;
 
@@ -68,6 +71,15 @@ pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&
     Some(span)
 }
 
+/// Hands out one block of `pages` pages at a multiple of `align` bytes, in a mapping of its own, with at least a page
+/// before and behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
+pub fn alloc_guarded(pages: usize, align: usize) -> Option<&'static Span> {
+    let span = supply::map_guarded(pages, align)?;
+    COUNTERS.large_blocks.add(1);
+    COUNTERS.large_bytes.add(span.bytes());
+    Some(span)
+}
+
 /// Takes a span back, of which only the first `touched` pages were ever touched since it was handed out.
 pub fn free(span: &'static Span, touched: usize) {
     if span.kind() == Kind::Large {
@@ -80,7 +92,23 @@ pub fn free(span: &'static Span, touched: usize) {
     }
 }
 
-/// Gives frames of free runs back that were left alone for a second or two. For a thread that looks after an
+/// Makes `bytes` of managed memory resident that small programs will use first (`MADV_POPULATE_WRITE`, Linux 5.14).
+/// Where that cannot be, they become so when they are touched.
+pub fn prewarm(bytes: usize) {
+    let pages = bytes / PAGE_SIZE;
+    if pages == 0 {
+        return;
+    }
+    if let Some(span) = alloc(Domain::Managed, pages, PAGE_SIZE, Kind::Blocks) {
+        COUNTERS.madvise_calls.add(1);
+        // SAFETY: the span is ours and unused.
+        let done =
+            unsafe { sys::mem::madvise(span.start(), span.bytes(), libc::MADV_POPULATE_WRITE) }.is_ok();
+        free(span, if done { pages } else { 0 });
+    }
+}
+
+/// Gives frames of free runs back that were left alone for the time that the settings say. For a thread that looks after an
 /// idle process now and then; where nobody calls it, the next free does it. Returns the bytes given.
 pub fn decay() -> usize {
     let pages: usize = [Domain::Managed, Domain::Pinned].map(supply::purge_idle).iter().sum();
@@ -94,6 +122,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     debug_assert!(span.kind() == Kind::Large && pages > 0);
     let before = span.bytes();
     let resized = match span.chunk.get() {
+        Some(chunk) if chunk.base.get() != span.start() && chunk.dedicated.get() => false,
         Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
         _ if pages > span.pages() => supply::pool(span.domain()).lock().extend(span, pages),
         _ => {
@@ -127,6 +156,23 @@ pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
     let mut chunk = pool.chunks;
     while let Some(this) = chunk {
         f(this.base.get(), this.len.get());
+        chunk = this.next.get();
+    }
+}
+
+/// Calls `f` for every span of a domain that is handed out, as [`for_each_managed`] does.
+pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
+    let pool = supply::pool(domain).lock();
+    let mut chunk = pool.chunks;
+    while let Some(this) = chunk {
+        let mut at = this.base.get();
+        while at < this.end() && !this.dedicated.get() {
+            let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
+            if matches!(span.kind(), Kind::Blocks | Kind::Large) {
+                f(span);
+            }
+            at = span.end();
+        }
         chunk = this.next.get();
     }
 }

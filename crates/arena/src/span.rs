@@ -11,7 +11,7 @@
 
 use crate::chunk::Chunk;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
 
 /// Which kind of memory: may the pager take it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,19 +47,20 @@ pub struct Span {
     /// First of the free blocks that lie in the span itself.
     pub free: Cell<*mut u8>,
     /// Size of a block in bytes.
-    pub block_size: Cell<u32>,
+    block_size: AtomicU32,
     /// Size class of the blocks.
-    pub class: Cell<u8>,
+    class: AtomicU8,
     kind: AtomicU8,
     domain: Cell<Domain>,
     /// Whether a list of the layer above holds the span.
     pub linked: Cell<bool>,
     /// Blocks that are not in the span: with the program, or in a cache of its heap.
-    pub used: Cell<u32>,
+    used: AtomicU32,
     /// Length of the list `free`.
     pub free_count: Cell<u32>,
     /// Blocks that were ever cut; the rest of the span is untouched.
-    pub carved: Cell<u32>,
+    /// Written by the owner only.
+    pub carved: AtomicU32,
     /// Blocks that fit.
     pub capacity: Cell<u32>,
 
@@ -77,7 +78,15 @@ pub struct Span {
     /// When a free run was put in the lists, in ticks of [`crate::supply`].
     pub(crate) freed: Cell<u16>,
     zero: Cell<bool>,
+    reused: Cell<bool>,
+    /// A bit for each block, out of line; null until the first use, then the record's for ever.
+    marks: AtomicPtr<Marks>,
 }
+
+/// The most blocks that a span with marks may have.
+pub const MOST_MARKS: usize = 4096;
+
+type Marks = [AtomicU64; MOST_MARKS / 64];
 
 const _: () = assert!(core::mem::size_of::<Span>() == 128);
 
@@ -89,14 +98,14 @@ impl Span {
         Span {
             owner: AtomicPtr::new(core::ptr::null_mut()),
             free: Cell::new(core::ptr::null_mut()),
-            block_size: Cell::new(0),
-            class: Cell::new(0),
+            block_size: AtomicU32::new(0),
+            class: AtomicU8::new(0),
             kind: AtomicU8::new(Kind::Unused as u8),
             domain: Cell::new(Domain::Managed),
             linked: Cell::new(false),
-            used: Cell::new(0),
+            used: AtomicU32::new(0),
             free_count: Cell::new(0),
-            carved: Cell::new(0),
+            carved: AtomicU32::new(0),
             capacity: Cell::new(0),
             start: Cell::new(0),
             pages: Cell::new(0),
@@ -108,6 +117,8 @@ impl Span {
             dirty: Cell::new(0),
             freed: Cell::new(0),
             zero: Cell::new(false),
+            reused: Cell::new(false),
+            marks: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -127,6 +138,7 @@ impl Span {
         self.chunk.set(chunk);
         self.start.set(start);
         self.pages.set(pages);
+        self.reused.set(false);
         self.next.set(None);
         self.prev.set(None);
         self.set_kind(kind);
@@ -177,6 +189,38 @@ impl Span {
         self.kind.store(kind as u8, Relaxed);
     }
 
+    /// Says what a handed-out span is cut into: blocks of `block_size` bytes, of size class `class`, none of them used.
+    pub fn set_blocks(&self, block_size: u32, class: u8) {
+        // Relaxed, here and below: one thread writes, and those that only count may see it late.
+        self.block_size.store(block_size, Relaxed);
+        self.class.store(class, Relaxed);
+        self.used.store(0, Relaxed);
+    }
+
+    /// Size of a block in bytes.
+    #[inline(always)]
+    pub fn block_size(&self) -> u32 {
+        self.block_size.load(Relaxed)
+    }
+
+    /// Size class of the blocks.
+    #[inline(always)]
+    pub fn class(&self) -> u8 {
+        self.class.load(Relaxed)
+    }
+
+    /// Blocks that are not in the span: with the program, or in a cache of its heap.
+    #[inline(always)]
+    pub fn used(&self) -> u32 {
+        self.used.load(Relaxed)
+    }
+
+    /// For the owner: changes that number.
+    #[inline(always)]
+    pub fn set_used(&self, used: u32) {
+        self.used.store(used, Relaxed);
+    }
+
     /// Which kind of memory it lies in.
     #[inline]
     pub fn domain(&self) -> Domain {
@@ -191,6 +235,54 @@ impl Span {
 
     pub(crate) fn set_zero(&self, zero: bool) {
         self.zero.set(zero);
+    }
+
+    /// Gives the span marks for its blocks, all clear. False if there is no memory for them.
+    pub fn clear_marks(&self) -> bool {
+        match self.marks() {
+            Some(marks) => marks.iter().for_each(|word| word.store(0, Relaxed)),
+            None => {
+                let Some(bytes) = crate::pinned_bytes(core::mem::size_of::<Marks>(), 64) else {
+                    return false;
+                };
+                self.marks.store(bytes.cast(), Release);
+            }
+        }
+        true
+    }
+
+    fn marks(&self) -> Option<&'static Marks> {
+        // SAFETY: null, or pinned bytes of that size that nobody gives back; zero bytes are valid marks.
+        unsafe { self.marks.load(Acquire).as_ref() }
+    }
+
+    /// Sets the mark of a block; whether it was set before. The order among threads is that in which they hand the block
+    /// over.
+    pub fn mark(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.marks().is_some_and(|marks| marks[index / 64].fetch_or(bit, Relaxed) & bit != 0)
+    }
+
+    /// Clears the mark of a block; whether it was set.
+    pub fn unmark(&self, index: usize) -> bool {
+        let bit = 1 << (index % 64);
+        self.marks().is_none_or(|marks| marks[index / 64].fetch_and(!bit, Relaxed) & bit != 0)
+    }
+
+    /// Whether the mark of a block is set.
+    pub fn is_marked(&self, index: usize) -> bool {
+        self.marks().is_none_or(|marks| marks[index / 64].load(Relaxed) & 1 << (index % 64) != 0)
+    }
+
+    /// For the owner: the span is to serve again without having gone back. Its bytes may be anything.
+    pub fn set_reused(&self) {
+        self.zero.set(false);
+        self.reused.set(true);
+    }
+
+    /// Whether it served before, since it was handed out.
+    pub fn reused(&self) -> bool {
+        self.reused.get()
     }
 
     /// Whether this is the very same record.

@@ -6,36 +6,38 @@
 //! Invariants: no lock is held while the kernel or a hook is called; a run or chunk that such a call is
 //! about is in no list meanwhile, so nobody else can reach it.
 //!
-//! The decay rule: pages of free runs may stay resident up to 4 MiB or as much as is handed out, whichever
-//! is more; beyond, the longest free go back at once, because a fault costs more than a page kept only if the
-//! page is used again. Of what stays, all but an eighth goes back when it was left alone for a second or
-//! two; that is looked at when something is freed, and by [`crate::decay`]. A chunk that is free as a whole
-//! is unmapped instead, unless it is the last.
+//! The decay rule: pages of free runs stay resident for [`Knob::Decay`], because a fault costs more than a page kept
+//! only if the page is used again; then they go back, but for [`Knob::DecommitTarget`] or a share of what is handed
+//! out, whichever is more. That is looked at when something is freed, and by [`crate::decay`]. So that a program that
+//! frees much at once does not keep it, the longest free go at once beyond 32 MiB or as much as is handed out (in a
+//! tight profile, eight times the target or a quarter). A chunk that is free as a whole is unmapped instead, unless
+//! it is the last.
 
-use crate::chunk::{Chunk, MAX_SHARED};
+use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
 use crate::lock::Mutex;
 use crate::pool::Pool;
+use crate::settings::{self, Decommit, Knob};
 use crate::span::{Domain, Kind, Span};
-use crate::{hooks, pagemap, records};
+use crate::{density, hooks, pagemap, records};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use sys::{EXTENT_SIZE, PAGE_SIZE};
 
-/// Pages of free runs that may stay resident for a while: so many, or that part of the pages handed out.
-const BUSY_FLOOR: usize = 2 * EXTENT_SIZE / PAGE_SIZE;
-const BUSY_SHARE: usize = 1;
+/// Below this target, in bytes, memory is tight: less of it may be resident and free at any time.
+const TIGHT: usize = EXTENT_SIZE;
 
-/// And for good.
-const IDLE_FLOOR: usize = EXTENT_SIZE / PAGE_SIZE;
+/// Pages of free runs that may be resident at any time where memory is not tight.
+const BUSY: usize = 16 * EXTENT_SIZE / PAGE_SIZE;
+
+/// The part of the handed-out pages that may stay resident besides for good.
 const IDLE_SHARE: usize = 8;
 
-/// Nanoseconds to a tick, and how many ticks make a run idle.
-const TICK: u64 = 1 << 29;
-const IDLE_TICKS: u16 = 3;
+/// Nanoseconds to a tick: the age of free runs is known to so much.
+const TICK: u64 = 1 << 25;
 
-/// A small program is spared huge pages, which would make its first touch cost 2 MiB where the system uses
-/// them always. Beyond so many bytes, the system's setting holds.
-const SMALL_PROGRAM: usize = 8 * EXTENT_SIZE;
+/// Before this many bytes are mapped, a small program is spared huge pages, which would make its first touch cost 2
+/// MiB.
+const SMALL_PROGRAM: usize = 4 * EXTENT_SIZE;
 
 static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new())];
 
@@ -89,21 +91,37 @@ fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: bool) -> Optio
         records::give_chunk(chunk);
         return None;
     }
-    if domain == Domain::Pinned || COUNTERS.mapped_bytes.get() < SMALL_PROGRAM && !dedicated {
-        COUNTERS.madvise_calls.add(1);
-        // SAFETY: advice about an unused mapping; a kernel without huge pages refuses, which is as good.
-        let _ = unsafe { sys::mem::madvise(base, len, libc::MADV_NOHUGEPAGE) };
-    }
+    advise(domain, base, len, dedicated);
     chunk.describe(domain, base, len, dedicated);
     Some(chunk)
 }
 
-/// Adds a shared chunk in which `pages` fit. A quarter of what is mapped, from 2 to 32 MiB; under a limit
-/// of address space, less.
+/// Tells the kernel whether a fresh chunk is to have huge pages; where nothing is said, the system's setting holds.
+fn advise(domain: Domain, base: usize, len: usize, dedicated: bool) {
+    let small = COUNTERS.mapped_bytes.get() < SMALL_PROGRAM && !dedicated;
+    let advice = if domain == Domain::Pinned || small {
+        if domain == Domain::Managed {
+            density::sample(base, len);
+        }
+        libc::MADV_NOHUGEPAGE
+    } else if settings::wants_huge(dedicated, hooks::are_set(), density::is_high) {
+        libc::MADV_HUGEPAGE
+    } else {
+        return;
+    };
+    COUNTERS.madvise_calls.add(1);
+    // SAFETY: advice about an unused mapping; a kernel without huge pages refuses, which is as good.
+    let _ = unsafe { sys::mem::madvise(base, len, advice) };
+}
+
+/// Adds a shared chunk in which `pages` fit. A quarter of what is mapped, from [`Knob::ChunkLeast`] to
+/// [`Knob::ChunkMost`]; under a limit of address space, less.
 pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
     let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
     let mapped = pool(domain).lock().mapped;
-    let mut len = (mapped / 4).next_multiple_of(EXTENT_SIZE).clamp(EXTENT_SIZE, MAX_SHARED).max(least);
+    let smallest = (settings::get(Knob::ChunkLeast) as usize).next_multiple_of(EXTENT_SIZE);
+    let largest = (settings::get(Knob::ChunkMost) as usize).next_multiple_of(EXTENT_SIZE).max(smallest);
+    let mut len = (mapped / 4).next_multiple_of(EXTENT_SIZE).clamp(smallest, largest).max(least);
     let Some(run) = records::take_span() else { return false };
     loop {
         if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, false) {
@@ -142,7 +160,34 @@ pub(crate) fn map_dedicated(domain: Domain, pages: usize, align: usize) -> Optio
     Some(span)
 }
 
-/// Unmaps the chunk of a block that [`map_dedicated`] made.
+/// Maps a chunk for one block of `pages` pages, of which nothing else can be touched.
+pub(crate) fn map_guarded(pages: usize, align: usize) -> Option<&'static Span> {
+    let lead = align.max(PAGE_SIZE);
+    let bytes = pages.checked_mul(PAGE_SIZE)?;
+    let len = bytes.checked_add(lead + PAGE_SIZE)?.checked_next_multiple_of(EXTENT_SIZE)?;
+    let span = records::take_span()?;
+    let Some(chunk) = map_chunk(Domain::Managed, len, align.max(EXTENT_SIZE), true) else {
+        records::give_span(span);
+        return None;
+    };
+    let base = chunk.base.get();
+    let (start, end) = (base + lead, base + lead + bytes);
+    let mut pool = pool(Domain::Managed).lock();
+    pool.link_chunk(chunk);
+    pool.count_out(pages);
+    drop(pool);
+    span.describe(Domain::Managed, Some(chunk), start, pages, Kind::Large);
+    span.set_zero(true);
+    pagemap::set(start, span);
+    hooks::mapped(true, base, len);
+    if hooks::guard(base, lead).is_err() || hooks::guard(end, base + len - end).is_err() {
+        unmap_dedicated(span, chunk);
+        return None;
+    }
+    Some(span)
+}
+
+/// Unmaps the chunk of a block that [`map_dedicated`] or [`map_guarded`] made.
 pub(crate) fn unmap_dedicated(span: &'static Span, chunk: &'static Chunk) {
     let mut pool = pool(span.domain()).lock();
     pool.unlink_chunk(chunk);
@@ -158,6 +203,7 @@ pub(crate) fn unmap_dedicated(span: &'static Span, chunk: &'static Chunk) {
 fn unmap_chunk(domain: Domain, chunk: &'static Chunk) {
     let (base, len) = (chunk.base.get(), chunk.len.get());
     pagemap::clear(base, len);
+    density::forget(base, len);
     if hooks::unmap(domain == Domain::Managed, base, len).is_err() {
         let _ = hooks::discard(domain == Domain::Managed, base, len);
     }
@@ -198,10 +244,20 @@ pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages
     resized
 }
 
-/// The present in ticks, modulo 2^16 (nine hours). A run that is taken for young at the wrong moment goes back
-/// at another.
+/// The present in ticks, modulo 2^16 (36 minutes). A run that is taken for young at the wrong moment goes back at
+/// another.
 fn tick() -> u16 {
     (sys::time::now().0 / TICK) as u16
+}
+
+/// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out.
+fn limits(live: usize) -> (usize, usize) {
+    let target = settings::get(Knob::DecommitTarget) as usize;
+    let pages = target / PAGE_SIZE;
+    if target < TIGHT {
+        return ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)));
+    }
+    (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE))
 }
 
 /// Takes a span back, of which `touched` pages may be resident, and applies the decay rule.
@@ -214,7 +270,10 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     pool.give_back(span, touched.min(span.pages()));
     let (live, dirty) = (pool.live_pages, pool.runs.dirty_pages);
     drop(pool);
-    let busy = BUSY_FLOOR.max(live / BUSY_SHARE);
+    if settings::decommit() == Decommit::Off {
+        return;
+    }
+    let (busy, _) = limits(live);
     if dirty > busy {
         purge(domain, busy - busy / 4);
     } else if new_tick {
@@ -222,12 +281,16 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     }
 }
 
-/// Gives back what is left alone, down to the share that may stay for good. Returns how many pages went.
+/// Gives back what is left alone, down to what may stay for good. Returns how many pages went.
 pub(crate) fn purge_idle(domain: Domain) -> usize {
+    if settings::decommit() == Decommit::Off {
+        return 0;
+    }
     let now = tick();
-    let keep = IDLE_FLOOR.max(pool(domain).lock().live_pages / IDLE_SHARE);
+    let (_, keep) = limits(pool(domain).lock().live_pages);
+    let age = settings::get(Knob::Decay).div_ceil(TICK).min(u64::from(u16::MAX)) as u16;
     purge_while(domain, |pool, oldest| {
-        pool.runs.dirty_pages > keep && now.wrapping_sub(oldest.freed.get()) >= IDLE_TICKS
+        pool.runs.dirty_pages > keep && now.wrapping_sub(oldest.freed.get()) >= age
     })
 }
 
@@ -258,13 +321,18 @@ fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> u
         }
         let hull = chunk.dirty_hull(run.start(), run.pages());
         drop(pool);
-        let done = hull.is_some_and(|(addr, len)| hooks::discard(managed, addr, len).is_ok());
+        let lazily = settings::decommit() == Decommit::Free && !(managed && hooks::are_set());
+        let done = hull.is_some_and(|(addr, len)| match lazily {
+            true => hooks::lend(addr, len).is_ok(),
+            false => hooks::discard(managed, addr, len).is_ok(),
+        });
         let mut pool = self::pool(domain).lock();
-        if done {
+        if done && !lazily {
             chunk.clear_dirty(run.start(), run.pages());
-            gone += dirty;
         }
-        // Locked memory cannot be dropped: then its bits stay set, and nobody tries again before its reuse.
+        gone += usize::from(done) * dirty;
+        // Locked memory cannot be dropped, and lent memory may or may not be zero: then the bits stay set, and nobody
+        // tries again before its reuse.
         pool.insert(run, 0);
     }
 }

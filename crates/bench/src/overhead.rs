@@ -14,7 +14,9 @@ use crate::launch::{plain, Folding};
 use crate::manifest::Manifest;
 use crate::process::{threads, Memory};
 use crate::progress::{Advance, Progress};
-use crate::worker::{Ask, Hello, Job, Loop, Pattern, Phase, Program, Sleeper, Spin, SpinResult, Worker};
+use crate::worker::{
+    Ask, Hello, Job, Loop, Pattern, Phase, Program, Sleeper, Spin, SpinResult, Worker, Written,
+};
 use anyhow::{ensure, Context, Result};
 use pager::config::Setting;
 use pager::control::Mode;
@@ -133,6 +135,7 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
         slots: 100_000,
         least_bytes: 16,
         most_bytes: 1040,
+        written: Written::Ends,
         seed,
     });
     let total = (options.rounds * 4) as u64 + 1;

@@ -7,7 +7,7 @@
 //! Invariants: every block starts where its span's cutting says, so an address is all that a free needs.
 
 use crate::heap::{Block, Heap};
-use crate::{classes, large, registry, remote, spans, tls};
+use crate::{checked, classes, large, registry, remote, spans, tls};
 use arena::{Kind, Span};
 use sys::PAGE_SIZE;
 
@@ -84,7 +84,7 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
 /// The block is the program's, and it will not use it again.
 #[inline(always)]
 pub unsafe fn free(ptr: *mut u8) {
-    let Some(span) = arena::lookup(ptr as usize) else { return };
+    let Some(span) = arena::lookup(ptr as usize) else { return checked::must_not_be_gone(ptr as usize) };
     let heap = tls::get();
     if !heap.owns(span) {
         // SAFETY: the caller's contract.
@@ -92,7 +92,7 @@ pub unsafe fn free(ptr: *mut u8) {
     }
     // SAFETY: the block is free by the caller's word, and its span is this heap's and of this bin's class.
     if !unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) } {
-        spans::flush(heap, span.class.get() as usize);
+        spans::flush(heap, span.class() as usize);
     }
 }
 
@@ -100,9 +100,17 @@ pub unsafe fn free(ptr: *mut u8) {
 #[inline(never)]
 unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
     match kind_of(span, ptr) {
+        // SAFETY: the span's owner is a heap.
+        Some(Kind::Blocks) if checked::is_checked(span) => unsafe { checked::free(span, ptr.cast()) },
         // SAFETY: the caller's contract; the span's owner is a heap.
         Some(Kind::Blocks) => unsafe { remote::send(span, ptr.cast()) },
-        Some(Kind::Large) => arena::free(span, span.pages()),
+        Some(Kind::Large) => {
+            if checked::is_on() {
+                checked::note_gone(ptr as usize);
+            }
+            arena::free(span, span.pages());
+        }
+        None if checked::is_on() => checked::defect("an address that is no block was freed", ptr as usize),
         _ => {}
     }
 }
@@ -124,7 +132,7 @@ fn kind_of(span: &Span, ptr: *mut u8) -> Option<Kind> {
 pub unsafe fn usable_size(ptr: *mut u8) -> usize {
     let Some(span) = arena::lookup(ptr as usize) else { return 0 };
     match kind_of(span, ptr) {
-        Some(Kind::Blocks) => span.block_size.get() as usize,
+        Some(Kind::Blocks) => span.block_size() as usize,
         Some(Kind::Large) => span.bytes(),
         _ => 0,
     }
@@ -173,13 +181,14 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
     }
     let Some(span) = arena::lookup(ptr as usize) else { return core::ptr::null_mut() };
     let old = match kind_of(span, ptr) {
-        Some(Kind::Blocks) => span.block_size.get() as usize,
+        Some(Kind::Blocks) => span.block_size() as usize,
         Some(Kind::Large) => span.bytes(),
         _ => return core::ptr::null_mut(),
     };
     if size > MAX_REQUEST {
         return core::ptr::null_mut();
     }
+    checked::must_be_live(span, ptr as usize);
     if span.kind() == Kind::Large {
         let resized = large::resize(span, size);
         if !resized.is_null() {

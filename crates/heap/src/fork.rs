@@ -16,7 +16,7 @@
 //! moment of the fork are not used again in the child.
 
 use crate::heap::{Block, Heap, State};
-use crate::{registry, remote, spans, tls};
+use crate::{links, registry, remote, spans, tls};
 use arena::Span;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
@@ -64,7 +64,7 @@ pub fn fork_child() {
         } else if in_use {
             heap.state.store(State::Orphan as u8, Relaxed);
             heap.user.store(0, Relaxed);
-            ORPHANS.fetch_add(1, Relaxed);
+            count_orphan();
         }
     });
     release();
@@ -82,6 +82,11 @@ fn release() {
     }
 }
 
+/// Counts a heap more that is an orphan.
+pub(crate) fn count_orphan() {
+    ORPHANS.fetch_add(1, Relaxed);
+}
+
 /// Takes over blocks that were freed in this process and belong to orphans.
 pub(crate) fn scavenge(heap: &'static Heap) {
     if ORPHANS.load(Relaxed) == 0 {
@@ -94,8 +99,8 @@ pub(crate) fn scavenge(heap: &'static Heap) {
         }
         let mut block = orphan.remote.0.swap(core::ptr::null_mut(), Acquire);
         while !block.is_null() {
-            // SAFETY: blocks on the list are free, mapped, and hold a link.
-            let next = unsafe { (*block).next.get() };
+            // SAFETY: blocks on the list are free, and `send` linked them.
+            let next = unsafe { links::get(block) };
             if let Some(span) = arena::lookup(block as usize) {
                 // SAFETY: the block was just taken off the list.
                 unsafe { take_over(heap, orphan, span, block) };
@@ -110,16 +115,16 @@ pub(crate) fn scavenge(heap: &'static Heap) {
 /// # Safety
 /// The block is free, in no list, and of `span`.
 unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static Span, block: *mut Block) {
-    let (from, to) = (orphan as *const Heap as *mut u8, heap as *const Heap as *mut u8);
-    if span.owner.compare_exchange(from, to, AcqRel, Acquire).is_ok() {
+    let from = span.owner.load(Relaxed);
+    if orphan.has(span) && span.owner.compare_exchange(from, heap.as_owner(from), AcqRel, Acquire).is_ok() {
         // All that is not known to be free counts as used.
         span.free.set(core::ptr::null_mut());
         span.free_count.set(0);
-        span.carved.set(span.capacity.get());
-        span.used.set(span.capacity.get());
+        span.carved.store(span.capacity.get(), Relaxed);
+        span.set_used(span.capacity.get());
         span.linked.set(false);
     }
-    if heap.owns(span) {
+    if heap.has(span) {
         // SAFETY: the caller's contract, and the span is this heap's.
         unsafe { spans::give(heap, span, block) };
     } else {

@@ -9,6 +9,7 @@
 //! heap to another, with empty bins.
 
 use crate::classes;
+use crate::front::Front;
 use arena::{Domain, Span};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize};
@@ -126,12 +127,16 @@ pub(crate) struct Heap {
     table: [Cell<u16>; classes::SMALL_STEPS],
     pub(crate) domain: Cell<Domain>,
     pub(crate) partial: [Partial; classes::COUNT],
+    /// Empty spans kept for later.
+    pub(crate) front: Front,
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
     /// The next in the idle list.
     pub(crate) next_idle: Cell<*const Heap>,
     /// The next of all heaps; never changes once the heap is known.
     pub(crate) next_heap: Cell<*const Heap>,
+    /// The last number drawn; see [`crate::checked`].
+    pub(crate) draw: Cell<u64>,
     pub(crate) state: AtomicU8,
     /// The thread that uses it (see [`crate::tls::thread`]), 0 for none.
     pub(crate) user: AtomicUsize,
@@ -157,9 +162,11 @@ impl Heap {
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
+            front: Front::new(),
             pending: Cell::new(core::ptr::null_mut()),
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),
+            draw: Cell::new(0),
             state: AtomicU8::new(State::InUse as u8),
             user: AtomicUsize::new(0),
             user_tid: AtomicU32::new(0),
@@ -187,9 +194,9 @@ impl Heap {
     /// The bin for the blocks of a span of this heap.
     #[inline(always)]
     pub(crate) fn bin_of(&self, span: &Span) -> &Bin {
-        debug_assert!((span.class.get() as usize) < classes::COUNT);
+        debug_assert!((span.class() as usize) < classes::COUNT);
         // SAFETY: a span that belongs to a heap has a class, and it never changes.
-        unsafe { self.bins.get_unchecked(span.class.get() as usize) }
+        unsafe { self.bins.get_unchecked(span.class() as usize) }
     }
 
     /// The bin for a request of `size` bytes, at most [`classes::SMALL`].
@@ -203,7 +210,25 @@ impl Heap {
         unsafe { &*(self as *const Heap).cast::<u8>().add(offset as usize).cast::<Bin>() }
     }
 
-    /// Whether a span belongs to this heap.
+    /// Set in the owner's word of a span whose blocks are checked; heaps are aligned to more.
+    pub(crate) const TAG: usize = 1;
+
+    /// Whether a span belongs to this heap, checked or not.
+    pub(crate) fn has(&self, span: &Span) -> bool {
+        core::ptr::eq(Heap::owner_of(span), self)
+    }
+
+    /// The heap that a span belongs to.
+    pub(crate) fn owner_of(span: &Span) -> *const Heap {
+        span.owner.load(core::sync::atomic::Ordering::Acquire).map_addr(|addr| addr & !Heap::TAG).cast()
+    }
+
+    /// What is to stand in a span's owner's word so that it belongs to this heap, checked if `as_before` says so.
+    pub(crate) fn as_owner(&self, as_before: *mut u8) -> *mut u8 {
+        core::ptr::from_ref(self).cast_mut().cast::<u8>().map_addr(|addr| addr | as_before.addr() & Heap::TAG)
+    }
+
+    /// Whether a span belongs to this heap and is not checked.
     #[inline(always)]
     pub(crate) fn owns(&self, span: &Span) -> bool {
         core::ptr::eq(span.owner.load(core::sync::atomic::Ordering::Relaxed), (self as *const Heap).cast())

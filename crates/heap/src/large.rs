@@ -3,7 +3,7 @@
 //! What it is: the path for requests above [`classes::LARGEST`] and for alignments above a page. The span
 //! has no owner, so a free of it never looks like a local one.
 
-use crate::classes;
+use crate::{checked, classes};
 use arena::{Domain, Kind, Span};
 use sys::PAGE_SIZE;
 
@@ -11,6 +11,12 @@ use sys::PAGE_SIZE;
 /// null if the kernel gives no more memory.
 pub(crate) fn alloc(domain: Domain, size: usize, align: usize) -> (*mut u8, bool) {
     let pages = size.div_ceil(PAGE_SIZE).max(1);
+    if checked::guards() && domain == Domain::Managed {
+        if let Some(span) = arena::alloc_guarded(pages, align) {
+            checked::note_back(span.start());
+            return (span.start() as *mut u8, true);
+        }
+    }
     match arena::alloc(domain, pages, align.max(PAGE_SIZE), Kind::Large) {
         Some(span) => (span.start() as *mut u8, span.zero()),
         None => (core::ptr::null_mut(), false),

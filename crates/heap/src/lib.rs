@@ -17,19 +17,24 @@
 extern crate std;
 
 mod api;
+mod checked;
 pub mod classes;
 mod fork;
+mod front;
 mod heap;
 mod large;
+mod links;
 mod registry;
 mod remote;
 mod spans;
+pub mod stats;
 mod tls;
 
 pub use api::{
     aligned, calloc, free, is_ours, malloc, malloc_at_hand, malloc_slow, realloc, trim, usable_size,
     MAX_REQUEST,
 };
+pub use checked::harden;
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use registry::{pinned, thread_pointer_of, Pinned};
 

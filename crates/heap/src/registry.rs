@@ -186,7 +186,7 @@ pub(crate) fn scavenge(heap: &'static Heap, class: usize) {
     remote::drain(idle, None);
     if let Some(span) = idle.partial[class].first.get() {
         idle.partial[class].remove(span);
-        span.owner.store((heap as *const Heap as *mut Heap).cast(), Release);
+        span.owner.store(heap.as_owner(span.owner.load(Relaxed)), Release);
         heap.partial[class].push(span);
     }
     put_idle(idle);

@@ -8,7 +8,7 @@
 //! hands while a block is under way to the old hands, which then send it on.
 
 use crate::heap::{Block, Heap};
-use crate::spans;
+use crate::{links, spans};
 use arena::Span;
 use core::sync::atomic::Ordering::*;
 
@@ -22,13 +22,13 @@ const BATCH: usize = 64;
 /// The block is free, in no list, and of a span that belongs to a heap.
 #[cold]
 pub(crate) unsafe fn send(span: &Span, block: *mut Block) {
-    let owner = span.owner.load(Acquire).cast::<Heap>();
+    let owner = Heap::owner_of(span);
     // SAFETY: owners are heaps, which live for ever.
     let list = unsafe { &(*owner).remote.0 };
     let mut head = list.load(Relaxed);
     loop {
         // SAFETY: a free block is ours to write until it is on the list.
-        unsafe { (*block).next.set(head) };
+        unsafe { links::set(block, head) };
         match list.compare_exchange_weak(head, block, Release, Relaxed) {
             Ok(_) => return,
             Err(now) => head = now,
@@ -53,10 +53,10 @@ pub(crate) fn drain(heap: &'static Heap, wanted: Option<usize>) {
         if block.is_null() {
             return;
         }
-        // SAFETY: blocks on the list are free, mapped, and hold a link.
-        heap.pending.set(unsafe { (*block).next.get() });
+        // SAFETY: blocks on the list are free, and `send` linked them.
+        heap.pending.set(unsafe { links::get(block) });
         if let Some(span) = arena::lookup(block as usize) {
-            if heap.owns(span) {
+            if heap.has(span) {
                 // SAFETY: the block was just taken off the list, and its span is this heap's.
                 unsafe { spans::give(heap, span, block) };
             } else {

@@ -7,9 +7,9 @@
 //! blocks in bins and on remote lists too.
 
 use crate::heap::{Block, Heap};
-use crate::{classes, registry, remote};
+use crate::{checked, classes, links, registry, remote};
 use arena::{Kind, Span};
-use core::sync::atomic::Ordering::Release;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use sys::PAGE_SIZE;
 
 /// Empty spans of blocks up to this many bytes stay with a heap that has no other span of the class.
@@ -18,6 +18,17 @@ const RETAINED: usize = 16 << 10;
 /// A block of `class`, of which the bin may have no more, and whether it is known to be all zero; null if
 /// the kernel gives no more memory.
 pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    if checked::is_on() {
+        return checked::alloc(heap, class);
+    }
+    let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
+    let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
+    unlink_if_full(heap, span);
+    (block.cast(), zero)
+}
+
+/// A span of `class` that has a free block or room for another.
+pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let partial = &heap.partial[class];
     if partial.first.get().is_none() || remote::is_waiting(heap) {
         remote::drain(heap, Some(class));
@@ -25,63 +36,97 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
     if partial.first.get().is_none() {
         registry::scavenge(heap, class);
     }
-    let span = match partial.first.get() {
-        Some(span) => span,
-        None => match new_span(heap, class) {
-            Some(span) => span,
-            None => return (core::ptr::null_mut(), false),
-        },
-    };
-    let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
-    if span.free_count.get() == 0 && span.carved.get() == span.capacity.get() {
-        partial.remove(span);
+    partial.first.get().or_else(|| new_span(heap, class))
+}
+
+/// Takes a span that has no more to give off the list of its class.
+pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
+    if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() && span.linked.get() {
+        heap.partial[span.class() as usize].remove(span);
     }
-    (block.cast(), zero)
 }
 
 fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
-    let span = arena::alloc(heap.domain.get(), classes::span_pages(class), PAGE_SIZE, Kind::Blocks)?;
+    let pages = classes::span_pages(class);
+    let kept = heap.front.take(pages);
+    let span = kept.or_else(|| arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
     let block_size = classes::block_size(class);
-    span.block_size.set(block_size as u32);
-    span.class.set(class as u8);
-    span.used.set(0);
+    span.set_blocks(block_size as u32, class as u8);
     span.free_count.set(0);
-    span.carved.set(0);
+    span.carved.store(0, Relaxed);
     span.capacity.set((span.bytes() / block_size) as u32);
-    span.owner.store(heap as *const Heap as *mut u8, Release);
+    let tag =
+        if checked::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
+    if checked::is_on() && !span.clear_marks() {
+        arena::free(span, 0);
+        return None;
+    }
+    span.owner.store(heap.as_owner(tag), Release);
     heap.partial[class].push(span);
     Some(span)
 }
 
 /// Moves up to half a bin of free blocks from a span to the bin and returns one more.
 fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
-    let class = span.class.get() as usize;
+    let class = span.class() as usize;
     let count = span.free_count.get().min(classes::limit(class) as u32 / 2);
     let bin = heap.bin(class);
     let mut block = span.free.get().cast::<Block>();
     for _ in 1..count {
-        // SAFETY: blocks on a span's list are free, mapped, and hold a link.
-        let next = unsafe { (*block).next.get() };
+        // SAFETY: blocks on a span's list are free, and `give` linked them.
+        let next = unsafe { links::get(block) };
         // SAFETY: the block is free, of this class and of a span of this heap.
         let _ = unsafe { bin.push(block) };
         block = next;
     }
     // SAFETY: as above.
-    span.free.set(unsafe { (*block).next.get() }.cast());
+    span.free.set(unsafe { links::get(block) }.cast());
     span.free_count.set(span.free_count.get() - count);
-    span.used.set(span.used.get() + count);
+    span.set_used(span.used() + count);
     block
+}
+
+/// Takes the block out of a span's list that has `before` others before it; there must be so many and it.
+pub(crate) fn take_at(span: &'static Span, before: u32) -> *mut Block {
+    let mut last: *mut Block = core::ptr::null_mut();
+    let mut block = span.free.get().cast::<Block>();
+    for _ in 0..before {
+        last = block;
+        // SAFETY: blocks on a span's list are free, and `give` linked them.
+        block = unsafe { links::get(block) };
+    }
+    if block.is_null() {
+        checked::defect("the list of free blocks is corrupted: it is too short", span.start());
+    }
+    // SAFETY: as above.
+    let next = unsafe { links::get(block) };
+    match last.is_null() {
+        true => span.free.set(next.cast()),
+        // SAFETY: the block before is free and stays in the list.
+        false => unsafe { links::set(last, next) },
+    }
+    span.free_count.set(span.free_count.get() - 1);
+    span.set_used(span.used() + 1);
+    block
+}
+
+/// Cuts one fresh block; there must be room.
+pub(crate) fn carve_one(span: &'static Span) -> *mut Block {
+    let carved = span.carved.load(Relaxed);
+    span.carved.store(carved + 1, Relaxed);
+    span.set_used(span.used() + 1);
+    (span.start() + carved as usize * span.block_size() as usize) as *mut Block
 }
 
 /// Cuts fresh blocks: one, or as many small ones as lie on the same page. Returns the first.
 fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
-    let class = span.class.get() as usize;
-    let block_size = span.block_size.get() as usize;
-    let first = span.start() + span.carved.get() as usize * block_size;
+    let class = span.class() as usize;
+    let block_size = span.block_size() as usize;
+    let first = span.start() + span.carved.load(Relaxed) as usize * block_size;
     let mut count = 1;
     if block_size <= classes::LINKED {
         let page_end = (first + block_size).next_multiple_of(PAGE_SIZE);
-        let left = (span.capacity.get() - span.carved.get()) as usize;
+        let left = (span.capacity.get() - span.carved.load(Relaxed)) as usize;
         count = ((page_end - first) / block_size).min(left).min(classes::limit(class) as usize / 2);
         // Last first, so that the bin hands them out in the order of their addresses.
         for index in (1..count).rev() {
@@ -89,8 +134,8 @@ fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
             let _ = unsafe { heap.bin(class).push((first + index * block_size) as *mut Block) };
         }
     }
-    span.carved.set(span.carved.get() + count as u32);
-    span.used.set(span.used.get() + count as u32);
+    span.carved.store(span.carved.load(Relaxed) + count as u32, Relaxed);
+    span.set_used(span.used() + count as u32);
     (first as *mut Block, span.zero())
 }
 
@@ -99,25 +144,33 @@ fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
 /// # Safety
 /// The block is free, in no list, and of a span of `heap`.
 pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut Block) {
-    debug_assert!(heap.owns(span));
-    // SAFETY: a free block is ours to write.
-    unsafe { (*block).next.set(span.free.get().cast()) };
+    debug_assert!(heap.has(span));
+    // SAFETY: the block is free and in no list.
+    unsafe { links::set(block, span.free.get().cast()) };
     span.free.set(block.cast());
     span.free_count.set(span.free_count.get() + 1);
-    span.used.set(span.used.get() - 1);
-    let partial = &heap.partial[span.class.get() as usize];
+    span.set_used(span.used() - 1);
+    let partial = &heap.partial[span.class() as usize];
     if !span.linked.get() {
         partial.push(span);
     }
-    if span.used.get() == 0 && !(partial.is_only(span) && span.block_size.get() as usize <= RETAINED) {
+    if span.used() == 0 && !(partial.is_only(span) && span.block_size() as usize <= RETAINED) {
         retire(heap, span);
     }
 }
 
 fn retire(heap: &'static Heap, span: &'static Span) {
-    heap.partial[span.class.get() as usize].remove(span);
-    let touched = span.carved.get() as usize * span.block_size.get() as usize;
-    arena::free(span, touched.div_ceil(PAGE_SIZE));
+    heap.partial[span.class() as usize].remove(span);
+    if !heap.front.put(span) {
+        free_span(span);
+    }
+}
+
+/// Gives an empty span back to the arena.
+fn free_span(span: &'static Span) {
+    let touched = span.carved.load(Relaxed) as usize * span.block_size() as usize;
+    // What was touched before it was reused is not known.
+    arena::free(span, if span.reused() { span.pages() } else { touched.div_ceil(PAGE_SIZE) });
 }
 
 /// Takes what a full bin has too many of, the longest free, back to the spans.
@@ -127,18 +180,19 @@ pub(crate) fn flush(heap: &'static Heap, class: usize) {
     give_list(heap, heap.bin(class).cut(limit / 2, limit));
 }
 
-/// Empties every bin and retires every empty span.
+/// Empties every bin and gives every empty span back.
 pub(crate) fn flush_all(heap: &'static Heap) {
     for class in 0..classes::COUNT {
         give_list(heap, heap.bin(class).cut(0, classes::limit(class)));
         let mut span = heap.partial[class].first.get();
         while let Some(this) = span {
             span = this.next.get();
-            if this.used.get() == 0 {
+            if this.used() == 0 {
                 retire(heap, this);
             }
         }
     }
+    heap.front.empty(free_span);
 }
 
 fn give_list(heap: &'static Heap, mut block: *mut Block) {

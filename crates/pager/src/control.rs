@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -171,6 +171,41 @@ pub struct Mailbox {
     reserved: AtomicU32,
 }
 
+/// Size classes that [`AllocCounters`] has room for.
+pub const ALLOC_CLASSES: usize = 80;
+
+/// What the allocator in the process holds and did. The pager only keeps the place; whoever joins both writes it, now and
+/// then.
+#[repr(C)]
+pub struct AllocCounters {
+    /// `CLOCK_MONOTONIC` when these counters were last written, ns; 0 for never.
+    pub updated_ns: AtomicU64,
+    /// Bytes of address space mapped for blocks.
+    pub mapped_bytes: AtomicU64,
+    /// Bytes of blocks that the program has or its threads keep at hand, blocks of whole pages included.
+    pub live_bytes: AtomicU64,
+    /// Bytes in free runs of pages that may be resident.
+    pub cached_bytes: AtomicU64,
+    /// Bytes of the allocator's own records.
+    pub record_bytes: AtomicU64,
+    /// Blocks of whole pages.
+    pub large_blocks: AtomicU64,
+    /// Bytes of those.
+    pub large_bytes: AtomicU64,
+    /// Calls of `mmap` by the allocator.
+    pub mmap_calls: AtomicU64,
+    /// Calls of `munmap`.
+    pub munmap_calls: AtomicU64,
+    /// Calls of `madvise`.
+    pub madvise_calls: AtomicU64,
+    /// Calls of `mprotect`.
+    pub mprotect_calls: AtomicU64,
+    /// Calls of `mremap`.
+    pub mremap_calls: AtomicU64,
+    /// By size class: bytes of a block, bytes in spans, used blocks.
+    pub classes: [[AtomicU64; 3]; ALLOC_CLASSES],
+}
+
 /// The page itself. Bytes and times are totals unless the name says otherwise; times are in nanoseconds.
 #[repr(C)]
 pub struct ControlPage {
@@ -266,6 +301,8 @@ pub struct ControlPage {
     pub mailbox: Mailbox,
     /// Why the mode is `Off`: UTF-8, zero-terminated, in words of eight bytes.
     pub reason: [AtomicU64; 32],
+    /// The allocator's.
+    pub alloc: AllocCounters,
     /// Wait of a program thread on a fault, from the touch to the wake-up, ns.
     pub fault_ns: Histogram,
     /// Work on a restore: look-up, decompression and mapping of the page, ns.

@@ -7,6 +7,7 @@
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
 #![no_std]
 
+mod allocator;
 mod descriptors;
 mod environment;
 mod fork;
@@ -14,6 +15,7 @@ mod malloc;
 mod mapping;
 mod sandbox;
 mod start;
+mod statistics;
 mod syscall;
 
 use core::fmt::Write;

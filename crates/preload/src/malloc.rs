@@ -172,11 +172,12 @@ pub extern "C" fn mallopt(_option: c_int, _value: c_int) -> c_int {
     1
 }
 
-/// `mallinfo2(3)`. Bytes in spans count as allocated.
+/// `mallinfo2(3)`. Blocks that threads keep at hand count as allocated.
 #[no_mangle]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
     let counters = &arena::COUNTERS;
-    let (mapped, live) = (counters.mapped_bytes.get(), counters.span_bytes.get());
+    let mapped = counters.mapped_bytes.get();
+    let used = heap::stats::used_bytes(&heap::stats::classes());
     let large = counters.large_bytes.get();
     libc::mallinfo2 {
         arena: mapped.saturating_sub(large),
@@ -186,8 +187,8 @@ pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
         hblkhd: large,
         usmblks: 0,
         fsmblks: 0,
-        uordblks: live.saturating_sub(large),
-        fordblks: mapped.saturating_sub(live),
+        uordblks: used,
+        fordblks: mapped.saturating_sub(used + large),
         keepcost: counters.cached_bytes.get(),
     }
 }

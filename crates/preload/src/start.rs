@@ -3,7 +3,7 @@
 //! It runs before the constructors of all other libraries, on the program's only thread.
 
 use crate::environment::Environment;
-use crate::{fork, syscall};
+use crate::{allocator, fork, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
@@ -62,6 +62,10 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
     let environment = unsafe { Environment::new(envp) };
     fork::register();
     QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| v != "0"), Relaxed);
+    allocator::configure(environment);
+    if environment.get("MEMFOLD_STATS").is_some_and(|value| !matches!(value, "" | "0" | "off")) {
+        statistics::print_at_exit();
+    }
     let pager = match environment.get("MEMFOLD_PAGER") {
         Some("on") => true,
         None | Some("off" | "") => false,
@@ -79,7 +83,9 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
 }
 
 extern "C" fn destruct() {
+    statistics::at_exit();
     if pager().is_some() {
+        statistics::publish(&ENGINE.control().alloc);
         ENGINE.control().exited.store(1, Relaxed);
     }
 }
@@ -115,7 +121,10 @@ fn start_pager(environment: Environment) {
 
 /// What the allocator's arena tells the pager.
 static HOOKS: arena::Hooks = arena::Hooks {
-    mapped: |base, len| ENGINE.mapped(base, len),
+    mapped: |base, len| {
+        ENGINE.mapped(base, len);
+        statistics::publish(&ENGINE.control().alloc);
+    },
     discard: |addr, len| {
         // SAFETY: the arena gives up what the range holds.
         ENGINE.drop_contents(addr, len, || unsafe { mem::madvise(addr, len, libc::MADV_DONTNEED) })
@@ -123,6 +132,10 @@ static HOOKS: arena::Hooks = arena::Hooks {
     unmap: |addr, len| {
         // SAFETY: the arena gives up the range.
         ENGINE.unmap(addr, len, || unsafe { mem::munmap(addr, len) })
+    },
+    guard: |addr, len| {
+        // SAFETY: the arena gave no address in the range to anybody.
+        ENGINE.protect(addr, len, false, || unsafe { mem::mprotect(addr, len, libc::PROT_NONE) })
     },
     remap: |addr, len, new_len| crate::mapping::remap_managed(&ENGINE, addr, len, new_len),
 };
@@ -148,7 +161,8 @@ fn allowed(bad: BadValue) -> &'static str {
     }
 }
 
-fn complain(variable: &str, value: &str, allowed: &str) {
+/// Says once that a variable has a value that it cannot have; what is allowed follows "it takes".
+pub fn complain(variable: &str, value: &str, allowed: &str) {
     let mut line = Line::new();
     let _ = write!(line, "memfold: ignoring {variable}={value}: it takes {allowed}");
     say_once(line.as_str());
@@ -163,9 +177,10 @@ fn stop_following(environment: Environment) {
     }
 }
 
-/// Gives back memory that the allocator has kept for nothing.
+/// Gives back memory that the allocator has kept for nothing, and says what it holds.
 fn decay() {
     arena::decay();
+    statistics::publish(&ENGINE.control().alloc);
 }
 
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.

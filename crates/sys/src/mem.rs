@@ -111,6 +111,12 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<()> {
     unsafe { syscall!(madvise, addr, len, advice) }.map(drop)
 }
 
+/// Writes for each page of a range whether it is resident, in the lowest bit of a byte; `pages` says how many (mincore(2)).
+pub fn mincore(addr: usize, pages: &mut [u8]) -> Result<()> {
+    // SAFETY: the kernel writes a byte for each page of the given length, and that many there are.
+    unsafe { syscall!(mincore, addr, pages.len() * crate::PAGE_SIZE, pages.as_mut_ptr() as usize) }.map(drop)
+}
+
 /// Names a range of anonymous memory in `/proc/PID/maps` (Linux 5.17, `CONFIG_ANON_VMA_NAME`).
 /// Returns nothing: where the kernel cannot, the range stays unnamed.
 pub fn name_range(addr: usize, len: usize, name: &'static core::ffi::CStr) {

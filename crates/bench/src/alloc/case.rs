@@ -3,7 +3,7 @@
 //! `random_mixed`, `mid_mt` and `vm_mixed` have the measures of the allocator and page arena that memfold's profiles go back
 //! to; the others are patterns that the field's suites know.
 
-use crate::worker::{Loop, Pattern, BLOCKS_A_SECOND};
+use crate::worker::{Loop, Pattern, Written, BLOCKS_A_SECOND};
 use serde::Serialize;
 
 /// A pattern with its measures and its name.
@@ -27,7 +27,13 @@ const fn case(
     (least_bytes, most_bytes): (usize, usize),
     about: &'static str,
 ) -> Case {
-    Case { name, job: Loop { pattern, threads, slots, least_bytes, most_bytes, seed: 0 }, steps: 0, about }
+    let written = Written::Ends;
+    Case {
+        name,
+        job: Loop { pattern, threads, slots, least_bytes, most_bytes, written, seed: 0 },
+        steps: 0,
+        about,
+    }
 }
 
 const KIB: usize = 1 << 10;

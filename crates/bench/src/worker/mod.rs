@@ -15,7 +15,7 @@ mod spin;
 mod touch;
 
 pub(crate) use alloc::BLOCKS_A_SECOND;
-pub use alloc::{Ask, Hello, Loop, Pattern, Phase};
+pub use alloc::{Ask, Hello, Loop, Pattern, Phase, Written};
 pub use host::{Cost, Program, Worker};
 pub use sleeper::Sleeper;
 pub use spin::{Spin, SpinResult};

@@ -10,3 +10,4 @@ pub mod run;
 pub mod setup;
 pub mod sim;
 pub mod stat;
+mod stat_alloc;

@@ -21,6 +21,7 @@ const AFTER_HELP: &str = "\
 Examples:
   memfold run -- redis-server --port 6400
   memfold run --cold-age 2s --summary out.json -- python3 train.py
+  memfold run --profile lean -- node server.js     free memory goes back early
   memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
 
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
@@ -41,6 +42,9 @@ pub struct Args {
     /// The replacement policy: age [env: MEMFOLD_POLICY].
     #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
     policy: Option<String>,
+    /// The allocator's profile: speed, balanced, lean or secure [default: balanced] [env: MEMFOLD_PROFILE].
+    #[arg(long, value_name = "NAME", value_parser = launch::known_profile)]
+    profile: Option<String>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]
     no_pager: bool,
@@ -133,6 +137,7 @@ fn prepare(args: &Args, library: &Path, quiet: bool) -> anyhow::Result<Result<La
     let choices = Choices {
         settings: args.settings.clone(),
         policy: args.policy.clone(),
+        profile: args.profile.clone(),
         no_pager: args.no_pager,
         no_follow: args.no_follow,
         quiet,

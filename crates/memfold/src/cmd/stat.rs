@@ -1,5 +1,6 @@
 //! `memfold stat`: the counters of running programs.
 
+use crate::cmd::stat_alloc;
 use crate::control::{Costs, Pages, Percentiles, Sizes, Snapshot};
 use crate::runtime::{self, Found};
 use crate::text::{self, bytes, count, nanos};
@@ -17,6 +18,7 @@ const AFTER_HELP: &str = "\
 Examples:
   memfold stat                 every folded process of yours
   memfold stat 4711            one of them, with its settings
+  memfold stat --alloc 4711    what its allocator holds, by size class
   memfold stat --watch         again every second, until Ctrl-C
   memfold stat --json --watch=5s | jq .    one JSON array a line
 
@@ -28,6 +30,9 @@ Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded proce
 pub struct Args {
     /// This process only.
     pid: Option<u32>,
+    /// Show what the allocator holds and how often it called the kernel.
+    #[arg(long)]
+    alloc: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -67,20 +72,34 @@ struct Row {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     loop {
         let found = select(args.pid)?;
-        let rows: Vec<Row> = found.iter().map(row).collect();
-        match (args.json, args.watch, args.pid) {
-            (true, None, _) => text::print_json(&rows)?,
-            (true, Some(_), _) => text::print(&(serde_json::to_string(&rows)? + "\n"))?,
-            (false, watch, pid) => {
-                let clear =
-                    if watch.is_some() && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-                let body = if pid.is_some() { one(&rows[0]) } else { all(&rows) };
-                text::print(&format!("{clear}{body}"))?;
-            }
+        if args.alloc {
+            let rows: Vec<_> = found.iter().map(stat_alloc::row).collect();
+            show(&args, &rows, stat_alloc::one, stat_alloc::all)?;
+        } else {
+            let rows: Vec<Row> = found.iter().map(row).collect();
+            show(&args, &rows, one, all)?;
         }
         match args.watch {
             Some(interval) => std::thread::sleep(interval),
             None => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Prints rows as they were asked for.
+fn show<R: Serialize>(
+    args: &Args,
+    rows: &[R],
+    one: fn(&R) -> String,
+    all: fn(&[R]) -> String,
+) -> anyhow::Result<()> {
+    match (args.json, args.watch, args.pid) {
+        (true, None, _) => text::print_json(&rows),
+        (true, Some(_), _) => text::print(&(serde_json::to_string(rows)? + "\n")),
+        (false, watch, pid) => {
+            let clear = if watch.is_some() && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
+            let body = if pid.is_some() { one(&rows[0]) } else { all(rows) };
+            text::print(&format!("{clear}{body}"))
         }
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! What it is not: the layout, which is `pager::control`.
 
+mod alloc;
 mod latency;
 mod mailbox;
 mod snapshot;
 
+pub use alloc::{Alloc, AllocClass};
 pub use latency::{Latency, Percentiles};
 pub use mailbox::Mailbox;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
 
-use super::Latency;
+use super::{Alloc, Latency};
 use anyhow::{bail, Context};
 use pager::config::Setting;
 use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
@@ -86,6 +86,8 @@ pub struct Snapshot {
     pub costs: Costs,
     /// The settings now, by `Setting`.
     pub settings: [u64; Setting::COUNT],
+    /// The allocator's counters.
+    pub alloc: Alloc,
     /// Waits of the program on faults.
     pub fault: Latency,
     /// Work on restores.
@@ -161,6 +163,7 @@ impl Snapshot {
                 faults_spurious: word(&page.faults_spurious),
             },
             settings: std::array::from_fn(|i| word(&page.settings[i])),
+            alloc: Alloc::copy(&page.alloc),
             fault: Latency::copy(&page.fault_ns),
             restore: Latency::copy(&page.restore_ns),
         }

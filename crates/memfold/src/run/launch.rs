@@ -9,6 +9,7 @@ use crate::library;
 use crate::options::PagerOptions;
 use crate::runtime::RunDir;
 use crate::setup::DEVICE;
+use arena::settings::Profile;
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::stat::Mode;
 use std::ffi::{OsStr, OsString};
@@ -30,6 +31,8 @@ pub struct Choices {
     pub settings: PagerOptions,
     /// The replacement policy.
     pub policy: Option<String>,
+    /// The allocator's profile.
+    pub profile: Option<String>,
     /// Allocator only.
     pub no_pager: bool,
     /// Programs that the program starts run plainly.
@@ -69,6 +72,9 @@ impl Launch {
         }
         if let Some(policy) = &choices.policy {
             set("MEMFOLD_POLICY", policy);
+        }
+        if let Some(profile) = &choices.profile {
+            set("MEMFOLD_PROFILE", profile);
         }
         for (setting, value) in choices.settings.given() {
             set(setting.variable(), value);
@@ -179,6 +185,17 @@ pub fn open_device() -> nix::Result<OwnedFd> {
     Ok(duplicate(&device).unwrap_or(device))
 }
 
+/// A profile of the allocator's.
+///
+/// # Errors
+/// A sentence that names those there are.
+pub fn known_profile(name: &str) -> Result<String, String> {
+    if Profile::from_name(name).is_some() {
+        return Ok(name.to_owned());
+    }
+    Err(format!("one of {} is needed", Profile::ALL.map(Profile::name).join(", ")))
+}
+
 /// The policies that may be named.
 ///
 /// # Errors
@@ -203,6 +220,8 @@ mod tests {
 
     #[test]
     fn a_name_that_is_not_known_is_answered_with_those_that_are() {
+        assert_eq!(known_profile("lean").unwrap(), "lean");
+        assert_eq!(known_profile("fat").unwrap_err(), "one of speed, balanced, lean, secure is needed");
         assert_eq!(known_policy("age").unwrap(), "age");
         assert_eq!(known_policy("clairvoyant").unwrap_err(), "one of age is needed");
     }

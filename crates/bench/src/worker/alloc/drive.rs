@@ -163,9 +163,18 @@ fn clock_overhead() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::worker::Written;
 
     fn small(pattern: Pattern) -> Loop {
-        Loop { pattern, threads: 2, slots: 50, least_bytes: 16, most_bytes: 3000, seed: 1 }
+        Loop {
+            pattern,
+            threads: 2,
+            slots: 50,
+            least_bytes: 16,
+            most_bytes: 3000,
+            written: Written::Pages,
+            seed: 1,
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::drive::Actor;
 use super::slots::{free, table, take, Draw, Plain, Sizes, Slots};
-use super::{broken, Loop};
+use super::{broken, Loop, Written};
 
 /// Seconds of simulated time in an hour; a tick of [`Aging`] is a second.
 const HOUR: u64 = 3600;
@@ -148,7 +148,7 @@ impl Actor for Churn {
     fn step(&mut self) -> u64 {
         let Churn { address, len, draw, sizes } = *self;
         let life = std::thread::spawn(move || {
-            let mut slots = Slots::<Plain>::over(Churn::table(address, len), draw, sizes);
+            let mut slots = Slots::<Plain>::over(Churn::table(address, len), draw, sizes, Written::Ends);
             (0..STEPS).for_each(|_| {
                 slots.step();
             });
@@ -180,6 +180,7 @@ mod tests {
             slots: 1,
             least_bytes: 16,
             most_bytes: 64,
+            written: Written::Ends,
             seed: 1,
         };
         let mut aging = Aging::new(&job, 0);

@@ -75,6 +75,24 @@ impl std::str::FromStr for Pattern {
     }
 }
 
+/// How much of a block is written when it was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Written {
+    /// Its first and last byte.
+    Ends,
+    /// A byte on each of its pages too, as a program does that uses what it asks for.
+    Pages,
+}
+
+impl std::str::FromStr for Written {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Written, String> {
+        by_name("part of a block", &[("ends", Written::Ends), ("pages", Written::Pages)], text)
+    }
+}
+
 /// A pattern with its measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loop {
@@ -88,6 +106,8 @@ pub struct Loop {
     pub least_bytes: usize,
     /// Largest block, bytes.
     pub most_bytes: usize,
+    /// What is written of a block; heeded by the loops over slots.
+    pub written: Written,
     /// What sizes, slots and lives are drawn from.
     pub seed: u64,
 }

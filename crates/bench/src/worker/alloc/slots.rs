@@ -3,7 +3,7 @@
 //! Invariants: a slot is null or holds a block that nobody else frees; tables are mapped and go with the process.
 
 use super::drive::Actor;
-use super::{broken, Loop};
+use super::{broken, Loop, Written};
 use std::marker::PhantomData;
 use sys::mem;
 
@@ -79,6 +79,14 @@ fn written(block: *mut u8, size: usize) -> *mut u8 {
     block
 }
 
+/// Writes a byte in each page's length of a block.
+fn write_pages(block: *mut u8, size: usize) {
+    for offset in (0..size).step_by(sys::PAGE_SIZE) {
+        // SAFETY: the block has `size` bytes and is the caller's.
+        unsafe { block.add(offset).write_volatile(1) };
+    }
+}
+
 /// A way to get a block.
 pub(super) trait Taker {
     fn take(size: usize, draw: u64) -> *mut u8;
@@ -133,17 +141,18 @@ pub(super) struct Slots<T> {
     table: &'static mut [*mut u8],
     draw: Draw,
     sizes: Sizes,
+    written: Written,
     how: PhantomData<T>,
 }
 
 impl<T: Taker> Slots<T> {
     pub(super) fn new(job: &Loop, number: usize) -> Self {
-        Slots::over(table(job.slots), Draw::new(job, number), Sizes::of(job))
+        Slots::over(table(job.slots), Draw::new(job, number), Sizes::of(job), job.written)
     }
 
     /// On a table that there is already.
-    pub(super) fn over(table: &'static mut [*mut u8], draw: Draw, sizes: Sizes) -> Self {
-        Slots { table, draw, sizes, how: PhantomData }
+    pub(super) fn over(table: &'static mut [*mut u8], draw: Draw, sizes: Sizes, written: Written) -> Self {
+        Slots { table, draw, sizes, written, how: PhantomData }
     }
 
     /// The draws, to go on with elsewhere.
@@ -158,7 +167,11 @@ impl<T: Taker> Actor for Slots<T> {
         let (place, extra) = self.draw.two(self.table.len() as u64, self.sizes.span);
         let slot = &mut self.table[place as usize];
         if slot.is_null() {
-            *slot = T::take((self.sizes.least + extra) as usize, extra);
+            let size = (self.sizes.least + extra) as usize;
+            *slot = T::take(size, extra);
+            if self.written == Written::Pages {
+                write_pages(*slot, size);
+            }
         } else {
             free(std::mem::replace(slot, std::ptr::null_mut()));
         }

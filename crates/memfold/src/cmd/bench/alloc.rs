@@ -4,6 +4,7 @@ use super::{count, print, program, with_bar, Reporting};
 use crate::exit;
 use ::bench::alloc::{self, scorecard, soak, Case, Options, Peer, Profile, SUITE};
 use ::bench::output::Output;
+use ::bench::worker::Written;
 use ::pager::config::parse_size;
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
@@ -80,6 +81,9 @@ pub(super) struct Measures {
     /// Largest block, instead of the pattern's own.
     #[arg(long, value_name = "BYTES", value_parser = block)]
     most: Option<usize>,
+    /// What is written of a block in the loops over slots: ends or pages [default: ends; in `bench arena` pages].
+    #[arg(long, value_name = "WHAT")]
+    written: Option<Written>,
 }
 
 impl Measures {
@@ -87,11 +91,12 @@ impl Measures {
     ///
     /// # Errors
     /// When a changed measure makes no sense in one of them.
-    pub(super) fn cases(&self, usual: &[Case]) -> Result<Vec<Case>> {
+    pub(super) fn cases(&self, usual: &[Case], written: Written) -> Result<Vec<Case>> {
         let chosen = if self.cases.is_empty() { usual } else { &self.cases };
         let changed = |case: &Case| {
             let mut case = *case;
             let job = &mut case.job;
+            job.written = self.written.unwrap_or(written);
             job.slots = self.slots.unwrap_or(job.slots);
             job.threads = self.threads.unwrap_or(job.threads);
             job.least_bytes = self.least.unwrap_or(job.least_bytes);
@@ -148,7 +153,7 @@ impl Args {
             }
         }
         Ok(Options {
-            cases: self.measures.cases(&SUITE)?,
+            cases: self.measures.cases(&SUITE, Written::Ends)?,
             profiles,
             peers,
             millis: self.millis,

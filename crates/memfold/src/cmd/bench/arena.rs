@@ -3,6 +3,7 @@
 use super::alloc::Measures;
 use super::{count, program, with_bar, Reporting};
 use ::bench::alloc::{arena, Case};
+use ::bench::worker::Written;
 use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ impl Args {
     pub(super) fn run(self) -> Result<ExitCode> {
         let usual: Vec<Case> = ["mid_mt", "vm_mixed"].iter().filter_map(|name| name.parse().ok()).collect();
         let options = arena::Options {
-            cases: self.measures.cases(&usual)?,
+            cases: self.measures.cases(&usual, Written::Pages)?,
             steps: self.steps,
             rounds: self.rounds,
             seed: self.reporting.seed,

@@ -1,0 +1,135 @@
+//! The allocator's profiles and settings, in programs that were started with them.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const PROFILES: [&str; 4] = ["speed", "balanced", "lean", "secure"];
+
+/// Builds a program of `c/` and returns its path.
+fn build(dir: &Path, source: &str) -> PathBuf {
+    let program = dir.join(source.replace('.', "-"));
+    let status = Command::new("cc")
+        .args(["-O1", "-w", "-pthread", "-o"])
+        .arg(&program)
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source))
+        .status()
+        .unwrap_or_else(|error| panic!("cc: {error}. Install it: apt-get install gcc"));
+    assert!(status.success(), "{source}: {status}");
+    program
+}
+
+/// Runs a program with the library and these variables.
+fn run(program: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    Command::new(program)
+        .args(args)
+        .env("LD_PRELOAD", e2e::preload_library())
+        .env("MEMFOLD_PAGER", "off")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", program.display()))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn every_profile_conforms_to_posix_and_keeps_blocks_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (conformance, stress) = (build(dir.path(), "conformance.c"), build(dir.path(), "stress.c"));
+    for profile in PROFILES {
+        let variables = [("MEMFOLD_PROFILE", profile)];
+        let output = run(&conformance, &[], &variables);
+        assert_eq!(text(&output.stdout), "conforms\n", "{profile}: {}", text(&output.stderr));
+        let output = run(&stress, &["6", "2", "7"], &variables);
+        assert!(output.status.success(), "{profile}: {}{}", text(&output.stdout), text(&output.stderr));
+    }
+}
+
+#[test]
+fn no_setting_at_its_bounds_breaks_the_c_functions() {
+    let dir = tempfile::tempdir().unwrap();
+    let conformance = build(dir.path(), "conformance.c");
+    for (name, value) in [
+        ("MEMFOLD_ARENA", "off"),
+        ("MEMFOLD_DECOMMIT", "off"),
+        ("MEMFOLD_DECOMMIT", "free"),
+        ("MEMFOLD_DECOMMIT_TARGET", "0"),
+        ("MEMFOLD_DECAY", "0"),
+        ("MEMFOLD_PREWARM", "32M"),
+        ("MEMFOLD_HUGE", "on"),
+        ("MEMFOLD_ARENA_CHUNK", "32M"),
+        ("MEMFOLD_CHECK", "on"),
+        ("MEMFOLD_GUARD", "on"),
+    ] {
+        let output = run(&conformance, &[], &[(name, value)]);
+        assert_eq!(text(&output.stdout), "conforms\n", "{name}={value}: {}", text(&output.stderr));
+        assert_eq!(text(&output.stderr), "", "{name}={value}");
+    }
+}
+
+#[test]
+fn the_secure_profile_ends_a_program_that_misuses_its_blocks_and_says_how() {
+    let dir = tempfile::tempdir().unwrap();
+    let misuse = build(dir.path(), "misuse.c");
+    let secure = [("MEMFOLD_PROFILE", "secure")];
+    assert_eq!(text(&run(&misuse, &[], &secure).stdout), "survived\n");
+    for (how, said) in [
+        ("free-twice", "a block was freed twice"),
+        ("free-twice-in-a-thread", "a block was freed twice"),
+        ("free-large-twice", "a block was freed twice"),
+        ("free-inside", "an address that is not the start of a block was freed"),
+        ("write-after-free", "the list of free blocks is corrupted"),
+        ("resize-after-free", "a block was resized that was freed before"),
+    ] {
+        let output = run(&misuse, &[how], &secure);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{how}: {}", text(&output.stdout));
+        let line = text(&output.stderr);
+        assert!(line.starts_with("memfold: ") && line.contains(said), "{how}: {line}");
+    }
+}
+
+#[test]
+fn the_secure_profile_stops_a_write_beyond_either_end_of_a_large_block() {
+    let dir = tempfile::tempdir().unwrap();
+    let misuse = build(dir.path(), "misuse.c");
+    for how in ["write-behind", "write-before"] {
+        let output = run(&misuse, &[how], &[("MEMFOLD_PROFILE", "secure")]);
+        assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{how}: {}", text(&output.stdout));
+    }
+}
+
+#[test]
+fn the_secure_profile_hands_blocks_out_in_an_order_that_changes_from_run_to_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let misuse = build(dir.path(), "misuse.c");
+    let behind = |profile| -> u32 {
+        let output = run(&misuse, &["order"], &[("MEMFOLD_PROFILE", profile)]);
+        text(&output.stdout).lines().next().unwrap().parse().unwrap()
+    };
+    assert!(behind("balanced") > 350);
+    let runs: Vec<u32> = (0..4).map(|_| behind("secure")).collect();
+    assert!(runs.iter().all(|behind| *behind < 300), "{runs:?}");
+    assert!(runs.iter().any(|behind| *behind != runs[0]), "{runs:?}");
+}
+
+#[test]
+fn a_variable_that_cannot_be_read_is_named_once_and_the_program_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let misuse = build(dir.path(), "misuse.c");
+    for (name, value, allowed) in [
+        ("MEMFOLD_PROFILE", "fast", "`speed`, `balanced`, `lean` or `secure`"),
+        ("MEMFOLD_ARENA", "yes", "`off` or `on`"),
+        ("MEMFOLD_DECOMMIT", "maybe", "`off`, `free` or `dontneed`"),
+        ("MEMFOLD_DECAY", "-1s", "a time up to an hour"),
+        ("MEMFOLD_ARENA_CHUNK", "1T", "a size from 2 to 32 MiB"),
+        ("MEMFOLD_ARENA_64K", "9999", "a number from 0 to 4096"),
+    ] {
+        let output = run(&misuse, &[], &[(name, value)]);
+        assert_eq!(text(&output.stdout), "survived\n", "{name}={value}");
+        let line = text(&output.stderr);
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert!(line.contains(&format!("ignoring {name}={value}")) && line.contains(allowed), "{line}");
+    }
+}
