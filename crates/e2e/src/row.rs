@@ -58,11 +58,11 @@ impl Row {
         Row { never_root: true, ..self }
     }
 
-    /// Runs it plainly, then folded, and compares output and exit code.
+    /// Runs it plainly, then folded, and compares output and exit code. The control pages stay with what is returned.
     ///
     /// # Panics
     /// If they differ, if nothing was evicted, if a page was lost, or if the program is not installed.
-    pub fn check(&self) {
+    pub fn check(&self) -> Folding {
         program(self.program, self.package);
         let (expected, _) = self.run(None);
         let place = self.never_root.then(library_for_all);
@@ -77,6 +77,7 @@ impl Row {
         }
         run::expect_evictions(&folding, self.program);
         self.report(&folding);
+        folding
     }
 
     /// What it printed.
