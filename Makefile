@@ -8,7 +8,11 @@ PAGECACHE ?=
 RESULTS ?= fairness_results
 
 TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
-PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light fio
+PACKAGES := build-essential python3 redis-server fio
+# The programs that the tests run.
+TESTED    = sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light \
+            postgresql default-jdk-headless chromium man-db libpython$(PYTHON)-testsuite
+PYTHON    = $(shell /usr/bin/python3 -c "import sys; print('%d.%d' % sys.version_info[:2])")
 
 # The preload library is always built by itself: it has no standard library, and cargo gives packages that are
 # built together the same features, among them those that bring the standard library in.
@@ -19,7 +23,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build demo test benchmark analyze workflow torture sabotage lint deps install uninstall clean cargo
+.PHONY: build demo test test-programs test-deps benchmark analyze workflow torture sabotage lint deps install uninstall clean cargo
 
 build: deps
 	$(CARGO) build --release --locked -p memfold
@@ -29,16 +33,20 @@ build: deps
 demo: build
 	$(MEMFOLD_BIN) demo
 
-test: lint build
+test: lint build test-deps
 	$(CARGO) test --locked --workspace --exclude memfold-preload
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
+
+# The big programs with four times as much to do, and those that not every machine lets run; a quarter of an hour.
+test-programs: build test-deps
+	SCALE=4 $(CARGO) test --locked -p memfold-e2e --test big_programs -- --include-ignored --nocapture
 
 # Hours of what `make test` does for two minutes.
 torture: build
 	scripts/torture --duration $(DURATION)
 
 # Whether the tests catch the bugs that are planted on purpose; a quarter of an hour.
-sabotage: deps
+sabotage: deps test-deps
 	scripts/sabotage --write docs/reliability.md
 
 # Who gains from the page cache and who pays: eight workloads, 17 GiB of test files, 25 minutes. For small machines:
@@ -60,6 +68,9 @@ lint: deps
 
 deps: cargo
 	scripts/install-packages $(PACKAGES)
+
+test-deps: deps
+	scripts/install-packages $(TESTED)
 
 cargo:
 	@command -v $(CARGO) >/dev/null || { \

@@ -1,4 +1,4 @@
-//! A real program at work: the same piece of shell, plain and folded, and a line of the table in
+//! A real program at work: the same piece of shell, plain and folded, and its line of the table in
 //! `docs/compatibility.md`.
 //!
 //! What it is not: a list of programs; those are in `tests/`. The shell, and what it makes the input and compares the
@@ -58,11 +58,11 @@ impl Row {
         Row { never_root: true, ..self }
     }
 
-    /// Runs it plainly, then folded, and compares output and exit code.
+    /// Runs it plainly, then folded, and compares output and exit code. The control pages stay with what is returned.
     ///
     /// # Panics
     /// If they differ, if nothing was evicted, if a page was lost, or if the program is not installed.
-    pub fn check(&self) {
+    pub fn check(&self) -> Folding {
         program(self.program, self.package);
         let (expected, _) = self.run(None);
         let place = self.never_root.then(library_for_all);
@@ -76,7 +76,9 @@ impl Row {
             assert_eq!(found, expected, "{} says something else\n{stderr}", self.program);
         }
         run::expect_evictions(&folding, self.program);
-        self.report(&folding);
+        let result = if self.repeatable { "the same output" } else { "exit code 0" };
+        report(&folding, self.program, self.work, result);
+        folding
     }
 
     /// What it printed.
@@ -128,21 +130,23 @@ impl Row {
             chown(directory, Some(NOBODY), Some(NOBODY)).expect("root can give a directory away");
         }
     }
+}
 
-    fn report(&self, folding: &Folding) {
-        let all = run::counters(folding);
-        let evicted: u64 = all.iter().map(|c| c.pages_evicted).sum();
-        let restored: u64 = all.iter().map(|c| c.pages_restored + c.pages_second_chance).sum();
-        let folded = all.iter().filter(|c| c.pages_evicted > 0).count();
-        let result = if self.repeatable { "the same output" } else { "exit code 0" };
-        let line =
-            format!("| {} | {} | {folded} | {evicted} | {restored} | {result} |\n", self.program, self.work);
-        print!("{line}");
-        if let Some(path) = std::env::var_os("MEMFOLD_ROWS") {
-            let mut file =
-                OpenOptions::new().append(true).create(true).open(path).expect("the table can be written");
-            file.write_all(line.as_bytes()).expect("the table can be written");
-        }
+/// Prints a line of the table of programs, and appends it to the file that `MEMFOLD_ROWS` names.
+///
+/// # Panics
+/// If that file cannot be written.
+pub fn report(folding: &Folding, program: &str, work: &str, result: &str) {
+    let all = run::counters(folding);
+    let evicted: u64 = all.iter().map(|c| c.pages_evicted).sum();
+    let restored: u64 = all.iter().map(|c| c.pages_restored + c.pages_second_chance).sum();
+    let folded = all.iter().filter(|c| c.pages_evicted > 0).count();
+    let line = format!("| {program} | {work} | {folded} | {evicted} | {restored} | {result} |\n");
+    print!("{line}");
+    if let Some(path) = std::env::var_os("MEMFOLD_ROWS") {
+        let mut file =
+            OpenOptions::new().append(true).create(true).open(path).expect("the table can be written");
+        file.write_all(line.as_bytes()).expect("the table can be written");
     }
 }
 

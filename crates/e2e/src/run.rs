@@ -99,14 +99,18 @@ pub fn run_folded(mut command: Command, folding: &Folding, limit: Duration) -> O
     finish(command, limit)
 }
 
+/// Where programs inherit the device: above the numbers that they give to files of their own, as `memfold run` does.
+/// Chromium, for one, hands its children low ones by number.
+const DEVICE_NUMBER: i32 = 200;
+
 /// Lets the program inherit `device`, an open `/dev/userfaultfd`, and tells it so.
 pub fn inherit(command: &mut Command, device: &File) {
     let number = device.as_raw_fd();
-    command.env("MEMFOLD_UFFD_FD", number.to_string());
-    // SAFETY: `fcntl` is async-signal-safe, and the descriptor is open in the child too.
+    command.env("MEMFOLD_UFFD_FD", DEVICE_NUMBER.to_string());
+    // SAFETY: `dup2` is async-signal-safe, and the descriptor is open in the child too.
     unsafe {
         command.pre_exec(move || {
-            if libc::fcntl(number, libc::F_SETFD, 0) < 0 {
+            if libc::dup2(number, DEVICE_NUMBER) < 0 {
                 return Err(std::io::Error::last_os_error());
             }
             Ok(())

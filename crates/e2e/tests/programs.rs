@@ -2,6 +2,7 @@
 //!
 //! A folded run in which nothing was evicted proves nothing, and fails.
 
+use e2e::row::report;
 use e2e::run::{self, program};
 use std::fs;
 use std::path::Path;
@@ -79,6 +80,12 @@ fn python_with_threads_and_forked_children_computes_the_same() {
     assert_eq!(folded.status.code(), Some(3), "folded: {}\n{}", folded.status, folded.stderr);
     assert_eq!(String::from_utf8_lossy(&folded.stdout), String::from_utf8_lossy(&plain.stdout));
     run::expect_evictions(&folding, "python3");
+    report(
+        &folding,
+        "python3",
+        "three threads and four forked children digest what they built",
+        "the same output",
+    );
 }
 
 /// Enough templates to keep a compiler busy for some seconds and hundreds of megabytes.
@@ -146,4 +153,5 @@ fn gcc_compiles_to_the_same_bytes() {
     let found = fs::read(&object).unwrap();
     assert!(found == expected, "the objects differ: {} and {} bytes", expected.len(), found.len());
     run::expect_evictions(&folding, "g++");
+    report(&folding, "g++", "compiles a source full of templates", "the same object");
 }

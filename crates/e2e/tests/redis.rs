@@ -3,6 +3,7 @@
 
 use bench::control::Peer;
 use e2e::redis::{Client, Redis};
+use e2e::row::report;
 use e2e::run;
 use pager::control::Command as Request;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -211,6 +212,9 @@ fn redis_saves_and_rewrites_its_log_while_clients_write() {
     let read: u64 = run::counters(&folding).iter().map(|c| c.pages_restored + c.pages_second_chance).sum();
     let by_server = server.pages_restored + server.pages_second_chance;
     assert!(read > by_server, "no forked child read anything that was away");
+    let work =
+        "two snapshots and two rewrites of the log while three clients write, then restarted from each";
+    report(&folding, "redis-server", work, "every value");
 
     std::fs::copy(home.path().join("dump.rdb"), copy.path().join("dump.rdb")).unwrap();
     let mut from_snapshot = Redis::start(copy.path(), bench::launch::plain);

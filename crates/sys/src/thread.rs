@@ -21,6 +21,8 @@ const STACK: usize = 256 << 10;
 const TLS: usize = 4 * PAGE_SIZE;
 const GUARD: usize = PAGE_SIZE;
 /// How often to try while an `execve` is under way, a millisecond apart.
+/// How often to look whether an ended thread is gone, 50 us apart: a second.
+const LEAVING_TRIES: u32 = 20_000;
 const EXEC_TRIES: u32 = 200;
 
 /// A running agent thread.
@@ -128,6 +130,16 @@ impl Thread {
             let _ = unsafe {
                 syscall!(futex, self.header().alive.as_ptr() as usize, libc::FUTEX_WAIT, alive, 0, 0, 0)
             };
+        }
+        // The word is cleared a moment before the kernel ceases to count the thread, and some calls that the program may
+        // make next (`unshare`, `setns`) are for processes with a single thread.
+        let process = current_pid() as usize;
+        for _ in 0..LEAVING_TRIES {
+            // SAFETY: signal 0 is no signal: only asks whether the thread is there.
+            if unsafe { syscall!(tgkill, process, self.tid, 0) }.is_err() {
+                break;
+            }
+            crate::time::sleep(crate::time::Nanos(50_000));
         }
         // SAFETY: the kernel clears `alive` after the thread's last instruction in user mode.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
@@ -423,6 +435,18 @@ mod tests {
         let thread = unsafe { Thread::spawn(entry, 41) }.unwrap();
         thread.join();
         assert_eq!(RESULT.load(SeqCst), 42);
+    }
+
+    #[test]
+    fn a_joined_thread_is_not_counted_any_more() {
+        for _ in 0..500 {
+            // SAFETY: as above.
+            let thread = unsafe { Thread::spawn(entry, 41) }.unwrap();
+            let tid = thread.tid;
+            thread.join();
+            // SAFETY: asks only.
+            assert!(unsafe { syscall!(tgkill, current_pid(), tid, 0) }.is_err());
+        }
     }
 
     #[test]
