@@ -21,9 +21,9 @@ const STACK: usize = 256 << 10;
 const TLS: usize = 4 * PAGE_SIZE;
 const GUARD: usize = PAGE_SIZE;
 /// How often to try while an `execve` is under way, a millisecond apart.
+const EXEC_TRIES: u32 = 200;
 /// How often to look whether an ended thread is gone, 50 us apart: a second.
 const LEAVING_TRIES: u32 = 20_000;
-const EXEC_TRIES: u32 = 200;
 
 /// A running agent thread.
 #[derive(Debug)]
