@@ -35,7 +35,7 @@ test: lint build test-deps
 	$(CARGO) test --locked --workspace --exclude memfold-preload
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
 
-# The big programs with four times as much to do, and those that not every machine lets run; a quarter of an hour.
+# The big programs with four times as much to do, and those that not every machine lets run.
 test-programs: build test-deps
 	SCALE=4 $(CARGO) test --locked -p memfold-e2e --test big_programs -- --include-ignored --nocapture
 
@@ -44,7 +44,7 @@ torture: build
 	scripts/torture --duration $(DURATION)
 
 # Whether the tests catch the bugs that are planted on purpose; a quarter of an hour.
-sabotage: deps test-deps
+sabotage: deps
 	scripts/sabotage --write docs/reliability.md
 
 lint: deps
