@@ -32,9 +32,11 @@ impl MemoryLimit {
             &[("memory.limit_in_bytes", bytes), ("memory.swappiness", 0)]
         };
         let made = fs::create_dir(&group.0).and_then(|()| {
-            limits.iter().try_for_each(|(file, value)| match fs::write(group.0.join(file), value.to_string()) {
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound && *value == 0 => Ok(()),
-                result => result,
+            limits.iter().try_for_each(|(file, value)| {
+                match fs::write(group.0.join(file), value.to_string()) {
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound && *value == 0 => Ok(()),
+                    result => result,
+                }
             })
         });
         made.map_err(|error| skipped(case, &format!("{}: {error}", group.0.display()))).ok().map(|()| group)
@@ -50,7 +52,11 @@ impl MemoryLimit {
                 let fd = libc::open(file.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
                 let done = fd >= 0 && libc::write(fd, c"0".as_ptr().cast(), 1) == 1;
                 libc::close(fd);
-                if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+                if done {
+                    Ok(())
+                } else {
+                    Err(std::io::Error::last_os_error())
+                }
             })
         };
     }
