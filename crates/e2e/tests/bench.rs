@@ -1,7 +1,7 @@
 //! The experiments run to their end and measure what they say. No figure is judged.
 
 use bench::worker::{Order, Program};
-use bench::{alloc, fault, overhead};
+use bench::{fault, overhead};
 use std::path::Path;
 
 fn program() -> Program {
@@ -52,28 +52,6 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
     let samples: u64 = report.samples().map(|sample| sample.count).sum();
     assert_eq!(samples, report.runs.iter().map(|run| run.touched).sum::<u64>());
     assert!(!report.agent_threads.is_empty(), "nobody serves the faults");
-}
-
-#[test]
-fn the_allocator_benchmark_gives_a_rate_and_a_size_for_each_arm() {
-    let options = alloc::Options {
-        slots: vec![400],
-        threads: vec![1, 2],
-        least_bytes: 16,
-        most_bytes: 1040,
-        millis: 30,
-        rounds: 2,
-        peers: vec![],
-        seed: 1,
-    };
-    let report = alloc::run(&options, &program(), &mut |_| {}).expect("measured");
-    assert_eq!(report.runs.len(), 2 * 2 * 2);
-    for condition in &report.conditions {
-        let arms: Vec<&str> = condition.arms.iter().map(|arm| arm.arm.as_str()).collect();
-        assert_eq!(arms, ["glibc", "memfold"]);
-        assert!(condition.arms.iter().all(|arm| arm.calls_per_s > 0.0 && arm.rss_peak_bytes > 0.0));
-        assert!(condition.arms[1].calls_over_glibc.interval.is_none(), "two pairs have no interval");
-    }
 }
 
 #[test]

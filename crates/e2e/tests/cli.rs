@@ -67,7 +67,7 @@ fn options_of_the_program_are_not_taken_for_memfolds() {
 fn bad_usage_ends_with_2_names_the_value_and_starts_nothing() {
     let dir = scratch();
     let mark = dir.path().join("ran");
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["--cold-age", "soon"], "'soon' for '--cold-age"),
         (&["--cold-age", "0"], "'0' for '--cold-age"),
         (&["--cold-age", "-5"], "'-5' for '--cold-age"),
@@ -75,6 +75,7 @@ fn bad_usage_ends_with_2_names_the_value_and_starts_nothing() {
         (&["--resident-limit", "0"], "'0' for '--resident-limit"),
         (&["--resident-limit", "99999999999999999999G"], "for '--resident-limit"),
         (&["--policy", "clairvoyant"], "'clairvoyant' for '--policy"),
+        (&["--profile", "fast"], "'fast' for '--profile"),
         (&["--colour"], "--colour"),
     ];
     for (options, expected) in cases {
@@ -219,6 +220,14 @@ fn a_running_program_is_listed_and_can_be_steered() {
     assert_eq!(stat(dir, pid)["settings"]["cold_age"], 90_000_000_000u64);
     done(&["restore"]);
     assert_eq!(stat(dir, pid)["evicted_bytes"], 0);
+    let mut alloc = Value::Null;
+    wait_until("the allocator's counters", || {
+        let result = output(memfold(dir).args(["stat", "--alloc", "--json", &pid.to_string()]));
+        alloc = serde_json::from_slice::<Value>(&result.stdout).unwrap()[0].clone();
+        alloc["live_bytes"].as_u64() > Some(64 << 20)
+    });
+    assert!(alloc["mmap_calls"].as_u64() > Some(0), "{alloc}");
+    assert!(alloc["classes"].as_array().unwrap().len() > 5, "{alloc}");
     let refused = ctl(dir, pid, &["set", "cold_age", "soon"]);
     assert_eq!(refused.status.code(), Some(2));
     signal(&child, libc::SIGTERM);

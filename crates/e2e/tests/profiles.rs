@@ -133,3 +133,40 @@ fn a_variable_that_cannot_be_read_is_named_once_and_the_program_runs() {
         assert!(line.contains(&format!("ignoring {name}={value}")) && line.contains(allowed), "{line}");
     }
 }
+
+#[test]
+fn statistics_are_printed_at_exit_where_asked_for_and_given_to_c_programs() {
+    let dir = tempfile::tempdir().unwrap();
+    let misuse = build(dir.path(), "misuse.c");
+    assert_eq!(text(&run(&misuse, &[], &[]).stderr), "");
+    let said = text(&run(&misuse, &[], &[("MEMFOLD_STATS", "1")]).stderr);
+    assert!(said.contains("memfold: kernel calls: mmap ") && said.contains("minor faults "), "{said}");
+    // One block is never freed; the others are at hand.
+    assert!(said.contains("memfold: blocks of 48 bytes: "), "{said}");
+
+    let source = dir.path().join("counts.c");
+    let program = dir.path().join("counts");
+    std::fs::write(
+        &source,
+        "#include <memfold_alloc.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
+         int main(void) {\n\
+           struct memfold_stats before, after;\n\
+           if (!memfold_stats) { puts(\"plain\"); return 0; }\n\
+           if (memfold_stats(&before, sizeof before) || memfold_stats(0, 8) != -1) return 1;\n\
+           void *volatile block = malloc(1 << 20);\n\
+           if (memfold_stats(&after, sizeof after)) return 1;\n\
+           printf(\"%d %d\\n\", (int)(after.live_bytes - before.live_bytes), (int)(after.large_blocks - before.large_blocks));\n\
+           return !block || !after.process_resident_bytes || !after.mmap_calls;\n\
+         }\n",
+    )
+    .unwrap();
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/include");
+    let built =
+        Command::new("cc").arg("-I").arg(include).arg("-o").arg(&program).arg(&source).status().unwrap();
+    assert!(built.success());
+    let output = run(&program, &[], &[]);
+    assert_eq!(text(&output.stdout), "1048576 1\n");
+    assert!(output.status.success());
+    let plain = Command::new(&program).env_remove("LD_PRELOAD").output().unwrap();
+    assert_eq!(text(&plain.stdout), "plain\n");
+}

@@ -6,6 +6,8 @@
 //! threads that are gone (`registry`), and at last from the arena. One free: the span is found from the
 //! address, and if it belongs to the thread's heap, the block goes into the bin.
 //!
+//! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`).
+//!
 //! What it is not: the C interface (that is the preload library), or safe to call from a signal handler.
 //!
 //! Invariants: no lock is held while a block is touched, because touching managed memory may wait for the

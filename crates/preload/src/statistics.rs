@@ -19,7 +19,7 @@ const _: () = assert!(classes::COUNT <= ALLOC_CLASSES);
 /// Whether they are to be printed at exit.
 static AT_EXIT: AtomicBool = AtomicBool::new(false);
 
-/// What `memfold.h` calls `struct memfold_stats`. Bytes unless the name says otherwise.
+/// What `memfold_alloc.h` calls `struct memfold_stats`. Bytes unless the name says otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Stats {
@@ -158,7 +158,7 @@ pub fn at_exit() {
     }
 }
 
-/// `memfold_stats` of `memfold.h`: fills in the first `size` bytes of `*out`. Returns 0, or −1 with `EINVAL` where `out`
+/// `memfold_stats` of `memfold_alloc.h`: fills in the first `size` bytes of `*out`. Returns 0, or −1 with `EINVAL` where `out`
 /// is null or `size` is no multiple of 8.
 ///
 /// # Safety

@@ -109,11 +109,15 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
     Ok(ArenaReport { schema, manifest, options: options.clone(), rows, runs })
 }
 
+/// One of the figures of a run.
+type Figure = fn(&Run) -> f64;
+
 fn row(case: &Case, arms: &[Arm], options: &Options, runs: &[Run]) -> Result<ArenaRow> {
     let (off, on) = (arms[0].name.as_str(), arms[1].name.as_str());
     let of = |arm: &str, figure: fn(&Run) -> f64| column(runs, case.name, arm, figure);
-    let (calls, faults, rss): (fn(&Run) -> f64, fn(&Run) -> f64, fn(&Run) -> f64) =
-        (|run| run.calls_per_s, |run| run.minor_faults as f64, |run| run.rss_peak_bytes as f64);
+    let calls: Figure = |run| run.calls_per_s;
+    let faults: Figure = |run| run.minor_faults as f64;
+    let rss: Figure = |run| run.rss_peak_bytes as f64;
     let arm = |arm: &str| -> Result<ArenaArm> {
         let median = |figure| stats::median(&of(arm, figure)).context("there are no runs");
         Ok(ArenaArm {

@@ -56,7 +56,7 @@ fn latencies(report: &AllocReport) -> Panels {
         let named: Vec<(String, &Histogram)> =
             all.iter().map(|(name, steps)| (name.clone(), steps)).collect();
         let axis = Axis::logarithmic("time of a step").unit(Unit::Nanos);
-        plot::Chart::svg(&ccdf(&format!("Latency: {}", case.name), axis, &named))
+        plot::Chart::svg(&ccdf(format!("Latency: {}", case.name), axis, &named))
     };
     let sampled = |case: &&super::Case| {
         report.cells.iter().any(|cell| cell.case == case.name && cell.latency.is_some())

@@ -1,7 +1,7 @@
 /* What a program may ask of the library that is preloaded into it. Declared weak, so that the program also runs
  * without: the address is then null. */
-#ifndef MEMFOLD_H
-#define MEMFOLD_H
+#ifndef MEMFOLD_ALLOC_H
+#define MEMFOLD_ALLOC_H
 
 #include <stddef.h>
 #include <stdint.h>

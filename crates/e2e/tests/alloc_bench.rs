@@ -1,0 +1,77 @@
+//! The allocator's experiments run to their end and measure what they say. No figure is judged.
+
+use bench::alloc::{self, arena, scorecard, soak, Case, NotLoaded, Peer, Profile, SUITE};
+use bench::worker::Program;
+use std::process::Command;
+
+fn program() -> Program {
+    Program {
+        path: env!("CARGO_BIN_EXE_memfold-e2e").into(),
+        arguments: vec!["worker".into()],
+        library: e2e::preload_library(),
+    }
+}
+
+/// The suite with few blocks.
+fn small_suite() -> Vec<Case> {
+    let small = |mut case: Case| {
+        case.job.slots = case.job.slots.min(50);
+        case.steps = case.steps.min(20_000);
+        case
+    };
+    SUITE.into_iter().map(small).collect()
+}
+
+fn options(cases: Vec<Case>) -> alloc::Options {
+    // Any library with a `malloc` is a peer; ours is one that is there.
+    let peer = Peer { name: "peer".into(), library: e2e::preload_library() };
+    alloc::Options { cases, profiles: vec![Profile::Lean], peers: vec![peer], millis: 10, rounds: 1, seed: 1 }
+}
+
+#[test]
+fn every_pattern_gives_a_rate_and_a_size_for_each_allocator_and_the_scorecard_names_them() {
+    let report = alloc::run(&options(small_suite()), &program(), &mut |_| {}).expect("measured");
+    assert_eq!(report.runs.len(), SUITE.len() * 3);
+    for case in SUITE {
+        for arm in ["glibc", "memfold-lean", "peer"] {
+            let run = report.runs.iter().find(|run| (run.case, run.arm.as_str()) == (case.name, arm));
+            let run = run.unwrap_or_else(|| panic!("{} with {arm} did not run", case.name));
+            assert!(run.calls_per_s > 0.0 && run.rss_peak_bytes > 1 << 20, "{run:?}");
+            assert!(report.cell(case.name, arm).is_some());
+        }
+    }
+    let page = scorecard::markdown(&report).unwrap();
+    assert!(SUITE.iter().all(|case| page.contains(case.name)) && page.contains("lean"), "{page}");
+}
+
+#[test]
+fn the_arena_benchmark_counts_faults_with_the_arena_off_and_on() {
+    let options =
+        arena::Options { cases: vec!["mid_mt".parse().unwrap()], steps: Some(4_000), rounds: 1, seed: 1 };
+    let report = arena::run(&options, &program(), &mut |_| {}).expect("measured");
+    let row = &report.rows[0];
+    assert!(row.off.minor_faults > 1000.0 && row.on.minor_faults > 0.0, "{row:?}");
+}
+
+#[test]
+fn a_soak_gives_every_epoch_of_every_allocator() {
+    let suite = options(vec!["random_mixed".parse().unwrap()]);
+    let options = soak::Options { cases: suite.cases.clone(), suite, soak_millis: 60, epoch_millis: 20 };
+    let report = soak::run(&options, &program(), &mut |_| {}).expect("measured");
+    assert_eq!(report.epochs.len(), 3 * 3);
+}
+
+#[test]
+fn a_peer_that_does_not_become_the_allocator_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (source, library) = (dir.path().join("empty.c"), dir.path().join("empty.so"));
+    std::fs::write(&source, "int nothing;\n").unwrap();
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
+    assert!(built.success());
+    let mut options = options(vec!["random_mixed".parse().unwrap()]);
+    options.peers = vec![Peer { name: "empty".into(), library }];
+    let refused = alloc::run(&options, &program(), &mut |_| {}).unwrap_err();
+    assert!(refused.downcast_ref::<NotLoaded>().is_some(), "{refused:#}");
+    assert!(format!("{refused:#}").contains("empty"), "{refused:#}");
+}
