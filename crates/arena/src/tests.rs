@@ -143,6 +143,7 @@ fn a_limit_on_address_space_refuses_large_requests_and_still_serves_small_ones()
 fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_of_pinned() {
     static SEEN: Exclusive<Vec<(&str, usize, usize)>> = Exclusive::new(Vec::new());
     static HOOKS: Hooks = Hooks {
+        guard: |_, _| Ok(()),
         mapped: |base, len| SEEN.lock().unwrap().push(("mapped", base, len)),
         discard: |addr, len| {
             SEEN.lock().unwrap().push(("discard", addr, len));
