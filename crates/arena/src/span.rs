@@ -10,8 +10,7 @@
 //! for `start`, `pages`, `next` and `prev`.
 
 use crate::chunk::Chunk;
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Cell, Ordering::*};
 
 /// Which kind of memory: may the pager take it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -18,7 +18,7 @@
 use crate::heap::{Block, Heap, State};
 use crate::{links, registry, remote, spans, tls};
 use arena::Span;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use crate::sync::{AtomicUsize, Ordering::*};
 
 /// How many heaps are orphans.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);

@@ -11,8 +11,7 @@
 use crate::classes;
 use crate::front::Front;
 use arena::{Domain, Span};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
 
 /// A free block; the rest of it is whatever the program left there.
 #[repr(C)]

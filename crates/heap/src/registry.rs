@@ -10,8 +10,7 @@
 use crate::heap::{Heap, State};
 use crate::{fork, remote, spans, tls};
 use arena::{Domain, Mutex};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 
 /// Idle heaps by domain, first in first out.
 struct Idle {

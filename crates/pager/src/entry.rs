@@ -16,7 +16,7 @@
 //! that a child forked in the middle of a restore still finds the page.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use crate::sync::{AtomicU64, Ordering::*};
 
 /// Where a page is. The discriminant is the low bits of the word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

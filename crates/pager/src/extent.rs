@@ -15,7 +15,7 @@ use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::sabotage::{planted, Bug};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use policy::age::ExtentAge;
 use sys::thread::Backoff;
 use sys::{Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};

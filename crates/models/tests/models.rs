@@ -1,0 +1,4 @@
+//! x
+fn main() {
+    models::explore::main(&models::scenarios());
+}
