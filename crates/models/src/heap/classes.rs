@@ -27,7 +27,7 @@ pub const fn span_pages(_: usize) -> usize {
     1
 }
 
-/// Of two blocks in a bin one goes back.
+/// Of more than two blocks in a bin all but one go back; the heap's limits are not below that.
 pub const fn limit(_: usize) -> i32 {
-    1
+    2
 }

@@ -93,8 +93,8 @@ impl Engine {
         let all = crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES);
         extent.anonymous.insert(&all);
         extent.managed.insert(&all);
-        extent.armed.insert(&all);
-        enter(|world| world.armed.fill(true));
+        extent.armed.add(sys::EXTENT_PAGES - 1);
+        enter(|world| world.armed[sys::EXTENT_PAGES - 1] = true);
         engine
     }
 

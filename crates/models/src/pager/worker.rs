@@ -4,6 +4,7 @@ use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
+use crate::sabotage::{planted, Bug};
 use crate::store::Store;
 use sys::time::Nanos;
 use sys::PAGE_SIZE;
@@ -47,7 +48,9 @@ impl Worker {
         let extent = self.engine.space.0;
         let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
         if let Outcome::Done { first, pages } = outcome {
-            self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+            if !planted(Bug::AheadWakeLost) {
+                self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+            }
         }
     }
 }

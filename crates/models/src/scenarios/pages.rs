@@ -16,14 +16,14 @@ const SPARES: (usize, usize) = (48, 24);
 
 /// The scenarios of this file.
 pub const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "page-leaves-and-is-touched", preemptions: 2, spares: SPARES, body: leaves_and_is_touched },
+    Scenario { name: "page-leaves-and-is-touched", preemptions: 4, spares: SPARES, body: leaves_and_is_touched },
     Scenario { name: "page-touched-by-two", preemptions: 2, spares: SPARES, body: touched_by_two },
-    Scenario { name: "page-touched-while-brought-ahead", preemptions: 2, spares: SPARES, body: brought_ahead },
-    Scenario { name: "page-that-does-not-shrink", preemptions: 2, spares: SPARES, body: does_not_shrink },
-    Scenario { name: "page-dropped-while-it-leaves", preemptions: 2, spares: SPARES, body: dropped_while_leaving },
-    Scenario { name: "page-dropped-while-touched", preemptions: 2, spares: SPARES, body: dropped_while_touched },
+    Scenario { name: "page-touched-while-brought-ahead", preemptions: 4, spares: SPARES, body: brought_ahead },
+    Scenario { name: "page-that-does-not-shrink", preemptions: 4, spares: SPARES, body: does_not_shrink },
+    Scenario { name: "page-dropped-while-it-leaves", preemptions: 3, spares: SPARES, body: dropped_while_leaving },
+    Scenario { name: "page-dropped-while-touched", preemptions: 3, spares: SPARES, body: dropped_while_touched },
     Scenario { name: "page-unmapped-while-touched", preemptions: 2, spares: SPARES, body: unmapped_while_touched },
-    Scenario { name: "slot-read-while-recompressed", preemptions: 2, spares: SPARES, body: recompressed },
+    Scenario { name: "slot-read-while-recompressed", preemptions: 4, spares: SPARES, body: recompressed },
     Scenario { name: "slot-read-while-compacted", preemptions: 2, spares: SPARES, body: compacted },
 ];
 
@@ -205,12 +205,18 @@ fn compacted() {
             worker.store.put(page, crate::codec::CodecId::Lz4, &[0; 3800]).expect("the segment is large")
         })
         .collect();
-    for slot in rest.into_iter().enumerate().filter(|(n, _)| n % 8 != 7).map(|(_, slot)| slot) {
+    // The block that becomes sparse last is compacted first.
+    for (_, slot) in rest.into_iter().enumerate().rev().filter(|(n, _)| n % 8 != 7) {
         // SAFETY: no page entry ever named it.
         unsafe { worker.store.free(slot) };
     }
     let background = spawn(2, move || {
         worker.tidy_store();
+        // What the compaction emptied is used again.
+        for n in 0..9 {
+            let page = BASE + (128 + n) * PAGE_SIZE;
+            worker.store.put(page, crate::codec::CodecId::Lz4, &[0xFF; 3800]).expect("the segment is large");
+        }
         set_aside(&mut worker, extent);
         worker.launder(extent);
         worker.tidy_store();

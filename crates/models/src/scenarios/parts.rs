@@ -14,10 +14,10 @@ const SPARES: (usize, usize) = (16, 8);
 
 /// The scenarios of this file.
 pub const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "mutex", preemptions: 3, spares: SPARES, body: mutex },
+    Scenario { name: "pager-mutex", preemptions: 3, spares: SPARES, body: pager_mutex },
     Scenario { name: "arena-mutex", preemptions: 3, spares: SPARES, body: arena_mutex },
     Scenario { name: "gate", preemptions: 2, spares: SPARES, body: gate },
-    Scenario { name: "brake", preemptions: 2, spares: SPARES, body: brake },
+    Scenario { name: "brake", preemptions: 4, spares: SPARES, body: brake },
     Scenario { name: "turns", preemptions: 2, spares: SPARES, body: turns },
     Scenario { name: "free-queue", preemptions: 3, spares: SPARES, body: free_queue },
     Scenario { name: "prefetch-queue", preemptions: 3, spares: SPARES, body: prefetch_queue },
@@ -27,7 +27,7 @@ pub const SCENARIOS: &[Scenario] = &[
 const PLAIN: usize = 1;
 const OTHER: usize = 2;
 
-fn mutex() {
+fn pager_mutex() {
     let lock = keep(Mutex::new());
     let others: Vec<_> = (2..4)
         .map(|number| {
