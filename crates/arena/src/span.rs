@@ -10,7 +10,9 @@
 //! for `start`, `pages`, `next` and `prev`.
 
 use crate::chunk::Chunk;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Cell, Ordering::*};
+use crate::sync::{AtomicPtr, Cell, Ordering::*};
+// The numbers order nothing, so the models need not know of them.
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 
 /// Which kind of memory: may the pager take it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,7 +3,7 @@
 //! The models (crate `models`) include the files that use this and put loom's in their stead.
 
 pub use core::cell::{Cell, UnsafeCell};
-pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering};
+pub use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// How often a loop that may sleep looks again before it does.
 pub const fn spins(wanted: u32) -> u32 {

@@ -10,8 +10,8 @@
 
 use crate::classes;
 use crate::front::Front;
-use arena::{Domain, Span};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
+use arena::{Domain, Span};
 
 /// A free block; the rest of it is whatever the program left there.
 #[repr(C)]

@@ -8,9 +8,9 @@
 //! while it is held.
 
 use crate::heap::{Heap, State};
+use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 use crate::{fork, remote, spans, tls};
 use arena::{Domain, Mutex};
-use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 
 /// Idle heaps by domain, first in first out.
 struct Idle {

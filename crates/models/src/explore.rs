@@ -69,8 +69,14 @@ pub fn keep<T: 'static>(value: T) -> &'static T {
 /// # Safety
 /// All-zero bytes are a valid `T`, and it needs no drop.
 pub unsafe fn keep_zeroed<T: 'static>() -> &'static T {
-    // SAFETY: the caller's contract.
-    keep_box(unsafe { Box::<T>::new_zeroed().assume_init() })
+    let layout = std::alloc::Layout::new::<T>();
+    assert!(layout.size() > 0);
+    // SAFETY: the size is not 0; the caller says that zeros are a valid `T`, and the box frees by the same layout.
+    keep_box(unsafe {
+        let zeros = std::alloc::alloc_zeroed(layout);
+        assert!(!zeros.is_null(), "no memory for the model");
+        Box::from_raw(zeros.cast::<T>())
+    })
 }
 
 fn keep_box<T: 'static>(value: Box<T>) -> &'static T {
@@ -89,7 +95,10 @@ fn number(variable: &str) -> Option<usize> {
 }
 
 /// Starts a thread of the scenario, with a number of its own: 2, 3 or 4.
-pub fn spawn<R: Send + 'static>(number: u32, body: impl FnOnce() -> R + Send + 'static) -> loom::thread::JoinHandle<R> {
+pub fn spawn<R: Send + 'static>(
+    number: u32,
+    body: impl FnOnce() -> R + Send + 'static,
+) -> loom::thread::JoinHandle<R> {
     let started = loom::thread::Builder::new().stack_size(1 << 13).spawn(move || {
         thread::set_number(number);
         body()

@@ -94,8 +94,10 @@ included! {
     "../../arena/src/span.rs" span,
     "../../heap/src/api.rs" api,
     "../../heap/src/fork.rs" fork,
+    "../../heap/src/front.rs" front,
     "../../heap/src/heap.rs" heap,
     "../../heap/src/large.rs" large,
+    "../../heap/src/links.rs" links,
     "../../heap/src/registry.rs" registry,
     "../../heap/src/remote.rs" remote,
     "../../heap/src/spans.rs" spans,
@@ -104,15 +106,20 @@ included! {
 // What stands for the rest of the allocator.
 #[path = "heap/address_space.rs"]
 mod address_space;
+#[path = "heap/checked.rs"]
+mod checked;
 #[path = "heap/chunk.rs"]
 mod chunk;
 #[path = "heap/classes.rs"]
 mod classes;
+#[path = "heap/settings.rs"]
+pub mod settings;
 #[path = "heap/tls.rs"]
 mod tls;
 
-pub use address_space::{alloc, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim};
+pub use address_space::{alloc, alloc_guarded, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim};
 pub use arena_lock::Mutex;
+pub use settings::Knob;
 pub use span::{Domain, Kind, Span};
 
 // What stands for the rest of the pager.

@@ -138,7 +138,7 @@ impl Word {
 
     fn swap(&self, site: Site, value: u64, order: Ordering) -> u64 {
         let raw = value.wrapping_sub(self.offset);
-        if site.is_split("swap") {
+        if site.in_two_steps("swap") {
             let old = self.atomic.load(Ordering::SeqCst);
             self.atomic.store(raw, Ordering::SeqCst);
             return old.wrapping_add(self.offset);
@@ -157,7 +157,7 @@ impl Word {
         failure: Ordering,
     ) -> Result<u64, u64> {
         let (raw_old, raw_new) = (old.wrapping_sub(self.offset), new.wrapping_sub(self.offset));
-        if site.is_split(op) {
+        if site.in_two_steps(op) {
             let found = self.atomic.load(Ordering::SeqCst).wrapping_add(self.offset);
             if found != old {
                 return Err(found);
@@ -180,7 +180,7 @@ impl Word {
 
     fn update(&self, site: Site, op: &'static str, order: Ordering, change: impl Fn(u64) -> u64) -> u64 {
         let raw_change = |raw: u64| change(raw.wrapping_add(self.offset)).wrapping_sub(self.offset);
-        if site.is_split(op) {
+        if site.in_two_steps(op) {
             let raw = self.atomic.load(Ordering::SeqCst);
             self.atomic.store(raw_change(raw), Ordering::SeqCst);
             return raw.wrapping_add(self.offset);
@@ -195,7 +195,7 @@ impl Word {
 
     /// Adds by one access, which `update` is not.
     fn add(&self, site: Site, op: &'static str, value: u64, order: Ordering) -> u64 {
-        if site.is_split(op) {
+        if site.in_two_steps(op) {
             return self.update(site, op, order, |old| old.wrapping_add(value));
         }
         let order = site.ordering(op, order);
@@ -425,7 +425,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// How often a loop that may sleep looks again before it does: not at all, as loom tries every order anyhow.
+/// How often a loop that may sleep looks again before it does: once, as loom tries every order anyhow.
 pub const fn spins(_: u32) -> u32 {
-    0
+    1
 }

@@ -52,7 +52,7 @@ fn parse(bug: &str) -> Bug {
 
 /// Ends the model if a bug of the list was never reached: a spelling error must not pass for a bug that nobody catches.
 pub(crate) fn all_reached() {
-    for bug in BUGS.iter().filter(|bug| !bug.reached.load(Relaxed)) {
+    if let Some(bug) = BUGS.iter().find(|bug| !bug.reached.load(Relaxed)) {
         eprintln!("MEMFOLD_WEAKEN: no access {}:{} in this model", bug.file, bug.op);
         std::process::exit(2);
     }
@@ -63,7 +63,7 @@ pub(crate) trait Weakened {
     /// The ordering that the access is made with.
     fn ordering(self, op: &str, asked: Ordering) -> Ordering;
     /// Whether it is made in two steps.
-    fn is_split(self, op: &str) -> bool;
+    fn in_two_steps(self, op: &str) -> bool;
 }
 
 impl Weakened for Site {
@@ -77,7 +77,7 @@ impl Weakened for Site {
         }
     }
 
-    fn is_split(self, op: &str) -> bool {
+    fn in_two_steps(self, op: &str) -> bool {
         planted(self, op) == Some(How::Split)
     }
 }

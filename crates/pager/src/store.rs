@@ -8,8 +8,8 @@
 //! thread has taken it from the free queue; memory of an empty block goes back to the kernel.
 
 use crate::codec::{CodecId, MAX_STORED};
-use core::ptr::{self, NonNull};
 use crate::sync::{AtomicUsize, Cell, Ordering::*};
+use core::ptr::{self, NonNull};
 use sys::{mem, Result, PAGE_SIZE};
 
 /// Slot sizes are multiples of this, and slots are aligned to it.

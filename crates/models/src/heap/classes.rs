@@ -11,7 +11,7 @@ pub const SMALL: usize = 64;
 /// As in the heap.
 pub const SMALL_STEPS: usize = SMALL / ALIGNMENT + 1;
 /// Fresh blocks are cut one at a time.
-pub const LINKED: usize = 0;
+pub const LINKED: usize = 1;
 /// Bytes of a block: half a span of one page.
 const BLOCK: usize = sys::PAGE_SIZE / 2;
 

@@ -12,9 +12,9 @@ use crate::space::Space;
 use crate::store::{FreeQueue, Slot};
 use crate::turns::Turns;
 use crate::world::{enter, page_index, Content, BASE, ZERO};
+use crate::{explore, futex};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use crate::{explore, futex};
 use sys::uffd::Userfaultfd;
 use sys::{Errno, PAGE_SIZE};
 
@@ -181,7 +181,6 @@ impl Engine {
         self.kernel.uffd.wake(page, PAGE_SIZE);
         true
     }
-
 
     // What follows belongs to the engine's start and end, which no model reaches.
 

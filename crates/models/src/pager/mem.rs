@@ -1,7 +1,7 @@
 //! Memory of the pager's own, in a model: plain memory of the process that runs it.
 
-use linux::mem as real;
 use crate::explore::keep;
+use linux::mem as real;
 use std::cell::Cell;
 use sys::Result;
 

@@ -1,8 +1,8 @@
 //! `userfaultfd(2)` in a model: the calls that move pages, one page a step.
 
+use crate::futex;
 use crate::world::{content_at, enter, page_index, set_staged, staging, World, ZERO};
 pub use linux::uffd::{Modes, Progress};
-use crate::futex;
 use sys::{Errno, Result, PAGE_SIZE};
 
 /// The userfaultfd of the program, or of staging.

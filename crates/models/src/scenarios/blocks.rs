@@ -12,7 +12,12 @@ const SPARES: (usize, usize) = (64, 192);
 /// The scenarios of this file.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "block-freed-by-another", preemptions: 3, spares: SPARES, body: freed_by_another },
-    Scenario { name: "blocks-freed-by-two-others", preemptions: 2, spares: SPARES, body: freed_by_two_others },
+    Scenario {
+        name: "blocks-freed-by-two-others",
+        preemptions: 2,
+        spares: SPARES,
+        body: freed_by_two_others,
+    },
     Scenario { name: "heap-handed-over", preemptions: 2, spares: SPARES, body: heap_handed_over },
     Scenario { name: "span-changes-hands", preemptions: 3, spares: SPARES, body: span_changes_hands },
 ];

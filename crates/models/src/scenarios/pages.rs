@@ -4,25 +4,50 @@ use crate::bitmap::PageSet;
 use crate::codec::DENSE;
 use crate::engine::Engine;
 use crate::entry::{AtomicEntry, Entry, State};
+use crate::explore::{spawn, Scenario};
 use crate::extent::Extent;
 use crate::worker::Worker;
 use crate::world::{content, enter, Content, BASE, ZERO};
 use core::sync::atomic::Ordering::SeqCst;
 use loom::thread::JoinHandle;
-use crate::explore::{spawn, Scenario};
 use sys::PAGE_SIZE;
 
 const SPARES: (usize, usize) = (48, 24);
 
 /// The scenarios of this file.
 pub const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "page-leaves-and-is-touched", preemptions: 4, spares: SPARES, body: leaves_and_is_touched },
+    Scenario {
+        name: "page-leaves-and-is-touched",
+        preemptions: 4,
+        spares: SPARES,
+        body: leaves_and_is_touched,
+    },
     Scenario { name: "page-touched-by-two", preemptions: 2, spares: SPARES, body: touched_by_two },
-    Scenario { name: "page-touched-while-brought-ahead", preemptions: 4, spares: SPARES, body: brought_ahead },
+    Scenario {
+        name: "page-touched-while-brought-ahead",
+        preemptions: 4,
+        spares: SPARES,
+        body: brought_ahead,
+    },
     Scenario { name: "page-that-does-not-shrink", preemptions: 4, spares: SPARES, body: does_not_shrink },
-    Scenario { name: "page-dropped-while-it-leaves", preemptions: 3, spares: SPARES, body: dropped_while_leaving },
-    Scenario { name: "page-dropped-while-touched", preemptions: 3, spares: SPARES, body: dropped_while_touched },
-    Scenario { name: "page-unmapped-while-touched", preemptions: 2, spares: SPARES, body: unmapped_while_touched },
+    Scenario {
+        name: "page-dropped-while-it-leaves",
+        preemptions: 3,
+        spares: SPARES,
+        body: dropped_while_leaving,
+    },
+    Scenario {
+        name: "page-dropped-while-touched",
+        preemptions: 3,
+        spares: SPARES,
+        body: dropped_while_touched,
+    },
+    Scenario {
+        name: "page-unmapped-while-touched",
+        preemptions: 2,
+        spares: SPARES,
+        body: unmapped_while_touched,
+    },
     Scenario { name: "slot-read-while-recompressed", preemptions: 4, spares: SPARES, body: recompressed },
     Scenario { name: "slot-read-while-compacted", preemptions: 2, spares: SPARES, body: compacted },
 ];

@@ -1,13 +1,13 @@
 //! Scenarios of the small parts that threads meet at: mutex, gate, brake, turns and queues.
 
+use crate::arena_lock;
+use crate::explore::{keep, spawn, Scenario};
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
 use crate::prefetch::PrefetchQueue;
 use crate::store::{FreeQueue, Slot, Store};
-use crate::turns::Turns;
-use crate::arena_lock;
-use crate::explore::{keep, spawn, Scenario};
 use crate::sync::uses;
+use crate::turns::Turns;
 use sys::PAGE_SIZE;
 
 const SPARES: (usize, usize) = (16, 8);
