@@ -117,7 +117,9 @@ pub mod settings;
 #[path = "heap/tls.rs"]
 mod tls;
 
-pub use address_space::{alloc, alloc_guarded, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim};
+pub use address_space::{
+    alloc, alloc_guarded, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim,
+};
 pub use arena_lock::Mutex;
 pub use settings::Knob;
 pub use span::{Domain, Kind, Span};

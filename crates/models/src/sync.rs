@@ -398,8 +398,16 @@ impl<T> Cell<T> {
     }
 }
 
+#[allow(missing_docs, reason = "as in `core::cell`")]
+impl<T: Default> Cell<T> {
+    #[track_caller]
+    pub fn take(&self) -> T {
+        self.replace(T::default())
+    }
+}
+
+#[allow(missing_docs, reason = "as in `core::cell`")]
 impl<T: Copy> Cell<T> {
-    #[allow(missing_docs, reason = "as in `core::cell`")]
     #[track_caller]
     pub fn get(&self) -> T {
         reads(self.0.as_ptr() as usize);
