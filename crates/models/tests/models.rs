@@ -102,5 +102,8 @@ fn is_caught(planted: &Planted) -> bool {
 fn how_it_ended(text: &str) -> &str {
     let lines = || text.lines().map(str::trim);
     let known = ["deadlock", "Causality violation", "assertion", "slot freed twice", "overflow"];
-    lines().find(|line| known.iter().any(|word| line.contains(word))).or(lines().last()).unwrap_or_default()
+    lines()
+        .find(|line| known.iter().any(|word| line.contains(word)))
+        .or(lines().next_back())
+        .unwrap_or_default()
 }

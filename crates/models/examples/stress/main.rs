@@ -10,7 +10,7 @@ extern crate linux as sys;
 /// Declares modules whose files are the pager's.
 macro_rules! included {
     ($($path:literal $name:ident,)+) => {$(
-        #[allow(dead_code, reason = "the program uses a part of each file")]
+        #[allow(dead_code, unused_imports, reason = "the program uses a part of each file")]
         #[path = $path]
         mod $name;
     )+};
@@ -72,6 +72,8 @@ fn together(threads: usize, body: fn(usize)) {
 }
 
 fn main() {
+    // With `MEMFOLD_SABOTAGE=turn-not-taken`, ThreadSanitizer must find a race.
+    sabotage::choose();
     for (name, part) in parts::PARTS.iter().chain(blocks::PARTS) {
         part();
         println!("{name}: done");
