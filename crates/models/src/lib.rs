@@ -11,6 +11,9 @@
 //!
 //! What it is not: a model of the kernel's own races, or of whole programs; the torture is for those.
 
+// Built for tests, the included files would bring their own tests along, which run where the files live.
+#![cfg(not(test))]
+
 // The included files ask these crates for the kernel and for address space.
 extern crate self as arena;
 extern crate self as sys;

@@ -102,8 +102,11 @@ fn turns() {
                 TURNS.begin_read();
                 TURNS.wait_for_movers(|| false);
                 (0..2).for_each(|count| COUNTS.bump(count));
+                // Whoever does not wait for the end comes in now.
+                std::thread::yield_now();
                 TURNS.end_read();
             } else if let Some(_turn) = TURNS.try_move() {
+                std::thread::yield_now();
                 COUNTS.bump(number);
             }
         }
