@@ -6,6 +6,7 @@ PREFIX ?= /usr/local
 DURATION ?= 1h
 PAGECACHE ?=
 RESULTS ?= fairness_results
+PREEMPTIONS ?= 1
 
 TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PACKAGES := build-essential python3 redis-server fio
@@ -23,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build demo test test-programs test-deps benchmark analyze workflow torture sabotage lint deps install uninstall clean cargo
+.PHONY: build demo test test-programs test-deps benchmark analyze workflow torture sabotage models sanitize lint deps install uninstall clean cargo
 
 build: deps
 	$(CARGO) build --release --locked -p memfold
@@ -58,6 +59,14 @@ analyze: build
 	$(MEMFOLD_BIN) pagecache analyze $(RESULTS)
 
 workflow: benchmark analyze
+
+# More preemptions than `make test` tries: an hour or so with 1, for what the processor has time for.
+models: deps
+	MEMFOLD_PREEMPTIONS=$(PREEMPTIONS) $(CARGO) test --locked -p memfold-models
+
+# ThreadSanitizer and AddressSanitizer; two minutes, most of it for building.
+sanitize: deps
+	scripts/sanitize
 
 lint: deps
 	$(CARGO) fmt --check

@@ -28,6 +28,7 @@ mod runs;
 pub mod settings;
 mod span;
 mod supply;
+mod sync;
 
 pub use counters::{Counter, Counters, COUNTERS};
 pub use hooks::{plain_remap, set_hooks, Hooks};

@@ -7,16 +7,15 @@
 //! Invariants: whoever holds a lock of the allocator touches pinned memory only, so it never waits for the
 //! pager while it makes others wait.
 
-use core::cell::UnsafeCell;
+use crate::sync::{AtomicU32, Ordering::*, UnsafeCell};
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering::*};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
 /// How often a thread looks again before it sleeps; critical sections are tens of nanoseconds.
-const SPINS: u32 = 100;
+const SPINS: u32 = crate::sync::spins(100);
 
 /// A value of type `T` that one thread at a time may touch.
 pub struct Mutex<T> {

@@ -10,8 +10,9 @@
 //! for `start`, `pages`, `next` and `prev`.
 
 use crate::chunk::Chunk;
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicU8, Ordering::*};
+use crate::sync::{AtomicPtr, Cell, Ordering::*};
+// The numbers order nothing, so the models need not know of them.
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
 
 /// Which kind of memory: may the pager take it?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

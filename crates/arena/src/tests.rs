@@ -159,6 +159,11 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
             SEEN.lock().unwrap().push(("remap", old, new_len));
             plain_remap(old, old_len, new_len)
         },
+        guard: |addr, len| {
+            SEEN.lock().unwrap().push(("guard", addr, len));
+            // SAFETY: the arena guards pages that hold nothing.
+            unsafe { sys::mem::mprotect(addr, len, libc::PROT_NONE) }
+        },
     };
     let saw = |what: &str, addr: usize| {
         SEEN.lock().unwrap().iter().any(|(w, base, len)| *w == what && (*base..base + len).contains(&addr))

@@ -16,9 +16,9 @@
 //! moment of the fork are not used again in the child.
 
 use crate::heap::{Block, Heap, State};
+use crate::sync::{AtomicUsize, Ordering::*};
 use crate::{links, registry, remote, spans, tls};
 use arena::Span;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// How many heaps are orphans.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);

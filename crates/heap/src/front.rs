@@ -7,8 +7,8 @@
 //! Invariants: a kept span has no used block and is in no other list; the thread's exit and `malloc_trim` give all of
 //! them back.
 
+use crate::sync::Cell;
 use arena::{settings, Knob, Span};
-use core::cell::Cell;
 use sys::PAGE_SIZE;
 
 /// The longest span in each list, in pages, and how many spans the list may have.

@@ -10,9 +10,8 @@
 
 use crate::classes;
 use crate::front::Front;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
 use arena::{Domain, Span};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize};
 
 /// A free block; the rest of it is whatever the program left there.
 #[repr(C)]

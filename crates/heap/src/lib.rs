@@ -30,6 +30,7 @@ mod registry;
 mod remote;
 mod spans;
 pub mod stats;
+mod sync;
 mod tls;
 
 pub use api::{

@@ -8,10 +8,9 @@
 //! while it is held.
 
 use crate::heap::{Heap, State};
+use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 use crate::{fork, remote, spans, tls};
 use arena::{Domain, Mutex};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
 /// Idle heaps by domain, first in first out.
 struct Idle {

@@ -1,9 +1,9 @@
 //! A set of the pages of one extent.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use crate::sync::{AtomicU64, Ordering::*};
 use sys::EXTENT_PAGES;
 
-const WORDS: usize = EXTENT_PAGES / 64;
+const WORDS: usize = EXTENT_PAGES.div_ceil(64);
 
 /// A set of page indices below [`EXTENT_PAGES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

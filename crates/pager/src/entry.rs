@@ -15,8 +15,8 @@
 //! The busy bit marks an entry that was taken for a restore. The rest of the word stays what it was, so
 //! that a child forked in the middle of a restore still finds the page.
 
+use crate::sync::{AtomicU64, Ordering::*};
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Where a page is. The discriminant is the low bits of the word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Holding others back: program threads during a fork, the background thread whenever its tables must stand still.
 
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::sync::{AtomicU32, Ordering::*};
 use sys::futex;
 
 /// Program threads pass it for each change of a mapping; a fork closes it.

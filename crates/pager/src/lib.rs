@@ -43,7 +43,9 @@ pub mod sabotage;
 mod space;
 mod staging;
 mod store;
+mod sync;
 mod text;
+mod tidy;
 mod turns;
 mod worker;
 

@@ -5,7 +5,7 @@
 //! Invariants: program threads take it with signals blocked (a handler that runs while the lock is held
 //! could need it too); the fault thread never takes one.
 
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::sync::{AtomicU32, Ordering::*};
 use sys::futex;
 
 const FREE: u32 = 0;
@@ -13,7 +13,7 @@ const HELD: u32 = 1;
 const HELD_AND_WANTED: u32 = 2;
 
 /// Turns of the spin loop before sleeping: a few hundred nanoseconds, longer than most holders need.
-const SPINS: u32 = 64;
+const SPINS: u32 = crate::sync::spins(64);
 
 /// The mutex.
 #[derive(Debug, Default)]

@@ -2,7 +2,7 @@
 //!
 //! One producer, one consumer; a full queue loses the request, which costs a fault later and nothing else.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use sys::PAGE_SIZE;
 
 const LEN: usize = 64;

@@ -4,7 +4,7 @@
 
 use crate::extent::Extent;
 use crate::pool::Pool;
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use crate::sync::{AtomicPtr, Ordering::*};
 use sys::{Errno, Result, EXTENT_SIZE};
 
 const LEAF_BITS: u32 = 13;

@@ -8,8 +8,8 @@
 //! thread has taken it from the free queue; memory of an empty block goes back to the kernel.
 
 use crate::codec::{CodecId, MAX_STORED};
+use crate::sync::{AtomicUsize, Cell, Ordering::*};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicUsize, Ordering::*};
 use sys::{mem, Result, PAGE_SIZE};
 
 /// Slot sizes are multiples of this, and slots are aligned to it.
@@ -65,6 +65,17 @@ impl Slot {
     }
 }
 
+impl Slot {
+    /// The word behind the header, which links the free queue.
+    ///
+    /// # Safety
+    /// The slot is allocated, and no page entry names it.
+    unsafe fn link<'a>(self) -> &'a Cell<usize> {
+        // SAFETY: slots are aligned and longer than two words, and stay mapped while they are allocated.
+        unsafe { &*((self.addr() + HEADER) as *const Cell<usize>) }
+    }
+}
+
 /// Length (12 bits), codec (4 bits) and page number (48 bits) of a stored page.
 #[derive(Clone, Copy)]
 struct Header(u64);
@@ -103,7 +114,7 @@ impl FreeQueue {
         let mut head = self.head.load(Relaxed);
         loop {
             // SAFETY: the slot is the caller's; its old bytes are of no more use.
-            unsafe { *((slot.addr() + HEADER) as *mut usize) = head };
+            unsafe { slot.link() }.set(head);
             // Release: the link is seen by who takes the list.
             match self.head.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
                 Ok(_) => return,
@@ -229,7 +240,7 @@ impl Store {
             let slot = Slot((next / GRAIN) as u64);
             // SAFETY: a slot in the queue is nobody's any more, and its link stands behind the header.
             unsafe {
-                next = *((next + HEADER) as *const usize);
+                next = slot.link().get();
                 self.free(slot);
             }
             count += 1;

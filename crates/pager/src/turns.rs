@@ -8,7 +8,7 @@
 //! A touch is read at any time, as touches are served beside movers. The kernel tells which the next message is.
 
 use crate::sabotage::{planted, Bug};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use sys::thread::Backoff;
 
 /// See the module. All operations are `SeqCst`: either the fault thread sees the mover, or the mover the fault thread.

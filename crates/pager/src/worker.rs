@@ -7,8 +7,7 @@ use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer};
-use crate::sabotage::{planted, Bug};
-use crate::store::{Slot, Store};
+use crate::store::Store;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{StallBudget, WINDOW};
 use sys::time::{self, Nanos};
@@ -110,17 +109,6 @@ impl Worker {
         }
     }
 
-    /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
-    pub(crate) fn tidy_store(&mut self) {
-        self.store.drain(&self.engine.free_slots);
-        let engine = self.engine;
-        while self.store.compact(|page, old, new| relocate(engine, page, old, new)) {
-            if self.interrupted() {
-                break;
-            }
-        }
-    }
-
     /// Charges the waiting since the last call to the budget.
     pub(crate) fn charge_stall(&mut self) {
         let total = self.engine.stall.load(Relaxed);
@@ -163,19 +151,4 @@ impl Worker {
         }
         control.updated_ns.store(self.now.0, Relaxed);
     }
-}
-
-/// Points the page's entry to its new place in the store, if it still names the old one.
-fn relocate(engine: &Engine, page: usize, old: Slot, new: Slot) -> bool {
-    use crate::entry::{Entry, State};
-    let Some(extent) = engine.space().find(page) else { return false };
-    let Some(entries) = extent.entries() else { return false };
-    let index = (page - extent.base()) / PAGE_SIZE;
-    if planted(Bug::RelocationUntold) {
-        return true;
-    }
-    entries[index].transition(
-        Entry::with_payload(State::Stored, old.payload()),
-        Entry::with_payload(State::Stored, new.payload()),
-    )
 }

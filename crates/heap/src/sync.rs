@@ -1,0 +1,6 @@
+//! The atomics and cells of what threads share, in one place.
+//!
+//! The models (crate `models`) include the files that use this and put loom's in their stead.
+
+pub use core::cell::Cell;
+pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Ordering};

@@ -1,0 +1,154 @@
+//! Models: every order in which threads can meet, tried on the pager's and the allocator's own source files.
+//!
+//! What it is: this crate includes files of the crates `pager`, `heap` and `arena` as they are, gives them loom's atomics
+//! instead of the processor's and a simulated kernel instead of Linux, and runs small scenarios under
+//! [loom](https://docs.rs/loom) (after Norris and Demsky, "CDSChecker", OOPSLA 2013): every interleaving with a bounded
+//! number of preemptions, and every value that a load may return by the C11 memory model.
+//!
+//! What runs as it is stands in the lists below. Simulated are the program's memory and `userfaultfd` ([`world`],
+//! [`uffd`]), the codecs, the fault thread's loop ([`engine`]), and the address space that the arena cuts up.
+//! Extents have four pages here instead of 512, because each page costs every scan of an extent a step.
+//!
+//! What it is not: a model of the kernel's own races, or of whole programs; the torture is for those.
+
+// Built for tests, the included files would bring their own tests along, which run where the files live.
+#![cfg(not(test))]
+
+// The included files ask these crates for the kernel and for address space.
+extern crate self as arena;
+extern crate self as sys;
+
+pub mod explore;
+pub mod futex;
+pub mod sync;
+mod weaken;
+
+pub use linux::{file, pagemap, Errno, Result};
+
+/// As in `sys`.
+pub const PAGE_SIZE: usize = 4096;
+/// Four, where the pager has 512.
+pub const EXTENT_PAGES: usize = 4;
+/// As in `sys`.
+pub const EXTENT_SIZE: usize = EXTENT_PAGES * PAGE_SIZE;
+
+pub mod thread;
+
+/// The part of `sys::signal` that the modelled files use: there are no signals.
+pub mod signal {
+    /// Stands for the guard of blocked signals.
+    pub struct Blocked;
+
+    impl Drop for Blocked {
+        fn drop(&mut self) {}
+    }
+
+    /// Does nothing.
+    pub fn block_all() -> Blocked {
+        Blocked
+    }
+}
+
+/// The part of `sys::time` that the modelled files use: no time passes.
+pub mod time {
+    pub use linux::time::Nanos;
+
+    /// Lets others run.
+    pub fn sleep(_: Nanos) {
+        loom::thread::yield_now();
+    }
+}
+
+#[path = "pager/mem.rs"]
+pub mod mem;
+#[path = "pager/uffd.rs"]
+pub mod uffd;
+
+/// Declares modules whose files are another crate's.
+macro_rules! included {
+    ($($path:literal $name:ident,)+) => {$(
+        #[allow(dead_code, reason = "a model uses a part of each file")]
+        #[path = $path]
+        mod $name;
+    )+};
+}
+
+// The pager's.
+included! {
+    "../../pager/src/bitmap.rs" bitmap,
+    "../../pager/src/entry.rs" entry,
+    "../../pager/src/evict.rs" evict,
+    "../../pager/src/extent.rs" extent,
+    "../../pager/src/gate.rs" gate,
+    "../../pager/src/lock.rs" lock,
+    "../../pager/src/patience.rs" patience,
+    "../../pager/src/prefetch.rs" prefetch,
+    "../../pager/src/program.rs" program,
+    "../../pager/src/restore.rs" restore,
+    "../../pager/src/sabotage.rs" sabotage,
+    "../../pager/src/store.rs" store,
+    "../../pager/src/tidy.rs" tidy,
+    "../../pager/src/turns.rs" turns,
+}
+
+// The allocator's.
+included! {
+    "../../arena/src/lock.rs" arena_lock,
+    "../../arena/src/span.rs" span,
+    "../../heap/src/api.rs" api,
+    "../../heap/src/fork.rs" fork,
+    "../../heap/src/front.rs" front,
+    "../../heap/src/heap.rs" heap,
+    "../../heap/src/large.rs" large,
+    "../../heap/src/links.rs" links,
+    "../../heap/src/registry.rs" registry,
+    "../../heap/src/remote.rs" remote,
+    "../../heap/src/spans.rs" spans,
+}
+
+// What stands for the rest of the allocator.
+#[path = "heap/address_space.rs"]
+mod address_space;
+#[path = "heap/checked.rs"]
+mod checked;
+#[path = "heap/chunk.rs"]
+mod chunk;
+#[path = "heap/classes.rs"]
+mod classes;
+#[path = "heap/settings.rs"]
+pub mod settings;
+#[path = "heap/tls.rs"]
+mod tls;
+
+pub use address_space::{
+    alloc, alloc_guarded, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim,
+};
+pub use arena_lock::Mutex;
+pub use settings::Knob;
+pub use span::{Domain, Kind, Span};
+
+// What stands for the rest of the pager.
+#[path = "pager/codec.rs"]
+mod codec;
+#[path = "pager/control.rs"]
+mod control;
+#[path = "pager/engine.rs"]
+mod engine;
+#[path = "pager/kernel.rs"]
+mod kernel;
+#[path = "pager/pool.rs"]
+mod pool;
+#[path = "pager/space.rs"]
+mod space;
+#[path = "pager/worker.rs"]
+mod worker;
+#[path = "pager/world.rs"]
+mod world;
+
+mod scenarios;
+
+/// Every scenario.
+pub fn scenarios() -> Vec<explore::Scenario> {
+    sabotage::choose();
+    scenarios::ALL.concat()
+}

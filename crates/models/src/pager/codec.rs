@@ -1,0 +1,99 @@
+//! Codecs in a model: a page is its first two words, read one after the other with others between.
+
+use crate::world::{enter, Content};
+use sys::{Result, PAGE_SIZE};
+
+/// As in the pager.
+pub type Page = [u8; PAGE_SIZE];
+
+/// As in the pager.
+pub const MAX_STORED: usize = PAGE_SIZE * 95 / 100;
+
+/// A page with this first word does not shrink.
+pub const DENSE: u64 = 0xDE5E;
+
+/// As in the pager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CodecId {
+    Lz4 = 0,
+    Zstd = 1,
+}
+
+impl CodecId {
+    pub fn from_bits(bits: u64) -> Option<CodecId> {
+        match bits {
+            0 => Some(CodecId::Lz4),
+            1 => Some(CodecId::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// As in the pager.
+pub trait Codec {
+    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize>;
+    fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool;
+}
+
+/// A codec whose result always has the same length. Eight of the fast one's fill a block of the store.
+pub struct Fixed(usize);
+
+impl Codec for Fixed {
+    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+        let [first, second] = words(page);
+        if first == DENSE {
+            return None;
+        }
+        out[..8].copy_from_slice(&first.to_ne_bytes());
+        out[8..16].copy_from_slice(&second.to_ne_bytes());
+        Some(self.0)
+    }
+
+    fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool {
+        if data.len() != self.0 {
+            return false;
+        }
+        page[..8].copy_from_slice(&data[..8]);
+        // Whoever may change the slot meanwhile comes in here.
+        enter(|_| ());
+        page[8..16].copy_from_slice(&data[8..16]);
+        true
+    }
+}
+
+/// As in the pager.
+pub struct Codecs {
+    pub lz4: Fixed,
+    pub zstd: Fixed,
+}
+
+impl Codecs {
+    pub fn new() -> Result<Codecs> {
+        Ok(Codecs { lz4: Fixed(3800), zstd: Fixed(100) })
+    }
+
+    pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
+        match codec {
+            CodecId::Lz4 => self.lz4.decompress(data, page),
+            CodecId::Zstd => self.zstd.decompress(data, page),
+        }
+    }
+}
+
+/// The word that fills the page, if one does.
+pub fn repeated_word(page: &Page) -> Option<u64> {
+    let [first, second] = words(page);
+    (first == second).then_some(first)
+}
+
+fn words(page: &Page) -> Content {
+    let word = |at: usize| {
+        // Read anew each time: another thread of the model may write the page between the two.
+        // SAFETY: within the page, which is aligned.
+        unsafe { (page.as_ptr().add(at) as *const u64).read_volatile() }
+    };
+    let first = word(0);
+    enter(|_| ());
+    [first, word(8)]
+}

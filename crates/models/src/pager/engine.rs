@@ -1,0 +1,212 @@
+//! The engine, in a model: what the modelled files share, without its start and end.
+
+use crate::control::ControlPage;
+use crate::entry::{Entry, State};
+use crate::extent::Extent;
+use crate::gate::{Brake, Gate};
+use crate::kernel::{Kernel, Pagemap, Staging};
+use crate::lock::Mutex;
+use crate::pool::Pool;
+use crate::restore::{Outcome, Reason, Restorer};
+use crate::space::Space;
+use crate::store::{FreeQueue, Slot};
+use crate::turns::Turns;
+use crate::world::{enter, page_index, Content, BASE, ZERO};
+use crate::{explore, futex};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use sys::uffd::Userfaultfd;
+use sys::{Errno, PAGE_SIZE};
+
+/// As in the pager.
+#[allow(dead_code, reason = "the engine runs from the start of a model to its end")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Idle,
+    Starting,
+    Running,
+    Stopping,
+    Off,
+}
+
+/// The fields that the modelled files use.
+pub struct Engine {
+    pub(crate) turns: Turns,
+    pub(crate) gate: Gate,
+    pub(crate) brake: Brake,
+    pub(crate) pool: Pool,
+    pub(crate) free_slots: FreeQueue,
+    pub(crate) space: Space,
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
+    pub(crate) moved_past_libc: AtomicU32,
+    pub(crate) aside_pages: AtomicU64,
+    pub(crate) stored_pages: AtomicU64,
+    pub(crate) managed: AtomicU64,
+    control: ControlPage,
+    /// The fault thread: whoever holds the lock acts for it.
+    fault_thread: loom::sync::Mutex<Restorer>,
+}
+
+// SAFETY: as in the pager; all threads of a model run on one thread of the system.
+unsafe impl Sync for Engine {}
+
+impl Engine {
+    /// An engine with one extent, of which the last page is away: it was one repeated word.
+    pub fn make() -> &'static Engine {
+        crate::mem::reset();
+        crate::world::reset();
+        let pool = Pool;
+        // SAFETY: as in the pager.
+        let extent: &'static Extent = unsafe { pool.make() }.expect("a model's memory does not run out");
+        // SAFETY: nobody else has it yet.
+        unsafe { extent.place(BASE) };
+        let entries = extent.make_entries(&pool).expect("a model's memory does not run out");
+        let last = &entries[sys::EXTENT_PAGES - 1];
+        let mut before = Entry::RESIDENT;
+        let same = Entry::same(7).expect("a small word fits");
+        for after in [Entry::new(State::Leaving), Entry::new(State::Aside), same] {
+            assert!(last.transition(before, after));
+            before = after;
+        }
+        extent.away.fetch_add(1, Relaxed);
+        let engine = explore::keep(Engine {
+            turns: Turns::new(),
+            gate: Gate::new(),
+            brake: Brake::new(),
+            pool,
+            free_slots: FreeQueue::new(),
+            space: Space(extent),
+            kernel: explore::keep(Kernel {
+                uffd: Userfaultfd,
+                staging: Staging(Userfaultfd),
+                pagemap: Pagemap,
+            }),
+            restorer: (Mutex::new(), UnsafeCell::new(None)),
+            moved_past_libc: AtomicU32::new(0),
+            aside_pages: AtomicU64::new(0),
+            stored_pages: AtomicU64::new(1),
+            managed: AtomicU64::new(0),
+            control: ControlPage::default(),
+            fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
+        });
+        let all = crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES);
+        extent.anonymous.insert(&all);
+        extent.managed.insert(&all);
+        extent.armed.add(sys::EXTENT_PAGES - 1);
+        enter(|world| world.armed[sys::EXTENT_PAGES - 1] = true);
+        engine
+    }
+
+    pub(crate) fn control(&self) -> &ControlPage {
+        &self.control
+    }
+
+    pub(crate) fn kernel(&self) -> Option<&'static Kernel> {
+        Some(self.kernel)
+    }
+
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::Running
+    }
+
+    pub(crate) fn fail_hard(&self, message: &str) -> ! {
+        panic!("{message}")
+    }
+
+    pub(crate) fn give_up_slot(&self, slot: Slot) {
+        // SAFETY: the caller took the entry that named the slot.
+        unsafe { self.free_slots.push(slot) };
+    }
+
+    /// A program thread reads or, with `Some`, writes a page; as in the pager, a touch of an absent page is reported to
+    /// the fault thread, which serves one at a time.
+    pub fn touch(&'static self, index: usize, write: Option<Content>) -> Content {
+        loop {
+            let page = BASE + index * PAGE_SIZE;
+            let there = enter(|world| {
+                if world.pages[index].is_none() && world.armed[index] {
+                    futex::line_up(page);
+                    return None;
+                }
+                let content = world.pages[index].get_or_insert(ZERO);
+                let found = *content;
+                *content = write.unwrap_or(found);
+                Some(found)
+            });
+            if let Some(content) = there {
+                return content;
+            }
+            self.serve(page);
+            futex::sleep();
+        }
+    }
+
+    /// What `fault.rs` does for one touch, without its clocks and windows.
+    fn serve(&'static self, page: usize) {
+        let mut restorer = self.fault_thread.lock().expect("nobody panics with the lock");
+        let index = page_index(page);
+        loop {
+            match restorer.restore(self, self.kernel, self.space.0, index, 1, Reason::Fault) {
+                Outcome::Done { first, pages } => {
+                    self.kernel.uffd.wake(BASE + first * PAGE_SIZE, pages * PAGE_SIZE);
+                    return;
+                }
+                Outcome::InOtherHands => return,
+                Outcome::Resident if self.first_touch(page) => return,
+                Outcome::Gone => {
+                    self.kernel.uffd.wake(page, PAGE_SIZE);
+                    return;
+                }
+                Outcome::TryAgain | Outcome::Resident => loom::thread::yield_now(),
+            }
+        }
+    }
+
+    fn first_touch(&'static self, page: usize) -> bool {
+        let entries = self.space.0.entries().expect("made at the start");
+        let entry = &entries[page_index(page)];
+        if !entry.take(Entry::RESIDENT) {
+            return false;
+        }
+        let progress = self.kernel.uffd.zero(page, PAGE_SIZE);
+        entry.put_back(Entry::RESIDENT);
+        if progress.error == Some(Errno::EAGAIN) {
+            return false;
+        }
+        self.kernel.uffd.wake(page, PAGE_SIZE);
+        true
+    }
+
+    // What follows belongs to the engine's start and end, which no model reaches.
+
+    pub(crate) fn start_if_due(&'static self) {}
+
+    pub(crate) fn change_phase(&self, _: Phase, _: Phase) -> bool {
+        unreachable!("the engine does not end in a model")
+    }
+
+    pub(crate) fn turn_off(&self, _: &'static &'static str) {
+        unreachable!("the engine does not end in a model")
+    }
+
+    pub(crate) fn set_stop_reason(&self, _: &'static &'static str) {
+        unreachable!("the engine does not end in a model")
+    }
+
+    pub(crate) fn ring(&self) {
+        unreachable!("the engine does not end in a model")
+    }
+
+    pub(crate) fn wait_for_phase_after(&self, _: Phase) {
+        unreachable!("the engine does not end in a model")
+    }
+
+    pub(crate) fn join_threads(&self) {
+        unreachable!("the engine does not end in a model")
+    }
+}

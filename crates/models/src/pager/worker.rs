@@ -1,0 +1,56 @@
+//! The background thread's state, in a model.
+
+use crate::codec::{Codecs, Page};
+use crate::engine::Engine;
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Reason, Restorer};
+use crate::sabotage::{planted, Bug};
+use crate::store::Store;
+use sys::time::Nanos;
+use sys::PAGE_SIZE;
+
+/// The fields that the modelled files use.
+pub struct Worker {
+    pub(crate) engine: &'static Engine,
+    pub(crate) kernel: &'static Kernel,
+    pub(crate) store: Box<Store>,
+    pub(crate) codecs: Codecs,
+    pub(crate) restorer: Restorer,
+    pub(crate) buffer: Box<Page>,
+    pub(crate) page: Box<Page>,
+    pub(crate) now: Nanos,
+    pub(crate) short_of_memory: bool,
+}
+
+impl Worker {
+    /// With an empty store.
+    pub fn new(engine: &'static Engine) -> Worker {
+        Worker {
+            engine,
+            kernel: engine.kernel,
+            store: Box::new(Store::new()),
+            codecs: Codecs::new().expect("a model's codecs need nothing"),
+            restorer: Restorer::new().expect("a model's memory does not run out"),
+            buffer: Box::new([0; PAGE_SIZE]),
+            page: Box::new([0; PAGE_SIZE]),
+            now: Nanos(0),
+            short_of_memory: false,
+        }
+    }
+
+    /// Nothing is more urgent.
+    pub(crate) fn interrupted(&mut self) -> bool {
+        false
+    }
+
+    /// Brings a page back ahead of a touch, as the pager's `serve_prefetch` does.
+    pub(crate) fn go_ahead(&mut self, index: usize) {
+        let extent = self.engine.space.0;
+        let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
+        if let Outcome::Done { first, pages } = outcome {
+            if !planted(Bug::AheadWakeLost) {
+                self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+            }
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Scenarios of the life of a page: program threads, the background thread, and threads that change mappings.
+
+use crate::bitmap::PageSet;
+use crate::codec::DENSE;
+use crate::engine::Engine;
+use crate::entry::{AtomicEntry, Entry, State};
+use crate::explore::{spawn, Scenario};
+use crate::extent::Extent;
+use crate::worker::Worker;
+use crate::world::{content, enter, Content, BASE, ZERO};
+use core::sync::atomic::Ordering::SeqCst;
+use loom::thread::JoinHandle;
+use sys::PAGE_SIZE;
+
+const SPARES: (usize, usize) = (48, 24);
+
+/// The scenarios of this file.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "page-leaves-and-is-touched",
+        preemptions: 4,
+        spares: SPARES,
+        body: leaves_and_is_touched,
+    },
+    Scenario { name: "page-touched-by-two", preemptions: 2, spares: SPARES, body: touched_by_two },
+    Scenario {
+        name: "page-touched-while-brought-ahead",
+        preemptions: 4,
+        spares: SPARES,
+        body: brought_ahead,
+    },
+    Scenario { name: "page-that-does-not-shrink", preemptions: 4, spares: SPARES, body: does_not_shrink },
+    Scenario {
+        name: "page-dropped-while-it-leaves",
+        preemptions: 3,
+        spares: SPARES,
+        body: dropped_while_leaving,
+    },
+    Scenario {
+        name: "page-dropped-while-touched",
+        preemptions: 3,
+        spares: SPARES,
+        body: dropped_while_touched,
+    },
+    Scenario {
+        name: "page-unmapped-while-touched",
+        preemptions: 2,
+        spares: SPARES,
+        body: unmapped_while_touched,
+    },
+    Scenario { name: "slot-read-while-recompressed", preemptions: 4, spares: SPARES, body: recompressed },
+    Scenario { name: "slot-read-while-compacted", preemptions: 2, spares: SPARES, body: compacted },
+];
+
+/// The tag of the page that the scenarios are about: page 0.
+const TAG: u64 = 0x1111;
+const TAG2: u64 = 0x2222;
+
+fn page(tag: u64) -> (&'static Engine, &'static Extent) {
+    let engine = Engine::make();
+    enter(|world| world.pages[0] = Some(content(tag)));
+    (engine, engine.space.0)
+}
+
+fn entry(extent: &Extent) -> &'static AtomicEntry {
+    &extent.entries().expect("made at the start")[0]
+}
+
+/// As the background thread does for an extent that is due.
+fn set_aside(worker: &mut Worker, extent: &Extent) {
+    if let Some(_guard) = extent.lock.try_lock() {
+        worker.set_aside(extent, &PageSet::range(0, 1), false);
+    }
+}
+
+/// The page is in the store before the threads begin.
+fn stored(engine: &'static Engine) -> Worker {
+    let mut worker = Worker::new(engine);
+    let extent = engine.space.0;
+    set_aside(&mut worker, extent);
+    worker.launder(extent);
+    assert_eq!(entry(extent).load().state(), State::Stored);
+    worker
+}
+
+fn reader(number: u32, engine: &'static Engine) -> JoinHandle<Content> {
+    spawn(number, move || engine.touch(0, None))
+}
+
+fn end<R>(thread: JoinHandle<R>) -> R {
+    thread.join().expect("loom ends the process instead")
+}
+
+/// What must hold once all threads have ended: the page reads as it should, and the counts are right.
+fn finally(engine: &'static Engine, expected: Content) {
+    assert_eq!(engine.touch(0, None), expected, "the last touch");
+    let extent = engine.space.0;
+    assert_eq!(entry(extent).load(), Entry::RESIDENT);
+    assert_eq!(extent.away.load(SeqCst), 1, "pages away, one of which no thread touched");
+}
+
+fn leaves_and_is_touched() {
+    let (engine, extent) = page(TAG);
+    let background = spawn(2, move || {
+        let mut worker = Worker::new(engine);
+        set_aside(&mut worker, extent);
+        worker.launder(extent);
+    });
+    assert_eq!(engine.touch(0, None), content(TAG));
+    assert_eq!(engine.touch(0, Some(content(TAG2))), content(TAG));
+    end(background);
+    finally(engine, content(TAG2));
+}
+
+fn touched_by_two() {
+    let (engine, extent) = page(TAG);
+    let background = spawn(2, move || {
+        let mut worker = Worker::new(engine);
+        set_aside(&mut worker, extent);
+        worker.launder(extent);
+    });
+    let other = reader(3, engine);
+    assert_eq!(engine.touch(0, Some(content(TAG2))), content(TAG));
+    let found = end(other);
+    assert!(found == content(TAG) || found == content(TAG2), "{found:x?}");
+    end(background);
+    finally(engine, content(TAG2));
+}
+
+fn brought_ahead() {
+    let (engine, _) = page(TAG);
+    let mut worker = stored(engine);
+    let background = spawn(2, move || worker.go_ahead(0));
+    assert_eq!(engine.touch(0, None), content(TAG));
+    end(background);
+    finally(engine, content(TAG));
+}
+
+fn does_not_shrink() {
+    let (engine, extent) = page(DENSE);
+    let background = spawn(2, move || {
+        let mut worker = Worker::new(engine);
+        set_aside(&mut worker, extent);
+        worker.launder(extent);
+    });
+    assert_eq!(engine.touch(0, None), content(DENSE));
+    end(background);
+    finally(engine, content(DENSE));
+}
+
+/// Drops the page through libc, as `madvise(MADV_DONTNEED)` does.
+fn drop_page(engine: &'static Engine) {
+    let dropped = engine.drop_contents(BASE, PAGE_SIZE, || {
+        enter(|world| world.pages[0] = None);
+        Ok(())
+    });
+    assert_eq!(dropped, Ok(()));
+}
+
+fn dropped_while_leaving() {
+    let (engine, extent) = page(TAG);
+    let background = spawn(2, move || {
+        let mut worker = Worker::new(engine);
+        set_aside(&mut worker, extent);
+        worker.launder(extent);
+    });
+    drop_page(engine);
+    assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
+    assert_eq!(engine.touch(0, Some(content(TAG2))), ZERO);
+    end(background);
+    finally(engine, content(TAG2));
+}
+
+fn dropped_while_touched() {
+    let (engine, _) = page(TAG);
+    drop(stored(engine));
+    let other = reader(2, engine);
+    drop_page(engine);
+    let found = end(other);
+    assert!(found == content(TAG) || found == ZERO, "{found:x?}");
+    assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
+    finally(engine, ZERO);
+}
+
+fn unmapped_while_touched() {
+    let (engine, extent) = page(TAG);
+    let mut worker = stored(engine);
+    let background = spawn(2, move || {
+        worker.go_ahead(0);
+        set_aside(&mut worker, extent);
+    });
+    let other = reader(3, engine);
+    // Something else is mapped there in the same call, and what was evicted must not come back into it.
+    let mapped = engine.unmap(BASE, PAGE_SIZE, || {
+        enter(|world| {
+            world.pages[0] = Some(content(TAG2));
+            world.armed[0] = false;
+        });
+        Ok(())
+    });
+    assert_eq!(mapped, Ok(()));
+    // Who slept at the old mapping finds the other one.
+    engine.kernel.uffd.wake(BASE, PAGE_SIZE);
+    assert_eq!(engine.touch(0, None), content(TAG2));
+    let found = end(other);
+    assert!(found == content(TAG) || found == content(TAG2), "{found:x?}");
+    end(background);
+    finally(engine, content(TAG2));
+}
+
+fn recompressed() {
+    let (engine, extent) = page(TAG);
+    let mut worker = stored(engine);
+    let background = spawn(2, move || {
+        worker.recompress(extent);
+        worker.tidy_store();
+    });
+    assert_eq!(engine.touch(0, None), content(TAG));
+    end(background);
+    finally(engine, content(TAG));
+}
+
+fn compacted() {
+    let (engine, extent) = page(TAG);
+    let mut worker = stored(engine);
+    // The page's block becomes the sparsest of three, which hold eight pages each.
+    let rest: Vec<_> = (0..23)
+        .map(|n| {
+            let page = BASE + (64 + n) * PAGE_SIZE;
+            worker.store.put(page, crate::codec::CodecId::Lz4, &[0; 3800]).expect("the segment is large")
+        })
+        .collect();
+    // The block that becomes sparse last is compacted first.
+    for (_, slot) in rest.into_iter().enumerate().rev().filter(|(n, _)| n % 8 != 7) {
+        // SAFETY: no page entry ever named it.
+        unsafe { worker.store.free(slot) };
+    }
+    let background = spawn(2, move || {
+        worker.tidy_store();
+        // What the compaction emptied is used again.
+        for n in 0..9 {
+            let page = BASE + (128 + n) * PAGE_SIZE;
+            worker.store.put(page, crate::codec::CodecId::Lz4, &[0xFF; 3800]).expect("the segment is large");
+        }
+        set_aside(&mut worker, extent);
+        worker.launder(extent);
+        worker.tidy_store();
+    });
+    assert_eq!(engine.touch(0, None), content(TAG));
+    end(background);
+    finally(engine, content(TAG));
+}

@@ -1,0 +1,146 @@
+//! Scenarios of the small parts that threads meet at: mutex, gate, brake, turns and queues.
+
+use crate::arena_lock;
+use crate::explore::{keep, spawn, Scenario};
+use crate::gate::{Brake, Gate};
+use crate::lock::Mutex;
+use crate::prefetch::PrefetchQueue;
+use crate::store::{FreeQueue, Slot, Store};
+use crate::sync::uses;
+use crate::turns::Turns;
+use sys::PAGE_SIZE;
+
+const SPARES: (usize, usize) = (16, 8);
+
+/// The scenarios of this file.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "pager-mutex", preemptions: 3, spares: SPARES, body: pager_mutex },
+    Scenario { name: "arena-mutex", preemptions: 3, spares: SPARES, body: arena_mutex },
+    Scenario { name: "gate", preemptions: 2, spares: SPARES, body: gate },
+    Scenario { name: "brake", preemptions: 4, spares: SPARES, body: brake },
+    Scenario { name: "turns", preemptions: 2, spares: SPARES, body: turns },
+    Scenario { name: "free-queue", preemptions: 3, spares: SPARES, body: free_queue },
+    Scenario { name: "prefetch-queue", preemptions: 3, spares: SPARES, body: prefetch_queue },
+];
+
+/// Addresses that stand for plain memory.
+const PLAIN: usize = 1;
+const OTHER: usize = 2;
+
+fn pager_mutex() {
+    let lock = keep(Mutex::new());
+    let others: Vec<_> = (2..4)
+        .map(|number| {
+            spawn(number, || {
+                let _guard = lock.lock();
+                uses(PLAIN);
+            })
+        })
+        .collect();
+    if let Some(_guard) = lock.try_lock() {
+        uses(PLAIN);
+    }
+    others.into_iter().for_each(|thread| thread.join().expect("loom ends the process instead"));
+    uses(PLAIN);
+}
+
+fn arena_mutex() {
+    // Looking at what the mutex holds counts as a write.
+    let lock = keep(arena_lock::Mutex::new(0));
+    let others: Vec<_> = (2..4).map(|number| spawn(number, || *lock.lock() += 1)).collect();
+    *lock.lock() += 1;
+    others.into_iter().for_each(|thread| thread.join().expect("loom ends the process instead"));
+    assert_eq!(*lock.lock(), 3, "increments under the lock");
+}
+
+fn gate() {
+    let gate = keep(Gate::new());
+    let inside = spawn(2, || {
+        let _pass = gate.pass();
+        uses(PLAIN);
+    });
+    let other = spawn(3, || {
+        let _pass = gate.pass();
+        uses(OTHER);
+    });
+    gate.close();
+    // Nobody is inside: what they did is done, or comes after.
+    uses(PLAIN);
+    uses(OTHER);
+    gate.open();
+    inside.join().expect("loom ends the process instead");
+    other.join().expect("loom ends the process instead");
+}
+
+fn brake() {
+    let brake = keep(Brake::new());
+    let worker = spawn(2, || {
+        for _ in 0..2 {
+            brake.unpark();
+            uses(PLAIN);
+            brake.park();
+        }
+    });
+    brake.hold();
+    uses(PLAIN);
+    brake.let_go();
+    worker.join().expect("loom ends the process instead");
+}
+
+fn turns() {
+    let turns = keep(Turns::new());
+    let mover = spawn(2, || {
+        if let Some(_turn) = turns.try_move() {
+            uses(PLAIN);
+        }
+    });
+    let forker = spawn(3, || {
+        turns.wait_for_reader();
+    });
+    turns.begin_read();
+    turns.wait_for_movers(|| false);
+    uses(PLAIN);
+    turns.end_read();
+    mover.join().expect("loom ends the process instead");
+    forker.join().expect("loom ends the process instead");
+}
+
+fn free_queue() {
+    crate::mem::reset();
+    let mut store = Box::new(Store::new());
+    let mut slot = |n: usize| -> Slot {
+        store.put(n * PAGE_SIZE, crate::codec::CodecId::Lz4, &[0; 100]).expect("the segment is large")
+    };
+    let (first, second) = (slot(1), slot(2));
+    let queue = keep(FreeQueue::new());
+    let others = [(2, first), (3, second)].map(|(number, slot)| {
+        spawn(number, move || {
+            // SAFETY: no entry ever named it.
+            unsafe { queue.push(slot) }
+        })
+    });
+    let early = store.drain(queue);
+    others.into_iter().for_each(|thread| thread.join().expect("loom ends the process instead"));
+    assert_eq!(early + store.drain(queue), 2, "slots drained");
+    assert_eq!(store.usage().data, 0);
+}
+
+fn prefetch_queue() {
+    let queue = keep(PrefetchQueue::new());
+    let producer = spawn(2, || {
+        assert!(queue.put(PAGE_SIZE, 1) && queue.put(2 * PAGE_SIZE, 2));
+    });
+    let mut expected = 1;
+    for _ in 0..2 {
+        if let Some(request) = queue.take() {
+            assert_eq!(request, (expected * PAGE_SIZE, expected), "requests come whole and in order");
+            expected += 1;
+        }
+    }
+    producer.join().expect("loom ends the process instead");
+    while let Some(request) = queue.take() {
+        assert_eq!(request, (expected * PAGE_SIZE, expected));
+        expected += 1;
+    }
+    assert_eq!(expected, 3);
+}
