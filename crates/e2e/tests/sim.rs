@@ -46,3 +46,111 @@ fn what_cannot_be_simulated_is_named_and_ends_with_2() {
     std::fs::write(&trace, record(1)).unwrap();
     assert!(say(&["--size", "2"]).contains("more than the 1 different pages of the trace"));
 }
+
+/// Runs memfold, which must succeed, and returns its output.
+fn said(command: &mut std::process::Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A made-up trace of 40 000 requests to 2000 pages, in the file `name` of `home`.
+fn zipf(home: &std::path::Path, name: &str) -> std::path::PathBuf {
+    let path = home.join(name);
+    let options = ["trace", "generate", "zipf", "--pages", "2000", "--requests", "40000"];
+    said(memfold(home).args(options).arg(&path));
+    path
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_trace_is_the_same_in_every_format() {
+    let home = scratch();
+    let made = zipf(home.path(), "made.mft");
+    let info = |path: &std::path::Path| {
+        json(&said(memfold(home.path()).args(["trace", "info", "--json"]).arg(path)))
+    };
+    let facts = info(&made);
+    assert_eq!(facts["requests"], 40_000);
+    let mut from = made.clone();
+    for name in ["a.csv", "b.csv.zst", "c.mft.zst", "d.mft"] {
+        let to = home.path().join(name);
+        said(memfold(home.path()).args(["trace", "convert"]).arg(&from).arg(&to));
+        assert_eq!(info(&to), facts, "{name}");
+        from = to;
+    }
+    assert_eq!(std::fs::read(&made).unwrap(), std::fs::read(&from).unwrap());
+    assert!(std::fs::metadata(&made).unwrap().len() < 5 * 40_000);
+}
+
+#[test]
+fn curves_are_printed_and_drawn_and_a_sample_comes_near_them() {
+    let home = scratch();
+    let trace = zipf(home.path(), "made.mft");
+    let curves = |more: &[&str]| {
+        let mut command = memfold(home.path());
+        command.args(["sim", "--policy", "lru,clock", "--curve", "8", "--json", "--trace"]).arg(&trace);
+        json(&said(command.args(more)))
+    };
+    let out = home.path().join("out");
+    let exact = curves(&["--out", out.to_str().unwrap()]);
+    for name in ["curves.json", "curves.csv", "curves.svg", "curves.png"] {
+        assert!(std::fs::metadata(out.join(name)).unwrap().len() > 100, "{name}");
+    }
+    let sampled = curves(&["--sample", "400"]);
+    assert_eq!((&exact["rate"], exact["curves"][1]["points"].as_array().unwrap().len()), (&1.0.into(), 8));
+    assert!(sampled["rate"].as_f64().unwrap() < 0.5);
+    let middle = |of: &serde_json::Value| of["curves"][0]["points"][5]["miss_ratio"].as_f64().unwrap();
+    assert!((middle(&exact) - middle(&sampled)).abs() < 0.1, "{} and {}", middle(&exact), middle(&sampled));
+}
+
+#[test]
+fn a_program_is_recorded_into_a_trace_that_can_be_simulated() {
+    let home = scratch();
+    let trace = home.path().join("true.mft");
+    let mut command = memfold(home.path());
+    command.args(["record", "--requests", "2000", "--exact", "--out"]).arg(&trace);
+    assert_eq!(said(command.args(["--", "echo", "its own output"])), "its own output\n");
+    let info = json(&said(memfold(home.path()).args(["trace", "info", "--json"]).arg(&trace)));
+    assert!(info["requests"].as_u64().unwrap() > 10, "{info}");
+    let code = memfold(home.path())
+        .args(["record", "--out"])
+        .arg(&trace)
+        .args(["--", "sh", "-c", "exit 7"])
+        .status()
+        .unwrap()
+        .code();
+    assert_eq!(code, Some(7));
+}
+
+#[test]
+fn a_sweep_over_traces_and_policies_merges_what_each_run_says() {
+    let home = scratch();
+    let traces = [zipf(home.path(), "one.mft"), zipf(home.path(), "two.mft.zst")];
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/sweep");
+    let merged = home.path().join("merged.json");
+    for engine in ["local", "dask", "ray"] {
+        let mut sweep = std::process::Command::new(&script);
+        sweep.args(["--engine", engine, "--workers", "2", "--policies", "lru,belady", "--sizes", "10,100"]);
+        sweep
+            .arg("--binary")
+            .arg(e2e::command_line::executable())
+            .arg("--out")
+            .arg(&merged)
+            .arg("--traces")
+            .args(&traces);
+        let output = sweep.output().unwrap();
+        if engine != "local" && output.status.code() == Some(3) {
+            println!("not run: {}", String::from_utf8_lossy(&output.stderr));
+            continue;
+        }
+        assert!(output.status.success(), "{engine}: {}", String::from_utf8_lossy(&output.stderr));
+        let rows = json(&std::fs::read_to_string(&merged).unwrap())["results"].as_array().unwrap().clone();
+        assert_eq!(rows.len(), 8);
+        assert_eq!((&rows[0]["misses"], &rows[3]["misses"]), (&rows[4]["misses"], &rows[7]["misses"]));
+        assert!(rows[0]["misses"].as_u64() > rows[2]["misses"].as_u64(), "{rows:?}");
+    }
+}

@@ -19,6 +19,7 @@ mod run;
 mod runtime;
 mod setup;
 mod text;
+mod trace_file;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -46,6 +47,8 @@ enum Command {
     Report(cmd::report::Args),
     Sim(cmd::sim::Args),
     Pagecache(cmd::pagecache::Args),
+    Trace(cmd::trace::Args),
+    Record(cmd::record::Args),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         Command::Report(args) => cmd::report::run(args),
         Command::Sim(args) => cmd::sim::run(args),
         Command::Pagecache(args) => cmd::pagecache::run(args),
+        Command::Trace(args) => cmd::trace::run(args),
+        Command::Record(args) => cmd::record::run(args),
     };
     result.unwrap_or_else(|error| exit::report(&error))
 }

@@ -2,8 +2,15 @@
 //!
 //! What it is not: the policies, and the printing of results.
 
+pub mod column;
+pub mod curve;
+pub mod error;
+pub mod format;
+pub mod generate;
 pub mod run;
+pub mod speed;
 pub mod trace;
 
+pub use error::TraceError;
 pub use run::{simulate, Plan, Row, Size};
-pub use trace::{Trace, TraceError};
+pub use trace::Trace;

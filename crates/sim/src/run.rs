@@ -1,10 +1,11 @@
 //! Running policies over a trace, all policies and sizes over all cores.
 
+use crate::error::TraceError;
 use crate::trace::Trace;
-use policy::replace::{Outcome, Spec};
+use policy::replace::Spec;
 use rayon::prelude::*;
 use serde::Serialize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The size of a cache.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -24,11 +25,11 @@ impl Size {
         }
     }
 
-    /// In pages, at least one.
-    pub fn pages(self, trace: &Trace) -> usize {
+    /// In pages, at least one, for a trace of `universe` different pages.
+    pub fn pages(self, universe: usize) -> usize {
         match self {
             Size::Pages(pages) => pages,
-            Size::Percent(part) => ((trace.universe as f64 * part / 100.0).round() as usize).max(1),
+            Size::Percent(part) => ((universe as f64 * part / 100.0).round() as usize).max(1),
         }
     }
 }
@@ -38,8 +39,8 @@ impl Size {
 pub struct Plan {
     /// The policies.
     pub policies: Vec<Spec>,
-    /// The sizes.
-    pub sizes: Vec<Size>,
+    /// The sizes, in pages.
+    pub sizes: Vec<usize>,
 }
 
 /// What came of one policy at one size.
@@ -53,6 +54,8 @@ pub struct Row {
     pub requests: u64,
     /// Requests of pages that were not resident.
     pub misses: u64,
+    /// Pages that went for others.
+    pub evictions: u64,
     /// Misses per request.
     pub miss_ratio: f64,
     /// Requests simulated in a second of this computer's time, on one core beside others.
@@ -60,47 +63,57 @@ pub struct Row {
 }
 
 /// Runs the plan; rows come by policy, then by size. `done` is called after each, from several threads.
-pub fn simulate(trace: &Trace, plan: &Plan, done: impl Fn() + Sync) -> Vec<Row> {
-    let jobs: Vec<_> =
-        plan.policies.iter().flat_map(|policy| plan.sizes.iter().map(move |&size| (policy, size))).collect();
-    jobs.into_par_iter()
-        .map(|(spec, size)| {
-            let row = one(trace, spec, size.pages(trace));
-            done();
-            row
-        })
-        .collect()
+///
+/// # Errors
+/// When the trace cannot be read from its temporary file.
+pub fn simulate(trace: &Trace, plan: &Plan, done: impl Fn() + Sync) -> Result<Vec<Row>, TraceError> {
+    let policies = plan.policies.iter();
+    let jobs: Vec<_> = policies.flat_map(|spec| plan.sizes.iter().map(move |&size| (spec, size))).collect();
+    if plan.policies.iter().any(Spec::needs_future) {
+        trace.next()?;
+    }
+    jobs.into_par_iter().map(|(spec, size)| one(trace, spec, size).inspect(|_| done())).collect()
 }
 
-fn one(trace: &Trace, spec: &Spec, size: usize) -> Row {
-    let mut policy = spec.make(size, trace.universe);
-    let began = Instant::now();
-    let requests = trace.pages.iter().zip(&trace.next);
-    let misses = requests.filter(|&(&page, &next)| policy.request(page, next) != Outcome::Hit).count() as u64;
-    let seconds = began.elapsed().as_secs_f64();
-    let requests = trace.pages.len() as u64;
-    Row {
+/// Runs one policy at one size.
+///
+/// # Errors
+/// As for [`simulate`].
+pub fn one(trace: &Trace, spec: &Spec, size: usize) -> Result<Row, TraceError> {
+    let mut policy = spec.make(size, trace.universe());
+    let next = if spec.needs_future() { Some(trace.next()?) } else { None };
+    let (mut pages_buffer, mut next_buffer) = (Vec::new(), Vec::new());
+    let (mut misses, mut busy) = (0, Duration::ZERO);
+    for start in trace.pages().starts() {
+        let pages = trace.pages().block(start, &mut pages_buffer)?;
+        let next = next.map(|next| next.block(start, &mut next_buffer)).transpose()?;
+        let began = Instant::now();
+        misses += policy.replay(pages, next.unwrap_or_default());
+        busy += began.elapsed();
+    }
+    let requests = trace.requests();
+    Ok(Row {
         policy: spec.name().to_owned(),
         size,
         requests,
         misses,
+        evictions: misses - policy.resident() as u64,
         miss_ratio: misses as f64 / requests as f64,
-        requests_per_second: requests as f64 / seconds.max(1e-9),
-    }
+        requests_per_second: requests as f64 / busy.as_secs_f64().max(1e-9),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::Format;
+    use crate::format::Format;
     use std::path::Path;
 
     #[test]
     fn a_size_is_pages_or_a_part_of_them() {
-        let trace = Trace { universe: 250, ..Trace::default() };
-        assert_eq!(Size::parse("10%").unwrap().pages(&trace), 25);
-        assert_eq!(Size::parse("0.1%").unwrap().pages(&trace), 1);
-        assert_eq!(Size::parse("1000").unwrap().pages(&trace), 1000);
+        assert_eq!(Size::parse("10%").unwrap().pages(250), 25);
+        assert_eq!(Size::parse("0.1%").unwrap().pages(250), 1);
+        assert_eq!(Size::parse("1000").unwrap().pages(250), 1000);
         assert!(["0", "0%", "101%", "-1", "ten", ""].iter().all(|text| Size::parse(text).is_none()));
     }
 
@@ -115,11 +128,11 @@ mod tests {
         };
         let trace =
             Trace::open(&path.join("cloudPhysicsIO.oracleGeneral.bin"), Format::OracleGeneral).unwrap();
-        assert_eq!(trace.pages.len(), 113_872);
+        assert_eq!(trace.requests(), 113_872);
         let mut compared = 0;
         for line in expected.lines().skip(1) {
             let [policy, size, _, ratio] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
-            let row = one(&trace, &Spec::parse(policy).unwrap(), size.parse().unwrap());
+            let row = one(&trace, &Spec::parse(policy).unwrap(), size.parse().unwrap()).unwrap();
             let exact = ["lru", "fifo", "clock", "arc", "sieve", "belady"].contains(&policy);
             let (ratio, tolerance) = (ratio.parse::<f64>().unwrap(), if exact { 0.00005001 } else { 0.01 });
             println!("{policy} {size}: {:.4}, libCacheSim {ratio:.4}", row.miss_ratio);

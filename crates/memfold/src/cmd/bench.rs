@@ -6,6 +6,7 @@
 mod alloc;
 mod arena;
 mod pager;
+mod sim;
 mod workload;
 
 use crate::{bar, exit, library, text};
@@ -31,6 +32,7 @@ Examples:
   memfold bench alloc                        the allocator beside every other that is installed
   memfold bench overhead                     what folding costs programs that gain nothing
   memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
+  memfold bench sim                          the replacement policies' speed, beside libCacheSim's
   memfold run -- memfold bench verify        does any byte get lost?
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
@@ -51,6 +53,7 @@ enum What {
     Overhead(Overhead),
     Pager(pager::Args),
     Workload(workload::Args),
+    Sim(sim::Args),
     Verify(Verify),
     /// The body of a worker process.
     #[command(hide = true)]
@@ -176,6 +179,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Overhead(args) => args.run(),
         What::Pager(args) => args.run(),
         What::Workload(args) => args.run(),
+        What::Sim(args) => args.run(),
         What::Verify(args) => args.run(),
         What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };

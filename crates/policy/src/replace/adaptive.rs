@@ -87,6 +87,10 @@ impl Replacement for Arc {
     fn resident(&self) -> usize {
         self.queues.len(ONCE) + self.queues.len(AGAIN)
     }
+
+    fn prefetch(&self, page: u32) {
+        self.queues.prefetch(page);
+    }
 }
 
 /// LIRS: pages whose last two requests lie close together keep nearly all of the cache; the others share a small queue
@@ -212,5 +216,10 @@ impl Replacement for Lirs {
 
     fn resident(&self) -> usize {
         self.low_pages + self.high.len(HERE)
+    }
+
+    fn prefetch(&self, page: u32) {
+        self.stack.prefetch(page);
+        self.high.prefetch(page);
     }
 }

@@ -2,27 +2,41 @@
 
 use super::list::Queues;
 use super::{Outcome, Replacement};
+use alloc::vec::Vec;
 
 /// CLOCK, the second chance: the oldest page goes unless it was requested since it was last looked at; then it begins
 /// anew as the youngest (Corbató, 1968).
 pub struct Clock {
-    queues: Queues<1>,
+    /// The resident pages; from the hand on they are the older, the further the younger.
+    ring: Vec<u32>,
+    hand: usize,
     capacity: usize,
+    state: Vec<State>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Away,
+    Resident,
+    Requested,
 }
 
 impl Clock {
     pub fn new(capacity: usize, universe: usize) -> Clock {
-        Clock { queues: Queues::new(universe), capacity }
+        Clock { ring: Vec::new(), hand: 0, capacity, state: alloc::vec![State::Away; universe] }
     }
 
-    fn evict(&mut self) -> Option<u32> {
+    /// Puts `page` where the first page is that was not requested; that page goes.
+    fn replace(&mut self, page: u32) -> u32 {
         loop {
-            let page = self.queues.back(0)?;
-            if core::mem::take(self.queues.mark(page)) == 0 {
-                self.queues.remove(page);
-                return Some(page);
+            let at = self.hand;
+            self.hand = if at + 1 == self.capacity { 0 } else { at + 1 };
+            let state = &mut self.state[self.ring[at] as usize];
+            if *state == State::Resident {
+                *state = State::Away;
+                return core::mem::replace(&mut self.ring[at], page);
             }
-            self.queues.move_to_front(0, page);
+            *state = State::Resident;
         }
     }
 }
@@ -30,21 +44,27 @@ impl Clock {
 impl Replacement for Clock {
     fn request(&mut self, page: u32, _next: u64) -> Outcome {
         if self.is_resident(page) {
-            *self.queues.mark(page) = 1;
+            self.state[page as usize] = State::Requested;
             return Outcome::Hit;
         }
-        let evicted = if self.resident() == self.capacity { self.evict() } else { None };
-        *self.queues.mark(page) = 0;
-        self.queues.push_front(0, page);
-        Outcome::Miss { evicted }
+        self.state[page as usize] = State::Resident;
+        if self.ring.len() < self.capacity {
+            self.ring.push(page);
+            return Outcome::Miss { evicted: None };
+        }
+        Outcome::Miss { evicted: Some(self.replace(page)) }
     }
 
     fn is_resident(&self, page: u32) -> bool {
-        self.queues.is_in(page, 0)
+        self.state[page as usize] != State::Away
     }
 
     fn resident(&self) -> usize {
-        self.queues.len(0)
+        self.ring.len()
+    }
+
+    fn prefetch(&self, page: u32) {
+        super::fetch::prefetch(&self.state, page);
     }
 }
 
@@ -90,5 +110,9 @@ impl Replacement for Sieve {
 
     fn resident(&self) -> usize {
         self.queues.len(0)
+    }
+
+    fn prefetch(&self, page: u32) {
+        self.queues.prefetch(page);
     }
 }

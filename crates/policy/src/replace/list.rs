@@ -100,6 +100,11 @@ impl<const N: usize> Queues<N> {
         self.nodes[page as usize].queue = OUT;
     }
 
+    /// Has the page's node fetched into the cache.
+    pub fn prefetch(&self, page: u32) {
+        super::fetch::prefetch(&self.nodes, page);
+    }
+
     /// Takes the page at the back.
     pub fn pop_back(&mut self, queue: usize) -> Option<u32> {
         let page = self.back(queue)?;

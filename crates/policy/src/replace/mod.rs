@@ -9,6 +9,7 @@
 mod adaptive;
 mod belady;
 mod clock;
+mod fetch;
 mod list;
 mod queues;
 mod recency;
@@ -43,7 +44,31 @@ pub trait Replacement {
 
     /// How many pages are resident.
     fn resident(&self) -> usize;
+
+    /// Says that the page will be requested soon, so that what the policy knows of it can be fetched into the cache.
+    fn prefetch(&self, _page: u32) {}
+
+    /// Requests pages one after the other and returns how many were missed. `next` has for each the number of the request
+    /// that asks for it next, or [`NO_NEXT`]; it may be empty where the policy does not look at it.
+    fn replay(&mut self, pages: &[u32], next: &[u32]) -> u64 {
+        let mut misses = 0;
+        for (number, &page) in pages.iter().enumerate() {
+            if let Some(&coming) = pages.get(number + AHEAD) {
+                self.prefetch(coming);
+            }
+            let next =
+                next.get(number).filter(|&&next| next != NO_NEXT).map_or(NEVER, |&next| u64::from(next));
+            misses += u64::from(self.request(page, next) != Outcome::Hit);
+        }
+        misses
+    }
 }
+
+/// In [`Replacement::replay`]: no request asks for the page again.
+pub const NO_NEXT: u32 = u32::MAX;
+
+/// Requests between a prefetch and the request that it is for: memory takes about as long as that many take.
+const AHEAD: usize = 24;
 
 /// A policy by name, with its parameters.
 #[derive(Clone, PartialEq, Debug)]
@@ -131,6 +156,11 @@ impl Spec {
                 .ok_or_else(|| BadSpec::Value(setting.into()))?;
         }
         Ok(Spec { name: kind.name, parameters })
+    }
+
+    /// Whether the policy looks at the future.
+    pub fn needs_future(&self) -> bool {
+        self.name == "belady"
     }
 
     /// The policy's name.

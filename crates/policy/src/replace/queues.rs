@@ -52,6 +52,10 @@ impl Replacement for Slru {
     fn resident(&self) -> usize {
         self.queues.len(PROBATION) + self.queues.len(PROTECTED)
     }
+
+    fn prefetch(&self, page: u32) {
+        self.queues.prefetch(page);
+    }
 }
 
 /// 2Q, the full version: pages enter a FIFO; those that leave it are remembered, and enter an LRU queue when they are
@@ -116,5 +120,9 @@ impl Replacement for TwoQ {
 
     fn resident(&self) -> usize {
         self.queues.len(IN) + self.queues.len(MAIN)
+    }
+
+    fn prefetch(&self, page: u32) {
+        self.queues.prefetch(page);
     }
 }

@@ -34,6 +34,10 @@ impl Replacement for Lru {
     fn resident(&self) -> usize {
         self.queues.len(0)
     }
+
+    fn prefetch(&self, page: u32) {
+        self.queues.prefetch(page);
+    }
 }
 
 /// First in, first out: the page that has been resident the longest goes.
@@ -72,6 +76,10 @@ impl Replacement for Fifo {
 
     fn resident(&self) -> usize {
         self.ring.len()
+    }
+
+    fn prefetch(&self, page: u32) {
+        super::fetch::prefetch(&self.resident, page);
     }
 }
 
@@ -118,5 +126,9 @@ impl Replacement for Random {
 
     fn resident(&self) -> usize {
         self.pages.len()
+    }
+
+    fn prefetch(&self, page: u32) {
+        super::fetch::prefetch(&self.resident, page);
     }
 }

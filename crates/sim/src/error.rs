@@ -1,0 +1,54 @@
+//! What can be wrong with a trace.
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file, or the temporary one that a long trace is kept in, cannot be read or written.
+    #[error("cannot read it: {0}")]
+    Io(#[from] std::io::Error),
+    /// It ends in the middle of a record.
+    #[error("truncated: {left} bytes are left at offset {offset}, and {what} has {whole}")]
+    Truncated {
+        /// Where the last record begins, bytes from the start of the unpacked trace.
+        offset: u64,
+        /// Bytes there are of it.
+        left: usize,
+        /// What should be there.
+        what: &'static str,
+        /// Bytes that it should have.
+        whole: usize,
+    },
+    /// Something that cannot stand where it stands.
+    #[error("damaged at offset {offset}: {why}")]
+    Damaged {
+        /// Where, bytes from the start of the unpacked trace.
+        offset: u64,
+        /// What is wrong there.
+        why: String,
+    },
+    /// A line has no such column.
+    #[error(
+        "line {line} (offset {offset}) has {columns} columns; the {what} is expected in column {column}"
+    )]
+    NoColumn {
+        /// The line, from 1.
+        line: u64,
+        /// Where it begins, bytes from the start of the unpacked trace.
+        offset: u64,
+        /// The columns that it has.
+        columns: usize,
+        /// What was looked for.
+        what: &'static str,
+        /// The column that was asked for.
+        column: usize,
+    },
+    /// It has no request.
+    #[error("it has no request")]
+    Empty,
+    /// More pages than page numbers.
+    #[error("it asks for more than {} different pages", crate::trace::MOST_PAGES)]
+    TooManyPages,
+    /// More requests than can be numbered.
+    #[error("it has more than {} requests", crate::trace::MOST_REQUESTS)]
+    TooManyRequests,
+}
