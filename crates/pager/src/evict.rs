@@ -160,7 +160,9 @@ impl Worker {
             return 0;
         }
         // SAFETY: we are the background thread.
-        if extent.staging.load(SeqCst) == 0 && !unsafe { self.kernel.staging.take(extent) } {
+        if extent.staging.load(SeqCst) != 0 {
+            self.sweep_staging(extent, entries, &wanted);
+        } else if !unsafe { self.kernel.staging.take(extent) } {
             return 0;
         }
         let moved = if huge && wanted.len() == EXTENT_PAGES {
@@ -247,7 +249,12 @@ impl Worker {
                 self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
             };
             widen(Bug::LeavingWakeLost, 2);
-            let gone = progress.done / PAGE_SIZE;
+            let gone = match progress.error {
+                Some(Errno::EEXIST) if !planted(Bug::MovedUnseen) => {
+                    progress.done / PAGE_SIZE + self.moved_unseen(staging, at + progress.done / PAGE_SIZE, hi)
+                }
+                _ => progress.done / PAGE_SIZE,
+            };
             for index in at..at + gone {
                 extent.away.fetch_add(1, Relaxed);
                 self.arrive(extent, entries, index, Entry::new(State::Aside));
@@ -287,6 +294,37 @@ impl Worker {
             }
         }
         moved
+    }
+
+    /// How many pages from `at` on lie in staging after a move that says that something was there already.
+    ///
+    /// Linux 6.18 keeps the `EAGAIN` of a first try in mind when the second one succeeds (`move_pages` in
+    /// `mm/userfaultfd.c`), tries a third time, and then finds the pages that it has just moved. Nothing was there before:
+    /// [`Worker::set_aside`] sees to that.
+    fn moved_unseen(&self, staging: usize, at: usize, hi: usize) -> usize {
+        let mut there = [sys::pagemap::Entry::default(); EXTENT_PAGES];
+        let there = &mut there[..hi - at];
+        match self.kernel.pagemap.entries(staging + at * PAGE_SIZE, there) {
+            Ok(read) => there[..read].iter().take_while(|entry| entry.present() || entry.swapped()).count(),
+            // Whether the program still has the pages is not known, and going on could lose them.
+            Err(_) => {
+                self.engine.fail_hard("memfold: the page map cannot be read; the program must not go on")
+            }
+        }
+    }
+
+    /// Drops what restores by copying left in staging at pages that are not there any more by their entries.
+    fn sweep_staging(&self, extent: &Extent, entries: &Entries, wanted: &PageSet) {
+        let mut left = PageSet::EMPTY;
+        for (index, entry) in entries.iter().enumerate() {
+            if wanted.contains(index) && entry.load() == Entry::RESIDENT {
+                left = left.or(&PageSet::range(index, index + 1));
+            }
+        }
+        for (lo, hi) in left.runs() {
+            // SAFETY: only this thread makes pages `Aside`, and these are not.
+            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+        }
     }
 
     /// The pages did not leave after all. Returns 0, the number moved.

@@ -35,6 +35,8 @@ bugs! {
     SlotFreedTwice = "slot-freed-twice",
     /// Pages leave first, and are registered for missing faults afterwards.
     ArmedTooLate = "armed-too-late",
+    /// Pages that left, though the kernel says that they could not (Linux 6.18), count as pages that stayed.
+    MovedUnseen = "moved-unseen",
     /// A thread that touched a page on its way out is not woken when the page has left.
     LeavingWakeLost = "leaving-wake-lost",
     /// A thread that touched a page while it was being brought back ahead of the touch is not woken.

@@ -106,6 +106,8 @@ pub enum Failure {
     Error(crate::Errno),
     /// A part done, then `EAGAIN`; an error at once where there are no parts.
     Short,
+    /// All of it done, and then `EEXIST`: Linux 6.18 does so when a move succeeds at the second try.
+    Unseen,
 }
 
 /// How many calls of `all` to make so that about half is done, in whole pages; `None` if it has no parts.
@@ -196,7 +198,7 @@ mod plan {
         const AGAIN: Failure = Failure::Error(Errno::EAGAIN);
         const INTERRUPTED: Failure = Failure::Error(Errno::EINTR);
         match point {
-            Point::Move => &[AGAIN, NO_MEMORY, Failure::Error(Errno::EBUSY), Failure::Short],
+            Point::Move => &[AGAIN, NO_MEMORY, Failure::Error(Errno::EBUSY), Failure::Short, Failure::Unseen],
             Point::Copy => &[AGAIN, NO_MEMORY, Failure::Short],
             Point::Zero => &[AGAIN, NO_MEMORY],
             Point::Register | Point::Unregister | Point::Map => &[NO_MEMORY],
@@ -226,6 +228,7 @@ pub fn error(point: Point) -> Option<crate::Errno> {
     match failure(point) {
         Some(Failure::Error(error)) => Some(error),
         Some(Failure::Short) => Some(crate::Errno::EAGAIN),
+        Some(Failure::Unseen) => Some(crate::Errno::EEXIST),
         None => None,
     }
 }

@@ -249,6 +249,11 @@ impl Userfaultfd {
             None => return self.transfer_all(request, dst, src, len, mode),
             Some(Failure::Short) => inject::part_of(len),
             Some(Failure::Error(error)) => return Progress { done: 0, error: Some(error) },
+            Some(Failure::Unseen) => {
+                let progress = self.transfer_all(request, dst, src, len, mode);
+                let error = progress.error.or(Some(Errno::EEXIST));
+                return Progress { done: if progress.error.is_none() { 0 } else { progress.done }, error };
+            }
         };
         let Some(part) = part else { return Progress { done: 0, error: Some(Errno::EAGAIN) } };
         let progress = self.transfer_all(request, dst, src, part, mode);
