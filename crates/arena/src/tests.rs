@@ -155,6 +155,11 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
             // SAFETY: the arena unmaps free chunks only.
             unsafe { sys::mem::munmap(base, len) }
         },
+        guard: |addr, len| {
+            SEEN.lock().unwrap().push(("guard", addr, len));
+            // SAFETY: nobody was given an address in the range.
+            unsafe { sys::mem::mprotect(addr, len, libc::PROT_NONE) }
+        },
         remap: |old, old_len, new_len| {
             SEEN.lock().unwrap().push(("remap", old, new_len));
             plain_remap(old, old_len, new_len)
@@ -190,6 +195,14 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
     trim(0);
     assert!(saw("discard", addr) || saw("unmap", addr));
     free(keeper, 1);
+
+    let guarded = alloc_guarded(3, PAGE_SIZE).unwrap();
+    assert!(saw("guard", guarded.end()) && guarded.zero());
+    let before = guarded.start() - PAGE_SIZE;
+    assert!(saw("guard", before));
+    fill(guarded, 1);
+    free(guarded, 3);
+    assert!(saw("unmap", before));
 
     let pinned = alloc(Domain::Pinned, SHARED_PAGES * 2, PAGE_SIZE, Kind::Large).unwrap();
     let addr = pinned.start();

@@ -54,11 +54,12 @@ pub const fn span_pages(class: usize) -> usize {
     }
 }
 
-/// How many free blocks of `class` a heap keeps at hand: 32 KiB of them, from 4 to 64.
+/// How many free blocks of `class` a heap keeps at hand: 32 KiB of them, from 12 to 64. A program that has some dozen
+/// blocks of a class frees and takes a few of them in a row.
 pub const fn limit(class: usize) -> i32 {
     let count = (32 << 10) / block_size(class);
-    if count < 4 {
-        4
+    if count < 12 {
+        12
     } else if count > 64 {
         64
     } else {
