@@ -60,11 +60,11 @@ analyze: build
 
 workflow: benchmark analyze
 
-# More preemptions than `make test` tries: an hour or so with 1, for what the processor has time for.
+# More preemptions in each scenario than `make test` tries; takes far longer with each.
 models: deps
 	MEMFOLD_PREEMPTIONS=$(PREEMPTIONS) $(CARGO) test --locked -p memfold-models
 
-# ThreadSanitizer and AddressSanitizer; two minutes, most of it for building.
+# ThreadSanitizer and AddressSanitizer; minutes, nearly all of it for building.
 sanitize: deps
 	scripts/sanitize
 
