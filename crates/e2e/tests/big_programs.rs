@@ -47,7 +47,7 @@ fn chromium_makes_it_in_its_own_sandbox_too() {
     let folding = Row::new("chromium", "chromium", "the same in its own sandbox, as an ordinary user")
         .script(concat!("SANDBOX=\n", include_str!("../programs/chromium.sh")))
         .never_root()
-        .check();
+        .compare();
     let modes = run::modes(&folding);
     let confined = modes.iter().any(|(mode, reason)| *mode == Mode::Off && reason.contains("seccomp"));
     assert!(confined, "no process was confined: {modes:?}");
