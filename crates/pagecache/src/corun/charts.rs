@@ -150,7 +150,7 @@ fn over_time(results: &Results, what: &str, of: fn(&crate::residency::Residency)
         Lines {
             title: run.arm.name(),
             x: Axis::linear("time").unit(Unit::Nanos),
-            y: Axis::linear(what).unit(Unit::Bytes).range(0.0, 0.0),
+            y: Axis::linear(what).unit(Unit::Bytes).range(0.0, f64::from(1 << 20)),
             lines: run.tenants.iter().enumerate().map(line).collect(),
         }
         .svg()
