@@ -26,6 +26,9 @@ const BATCH: usize = 32;
 /// Why a process is not served, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
+    /// It only looked whether there is a daemon.
+    #[error("it left at once")]
+    Left,
     /// No greeting, or not one.
     #[error("it did not greet")]
     NoGreeting,
@@ -95,9 +98,10 @@ impl Peer {
             Err(Trouble::Kernel(errno)) => errno.0,
             Err(_) => libc::EINVAL,
         };
-        // Who does not wait for the answer is not served.
-        socket::send(raw, &Reply { version: VERSION, error: error as u32 }.bytes(), &[])?;
+        let sent = socket::send(raw, &Reply { version: VERSION, error: error as u32 }.bytes(), &[]);
         let (shared, uffd, bell, their_bell) = peer?;
+        // Who does not wait for the answer is not served.
+        sent?;
         Ok(Peer { socket, shared, uffd, bell, their_bell })
     }
 
@@ -152,6 +156,9 @@ fn accept(socket: i32) -> Result<(Hello, [Fd; FDS]), Trouble> {
     }
     let (mut bytes, mut fds) = ([0; HELLO_LEN + 1], [const { None }; MOST_FDS]);
     let len = socket::receive(socket, &mut bytes, &mut fds)?;
+    if len == 0 {
+        return Err(Trouble::Left);
+    }
     let hello = Hello::parse(&bytes[..len]).ok_or(Trouble::NoGreeting)?;
     if hello.version != VERSION {
         return Err(Trouble::Version(hello.version));

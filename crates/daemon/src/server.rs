@@ -3,7 +3,7 @@
 
 use crate::budget::{self, Load};
 use crate::metrics;
-use crate::peer::{Peer, Shared};
+use crate::peer::{Peer, Shared, Trouble};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -155,6 +155,7 @@ fn admit(socket: UnixStream, state: &Arc<State>, stop: &'static AtomicBool, say:
                         Err(trouble) => say(&format!("process {pid}: {trouble}")),
                     }
                 }
+                Err(Trouble::Left) => {}
                 Err(trouble) => say(&format!("process {pid} was refused: {trouble}")),
             }
             state.threads.fetch_sub(1, AcqRel);
