@@ -145,6 +145,19 @@ fn a_directory_that_holds_something_else_is_refused_and_nothing_in_it_changed() 
 }
 
 #[test]
+fn a_directory_that_another_call_writes_into_or_that_has_no_room_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |path: &Path, options: &Options| format!("{:#}", begin(path, options).unwrap_err());
+    let busy = directory.path().join("busy");
+    let held = begin(&busy, &options(1)).unwrap();
+    assert!(refused(&busy, &options(1)).contains("in use"));
+    drop(held);
+    begin(&busy, &options(1)).unwrap();
+    let endless = Options { runs: usize::MAX >> 8, ..options(1) };
+    assert!(refused(&directory.path().join("full"), &endless).contains("too little room"));
+}
+
+#[test]
 fn a_plan_that_cannot_be_carried_out_is_refused_before_it_begins() {
     let refused = |options: Options| options.check().unwrap_err().to_string();
     assert!(refused(Options { arms: vec![Arm::Pager], ..options(1) }).contains("baseline"));

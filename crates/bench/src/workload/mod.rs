@@ -200,6 +200,19 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Has the daemon that `MEMFOLD_DAEMON` names fold the memory; nothing where it names none.
+    ///
+    /// # Errors
+    /// When there is no such daemon, or it cannot fold the memory.
+    pub fn register_with_daemon(&self) -> Result<()> {
+        if std::env::var_os("MEMFOLD_DAEMON").is_some() {
+            client::start(&client::Options::default())?;
+            let (start, end) = self.ground.bounds();
+            client::register(start as *const u8, end - start)?;
+        }
+        Ok(())
+    }
+
     /// Runs it.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use daemon::serve::{Outcome, Server};
 use daemon::wire::{Hello, Reply, REPLY_LEN, VERSION};
 use pager::codec::Page;
 use pager::config::{Config, Setting};
-use pager::control::{Command, ControlPage, Mode};
+use pager::control::{Command, ControlPage, Histogram, Mode};
 use pager::store::Store;
 use std::sync::atomic::Ordering::*;
 use sys::file::{self, Fd};
@@ -605,12 +605,9 @@ impl Agent {
         ] {
             to.store(value, Relaxed);
         }
-        let (from, to) = (&header.fault_ns, &control.fault_ns);
-        for (from, to) in [(&from.count, &to.count), (&from.sum, &to.sum), (&from.max, &to.max)] {
-            to.store(from.load(Relaxed), Relaxed);
-        }
-        for (from, to) in from.buckets.iter().zip(&to.buckets) {
-            to.store(from.load(Relaxed), Relaxed);
+        // Of both the daemon knows the same: from the reading of a message to the wake-up.
+        for to in [&control.fault_ns, &control.restore_ns] {
+            copy(&header.fault_ns, to);
         }
     }
 
@@ -620,5 +617,14 @@ impl Agent {
         let _ = file::write_all(2, error.name().as_bytes());
         let _ = file::write_all(2, b"\n");
         thread::abort_process()
+    }
+}
+
+fn copy(from: &Histogram, to: &Histogram) {
+    for (from, to) in [(&from.count, &to.count), (&from.sum, &to.sum), (&from.max, &to.max)] {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    for (from, to) in from.buckets.iter().zip(&to.buckets) {
+        to.store(from.load(Relaxed), Relaxed);
     }
 }
