@@ -11,6 +11,7 @@
 
 pub mod budget;
 pub mod channel;
+pub mod damon;
 mod metrics;
 mod peer;
 pub mod serve;
