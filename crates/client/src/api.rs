@@ -88,7 +88,8 @@ fn is_preloaded() -> bool {
 }
 
 /// Has the whole pages of a range folded when they are cold. A range may be registered again, also while it is folded;
-/// it may be unmapped without being unregistered.
+/// it may be unmapped without being unregistered, but not where the daemon folds the program: there it must be unregistered
+/// before it is unmapped, remapped, protected or dropped by `madvise`.
 ///
 /// # Errors
 /// There is no whole page in it, or something other than private anonymous memory that can be read and written.

@@ -6,7 +6,8 @@
 //! What it is not: a pager. The engine of the crate `pager` runs in the process and does the work.
 //!
 //! Invariants: whatever is called in whatever order, the program finds the bytes that it wrote. A range need not be
-//! unregistered before it is unmapped, remapped, protected or forked; what the kernel reports of that is followed.
+//! unregistered before it is unmapped, remapped, protected or forked; what the kernel reports of that is followed. Where the
+//! daemon folds the program, nobody follows it, and a range must be unregistered first.
 //!
 //! ```no_run
 //! use client::{hint, register, start, Hint, Options};

@@ -14,6 +14,7 @@ pub mod channel;
 pub mod damon;
 mod metrics;
 mod peer;
+pub mod remote;
 pub mod serve;
 pub mod server;
 pub mod wire;

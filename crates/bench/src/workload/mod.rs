@@ -87,7 +87,7 @@ impl std::str::FromStr for Kind {
 }
 
 /// Maps `len` bytes of zeros, through libc, which is where the preloaded library sees it.
-fn map(len: usize) -> Result<usize> {
+pub(crate) fn map(len: usize) -> Result<usize> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping, placed by the kernel.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };

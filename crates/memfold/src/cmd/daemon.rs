@@ -73,6 +73,11 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options { socket: socket.clone(), budget: args.budget, metrics: args.metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { |line| eprintln!("memfold: {line}") };
     say(&format!("serving at {}", socket.display()));
+    if let Err(error) = daemon::remote::try_to_evict(sys::thread::parent_pid()) {
+        say(&format!(
+            "the kernel lets no process evict another's pages ({error}): each program's agent does it"
+        ));
+    }
     server::run(&options, Box::new(Folded), &STOP, say)
         .with_context(|| format!("cannot serve at {}", socket.display()))?;
     Ok(ExitCode::SUCCESS)
