@@ -8,8 +8,10 @@ use super::{Arm, Options};
 use crate::manifest::Manifest;
 use crate::workload::Kind;
 use anyhow::{bail, Context, Result};
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// What `manifest.json` holds.
@@ -148,15 +150,13 @@ impl Folder {
 fn lock(path: &Path) -> Result<File> {
     let file =
         File::create(path.join(LOCK)).with_context(|| format!("cannot write into {}", path.display()))?;
-    match file.try_lock() {
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => bail!(
+        Err(Errno::WOULDBLOCK) => bail!(
             "{} is in use: another `memfold bench pager` writes into it; wait for it, or name another directory",
             path.display()
         ),
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display()))
-        }
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display())),
     }
 }
 
