@@ -118,6 +118,8 @@ fn an_interrupted_experiment_goes_on_where_it_was_and_can_be_looked_at() {
     for &(workload, repeat, arm) in &plan[..5] {
         folder.keep(&made_up(workload, repeat, arm)).unwrap();
     }
+    // As when the first call has ended.
+    drop(folder);
     let again = begin(directory.path(), &options).unwrap();
     let left: Vec<_> = plan.iter().filter(|(w, r, a)| !again.has(*w, *r, *a)).collect();
     assert_eq!(left, plan[5..].iter().collect::<Vec<_>>());
