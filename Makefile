@@ -29,7 +29,7 @@ export MEMFOLD_BIN := $(TARGET)/release/memfold
 build: deps
 	$(CARGO) build --release --locked -p memfold
 	$(CARGO) build --release --locked -p memfold-preload
-	$(CARGO) build --release --locked -p memfold-client
+	$(CARGO) build --release --locked -p memfold-client-c
 
 demo: build
 	$(MEMFOLD_BIN) demo
@@ -91,15 +91,17 @@ install:
 	install -D -m 644 $(MEMFOLD_LIB) $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
 	install -D -m 644 $(TARGET)/release/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so
 	install -D -m 644 $(TARGET)/release/libmemfold_client.a $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
-	install -D -m 644 crates/client/include/memfold.h $(DESTDIR)$(PREFIX)/include/memfold.h
+	install -D -m 644 crates/client-c/include/memfold.h $(DESTDIR)$(PREFIX)/include/memfold.h
 	install -D -m 644 crates/preload/include/memfold_alloc.h $(DESTDIR)$(PREFIX)/include/memfold_alloc.h
-	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/client/memfold.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/systemd/user
+	sed 's|@PREFIX@|$(PREFIX)|' scripts/memfold-daemon.service > $(DESTDIR)$(PREFIX)/lib/systemd/user/memfold-daemon.service
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/client-c/memfold.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/memfold $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
 	rm -f $(DESTDIR)$(PREFIX)/include/memfold_alloc.h
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/memfold-daemon.service
 	rm -f $(DESTDIR)$(PREFIX)/include/memfold.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
 	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold
 

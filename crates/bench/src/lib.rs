@@ -18,6 +18,8 @@ pub mod launch;
 pub mod overhead;
 pub mod page;
 pub mod process;
+pub mod progress;
+pub mod sources;
 pub mod verify;
 pub mod worker;
 pub mod workload;

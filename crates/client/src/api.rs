@@ -1,5 +1,6 @@
 //! The functions that programs call.
 
+use crate::served::{self, Op, Served};
 use crate::{embedded, maps, Error, Options};
 use pager::control::Mode;
 use pager::{Engine, Phase};
@@ -42,12 +43,21 @@ pub struct Stats {
     pub running: u64,
 }
 
-static ENGINE: OnceLock<&'static Engine> = OnceLock::new();
+/// Who folds this process.
+#[derive(Clone, Copy)]
+enum Backend {
+    /// The engine in the process.
+    Embedded(&'static Engine),
+    /// The daemon, with an agent in the process.
+    Daemon(Served),
+}
+
+static BACKEND: OnceLock<Backend> = OnceLock::new();
 /// Held while it is being started.
 static STARTING: Mutex<bool> = Mutex::new(false);
 
-fn engine() -> Result<&'static Engine, Error> {
-    ENGINE.get().copied().ok_or(Error::NotStarted)
+fn backend() -> Result<Backend, Error> {
+    BACKEND.get().copied().ok_or(Error::NotStarted)
 }
 
 /// Gets ready to fold what will be registered. Threads of memfold's own run from the first registration on.
@@ -63,9 +73,12 @@ pub fn start(options: &Options) -> Result<(), Error> {
     if is_preloaded() {
         return Err(Error::Preloaded);
     }
-    let engine = embedded::start(options)?;
+    let backend = match options.daemon_path() {
+        Some(path) => Backend::Daemon(served::start(options, &path)?),
+        None => Backend::Embedded(embedded::start(options)?),
+    };
     *started = true;
-    let _ = ENGINE.set(engine);
+    let _ = BACKEND.set(backend);
     Ok(())
 }
 
@@ -75,15 +88,19 @@ fn is_preloaded() -> bool {
 }
 
 /// Has the whole pages of a range folded when they are cold. A range may be registered again, also while it is folded;
-/// it may be unmapped without being unregistered.
+/// it may be unmapped without being unregistered, but not where the daemon folds the program: there it must be unregistered
+/// before it is unmapped, remapped, protected or dropped by `madvise`.
 ///
 /// # Errors
 /// There is no whole page in it, or something other than private anonymous memory that can be read and written.
 pub fn register(addr: *const u8, len: usize) -> Result<(), Error> {
-    let engine = engine()?;
+    let backend = backend()?;
     let (start, end) = whole_pages(addr as usize, len)?;
     maps::check(start, end)?;
-    Ok(engine.offer(start, end - start)?)
+    match backend {
+        Backend::Embedded(engine) => Ok(engine.offer(start, end - start)?),
+        Backend::Daemon(served) => served.ask(Op::Register, start, end - start),
+    }
 }
 
 /// Brings the pages of a range back and folds them no more.
@@ -91,8 +108,10 @@ pub fn register(addr: *const u8, len: usize) -> Result<(), Error> {
 /// # Errors
 /// There is no whole page in it, nothing of it is registered, or there is no memory to bring it back.
 pub fn unregister(addr: *const u8, len: usize) -> Result<(), Error> {
-    let (engine, start, len) = known(addr, len)?;
-    Ok(engine.withdraw(start, len)?)
+    match known(addr, len)? {
+        (Backend::Embedded(engine), start, len) => Ok(engine.withdraw(start, len)?),
+        (Backend::Daemon(served), start, len) => served.ask(Op::Unregister, start, len),
+    }
 }
 
 /// Says what the program knows of the whole pages of a range.
@@ -100,20 +119,27 @@ pub fn unregister(addr: *const u8, len: usize) -> Result<(), Error> {
 /// # Errors
 /// There is no whole page in it, nothing of it is registered, or there is no memory to bring it back.
 pub fn hint(addr: *const u8, len: usize, hint: Hint) -> Result<(), Error> {
-    let (engine, start, len) = known(addr, len)?;
-    match hint {
-        Hint::Normal => engine.readmit(start, len),
-        Hint::WillNeed => engine.will_need(start, len),
-        Hint::DontNeedSoon => engine.dont_need_soon(start, len),
-        Hint::Keep => engine.exempt(start, len, || Ok(())),
+    let (backend, start, len) = known(addr, len)?;
+    match (backend, hint) {
+        (Backend::Embedded(engine), Hint::Normal) => Ok(engine.readmit(start, len)?),
+        (Backend::Embedded(engine), Hint::WillNeed) => Ok(engine.will_need(start, len)?),
+        (Backend::Embedded(engine), Hint::DontNeedSoon) => Ok(engine.dont_need_soon(start, len)?),
+        (Backend::Embedded(engine), Hint::Keep) => Ok(engine.exempt(start, len, || Ok(()))?),
+        (Backend::Daemon(served), Hint::Normal) => served.ask(Op::Normal, start, len),
+        (Backend::Daemon(served), Hint::WillNeed) => served.ask(Op::WillNeed, start, len),
+        (Backend::Daemon(served), Hint::DontNeedSoon) => served.ask(Op::DontNeedSoon, start, len),
+        (Backend::Daemon(served), Hint::Keep) => served.ask(Op::Keep, start, len),
     }
-    .map_err(Error::from)
 }
 
 /// What it has come to so far; all zeros before `start`.
 pub fn stats() -> Stats {
-    let Ok(engine) = engine() else { return Stats::default() };
-    let control = engine.control();
+    let control = match backend() {
+        Ok(Backend::Embedded(engine)) => engine.control(),
+        Ok(Backend::Daemon(served)) => served.control(),
+        Err(_) => return Stats::default(),
+    };
+    let mode = Mode::from_u32(control.mode.load(Relaxed));
     Stats {
         managed_bytes: control.managed_bytes.load(Relaxed),
         evicted_bytes: control.evicted_bytes.load(Relaxed),
@@ -121,7 +147,7 @@ pub fn stats() -> Stats {
         pages_restored: control.pages_restored.load(Relaxed),
         stall_ns: control.stall_ns.load(Relaxed),
         pages_lost: control.pages_lost.load(Relaxed),
-        running: u64::from(control.mode.load(Relaxed) == Mode::Embedded as u32),
+        running: u64::from(matches!(mode, Mode::Embedded | Mode::Daemon)),
     }
 }
 
@@ -130,11 +156,15 @@ pub fn stats() -> Stats {
 /// # Errors
 /// It was never started.
 pub fn stop() -> Result<(), Error> {
-    let engine = engine()?;
-    if engine.phase() != Phase::Off {
-        engine.stop(&"stopped by the program");
+    match backend()? {
+        Backend::Embedded(engine) if engine.phase() == Phase::Off => Ok(()),
+        Backend::Embedded(engine) => {
+            engine.stop(&"stopped by the program");
+            Ok(())
+        }
+        Backend::Daemon(served) if served.control().mode.load(Relaxed) == Mode::Off as u32 => Ok(()),
+        Backend::Daemon(served) => served.ask(Op::Stop, 0, 0),
     }
-    Ok(())
 }
 
 /// The whole pages within a range.
@@ -145,13 +175,15 @@ fn whole_pages(addr: usize, len: usize) -> Result<(usize, usize), Error> {
     (start < end).then_some((start, end)).ok_or(no_page)
 }
 
-fn known(addr: *const u8, len: usize) -> Result<(&'static Engine, usize, usize), Error> {
-    let engine = engine()?;
+fn known(addr: *const u8, len: usize) -> Result<(Backend, usize, usize), Error> {
+    let backend = backend()?;
     let (start, end) = whole_pages(addr as usize, len)?;
-    if !engine.knows(start, end - start) {
-        return Err(Error::NotRegistered { addr: addr as usize, len });
+    match backend {
+        Backend::Embedded(engine) if !engine.knows(start, end - start) => {
+            Err(Error::NotRegistered { addr: addr as usize, len })
+        }
+        _ => Ok((backend, start, end - start)),
     }
-    Ok((engine, start, end - start))
 }
 
 #[cfg(test)]

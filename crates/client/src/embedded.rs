@@ -3,20 +3,14 @@
 //! Invariants: one engine a process, started once; forks go one at a time.
 
 use crate::{home, Error, Options};
-use pager::control_file::ControlDir;
 use pager::lock::Mutex;
 use pager::{Engine, Host};
 use sys::uffd::{Features, Userfaultfd};
 use sys::{file, Errno};
 
 /// The pager of this process.
-static ENGINE: Engine = Engine::new(Host {
-    notice,
-    open_control: || CONTROL_DIR.make_page(),
-    thread_cpu: |_| None,
-    decay: || (),
-});
-static CONTROL_DIR: ControlDir = ControlDir::new();
+static ENGINE: Engine =
+    Engine::new(Host { notice, open_control: home::make_page, thread_cpu: |_| None, decay: || () });
 /// Held from before a fork until after it.
 static FORKING: Mutex = Mutex::new();
 
@@ -30,12 +24,9 @@ fn notice(line: &str) {
 pub fn start(options: &Options) -> Result<&'static Engine, Error> {
     let config = options.config()?;
     probe()?;
-    if let Some(dir) = home::directory().and_then(|dir| dir.into_os_string().into_string().ok()) {
-        // SAFETY: the one call of this function; the engine's threads do not exist yet.
-        unsafe { CONTROL_DIR.set(&dir) };
-    }
+    home::settle();
     ENGINE.prepare(&config)?;
-    if let Some(page) = CONTROL_DIR.make_page() {
+    if let Some(page) = home::make_page() {
         ENGINE.adopt_control(page);
     }
     // SAFETY: functions of this library. A library that is unloaded takes the engine's threads' code with it, fork or no
@@ -48,7 +39,7 @@ pub fn start(options: &Options) -> Result<&'static Engine, Error> {
 }
 
 /// Whether this process may and can fold.
-fn probe() -> Result<(), Error> {
+pub fn probe() -> Result<(), Error> {
     let uffd =
         Userfaultfd::open().map_err(|e| Error::NotSupported(format!("userfaultfd is not permitted: {e}")))?;
     uffd.handshake(Features::MOVE | Features::THREAD_ID).map(drop).map_err(|_| {

@@ -4,14 +4,32 @@
 //! Invariants: a directory that is used belongs to the user and is closed to everybody else (0700), and is no symbolic
 //! link, so that no other user can put a page there or read one.
 
+use pager::control::ControlPage;
+use pager::control_file::ControlDir;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// The directory of this process's page, and of its children's.
+static CONTROL_DIR: ControlDir = ControlDir::new();
+
+/// Decides where pages go. To be called once, before another thread of memfold's exists.
+pub fn settle() {
+    if let Some(dir) = directory().and_then(|dir| dir.into_os_string().into_string().ok()) {
+        // SAFETY: `start` succeeds once, and calls this once before it starts anything.
+        unsafe { CONTROL_DIR.set(&dir) };
+    }
+}
+
+/// Makes the calling process's page.
+pub fn make_page() -> Option<&'static ControlPage> {
+    CONTROL_DIR.make_page()
+}
+
 /// The directory for this process's page: the one that `memfold run` gave it, else a fresh one named as those are, by
 /// process and time. Nothing if none can be made: the counters are then seen by nobody.
-pub fn directory() -> Option<PathBuf> {
+fn directory() -> Option<PathBuf> {
     if let Some(dir) = std::env::var_os("MEMFOLD_CONTROL_DIR") {
         return Some(dir.into());
     }

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use pager::config::{Config, Setting};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What `start` takes. What is not set here is taken from the environment (`MEMFOLD_COLD_AGE` and its kin), and is the
@@ -9,6 +10,7 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     given: Vec<(Setting, u64)>,
+    daemon: Option<PathBuf>,
 }
 
 impl Options {
@@ -26,6 +28,18 @@ impl Options {
     /// Registered bytes above which memory is folded more eagerly; no limit by default.
     pub fn resident_limit(self, bytes: u64) -> Options {
         self.set(Setting::ResidentLimit, bytes)
+    }
+
+    /// Has the daemon at this socket fold the process, instead of an engine in it; taken from `MEMFOLD_DAEMON` otherwise.
+    pub fn daemon(self, socket: impl Into<PathBuf>) -> Options {
+        Options { daemon: Some(socket.into()), ..self }
+    }
+
+    /// The daemon's socket, if a daemon is to fold the process.
+    pub(crate) fn daemon_path(&self) -> Option<PathBuf> {
+        self.daemon
+            .clone()
+            .or_else(|| std::env::var_os("MEMFOLD_DAEMON").filter(|v| !v.is_empty()).map(PathBuf::from))
     }
 
     fn set(mut self, setting: Setting, value: u64) -> Options {

@@ -141,7 +141,11 @@ fn candidates() -> Vec<PathBuf> {
     all
 }
 
-fn usable_base() -> anyhow::Result<PathBuf> {
+/// The directory that holds those of runs, made if need be.
+///
+/// # Errors
+/// No such directory can be made or trusted.
+pub fn usable_base() -> anyhow::Result<PathBuf> {
     let mut last = None;
     for base in candidates() {
         let _ = DirBuilder::new().mode(0o700).create(&base);

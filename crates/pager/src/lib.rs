@@ -42,7 +42,7 @@ mod restore;
 pub mod sabotage;
 mod space;
 mod staging;
-mod store;
+pub mod store;
 mod sync;
 mod text;
 mod tidy;

@@ -1,6 +1,6 @@
 //! The compressed store: slots of 64-byte size classes in blocks of 32 KiB.
 //!
-//! What it is not: shared. Only the background thread allocates, frees and compacts, through [`Store`], which
+//! What it is not: shared by writers. Only the background thread allocates, frees and compacts, through [`Store`], which
 //! therefore needs no lock. Others only read a slot that a page entry names ([`Slot::read`]), and hand one
 //! that they no longer need to the [`FreeQueue`].
 //!
@@ -13,14 +13,14 @@ use core::ptr::{self, NonNull};
 use sys::{mem, Result, PAGE_SIZE};
 
 /// Slot sizes are multiples of this, and slots are aligned to it.
-const GRAIN: usize = 64;
+pub const GRAIN: usize = 64;
 /// Bytes of a block.
 const BLOCK: usize = 8 * PAGE_SIZE;
 /// Bytes of a segment, the unit of address space; aligned to its size. Its first block holds the headers.
-const SEGMENT: usize = 4 << 20;
+pub const SEGMENT: usize = 4 << 20;
 const BLOCKS: usize = SEGMENT / BLOCK;
 /// Bytes in front of the compressed data.
-const HEADER: usize = 8;
+pub const HEADER: usize = 8;
 const CLASSES: usize = (MAX_STORED + HEADER).div_ceil(GRAIN) + 1;
 /// Empty blocks that keep their memory for the next pages.
 const SPARE: usize = 4;
@@ -54,14 +54,10 @@ impl Slot {
     /// slot to the free queue.
     pub unsafe fn read<'a>(self) -> Option<(CodecId, &'a [u8])> {
         // SAFETY: the slot is allocated, by the caller's contract; a header was written when it was filled.
-        let header = Header(unsafe { *(self.addr() as *const u64) });
-        let len = header.len();
-        if len > MAX_STORED {
-            return None;
-        }
+        let (_, codec, len) = parse_header(unsafe { *(self.addr() as *const u64) })?;
         // SAFETY: a slot is as long as its header says at least.
         let data = unsafe { core::slice::from_raw_parts((self.addr() + HEADER) as *const u8, len) };
-        Some((CodecId::from_bits(header.0 >> 12 & 0xF)?, data))
+        Some((codec, data))
     }
 }
 
@@ -74,6 +70,13 @@ impl Slot {
         // SAFETY: slots are aligned and longer than two words, and stay mapped while they are allocated.
         unsafe { &*((self.addr() + HEADER) as *const Cell<usize>) }
     }
+}
+
+/// Page address, codec and length that the first word of a slot tells; `None` when it makes no sense.
+pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
+    let header = Header(word);
+    let codec = CodecId::from_bits(word >> 12 & 0xF)?;
+    (header.len() <= MAX_STORED).then_some((header.page(), codec, header.len()))
 }
 
 /// Length (12 bits), codec (4 bits) and page number (48 bits) of a stored page.
@@ -173,6 +176,8 @@ pub struct Store {
     empty: List,
     spare: usize,
     usage: Usage,
+    /// Where segments come from: what is left of a mapping of a shared file; `None` for memory of the process's own.
+    shared: Option<(usize, usize)>,
 }
 
 // SAFETY: the blocks belong to the store alone.
@@ -194,7 +199,16 @@ impl Store {
             empty: NONE,
             spare: 0,
             usage: Usage { data: 0, memory: 0 },
+            shared: None,
         }
+    }
+
+    /// An empty store within `base..end`, a mapping of a shared file of zeros, both aligned to [`SEGMENT`].
+    ///
+    /// # Safety
+    /// The mapping is readable and writable, stays for as long as the store is used, and nobody else writes to it.
+    pub unsafe fn within(base: usize, end: usize) -> Store {
+        Store { shared: Some((base, end)), ..Store::new() }
     }
 
     /// Bytes that a slot for `len` bytes of data takes.
@@ -374,12 +388,22 @@ impl Store {
             return;
         }
         block.backed = false;
+        let advice = if self.shared.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: nothing in the block is of use any more.
-        let _ = unsafe { mem::madvise(block.base, BLOCK, libc::MADV_DONTNEED) };
+        let _ = unsafe { mem::madvise(block.base, BLOCK, advice) };
         insert_back(&mut self.empty, block);
     }
 
-    fn add_segment(&mut self) -> Result<()> {
+    /// Address space for a segment, readable and writable.
+    fn take_segment(&mut self) -> Result<usize> {
+        if let Some((next, end)) = &mut self.shared {
+            let segment = *next;
+            if *end - segment < SEGMENT {
+                return Err(sys::Errno::ENOMEM);
+            }
+            *next += SEGMENT;
+            return Ok(segment);
+        }
         let segment = mem::reserve_aligned(SEGMENT, SEGMENT)?;
         // SAFETY: our own, unused mapping.
         unsafe {
@@ -390,6 +414,11 @@ impl Store {
             let _ = mem::madvise(segment, SEGMENT, libc::MADV_NOHUGEPAGE);
         }
         mem::name_range(segment, SEGMENT, c"memfold store");
+        Ok(segment)
+    }
+
+    fn add_segment(&mut self) -> Result<()> {
+        let segment = self.take_segment()?;
         const { assert!(BLOCKS * core::mem::size_of::<Block>() <= BLOCK) };
         for index in 1..BLOCKS {
             // SAFETY: the headers fit into the first block; nobody else has the segment.

@@ -22,6 +22,7 @@ pub mod inject;
 pub mod mem;
 pub mod pagemap;
 pub mod signal;
+pub mod socket;
 pub mod thread;
 pub mod time;
 pub mod uffd;

@@ -149,6 +149,15 @@ impl Entry {
         self.0 >> 63 & 1 == 1
     }
 
+    /// The number of the physical page; 0 without `CAP_SYS_ADMIN`, or where there is none.
+    pub fn frame(self) -> u64 {
+        if self.present() {
+            self.0 & ((1 << 55) - 1)
+        } else {
+            0
+        }
+    }
+
     /// In swap.
     pub fn swapped(self) -> bool {
         self.0 >> 62 & 1 == 1

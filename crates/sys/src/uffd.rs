@@ -189,6 +189,11 @@ impl Userfaultfd {
         Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
     }
 
+    /// Takes over an open userfaultfd, such as another process has passed on. What is not one refuses every call.
+    pub fn from_fd(fd: Fd) -> Userfaultfd {
+        Userfaultfd { fd }
+    }
+
     /// The descriptor's number.
     pub fn raw_fd(&self) -> i32 {
         self.fd.raw()

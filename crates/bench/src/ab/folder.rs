@@ -1,6 +1,6 @@
 //! The directory of an experiment: its manifest and its raw runs, and going on where an earlier call was interrupted.
 //!
-//! Invariants: a raw run appears whole or not at all; a finished run is never overwritten; runs of different machines,
+//! Invariants: one call at a time writes into a directory; a raw run appears whole or not at all; a finished run is never overwritten; runs of different machines,
 //! programs or options never come into one directory.
 
 use super::once::Run;
@@ -8,8 +8,10 @@ use super::{Arm, Options};
 use crate::manifest::Manifest;
 use crate::workload::Kind;
 use anyhow::{bail, Context, Result};
+use rustix::fs::{flock, FlockOperation};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// What `manifest.json` holds.
@@ -26,11 +28,16 @@ pub struct Record {
 const SCHEMA: &str = "memfold-bench-pager-1";
 const MANIFEST: &str = "manifest.json";
 const RUNS: &str = "runs";
+const LOCK: &str = "runs/lock";
+/// What a raw run takes at most, with its share of tables and plots, bytes.
+const RUN_BYTES: u64 = 1 << 20;
 
 /// A directory of results.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    /// Held while it is written into; let go when the process ends, however it ends.
+    _lock: Option<File>,
     /// Its manifest.
     pub record: Record,
 }
@@ -43,6 +50,16 @@ impl Folder {
     pub fn begin(path: &Path, options: &Options, session: Manifest) -> Result<Folder> {
         let name = path.display();
         fs::create_dir_all(path).with_context(|| format!("cannot make the directory {name}"))?;
+        let runs = options.runs.saturating_mul(options.workloads.len() * options.arms.len()) as u64;
+        let runs_bytes = runs.saturating_mul(RUN_BYTES);
+        let free = free_bytes(path)?;
+        if free < runs_bytes {
+            bail!(
+                "too little room in {name}: the runs may take {} MiB and {} MiB are free; free some, or name a directory elsewhere",
+                runs_bytes >> 20,
+                free >> 20
+            );
+        }
         let mut sessions = Vec::new();
         if path.join(MANIFEST).exists() {
             let earlier = Folder::open(path)?.record;
@@ -57,9 +74,10 @@ impl Folder {
             bail!("{name} is not empty and holds no experiment; name another directory");
         }
         fs::create_dir_all(path.join(RUNS)).with_context(|| format!("cannot write into {name}"))?;
+        let lock = lock(path)?;
         sessions.push(session);
         let record = Record { schema: SCHEMA.into(), options: options.clone(), sessions };
-        let folder = Folder { path: path.to_owned(), record };
+        let folder = Folder { path: path.to_owned(), _lock: Some(lock), record };
         folder.write(MANIFEST, &folder.record)?;
         Ok(folder)
     }
@@ -78,7 +96,7 @@ impl Folder {
         if record.schema != SCHEMA {
             bail!("{} has the layout {:?}, this program reads {SCHEMA:?}", file.display(), record.schema);
         }
-        Ok(Folder { path: path.to_owned(), record })
+        Ok(Folder { path: path.to_owned(), _lock: None, record })
     }
 
     /// Where it is.
@@ -126,6 +144,26 @@ impl Folder {
             .and_then(|()| fs::rename(&part, &path))
             .with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// Takes the directory for this process.
+fn lock(path: &Path) -> Result<File> {
+    let file =
+        File::create(path.join(LOCK)).with_context(|| format!("cannot write into {}", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => bail!(
+            "{} is in use: another `memfold bench pager` writes into it; wait for it, or name another directory",
+            path.display()
+        ),
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display())),
+    }
+}
+
+/// Room that is left for this user on the file system, bytes.
+fn free_bytes(path: &Path) -> Result<u64> {
+    let room = rustix::fs::statvfs(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    Ok(room.f_bavail * room.f_frsize)
 }
 
 fn file_of(workload: Kind, repeat: usize, arm: Arm) -> String {

@@ -10,6 +10,7 @@
 
 mod aggregate;
 mod charts;
+mod daemon;
 mod folder;
 mod metrics;
 mod once;
@@ -40,14 +41,21 @@ pub enum Arm {
     Null,
     /// With the pager.
     Pager,
+    /// Served by the daemon: the workload registers its memory, and no allocator is replaced.
+    Daemon,
     /// As it is, and the kernel swaps to zram what the workload says is cold.
     Zram,
 }
 
 impl Arm {
     /// All arms, with their names.
-    pub const NAMES: [(&'static str, Arm); 4] =
-        [("baseline", Arm::Baseline), ("null", Arm::Null), ("pager", Arm::Pager), ("zram", Arm::Zram)];
+    pub const NAMES: [(&'static str, Arm); 5] = [
+        ("baseline", Arm::Baseline),
+        ("null", Arm::Null),
+        ("pager", Arm::Pager),
+        ("daemon", Arm::Daemon),
+        ("zram", Arm::Zram),
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -157,6 +165,10 @@ impl Options {
             needed >> 20,
             free >> 20
         );
+        if self.arms.contains(&Arm::Daemon) {
+            // The verifier brings memory of its own, which it does not register.
+            ensure!(!self.workloads.contains(&Kind::Verify), "the daemon arm has no workload verify");
+        }
         if self.arms.contains(&Arm::Zram) {
             drop(Zram::start(16 << 20, "lz4")?);
         }

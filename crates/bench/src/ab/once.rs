@@ -1,5 +1,6 @@
 //! One run of one workload in one arm.
 
+use super::daemon::Daemon;
 use super::metrics::Metrics;
 use super::{Arm, Options};
 use crate::control::{Counters, Peer};
@@ -14,6 +15,7 @@ use pager::config::Setting;
 use pager::control::Mode;
 use serde::{Deserialize, Serialize};
 use stats::Histogram;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -56,6 +58,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// What is in force around a worker of an arm.
 struct Around {
     folding: Option<Folding>,
+    daemon: Option<Daemon>,
     zram: Option<Zram>,
 }
 
@@ -71,13 +74,15 @@ pub(super) fn run(
     let seed = options.measures.seed.wrapping_add(repeat as u64);
     let measures = options.measures.of(workload);
     let job = Workload { page_out: arm == Arm::Zram, seed, ..measures };
-    let mut worker = Worker::start(program, &Job::Workload(job), |command| match &around.folding {
-        None => plain(command),
-        Some(folding) => folding.apply(command),
-    })?;
+    let mut worker =
+        Worker::start(program, &Job::Workload(job), |command| match (&around.folding, &around.daemon) {
+            (Some(folding), _) => folding.apply(command),
+            (None, Some(daemon)) => daemon.apply(command),
+            (None, None) => plain(command),
+        })?;
     worker.receive::<()>()?;
     let pid = worker.pid();
-    let peer = around.folding.as_ref().map(|folding| embedded(folding, pid)).transpose()?;
+    let peer = around.control_dir().map(|dir| folded(dir, pid)).transpose()?;
     let before = peer.as_ref().map(Seen::of);
     let (report, samples) =
         watched(&mut worker, |start| sample(pid, start, peer.as_ref(), around.zram.as_ref()))?;
@@ -98,7 +103,7 @@ pub(super) fn run(
 
 impl Around {
     fn of(program: &Program, options: &Options, arm: Arm) -> Result<Around> {
-        let mut around = Around { folding: None, zram: None };
+        let mut around = Around { folding: None, daemon: None, zram: None };
         match arm {
             Arm::Baseline | Arm::Null => {}
             Arm::Pager => {
@@ -109,6 +114,7 @@ impl Around {
                         .set(Setting::StartAt, "0"),
                 );
             }
+            Arm::Daemon => around.daemon = Some(Daemon::start(&program.path, options.measures.cold_millis)?),
             // Twice the region: pages that came back may keep their slots in swap.
             Arm::Zram => {
                 around.zram = Some(Zram::start(2 * options.measures.bytes as u64 + (64 << 20), "lz4")?)
@@ -116,10 +122,16 @@ impl Around {
         }
         Ok(around)
     }
+
+    /// Where the control page of a folded worker is.
+    fn control_dir(&self) -> Option<&Path> {
+        let folding = self.folding.as_ref().map(Folding::control_dir);
+        folding.or(self.daemon.as_ref().map(Daemon::control_dir))
+    }
 }
 
-fn embedded(folding: &Folding, pid: u32) -> Result<Peer> {
-    let peer = Peer::of(folding.control_dir(), pid, Duration::from_secs(5))?;
+fn folded(control_dir: &Path, pid: u32) -> Result<Peer> {
+    let peer = Peer::of(control_dir, pid, Duration::from_secs(5))?;
     let end = Instant::now() + Duration::from_secs(5);
     while peer.mode() == Mode::Idle && Instant::now() < end {
         sleep(Duration::from_millis(5));

@@ -118,6 +118,8 @@ fn an_interrupted_experiment_goes_on_where_it_was_and_can_be_looked_at() {
     for &(workload, repeat, arm) in &plan[..5] {
         folder.keep(&made_up(workload, repeat, arm)).unwrap();
     }
+    // As when the first call has ended.
+    drop(folder);
     let again = begin(directory.path(), &options).unwrap();
     let left: Vec<_> = plan.iter().filter(|(w, r, a)| !again.has(*w, *r, *a)).collect();
     assert_eq!(left, plan[5..].iter().collect::<Vec<_>>());
@@ -142,6 +144,19 @@ fn a_directory_that_holds_something_else_is_refused_and_nothing_in_it_changed() 
     assert!(refused(&other, &fewer).contains("zipf_heap,mmap_churn"));
     assert_eq!(Folder::open(&other).unwrap().runs().unwrap().len(), 4);
     assert!(Folder::open(directory.path()).is_err());
+}
+
+#[test]
+fn a_directory_that_another_call_writes_into_or_that_has_no_room_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = |path: &Path, options: &Options| format!("{:#}", begin(path, options).unwrap_err());
+    let busy = directory.path().join("busy");
+    let held = begin(&busy, &options(1)).unwrap();
+    assert!(refused(&busy, &options(1)).contains("in use"));
+    drop(held);
+    begin(&busy, &options(1)).unwrap();
+    let endless = Options { runs: usize::MAX >> 8, ..options(1) };
+    assert!(refused(&directory.path().join("full"), &endless).contains("too little room"));
 }
 
 #[test]

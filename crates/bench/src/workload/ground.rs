@@ -68,6 +68,13 @@ impl Ground {
         Ok(Ground { begin: Instant::now(), ..ground })
     }
 
+    /// From the first byte of all blocks to the one after the last.
+    pub(super) fn bounds(&self) -> (usize, usize) {
+        let start = self.blocks.iter().map(|block| block.address).min().unwrap_or(0);
+        let end = self.blocks.iter().map(|block| block.address + block.len).max().unwrap_or(0);
+        (start, end)
+    }
+
     /// How many pieces there are.
     pub(super) fn pieces(&self) -> usize {
         self.touched_ms.len()

@@ -87,7 +87,7 @@ impl std::str::FromStr for Kind {
 }
 
 /// Maps `len` bytes of zeros, through libc, which is where the preloaded library sees it.
-fn map(len: usize) -> Result<usize> {
+pub(crate) fn map(len: usize) -> Result<usize> {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a fresh mapping, placed by the kernel.
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
@@ -200,6 +200,19 @@ pub struct Prepared {
 }
 
 impl Prepared {
+    /// Has the daemon that `MEMFOLD_DAEMON` names fold the memory; nothing where it names none.
+    ///
+    /// # Errors
+    /// When there is no such daemon, or it cannot fold the memory.
+    pub fn register_with_daemon(&self) -> Result<()> {
+        if std::env::var_os("MEMFOLD_DAEMON").is_some() {
+            client::start(&client::Options::default())?;
+            let (start, end) = self.ground.bounds();
+            client::register(start as *const u8, end - start)?;
+        }
+        Ok(())
+    }
+
     /// Runs it.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 // Every address here lies in a mapping that the test itself made. Not every test uses everything.
 #![allow(clippy::undocumented_unsafe_blocks, dead_code)]
 
-use memfold_client::Options;
+use client::Options;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 use sys::pagemap::{Entry, Pagemap};
@@ -16,7 +16,7 @@ pub fn started(cold_age: Duration) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         std::env::set_var("MEMFOLD_RUNTIME_DIR", std::env::temp_dir().join("memfold-client-tests"));
-        memfold_client::start(&Options::default().cold_age(cold_age).max_stall(1_000_000)).unwrap();
+        client::start(&Options::default().cold_age(cold_age).max_stall(1_000_000)).unwrap();
     });
 }
 

@@ -7,6 +7,7 @@ mod alloc;
 mod arena;
 mod pager;
 mod sim;
+mod sources;
 mod workload;
 
 use crate::{bar, exit, library, text};
@@ -52,6 +53,7 @@ enum What {
     Arena(arena::Args),
     Overhead(Overhead),
     Pager(pager::Args),
+    Sources(sources::Args),
     Workload(workload::Args),
     Sim(sim::Args),
     Verify(Verify),
@@ -177,6 +179,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Alloc(args) => args.run(),
         What::Arena(args) => args.run(),
         What::Overhead(args) => args.run(),
+        What::Sources(args) => args.run(),
         What::Pager(args) => args.run(),
         What::Workload(args) => args.run(),
         What::Sim(args) => args.run(),

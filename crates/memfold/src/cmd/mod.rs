@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod ctl;
+pub mod daemon;
 pub mod demo;
 pub mod doctor;
 pub mod pagecache;

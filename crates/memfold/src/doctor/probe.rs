@@ -61,6 +61,9 @@ pub struct Facts {
     pub library_error: Option<String>,
     pub runtime_error: Option<String>,
     pub group_exists: bool,
+    /// What DAMON, the kernel's monitor of accesses, offers here, or why it does not.
+    pub damon: String,
+    pub remote_eviction: Access,
 }
 
 impl Access {
@@ -127,6 +130,8 @@ pub fn gather() -> Facts {
         library_error: library.as_ref().err().map(|e| format!("{e:#}")),
         library: library.ok(),
         runtime_error: runtime::RunDir::create().err().map(|e| format!("{e:#}")),
+        damon: damon(),
+        remote_eviction: Access::of(daemon::remote::try_to_evict(sys::thread::parent_pid())).0,
         group_exists: matches!(nix::unistd::Group::from_name(crate::setup::GROUP), Ok(Some(_))),
     }
 }
@@ -155,6 +160,17 @@ fn real_time() -> sys::Result<()> {
     use sys::thread::{set_scheduling, Scheduling};
     let attempt = std::thread::spawn(|| set_scheduling(Scheduling::RealTime { priority: 1 }));
     attempt.join().unwrap_or(Err(sys::Errno::EPERM))
+}
+
+/// Asks without writing: whoever uses it is left alone.
+fn damon() -> String {
+    let sysfs = Path::new(daemon::damon::SYSFS);
+    match (daemon::damon::monitors(sysfs), daemon::damon::operations(sysfs)) {
+        (Err(refusal), _) => refusal.to_string(),
+        (Ok(0), _) => "free to use, by root".into(),
+        (Ok(_), Some(operations)) => format!("in use by somebody else; it has {}", operations.join(", ")),
+        (Ok(_), None) => "in use by somebody else".into(),
+    }
 }
 
 fn device_mode() -> Option<String> {

@@ -113,6 +113,8 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
             "transparent huge pages",
             facts.transparent_hugepage.clone().unwrap_or("not in this kernel".into()),
         ),
+        line(Level::Note, "DAMON", facts.damon.clone()),
+        line(Level::Note, "remote eviction", shown(&facts.remote_eviction)),
         line(
             either(facts.max_map_count.is_none_or(|n| n >= 65_530), Level::Weak),
             "vm.max_map_count",

@@ -1,6 +1,8 @@
-//! The functions of `memfold.h`: the same for C. Each returns 0, or a negated error number.
+//! The functions of `memfold.h`: the crate `client` for C, as a shared and a static library.
+//!
+//! What it is not: more than that. Each function returns 0, or a negated error number.
 
-use crate::{api, Error, Hint, Options, Stats};
+use client::{Error, Hint, Options, Stats};
 use core::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ fn status(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| -error.number(), |()| 0)
 }
 
-/// See [`api::start`]. A null pointer takes all from the environment.
+/// See [`client::start`]. A null pointer takes all from the environment.
 ///
 /// # Safety
 /// `options` is null or valid.
@@ -38,22 +40,22 @@ pub unsafe extern "C" fn memfold_start(options: *const COptions) -> c_int {
             chosen = chosen.resident_limit(options.resident_limit);
         }
     }
-    status(api::start(&chosen))
+    status(client::start(&chosen))
 }
 
-/// See [`api::register`].
+/// See [`client::register`].
 #[no_mangle]
 pub extern "C" fn memfold_register(addr: *const c_void, len: usize) -> c_int {
-    status(api::register(addr.cast(), len))
+    status(client::register(addr.cast(), len))
 }
 
-/// See [`api::unregister`].
+/// See [`client::unregister`].
 #[no_mangle]
 pub extern "C" fn memfold_unregister(addr: *const c_void, len: usize) -> c_int {
-    status(api::unregister(addr.cast(), len))
+    status(client::unregister(addr.cast(), len))
 }
 
-/// See [`api::hint`]. `-EINVAL` for a number that is no hint.
+/// See [`client::hint`]. `-EINVAL` for a number that is no hint.
 #[no_mangle]
 pub extern "C" fn memfold_hint(addr: *const c_void, len: usize, hint: c_int) -> c_int {
     let hint = match hint {
@@ -63,22 +65,22 @@ pub extern "C" fn memfold_hint(addr: *const c_void, len: usize, hint: c_int) -> 
         3 => Hint::Keep,
         _ => return -libc::EINVAL,
     };
-    status(api::hint(addr.cast(), len, hint))
+    status(client::hint(addr.cast(), len, hint))
 }
 
-/// See [`api::stats`].
+/// See [`client::stats`].
 ///
 /// # Safety
 /// `stats` is valid for a write.
 #[no_mangle]
 pub unsafe extern "C" fn memfold_stats(stats: *mut Stats) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { stats.write(api::stats()) };
+    unsafe { stats.write(client::stats()) };
     0
 }
 
-/// See [`api::stop`].
+/// See [`client::stop`].
 #[no_mangle]
 pub extern "C" fn memfold_stop() -> c_int {
-    status(api::stop())
+    status(client::stop())
 }

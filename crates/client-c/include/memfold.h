@@ -44,7 +44,8 @@ enum memfold_hint {
 int memfold_start(const struct memfold_options *options);
 
 /* Has the whole pages of a range folded when they are cold. It must be private anonymous memory that can be read and
- * written (-EINVAL otherwise). It may be unmapped without being unregistered. */
+ * written (-EINVAL otherwise). It may be unmapped without being unregistered, but not where a daemon folds the program
+ * (MEMFOLD_DAEMON): there it must be unregistered before it is unmapped, remapped, protected or dropped by madvise. */
 int memfold_register(const void *addr, size_t len);
 
 /* Brings a range back and folds it no more. -ENOENT when nothing of it is registered. */

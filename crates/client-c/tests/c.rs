@@ -49,7 +49,7 @@ fn the_c_example_folds_its_table_through_the_static_library() {
 #[test]
 fn the_header_declares_what_the_library_exports() {
     let header = include_str!("../include/memfold.h");
-    let exported = include_str!("../src/ffi.rs");
+    let exported = include_str!("../src/lib.rs");
     let functions: Vec<&str> =
         exported.split("extern \"C\" fn ").skip(1).filter_map(|rest| rest.split('(').next()).collect();
     assert!(functions.len() >= 6);

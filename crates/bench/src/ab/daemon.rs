@@ -1,0 +1,69 @@
+//! The daemon arm: a daemon of its own for each run, and a worker that finds it.
+//!
+//! What it is not: the daemon, which is `memfold daemon` of the executable that the experiment runs.
+
+use crate::launch::plain;
+use anyhow::{bail, Context, Result};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long it may take to listen.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running daemon; ended when dropped.
+pub(super) struct Daemon {
+    child: Child,
+    directory: TempDir,
+    socket: PathBuf,
+    cold_millis: u64,
+}
+
+impl Daemon {
+    /// Starts one.
+    pub(super) fn start(program: &Path, cold_millis: u64) -> Result<Daemon> {
+        let directory = tempfile::Builder::new().prefix("memfold-daemon-").tempdir()?;
+        let socket = directory.path().join("daemon.sock");
+        let mut command = Command::new(program);
+        plain(&mut command);
+        command.args(["daemon", "--quiet", "--socket"]).arg(&socket).stdin(Stdio::null());
+        let child = command.spawn().with_context(|| format!("cannot start {} daemon", program.display()))?;
+        let mut daemon = Daemon { child, directory, socket, cold_millis };
+        let began = Instant::now();
+        while UnixStream::connect(&daemon.socket).is_err() {
+            if let Some(status) = daemon.child.try_wait()? {
+                bail!("{} daemon ended with {status}", program.display());
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("{} daemon does not listen", program.display());
+            }
+            sleep(Duration::from_millis(5));
+        }
+        Ok(daemon)
+    }
+
+    /// Makes `command` start a worker that registers its memory with the daemon.
+    pub(super) fn apply(&self, command: &mut Command) {
+        plain(command);
+        command
+            .env("MEMFOLD_DAEMON", &self.socket)
+            .env("MEMFOLD_CONTROL_DIR", self.control_dir())
+            .env("MEMFOLD_COLD_AGE", format!("{}ms", self.cold_millis));
+    }
+
+    /// Where the worker's control page is.
+    pub(super) fn control_dir(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Killed: it can be, at any time.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,235 @@
+//! How well each access source knows what is cold, beside a workload that knows what it touched.
+//!
+//! A region, of which a tenth of the pages is read and another tenth written again and again while the rest lies idle; the
+//! places move halfway through. Each source in turn says, at regular moments, which pages it takes for cold; precision is the
+//! share of those that were, recall the share of the cold ones that it named. Beside it stands the CPU time that it took.
+//!
+//! What it is not: a pager. Only the source `probe` moves pages, because moving them is how it finds out.
+
+mod damon;
+mod probe;
+mod writes;
+
+use crate::Unsupported;
+use anyhow::{anyhow, ensure, Result};
+use serde::Serialize;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use sys::PAGE_SIZE;
+
+/// A source by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// `PAGEMAP_SCAN` with asynchronous write protection: sees writes only.
+    Writes,
+    /// Setting pages aside and seeing which are missed, after a look at what was written: what the pager does.
+    Probe,
+    /// DAMON over the process's addresses.
+    DamonVaddr,
+    /// DAMON over physical memory, joined with the page map.
+    DamonPaddr,
+}
+
+impl Kind {
+    /// All sources, with their names.
+    pub const NAMES: [(&'static str, Kind); 4] = [
+        ("writes", Kind::Writes),
+        ("probe", Kind::Probe),
+        ("damon-vaddr", Kind::DamonVaddr),
+        ("damon-paddr", Kind::DamonPaddr),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Kind::NAMES.into_iter().find_map(|(name, kind)| (kind == self).then_some(name)).unwrap_or_default()
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        crate::workload::by_name("source", &Kind::NAMES, text)
+    }
+}
+
+/// What is asked of the sources.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Options {
+    /// Memory, bytes.
+    pub bytes: usize,
+    /// How long each source is watched, ms.
+    pub millis: u64,
+    /// How long a page must be untouched to be cold, ms.
+    pub cold_millis: u64,
+}
+
+/// How a source fared.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Which.
+    pub source: &'static str,
+    /// Why it could not be tried here.
+    pub unsupported: Option<String>,
+    /// Share of the pages that it took for cold that were, 0 to 1; none if it took none.
+    pub precision: Option<f64>,
+    /// Share of the cold pages that it named, 0 to 1.
+    pub recall: Option<f64>,
+    /// CPU time that it took, per cent of one CPU.
+    pub cpu_pct: Option<f64>,
+    /// Moments at which it was asked.
+    pub samples: usize,
+}
+
+/// Finds out what is cold in one region.
+trait Source {
+    /// Looks, as often as it is called, and marks the pages that it takes for cold by now.
+    fn cold(&mut self, cold: &mut [bool]) -> Result<()>;
+    /// CPU time since it began, ns; that of the calling thread's looks is added by the caller.
+    fn background_ns(&self) -> u64;
+}
+
+/// A region and when each of its pages was last touched.
+struct Ground {
+    base: usize,
+    touched: Vec<AtomicU64>,
+    begin: Instant,
+}
+
+/// Share of the pages that are read, and as many written: one in so many.
+const ONE_IN: usize = 10;
+/// Looks in each cold age.
+const LOOKS: u32 = 8;
+
+impl Ground {
+    fn new(bytes: usize) -> Result<Ground> {
+        let pages = bytes / PAGE_SIZE;
+        ensure!(pages >= 1024, "{bytes} bytes are too few: 4 MiB are needed");
+        let base = crate::workload::map(bytes)?;
+        // SAFETY: our own mapping. Huge pages would be judged as one.
+        let _ = unsafe { sys::mem::madvise(base, pages * PAGE_SIZE, libc::MADV_NOHUGEPAGE) };
+        let ground =
+            Ground { base, touched: (0..pages).map(|_| AtomicU64::new(0)).collect(), begin: Instant::now() };
+        (0..pages).for_each(|page| ground.write(page));
+        Ok(ground)
+    }
+
+    fn len(&self) -> usize {
+        self.touched.len() * PAGE_SIZE
+    }
+
+    fn now(&self) -> u64 {
+        self.begin.elapsed().as_millis() as u64
+    }
+
+    fn read(&self, page: usize) {
+        self.touched[page].store(self.now(), Relaxed);
+        // SAFETY: within our mapping.
+        unsafe { core::ptr::read_volatile((self.base + page * PAGE_SIZE) as *const u64) };
+    }
+
+    fn write(&self, page: usize) {
+        self.touched[page].store(self.now(), Relaxed);
+        // SAFETY: within our mapping; one thread writes.
+        unsafe { core::ptr::write_volatile((self.base + page * PAGE_SIZE) as *mut u64, page as u64) };
+    }
+
+    /// Touches what is in use, about ten times in each cold age, until `stop`.
+    fn work(&self, cold: Duration, whole: Duration, stop: &AtomicBool) {
+        let began = Instant::now();
+        while !stop.load(Relaxed) {
+            // Neighbours of 16 pages are in use together, as in real programs.
+            let moved = if began.elapsed() > whole / 2 { 3 } else { 0 };
+            for page in 0..self.touched.len() {
+                match (page / 16 + moved) % ONE_IN {
+                    0 => self.read(page),
+                    1 => self.write(page),
+                    _ => {}
+                }
+            }
+            sleep(cold / 10);
+        }
+    }
+
+    fn is_cold(&self, page: usize, cold_millis: u64) -> bool {
+        self.now().saturating_sub(self.touched[page].load(Relaxed)) >= cold_millis
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and every source of it is gone.
+        let _ = unsafe { sys::mem::munmap(self.base, self.len()) };
+    }
+}
+
+/// Tries one source.
+///
+/// # Errors
+/// It failed while it was watched. One that cannot be had here is no error: its row says why.
+pub fn run(kind: Kind, options: &Options) -> Result<Row> {
+    let ground = Ground::new(options.bytes)?;
+    let mut row = Row {
+        source: kind.name(),
+        unsupported: None,
+        precision: None,
+        recall: None,
+        cpu_pct: None,
+        samples: 0,
+    };
+    let cold = Duration::from_millis(options.cold_millis);
+    let made: Result<Box<dyn Source>> = match kind {
+        Kind::Writes => writes::Writes::new(&ground, cold).map(|source| Box::new(source) as _),
+        Kind::Probe => probe::Probe::new(&ground, cold).map(|source| Box::new(source) as _),
+        Kind::DamonVaddr => damon::Monitor::over_addresses(&ground, cold).map(|source| Box::new(source) as _),
+        Kind::DamonPaddr => damon::Monitor::over_memory(&ground, cold).map(|source| Box::new(source) as _),
+    };
+    let mut source = match made {
+        Ok(source) => source,
+        Err(error) if error.is::<Unsupported>() => {
+            row.unsupported = Some(error.to_string());
+            return Ok(row);
+        }
+        Err(error) => return Err(error),
+    };
+    let whole = Duration::from_millis(options.millis);
+    let stop = AtomicBool::new(false);
+    let (mut said, mut right, mut truth) = (0u64, 0u64, 0u64);
+    let mut looking = 0;
+    std::thread::scope(|scope| -> Result<()> {
+        let worker = scope.spawn(|| ground.work(cold, whole, &stop));
+        let began = Instant::now();
+        let mut verdict = vec![false; ground.touched.len()];
+        let result = (|| {
+            while began.elapsed() < whole {
+                sleep(cold / LOOKS);
+                let before = sys::time::thread_cpu().0;
+                verdict.fill(false);
+                source.cold(&mut verdict)?;
+                looking += sys::time::thread_cpu().0 - before;
+                // Once everything had time to grow cold.
+                if began.elapsed() < cold * 3 {
+                    continue;
+                }
+                for (page, &cold) in verdict.iter().enumerate() {
+                    let is = ground.is_cold(page, options.cold_millis);
+                    said += u64::from(cold);
+                    right += u64::from(cold && is);
+                    truth += u64::from(is);
+                }
+                row.samples += 1;
+            }
+            Ok(())
+        })();
+        stop.store(true, Relaxed);
+        worker.join().map_err(|_| anyhow!("the workload panicked"))?;
+        result
+    })?;
+    let share = |part: u64, of: u64| (of != 0).then(|| part as f64 / of as f64);
+    row.precision = share(right, said);
+    row.recall = share(right, truth);
+    row.cpu_pct = Some((looking + source.background_ns()) as f64 * 100.0 / whole.as_nanos() as f64);
+    Ok(row)
+}

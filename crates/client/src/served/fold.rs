@@ -1,0 +1,415 @@
+//! Setting pages aside, handing them over, and taking them back: the agent's part in folding.
+//!
+//! Invariants: a page is registered for missing faults before it leaves; its entry says `Held` before it moves and until it is
+//! in the program's view or in the store; its staged copy goes only after that.
+
+use super::agent::Agent;
+use super::region::{has, set, Bits};
+use daemon::channel::{job, Entry, State, JOBS};
+use pager::codec::CodecId;
+use pager::store::{Slot, Store, GRAIN};
+use policy::age::Step;
+use std::sync::atomic::Ordering::*;
+use sys::pagemap::{Categories, Query, Run};
+use sys::thread::Backoff;
+use sys::uffd::Modes;
+use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+
+/// Pages that are moved by one call.
+const MOVE_BATCH: usize = 64;
+/// Stands for the region of a page that came back while it was being compressed.
+const NOBODY: usize = usize::MAX;
+/// Longest time of a pass before faults and requests are looked at again, pieces.
+pub const PIECES_A_PASS: usize = 8;
+
+impl Agent {
+    /// Does what is due for one piece. Whether it must be gone on with at once.
+    pub fn step(&mut self, region: usize, piece: usize, cold_age: u64) -> bool {
+        let now = self.now;
+        if self.regions[region].piece(piece).soon.iter().any(|&word| word != 0) {
+            let told = std::mem::take(&mut self.regions[region].piece(piece).soon);
+            self.probe(region, piece, Some(&told));
+            return false;
+        }
+        match self.regions[region].piece(piece).age.due(now, cold_age) {
+            Step::Wait => false,
+            Step::Watch => {
+                self.watch(region, piece);
+                self.regions[region].piece(piece).age.watched(now);
+                false
+            }
+            Step::Probe => {
+                let state = self.regions[region].piece(piece);
+                if state.age.recheck_due(now, cold_age) {
+                    state.hot = [0; EXTENT_PAGES / 64];
+                }
+                self.probe(region, piece, None);
+                false
+            }
+            Step::Launder => {
+                let more = self.hand_over(region, piece);
+                let state = self.regions[region].piece(piece);
+                if !more && state.held == 0 {
+                    let (probed, touched) = (state.probed as usize, state.touched as usize);
+                    state.age.probed(now, cold_age, probed, touched);
+                }
+                more
+            }
+        }
+    }
+
+    /// Registers what may go of a piece, in runs.
+    fn arm(&mut self, region: usize, piece: usize, modes: Modes) -> bool {
+        let (lo, hi) = self.regions[region].span(piece);
+        let kept = self.regions[region].piece(piece).kept;
+        let mut all = true;
+        for_runs(
+            hi - lo,
+            |n| !has(&kept, n),
+            |from, to| {
+                let start = self.regions[region].addr(lo + from);
+                all &= self.uffd.register(start, (to - from) * PAGE_SIZE, modes).is_ok();
+            },
+        );
+        all
+    }
+
+    /// Begins to track the writes of a piece.
+    fn watch(&mut self, region: usize, piece: usize) {
+        // What is armed already stays so.
+        if self.regions[region].piece(piece).probed == 0 {
+            self.arm(region, piece, Modes::WP);
+        }
+        let _ = self.scan(region, piece, true);
+    }
+
+    /// The pages of a piece that are in memory, and those of them that were written since the last look.
+    fn scan(&mut self, region: usize, piece: usize, protect: bool) -> Result<(Bits, Bits), Errno> {
+        let (lo, hi) = self.regions[region].span(piece);
+        let (start, end) = (self.regions[region].addr(lo), self.regions[region].addr(hi));
+        let (mut present, mut written) = ([0; EXTENT_PAGES / 64], [0; EXTENT_PAGES / 64]);
+        let report = Categories::WRITTEN;
+        let look = Query { all: Categories::PRESENT, none: Categories::ZERO, report, protect: false };
+        let mut runs = [Run::EMPTY; 64];
+        let mut at = start;
+        while at < end {
+            let (count, stopped) = self.pagemap.scan(at, end, &look, &mut runs)?;
+            for run in &runs[..count] {
+                let range = (run.start as usize - start) / PAGE_SIZE..(run.end as usize - start) / PAGE_SIZE;
+                for n in range {
+                    set(&mut present, n, true);
+                    set(&mut written, n, run.categories().contains(Categories::WRITTEN));
+                }
+            }
+            if stopped <= at {
+                break;
+            }
+            at = stopped;
+        }
+        if protect {
+            let all = Categories::PRESENT | Categories::WRITTEN;
+            let look = Query { all, none: Categories::ZERO, report, protect: true };
+            let mut at = start;
+            while at < end {
+                let (_, stopped) = self.pagemap.scan(at, end, &look, &mut runs)?;
+                if stopped <= at {
+                    break;
+                }
+                at = stopped;
+            }
+        }
+        Ok((present, written))
+    }
+
+    /// Sets aside what was not written since the last look, or of what was told all that is there.
+    fn probe(&mut self, region: usize, piece: usize, told: Option<&Bits>) {
+        let now = self.now;
+        let Ok((present, written)) = self.scan(region, piece, told.is_none()) else {
+            self.arm(region, piece, Modes::WP);
+            return self.regions[region].piece(piece).age.nothing_cold(now);
+        };
+        let state = self.regions[region].piece(piece);
+        let mut wanted = present;
+        for (n, word) in wanted.iter_mut().enumerate() {
+            *word &= !state.kept[n];
+            match told {
+                Some(told) => *word &= told[n],
+                None => {
+                    // With other bytes it may shrink.
+                    state.incompressible[n] &= !written[n];
+                    *word &= !(written[n] | state.hot[n] | state.incompressible[n]);
+                }
+            }
+        }
+        let any = wanted.iter().any(|&word| word != 0);
+        if !any || !self.arm(region, piece, Modes::MISSING | Modes::WP) {
+            return self.regions[region].piece(piece).age.nothing_cold(now);
+        }
+        let (lo, hi) = self.regions[region].span(piece);
+        let mut moved = 0;
+        let mut runs = [(0u16, 0u16); EXTENT_PAGES / 2 + 1];
+        let mut count = 0;
+        for_runs(
+            hi - lo,
+            |n| has(&wanted, n),
+            |from, to| {
+                runs[count] = (from as u16, to as u16);
+                count += 1;
+            },
+        );
+        for &(from, to) in &runs[..count] {
+            let mut at = from as usize;
+            while at < to as usize {
+                let end = (at + MOVE_BATCH).min(to as usize);
+                moved += self.move_out(region, lo + at, lo + end);
+                at = end;
+            }
+        }
+        let state = self.regions[region].piece(piece);
+        if moved == 0 {
+            return state.age.nothing_cold(now);
+        }
+        (state.probed, state.touched) = (moved as u32, 0);
+        state.age.set_aside(now);
+    }
+
+    /// Moves pages of one piece to staging. How many went.
+    fn move_out(&mut self, region: usize, lo: usize, hi: usize) -> usize {
+        let held = Entry::new(State::Held, 0);
+        let mut at = lo;
+        let mut moved = 0;
+        while at < hi {
+            let mut end = at;
+            while end < hi {
+                self.take_back_slot(region, end);
+                let cell = place_cell(self, region, end);
+                if cell.compare_exchange(Entry::RESIDENT.0, held.0, SeqCst, SeqCst).is_err() {
+                    break;
+                }
+                end += 1;
+            }
+            if end == at {
+                at += 1;
+                continue;
+            }
+            let place = &self.regions[region];
+            let (from, to) = (place.addr(at), place.staged_at(at));
+            // SAFETY: the entries say `Held` and the pages are registered: who touches them waits for us.
+            let progress = unsafe { self.staging.move_pages(to, from, (end - at) * PAGE_SIZE) };
+            let gone = progress.done / PAGE_SIZE;
+            for page in at..at + gone {
+                let piece = self.regions[region].piece(page / EXTENT_PAGES);
+                set(&mut piece.staged, page % EXTENT_PAGES, true);
+                piece.held += 1;
+            }
+            moved += gone;
+            for page in at + gone..end {
+                if self.regions[region].release(&self.channel, page, Entry::RESIDENT) {
+                    self.uffd.wake(self.regions[region].addr(page), PAGE_SIZE);
+                }
+            }
+            if progress.error.is_some() && gone == 0 {
+                // Pinned, shared with a child, or part of a huge page that cannot be split now: leave it alone for a while.
+                set(&mut self.regions[region].piece(at / EXTENT_PAGES).hot, at % EXTENT_PAGES, true);
+                at += 1;
+            } else {
+                at += gone;
+            }
+        }
+        moved
+    }
+
+    /// Brings one page that is set aside back into the program's view.
+    pub fn bring_back(&mut self, region: usize, page: usize) {
+        let (addr, staged) = (self.regions[region].addr(page), self.regions[region].staged_at(page));
+        let mut backoff = Backoff::new();
+        loop {
+            // SAFETY: a held page is ours to move, back to where it came from.
+            let moved = unsafe { self.uffd.move_present(addr, staged, PAGE_SIZE) };
+            let error = match moved.error {
+                Some(Errno::EBUSY | Errno::EINVAL) => {
+                    // SAFETY: a held page is readable in staging.
+                    unsafe { self.uffd.copy(addr, staged, PAGE_SIZE) }.error
+                }
+                other => other,
+            };
+            match error {
+                // It is there, or nothing is registered there any more.
+                None | Some(Errno::EEXIST | Errno::ENOENT | Errno::ESRCH) => break,
+                Some(_) => backoff.wait(),
+            }
+        }
+        self.drop_staged(region, page);
+        // What is being compressed is of no more use: the page may be written now, and be handed over again.
+        for out in self.out.iter_mut().filter(|out| **out == Some((region, page))) {
+            *out = Some((NOBODY, 0));
+        }
+        let piece = self.regions[region].piece(page / EXTENT_PAGES);
+        piece.touched += 1;
+        set(&mut piece.hot, page % EXTENT_PAGES, true);
+        self.regions[region].release(&self.channel, page, Entry::RESIDENT);
+        self.uffd.wake(addr, PAGE_SIZE);
+    }
+
+    /// The page's staged copy is of no more use.
+    fn drop_staged(&mut self, region: usize, page: usize) {
+        // SAFETY: our own memory; the page is in the program's view or in the store.
+        let _ = unsafe { mem::madvise(self.regions[region].staged_at(page), PAGE_SIZE, libc::MADV_DONTNEED) };
+        let piece = self.regions[region].piece(page / EXTENT_PAGES);
+        set(&mut piece.staged, page % EXTENT_PAGES, false);
+        piece.held -= 1;
+    }
+
+    /// Hands what is set aside of a piece over to be compressed, as far as there is room. Whether something is left.
+    fn hand_over(&mut self, region: usize, piece: usize) -> bool {
+        if self.jobs_out == JOBS || !self.is_served() {
+            return false;
+        }
+        let (lo, hi) = self.regions[region].span(piece);
+        for page in lo..hi {
+            if !has(&self.regions[region].piece(piece).staged, page - lo) || self.is_out(region, page) {
+                continue;
+            }
+            let Some(n) = self.out.iter().position(Option::is_none) else { return true };
+            let staged = self.regions[region].staged_at(page);
+            // SAFETY: a held page is readable in staging, and nobody else writes there.
+            let bytes = unsafe { core::slice::from_raw_parts(staged as *const u8, PAGE_SIZE) };
+            self.channel.write_job(n, 0, bytes);
+            self.out[n] = Some((region, page));
+            self.jobs_out += 1;
+            // Release: who sees the state sees the bytes.
+            self.channel.header().jobs[n].state.store(job::ASKED, Release);
+            self.ring_daemon = true;
+        }
+        false
+    }
+
+    fn is_out(&self, region: usize, page: usize) -> bool {
+        self.jobs_out != 0 && self.out.contains(&Some((region, page)))
+    }
+
+    /// Takes what was compressed into the store.
+    pub fn collect(&mut self) {
+        for n in 0..JOBS {
+            let Some((region, page)) = self.out[n] else { continue };
+            let job = &self.channel.header().jobs[n];
+            if job.state.load(Acquire) != job::DONE {
+                continue;
+            }
+            let (result, word) = (job.result.load(Relaxed), job.word.load(Relaxed));
+            job.state.store(job::FREE, Relaxed);
+            self.out[n] = None;
+            self.jobs_out -= 1;
+            // Of a page that came back meanwhile.
+            if region == NOBODY {
+                continue;
+            }
+            match result {
+                job::INCOMPRESSIBLE => {
+                    let piece = self.regions[region].piece(page / EXTENT_PAGES);
+                    set(&mut piece.incompressible, page % EXTENT_PAGES, true);
+                    self.counts.incompressible += 1;
+                    self.bring_back(region, page);
+                }
+                job::SAME => self.file(region, page, Entry::new(State::Same, word)),
+                len => self.store_page(n, region, page, len as usize),
+            }
+        }
+    }
+
+    fn store_page(&mut self, n: usize, region: usize, page: usize, len: usize) {
+        self.channel.read_job(n, 1, &mut self.buffer);
+        let Some(bytes) = self.buffer.get(..len) else { return };
+        let addr = self.regions[region].addr(page);
+        match self.store.put(addr, CodecId::Lz4, bytes) {
+            Ok(slot) => {
+                let place = slot.payload() - (self.channel.store().0 / GRAIN) as u64;
+                self.file(region, page, Entry::new(State::Stored, place));
+            }
+            // No room: it goes back.
+            Err(_) => self.bring_back(region, page),
+        }
+    }
+
+    /// The page is in the store, or one word.
+    fn file(&mut self, region: usize, page: usize, entry: Entry) {
+        let wanted = self.regions[region].release(&self.channel, page, entry);
+        self.drop_staged(region, page);
+        self.counts.evicted += 1;
+        if entry.state() == State::Same {
+            self.counts.same += 1;
+        }
+        if wanted {
+            // Who waits touches it again, and is served from the store.
+            self.uffd.wake(self.regions[region].addr(page), PAGE_SIZE);
+        }
+    }
+
+    /// Whether the page lies in staging.
+    pub fn is_staged(&mut self, region: usize, page: usize) -> bool {
+        has(&self.regions[region].piece(page / EXTENT_PAGES).staged, page % EXTENT_PAGES)
+    }
+
+    /// Frees the slot of a page that was restored.
+    pub fn take_back_slot(&mut self, region: usize, page: usize) {
+        let entry = self.regions[region].entry(&self.channel, page);
+        if entry.state() != State::Returned || entry.is_busy() {
+            return;
+        }
+        let cell = place_cell(self, region, page);
+        if cell.compare_exchange(entry.0, Entry::RESIDENT.0, SeqCst, SeqCst).is_ok() {
+            // SAFETY: the slot was filed by us, and its page's entry names it no more.
+            unsafe { self.store.free(self.slot_of(entry)) };
+        }
+    }
+
+    /// The slot that an entry names.
+    pub fn slot_of(&self, entry: Entry) -> Slot {
+        Slot::from_payload(entry.payload() + (self.channel.store().0 / GRAIN) as u64)
+    }
+
+    /// Packs the store where it has become sparse.
+    pub fn pack(&mut self) {
+        let first = (self.channel.store().0 / GRAIN) as u64;
+        let (channel, regions) = (self.channel, &self.regions);
+        let store: &mut Store = &mut self.store;
+        store.compact(|addr, old, new| {
+            let Some((_, _, number)) = channel.find(addr) else { return false };
+            let Some(cell) = regions.iter().find_map(|r| {
+                let page = number.checked_sub(r.first).filter(|&page| r.exists() && page < r.pages)?;
+                Some(r.cell(&channel, page))
+            }) else {
+                return false;
+            };
+            let entry = |slot: Slot| Entry::new(State::Stored, slot.payload() - first);
+            cell.compare_exchange(entry(old).0, entry(new).0, SeqCst, SeqCst).is_ok()
+        });
+    }
+}
+
+fn place_cell(agent: &Agent, region: usize, page: usize) -> &std::sync::atomic::AtomicU64 {
+    agent.regions[region].cell(&agent.channel, page)
+}
+
+/// Calls `each` for every run of numbers below `end` for which `is` holds.
+pub fn for_runs(end: usize, is: impl Fn(usize) -> bool, mut each: impl FnMut(usize, usize)) {
+    let mut at = 0;
+    while at < end {
+        let Some(from) = (at..end).find(|&n| is(n)) else { return };
+        let to = (from..end).find(|&n| !is(n)).unwrap_or(end);
+        each(from, to);
+        at = to;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_at_both_ends() {
+        let mut found = Vec::new();
+        for_runs(10, |n| n < 2 || n == 5 || n > 7, |from, to| found.push((from, to)));
+        assert_eq!(found, [(0, 2), (5, 6), (8, 10)]);
+    }
+}

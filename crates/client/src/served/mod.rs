@@ -1,0 +1,188 @@
+//! Folding by the daemon: the agent in this process, and how it is started, asked and taken through a fork.
+//!
+//! Invariants: one agent a process, started once. Nothing is away while the process forks, so a child needs neither agent nor
+//! daemon; it is not folded.
+
+mod agent;
+mod fold;
+mod mail;
+mod region;
+
+pub use mail::Op;
+
+use crate::{embedded, home, Error, Options};
+use agent::{Agent, Parts, PATH_LEN};
+use daemon::channel::{len_for, Channel};
+use mail::Mail;
+use pager::config::Setting;
+use pager::control::ControlPage;
+use pager::lock::Mutex;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+use sys::thread::Thread;
+use sys::time::Nanos;
+use sys::uffd::{Features, Userfaultfd};
+use sys::{mem, socket, PAGE_SIZE};
+
+/// How long the daemon may take to answer.
+const PATIENCE: Nanos = Nanos::from_secs(3);
+/// Descriptors of ours start here, out of the way of programs that count on low numbers.
+const FIRST_FD: i32 = 700;
+/// Bytes that may be registered at a time; address space for tables and store is taken for so many.
+const MOST_BYTES: usize = 16 << 30;
+
+static MAIL: Mail = Mail::new();
+/// Held from before a fork until after it.
+static FORKING: Mutex = Mutex::new();
+/// The process that the agent runs in; a forked child has none.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+/// The counter that rings the agent.
+static BELL: AtomicU32 = AtomicU32::new(0);
+
+/// A process that the daemon serves.
+#[derive(Clone, Copy)]
+pub struct Served {
+    control: &'static ControlPage,
+}
+
+/// Starts the agent and waits until the daemon at `path` serves this process. To be called once.
+pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
+    let config = options.config()?;
+    embedded::probe()?;
+    let name = path.as_os_str().as_bytes();
+    if name.len() >= PATH_LEN {
+        return Err(Error::NotSupported(format!("{} is too long for a socket's path", path.display())));
+    }
+    drop(socket::connect(name).map_err(|e| {
+        Error::NotSupported(format!("no daemon at {}: {e}; start one with `memfold daemon`", path.display()))
+    })?);
+    home::settle();
+    let control = match home::make_page() {
+        Some(page) => page,
+        None => private_page()?,
+    };
+    for setting in Setting::ALL {
+        control.settings[setting as usize].store(config.get(setting), Relaxed);
+    }
+    let mut bytes = [0; PATH_LEN];
+    bytes[..name.len()].copy_from_slice(name);
+    let (channel, memory) = make_channel(MOST_BYTES / PAGE_SIZE)?;
+    let bell = above(socket::event_counter()?);
+    BELL.store(bell.raw() as u32, Relaxed);
+    let parts = Parts {
+        channel,
+        memory: above(memory),
+        uffd: open(
+            Features::MOVE | Features::PAGEFAULT_FLAG_WP | Features::WP_UNPOPULATED | Features::WP_ASYNC,
+        )?,
+        staging: open(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?,
+        bell,
+        path: bytes,
+        control,
+        config,
+        mail: &MAIL,
+    };
+    let place = mem::map_anonymous(0, size_of::<Agent>().next_multiple_of(PAGE_SIZE), 0)?;
+    mem::name_range(place, size_of::<Agent>().next_multiple_of(PAGE_SIZE), c"memfold tables");
+    // SAFETY: a fresh mapping, large enough and aligned to a page.
+    unsafe { (place as *mut Agent).write(Agent::new(parts)?) };
+    // SAFETY: functions of this library, which `memfold.h` forbids to unload.
+    if unsafe { libc::pthread_atfork(Some(before_fork), Some(after_in_parent), Some(after_in_child)) } != 0 {
+        return Err(Error::Kernel(sys::Errno::ENOMEM));
+    }
+    OWNER.store(sys::thread::current_pid(), Release);
+    // The thread is never waited for.
+    // SAFETY: the entry keeps to what such a thread may do, and the agent is its own from here on.
+    let _ = unsafe { Thread::spawn(run, place) }?;
+    MAIL.wait_served(PATIENCE).map_err(|e| {
+        Error::NotSupported(format!("the daemon at {} does not serve this process: {e}", path.display()))
+    })?;
+    Ok(Served { control })
+}
+
+extern "C" fn run(agent: usize) {
+    // SAFETY: written by `start`, and nobody else looks at it.
+    unsafe { &mut *(agent as *mut Agent) }.run();
+}
+
+fn open(features: Features) -> Result<Userfaultfd, Error> {
+    let uffd = Userfaultfd::open()?;
+    uffd.handshake(features).map_err(|_| {
+        Error::NotSupported("the kernel's userfaultfd cannot track writes (Linux 6.8 or later can)".into())
+    })?;
+    Ok(uffd.move_above(FIRST_FD))
+}
+
+fn above(fd: sys::file::Fd) -> sys::file::Fd {
+    sys::file::dup_above(fd.raw(), FIRST_FD).unwrap_or(fd)
+}
+
+/// Makes the shared memory and maps it, for ever. A forked child does not have it.
+fn make_channel(pages: usize) -> Result<(Channel, sys::file::Fd), Error> {
+    let len = len_for(pages);
+    let memory = socket::sealed_memory(c"memfold channel", len as u64)?;
+    let base = mem::reserve_aligned(len, pager::store::SEGMENT)?;
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: replaces our own reservation, and stays for ever.
+    let channel = unsafe {
+        mem::mmap(base, len, prot, flags, memory.raw(), 0)?;
+        mem::madvise(base, len, libc::MADV_DONTFORK)?;
+        Channel::at(base, pages)
+    };
+    Ok((channel, memory))
+}
+
+/// A control page that nobody else sees.
+fn private_page() -> Result<&'static ControlPage, Error> {
+    let addr = mem::map_anonymous(0, pager::control::CONTROL_LEN, 0)?;
+    // SAFETY: zeros are a control page, and the mapping stays for ever.
+    let page = unsafe { &*(addr as *const ControlPage) };
+    page.begin();
+    Ok(page)
+}
+
+impl Served {
+    /// Has the agent do something.
+    pub fn ask(&self, op: Op, addr: usize, len: usize) -> Result<(), Error> {
+        if OWNER.load(Acquire) != sys::thread::current_pid() {
+            return Err(Error::NotStarted);
+        }
+        ask(op, addr, len).map_err(|e| match e {
+            sys::Errno::ENOENT => Error::NotRegistered { addr, len },
+            e => Error::Kernel(e),
+        })
+    }
+
+    /// The counters.
+    pub fn control(&self) -> &'static ControlPage {
+        self.control
+    }
+}
+
+fn ask(op: Op, addr: usize, len: usize) -> sys::Result<()> {
+    MAIL.ask(BELL.load(Relaxed) as i32, op, addr, len)
+}
+
+fn is_here() -> bool {
+    OWNER.load(Acquire) == sys::thread::current_pid()
+}
+
+unsafe extern "C" fn before_fork() {
+    FORKING.acquire();
+    if is_here() {
+        let _ = ask(Op::Freeze, 0, 0);
+    }
+}
+
+unsafe extern "C" fn after_in_parent() {
+    if is_here() {
+        let _ = ask(Op::Thaw, 0, 0);
+    }
+    FORKING.release();
+}
+
+unsafe extern "C" fn after_in_child() {
+    FORKING.reset_in_child();
+}

@@ -1,0 +1,161 @@
+//! Processes that the daemon serves: many at once, liars among them, and the daemon killed under load.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A process that does not outlive the test.
+struct Running(Child);
+
+impl Running {
+    fn start(dir: &Path, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memfold-served"));
+        command.args(arguments).env("MEMFOLD_RUNTIME_DIR", dir.join("runtime")).env_remove("MEMFOLD_DAEMON");
+        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// What it printed, once it has ended well.
+    fn finish(mut self, what: &str) -> String {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "{what} does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let (mut out, mut errors) = (String::new(), String::new());
+        self.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert!(status.success(), "{what}: {status}\n{out}{errors}");
+        out
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a child of ours that was not waited for, so the number is still its own.
+        unsafe { libc::kill(self.0.id() as i32, signal) };
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Daemon {
+    running: Running,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    fn start(dir: &Path, more: &[&str]) -> Daemon {
+        let socket = dir.join("daemon.sock");
+        let mut arguments = vec!["daemon", socket.to_str().unwrap()];
+        arguments.extend(more);
+        let running = Running::start(dir, &arguments);
+        let began = Instant::now();
+        while UnixStream::connect(&socket).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(20), "the daemon does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Daemon { running, socket }
+    }
+
+    fn client(&self, dir: &Path, millis: u64, seed: u64) -> Running {
+        let (millis, seed) = (millis.to_string(), seed.to_string());
+        Running::start(dir, &["work", self.socket.to_str().unwrap(), &millis, &seed, "16"])
+    }
+}
+
+fn value(text: &str, name: &str) -> u64 {
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+    line.trim().parse().unwrap()
+}
+
+/// Every client verified its bytes, and most of them had some folded and back.
+fn judge(outputs: &[String]) {
+    assert!(outputs.iter().all(|out| value(out, "lost") == 0), "{outputs:?}");
+    assert!(outputs.iter().all(|out| value(out, "restored") > 0), "{outputs:?}");
+}
+
+#[test]
+fn seven_clients_go_on_beside_a_liar_of_every_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let clients: Vec<Running> = (1..=7).map(|seed| daemon.client(dir.path(), 3_000, seed)).collect();
+    let socket = daemon.socket.to_str().unwrap();
+    let lies = ["garbage", "version", "huge", "short", "unsealed", "descriptors", "few", "silent", "entries"];
+    for lie in lies {
+        let said = Running::start(dir.path(), &["liar", socket, lie]).finish(lie);
+        assert_eq!(said, "caught\n", "{lie}");
+    }
+    judge(&clients.into_iter().map(|client| client.finish("a client beside liars")).collect::<Vec<_>>());
+    // And the daemon is as it was.
+    judge(&[daemon.client(dir.path(), 500, 8).finish("a client after liars")]);
+}
+
+#[test]
+fn clients_go_on_while_the_daemon_is_killed_and_started_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut daemon = Daemon::start(dir.path(), &[]);
+    let clients: Vec<Running> = (1..=3).map(|seed| daemon.client(dir.path(), 5_000, seed)).collect();
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(900));
+        daemon.running.signal(libc::SIGKILL);
+        std::thread::sleep(Duration::from_millis(400));
+        daemon = Daemon::start(dir.path(), &[]);
+    }
+    judge(
+        &clients.into_iter().map(|client| client.finish("a client of a killed daemon")).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn clients_end_well_after_their_daemon_has_left_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let client = daemon.client(dir.path(), 2_500, 1);
+    std::thread::sleep(Duration::from_millis(1_500));
+    daemon.running.signal(libc::SIGTERM);
+    daemon.running.finish("the daemon");
+    judge(&[client.finish("a client without daemon")]);
+}
+
+#[test]
+fn the_counters_can_be_read_and_a_budget_is_kept_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let metrics = dir.path().join("metrics.sock");
+    let daemon = Daemon::start(dir.path(), &["12582912", metrics.to_str().unwrap()]);
+    let client = daemon.client(dir.path(), 4_000, 1);
+    let began = Instant::now();
+    loop {
+        let mut connection = UnixStream::connect(&metrics).unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        connection.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.0 200 OK\r\n") && text.contains("memfold_budget_bytes 12582912"));
+        let pid = client.0.id();
+        let read = |name: &str| {
+            let key = format!("memfold_{name}{{pid=\"{pid}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&key)?.parse::<u64>().ok())
+        };
+        if read("resident_bytes").zip(read("stored_bytes")).is_some_and(|(r, s)| s > 0 && r + s < 12 << 20) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "the budget was never kept to: {text}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    judge(&[client.finish("a client with a budget")]);
+}
+
+#[test]
+fn a_start_without_a_daemon_is_refused_with_the_remedy() {
+    let error = client::start(&client::Options::default().daemon("/nonexistent/socket"));
+    let said = error.unwrap_err().to_string();
+    assert!(said.contains("/nonexistent/socket") && said.contains("memfold daemon"), "{said}");
+}

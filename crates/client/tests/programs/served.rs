@@ -1,0 +1,213 @@
+//! Both sides of the daemon in one small program, which the tests start, kill and start again:
+//!
+//! - `memfold-served daemon SOCKET [BUDGET [METRICS]]` is the daemon; SIGTERM ends it;
+//! - `memfold-served work SOCKET MILLIS SEED MIB` is a program that the daemon folds. It touches its memory, most of it seldom,
+//!   registers and unregisters more, verifies every byte, and prints what came of it as `name value` lines;
+//! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises.
+
+// Every address here lies in a mapping that the program itself made.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+use client::{register, start, stats, stop, unregister, Options};
+use daemon::channel::{len_for, Channel, Entry, State};
+use daemon::server::{self, NoFleet};
+use daemon::wire::{Hello, VERSION};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
+use sys::socket::{self, MOST_FDS};
+use sys::uffd::{Features, Modes, Userfaultfd};
+use sys::{mem, PAGE_SIZE};
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn on_signal(_: i32) {
+    STOP.store(true, Relaxed);
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["daemon", socket, ref rest @ ..] => be_daemon(socket, rest),
+        ["work", socket, millis, seed, mib] => {
+            work(socket, number(millis), number(seed), number(mib) as usize)
+        }
+        ["liar", socket, what] => lie(socket, what),
+        _ => panic!("daemon SOCKET, work SOCKET MILLIS SEED MIB or liar SOCKET WHAT"),
+    }
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect("a number")
+}
+
+fn be_daemon(socket: &str, rest: &[&str]) {
+    unsafe { libc::signal(libc::SIGTERM, on_signal as extern "C" fn(i32) as usize) };
+    let options = server::Options {
+        socket: socket.into(),
+        budget: rest.first().map(|text| number(text)).filter(|&bytes| bytes != 0),
+        metrics: rest.get(1).map(|text| text.parse().unwrap()),
+    };
+    server::run(&options, Box::new(NoFleet), &STOP, |line| eprintln!("{line}")).unwrap();
+}
+
+fn content(seed: u64, page: u64) -> [u64; PAGE_SIZE / 8] {
+    let first = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ page.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    std::array::from_fn(|n| if n % 4 == 0 { first.wrapping_add(n as u64) } else { n as u64 })
+}
+
+struct Memory {
+    base: usize,
+    pages: usize,
+}
+
+impl Memory {
+    fn new(len: usize) -> Memory {
+        Memory { base: mem::map_anonymous(0, len, 0).unwrap(), pages: len / PAGE_SIZE }
+    }
+
+    fn write(&self, page: usize, seed: u64) {
+        unsafe { *((self.base + page * PAGE_SIZE) as *mut _) = content(seed, page as u64) };
+    }
+
+    fn check(&self, page: usize, seed: u64) {
+        let found = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+        assert!(found == content(seed, page as u64), "page {page} changed");
+    }
+
+    fn register(&self) {
+        register(self.base as *const u8, self.pages * PAGE_SIZE).unwrap();
+    }
+
+    fn unregister(&self) {
+        unregister(self.base as *const u8, self.pages * PAGE_SIZE).unwrap();
+    }
+}
+
+fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
+    start(&Options::default().daemon(socket).cold_age(Duration::from_millis(60))).unwrap();
+    let memory = Memory::new(mib << 20);
+    (0..memory.pages).for_each(|page| memory.write(page, seed));
+    memory.register();
+    let (began, time) = (Instant::now(), Duration::from_millis(millis));
+    let (longest, touches) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        // Each touches pages of its own, so that it knows what they hold.
+        for thread in 0..2 {
+            let (memory, longest, touches) = (&memory, &longest, &touches);
+            scope.spawn(move || {
+                let mut seeds = vec![seed; memory.pages];
+                let mut random = seed * 2 + thread as u64 + 1;
+                while began.elapsed() < time {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let anywhere = (random >> 33) as usize % (memory.pages / 2);
+                    let page = 2 * if random % 8 == 0 { anywhere } else { anywhere % 64 } + thread;
+                    let touched = Instant::now();
+                    memory.check(page, seeds[page]);
+                    longest.fetch_max(touched.elapsed().as_millis() as u64, Relaxed);
+                    if random % 3 == 0 {
+                        seeds[page] = random;
+                        memory.write(page, random);
+                    }
+                    touches.fetch_add(1, Relaxed);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                (thread..memory.pages).step_by(2).for_each(|page| memory.check(page, seeds[page]));
+            });
+        }
+        scope.spawn(|| {
+            let mut round = 0;
+            while began.elapsed() < time {
+                round += 1;
+                let more = Memory::new(2 << 20);
+                more.register();
+                (0..more.pages).for_each(|page| more.write(page, round));
+                std::thread::sleep(Duration::from_millis(100 + round % 3 * 100));
+                (0..more.pages).for_each(|page| more.check(page, round));
+                more.unregister();
+                unsafe { mem::munmap(more.base, more.pages * PAGE_SIZE) }.unwrap();
+            }
+        });
+    });
+    let seen = stats();
+    println!("restored {}", seen.pages_restored);
+    println!("touches {}", touches.load(Relaxed));
+    println!("longest_touch_ms {}", longest.load(Relaxed));
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        let sum: u64 = (0..memory.pages)
+            .map(|p| unsafe { *((memory.base + p * PAGE_SIZE) as *const u64) })
+            .fold(0, u64::wrapping_add);
+        unsafe { libc::_exit(i32::from(sum == 0)) };
+    }
+    let mut status = -1;
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0, "a child read zeros");
+    stop().unwrap();
+    println!("lost {}", stats().pages_lost);
+}
+
+/// Greets properly, then does what no honest process does.
+fn lie(socket: &str, what: &str) {
+    let pages = 1024;
+    let memory = socket::sealed_memory(c"liar", len_for(pages) as u64).unwrap();
+    let uffd = Userfaultfd::open().unwrap();
+    uffd.handshake(Features::MOVE).unwrap();
+    let (bell, other) = (socket::event_counter().unwrap(), socket::event_counter().unwrap());
+    let fd = socket::connect(socket.as_bytes()).unwrap();
+    let fds = [memory.raw(), uffd.raw_fd(), bell.raw(), other.raw()];
+    let hello = Hello { version: VERSION, pages: pages as u64 };
+    let greeting = hello.bytes();
+    let send = |bytes: &[u8], fds: &[i32]| assert!(socket::send(fd.raw(), bytes, fds).is_ok());
+    match what {
+        "garbage" => send(&[0x5A; 100], &[]),
+        "version" => send(&Hello { version: 99, ..hello }.bytes(), &fds),
+        "huge" => send(&Hello { pages: u64::MAX, ..hello }.bytes(), &fds),
+        "short" => send(&Hello { pages: 4096, ..hello }.bytes(), &fds),
+        "unsealed" => {
+            let raw = unsafe { libc::memfd_create(c"x".as_ptr(), 0) };
+            sys::file::set_len(raw, len_for(pages) as u64).unwrap();
+            send(&greeting, &[raw, fds[1], fds[2], fds[3]]);
+        }
+        "descriptors" => send(&greeting, &[fds[0], 1, 1, 1]),
+        "few" => send(&greeting, &fds[..2]),
+        "silent" => std::thread::sleep(Duration::from_secs(4)),
+        "entries" => send(&greeting, &fds),
+        other => panic!("no lie {other:?}"),
+    }
+    let mut answer = [0; 64];
+    let len = socket::receive(fd.raw(), &mut answer, &mut [const { None }; MOST_FDS]).unwrap_or(0);
+    if what == "entries" {
+        assert_ne!(len, 0, "an honest greeting was refused");
+        break_tables(&memory, &uffd, &bell, pages);
+    }
+    // The daemon ends the connection of a liar.
+    socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(10));
+    assert_eq!(socket::receive(fd.raw(), &mut answer, &mut [const { None }; MOST_FDS]).unwrap_or(0), 0);
+    println!("caught");
+}
+
+/// Entries that lead anywhere, jobs without end, regions over everything; then a touch.
+fn break_tables(memory: &sys::file::Fd, uffd: &Userfaultfd, bell: &sys::file::Fd, pages: usize) {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let base = unsafe { mem::mmap(0, len_for(pages), prot, libc::MAP_SHARED, memory.raw(), 0) }.unwrap();
+    let channel = unsafe { Channel::at(base, pages) };
+    let page = mem::map_anonymous(0, PAGE_SIZE, 0).unwrap();
+    uffd.register(page, PAGE_SIZE, Modes::MISSING).unwrap();
+    let header = channel.header();
+    for (n, region) in header.regions.iter().enumerate() {
+        region.first.store(if n == 0 { 0 } else { u64::MAX }, SeqCst);
+        region.pages.store(u64::MAX, SeqCst);
+        region.base.store(if n == 0 { page as u64 } else { 1 }, SeqCst);
+    }
+    for number in 0..pages {
+        let entry = Entry::new(State::Stored, u64::MAX >> 4).0;
+        channel.entry(number).unwrap().store(entry, SeqCst);
+    }
+    header.jobs.iter().for_each(|job| job.state.store(1, SeqCst));
+    header.resident_limit.store(0, SeqCst);
+    header.resident_bytes.store(u64::MAX, SeqCst);
+    socket::ring(bell.raw());
+    // Nobody serves it any more: the thread stays asleep and ends with the process.
+    std::thread::spawn(move || unsafe { core::ptr::read_volatile(page as *const u8) });
+}

@@ -1,0 +1,74 @@
+//! `memfold daemon` as a person starts and ends it.
+
+use e2e::command_line::{memfold, scratch};
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+fn start(home: &Path, socket: &Path) -> Child {
+    let mut command = memfold(home);
+    command.args(["daemon", "--socket"]).arg(socket);
+    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(30), "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_daemon_listens_alone_until_it_is_told_to_end() {
+    let home = scratch();
+    let socket = home.path().join("daemon.sock");
+    let mut daemon = start(home.path(), &socket);
+    wait_until("it listens", || socket.exists());
+    let second = start(home.path(), &socket).wait_with_output().unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(said.contains("another daemon listens there"), "{said}");
+    // SAFETY: a child of ours that was not waited for.
+    unsafe { libc::kill(daemon.id() as i32, libc::SIGTERM) };
+    assert!(daemon.wait().unwrap().success());
+    assert!(!socket.exists());
+    // One that was killed leaves its socket, which is no hindrance.
+    let mut killed = start(home.path(), &socket);
+    wait_until("it listens", || socket.exists());
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    let mut next = start(home.path(), &socket);
+    wait_until("it listens again", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
+
+#[test]
+fn what_the_daemon_cannot_do_is_named_and_ends_with_2() {
+    let home = scratch();
+    let say = |args: &[&str]| {
+        let output = memfold(home.path()).arg("daemon").args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(say(&["--budget", "some"]).contains("4M or more"));
+    assert!(say(&["--metrics", "0.0.0.0:9273"]).contains("loopback"));
+    assert!(say(&["--socket", &"x".repeat(200)]).contains("107 bytes"));
+}
+
+#[test]
+fn every_source_that_can_be_had_knows_most_of_what_is_cold() {
+    let home = scratch();
+    let mut command = memfold(home.path());
+    command.args(["bench", "sources", "--source", "writes,probe", "--region", "16M", "--duration", "3s"]);
+    let output = command.args(["--cold-age", "300ms", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for row in rows.as_array().unwrap() {
+        assert!(row["unsupported"].is_null(), "{row}");
+        // What is in use is a fifth: a source that knew nothing would name it cold as often as not.
+        assert!(row["precision"].as_f64().unwrap() > 0.5, "{row}");
+        assert!(row["recall"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
