@@ -11,12 +11,14 @@ mod belady;
 mod clock;
 mod fetch;
 mod list;
+pub(crate) mod list;
 mod queues;
 mod recency;
 mod s3fifo;
 
 pub use belady::NEVER;
 
+use crate::daemon::{Adapter, BonChance, FreeBsd, PageDaemon, Parameters, Simulated};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -130,6 +132,23 @@ const KINDS: &[Kind] = &[
         parameters: &[("seed", 1.0, 0.0, 4_294_967_295.0)],
         make: |s, c, u| Box::new(recency::Random::new(c, u, s.get("seed") as u64)),
     },
+    Kind {
+        name: "freebsd",
+        parameters: &[("free", 0.02, 0.0, 0.5), ("period", 600.0, 0.001, 1e6)],
+        make: |s, c, u| Box::new(Simulated::new(FreeBsd::freebsd(s.daemon_parameters(), u), c)),
+    },
+    Kind {
+        name: "bonchance",
+        parameters: &[
+            ("free", 0.02, 0.0, 0.5),
+            ("period", 600.0, 0.001, 1e6),
+            ("seed", 1.0, 0.0, 4_294_967_295.0),
+        ],
+        make: |s, c, u| {
+            let daemon = BonChance::bonchance(s.daemon_parameters(), s.get("seed") as u64, u);
+            Box::new(Simulated::new(daemon, c))
+        },
+    },
     Kind { name: "belady", parameters: &[], make: |_, c, u| Box::new(belady::Belady::new(c, u)) },
 ];
 
@@ -173,6 +192,24 @@ impl Spec {
         assert!(capacity > 0 && universe <= u32::MAX as usize / 2, "a cache of at least one page");
         let kind = KINDS.iter().find(|kind| kind.name == self.name);
         (kind.expect("a spec names a policy").make)(self, capacity, universe)
+    }
+
+    /// Makes the policy as a page daemon for `limit` resident pages, at least 1, of page numbers below `universe`. `None`
+    /// for a policy that must know the future.
+    pub fn make_daemon(&self, limit: usize, universe: usize) -> Option<Box<dyn PageDaemon + Send>> {
+        match self.name {
+            "belady" => None,
+            "freebsd" => Some(Box::new(FreeBsd::freebsd(self.daemon_parameters(), universe))),
+            "bonchance" => {
+                let seed = self.get("seed") as u64;
+                Some(Box::new(BonChance::bonchance(self.daemon_parameters(), seed, universe)))
+            }
+            _ => Some(Box::new(Adapter::new(self.clone(), limit, universe))),
+        }
+    }
+
+    fn daemon_parameters(&self) -> Parameters {
+        Parameters { free: self.get("free"), period: self.get("period"), ..Parameters::default() }
     }
 
     fn get(&self, parameter: &str) -> f64 {
