@@ -152,7 +152,16 @@ impl Worker {
     /// Sets aside the pages in `wanted` that can be, and returns how many were. Under the extent's lock.
     pub fn set_aside(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
-        if wanted.is_empty() || wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0 {
+        if wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0 {
+            return 0;
+        }
+        self.set_aside_any(extent, &wanted, huge)
+    }
+
+    /// The same, however few pages they are.
+    pub fn set_aside_any(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+        let wanted = wanted.and(&extent.managed.load());
+        if wanted.is_empty() {
             return 0;
         }
         let Ok(entries) = extent.make_entries(&self.engine.pool) else { return 0 };
@@ -310,15 +319,16 @@ impl Worker {
         }
     }
 
-    /// Compresses what is still set aside of an extent. Gives up, to go on later, when something more urgent comes.
+    /// Compresses those `pages` of an extent that are still set aside. Gives up, to go on later, when something more urgent comes.
     /// Returns whether it is finished.
-    pub fn launder(&mut self, extent: &Extent) -> bool {
+    pub fn launder(&mut self, extent: &Extent, pages: &PageSet) -> bool {
         let Some(entries) = extent.entries() else { return true };
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
         let mut drop_from = None;
         let mut finished = true;
         for index in 0..EXTENT_PAGES {
-            let stored = entries[index].load() == Entry::new(State::Aside)
+            let stored = pages.contains(index)
+                && entries[index].load() == Entry::new(State::Aside)
                 && self.store_page(extent, entries, index, staging + index * PAGE_SIZE);
             match (stored, drop_from) {
                 (true, None) => drop_from = Some(index),

@@ -15,6 +15,3 @@ pub mod budget;
 pub mod daemon;
 #[cfg(feature = "replace")]
 pub mod replace;
-
-/// The policies that `--policy` can name.
-pub const NAMES: &[&str] = &["age"];

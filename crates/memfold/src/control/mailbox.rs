@@ -53,8 +53,24 @@ impl Mailbox {
     /// The process ends or does not answer in time (it may still carry the command out), another writer
     /// keeps the mailbox, or the process says that it cannot.
     pub fn ask(&self, command: Command, argument: u64, value: u64, timeout: Duration) -> anyhow::Result<()> {
+        self.ask_with(command, argument, value, "", timeout)
+    }
+
+    /// The same with a text, of at most [`pager::SharedText::MOST`] bytes of the page's field.
+    ///
+    /// # Errors
+    /// As for [`Mailbox::ask`].
+    pub fn ask_with(
+        &self,
+        command: Command,
+        argument: u64,
+        value: u64,
+        text: &str,
+        timeout: Duration,
+    ) -> anyhow::Result<()> {
         let deadline = Instant::now() + timeout;
         self.take(deadline)?;
+        self.page().request.set(text);
         let result = self.exchange(command, argument, value, deadline);
         self.page().mailbox.writer.store(0, Release);
         match result? {
