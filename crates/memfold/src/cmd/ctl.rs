@@ -131,7 +131,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     {
         bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", args.pid);
     }
-    Mailbox::open(&found.path, args.pid)?.ask_with(command, argument, value, &text, args.timeout)?;
+    Mailbox::open(&found.path, args.pid)?.ask(command, argument, value, &text, args.timeout)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -77,9 +77,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         && args.settings.resident_limit.is_none()
         && variable("MEMFOLD_RESIDENT_LIMIT").is_none()
     {
-        return Err(exit::usage(
-            "--policy evicts down to a limit: give --resident-limit too, such as 256M".into(),
-        ));
+        return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
     }
     let quiet = args.quiet || variable("MEMFOLD_QUIET").is_some_and(|v| v != "0" && v != "off");
     let summary_path = args.summary.clone().or_else(|| variable("MEMFOLD_SUMMARY").map(PathBuf::from));
