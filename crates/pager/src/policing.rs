@@ -215,14 +215,12 @@ impl Worker {
     /// Does what is due. Returns whether there is more to do at once.
     pub fn police(&mut self) -> bool {
         let Some(policing) = &self.policing else { return false };
-        if policing.behind {
-            return self.clear_backlog();
-        }
         let elapsed = self.now.since(policing.last_pass);
-        if elapsed.0 + Nanos::from_millis(1).0 < policing.pause().0 {
-            return false;
+        // A pass comes before what is left of the last one: it may find that some of it is wanted again.
+        if elapsed.0 + Nanos::from_millis(1).0 >= policing.pause().0 {
+            self.make_pass(elapsed.0);
+            self.slice_began = self.now;
         }
-        self.make_pass(elapsed.0);
         self.clear_backlog()
     }
 
@@ -288,6 +286,7 @@ impl Worker {
         let gone = known.view.or(&known.away).minus(&view.or(&away));
         let came = view.minus(&known.view).or(&away.minus(&known.view.or(&known.away)));
         let touched = came.or(&view.and(&written)).or(&view.and(&known.stayed));
+        known.backlog = known.backlog.minus(&touched).minus(&gone);
         let first = (number * EXTENT_PAGES) as u32;
         for (lo, hi) in gone.runs() {
             (lo..hi).for_each(|index| policing.daemon.remove(first + index as u32));
