@@ -102,7 +102,7 @@ pub fn run(options: &Options, library: &Path, folder: &Path, progress: Progress<
     progress(Advance { done: total, total, what: "plots" });
     let quantities = quantity::judge(options, &runs);
     let report = Report { options: options.clone(), manifest, runs, quantities, folder: folder.to_owned() };
-    output.rows("runs.csv", report.runs.iter().map(Run::flat))?;
+    output.table("runs.csv", &Run::head(), report.runs.iter().map(Run::row))?;
     output.rows("aggregate.csv", report.quantities.iter().flat_map(Judged::flat))?;
     output.result(&report, &report.manifest)?;
     page::write(&report)?;

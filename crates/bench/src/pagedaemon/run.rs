@@ -31,18 +31,17 @@ pub struct Run {
 }
 
 impl Run {
+    /// The columns of `runs.csv`.
+    pub fn head() -> Vec<String> {
+        let own = ["policy", "repeat", "seconds", "passes"];
+        own.into_iter().chain(QUANTITIES.iter().map(|q| q.column)).map(str::to_owned).collect()
+    }
+
     /// A row of `runs.csv`.
-    pub fn flat(&self) -> BTreeMap<String, String> {
-        let mut row = BTreeMap::from([
-            ("policy".to_owned(), self.policy.clone()),
-            ("repeat".to_owned(), self.repeat.to_string()),
-            ("seconds".to_owned(), format!("{:.3}", self.seconds)),
-            ("passes".to_owned(), self.passes.to_string()),
-        ]);
-        row.extend(
-            QUANTITIES.iter().zip(&self.values).map(|(q, value)| (q.column.to_owned(), value.to_string())),
-        );
-        row
+    pub fn row(&self) -> Vec<String> {
+        let (repeat, seconds) = ((self.repeat + 1).to_string(), format!("{:.3}", self.seconds));
+        let own = [self.policy.clone(), repeat, seconds, self.passes.to_string()];
+        own.into_iter().chain(self.values.iter().map(f64::to_string)).collect()
     }
 }
 

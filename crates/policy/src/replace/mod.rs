@@ -11,7 +11,9 @@ mod belady;
 mod clock;
 mod fetch;
 mod list;
+mod frequency;
 pub(crate) mod list;
+mod mglru;
 mod queues;
 mod recency;
 mod s3fifo;
@@ -127,6 +129,13 @@ const KINDS: &[Kind] = &[
             Box::new(s3fifo::S3Fifo::new(c, u, s.get("small"), s.get("ghost"), s.get("move") as u8))
         },
     },
+    Kind { name: "lfu", parameters: &[], make: |_, c, u| Box::new(frequency::Lfu::new(c, u)) },
+    Kind {
+        name: "wtinylfu",
+        parameters: &[("window", 0.01, 0.001, 0.9), ("protected", 0.8, 0.0, 1.0)],
+        make: |s, c, u| Box::new(frequency::WTinyLfu::new(c, u, s.get("window"), s.get("protected"))),
+    },
+    Kind { name: "mglru", parameters: &[], make: |_, c, u| Box::new(mglru::MgLru::new(c, u)) },
     Kind {
         name: "random",
         parameters: &[("seed", 1.0, 0.0, 4_294_967_295.0)],
