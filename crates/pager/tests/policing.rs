@@ -6,38 +6,11 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
 use pager::control::Command;
-use pager::{Engine, Phase};
-use policy::daemon::{Place, INTERVAL};
+use policy::daemon::{Place, Row, INTERVAL};
 use policy::replace::Spec;
 use std::sync::atomic::Ordering::*;
 use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
-
-const DAY_MS: u64 = 86_400_000;
-
-fn request(engine: &'static Engine, command: Command, argument: u64, value: u64, text: &str) -> u32 {
-    let control = engine.control();
-    control.mailbox.argument.store(argument, Relaxed);
-    control.mailbox.value.store(value, Relaxed);
-    control.request.set(text);
-    have(engine, command);
-    control.mailbox.error.load(Relaxed)
-}
-
-/// An engine that evicts by `policy` down to `limit` pages, and memory of `pages`, never touched.
-fn policed(policy: &str, limit: usize, pages: usize, paused: bool) -> (&'static Engine, Memory) {
-    let engine = engine(DAY_MS);
-    let memory = Memory::new(engine, pages * PAGE_SIZE);
-    wait_until("the engine runs", || engine.phase() == Phase::Running);
-    if paused {
-        have(engine, Command::Pause);
-    }
-    let bytes = (limit * PAGE_SIZE) as u64;
-    assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, bytes, ""), 0);
-    assert_eq!(request(engine, Command::Policy, 0, 0, policy), 0);
-    (engine, memory)
-}
 
 fn write(memory: &Memory, page: usize) {
     unsafe { core::ptr::write_volatile((memory.base + page * PAGE_SIZE) as *mut u64, page as u64) };
@@ -50,21 +23,50 @@ fn in_view(pagemap: &sys::pagemap::Pagemap, memory: &Memory, page: usize) -> boo
     entry[0].present()
 }
 
+/// The last row of a log, as the names and values that a daemon's own row has too.
+fn last_row(path: &std::path::Path) -> Vec<(String, u64)> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let head = text.lines().next().unwrap().split(',').map(str::to_owned);
+    let row = text.lines().next_back().unwrap().split(',').map(|value| value.parse().unwrap());
+    head.zip(row).collect()
+}
+
+/// What the log should say of a row.
+fn expected(row: &Row) -> [(&'static str, u64); 12] {
+    [
+        ("active_scan", row.active_scan.into()),
+        ("inactive_scan", row.inactive_scan.into()),
+        ("scanned", row.scanned),
+        ("active_to_inactive", row.active_to_inactive),
+        ("inactive_to_active", row.inactive_to_active),
+        ("inactive_to_free", row.inactive_to_free),
+        ("arrived", row.arrived),
+        ("free_to_active", row.free_to_active),
+        ("active", row.active),
+        ("inactive", row.inactive),
+        ("free", row.free),
+        ("evicted", row.evicted),
+    ]
+}
+
 #[test]
 fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() {
     const PAGES: usize = 2 * EXTENT_PAGES;
     const LIMIT: usize = 256;
     let pagemap = sys::pagemap::Pagemap::open().unwrap();
-    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2", "arc"] {
+    let dir = tempfile::tempdir().unwrap();
+    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2"] {
         let (engine, memory) = policed(policy, LIMIT, PAGES, true);
         let first = memory.base % EXTENT_SIZE / PAGE_SIZE;
         let universe = (first + PAGES).next_multiple_of(EXTENT_PAGES);
         let mut daemon = Spec::parse(policy).unwrap().make_daemon(LIMIT, universe).unwrap();
+        let log = dir.path().join(policy.split(':').next().unwrap());
+        assert_eq!(request(engine, Command::Log, 0, 0, log.to_str().unwrap()), 0);
         let number = |page: usize| (first + page) as u32;
         let mut random = 7u64;
         let mut stayed: Vec<usize> = Vec::new();
         let (mut decisions, mut strays) = (0, 0);
-        for round in 0..60 {
+        for round in 0..40 {
             let mut touched = vec![false; PAGES];
             for _ in 0..80 {
                 random =
@@ -82,25 +84,25 @@ fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() 
             }
             // Only this clock counts for the daemon: the engine is paused, and passes when it is asked to.
             assert_eq!(request(engine, Command::Pass, 0, INTERVAL, ""), 0);
-            daemon.pass(LIMIT, INTERVAL);
+            let row = daemon.pass(LIMIT, INTERVAL);
+            let logged = last_row(&log);
+            for (name, value) in expected(&row) {
+                let found = logged.iter().find(|(column, _)| column == name).unwrap().1;
+                assert_eq!(found, value, "{policy}, round {round}: {name}; {row:?}");
+            }
             stayed.clear();
             for page in 0..PAGES {
                 match (daemon.place(number(page)), in_view(&pagemap, &memory, page)) {
-                    (Place::Active, view) => {
-                        assert!(
-                            view || page % 2 == 1,
-                            "{policy}, round {round}: page {page} is active and away"
-                        )
-                    }
+                    // An active page may be away: one that was referenced while inactive, and activated later.
+                    (Place::Active, _) | (Place::Out, false) => {}
                     (_, true) => stayed.push(page),
-                    (Place::Out, false) => {}
                     (_, false) => decisions += 1,
                 }
             }
             strays += stayed.len();
         }
         assert!(
-            decisions > 500 && strays * 50 < decisions,
+            decisions > 300 && strays * 50 < decisions,
             "{policy}: {decisions} decisions, {strays} strays"
         );
         for page in (0..PAGES).step_by(2) {
@@ -175,19 +177,4 @@ fn the_logged_queues_gain_and_lose_what_the_counters_say() {
     // Logging has ended.
     wait_until("another pass is made", || engine.control().passes.load(Relaxed) > passes + 1);
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), rows.len() + 1);
-}
-
-#[test]
-fn a_forked_child_goes_on_under_its_parents_policy_and_sees_every_byte() {
-    const PAGES: usize = 2048;
-    let (engine, memory) = policed("bonchance", PAGES / 4, PAGES, false);
-    memory.fill(3);
-    wait_until("it is down to the limit", || evicted(engine) >= (PAGES / 2 * PAGE_SIZE) as u64);
-    let pid = fork(engine);
-    if pid == 0 {
-        memory.check(3);
-        unsafe { libc::_exit(0) };
-    }
-    assert_eq!(wait(pid), 0);
-    memory.check(3);
 }
