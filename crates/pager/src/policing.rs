@@ -64,6 +64,8 @@ struct Known {
     away: PageSet,
     /// In view although they should have left.
     stayed: PageSet,
+    /// Touched while inactive: the daemon knows, and a further touch would tell it nothing.
+    spared: PageSet,
     /// To be compressed as soon as there is time.
     backlog: PageSet,
 }
@@ -272,7 +274,13 @@ impl Worker {
         let number = match extent.number.load(Relaxed) {
             0 => {
                 let empty = PageSet::EMPTY;
-                policing.extents.push(Known { view: empty, away: empty, stayed: empty, backlog: empty });
+                policing.extents.push(Known {
+                    view: empty,
+                    away: empty,
+                    stayed: empty,
+                    spared: empty,
+                    backlog: empty,
+                });
                 policing.daemon.grow(policing.extents.len() * EXTENT_PAGES);
                 extent.number.store(policing.extents.len() as u32, Relaxed);
                 policing.extents.len() - 1
@@ -287,6 +295,7 @@ impl Worker {
         let came = view.minus(&known.view).or(&away.minus(&known.view.or(&known.away)));
         let touched = came.or(&view.and(&written)).or(&view.and(&known.stayed));
         known.backlog = known.backlog.minus(&touched).minus(&gone);
+        known.spared = known.spared.or(&touched).minus(&gone);
         let first = (number * EXTENT_PAGES) as u32;
         for (lo, hi) in gone.runs() {
             (lo..hi).for_each(|index| policing.daemon.remove(first + index as u32));
@@ -323,11 +332,11 @@ impl Worker {
     fn act(&mut self, policing: &mut Policing, extent: &Extent) -> usize {
         let Some(number) = (extent.number.load(Relaxed) as usize).checked_sub(1) else { return 0 };
         let Some(known) = policing.extents.get_mut(number) else { return 0 };
-        let (mut leave, mut freed) = (PageSet::EMPTY, PageSet::EMPTY);
+        let (mut active, mut leave, mut freed) = (PageSet::EMPTY, PageSet::EMPTY, PageSet::EMPTY);
         for (lo, hi) in known.view.or(&known.away).runs() {
             for index in lo..hi {
                 match policing.daemon.place((number * EXTENT_PAGES + index) as u32) {
-                    Place::Active => {}
+                    Place::Active => active.insert(index),
                     Place::Inactive | Place::Laundry => leave.insert(index),
                     Place::Free | Place::Out => {
                         leave.insert(index);
@@ -336,7 +345,8 @@ impl Worker {
                 }
             }
         }
-        let leave = leave.and(&known.view);
+        known.spared = known.spared.minus(&active).minus(&freed);
+        let leave = leave.and(&known.view).minus(&known.spared);
         let left = match extent.lock.try_lock() {
             Some(_guard) if !leave.is_empty() => {
                 let wanted = leave.minus(&extent.incompressible.load());
