@@ -169,7 +169,10 @@ impl Worker {
             return 0;
         }
         // SAFETY: we are the background thread.
-        if extent.staging.load(SeqCst) == 0 && !unsafe { self.kernel.staging.take(extent) } {
+        let has_slot = || unsafe { self.kernel.staging.take(extent) };
+        if extent.staging.load(SeqCst) != 0 {
+            self.sweep_staging(extent, entries, &wanted);
+        } else if !has_slot() {
             return 0;
         }
         let moved = if huge && wanted.len() == EXTENT_PAGES {
@@ -256,7 +259,10 @@ impl Worker {
                 self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
             };
             widen(Bug::LeavingWakeLost, 2);
-            let gone = progress.done / PAGE_SIZE;
+            let gone = match progress.error {
+                Some(Errno::EEXIST) => self.moved_unseen(page, staging + at * PAGE_SIZE, hi - at),
+                _ => progress.done / PAGE_SIZE,
+            };
             for index in at..at + gone {
                 extent.away.fetch_add(1, Relaxed);
                 self.arrive(extent, entries, index, Entry::new(State::Aside));
@@ -296,6 +302,41 @@ impl Worker {
             }
         }
         moved
+    }
+
+    /// How many `pages` from the first on have moved, by a move to `staged` that says that something was there already.
+    ///
+    /// Linux 6.18 keeps the `EAGAIN` of a first try in mind when the second one succeeds (`move_pages` in
+    /// `mm/userfaultfd.c`), tries a third time, and then finds the pages that it has just moved. Nothing was there before:
+    /// [`Worker::set_aside_any`] sees to that.
+    fn moved_unseen(&self, page: usize, staged: usize, pages: usize) -> usize {
+        let pages = pages.min(MOVE_BATCH);
+        let mut view = [sys::pagemap::Entry::default(); MOVE_BATCH];
+        let mut there = view;
+        let read = |at: usize, into: &mut [sys::pagemap::Entry]| self.kernel.pagemap.entries(at, into);
+        match (read(page, &mut view[..pages]), read(staged, &mut there[..pages])) {
+            (Ok(seen), Ok(found)) => {
+                let is_there = |entry: &sys::pagemap::Entry| entry.present() || entry.swapped();
+                let both = view.iter().zip(&there).take(seen.min(found));
+                both.take_while(|(view, there)| !is_there(view) && is_there(there)).count()
+            }
+            // Whether the program still has the pages is not known, and going on could lose them.
+            _ => self.engine.fail_hard("memfold: the page map cannot be read; the program must not go on"),
+        }
+    }
+
+    /// Drops what restores by copying left in staging at pages that are not there any more by their entries.
+    fn sweep_staging(&self, extent: &Extent, entries: &Entries, wanted: &PageSet) {
+        for (lo, hi) in wanted.runs() {
+            let mut resident = PageSet::EMPTY;
+            (lo..hi)
+                .filter(|&index| entries[index].load() == Entry::RESIDENT)
+                .for_each(|index| resident.insert(index));
+            for (lo, hi) in resident.runs() {
+                // SAFETY: only this thread makes pages `Aside`, and these are not.
+                unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+            }
+        }
     }
 
     /// The pages did not leave after all. Returns 0, the number moved.
