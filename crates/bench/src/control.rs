@@ -125,9 +125,7 @@ impl Peer {
 
     /// Why it is not, in the process's own words; empty if it is.
     pub fn reason(&self) -> String {
-        let bytes = self.page().reason_bytes();
-        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
+        self.page().reason.read(&mut [0; 512]).to_owned()
     }
 
     /// All counters, each read once; they are not of one instant.

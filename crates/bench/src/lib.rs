@@ -17,6 +17,7 @@ mod hogs;
 pub mod launch;
 pub mod overhead;
 pub mod page;
+pub mod pagedaemon;
 pub mod process;
 pub mod progress;
 pub mod sources;

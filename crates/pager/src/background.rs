@@ -66,7 +66,9 @@ pub extern "C" fn main(arg: usize) {
                 worker.measure_wake_cost();
             }
             // An improvement only; after the measurement, which it would spoil.
-            let _ = thread::set_scheduling(Scheduling::Normal { nice: 19 });
+            // A program at its limit waits for a page daemon, which therefore competes as the program does.
+            let nice = if engine.policy.is_empty() { 19 } else { 0 };
+            let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             sys::inject::begin();
             engine.set_phase(Phase::Running);
@@ -78,6 +80,7 @@ pub extern "C" fn main(arg: usize) {
 
 impl Worker {
     fn run(&mut self) {
+        self.take_up_policy();
         let mut touches = TOUCHES_AT_FIRST;
         loop {
             self.engine.brake.unpark();
@@ -91,7 +94,9 @@ impl Worker {
             }
             self.charge_stall();
             self.crowd.look(self.engine, self.kernel.loadavg.as_ref());
-            let busy = self.engine.control().paused.load(Relaxed) == 0 && self.pass(&mut touches);
+            let paused = self.engine.control().paused.load(Relaxed) != 0;
+            let busy =
+                !paused && if self.policing.is_some() { self.police() } else { self.pass(&mut touches) };
             self.tidy_store();
             self.count();
             self.let_allocator_decay();
@@ -125,6 +130,9 @@ impl Worker {
     }
 
     fn tick(&self) -> Nanos {
+        if let Some(policing) = &self.policing {
+            return policing.pause();
+        }
         Nanos(self.cold_age() / 8).clamp(TICK.0, TICK.1)
     }
 
@@ -234,7 +242,7 @@ impl Worker {
                 if extent.touched.load(Relaxed) == 0 {
                     extent.touched.store(probed.saturating_sub(count_aside(extent)) + 1, Relaxed);
                 }
-                if !self.launder(extent) {
+                if !self.launder(extent, &PageSet::ALL) {
                     return true;
                 }
                 let Some(_guard) = extent.lock.try_lock() else { return true };
@@ -297,7 +305,7 @@ impl Worker {
                     }
                 }
             }
-            while !self.launder(extent) {
+            while !self.launder(extent, &PageSet::ALL) {
                 if self.engine.phase() != Phase::Running {
                     return;
                 }
@@ -361,6 +369,9 @@ impl Worker {
                 self.evict_all();
                 0
             }
+            c if c == Command::Policy as u32 => self.change_policy(),
+            c if c == Command::Log as u32 => self.change_log(),
+            c if c == Command::Pass as u32 => self.pass_on_request(value),
             _ => libc::EINVAL as u32,
         };
         self.now = time::now();

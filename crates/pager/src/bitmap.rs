@@ -10,6 +10,9 @@ const WORDS: usize = EXTENT_PAGES.div_ceil(64);
 pub struct PageSet([u64; WORDS]);
 
 impl PageSet {
+    /// All pages.
+    pub const ALL: PageSet = PageSet([u64::MAX; WORDS]);
+
     /// No page.
     pub const EMPTY: PageSet = PageSet([0; WORDS]);
 
@@ -38,6 +41,11 @@ impl PageSet {
     /// Whether the page is in it.
     pub fn contains(&self, page: usize) -> bool {
         self.0[page / 64] >> (page % 64) & 1 != 0
+    }
+
+    /// Adds a page.
+    pub fn insert(&mut self, page: usize) {
+        self.0[page / 64] |= 1 << (page % 64);
     }
 
     /// Pages in both.

@@ -149,6 +149,12 @@ pub enum Command {
     Restore = 5,
     /// Evict everything that can be evicted now, whatever its age.
     Evict = 6,
+    /// Evict by the policy that [`ControlPage::request`] names.
+    Policy = 7,
+    /// Log every pass of the page daemon to the file that [`ControlPage::request`] names; no longer where it is empty.
+    Log = 8,
+    /// Make one pass of the page daemon now, as if `value` ns had gone by since the last one.
+    Pass = 9,
 }
 
 /// A request to the process and its answer.
@@ -204,6 +210,50 @@ pub struct AllocCounters {
     pub mremap_calls: AtomicU64,
     /// By size class: bytes of a block, bytes in spans, used blocks.
     pub classes: [[AtomicU64; 3]; ALLOC_CLASSES],
+/// A text that processes share: UTF-8, zero-terminated, in words of eight bytes. One writer at a time; who reads
+/// meanwhile may get a mixture.
+#[repr(transparent)]
+pub struct SharedText<const WORDS: usize>([AtomicU64; WORDS]);
+
+impl<const WORDS: usize> SharedText<WORDS> {
+    /// Most bytes that it holds.
+    pub const MOST: usize = WORDS * 8 - 1;
+
+    /// An empty text.
+    pub const fn new() -> SharedText<WORDS> {
+        SharedText([const { AtomicU64::new(0) }; WORDS])
+    }
+
+    /// Writes it; cut at [`SharedText::MOST`] bytes.
+    pub fn set(&self, text: &str) {
+        let bytes = &text.as_bytes()[..text.len().min(Self::MOST)];
+        for (i, word) in self.0.iter().enumerate() {
+            let mut raw = [0u8; 8];
+            let part = bytes.get(i * 8..bytes.len().min(i * 8 + 8)).unwrap_or(&[]);
+            raw[..part.len()].copy_from_slice(part);
+            word.store(u64::from_le_bytes(raw), Relaxed);
+        }
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.0[0].load(Relaxed) & 0xFF == 0
+    }
+
+    /// Reads it into `buffer`, of at least eight bytes a word; empty if it is not UTF-8.
+    pub fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a str {
+        for (word, raw) in self.0.iter().zip(buffer.chunks_exact_mut(8)) {
+            raw.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        let end = buffer.iter().take(WORDS * 8).position(|&b| b == 0).unwrap_or(Self::MOST);
+        core::str::from_utf8(&buffer[..end]).unwrap_or("")
+    }
+}
+
+impl<const WORDS: usize> Default for SharedText<WORDS> {
+    fn default() -> Self {
+        SharedText::new()
+    }
 }
 
 /// The page itself. Bytes and times are totals unless the name says otherwise; times are in nanoseconds.
@@ -303,6 +353,16 @@ pub struct ControlPage {
     pub reason: [AtomicU64; 32],
     /// The allocator's.
     pub alloc: AllocCounters,
+    /// Why the mode is `Off`.
+    pub reason: SharedText<32>,
+    /// The policy that evicts now, with its parameters.
+    pub policy: SharedText<16>,
+    /// The file that passes are logged to; empty for none.
+    pub log: SharedText<64>,
+    /// The text of a request.
+    pub request: SharedText<64>,
+    /// Passes of the page daemon.
+    pub passes: AtomicU64,
     /// Wait of a program thread on a fault, from the touch to the wake-up, ns.
     pub fault_ns: Histogram,
     /// Work on a restore: look-up, decompression and mapping of the page, ns.
@@ -321,25 +381,5 @@ impl ControlPage {
         self.started_ns.store(sys::time::now().0, Relaxed);
         // Release: a reader that sees the magic sees the rest.
         self.magic.store(MAGIC, Release);
-    }
-
-    /// Writes the reason why the process is not folded; cut at 255 bytes.
-    pub fn set_reason(&self, text: &str) {
-        let bytes = &text.as_bytes()[..text.len().min(255)];
-        for (i, word) in self.reason.iter().enumerate() {
-            let mut raw = [0u8; 8];
-            let part = bytes.get(i * 8..bytes.len().min(i * 8 + 8)).unwrap_or(&[]);
-            raw[..part.len()].copy_from_slice(part);
-            word.store(u64::from_le_bytes(raw), Relaxed);
-        }
-    }
-
-    /// The bytes of the reason, with the zeros behind it.
-    pub fn reason_bytes(&self) -> [u8; 256] {
-        let mut out = [0u8; 256];
-        for (i, word) in self.reason.iter().enumerate() {
-            out[i * 8..i * 8 + 8].copy_from_slice(&word.load(Relaxed).to_le_bytes());
-        }
-        out
     }
 }

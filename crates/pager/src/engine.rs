@@ -8,7 +8,7 @@
 //! start, and again only in a forked child in which no other thread exists.
 
 use crate::config::{Config, Setting};
-use crate::control::{ControlPage, Mode};
+use crate::control::{ControlPage, Mode, SharedText};
 use crate::gate::{Brake, Gate};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
@@ -96,6 +96,9 @@ pub struct Engine {
     phase: AtomicU32,
     enabled: AtomicU32,
     settings: [AtomicU64; Setting::COUNT],
+    /// The policy, and the file that its passes are logged to.
+    pub(crate) policy: SharedText<16>,
+    pub(crate) log: SharedText<64>,
     control: AtomicPtr<ControlPage>,
     control_is_private: AtomicU32,
     kernel: UnsafeCell<Option<Kernel>>,
@@ -177,6 +180,8 @@ impl Engine {
             phase: AtomicU32::new(Phase::Idle as u32),
             enabled: AtomicU32::new(0),
             settings: [const { AtomicU64::new(0) }; Setting::COUNT],
+            policy: SharedText::new(),
+            log: SharedText::new(),
             control: AtomicPtr::new(core::ptr::null_mut()),
             control_is_private: AtomicU32::new(1),
             kernel: UnsafeCell::new(None),
@@ -231,8 +236,25 @@ impl Engine {
         for setting in Setting::ALL {
             page.settings[setting as usize].store(self.setting(setting), Relaxed);
         }
+        let mut buffer = [0; 512];
+        page.policy.set(self.policy.read(&mut buffer));
+        page.log.set(self.log.read(&mut buffer));
         self.control_is_private.store(0, Relaxed);
         self.control.store(page as *const ControlPage as *mut ControlPage, Release);
+    }
+
+    /// Chooses the policy, `NAME` or `NAME:PARAMETER=VALUE,…`, before the engine starts. False if there is none such.
+    pub fn choose_policy(&self, text: &str) -> bool {
+        let known = text.len() <= SharedText::<16>::MOST && crate::policing::Choice::parse(text).is_some();
+        if known {
+            self.policy.set(text);
+        }
+        known
+    }
+
+    /// Has passes of the page daemon logged to a file, by its whole path, from the start.
+    pub fn log_to(&self, path: &str) {
+        self.log.set(path);
     }
 
     /// Lets the engine start by itself once there is enough to manage.
@@ -353,7 +375,7 @@ impl Engine {
     /// Marks the engine as off, and says on the control page why.
     pub(crate) fn turn_off(&self, reason: &str) {
         let control = self.control();
-        control.set_reason(reason);
+        control.reason.set(reason);
         control.mode.store(Mode::Off as u32, Release);
         self.set_phase(Phase::Off);
     }

@@ -152,7 +152,16 @@ impl Worker {
     /// Sets aside the pages in `wanted` that can be, and returns how many were. Under the extent's lock.
     pub fn set_aside(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
-        if wanted.is_empty() || wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0 {
+        if wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0 {
+            return 0;
+        }
+        self.set_aside_any(extent, &wanted, huge)
+    }
+
+    /// The same, however few pages they are.
+    pub fn set_aside_any(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+        let wanted = wanted.and(&extent.managed.load());
+        if wanted.is_empty() {
             return 0;
         }
         let Ok(entries) = extent.make_entries(&self.engine.pool) else { return 0 };
@@ -251,7 +260,9 @@ impl Worker {
             widen(Bug::LeavingWakeLost, 2);
             let gone = match progress.error {
                 Some(Errno::EEXIST) if !planted(Bug::MovedUnseen) => {
-                    progress.done / PAGE_SIZE + self.moved_unseen(staging, at + progress.done / PAGE_SIZE, hi)
+                    let done = progress.done;
+                    done / PAGE_SIZE
+                        + self.moved_unseen(page + done, staging + at * PAGE_SIZE + done, hi - at - done / PAGE_SIZE)
                 }
                 _ => progress.done / PAGE_SIZE,
             };
@@ -296,34 +307,38 @@ impl Worker {
         moved
     }
 
-    /// How many pages from `at` on lie in staging after a move that says that something was there already.
+    /// How many `pages` from the first on have moved, by a move to `staged` that says that something was there already.
     ///
     /// Linux 6.18 keeps the `EAGAIN` of a first try in mind when the second one succeeds (`move_pages` in
     /// `mm/userfaultfd.c`), tries a third time, and then finds the pages that it has just moved. Nothing was there before:
-    /// [`Worker::set_aside`] sees to that.
-    fn moved_unseen(&self, staging: usize, at: usize, hi: usize) -> usize {
-        let mut there = [sys::pagemap::Entry::default(); EXTENT_PAGES];
-        let there = &mut there[..hi - at];
-        match self.kernel.pagemap.entries(staging + at * PAGE_SIZE, there) {
-            Ok(read) => there[..read].iter().take_while(|entry| entry.present() || entry.swapped()).count(),
-            // Whether the program still has the pages is not known, and going on could lose them.
-            Err(_) => {
-                self.engine.fail_hard("memfold: the page map cannot be read; the program must not go on")
+    /// [`Worker::set_aside_any`] sees to that.
+    fn moved_unseen(&self, page: usize, staged: usize, pages: usize) -> usize {
+        let pages = pages.min(MOVE_BATCH);
+        let mut view = [sys::pagemap::Entry::default(); MOVE_BATCH];
+        let mut there = view;
+        let read = |at: usize, into: &mut [sys::pagemap::Entry]| self.kernel.pagemap.entries(at, into);
+        match (read(page, &mut view[..pages]), read(staged, &mut there[..pages])) {
+            (Ok(seen), Ok(found)) => {
+                let is_there = |entry: &sys::pagemap::Entry| entry.present() || entry.swapped();
+                let both = view.iter().zip(&there).take(seen.min(found));
+                both.take_while(|(view, there)| !is_there(view) && is_there(there)).count()
             }
+            // Whether the program still has the pages is not known, and going on could lose them.
+            _ => self.engine.fail_hard("memfold: the page map cannot be read; the program must not go on"),
         }
     }
 
     /// Drops what restores by copying left in staging at pages that are not there any more by their entries.
     fn sweep_staging(&self, extent: &Extent, entries: &Entries, wanted: &PageSet) {
-        let mut left = PageSet::EMPTY;
-        for (index, entry) in entries.iter().enumerate() {
-            if wanted.contains(index) && entry.load() == Entry::RESIDENT {
-                left = left.or(&PageSet::range(index, index + 1));
+        for (lo, hi) in wanted.runs() {
+            let mut resident = PageSet::EMPTY;
+            (lo..hi)
+                .filter(|&index| entries[index].load() == Entry::RESIDENT)
+                .for_each(|index| resident.insert(index));
+            for (lo, hi) in resident.runs() {
+                // SAFETY: only this thread makes pages `Aside`, and these are not.
+                unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
             }
-        }
-        for (lo, hi) in left.runs() {
-            // SAFETY: only this thread makes pages `Aside`, and these are not.
-            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
         }
     }
 
@@ -348,15 +363,16 @@ impl Worker {
         }
     }
 
-    /// Compresses what is still set aside of an extent. Gives up, to go on later, when something more urgent comes.
+    /// Compresses those `pages` of an extent that are still set aside. Gives up, to go on later, when something more urgent comes.
     /// Returns whether it is finished.
-    pub fn launder(&mut self, extent: &Extent) -> bool {
+    pub fn launder(&mut self, extent: &Extent, pages: &PageSet) -> bool {
         let Some(entries) = extent.entries() else { return true };
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
         let mut drop_from = None;
         let mut finished = true;
         for index in 0..EXTENT_PAGES {
-            let stored = entries[index].load() == Entry::new(State::Aside)
+            let stored = pages.contains(index)
+                && entries[index].load() == Entry::new(State::Aside)
                 && self.store_page(extent, entries, index, staging + index * PAGE_SIZE);
             match (stored, drop_from) {
                 (true, None) => drop_from = Some(index),

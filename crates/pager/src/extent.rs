@@ -65,6 +65,8 @@ pub struct Extent {
     pub last_restore: AtomicU64,
     /// When pages of it were last compressed, ns; background thread only.
     pub last_laundry: AtomicU64,
+    /// Its number for the page daemon, plus one; 0 for none. Background thread only.
+    pub number: AtomicU32,
     /// Page that the next fault hits if the touches are sequential, and how many pages were last restored at once.
     pub next_fault: AtomicU32,
     /// See `next_fault`.

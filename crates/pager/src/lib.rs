@@ -12,6 +12,7 @@
 //! Nothing here uses `std`, allocates from the program's heap, or touches memory that can be evicted.
 #![no_std]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
@@ -34,7 +35,9 @@ mod forking;
 mod gate;
 mod kernel;
 pub mod lock;
+mod passlog;
 mod patience;
+mod policing;
 mod pool;
 mod prefetch;
 mod program;
@@ -49,6 +52,6 @@ mod tidy;
 mod turns;
 mod worker;
 
+pub use control::SharedText;
 pub use engine::{Engine, Host, Phase, DESCRIPTORS};
-pub use policy::NAMES as POLICIES;
 pub use text::Line;

@@ -2,22 +2,25 @@
 
 use core::fmt;
 
-/// Up to 255 bytes; what does not fit is cut.
-pub struct Line {
-    bytes: [u8; 255],
+/// A line of up to 255 bytes.
+pub type Line = Text<255>;
+
+/// Up to `MOST` bytes; what does not fit is cut.
+pub struct Text<const MOST: usize> {
+    bytes: [u8; MOST],
     len: usize,
 }
 
-impl Default for Line {
+impl<const MOST: usize> Default for Text<MOST> {
     fn default() -> Self {
-        Line::new()
+        Text::new()
     }
 }
 
-impl Line {
-    /// An empty line.
-    pub const fn new() -> Line {
-        Line { bytes: [0; 255], len: 0 }
+impl<const MOST: usize> Text<MOST> {
+    /// An empty text.
+    pub const fn new() -> Text<MOST> {
+        Text { bytes: [0; MOST], len: 0 }
     }
 
     /// Adds text.
@@ -37,7 +40,7 @@ impl Line {
     }
 }
 
-impl fmt::Write for Line {
+impl<const MOST: usize> fmt::Write for Text<MOST> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.push(text);
         Ok(())

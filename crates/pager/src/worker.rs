@@ -6,6 +6,7 @@ use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
 use crate::patience::patiently;
+use crate::policing::Policing;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::store::Store;
 use core::sync::atomic::Ordering::*;
@@ -39,6 +40,8 @@ pub struct Worker {
     pub(crate) last_count: Nanos,
     pub(crate) crowd: Crowd,
     pub(crate) last_decay: Nanos,
+    /// The page daemon at work, unless pages go by their age.
+    pub(crate) policing: Option<Policing>,
 }
 
 impl Worker {
@@ -65,6 +68,7 @@ impl Worker {
             last_count: now,
             crowd: Crowd::new(),
             last_decay: now,
+            policing: None,
         })
     }
 

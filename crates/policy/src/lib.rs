@@ -12,7 +12,6 @@ extern crate std;
 pub mod age;
 pub mod budget;
 #[cfg(feature = "replace")]
+pub mod daemon;
+#[cfg(feature = "replace")]
 pub mod replace;
-
-/// The policies that `--policy` can name.
-pub const NAMES: &[&str] = &["age"];

@@ -17,6 +17,7 @@ mod sandbox;
 mod start;
 mod statistics;
 mod syscall;
+mod tables;
 
 use core::fmt::Write;
 

@@ -93,8 +93,11 @@ extern "C" fn destruct() {
 fn start_pager(environment: Environment) {
     find_rseq();
     let config = read_settings(environment);
-    if let Some(name) = environment.get("MEMFOLD_POLICY").filter(|name| !pager::POLICIES.contains(name)) {
+    if let Some(name) = environment.get("MEMFOLD_POLICY").filter(|name| !ENGINE.choose_policy(name)) {
         complain("MEMFOLD_POLICY", name, "a policy that `memfold run --help` names");
+    }
+    if let Some(path) = environment.get("MEMFOLD_POLICY_LOG") {
+        ENGINE.log_to(path);
     }
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
         // SAFETY: constructors run before any other thread exists.

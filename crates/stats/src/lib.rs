@@ -14,6 +14,7 @@ mod paired;
 mod quantile;
 mod rng;
 mod rows;
+mod unpaired;
 
 pub use histogram::{Histogram, Quantiles};
 pub use moments::Moments;
@@ -21,3 +22,4 @@ pub use paired::{median_interval, BadPairs, Interval, Ratio, LEAST_PAIRS};
 pub use quantile::{median, nearest_rank, quantile};
 pub use rng::Rng;
 pub use rows::{write_csv, write_json_lines};
+pub use unpaired::{mean_interval, Difference};

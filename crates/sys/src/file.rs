@@ -85,6 +85,12 @@ pub fn rename(from: &CStr, to: &CStr) -> Result<()> {
     unsafe { syscall!(renameat2, here, from.as_ptr() as usize, here, to.as_ptr() as usize, 0) }.map(drop)
 }
 
+/// Whether the file that a descriptor can write to ends at its beginning; false where that cannot be told.
+pub fn is_empty(fd: i32) -> bool {
+    // SAFETY: no memory involved.
+    unsafe { syscall!(lseek, fd, 0, libc::SEEK_END) }.is_ok_and(|end| end == 0)
+}
+
 /// Sets a file's length.
 pub fn set_len(fd: i32, len: u64) -> Result<()> {
     // SAFETY: no memory involved.

@@ -5,6 +5,7 @@
 
 mod alloc;
 mod arena;
+mod pagedaemon;
 mod pager;
 mod sim;
 mod sources;
@@ -34,6 +35,7 @@ Examples:
   memfold bench overhead                     what folding costs programs that gain nothing
   memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
   memfold bench sim                          the replacement policies' speed, beside libCacheSim's
+  memfold bench pagedaemon --policies freebsd,bonchance --out runs/d
   memfold run -- memfold bench verify        does any byte get lost?
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
@@ -54,6 +56,7 @@ enum What {
     Overhead(Overhead),
     Pager(pager::Args),
     Sources(sources::Args),
+    Pagedaemon(pagedaemon::Args),
     Workload(workload::Args),
     Sim(sim::Args),
     Verify(Verify),
@@ -181,6 +184,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Overhead(args) => args.run(),
         What::Sources(args) => args.run(),
         What::Pager(args) => args.run(),
+        What::Pagedaemon(args) => args.run(),
         What::Workload(args) => args.run(),
         What::Sim(args) => args.run(),
         What::Verify(args) => args.run(),

@@ -3,6 +3,7 @@
 use super::stat;
 use crate::control::Mailbox;
 use crate::options;
+use crate::run::launch;
 use crate::runtime::Found;
 use crate::text;
 use anyhow::bail;
@@ -10,6 +11,7 @@ use clap::Subcommand;
 use pager::config::{parse_duration, Setting};
 use pager::control::{Command, Mode};
 use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,6 +20,8 @@ Examples:
   memfold ctl 4711 set cold_age 5m
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
   memfold ctl 4711 evict                fold everything now, whatever its age
+  memfold ctl 4711 policy bonchance     evict by another policy
+  memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json
 
 Keys of `set`: cold_age, recompress_age, max_stall (per cent), resident_limit, start_at.
@@ -49,6 +53,20 @@ enum Action {
     Evict,
     /// Bring everything back and go on without the pager.
     Stop,
+    /// Evict by another policy from now on; what is resident stays so.
+    Policy {
+        /// age, or a page daemon with its parameters, such as freebsd or s3fifo:small=0.1.
+        #[arg(value_name = "NAME", value_parser = launch::known_policy)]
+        name: String,
+    },
+    /// Log every pass of the page daemon, or no longer.
+    Log {
+        /// Whether to log.
+        switch: Switch,
+        /// The file: CSV, or JSON where it ends in .jsonl [default: memfold-PID.csv].
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
     /// Change a setting.
     Set {
         /// Which: cold_age, recompress_age, max_stall, resident_limit or start_at.
@@ -66,11 +84,18 @@ enum Action {
     },
 }
 
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 /// Sends the command to the process.
 ///
 /// # Errors
 /// A bad value (exit code 2); no such process, not folded, another user's, or no answer.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut text = String::new();
     let (command, argument, value) = match &args.action {
         Action::Get { json } => return get(&stat::find(args.pid)?, *json),
         Action::Pause => (Command::Pause, 0, 0),
@@ -78,6 +103,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Restore => (Command::Restore, 0, 0),
         Action::Evict => (Command::Evict, 0, 0),
         Action::Stop => (Command::Stop, 0, 0),
+        Action::Policy { name } => {
+            text = name.clone();
+            (Command::Policy, 0, 0)
+        }
+        Action::Log { switch, file } => {
+            if *switch == Switch::On {
+                text = log_file(args.pid, file.as_deref())?;
+            }
+            (Command::Log, 0, 0)
+        }
         Action::Set { key, value } => (Command::Set, *key as u64, value_of(*key, value)?),
     };
     let found = stat::find(args.pid)?;
@@ -86,12 +121,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Mode::Idle => bail!(
             "process {} is not folded yet: it manages {} and folding begins at {}",
             args.pid,
-            text::bytes(found.page.sizes.managed_bytes),
-            text::bytes(found.page.settings[Setting::StartAt as usize])
+            crate::text::bytes(found.page.sizes.managed_bytes),
+            crate::text::bytes(found.page.settings[Setting::StartAt as usize])
         ),
         Mode::Embedded | Mode::Daemon => {}
     }
-    Mailbox::open(&found.path, args.pid)?.ask(command, argument, value, args.timeout)?;
+    if matches!(&args.action, Action::Policy { name } if name != "age")
+        && found.page.settings[Setting::ResidentLimit as usize] == u64::MAX
+    {
+        bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", args.pid);
+    }
+    Mailbox::open(&found.path, args.pid)?.ask(command, argument, value, &text, args.timeout)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,10 +141,17 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
         let mut object = serde_json::Map::new();
         object.insert("pid".into(), json!(found.page.pid));
         object.insert("paused".into(), json!(found.page.paused));
+        object.insert("policy".into(), json!(found.page.policy));
+        object.insert("log".into(), json!(found.page.log));
         object.extend(settings.map(|(s, value)| (s.name().to_owned(), json!(options::json(s, value)))));
         text::print_json(&object)?;
     } else {
-        let rows = settings.map(|(s, value)| vec![s.name().to_owned(), options::show(s, value)]);
+        let mut rows: Vec<_> =
+            settings.map(|(s, value)| vec![s.name().to_owned(), options::show(s, value)]).into();
+        rows.push(vec!["policy".into(), found.page.policy.clone()]);
+        if !found.page.log.is_empty() {
+            rows.push(vec!["log".into(), found.page.log.clone()]);
+        }
         text::print(&text::table(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -115,6 +162,21 @@ fn key(text: &str) -> Result<Setting, String> {
     // Options have a dash where keys have an underscore; both are understood.
     let name = text.replace('-', "_");
     Setting::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("one of {} is needed", known()))
+}
+
+/// The whole path of the log.
+fn log_file(pid: u32, file: Option<&Path>) -> anyhow::Result<String> {
+    let path = std::path::absolute(file.map_or_else(|| format!("memfold-{pid}.csv").into(), Path::to_owned))?;
+    let text = path.to_str().filter(|text| text.len() <= pager::SharedText::<64>::MOST);
+    let text = text
+        .ok_or_else(|| crate::exit::usage(format!("--file {}: a shorter path is needed", path.display())))?;
+    // The process writes it: what keeps us from writing keeps it too.
+    std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .map_err(|error| crate::exit::usage(format!("cannot write {}: {error}", path.display())))?;
+    Ok(text.to_owned())
 }
 
 fn value_of(key: Setting, value: &str) -> anyhow::Result<u64> {

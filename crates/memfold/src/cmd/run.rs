@@ -22,6 +22,7 @@ Examples:
   memfold run -- redis-server --port 6400
   memfold run --cold-age 2s --summary out.json -- python3 train.py
   memfold run --profile lean -- node server.js     free memory goes back early
+  memfold run --policy freebsd --resident-limit 256M --policy-log passes.csv -- redis-server
   memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
 
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
@@ -39,12 +40,17 @@ here) runs plainly, and one line on standard error says why. `memfold doctor` sa
 pub struct Args {
     #[command(flatten)]
     settings: PagerOptions,
-    /// The replacement policy: age [env: MEMFOLD_POLICY].
+    /// What is evicted: by age, or what a page daemon says to keep --resident-limit, such as freebsd, bonchance or
+    /// s3fifo:small=0.1 [default: age] [env: MEMFOLD_POLICY].
     #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
     policy: Option<String>,
     /// The allocator's profile: speed, balanced, lean or secure [default: balanced] [env: MEMFOLD_PROFILE].
     #[arg(long, value_name = "NAME", value_parser = launch::known_profile)]
     profile: Option<String>,
+    /// Log every pass of the page daemon to this file, as CSV, or as JSON where it ends in .jsonl
+    /// [env: MEMFOLD_POLICY_LOG].
+    #[arg(long, value_name = "FILE")]
+    policy_log: Option<PathBuf>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]
     no_pager: bool,
@@ -67,6 +73,12 @@ pub struct Args {
 /// # Errors
 /// Before the program starts: the library or the summary file cannot be had (exit code 2).
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    if args.policy.as_deref().is_some_and(|policy| policy != "age")
+        && args.settings.resident_limit.is_none()
+        && variable("MEMFOLD_RESIDENT_LIMIT").is_none()
+    {
+        return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
+    }
     let quiet = args.quiet || variable("MEMFOLD_QUIET").is_some_and(|v| v != "0" && v != "off");
     let summary_path = args.summary.clone().or_else(|| variable("MEMFOLD_SUMMARY").map(PathBuf::from));
     let destination = summary_path.as_deref().map(open_summary).transpose()?;
@@ -138,6 +150,7 @@ fn prepare(args: &Args, library: &Path, quiet: bool) -> anyhow::Result<Result<La
         settings: args.settings.clone(),
         policy: args.policy.clone(),
         profile: args.profile.clone(),
+        policy_log: args.policy_log.as_deref().map(std::path::absolute).transpose()?,
         no_pager: args.no_pager,
         no_follow: args.no_follow,
         quiet,

@@ -47,14 +47,22 @@ impl Mailbox {
         unsafe { self.page.as_ref() }
     }
 
-    /// Sends one command and waits for its answer.
+    /// Sends one command, with a text where it takes one, and waits for its answer.
     ///
     /// # Errors
     /// The process ends or does not answer in time (it may still carry the command out), another writer
     /// keeps the mailbox, or the process says that it cannot.
-    pub fn ask(&self, command: Command, argument: u64, value: u64, timeout: Duration) -> anyhow::Result<()> {
+    pub fn ask(
+        &self,
+        command: Command,
+        argument: u64,
+        value: u64,
+        text: &str,
+        timeout: Duration,
+    ) -> anyhow::Result<()> {
         let deadline = Instant::now() + timeout;
         self.take(deadline)?;
+        self.page().request.set(text);
         let result = self.exchange(command, argument, value, deadline);
         self.page().mailbox.writer.store(0, Release);
         match result? {
@@ -165,7 +173,7 @@ mod tests {
         let (_dir, path) = page();
         let process = answer(&path, 0);
         let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
-        mailbox.ask(Command::Set, 1, 42, Duration::from_secs(10)).unwrap();
+        mailbox.ask(Command::Set, 1, 42, "", Duration::from_secs(10)).unwrap();
         assert_eq!(process.join().unwrap(), (Command::Set as u32, 1, 42));
         assert_eq!(mailbox.page().mailbox.writer.load(Relaxed), 0);
     }
@@ -175,7 +183,7 @@ mod tests {
         let (_dir, path) = page();
         let process = answer(&path, libc::EINVAL as u32);
         let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
-        let error = mailbox.ask(Command::Evict, 0, 0, Duration::from_secs(10)).unwrap_err();
+        let error = mailbox.ask(Command::Evict, 0, 0, "", Duration::from_secs(10)).unwrap_err();
         assert!(error.to_string().contains("EINVAL"), "{error}");
         process.join().unwrap();
     }
@@ -184,7 +192,7 @@ mod tests {
     fn silence_ends_with_an_error_and_frees_the_mailbox() {
         let (_dir, path) = page();
         let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
-        let error = mailbox.ask(Command::Pause, 0, 0, Duration::from_millis(20)).unwrap_err();
+        let error = mailbox.ask(Command::Pause, 0, 0, "", Duration::from_millis(20)).unwrap_err();
         assert!(error.to_string().contains("no answer"), "{error}");
         assert_eq!(mailbox.page().mailbox.writer.load(Relaxed), 0);
     }
@@ -195,7 +203,7 @@ mod tests {
         let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
         mailbox.page().mailbox.writer.store(4_194_303, Relaxed);
         let process = answer(&path, 0);
-        mailbox.ask(Command::Resume, 0, 0, Duration::from_secs(10)).unwrap();
+        mailbox.ask(Command::Resume, 0, 0, "", Duration::from_secs(10)).unwrap();
         process.join().unwrap();
     }
 }

@@ -88,6 +88,10 @@ pub struct Snapshot {
     pub settings: [u64; Setting::COUNT],
     /// The allocator's counters.
     pub alloc: Alloc,
+    /// The policy that evicts.
+    pub policy: String,
+    /// The file that passes of the page daemon are logged to; empty for none.
+    pub log: String,
     /// Waits of the program on faults.
     pub fault: Latency,
     /// Work on restores.
@@ -116,13 +120,13 @@ impl Snapshot {
     fn of(page: &ControlPage) -> Snapshot {
         // Relaxed: the page is a copy that nobody writes to.
         let word = |w: &AtomicU64| w.load(Relaxed);
-        let reason = page.reason_bytes();
-        let reason = reason.split(|b| *b == 0).next().unwrap_or_default();
+        let mut buffer = [0; 512];
+        let reason = page.reason.read(&mut buffer).to_owned();
         Snapshot {
             pid: page.pid.load(Relaxed),
             parent_pid: page.parent_pid.load(Relaxed),
             mode: Mode::from_u32(page.mode.load(Relaxed)),
-            reason: String::from_utf8_lossy(reason).into_owned(),
+            reason: reason,
             paused: page.paused.load(Relaxed) != 0,
             started_ns: word(&page.started_ns),
             updated_ns: word(&page.updated_ns),
@@ -164,6 +168,11 @@ impl Snapshot {
             },
             settings: std::array::from_fn(|i| word(&page.settings[i])),
             alloc: Alloc::copy(&page.alloc),
+            policy: match page.policy.read(&mut buffer) {
+                "" => "age".into(),
+                policy => policy.to_owned(),
+            },
+            log: page.log.read(&mut buffer).to_owned(),
             fault: Latency::copy(&page.fault_ns),
             restore: Latency::copy(&page.restore_ns),
         }
@@ -212,7 +221,7 @@ mod tests {
         fixture::write(&path, |page| {
             page.pid.store(7, Relaxed);
             page.mode.store(Mode::Off as u32, Relaxed);
-            page.set_reason("no userfaultfd");
+            page.reason.set("no userfaultfd");
             page.pages_lost.store(3, Relaxed);
             page.settings[Setting::StartAt as usize].store(99, Relaxed);
             page.fault_ns.record(12_000);

@@ -12,10 +12,11 @@ use crate::setup::DEVICE;
 use arena::settings::Profile;
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::stat::Mode;
+use policy::replace::{BadSpec, Spec};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variable that names the open descriptor of the device.
@@ -33,6 +34,8 @@ pub struct Choices {
     pub policy: Option<String>,
     /// The allocator's profile.
     pub profile: Option<String>,
+    /// The file that passes of the page daemon are logged to, by its whole path.
+    pub policy_log: Option<PathBuf>,
     /// Allocator only.
     pub no_pager: bool,
     /// Programs that the program starts run plainly.
@@ -75,6 +78,8 @@ impl Launch {
         }
         if let Some(profile) = &choices.profile {
             set("MEMFOLD_PROFILE", profile);
+        if let Some(path) = &choices.policy_log {
+            set("MEMFOLD_POLICY_LOG", &path.to_string_lossy());
         }
         for (setting, value) in choices.settings.given() {
             set(setting.variable(), value);
@@ -197,14 +202,29 @@ pub fn known_profile(name: &str) -> Result<String, String> {
 }
 
 /// The policies that may be named.
+/// Reads a policy that can evict from a running program: `age`, or a page daemon with its parameters.
 ///
 /// # Errors
-/// The name is not one of them.
-pub fn known_policy(name: &str) -> Result<String, String> {
-    if policy::NAMES.contains(&name) {
-        return Ok(name.to_owned());
+/// There is no such policy or parameter, or the value is out of range.
+pub fn known_policy(text: &str) -> Result<String, String> {
+    if text == "age" {
+        return Ok(text.to_owned());
     }
-    Err(format!("one of {} is needed", policy::NAMES.join(", ")))
+    let names = || {
+        let names =
+            policy::replace::names().filter(|name| Spec::parse(name).is_ok_and(|spec| spec.is_live()));
+        format!("age, {}", names.collect::<Vec<_>>().join(", "))
+    };
+    match Spec::parse(text) {
+        _ if text.len() > pager::SharedText::<16>::MOST => {
+            Err("a shorter list of parameters is needed".into())
+        }
+        Ok(spec) if spec.is_live() => Ok(text.to_owned()),
+        Ok(_) => Err(format!("it must know the future; one of {} is needed", names())),
+        Err(BadSpec::Name(_)) => Err(format!("one of {} is needed", names())),
+        Err(BadSpec::Parameter(what)) => Err(format!("the policy has no parameter '{what}'")),
+        Err(BadSpec::Value(what)) => Err(format!("'{what}' is not in the parameter's range")),
+    }
 }
 
 #[cfg(test)]
@@ -223,6 +243,10 @@ mod tests {
         assert_eq!(known_profile("lean").unwrap(), "lean");
         assert_eq!(known_profile("fat").unwrap_err(), "one of speed, balanced, lean, secure is needed");
         assert_eq!(known_policy("age").unwrap(), "age");
-        assert_eq!(known_policy("clairvoyant").unwrap_err(), "one of age is needed");
+        assert!(known_policy("freebsd:free=0.1").is_ok());
+        let message = known_policy("clairvoyant").unwrap_err();
+        assert!(message.starts_with("one of age, lru,") && !message.contains("belady"), "{message}");
+        assert!(known_policy("belady").unwrap_err().contains("future"));
+        assert!(known_policy("s3fifo:tiny=1").unwrap_err().contains("'tiny'"));
     }
 }

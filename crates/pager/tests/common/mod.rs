@@ -5,7 +5,7 @@
 
 use pager::config::{Config, Setting};
 use pager::control::Command;
-use pager::{Engine, Host};
+use pager::{Engine, Host, Phase};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 use sys::{mem, PAGE_SIZE};
@@ -145,4 +145,28 @@ pub fn answered(engine: &'static Engine, ticket: u32) -> bool {
 pub fn have(engine: &'static Engine, command: Command) {
     let ticket = ask(engine, command);
     wait_until("the request is carried out", || answered(engine, ticket));
+}
+
+/// Has a request with arguments carried out; returns the error.
+pub fn request(engine: &'static Engine, command: Command, argument: u64, value: u64, text: &str) -> u32 {
+    let control = engine.control();
+    control.mailbox.argument.store(argument, Relaxed);
+    control.mailbox.value.store(value, Relaxed);
+    control.request.set(text);
+    have(engine, command);
+    control.mailbox.error.load(Relaxed)
+}
+
+/// An engine that evicts by `policy` down to `limit` pages, and memory of `pages`, never touched.
+pub fn policed(policy: &str, limit: usize, pages: usize, paused: bool) -> (&'static Engine, Memory) {
+    let engine = engine(86_400_000);
+    let memory = Memory::new(engine, pages * PAGE_SIZE);
+    wait_until("the engine runs", || engine.phase() == Phase::Running);
+    if paused {
+        have(engine, Command::Pause);
+    }
+    let bytes = (limit * PAGE_SIZE) as u64;
+    assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, bytes, ""), 0);
+    assert_eq!(request(engine, Command::Policy, 0, 0, policy), 0);
+    (engine, memory)
 }

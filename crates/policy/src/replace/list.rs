@@ -39,6 +39,12 @@ impl<const N: usize> Queues<N> {
         Queues { nodes: alloc::vec![node; universe], ends: [Ends { front: NONE, back: NONE, len: 0 }; N] }
     }
 
+    /// Makes room for page numbers below `universe`.
+    pub fn grow(&mut self, universe: usize) {
+        let node = Node { newer: NONE, older: NONE, queue: OUT, mark: 0 };
+        self.nodes.resize(universe.max(self.nodes.len()), node);
+    }
+
     /// The queue that the page is in.
     pub fn queue_of(&self, page: u32) -> Option<usize> {
         let queue = self.nodes[page as usize].queue;
@@ -60,6 +66,16 @@ impl<const N: usize> Queues<N> {
         Some(self.ends[queue].back).filter(|&page| page != NONE)
     }
 
+    /// The page at the front.
+    pub fn front(&self, queue: usize) -> Option<u32> {
+        Some(self.ends[queue].front).filter(|&page| page != NONE)
+    }
+
+    /// The page one step nearer to the back.
+    pub fn older(&self, page: u32) -> Option<u32> {
+        Some(self.nodes[page as usize].older).filter(|&page| page != NONE)
+    }
+
     /// The page one step nearer to the front.
     pub fn newer(&self, page: u32) -> Option<u32> {
         Some(self.nodes[page as usize].newer).filter(|&page| page != NONE)
@@ -79,6 +95,19 @@ impl<const N: usize> Queues<N> {
         match self.nodes.get_mut(front as usize) {
             Some(node) => node.newer = page,
             None => self.ends[queue].back = page,
+        }
+        self.ends[queue].len += 1;
+    }
+
+    /// Puts a page that is in no queue at the back of one.
+    pub fn push_back(&mut self, queue: usize, page: u32) {
+        debug_assert!(self.queue_of(page).is_none());
+        let back = core::mem::replace(&mut self.ends[queue].back, page);
+        let node = &mut self.nodes[page as usize];
+        (node.newer, node.older, node.queue) = (back, NONE, queue as u8);
+        match self.nodes.get_mut(back as usize) {
+            Some(node) => node.older = page,
+            None => self.ends[queue].front = page,
         }
         self.ends[queue].len += 1;
     }

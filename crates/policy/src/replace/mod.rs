@@ -10,13 +10,17 @@ mod adaptive;
 mod belady;
 mod clock;
 mod fetch;
+mod frequency;
 mod list;
+pub(crate) mod list;
+mod mglru;
 mod queues;
 mod recency;
 mod s3fifo;
 
 pub use belady::NEVER;
 
+use crate::daemon::{Adapter, BonChance, FreeBsd, PageDaemon, Parameters, Simulated};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -125,10 +129,34 @@ const KINDS: &[Kind] = &[
             Box::new(s3fifo::S3Fifo::new(c, u, s.get("small"), s.get("ghost"), s.get("move") as u8))
         },
     },
+    Kind { name: "lfu", parameters: &[], make: |_, c, u| Box::new(frequency::Lfu::new(c, u)) },
+    Kind {
+        name: "wtinylfu",
+        parameters: &[("window", 0.01, 0.001, 0.9), ("protected", 0.8, 0.0, 1.0)],
+        make: |s, c, u| Box::new(frequency::WTinyLfu::new(c, u, s.get("window"), s.get("protected"))),
+    },
+    Kind { name: "mglru", parameters: &[], make: |_, c, u| Box::new(mglru::MgLru::new(c, u)) },
     Kind {
         name: "random",
         parameters: &[("seed", 1.0, 0.0, 4_294_967_295.0)],
         make: |s, c, u| Box::new(recency::Random::new(c, u, s.get("seed") as u64)),
+    },
+    Kind {
+        name: "freebsd",
+        parameters: &[("free", 0.02, 0.0, 0.5), ("period", 600.0, 0.001, 1e6)],
+        make: |s, c, u| Box::new(Simulated::new(FreeBsd::freebsd(s.daemon_parameters(), u), c)),
+    },
+    Kind {
+        name: "bonchance",
+        parameters: &[
+            ("free", 0.02, 0.0, 0.5),
+            ("period", 600.0, 0.001, 1e6),
+            ("seed", 1.0, 0.0, 4_294_967_295.0),
+        ],
+        make: |s, c, u| {
+            let daemon = BonChance::bonchance(s.daemon_parameters(), s.get("seed") as u64, u);
+            Box::new(Simulated::new(daemon, c))
+        },
     },
     Kind { name: "belady", parameters: &[], make: |_, c, u| Box::new(belady::Belady::new(c, u)) },
 ];
@@ -173,6 +201,29 @@ impl Spec {
         assert!(capacity > 0 && universe <= u32::MAX as usize / 2, "a cache of at least one page");
         let kind = KINDS.iter().find(|kind| kind.name == self.name);
         (kind.expect("a spec names a policy").make)(self, capacity, universe)
+    }
+
+    /// Whether it can run without knowing the future.
+    pub fn is_live(&self) -> bool {
+        self.name != "belady"
+    }
+
+    /// Makes the policy as a page daemon for `limit` resident pages, at least 1, of page numbers below `universe`. `None`
+    /// for a policy that must know the future.
+    pub fn make_daemon(&self, limit: usize, universe: usize) -> Option<Box<dyn PageDaemon + Send>> {
+        match self.name {
+            _ if !self.is_live() => None,
+            "freebsd" => Some(Box::new(FreeBsd::freebsd(self.daemon_parameters(), universe))),
+            "bonchance" => {
+                let seed = self.get("seed") as u64;
+                Some(Box::new(BonChance::bonchance(self.daemon_parameters(), seed, universe)))
+            }
+            _ => Some(Box::new(Adapter::new(self.clone(), limit, universe))),
+        }
+    }
+
+    fn daemon_parameters(&self) -> Parameters {
+        Parameters { free: self.get("free"), period: self.get("period"), ..Parameters::default() }
     }
 
     fn get(&self, parameter: &str) -> f64 {

@@ -32,6 +32,15 @@ fn a_trace_worked_out_by_hand_has_the_misses_that_it_should() {
 }
 
 #[test]
+fn the_least_often_requested_page_goes_and_the_older_of_equals() {
+    // 1 twice, 2 once, 3 once: 2 goes for 4, then 3 for 5.
+    let mut lfu = Spec::parse("lfu").unwrap().make(3, 8);
+    let evicted: Vec<_> = [1, 1, 2, 3, 4, 5].map(|page| lfu.request(page, NEVER)).into();
+    assert_eq!(evicted[4..], [Outcome::Miss { evicted: Some(2) }, Outcome::Miss { evicted: Some(3) }]);
+    assert!(lfu.is_resident(1));
+}
+
+#[test]
 fn a_scan_does_not_wash_out_what_is_used_again_where_the_policy_promises_that() {
     let hot: Vec<u32> = (0..8).cycle().take(200).collect();
     let mut pages = hot.clone();
@@ -40,7 +49,7 @@ fn a_scan_does_not_wash_out_what_is_used_again_where_the_policy_promises_that() 
         pages.extend(&hot[..16]);
     }
     let lru = misses("lru", 12, &pages);
-    for policy in ["arc", "slru", "lirs", "s3fifo"] {
+    for policy in ["arc", "slru", "lirs", "s3fifo", "lfu", "wtinylfu"] {
         assert!(misses(policy, 12, &pages) < lru, "{policy}: {} of {lru}", misses(policy, 12, &pages));
     }
 }

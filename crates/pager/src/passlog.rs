@@ -1,0 +1,90 @@
+//! The log of the page daemon: one row for each pass, as CSV, or as JSON lines where the file's name ends in `.jsonl`.
+//!
+//! What it is not: needed. A file that cannot be written is left unwritten, and nothing else changes. The file is opened for
+//! each row, so that the program finds no descriptor that is not its own.
+
+use crate::text::Text;
+use core::ffi::CStr;
+use core::fmt::Write;
+use policy::daemon::Row;
+use sys::file;
+
+/// What a row has beside the daemon's own counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pass {
+    /// Its number, from 1.
+    pub number: u64,
+    /// When it was made, ns since the engine's control page was.
+    pub at: u64,
+    /// How long it took, ns.
+    pub took: u64,
+    /// Touches of pages that were set aside or evicted since the last pass.
+    pub faults: u64,
+    /// Of those the ones that found the page still whole.
+    pub second_chances: u64,
+    /// Pages compressed since the last pass.
+    pub compressed: u64,
+    /// Chosen to go, and not compressed yet.
+    pub backlog: u64,
+    /// The limit, in pages.
+    pub limit: u64,
+}
+
+/// The columns, in order.
+fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 24] {
+    [
+        ("pid", u64::from(sys::thread::current_pid())),
+        ("pass", pass.number),
+        ("time_us", pass.at / 1000),
+        ("took_us", pass.took / 1000),
+        ("limit", pass.limit),
+        ("faults", pass.faults),
+        ("second_chances", pass.second_chances),
+        ("active_scan", u64::from(row.active_scan)),
+        ("inactive_scan", u64::from(row.inactive_scan)),
+        ("scanned", row.scanned),
+        ("active_to_inactive", row.active_to_inactive),
+        ("inactive_to_active", row.inactive_to_active),
+        ("inactive_to_free", row.inactive_to_free),
+        ("to_laundry", row.active_to_laundry + row.inactive_to_laundry),
+        ("laundered", row.laundered),
+        ("compressed", pass.compressed),
+        ("arrived", row.arrived),
+        ("free_to_active", row.free_to_active),
+        ("removed", row.removed.iter().sum()),
+        ("active", row.active),
+        ("inactive", row.inactive),
+        ("laundry", row.laundry + pass.backlog),
+        ("free", row.free),
+        ("evicted", row.evicted),
+    ]
+}
+
+/// Adds a row to the file at `path`, with the names of the columns before it in an empty CSV file.
+pub fn append(path: &str, pass: &Pass, row: &Row) {
+    let mut raw = [0u8; 512];
+    let Some(room) = raw.get_mut(..path.len()) else { return };
+    room.copy_from_slice(path.as_bytes());
+    let Ok(name) = CStr::from_bytes_until_nul(&raw) else { return };
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let Ok(file) = file::open(name, flags, 0o600) else { return };
+    let mut text = Text::<2048>::new();
+    let json = path.ends_with(".jsonl");
+    if !json && file::is_empty(file.raw()) {
+        for (n, (name, _)) in columns(pass, row).into_iter().enumerate() {
+            let _ = write!(text, "{}{name}", if n == 0 { "" } else { "," });
+        }
+        text.push("\n");
+    }
+    for (n, (name, value)) in columns(pass, row).into_iter().enumerate() {
+        let _ = match (json, n) {
+            (true, 0) => write!(text, "{{\"{name}\":{value}"),
+            (true, _) => write!(text, ",\"{name}\":{value}"),
+            (false, 0) => write!(text, "{value}"),
+            (false, _) => write!(text, ",{value}"),
+        };
+    }
+    text.push(if json { "}\n" } else { "\n" });
+    // A full disk costs the row.
+    let _ = file::write_all(file.raw(), text.as_str().as_bytes());
+}

@@ -1,0 +1,185 @@
+//! A page daemon in a real engine on real memory: it decides as it does in a simulation, and loses nothing.
+
+// Every address here lies in a mapping that the test itself made and holds.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+
+use common::*;
+use pager::control::Command;
+use policy::daemon::{Place, Row, INTERVAL};
+use policy::replace::Spec;
+use std::sync::atomic::Ordering::*;
+use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+
+fn write(memory: &Memory, page: usize) {
+    unsafe { core::ptr::write_volatile((memory.base + page * PAGE_SIZE) as *mut u64, page as u64) };
+}
+
+/// Whether the page is in the program's view.
+fn in_view(pagemap: &sys::pagemap::Pagemap, memory: &Memory, page: usize) -> bool {
+    let mut entry = [sys::pagemap::Entry::default()];
+    pagemap.entries(memory.base + page * PAGE_SIZE, &mut entry).unwrap();
+    entry[0].present()
+}
+
+/// The last row of a log, as the names and values that a daemon's own row has too.
+fn last_row(path: &std::path::Path) -> Vec<(String, u64)> {
+    let text = std::fs::read_to_string(path).unwrap();
+    let head = text.lines().next().unwrap().split(',').map(str::to_owned);
+    let row = text.lines().next_back().unwrap().split(',').map(|value| value.parse().unwrap());
+    head.zip(row).collect()
+}
+
+/// What the log should say of a row.
+fn expected(row: &Row) -> [(&'static str, u64); 12] {
+    [
+        ("active_scan", row.active_scan.into()),
+        ("inactive_scan", row.inactive_scan.into()),
+        ("scanned", row.scanned),
+        ("active_to_inactive", row.active_to_inactive),
+        ("inactive_to_active", row.inactive_to_active),
+        ("inactive_to_free", row.inactive_to_free),
+        ("arrived", row.arrived),
+        ("free_to_active", row.free_to_active),
+        ("active", row.active),
+        ("inactive", row.inactive),
+        ("free", row.free),
+        ("evicted", row.evicted),
+    ]
+}
+
+#[test]
+fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() {
+    const PAGES: usize = 2 * EXTENT_PAGES;
+    const LIMIT: usize = 256;
+    let pagemap = sys::pagemap::Pagemap::open().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2"] {
+        let (engine, memory) = policed(policy, LIMIT, PAGES, true);
+        let first = memory.base % EXTENT_SIZE / PAGE_SIZE;
+        let universe = (first + PAGES).next_multiple_of(EXTENT_PAGES);
+        let mut daemon = Spec::parse(policy).unwrap().make_daemon(LIMIT, universe).unwrap();
+        let log = dir.path().join(policy.split(':').next().unwrap());
+        assert_eq!(request(engine, Command::Log, 0, 0, log.to_str().unwrap()), 0);
+        let number = |page: usize| (first + page) as u32;
+        let mut random = 7u64;
+        let mut stayed: Vec<usize> = Vec::new();
+        let mut spared = vec![false; PAGES];
+        let (mut decisions, mut strays) = (0, 0);
+        for round in 0..40 {
+            let mut touched = vec![false; PAGES];
+            for _ in 0..80 {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Even pages only: the pager goes ahead of touches of neighbours. Half of them come again and again.
+                let range = if random >> 63 == 0 { PAGES / 8 } else { PAGES };
+                let page = (random >> 33) as usize % range & !1;
+                write(&memory, page);
+                touched[page] = true;
+            }
+            // What the kernel would not let go counts as touched.
+            stayed.iter().for_each(|&page| touched[page] = true);
+            for page in (0..PAGES).filter(|&page| touched[page]) {
+                daemon.touch(number(page), false);
+            }
+            // Only this clock counts for the daemon: the engine is paused, and passes when it is asked to.
+            assert_eq!(request(engine, Command::Pass, 0, INTERVAL, ""), 0);
+            let row = daemon.pass(LIMIT, INTERVAL);
+            let logged = last_row(&log);
+            for (name, value) in expected(&row) {
+                let found = logged.iter().find(|(column, _)| column == name).unwrap().1;
+                assert_eq!(found, value, "{policy}, round {round}: {name}; {row:?}");
+            }
+            stayed.clear();
+            for page in 0..PAGES {
+                let place = daemon.place(number(page));
+                // What was touched while inactive stays in view until the daemon looks at it.
+                spared[page] = (spared[page] || touched[page]) && place == Place::Inactive;
+                match (place, in_view(&pagemap, &memory, page)) {
+                    // An active page may be away: one that was referenced while inactive, and activated later.
+                    (Place::Active, _) | (Place::Out, false) => {}
+                    (_, true) if spared[page] => {}
+                    (_, true) => stayed.push(page),
+                    (_, false) => decisions += 1,
+                }
+            }
+            strays += stayed.len();
+        }
+        assert!(
+            decisions > 300 && strays * 50 < decisions,
+            "{policy}: {decisions} decisions, {strays} strays"
+        );
+        for page in (0..PAGES).step_by(2) {
+            let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const u64) };
+            assert!(found == page as u64 || found == 0, "page {page} holds {found}");
+        }
+    }
+}
+
+#[test]
+fn every_byte_survives_while_policies_change_under_a_limit_below_what_is_needed() {
+    const PAGES: usize = 4096;
+    let (engine, memory) = policed("freebsd", PAGES / 4, PAGES, false);
+    memory.fill(11);
+    let policies = ["bonchance", "lru", "age", "arc", "freebsd", "random", "twoq", "sieve"];
+    for policy in policies {
+        assert_eq!(request(engine, Command::Policy, 0, 0, policy), 0, "{policy}");
+        for page in (0..PAGES).step_by(3) {
+            memory.check_page(11, page);
+        }
+    }
+    assert_eq!(request(engine, Command::Policy, 0, 0, "clairvoyant"), libc::EINVAL as u32);
+    wait_until("it is down to the limit", || {
+        evicted(engine) >= ((PAGES - PAGES / 4 - PAGES / 64) * PAGE_SIZE) as u64
+    });
+    memory.check(11);
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+    engine.stop(&"the test is over");
+    memory.check(11);
+}
+
+#[test]
+fn the_logged_queues_gain_and_lose_what_the_counters_say() {
+    const PAGES: usize = 2048;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("passes.csv");
+    let (engine, memory) = policed("freebsd", PAGES / 2, PAGES, false);
+    assert_eq!(request(engine, Command::Log, 0, 0, path.to_str().unwrap()), 0);
+    memory.fill(5);
+    wait_until("it is down to the limit", || evicted(engine) >= (PAGES / 2 * PAGE_SIZE) as u64);
+    memory.check(5);
+    assert_eq!(request(engine, Command::Log, 0, 0, ""), 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let passes = engine.control().passes.load(Relaxed);
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let rows: Vec<Vec<i64>> = lines.map(|l| l.split(',').map(|v| v.parse().unwrap()).collect()).collect();
+    assert!(rows.len() > 3 && rows.len() as u64 <= passes, "{} of {passes}", rows.len());
+    let at = |row: &Vec<i64>, name: &str| row[head.iter().position(|h| *h == name).unwrap()];
+    for pair in rows.windows(2) {
+        let (before, row) = (&pair[0], &pair[1]);
+        assert_eq!(at(row, "pass"), at(before, "pass") + 1);
+        assert_eq!(
+            at(row, "inactive"),
+            at(before, "inactive") + at(row, "active_to_inactive")
+                - at(row, "inactive_to_active")
+                - at(row, "inactive_to_free"),
+            "{row:?}"
+        );
+        assert_eq!(
+            at(row, "active"),
+            at(before, "active")
+                + at(row, "arrived")
+                + at(row, "inactive_to_active")
+                + at(row, "free_to_active")
+                - at(row, "active_to_inactive"),
+            "{row:?}"
+        );
+    }
+    let last = rows.last().unwrap();
+    assert!(at(last, "limit") == PAGES as i64 / 2 && rows.iter().any(|row| at(row, "compressed") > 0));
+    // Logging has ended.
+    wait_until("another pass is made", || engine.control().passes.load(Relaxed) > passes + 1);
+    assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), rows.len() + 1);
+}
