@@ -19,7 +19,6 @@ pub mod overhead;
 pub mod page;
 pub mod pagedaemon;
 pub mod process;
-pub mod progress;
 pub mod sources;
 pub mod verify;
 pub mod worker;

@@ -210,6 +210,8 @@ pub struct AllocCounters {
     pub mremap_calls: AtomicU64,
     /// By size class: bytes of a block, bytes in spans, used blocks.
     pub classes: [[AtomicU64; 3]; ALLOC_CLASSES],
+}
+
 /// A text that processes share: UTF-8, zero-terminated, in words of eight bytes. One writer at a time; who reads
 /// meanwhile may get a mixture.
 #[repr(transparent)]
@@ -349,8 +351,6 @@ pub struct ControlPage {
     pub settings: [AtomicU64; Setting::COUNT],
     /// Requests.
     pub mailbox: Mailbox,
-    /// Why the mode is `Off`: UTF-8, zero-terminated, in words of eight bytes.
-    pub reason: [AtomicU64; 32],
     /// The allocator's.
     pub alloc: AllocCounters,
     /// Why the mode is `Off`.

@@ -168,11 +168,14 @@ impl Worker {
         if !planted(Bug::ArmedTooLate) && !self.arm(extent, &wanted) {
             return 0;
         }
-        // SAFETY: we are the background thread.
         if extent.staging.load(SeqCst) != 0 {
             self.sweep_staging(extent, entries, &wanted);
-        } else if !unsafe { self.kernel.staging.take(extent) } {
-            return 0;
+        } else {
+            // SAFETY: we are the background thread.
+            let taken = unsafe { self.kernel.staging.take(extent) };
+            if !taken {
+                return 0;
+            }
         }
         let moved = if huge && wanted.len() == EXTENT_PAGES {
             self.move_out(extent, entries, 0, EXTENT_PAGES, true)
@@ -262,7 +265,11 @@ impl Worker {
                 Some(Errno::EEXIST) if !planted(Bug::MovedUnseen) => {
                     let done = progress.done;
                     done / PAGE_SIZE
-                        + self.moved_unseen(page + done, staging + at * PAGE_SIZE + done, hi - at - done / PAGE_SIZE)
+                        + self.moved_unseen(
+                            page + done,
+                            staging + at * PAGE_SIZE + done,
+                            hi - at - done / PAGE_SIZE,
+                        )
                 }
                 _ => progress.done / PAGE_SIZE,
             };

@@ -504,7 +504,7 @@ impl Agent {
             }
         }
         self.control.mode.store(Mode::Off as u32, Release);
-        self.control.set_reason("stopped by the program");
+        self.control.reason.set("stopped by the program");
         self.link = Link::Alone(Nanos(u64::MAX));
         self.ended = true;
     }

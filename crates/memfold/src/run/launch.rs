@@ -78,6 +78,7 @@ impl Launch {
         }
         if let Some(profile) = &choices.profile {
             set("MEMFOLD_PROFILE", profile);
+        }
         if let Some(path) = &choices.policy_log {
             set("MEMFOLD_POLICY_LOG", &path.to_string_lossy());
         }
