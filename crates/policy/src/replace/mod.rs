@@ -11,7 +11,6 @@ mod belady;
 mod clock;
 mod fetch;
 mod frequency;
-mod list;
 pub(crate) mod list;
 mod mglru;
 mod queues;
