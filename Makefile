@@ -9,12 +9,11 @@ RESULTS ?= fairness_results
 PREEMPTIONS ?= 1
 
 TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
-PACKAGES := build-essential python3 redis-server fio
+PACKAGES := build-essential python3 redis-server fio stress
 # The programs that the tests run.
 TESTED    = sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light \
             postgresql default-jdk-headless chromium man-db libpython$(PYTHON)-testsuite
 PYTHON    = $(shell /usr/bin/python3 -c "import sys; print('%d.%d' % sys.version_info[:2])")
-PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz-utils imagemagick stress stress-ng nginx-light
 
 # The preload library is always built by itself: it has no standard library, and cargo gives packages that are
 # built together the same features, among them those that bring the standard library in.

@@ -314,25 +314,13 @@ impl Worker {
         moved
     }
 
-    /// How many `pages` from the first on have moved, by a move to `staged` that says that something was there already.
-    ///
-    /// Linux 6.18 keeps the `EAGAIN` of a first try in mind when the second one succeeds (`move_pages` in
-    /// `mm/userfaultfd.c`), tries a third time, and then finds the pages that it has just moved. Nothing was there before:
-    /// [`Worker::set_aside_any`] sees to that.
+    /// How many pages a move has moved that says that something was there already. Nothing was: [`Worker::set_aside_any`]
+    /// sees to that.
     fn moved_unseen(&self, page: usize, staged: usize, pages: usize) -> usize {
-        let pages = pages.min(MOVE_BATCH);
-        let mut view = [sys::pagemap::Entry::default(); MOVE_BATCH];
-        let mut there = view;
-        let read = |at: usize, into: &mut [sys::pagemap::Entry]| self.kernel.pagemap.entries(at, into);
-        match (read(page, &mut view[..pages]), read(staged, &mut there[..pages])) {
-            (Ok(seen), Ok(found)) => {
-                let is_there = |entry: &sys::pagemap::Entry| entry.present() || entry.swapped();
-                let both = view.iter().zip(&there).take(seen.min(found));
-                both.take_while(|(view, there)| !is_there(view) && is_there(there)).count()
-            }
+        self.kernel.pagemap.moved_unseen(page, staged, pages).unwrap_or_else(|_| {
             // Whether the program still has the pages is not known, and going on could lose them.
-            _ => self.engine.fail_hard("memfold: the page map cannot be read; the program must not go on"),
-        }
+            self.engine.fail_hard("memfold: the page map cannot be read; the program must not go on")
+        })
     }
 
     /// Drops what restores by copying left in staging at pages that are not there any more by their entries.

@@ -128,6 +128,21 @@ impl Pagemap {
         Ok((filled, arg.walk_end as usize))
     }
 
+    /// How many of `pages` pages, from the first on, a move from `from` to `to` has moved that said `EEXIST`, where nothing
+    /// was at `to` before.
+    ///
+    /// Linux 6.18 keeps the `EAGAIN` of a first try in mind when the second one succeeds, tries a third time, and then
+    /// finds the pages that it has just moved. (Told from what it does; `move_pages` in its `mm/userfaultfd.c` is the place.)
+    /// At most 64 are looked at: who moves more asks again.
+    pub fn moved_unseen(&self, from: usize, to: usize, pages: usize) -> Result<usize> {
+        let pages = pages.min(64);
+        let (mut left, mut arrived) = ([Entry::default(); 64], [Entry::default(); 64]);
+        let read = self.entries(from, &mut left[..pages])?.min(self.entries(to, &mut arrived[..pages])?);
+        let is_there = |entry: &Entry| entry.present() || entry.swapped();
+        let both = left.iter().zip(&arrived).take(read);
+        Ok(both.take_while(|(left, arrived)| !is_there(left) && is_there(arrived)).count())
+    }
+
     /// Reads the entries of consecutive pages from `start` on. Returns how many were read.
     pub fn entries(&self, start: usize, out: &mut [Entry]) -> Result<usize> {
         // SAFETY: entries are plain words that any bytes may fill.

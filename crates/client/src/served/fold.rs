@@ -196,7 +196,16 @@ impl Agent {
             let (from, to) = (place.addr(at), place.staged_at(at));
             // SAFETY: the entries say `Held` and the pages are registered: who touches them waits for us.
             let progress = unsafe { self.staging.move_pages(to, from, (end - at) * PAGE_SIZE) };
-            let gone = progress.done / PAGE_SIZE;
+            let mut gone = progress.done / PAGE_SIZE;
+            while progress.error == Some(Errno::EEXIST) {
+                let done = gone * PAGE_SIZE;
+                match self.pagemap.moved_unseen(from + done, to + done, end - at - gone) {
+                    Ok(0) => break,
+                    Ok(more) => gone += more,
+                    // Whether the program still has the pages is not known, and going on could lose them.
+                    Err(_) => sys::thread::abort_process(),
+                }
+            }
             for page in at..at + gone {
                 let piece = self.regions[region].piece(page / EXTENT_PAGES);
                 set(&mut piece.staged, page % EXTENT_PAGES, true);

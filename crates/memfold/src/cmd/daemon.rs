@@ -107,7 +107,7 @@ impl Fleet for Folded {
         if let Some(found) = found {
             // A program that does not answer now is asked again.
             let _ = Mailbox::open(&found.path, pid).and_then(|mailbox| {
-                mailbox.ask(Command::Set, Setting::ResidentLimit as u64, bytes, PATIENCE)
+                mailbox.ask(Command::Set, Setting::ResidentLimit as u64, bytes, "", PATIENCE)
             });
         }
     }

@@ -126,7 +126,7 @@ impl Snapshot {
             pid: page.pid.load(Relaxed),
             parent_pid: page.parent_pid.load(Relaxed),
             mode: Mode::from_u32(page.mode.load(Relaxed)),
-            reason: reason,
+            reason,
             paused: page.paused.load(Relaxed) != 0,
             started_ns: word(&page.started_ns),
             updated_ns: word(&page.updated_ns),

@@ -66,4 +66,9 @@ impl Pagemap {
     pub fn scan(&self, _: usize, end: usize, _: &Query, _: &mut [Run]) -> Result<(usize, usize)> {
         Ok((0, end))
     }
+
+    /// A model's moves tell the truth.
+    pub fn moved_unseen(&self, _: usize, _: usize, _: usize) -> Result<usize> {
+        Ok(0)
+    }
 }

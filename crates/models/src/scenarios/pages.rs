@@ -78,7 +78,7 @@ fn stored(engine: &'static Engine) -> Worker {
     let mut worker = Worker::new(engine);
     let extent = engine.space.0;
     set_aside(&mut worker, extent);
-    worker.launder(extent);
+    worker.launder(extent, &PageSet::ALL);
     assert_eq!(entry(extent).load().state(), State::Stored);
     worker
 }
@@ -104,7 +104,7 @@ fn leaves_and_is_touched() {
     let background = spawn(2, move || {
         let mut worker = Worker::new(engine);
         set_aside(&mut worker, extent);
-        worker.launder(extent);
+        worker.launder(extent, &PageSet::ALL);
     });
     assert_eq!(engine.touch(0, None), content(TAG));
     assert_eq!(engine.touch(0, Some(content(TAG2))), content(TAG));
@@ -117,7 +117,7 @@ fn touched_by_two() {
     let background = spawn(2, move || {
         let mut worker = Worker::new(engine);
         set_aside(&mut worker, extent);
-        worker.launder(extent);
+        worker.launder(extent, &PageSet::ALL);
     });
     let other = reader(3, engine);
     assert_eq!(engine.touch(0, Some(content(TAG2))), content(TAG));
@@ -141,7 +141,7 @@ fn does_not_shrink() {
     let background = spawn(2, move || {
         let mut worker = Worker::new(engine);
         set_aside(&mut worker, extent);
-        worker.launder(extent);
+        worker.launder(extent, &PageSet::ALL);
     });
     assert_eq!(engine.touch(0, None), content(DENSE));
     end(background);
@@ -162,7 +162,7 @@ fn dropped_while_leaving() {
     let background = spawn(2, move || {
         let mut worker = Worker::new(engine);
         set_aside(&mut worker, extent);
-        worker.launder(extent);
+        worker.launder(extent, &PageSet::ALL);
     });
     drop_page(engine);
     assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
@@ -243,7 +243,7 @@ fn compacted() {
             worker.store.put(page, crate::codec::CodecId::Lz4, &[0xFF; 3800]).expect("the segment is large");
         }
         set_aside(&mut worker, extent);
-        worker.launder(extent);
+        worker.launder(extent, &PageSet::ALL);
         worker.tidy_store();
     });
     assert_eq!(engine.touch(0, None), content(TAG));
