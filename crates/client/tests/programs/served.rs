@@ -101,11 +101,11 @@ fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
                 while began.elapsed() < time {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let anywhere = (random >> 33) as usize % (memory.pages / 2);
-                    let page = 2 * if random % 8 == 0 { anywhere } else { anywhere % 64 } + thread;
+                    let page = 2 * if random.is_multiple_of(8) { anywhere } else { anywhere % 64 } + thread;
                     let touched = Instant::now();
                     memory.check(page, seeds[page]);
                     longest.fetch_max(touched.elapsed().as_millis() as u64, Relaxed);
-                    if random % 3 == 0 {
+                    if random.is_multiple_of(3) {
                         seeds[page] = random;
                         memory.write(page, random);
                     }
