@@ -143,7 +143,6 @@ fn a_limit_on_address_space_refuses_large_requests_and_still_serves_small_ones()
 fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_of_pinned() {
     static SEEN: Exclusive<Vec<(&str, usize, usize)>> = Exclusive::new(Vec::new());
     static HOOKS: Hooks = Hooks {
-        guard: |_, _| Ok(()),
         mapped: |base, len| SEEN.lock().unwrap().push(("mapped", base, len)),
         discard: |addr, len| {
             SEEN.lock().unwrap().push(("discard", addr, len));
@@ -163,11 +162,6 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
         remap: |old, old_len, new_len| {
             SEEN.lock().unwrap().push(("remap", old, new_len));
             plain_remap(old, old_len, new_len)
-        },
-        guard: |addr, len| {
-            SEEN.lock().unwrap().push(("guard", addr, len));
-            // SAFETY: the arena guards pages that hold nothing.
-            unsafe { sys::mem::mprotect(addr, len, libc::PROT_NONE) }
         },
     };
     let saw = |what: &str, addr: usize| {

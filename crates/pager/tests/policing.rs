@@ -74,7 +74,7 @@ fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() 
                     random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 // Even pages only: the pager goes ahead of touches of neighbours. Half of them come again and again.
                 let range = if random >> 63 == 0 { PAGES / 8 } else { PAGES };
-                let page = (random >> 33) as usize % range & !1;
+                let page = ((random >> 33) as usize % range) & !1;
                 write(&memory, page);
                 touched[page] = true;
             }
