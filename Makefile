@@ -15,7 +15,7 @@ PACKAGES := build-essential python3 redis-server sqlite3 perl ruby nodejs git xz
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build demo test torture sabotage lint deps install uninstall clean cargo
+.PHONY: build demo test test-kernels torture sabotage lint deps install uninstall clean cargo
 
 build: deps
 	$(CARGO) build --release --locked -p memfold
@@ -35,6 +35,11 @@ torture: build
 # Whether the tests catch the bugs that are planted on purpose; a quarter of an hour.
 sabotage: deps
 	scripts/sabotage --write docs/reliability.md
+
+# Other kernels under QEMU, with the pager's tests and the hard cases in each; a quarter of an hour and more.
+test-kernels: build
+	scripts/install-packages qemu-system-x86 busybox-static
+	scripts/test-kernels --write docs/compatibility.md
 
 lint: deps
 	$(CARGO) fmt --check
