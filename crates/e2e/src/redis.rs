@@ -147,7 +147,7 @@ impl Client {
     /// Sends a command and waits for its reply.
     ///
     /// # Panics
-    /// As [`Redis::send`] and [`Redis::receive`].
+    /// As `send` and `receive`.
     pub fn ask(&mut self, words: &[&str]) -> Vec<u8> {
         self.send(words);
         self.receive()
@@ -156,7 +156,7 @@ impl Client {
     /// Sends many commands, some at a time, and hands each reply to `check` with the number of its command.
     ///
     /// # Panics
-    /// As [`Redis::ask`].
+    /// As `ask`.
     pub fn pipeline(
         &mut self,
         count: usize,
