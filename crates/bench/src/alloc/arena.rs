@@ -86,7 +86,7 @@ pub fn steps(case: &Case) -> u64 {
 /// Runs the experiment.
 ///
 /// # Errors
-/// As [`super::run`].
+/// As [`super::run()`].
 pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<ArenaReport> {
     let manifest = Manifest::gather();
     let arms = [false, true].map(|on| Arm::with_arena(&program.library, on)).to_vec();

@@ -111,7 +111,7 @@ impl SoakReport {
 /// Runs the soak.
 ///
 /// # Errors
-/// As [`super::run`], and when memory does not suffice for all processes at once.
+/// As [`super::run()`], and when memory does not suffice for all processes at once.
 pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<SoakReport> {
     ensure!(
         options.epoch_millis > 0 && options.soak_millis >= options.epoch_millis,
