@@ -378,9 +378,10 @@ pub fn abort_process() -> ! {
         // SAFETY: the process ends here.
         unsafe {
             let _ = syscall!(rt_sigaction, libc::SIGABRT, action.as_ptr() as usize, 0, 8);
-            let _ = syscall!(kill, pid, libc::SIGABRT);
             let unblocked = 0u64;
             let _ = syscall!(rt_sigprocmask, libc::SIG_SETMASK, &unblocked as *const u64 as usize, 0, 8);
+            // To this thread: another one might get it too late, and the process would end with a code.
+            let _ = syscall!(tgkill, pid, current_tid(), libc::SIGABRT);
             let _ = syscall!(exit_group, 128 + libc::SIGABRT);
         }
     }
