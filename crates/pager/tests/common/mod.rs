@@ -6,13 +6,32 @@
 use pager::config::{Config, Setting};
 use pager::control::Command;
 use pager::{Engine, Host, Phase};
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use sys::{mem, PAGE_SIZE};
 
 pub const MIB: usize = 1 << 20;
 
+static TURN: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static MINE: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// Lets the tests of a program run one after another, each until its thread ends: they fork the whole process, and
+/// leave holes that the mapping of another would fill; and an engine's background thread, which is the last to get
+/// the CPU, should not wait for the other tests.
+fn take_turn() {
+    MINE.with_borrow_mut(|mine| {
+        mine.get_or_insert_with(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    });
+}
+
+/// A running engine. Only one test at a time has any.
 pub fn engine(cold_age_ms: u64) -> &'static Engine {
+    take_turn();
     let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
         notice: |line| eprintln!("{line}"),
         open_control: || None,
@@ -74,7 +93,7 @@ impl Memory {
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(30), "never: {what}");
+        assert!(began.elapsed() < Duration::from_secs(120), "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -87,16 +106,8 @@ pub fn evicted(engine: &'static Engine) -> u64 {
 pub fn evicted_memory(len: usize, seed: u64) -> (&'static Engine, Memory) {
     let engine = engine(20);
     let memory = Memory::new(engine, len);
-    let mut filled = Instant::now();
     memory.fill(seed);
-    wait_until("everything is evicted", || {
-        // Another test may have forked meanwhile: what its child shares is not moved before it is written again.
-        if filled.elapsed() > Duration::from_secs(2) {
-            memory.fill(seed);
-            filled = Instant::now();
-        }
-        evicted(engine) == len as u64
-    });
+    wait_until("everything is evicted", || evicted(engine) == len as u64);
     (engine, memory)
 }
 
