@@ -38,11 +38,15 @@ fn text(bytes: &[u8]) -> String {
 fn every_profile_conforms_to_posix_and_keeps_blocks_whole() {
     let dir = tempfile::tempdir().unwrap();
     let (conformance, stress) = (build(dir.path(), "conformance.c"), build(dir.path(), "stress.c"));
+    let random_mixed = build(dir.path(), "random_mixed.c");
     for profile in PROFILES {
         let variables = [("MEMFOLD_PROFILE", profile)];
         let output = run(&conformance, &[], &variables);
         assert_eq!(text(&output.stdout), "conforms\n", "{profile}: {}", text(&output.stderr));
         let output = run(&stress, &["6", "2", "7"], &variables);
+        assert!(output.status.success(), "{profile}: {}{}", text(&output.stdout), text(&output.stderr));
+        // So many slots that spans are given up and taken for blocks of another size.
+        let output = run(&random_mixed, &["50000", "2", "0.5"], &variables);
         assert!(output.status.success(), "{profile}: {}{}", text(&output.stdout), text(&output.stderr));
     }
 }

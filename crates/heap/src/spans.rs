@@ -52,6 +52,8 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let span = kept.or_else(|| arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
     let block_size = classes::block_size(class);
     span.set_blocks(block_size as u32, class as u8);
+    // What a kept span's last blocks were linked to are no blocks of this class.
+    span.free.set(core::ptr::null_mut());
     span.free_count.set(0);
     span.carved.store(0, Relaxed);
     span.capacity.set((span.bytes() / block_size) as u32);

@@ -28,8 +28,10 @@ use policy::replace::Spec;
 use sys::time::{self, Nanos};
 use sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 
-/// Pause between two passes while more is resident than may be.
+/// Pause between two passes while more is resident than may be; half of it after each pass that gained no ground.
 const HURRY: Nanos = Nanos::from_millis(10);
+/// But no less than this.
+const LEAST_PAUSE: Nanos = Nanos::from_millis(1);
 /// Memory that a policy takes for one page at most; more is asked for before it is made.
 const BYTES_A_PAGE: usize = 128;
 /// How long the limit must be missed before somebody is told.
@@ -75,8 +77,10 @@ pub struct Policing {
     daemon: Box<dyn PageDaemon + Send>,
     extents: Vec<Known>,
     last_pass: Nanos,
-    /// The limit holds, or nothing can be done about it for the moment.
-    calm: bool,
+    /// Until the next pass.
+    pause: Nanos,
+    /// Pages in use after the last pass.
+    in_use: usize,
     behind: bool,
     pass: Pass,
     row: Row,
@@ -90,11 +94,28 @@ pub struct Policing {
 impl Policing {
     /// How long to wait for the next pass.
     pub fn pause(&self) -> Nanos {
-        if self.calm {
-            Nanos(INTERVAL)
+        self.pause
+    }
+
+    /// Sets the pause after a pass that left so many pages in use.
+    ///
+    /// A kernel's page daemon has the program wait for the pages that it frees, so that few of the others are touched
+    /// from one scan to the next. Here the program runs on: one that touches all its memory within the pause would have
+    /// every page referenced on every scan, and the limit would never hold. Shorter pauses tell its pages apart.
+    fn set_pause(&mut self, in_use: usize, limit: usize) {
+        let before = core::mem::replace(&mut self.in_use, in_use);
+        self.pause = if in_use <= limit {
+            // Where the free pages were nearly used up since the last pass, the next comes sooner.
+            if self.row.arrived <= self.row.free / 2 {
+                Nanos(INTERVAL)
+            } else {
+                HURRY
+            }
+        } else if in_use < before || self.pause > HURRY {
+            self.pause.min(HURRY)
         } else {
-            HURRY
-        }
+            Nanos(self.pause.0 / 2).max(LEAST_PAUSE)
+        };
     }
 }
 
@@ -176,7 +197,8 @@ impl Worker {
             daemon,
             extents: Vec::new(),
             last_pass: self.now,
-            calm: false,
+            pause: HURRY,
+            in_use: 0,
             behind: false,
             pass: Pass::default(),
             row: Row::default(),
@@ -249,9 +271,8 @@ impl Worker {
             left += self.act(&mut policing, extent);
             self.stay_responsive();
         }
-        let row = policing.row;
         let in_use = policing.daemon.in_use();
-        policing.calm = in_use <= limit && row.arrived <= row.free / 2;
+        policing.set_pause(in_use, limit);
         self.engine.control().resident_bytes.store((resident - left) as u64 * PAGE_SIZE as u64, Relaxed);
         self.tell_if_too_low(&mut policing, in_use, limit);
         policing.pass.number += 1;
