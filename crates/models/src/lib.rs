@@ -80,6 +80,7 @@ included! {
     "../../pager/src/evict.rs" evict,
     "../../pager/src/extent.rs" extent,
     "../../pager/src/gate.rs" gate,
+    "../../pager/src/laundry.rs" laundry,
     "../../pager/src/lock.rs" lock,
     "../../pager/src/patience.rs" patience,
     "../../pager/src/prefetch.rs" prefetch,

@@ -34,6 +34,7 @@ mod follow;
 mod forking;
 mod gate;
 mod kernel;
+mod laundry;
 pub mod lock;
 mod passlog;
 mod patience;
