@@ -15,7 +15,7 @@ struct Planted {
 
 /// A bug in the code, by its name in the pager's src/sabotage.rs.
 const fn bug(value: &'static str, scenario: &'static str) -> Planted {
-    Planted { variable: "MEMFOLD_SABOTAGE", value, scenario }
+    Planted { variable: "PLANTED_BUG", value, scenario }
 }
 
 /// An access that is weaker than it should be, in the words of src/weaken.rs.

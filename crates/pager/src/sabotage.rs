@@ -1,8 +1,8 @@
 //! Bugs planted on purpose, one at a time, to see that the tests catch them (`scripts/sabotage`).
 //!
 //! What it is not: in any build that people run. Without the cargo feature `sabotage`, [`planted`] is the constant `false`
-//! and every bug is compiled away. With it, `MEMFOLD_SABOTAGE` names the bug of this process and its children; no name,
-//! no bug.
+//! and every bug is compiled away. With it, `PLANTED_BUG` names the bug of this process and its children; no name,
+//! no bug. The variable is not called as memfold's own are, which `memfold run` and the tests take out of the environment.
 //!
 //! A bug whose harm takes two threads in the same microsecond has that moment made longer ([`widen`]), so that a test that
 //! looks at the right place catches it every time.
@@ -152,7 +152,7 @@ mod choice {
     /// error must not find that nothing was caught.
     pub fn choose() {
         // SAFETY: the engine is prepared before the program runs, and tests do not change their environment.
-        let wanted = unsafe { libc::getenv(c"MEMFOLD_SABOTAGE".as_ptr()) };
+        let wanted = unsafe { libc::getenv(c"PLANTED_BUG".as_ptr()) };
         if wanted.is_null() {
             return;
         }
@@ -161,7 +161,7 @@ mod choice {
         match NAMES.iter().find(|(name, _)| name.as_bytes() == wanted) {
             Some((_, bug)) => CHOSEN.store(*bug as u32 + 1, Relaxed),
             None => {
-                let _ = sys::file::write_all(2, b"memfold: MEMFOLD_SABOTAGE names no bug\n");
+                let _ = sys::file::write_all(2, b"memfold: PLANTED_BUG names no bug\n");
                 sys::thread::abort_process()
             }
         }

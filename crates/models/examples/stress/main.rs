@@ -72,7 +72,7 @@ fn together(threads: usize, body: fn(usize)) {
 }
 
 fn main() {
-    // With `MEMFOLD_SABOTAGE=turn-not-taken`, ThreadSanitizer must find a race.
+    // With `PLANTED_BUG=turn-not-taken`, ThreadSanitizer must find a race.
     sabotage::choose();
     for (name, part) in parts::PARTS.iter().chain(blocks::PARTS) {
         part();
