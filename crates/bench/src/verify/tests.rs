@@ -174,6 +174,26 @@ fn a_byte_that_changes_on_its_way_through_a_ring_is_found() {
 }
 
 #[test]
+fn a_page_that_leaves_its_frame_while_it_is_a_registered_buffer_is_found() {
+    let Some(mut ring) = Ring::open().unwrap() else { return };
+    let (shared, bytes) = (shared(), 8 * PAGE_SIZE);
+    let (area, mut target) = (written(&shared).0, written(&shared).0);
+    let [from, to] = [&area, &target].map(|area| cut_at(area.address(0), bytes, bytes)[0]);
+    // SAFETY: both areas are the test's own, and mapped meanwhile; losing a page is the point.
+    let done = unsafe {
+        ring.registered([from, to], |ring| {
+            ring.write(area.address(0), bytes, Hand::Registered(0), false)?;
+            mem::madvise(target.address(3), PAGE_SIZE, libc::MADV_DONTNEED).unwrap();
+            ring.read(target.address(0), bytes, Hand::Registered(1), false)
+        })
+    };
+    assert!(done.unwrap());
+    target.became(0, area.states(0..8).unwrap());
+    target.check(&shared, "test", 0..8);
+    assert_eq!(mismatches(&shared), 1);
+}
+
+#[test]
 fn a_spoilt_block_is_found_to_its_last_byte() {
     let shared = shared();
     let (mut rng, mut tags) = (Rng::new(1), Tags::new(5));
