@@ -167,6 +167,25 @@ fn a_signal_sent_to_the_launcher_reaches_the_program() {
 }
 
 #[test]
+fn what_the_program_starts_is_folded_too_unless_it_is_not_to_follow() {
+    let folded = |options: &[&str]| {
+        let dir = scratch();
+        // Of a shell and of one that it starts: the library's mappings, and control pages, which are named by process.
+        let tell =
+            format!("grep -c libmemfold.so /proc/$$/maps; find {} -name $$ | wc -l", dir.path().display());
+        let script = format!("{tell}; sh -c '{tell}'; true");
+        let mut command = memfold(dir.path());
+        command.args(["run", "--quiet"]).args(options).args(["--", "sh", "-c", &script]);
+        let text = String::from_utf8(output(&mut command).stdout).expect("text");
+        let counts: Vec<u32> = text.lines().map(|line| line.parse().expect("a number")).collect();
+        assert_eq!(counts.len(), 4, "{text}");
+        counts.into_iter().map(|count| count > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(folded(&[]), [true, true, true, true]);
+    assert_eq!(folded(&["--no-follow"]), [true, true, false, false]);
+}
+
+#[test]
 fn nothing_is_left_in_the_runtime_directory() {
     let dir = scratch();
     output(memfold(dir.path()).args(["run", "--quiet", "--", "sh", "-c", "true; true"]));

@@ -1,9 +1,11 @@
 //! System calls on memory that may be evicted: pages go from one area to another through a pipe, by `write` and `read`
-//! or their vector forms with pieces of odd lengths, or on one of the other ways in [`super::roads`].
+//! or their vector forms with pieces of odd lengths, or on one of the other ways in [`super::roads`] and [`super::ring`].
 //!
 //! A pager that resolves faults of the program only, not of the kernel on its behalf, shows here as EFAULT.
 
 use super::area::Area;
+use super::pieces::{cut_at, move_bytes};
+use super::ring::{Hand, Ring};
 use super::roads::{self, Roads};
 use super::shared::Shared;
 use crate::page::WORDS;
@@ -12,6 +14,8 @@ use stats::Rng;
 use std::io::{self, Error};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
+use std::thread::sleep;
+use std::time::Duration;
 use sys::PAGE_SIZE;
 
 /// Most pages at once: a pipe takes 64 KiB without a reader (pipe(7)).
@@ -23,27 +27,22 @@ pub(super) struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
     roads: Roads,
+    /// `None` where io_uring is not to be had.
+    ring: Option<Ring>,
 }
-
-/// A stretch of memory for a system call.
-pub(super) type Piece = libc::iovec;
 
 /// The ways on which pages are handed to the kernel and come back, as reports name them.
-pub(super) const WAYS: [&str; 6] = ["pipe", "vectors", "messages", "direct", "remote", "futex"];
-
-fn cut_at(start: usize, bytes: usize, at: usize) -> [Piece; 2] {
-    let piece = |from: usize, len: usize| Piece { iov_base: (start + from) as *mut _, iov_len: len };
-    [piece(0, at), piece(at, bytes - at)]
-}
+pub(super) const WAYS: [&str; 8] =
+    ["pipe", "vectors", "messages", "direct", "remote", "futex", "io_uring", "registered_buffers"];
 
 impl Pipe {
     pub fn new() -> Result<Pipe> {
         let (reader, writer) = pipe()?;
-        Ok(Pipe { reader, writer, roads: Roads::new()? })
+        Ok(Pipe { reader, writer, roads: Roads::new()?, ring: Ring::open()? })
     }
 
     /// Copies some pages of `from` to `to`, contents and model.
-    pub fn transfer(&self, shared: &Shared, from: &Area, to: &mut Area, rng: &mut Rng) -> Result<()> {
+    pub fn transfer(&mut self, shared: &Shared, from: &Area, to: &mut Area, rng: &mut Rng) -> Result<()> {
         let count = (1 + rng.below(MOST)).min(from.pages() as u64).min(to.pages() as u64) as usize;
         let source = rng.below((from.pages() - count + 1) as u64) as usize;
         let target = rng.below((to.pages() - count + 1) as u64) as usize;
@@ -73,27 +72,79 @@ impl Pipe {
                 shared.called[way].fetch_add(1, Relaxed);
                 return Ok(());
             }
+            "io_uring" => self.by_ring(start, end, bytes, (sent, taken), rng),
+            "registered_buffers" => self.by_registered_buffers(start, end, bytes, rng),
             "vectors" => self.through(start, end, bytes, Some((sent, taken))).map(|()| true),
             _ => self.through(start, end, bytes, None).map(|()| true),
         }?;
         if done {
             to.became(target, states);
             shared.called[way].fetch_add(1, Relaxed);
+            if rng.below(2) == 0 {
+                to.check(shared, WAYS[way], target..target + count);
+            }
         }
         Ok(())
     }
 
+    /// Through the ring, cut at these places. False where there is no ring.
+    fn by_ring(
+        &mut self,
+        start: usize,
+        end: usize,
+        bytes: usize,
+        (sent, taken): (usize, usize),
+        rng: &mut Rng,
+    ) -> Result<bool> {
+        let apart = rng.below(2) == 0;
+        let Some(ring) = &mut self.ring else { return Ok(false) };
+        // SAFETY: the source pages are readable, the target pages writable, and both ours.
+        unsafe {
+            ring.write(start, bytes, Hand::Cut(sent), apart)?;
+            ring.read(end, bytes, Hand::Cut(taken), apart)?;
+        }
+        Ok(true)
+    }
+
+    /// Through the ring as registered buffers, which the pager has time to take away, were they not pinned. False where
+    /// there is no ring, or too little memory may be locked.
+    fn by_registered_buffers(
+        &mut self,
+        start: usize,
+        end: usize,
+        bytes: usize,
+        rng: &mut Rng,
+    ) -> Result<bool> {
+        let (apart, pause) = (rng.below(2) == 0, Duration::from_millis(rng.below(60)));
+        let Some(ring) = &mut self.ring else { return Ok(false) };
+        let [from, _] = cut_at(start, bytes, bytes);
+        let [to, _] = cut_at(end, bytes, bytes);
+        // SAFETY: the pages are mapped, writable and ours until this returns.
+        unsafe {
+            ring.registered([from, to], |ring| {
+                sleep(pause);
+                ring.write(start, bytes, Hand::Registered(0), apart)?;
+                ring.read(end, bytes, Hand::Registered(1), apart)
+            })
+        }
+    }
+
     /// Through the pipe, whole or cut at these places.
     fn through(&self, start: usize, end: usize, bytes: usize, cuts: Option<(usize, usize)>) -> Result<()> {
-        move_bytes(start, bytes, cuts.map(|(sent, _)| sent), |pieces| {
+        move_bytes(start, bytes, cuts.map(|(sent, _)| sent), |pieces, _| {
             // SAFETY: the pieces lie in the source pages, which are readable.
-            unsafe { libc::writev(self.writer.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) }
+            went(unsafe { libc::writev(self.writer.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) })
         })?;
-        move_bytes(end, bytes, cuts.map(|(_, taken)| taken), |pieces| {
+        move_bytes(end, bytes, cuts.map(|(_, taken)| taken), |pieces, _| {
             // SAFETY: the pieces lie in the target pages, which are writable and ours.
-            unsafe { libc::readv(self.reader.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) }
+            went(unsafe { libc::readv(self.reader.as_raw_fd(), pieces.as_ptr(), pieces.len() as i32) })
         })
     }
+}
+
+/// What a call of libc returned.
+fn went(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| Error::last_os_error())
 }
 
 /// The reading and the writing end of a pipe, closed on exec.
@@ -104,29 +155,4 @@ pub(super) fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     ensure!(result == 0, "cannot make a pipe: {}", Error::last_os_error());
     // SAFETY: both are open and nobody else's.
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
-}
-
-/// Has `call` move `bytes` from or to `start`, in two pieces cut at `cut` or in one, until all have gone.
-fn move_bytes(
-    start: usize,
-    bytes: usize,
-    cut: Option<usize>,
-    call: impl Fn(&[Piece]) -> isize,
-) -> Result<()> {
-    let mut moved = 0;
-    while moved < bytes {
-        let left = bytes - moved;
-        let first = cut.map_or(left, |cut| cut.min(left));
-        let pieces = cut_at(start + moved, left, first);
-        let used = if first == left { &pieces[..1] } else { &pieces[..] };
-        match call(used) {
-            n if n > 0 => moved += n as usize,
-            0 => anyhow::bail!("the pipe ended early"),
-            _ => {
-                let error = Error::last_os_error();
-                ensure!(error.kind() == io::ErrorKind::Interrupted, "a system call on {left} bytes: {error}");
-            }
-        }
-    }
-    Ok(())
 }

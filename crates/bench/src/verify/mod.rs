@@ -17,7 +17,9 @@ mod blocks;
 mod calls;
 mod children;
 mod churn;
+mod pieces;
 mod report;
+mod ring;
 mod roads;
 mod saboteur;
 mod shared;
@@ -73,7 +75,7 @@ pub enum Work {
     Protect,
     /// malloc and its kin.
     Heap,
-    /// `read`, `write` and their vector forms on evicted buffers.
+    /// `read`, `write`, their vector forms and other system calls on evicted buffers, io_uring's among them.
     Calls,
     /// `fork`.
     Fork,

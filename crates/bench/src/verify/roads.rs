@@ -5,7 +5,7 @@
 //! gathers and scatters, a file opened with `O_DIRECT` pins pages while a device works on them, `process_vm_readv` walks
 //! the page tables as a debugger does, and `futex` reads a word with faults forbidden and tries again.
 
-use super::calls::Piece;
+use super::pieces::Piece;
 use anyhow::{ensure, Context, Result};
 use std::fs::File;
 use std::io::{Error, ErrorKind};

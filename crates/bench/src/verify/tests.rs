@@ -2,10 +2,14 @@
 
 use super::area::Area;
 use super::blocks::Block;
+use super::calls::{Pipe, WAYS};
+use super::pieces::cut_at;
+use super::ring::{Hand, Ring};
 use super::shared::{lock, Shared, Tags};
 use super::way::Way;
 use super::{children, run, Options, Work};
 use stats::Rng;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 use sys::{mem, PAGE_SIZE};
@@ -115,6 +119,77 @@ fn a_page_freed_lazily_may_keep_its_bytes_or_be_zero_but_nothing_else() {
     assert_eq!(mismatches(&shared), 0);
     copy_page(&area, 5, 1);
     area.check(&shared, "test", 0..2);
+    assert_eq!(mismatches(&shared), 1);
+}
+
+#[test]
+fn memory_goes_to_the_kernel_and_back_on_every_way() {
+    let shared = shared();
+    let (from, mut tags) = written(&shared);
+    let (mut to, mut pipe, mut rng) = (Area::map(8).unwrap(), Pipe::new().unwrap(), Rng::new(3));
+    to.write(shared.content, 0..8, &mut tags);
+    for _ in 0..200 {
+        pipe.transfer(&shared, &from, &mut to, &mut rng).unwrap();
+        to.check(&shared, "test", 0..8);
+    }
+    assert_eq!(mismatches(&shared), 0);
+    let has_ring = Ring::open().unwrap().is_some();
+    for (way, count) in WAYS.into_iter().zip(&shared.called) {
+        // Not every file system has direct transfers, nor every machine io_uring.
+        let may_lack = way == "direct" || !has_ring && ["io_uring", "registered_buffers"].contains(&way);
+        assert!(count.load(Relaxed) > 0 || may_lack, "nothing went by {way}");
+    }
+}
+
+#[test]
+fn a_byte_that_changes_on_its_way_through_a_ring_is_found() {
+    let Some(mut ring) = Ring::open().unwrap() else { return };
+    for apart in [false, true] {
+        for registered in [false, true] {
+            let shared = shared();
+            let (area, mut target) = (written(&shared).0, Area::map(8).unwrap());
+            let (start, end, bytes) = (area.address(0), target.address(0), 8 * PAGE_SIZE);
+            let hands =
+                if registered { [Hand::Registered(0), Hand::Registered(1)] } else { [Hand::Cut(9); 2] };
+            let buffers = [cut_at(start, bytes, bytes)[0], cut_at(end, bytes, bytes)[0]];
+            for wrong in [false, true] {
+                // SAFETY: both areas are the test's own, and mapped meanwhile.
+                let done = unsafe {
+                    ring.registered(buffers, |ring| {
+                        ring.write(start, bytes, hands[0], apart)?;
+                        if wrong {
+                            let byte = *((start + 5 * PAGE_SIZE + 77) as *const u8);
+                            ring.file.write_all_at(&[!byte], 5 * PAGE_SIZE as u64 + 77)?;
+                        }
+                        ring.read(end, bytes, hands[1], apart)
+                    })
+                };
+                assert!(done.unwrap());
+                target.became(0, area.states(0..8).unwrap());
+                target.check(&shared, "test", 0..8);
+                assert_eq!(mismatches(&shared), u64::from(wrong), "{hands:?}, apart: {apart}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_page_that_leaves_its_frame_while_it_is_a_registered_buffer_is_found() {
+    let Some(mut ring) = Ring::open().unwrap() else { return };
+    let (shared, bytes) = (shared(), 8 * PAGE_SIZE);
+    let (area, mut target) = (written(&shared).0, written(&shared).0);
+    let [from, to] = [&area, &target].map(|area| cut_at(area.address(0), bytes, bytes)[0]);
+    // SAFETY: both areas are the test's own, and mapped meanwhile; losing a page is the point.
+    let done = unsafe {
+        ring.registered([from, to], |ring| {
+            ring.write(area.address(0), bytes, Hand::Registered(0), false)?;
+            mem::madvise(target.address(3), PAGE_SIZE, libc::MADV_DONTNEED).unwrap();
+            ring.read(target.address(0), bytes, Hand::Registered(1), false)
+        })
+    };
+    assert!(done.unwrap());
+    target.became(0, area.states(0..8).unwrap());
+    target.check(&shared, "test", 0..8);
     assert_eq!(mismatches(&shared), 1);
 }
 

@@ -90,23 +90,68 @@ static void direct_transfers(void)
     }
 }
 
+/* What a program maps of its ring. Completions are taken off the queue, or the next wait would end at once: on file systems
+ * that cannot read without waiting (tmpfs) a worker of the kernel reads, and is not done when the submission is. */
+struct ring {
+    int fd;
+    struct io_uring_params params;
+    char *submissions, *completions;
+    struct io_uring_sqe *entries;
+};
+
+/* Whether there is a ring: the kernel may have none (ENOSYS), or this process may not use it (EPERM). */
+static int open_ring(struct ring *ring)
+{
+    struct io_uring_params *params = &ring->params;
+    ring->fd = (int)syscall(SYS_io_uring_setup, 4, params);
+    if (ring->fd < 0) {
+        CHECK(errno == ENOSYS || errno == EPERM);
+        return 0;
+    }
+    size_t submissions = params->sq_off.array + params->sq_entries * sizeof(uint32_t);
+    size_t completions = params->cq_off.cqes + params->cq_entries * sizeof(struct io_uring_cqe);
+    int prot = PROT_READ | PROT_WRITE;
+    ring->submissions = mmap(0, submissions, prot, MAP_SHARED, ring->fd, IORING_OFF_SQ_RING);
+    ring->completions = mmap(0, completions, prot, MAP_SHARED, ring->fd, IORING_OFF_CQ_RING);
+    ring->entries = mmap(0, params->sq_entries * sizeof *ring->entries, prot, MAP_SHARED, ring->fd, IORING_OFF_SQES);
+    CHECK(ring->submissions != MAP_FAILED && ring->completions != MAP_FAILED && ring->entries != MAP_FAILED);
+    return 1;
+}
+
+/* One read into the registered buffer, waited for: the bytes read, or less than 0, an error number. */
+static int read_fixed(struct ring *ring, int fd, char *to, size_t len, size_t offset)
+{
+    unsigned *last = (unsigned *)(ring->submissions + ring->params.sq_off.tail);
+    unsigned slot = *last & (ring->params.sq_entries - 1);
+    ring->entries[slot] = (struct io_uring_sqe){.opcode = IORING_OP_READ_FIXED, .fd = fd, .off = offset,
+                                                .addr = (uintptr_t)to, .len = (uint32_t)len};
+    ((uint32_t *)(ring->submissions + ring->params.sq_off.array))[slot] = slot;
+    __atomic_store_n(last, *last + 1, __ATOMIC_RELEASE);
+    unsigned *first = (unsigned *)(ring->completions + ring->params.cq_off.head);
+    unsigned *end = (unsigned *)(ring->completions + ring->params.cq_off.tail);
+    unsigned submit = 1;
+    while (__atomic_load_n(end, __ATOMIC_ACQUIRE) == *first) {
+        long done = syscall(SYS_io_uring_enter, ring->fd, submit, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+        CHECK(done >= 0 || errno == EINTR);
+        submit -= done > 0;
+    }
+    struct io_uring_cqe *completed = (struct io_uring_cqe *)(ring->completions + ring->params.cq_off.cqes);
+    int result = completed[*first & (ring->params.cq_entries - 1)].res;
+    __atomic_store_n(first, *first + 1, __ATOMIC_RELEASE);
+    return result;
+}
+
 /* The kernel writes to registered buffers by their frames: such a page must stay where it is. */
 static void registered_buffers(void)
 {
-    struct io_uring_params params = {0};
-    int ring = (int)syscall(SYS_io_uring_setup, 4, &params);
+    struct ring ring = {0};
     uint64_t *p = evicted();
-    if (ring < 0) {
-        CHECK(errno == ENOSYS || errno == EPERM);
+    if (!open_ring(&ring)) {
+        printf("io_uring is not to be had: %s; nothing was read\n", strerror(errno));
         return;
     }
-    size_t sq_len = params.sq_off.array + params.sq_entries * sizeof(uint32_t);
-    char *sq = mmap(0, sq_len, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
-    struct io_uring_sqe *sqe = mmap(0, params.sq_entries * sizeof *sqe, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
-                                    IORING_OFF_SQES);
-    CHECK(sq != MAP_FAILED && sqe != MAP_FAILED);
     struct iovec pinned = {p, LEN / 4};
-    CHECK(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &pinned, 1) == 0);
+    CHECK(syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_BUFFERS, &pinned, 1) == 0);
     int fd = file(0);
     for (unsigned round = 0; round < 2; round++) {
         memset(p, 0, LEN / 4);
@@ -117,15 +162,14 @@ static void registered_buffers(void)
                 usleep(1000);
             }
         usleep(100000);
-        unsigned tail = *(unsigned *)(sq + params.sq_off.tail), slot = tail & (params.sq_entries - 1);
-        memset(&sqe[slot], 0, sizeof *sqe);
-        sqe[slot].opcode = IORING_OP_READ_FIXED;
-        sqe[slot].fd = fd;
-        sqe[slot].addr = (uintptr_t)p;
-        sqe[slot].len = LEN / 4;
-        ((uint32_t *)(sq + params.sq_off.array))[slot] = slot;
-        __atomic_store_n((unsigned *)(sq + params.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
-        CHECK(syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 1);
+        for (size_t at = 0; at < LEN / 4;) {
+            int result = read_fixed(&ring, fd, (char *)p + at, LEN / 4 - at, at);
+            if (result == -EINTR || result == -EAGAIN)
+                continue;
+            errno = result < 0 ? -result : 0;
+            CHECK(result > 0);
+            at += (size_t)result;
+        }
         CHECK(intact(p));
     }
 }
