@@ -24,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build demo test test-programs test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize lint deps install uninstall clean cargo
+.PHONY: build demo test test-programs test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 build: deps
 	$(CARGO) build --release --locked -p memfold
@@ -67,6 +67,11 @@ models: deps
 # ThreadSanitizer and AddressSanitizer; minutes, nearly all of it for building.
 sanitize: deps
 	scripts/sanitize
+
+# Every parser of foreign bytes under libFuzzer, each for DURATION.
+fuzz: DURATION = 60s
+fuzz: deps
+	scripts/fuzz --duration $(DURATION)
 
 # Other kernels under QEMU, with the pager's tests and the hard cases in each; a quarter of an hour and more.
 test-kernels: build
