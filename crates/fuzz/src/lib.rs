@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: &[Target] = &[
+pub static TARGETS: &[Target] = &[
     Target { name: "greeting", run: peers::greeting, seeds: peers::greetings },
     Target { name: "channel", run: peers::channel, seeds: peers::channels },
     Target { name: "codec", run: peers::codec, seeds: peers::packed_pages },
