@@ -89,6 +89,7 @@ impl Worker {
             self.slice_began = self.now;
             self.serve_prefetch();
             self.answer_requests();
+            self.look_at_share();
             if self.engine.phase() != Phase::Running {
                 break;
             }
@@ -120,8 +121,7 @@ impl Worker {
 
     fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
-        let over =
-            self.engine.control().resident_bytes.load(Relaxed) > self.engine.setting(Setting::ResidentLimit);
+        let over = self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit();
         if over {
             cold_age.min(COLD_AGE_OVER_LIMIT.0)
         } else {
