@@ -116,8 +116,7 @@ impl Snapshot {
         let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
         // Without waiting: what is there may be a pipe.
         let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        open
-            .and_then(|mut file| file.read_exact(bytes))
+        open.and_then(|mut file| file.read_exact(bytes))
             .with_context(|| format!("cannot read the control page {}", path.display()))?;
         // SAFETY: the buffer is aligned to 8 and as long as the file, which holds a whole page; every
         // field is an integer, so any bytes are a valid page.
