@@ -41,14 +41,18 @@ fn check(memory: &[u64], page: usize, seed: u64) {
 /// A byte is not what was written, or the daemon that is named cannot be had.
 pub fn main(mib: usize, seed: u64) {
     let len = mib << 20;
-    let base = sys::mem::map_anonymous(0, len, 0).expect("address space");
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // By libc's function, which the preload library sees.
+    // SAFETY: a new mapping that the kernel places.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    assert_ne!(base, libc::MAP_FAILED, "no address space");
     // SAFETY: a new mapping of this length, which stays until the end; nothing else refers to it.
-    let memory = unsafe { std::slice::from_raw_parts_mut(base as *mut u64, len / 8) };
+    let memory = unsafe { std::slice::from_raw_parts_mut(base.cast::<u64>(), len / 8) };
     let pages = len / sys::PAGE_SIZE;
     (0..pages).for_each(|page| write(memory, page, seed));
     if let Some(socket) = std::env::var_os("MEMFOLD_DAEMON") {
         client::start(&Options::default().daemon(socket).cold_age(COLD_AGE)).expect("a daemon");
-        client::register(base as *const u8, len).expect("memory to register");
+        client::register(base.cast(), len).expect("memory to register");
     }
     println!("ready");
     static DONE: AtomicBool = AtomicBool::new(false);
