@@ -172,7 +172,7 @@ fn programs_and_a_client_come_below_one_budget_and_outlive_the_daemon() {
     // A daemon that comes back finds them again, and has at once what the one before had come to.
     let daemon = scene.daemon();
     wait_until("the budget is kept to again", || kept_to(&scene.counters().unwrap()));
-    assert!(scene.shares().iter().all(Option::is_some), "{:?}", scene.stat());
+    wait_until("both have a share again", || scene.shares().iter().all(Option::is_some));
     for program in programs {
         program.finish();
     }

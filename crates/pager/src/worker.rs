@@ -42,6 +42,8 @@ pub struct Worker {
     pub(crate) last_count: Nanos,
     pub(crate) crowd: Crowd,
     pub(crate) last_decay: Nanos,
+    /// When resident pages were last counted, for a limit or a daemon.
+    pub(crate) last_census: Nanos,
     /// The page daemon at work, unless pages go by their age.
     pub(crate) policing: Option<Policing>,
     pub(crate) lease: Lease,
@@ -71,6 +73,7 @@ impl Worker {
             last_count: now,
             crowd: Crowd::new(),
             last_decay: now,
+            last_census: Nanos(0),
             policing: None,
             lease: Lease::new(&engine.control().share),
         })
