@@ -44,7 +44,10 @@ pub fn divide(budget: u64, loads: &[Load]) -> Vec<u64> {
         loss(&loads[a]).total_cmp(&loss(&loads[b])).then(size)
     };
     if total > budget {
-        let giver = (0..loads.len()).filter(|&n| loads[n].resident_bytes > LEAST).min_by(by_loss);
+        // Who keeps more than it may has been told already: to tell it again would bring nothing, and let one that does not
+        // do as it is told, or says so, stand in for all others.
+        let can_give = |&n: &usize| loads[n].resident_bytes > LEAST && loads[n].resident_bytes <= limits[n];
+        let giver = (0..loads.len()).filter(can_give).min_by(by_loss);
         if let Some(n) = giver {
             let want = loads[n].resident_bytes.saturating_sub(step(&loads[n]).min(total - budget));
             limits[n] = want.max(LEAST).min(limits[n]);
@@ -88,6 +91,14 @@ mod tests {
         let limited = |load: Load| Load { limit: load.resident_bytes, ..load };
         let limits = divide(400 * MIB, &[limited(busy), limited(idle)]);
         assert!(limits[0] > 100 * MIB && limits[1] == 100 * MIB, "{limits:?}");
+    }
+
+    #[test]
+    fn a_process_that_does_not_do_as_it_is_told_does_not_keep_the_others_from_it() {
+        let liar = Load { limit: LEAST, ..load(1000, 1000, 0) };
+        let limits = divide(150 * MIB, &[liar, load(100, 50, 1_000_000)]);
+        assert_eq!(limits[0], LEAST);
+        assert!(limits[1] < 100 * MIB, "{limits:?}");
     }
 
     #[test]

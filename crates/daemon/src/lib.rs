@@ -12,7 +12,8 @@
 pub mod budget;
 pub mod channel;
 pub mod damon;
-mod metrics;
+pub mod governed;
+pub mod metrics;
 mod peer;
 pub mod remote;
 pub mod serve;

@@ -1,41 +1,111 @@
 //! The counters as text in the format of Prometheus (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
 
+use crate::governed::Governed;
 use crate::peer::Shared;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-type Read = fn(&Shared) -> &AtomicU64;
+/// What is shown of a process, served or governed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes that may be folded.
+    pub managed_bytes: u64,
+    /// Of those the ones in memory as they are.
+    pub resident_bytes: u64,
+    /// Of those the folded ones.
+    pub evicted_bytes: u64,
+    /// Bytes of the store.
+    pub stored_bytes: u64,
+    /// Pages tried to be compressed.
+    pub compressed: u64,
+    /// Pages brought back.
+    pub restored: u64,
+    /// First touches served.
+    pub zeroed: u64,
+    /// Waits for folded memory, ns.
+    pub stall_ns: u64,
+    /// CPU time spent on it, ns.
+    pub cpu_ns: u64,
+}
+
+impl Counters {
+    fn of_served(shared: &Shared) -> Counters {
+        let header = shared.channel().header();
+        Counters {
+            managed_bytes: header.managed_bytes.load(Relaxed),
+            resident_bytes: header.resident_bytes.load(Relaxed),
+            evicted_bytes: header.evicted_bytes.load(Relaxed),
+            stored_bytes: header.store_bytes.load(Relaxed),
+            compressed: header.compressed.load(Relaxed),
+            restored: header.restored.load(Relaxed),
+            zeroed: header.zeroed.load(Relaxed),
+            stall_ns: header.stall_ns.load(Relaxed),
+            cpu_ns: header.cpu_ns.load(Relaxed),
+        }
+    }
+}
 
 /// Name, kind, meaning, source.
-const METRICS: [(&str, &str, &str, Read); 9] = [
-    ("managed_bytes", "gauge", "Memory that may be folded.", |s| &s.channel().header().managed_bytes),
-    ("resident_bytes", "gauge", "Of that, in memory as it is.", |s| &s.channel().header().resident_bytes),
-    ("evicted_bytes", "gauge", "Of that, folded.", |s| &s.channel().header().evicted_bytes),
-    ("stored_bytes", "gauge", "Memory of the store.", |s| &s.channel().header().store_bytes),
-    ("pages_compressed_total", "counter", "Pages tried.", |s| &s.channel().header().compressed),
-    ("pages_restored_total", "counter", "Pages brought back.", |s| &s.channel().header().restored),
-    ("faults_zero_total", "counter", "First touches served.", |s| &s.channel().header().zeroed),
-    ("stall_nanoseconds_total", "counter", "Waits for folded memory.", |s| &s.channel().header().stall_ns),
-    ("cpu_nanoseconds_total", "counter", "CPU time spent on it.", |s| &s.channel().header().cpu_ns),
+const METRICS: [(&str, &str, &str, fn(&Counters) -> u64); 9] = [
+    ("managed_bytes", "gauge", "Memory that may be folded.", |c| c.managed_bytes),
+    ("resident_bytes", "gauge", "Of that, in memory as it is.", |c| c.resident_bytes),
+    ("evicted_bytes", "gauge", "Of that, folded.", |c| c.evicted_bytes),
+    ("stored_bytes", "gauge", "Memory of the store.", |c| c.stored_bytes),
+    ("pages_compressed_total", "counter", "Pages tried.", |c| c.compressed),
+    ("pages_restored_total", "counter", "Pages brought back.", |c| c.restored),
+    ("faults_zero_total", "counter", "First touches served.", |c| c.zeroed),
+    ("stall_nanoseconds_total", "counter", "Waits for folded memory.", |c| c.stall_ns),
+    ("cpu_nanoseconds_total", "counter", "CPU time spent on it.", |c| c.cpu_ns),
 ];
 
-/// The text for these processes.
-pub fn text(budget: Option<u64>, peers: &[(u32, Arc<Shared>)]) -> String {
+/// The text for the processes that are served, and those that fold themselves under the budget.
+pub fn text(budget: Option<u64>, served: &[(u32, Arc<Shared>)], governed: &[Governed]) -> String {
+    let rows = served.iter().map(|(pid, shared)| (*pid, Counters::of_served(shared)));
+    let rows: Vec<_> = rows.chain(governed.iter().map(|one| (one.pid, one.counters))).collect();
     let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ =
-        writeln!(out, "# HELP memfold_processes Processes that are served.\n# TYPE memfold_processes gauge");
-    let _ = writeln!(out, "memfold_processes {}", peers.len());
+    let head = |out: &mut String, name: &str, kind: &str, help: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "# HELP memfold_{name} {help}\n# TYPE memfold_{name} {kind}");
+    };
+    head(&mut out, "processes", "gauge", "Processes that are served.");
+    let _ = writeln!(out, "memfold_processes {}", served.len());
+    head(&mut out, "governed_processes", "gauge", "Processes that fold themselves, under the budget.");
+    let _ = writeln!(out, "memfold_governed_processes {}", governed.len());
     if let Some(budget) = budget {
-        let _ = writeln!(out, "# HELP memfold_budget_bytes The budget.\n# TYPE memfold_budget_bytes gauge");
+        head(&mut out, "budget_bytes", "gauge", "The budget.");
         let _ = writeln!(out, "memfold_budget_bytes {budget}");
     }
     for (name, kind, help, read) in METRICS {
-        let _ = writeln!(out, "# HELP memfold_{name} {help}\n# TYPE memfold_{name} {kind}");
-        for (pid, shared) in peers {
-            let _ = writeln!(out, "memfold_{name}{{pid=\"{pid}\"}} {}", read(shared).load(Relaxed));
+        head(&mut out, name, kind, help);
+        for (pid, counters) in &rows {
+            let _ = writeln!(out, "memfold_{name}{{pid=\"{pid}\"}} {}", read(counters));
         }
     }
+    head(&mut out, "share_bytes", "gauge", "What a process that folds itself may keep, by the budget.");
+    for one in governed.iter().filter(|one| one.load.limit != u64::MAX) {
+        let _ = writeln!(out, "memfold_share_bytes{{pid=\"{}\"}} {}", one.pid, one.load.limit);
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Load;
+
+    #[test]
+    fn a_process_that_folds_itself_is_shown_with_its_share_if_it_has_one() {
+        let one = |pid, limit| Governed {
+            pid,
+            load: Load { limit, ..Load::default() },
+            counters: Counters { evicted_bytes: 7, ..Counters::default() },
+        };
+        let text = text(Some(100), &[], &[one(5, 50), one(6, u64::MAX)]);
+        for line in ["memfold_processes 0", "memfold_governed_processes 2", "memfold_budget_bytes 100"] {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
+        assert!(text.contains("memfold_evicted_bytes{pid=\"5\"} 7\nmemfold_evicted_bytes{pid=\"6\"} 7\n"));
+        assert!(text.ends_with("memfold_share_bytes{pid=\"5\"} 50\n"), "{text}");
+    }
 }

@@ -2,8 +2,10 @@
 //! who asks for the counters.
 
 use crate::budget::{self, Load};
+use crate::governed::{Fleet, Governed};
 use crate::metrics;
 use crate::peer::{Peer, Shared, Trouble};
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -58,28 +60,10 @@ pub struct Options {
     pub metrics: Option<MetricsAt>,
 }
 
-/// Processes outside the daemon's service whose limits it sets too: those that fold themselves.
-pub trait Fleet: Send {
-    /// Number and load of each.
-    fn loads(&mut self) -> Vec<(u32, Load)>;
-    /// Sets the limit of one, bytes.
-    fn limit(&mut self, pid: u32, bytes: u64);
-}
-
-/// No such processes.
-pub struct NoFleet;
-
-impl Fleet for NoFleet {
-    fn loads(&mut self) -> Vec<(u32, Load)> {
-        Vec::new()
-    }
-
-    fn limit(&mut self, _: u32, _: u64) {}
-}
-
 #[derive(Default)]
 struct State {
     peers: Mutex<Vec<(u32, Arc<Shared>)>>,
+    governed: Mutex<Vec<Governed>>,
     threads: AtomicUsize,
 }
 
@@ -89,6 +73,11 @@ impl State {
         let mut peers = self.peers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         peers.retain(|(_, shared)| shared.connected.load(Acquire));
         peers
+    }
+
+    /// The processes that fold themselves under the budget, as last seen.
+    fn governed(&self) -> MutexGuard<'_, Vec<Governed>> {
+        self.governed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
@@ -108,9 +97,9 @@ pub fn run(
     if let Some(at) = &options.metrics {
         helpers.push(answer(at, options.budget, state.clone(), stop)?);
     }
-    if let Some(budget) = options.budget {
-        let state = state.clone();
-        helpers.push(thread::spawn(move || divide(budget, &state, fleet, stop)));
+    if options.budget.is_some() || options.metrics.is_some() {
+        let (budget, state) = (options.budget, state.clone());
+        helpers.push(thread::spawn(move || govern(budget, &state, fleet, stop)));
     }
     listener.set_nonblocking(true)?;
     while !stop.load(Relaxed) {
@@ -200,30 +189,46 @@ fn credentials(socket: &UnixStream) -> Option<libc::ucred> {
     (result == 0 && out.pid > 0).then_some(out)
 }
 
-fn divide(budget: u64, state: &State, mut fleet: Box<dyn Fleet>, stop: &AtomicBool) {
-    let mut waited = std::collections::HashMap::<u32, u64>::new();
+/// Looks at all processes once a second, and says what each may keep if there is a budget.
+fn govern(budget: Option<u64>, state: &State, mut fleet: Box<dyn Fleet>, stop: &AtomicBool) {
+    let mut waited = HashMap::new();
     while !stop.load(Relaxed) {
         thread::sleep(DIVIDE);
-        let served = state.peers().clone();
-        let own = fleet.loads();
-        let mut loads: Vec<Load> = served.iter().map(|(_, shared)| load_of(shared)).collect();
-        loads.extend(own.iter().map(|(_, load)| *load));
-        let pids = served.iter().map(|(pid, _)| *pid).chain(own.iter().map(|(pid, _)| *pid));
-        for (pid, load) in pids.zip(&mut loads) {
-            let total = load.waited_ns;
-            load.waited_ns = total.saturating_sub(waited.insert(pid, total).unwrap_or(total));
-        }
-        let budget = budget::under_pressure(budget, budget::pressure().unwrap_or(0.0));
-        let limits = budget::divide(budget, &loads);
-        for ((_, shared), limit) in served.iter().zip(&limits) {
-            shared.channel().header().resident_limit.store(*limit, Relaxed);
-        }
-        for (((pid, load), limit), _) in own.iter().zip(&limits[served.len()..]).zip(0..) {
-            if *limit != load.limit {
-                fleet.limit(*pid, *limit);
+        let mut governed = fleet.look();
+        if let Some(budget) = budget {
+            let limits = divide(budget, &state.peers(), &governed, &mut waited);
+            for (one, limit) in governed.iter_mut().zip(limits) {
+                one.load.limit = limit;
+                fleet.grant(one.pid, limit);
             }
         }
+        *state.governed() = governed;
     }
+}
+
+/// Sets the limits of the processes that are served, and returns those of the others. `waited` is how long each of them had
+/// waited a second ago.
+fn divide(
+    budget: u64,
+    served: &[(u32, Arc<Shared>)],
+    governed: &[Governed],
+    waited: &mut HashMap<u32, u64>,
+) -> Vec<u64> {
+    let both = served.iter().map(|(pid, shared)| (*pid, load_of(shared)));
+    let (pids, mut loads): (Vec<u32>, Vec<Load>) =
+        both.chain(governed.iter().map(|one| (one.pid, one.load))).unzip();
+    waited.retain(|pid, _| pids.contains(pid));
+    for (pid, load) in pids.iter().zip(&mut loads) {
+        let total = load.waited_ns;
+        load.waited_ns = total.saturating_sub(waited.insert(*pid, total).unwrap_or(total));
+    }
+    let budget = budget::under_pressure(budget, budget::pressure().unwrap_or(0.0));
+    let mut limits = budget::divide(budget, &loads);
+    let rest = limits.split_off(served.len());
+    for ((_, shared), limit) in served.iter().zip(limits) {
+        shared.channel().header().resident_limit.store(limit, Relaxed);
+    }
+    rest
 }
 
 fn load_of(shared: &Shared) -> Load {
@@ -267,7 +272,10 @@ fn answer(
         while !stop.load(Relaxed) {
             match accept() {
                 // Whoever asks and does not read is forgotten.
-                Ok(mut connection) => drop(connection.answer(&metrics::text(budget, &state.peers()))),
+                Ok(mut connection) => {
+                    let text = metrics::text(budget, &state.peers(), &state.governed());
+                    drop(connection.answer(&text));
+                }
                 Err(_) => thread::sleep(LOOK),
             }
         }

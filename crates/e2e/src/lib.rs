@@ -5,6 +5,7 @@
 //! first and a test that does not find it fails and says so.
 
 pub mod command_line;
+pub mod keep;
 pub mod redis;
 pub mod row;
 pub mod run;

@@ -12,6 +12,7 @@ mod control;
 mod demo;
 mod doctor;
 mod exit;
+mod governed;
 mod library;
 mod options;
 mod process;

@@ -45,6 +45,12 @@ fn slept() -> Duration {
     read(nix::time::ClockId::CLOCK_BOOTTIME).saturating_sub(monotonic)
 }
 
+/// Whether the process is of this user, by its effective user id.
+pub fn is_own(pid: u32) -> bool {
+    let ids = field(&format!("/proc/{pid}/status"), "Uid").unwrap_or_default();
+    ids.split_whitespace().nth(1) == Some(nix::unistd::geteuid().to_string().as_str())
+}
+
 /// The name of the program, as `ps` shows it; empty if there is no such process.
 pub fn name(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()

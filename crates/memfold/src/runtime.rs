@@ -8,7 +8,7 @@
 //! so that no other user can put a page there or read one.
 
 use crate::control::Snapshot;
-use crate::process;
+use crate::{exit, process};
 use anyhow::{bail, Context};
 use nix::unistd::getuid;
 use std::fs::{self, DirBuilder};
@@ -113,6 +113,32 @@ fn remove_unused(run: &Path) {
 /// The process id that a page's file is named by.
 pub fn pid_of(path: &Path) -> Option<u32> {
     path.file_name()?.to_str()?.parse().ok()
+}
+
+/// The whole path of a daemon's socket, the one of this user's usual daemon if none is given; the same path for the same
+/// socket, however it was written.
+///
+/// # Errors
+/// It is longer than the path of a socket can be, or not UTF-8; or none is given and there is no directory for it.
+pub fn socket(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    /// The longest path of a socket, without its end (unix(7)).
+    const MOST: usize = 107;
+    let path = match given {
+        Some(path) => std::path::absolute(path)
+            .map_err(|error| exit::usage(format!("the path of a socket is needed: {error}")))?,
+        None => usable_base()?.join("daemon.sock"),
+    };
+    let whole = match (path.parent().and_then(|dir| dir.canonicalize().ok()), path.file_name()) {
+        (Some(dir), Some(name)) => dir.join(name),
+        _ => path,
+    };
+    match whole.to_str() {
+        Some(text) if text.len() <= MOST => Ok(whole),
+        Some(_) => {
+            Err(exit::usage(format!("{}: the path of a socket has {MOST} bytes at most", whole.display())))
+        }
+        None => Err(exit::usage(format!("{}: the path of a socket must be UTF-8", whole.display()))),
+    }
 }
 
 /// The entries of a directory, none if it cannot be read.

@@ -30,6 +30,8 @@ const BROKEN: u64 = 2;
 /// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
 /// something else.
 const WAKE_COST_MOST: u64 = 12_000;
+/// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
+const CENSUS: Nanos = Nanos::from_secs(1);
 /// How often the allocator is asked to give back what it keeps.
 const DECAY: Nanos = Nanos::from_secs(1);
 /// How often a page is tried to be brought back while the fault thread is at work.
@@ -89,6 +91,7 @@ impl Worker {
             self.slice_began = self.now;
             self.serve_prefetch();
             self.answer_requests();
+            self.look_at_share();
             if self.engine.phase() != Phase::Running {
                 break;
             }
@@ -120,8 +123,7 @@ impl Worker {
 
     fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
-        let over =
-            self.engine.control().resident_bytes.load(Relaxed) > self.engine.setting(Setting::ResidentLimit);
+        let over = self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit();
         if over {
             cold_age.min(COLD_AGE_OVER_LIMIT.0)
         } else {
@@ -146,6 +148,9 @@ impl Worker {
         let broken = self.budget.headroom(self.now.0, limit.saturating_mul(BROKEN)) == 0;
         let mut held = false;
         let mut more = false;
+        // A probe counts too, but the first comes after a whole cold age.
+        let wanted = self.resident_limit() != u64::MAX || !self.engine.daemon.is_empty();
+        let census = wanted && self.now.since(self.last_census) >= CENSUS;
         let mut resident = 0;
         for extent in self.engine.space().all() {
             if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
@@ -155,6 +160,9 @@ impl Worker {
                 self.retreat(extent);
             } else {
                 more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
+            }
+            if census {
+                self.count_present(extent);
             }
             resident += u64::from(extent.present.load(Relaxed));
             if self.interrupted() {
@@ -167,8 +175,18 @@ impl Worker {
         }
         if !more {
             self.engine.control().resident_bytes.store(resident * PAGE_SIZE as u64, Relaxed);
+            if census {
+                self.last_census = self.now;
+            }
         }
         more
+    }
+
+    /// Counts the managed pages of an extent that are in view.
+    fn count_present(&self, extent: &Extent) {
+        if let Ok(scan) = evict::scan(self.kernel, extent, false) {
+            extent.present.store(scan.present.and(&extent.managed.load()).len() as u32, Relaxed);
+        }
     }
 
     /// What a fault has cost the program on average, ns.

@@ -12,13 +12,14 @@
 //! validated like any other input.
 
 use crate::config::Setting;
+use crate::share::Share;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// First word of the page: the bytes `memfold\0`, little end first.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -361,6 +362,12 @@ pub struct ControlPage {
     pub log: SharedText<64>,
     /// The text of a request.
     pub request: SharedText<64>,
+    /// The socket of the daemon under whose budget the process wants to be; empty for none.
+    pub daemon: SharedText<16>,
+    /// What that daemon grants.
+    pub share: Share,
+    /// The share that is in force, bytes; 0 for none.
+    pub share_in_force: AtomicU64,
     /// Passes of the page daemon.
     pub passes: AtomicU64,
     /// Wait of a program thread on a fault, from the touch to the wake-up, ns.

@@ -99,6 +99,8 @@ pub struct Engine {
     /// The policy, and the file that its passes are logged to.
     pub(crate) policy: SharedText<16>,
     pub(crate) log: SharedText<64>,
+    /// The socket of the daemon under whose budget the process wants to be; empty for none.
+    pub(crate) daemon: SharedText<16>,
     control: AtomicPtr<ControlPage>,
     control_is_private: AtomicU32,
     kernel: UnsafeCell<Option<Kernel>>,
@@ -182,6 +184,7 @@ impl Engine {
             settings: [const { AtomicU64::new(0) }; Setting::COUNT],
             policy: SharedText::new(),
             log: SharedText::new(),
+            daemon: SharedText::new(),
             control: AtomicPtr::new(core::ptr::null_mut()),
             control_is_private: AtomicU32::new(1),
             kernel: UnsafeCell::new(None),
@@ -239,6 +242,7 @@ impl Engine {
         let mut buffer = [0; 512];
         page.policy.set(self.policy.read(&mut buffer));
         page.log.set(self.log.read(&mut buffer));
+        page.daemon.set(self.daemon.read(&mut buffer));
         self.control_is_private.store(0, Relaxed);
         self.control.store(page as *const ControlPage as *mut ControlPage, Release);
     }
@@ -255,6 +259,16 @@ impl Engine {
     /// Has passes of the page daemon logged to a file, by its whole path, from the start.
     pub fn log_to(&self, path: &str) {
         self.log.set(path);
+    }
+
+    /// Puts the process under the budget of the daemon at this socket, by its whole path, whenever there is one: its share
+    /// then limits what stays resident. False, and nothing is changed, if the path is longer than that of a socket.
+    pub fn obey_daemon(&self, socket: &str) -> bool {
+        let fits = socket.len() <= SharedText::<16>::MOST;
+        if fits {
+            self.daemon.set(socket);
+        }
+        fits
     }
 
     /// Lets the engine start by itself once there is enough to manage.

@@ -44,6 +44,7 @@ mod prefetch;
 mod program;
 mod restore;
 pub mod sabotage;
+pub mod share;
 mod space;
 mod staging;
 pub mod store;

@@ -232,8 +232,7 @@ impl Worker {
     }
 
     fn limit_pages(&self) -> usize {
-        let bytes = self.engine.setting(crate::config::Setting::ResidentLimit);
-        usize::try_from(bytes / PAGE_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 1 << 40)
+        usize::try_from(self.resident_limit() / PAGE_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 1 << 40)
     }
 
     /// Does what is due. Returns whether there is more to do at once.

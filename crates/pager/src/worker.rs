@@ -1,6 +1,7 @@
 //! The background thread's own state, and the small things that it does between pages.
 
 use crate::codec::{Codecs, Page};
+use crate::config::Setting;
 use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
@@ -8,6 +9,7 @@ use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::policing::Policing;
 use crate::restore::{Outcome, Reason, Restorer};
+use crate::share::Lease;
 use crate::store::Store;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{StallBudget, WINDOW};
@@ -40,8 +42,11 @@ pub struct Worker {
     pub(crate) last_count: Nanos,
     pub(crate) crowd: Crowd,
     pub(crate) last_decay: Nanos,
+    /// When resident pages were last counted, for a limit or a daemon.
+    pub(crate) last_census: Nanos,
     /// The page daemon at work, unless pages go by their age.
     pub(crate) policing: Option<Policing>,
+    pub(crate) lease: Lease,
 }
 
 impl Worker {
@@ -68,7 +73,9 @@ impl Worker {
             last_count: now,
             crowd: Crowd::new(),
             last_decay: now,
+            last_census: Nanos(0),
             policing: None,
+            lease: Lease::new(&engine.control().share),
         })
     }
 
@@ -111,6 +118,21 @@ impl Worker {
                 }
             }
         }
+    }
+
+    /// Looks whether the daemon, if the process wants to be under one, has renewed its share.
+    pub(crate) fn look_at_share(&mut self) {
+        if !self.engine.daemon.is_empty() {
+            let control = self.engine.control();
+            self.lease.look(&control.share, self.now);
+            control.share_in_force.store(self.lease.bytes().unwrap_or(0), Relaxed);
+        }
+    }
+
+    /// Managed bytes that may stay in view now; `u64::MAX` for no limit.
+    pub(crate) fn resident_limit(&self) -> u64 {
+        let overhead = self.engine.control().overhead_bytes.load(Relaxed);
+        self.lease.limit(self.engine.setting(Setting::ResidentLimit), overhead)
     }
 
     /// Charges the waiting since the last call to the budget.

@@ -7,6 +7,8 @@
 mod common;
 
 use common::*;
+use pager::config::Setting;
+use pager::control::Command;
 use pager::Phase;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
@@ -251,4 +253,15 @@ fn a_drop_that_meets_a_hole_has_happened_all_the_same() {
         let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
         assert!(found == [0; PAGE_SIZE / 8], "page {page} came back from the dead");
     }
+}
+
+#[test]
+fn a_limit_holds_though_nothing_is_old_enough_to_be_cold() {
+    let engine = engine(86_400_000);
+    let memory = Memory::new(engine, 16 * MIB);
+    memory.fill(14);
+    let limit = 4 * MIB as u64;
+    assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, limit, ""), 0);
+    wait_until("it is down to the limit", || evicted(engine) >= 12 * MIB as u64);
+    memory.check(14);
 }

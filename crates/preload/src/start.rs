@@ -99,6 +99,9 @@ fn start_pager(environment: Environment) {
     if let Some(path) = environment.get("MEMFOLD_POLICY_LOG") {
         ENGINE.log_to(path);
     }
+    if let Some(socket) = environment.get("MEMFOLD_BUDGET_OF").filter(|socket| !ENGINE.obey_daemon(socket)) {
+        complain("MEMFOLD_BUDGET_OF", socket, "the path of a daemon's socket");
+    }
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
         // SAFETY: constructors run before any other thread exists.
         unsafe { CONTROL_DIR.set(dir) };

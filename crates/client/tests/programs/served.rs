@@ -10,7 +10,8 @@
 
 use client::{register, start, stats, stop, unregister, Options};
 use daemon::channel::{len_for, Channel, Entry, State};
-use daemon::server::{self, NoFleet};
+use daemon::governed::NoFleet;
+use daemon::server;
 use daemon::wire::{Hello, VERSION};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! What end-to-end tests start under the preload library: `memfold-e2e worker JOB` is the body of a benchmark's worker,
 //! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON, `torture` in place of `verify` does so
-//! while the pager's settings change, `memfold-e2e zram` holds a zram device
+//! while the pager's settings change, `memfold-e2e keep MIB SEED` keeps memory and checks it, `memfold-e2e zram` holds a zram device
 //! until standard input ends, and panics then if it reads anything.
 
 use bench::verify::{self, Options};
@@ -27,6 +27,13 @@ fn main() -> ExitCode {
                 _ => fail(&format!("{what} takes three numbers: SECONDS THREADS SEED")),
             }
         }
+        ["keep", mib, seed] => match (mib.parse(), seed.parse()) {
+            (Ok(mib @ 1..=1024), Ok(seed)) => {
+                e2e::keep::main(mib, seed);
+                ExitCode::SUCCESS
+            }
+            _ => fail("keep takes two numbers: MIB SEED"),
+        },
         ["zram"] => match bench::zram::Zram::start(64 << 20, "lz4") {
             Ok(_held) => {
                 println!("ready");
@@ -36,7 +43,9 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(&format!("{error:#}")),
         },
-        _ => fail("`worker JOB`, `verify` or `torture SECONDS THREADS SEED`, or `zram` is needed"),
+        _ => fail(
+            "`worker JOB`, `verify` or `torture SECONDS THREADS SEED`, `keep MIB SEED`, or `zram` is needed",
+        ),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
 use crate::{library, runtime};
 use std::ffi::OsString;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ Examples:
   memfold run --cold-age 2s --summary out.json -- python3 train.py
   memfold run --profile lean -- node server.js     free memory goes back early
   memfold run --policy freebsd --resident-limit 256M --policy-log passes.csv -- redis-server
+  memfold run --daemon -- node server.js           under the budget of `memfold daemon --budget 2G`
   memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
 
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
@@ -51,6 +53,10 @@ pub struct Args {
     /// [env: MEMFOLD_POLICY_LOG].
     #[arg(long, value_name = "FILE")]
     policy_log: Option<PathBuf>,
+    /// Keep the program within its share of the budget of `memfold daemon`, while one listens at SOCKET
+    /// [default: the socket of `memfold daemon`] [env: MEMFOLD_BUDGET_OF].
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true)]
+    daemon: Option<Option<PathBuf>>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]
     no_pager: bool,
@@ -83,10 +89,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let summary_path = args.summary.clone().or_else(|| variable("MEMFOLD_SUMMARY").map(PathBuf::from));
     let destination = summary_path.as_deref().map(open_summary).transpose()?;
 
+    let daemon = daemon(&args)?;
+    if let Some(socket) = daemon.as_deref().filter(|_| !quiet) {
+        warn_without_daemon(socket, args.no_pager);
+    }
     let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
     let (ended, summary) = match found {
         Ok(file) => {
-            let (ended, summary) = start(&args, &file, quiet)?;
+            let (ended, summary) = start(&args, daemon, &file, quiet)?;
             if !quiet {
                 eprint!("{}", summary.lines());
             }
@@ -106,7 +116,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Starts the program, folded if it can be, and waits for it.
-fn start(args: &Args, file: &Path, quiet: bool) -> anyhow::Result<(Ended, Summary)> {
+fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyhow::Result<(Ended, Summary)> {
     let mut command = Command::new(file);
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
@@ -114,7 +124,7 @@ fn start(args: &Args, file: &Path, quiet: bool) -> anyhow::Result<(Ended, Summar
     let library = library::find()?;
     let launch = match program::obstacle(file, &library) {
         Some(why) => Err(why),
-        None => prepare(args, &library, quiet)?,
+        None => prepare(args, daemon, &library, quiet)?,
     };
     let begun = Instant::now();
     let (ended, total) = match &launch {
@@ -144,13 +154,39 @@ fn start(args: &Args, file: &Path, quiet: bool) -> anyhow::Result<(Ended, Summar
     Ok((ended, summary))
 }
 
+/// The socket of the daemon that was asked for.
+fn daemon(args: &Args) -> anyhow::Result<Option<PathBuf>> {
+    let from_variable = || variable(launch::DAEMON_VARIABLE).map(|path| Some(path.into()));
+    let asked = args.daemon.clone().or_else(from_variable);
+    asked.map(|path| runtime::socket(path.as_deref())).transpose()
+}
+
+/// Says why the budget does not hold from the start, where it does not.
+fn warn_without_daemon(socket: &Path, no_pager: bool) {
+    if launch::pager_off(no_pager) {
+        eprintln!("memfold: --daemon does nothing here: the pager is turned off");
+    } else if let Err(error) = UnixStream::connect(socket) {
+        eprintln!(
+            "memfold: no daemon listens at {} ({error}): the program keeps to its own settings until \
+             `memfold daemon --budget 2G` is started there",
+            socket.display()
+        );
+    }
+}
+
 /// Prepares a folded start; the inner error says why the program must run plainly.
-fn prepare(args: &Args, library: &Path, quiet: bool) -> anyhow::Result<Result<Launch, String>> {
+fn prepare(
+    args: &Args,
+    daemon: Option<PathBuf>,
+    library: &Path,
+    quiet: bool,
+) -> anyhow::Result<Result<Launch, String>> {
     let choices = Choices {
         settings: args.settings.clone(),
         policy: args.policy.clone(),
         profile: args.profile.clone(),
         policy_log: args.policy_log.as_deref().map(std::path::absolute).transpose()?,
+        daemon,
         no_pager: args.no_pager,
         no_follow: args.no_follow,
         quiet,

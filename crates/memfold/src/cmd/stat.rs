@@ -61,6 +61,10 @@ struct Row {
     #[serde(flatten)]
     costs: Costs,
     stall_pct: f64,
+    /// The socket of the daemon under whose budget it wants to be.
+    daemon: Option<String>,
+    /// Its share of the budget, while a daemon grants one.
+    share_bytes: Option<u64>,
     /// In their own units: ns, bytes, millionths.
     settings: BTreeMap<&'static str, Option<u64>>,
 }
@@ -149,6 +153,9 @@ fn row(found: &Found) -> Row {
         restore_ns: page.restore.percentiles(),
         costs: page.costs,
         stall_pct: text::percent(page.costs.stall_ns, age_ns),
+        daemon: (!page.daemon.is_empty()).then(|| page.daemon.clone()),
+        share_bytes: (page.share_in_force != 0 && page.share_in_force != u64::MAX)
+            .then_some(page.share_in_force),
         settings: settings.map(|(s, value)| (s.name(), options::json(s, value))).collect(),
     }
 }
@@ -225,6 +232,10 @@ fn one(row: &Row) -> String {
     line("stalled", format!("{} ({:.3} %)", nanos(row.costs.stall_ns), row.stall_pct));
     line("CPU, background", nanos(row.costs.cpu_background_ns));
     line("CPU, faults", nanos(row.costs.cpu_fault_ns));
+    if let Some(daemon) = &row.daemon {
+        line("daemon", daemon.clone());
+        line("share of its budget", row.share_bytes.map_or("none".into(), bytes));
+    }
     for setting in Setting::ALL {
         line(setting.name(), options::show(setting, row.settings[setting.name()].unwrap_or(u64::MAX)));
     }

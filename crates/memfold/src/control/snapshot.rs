@@ -7,8 +7,9 @@ use anyhow::{bail, Context};
 use pager::config::Setting;
 use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
 use serde::Serialize;
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -92,6 +93,12 @@ pub struct Snapshot {
     pub policy: String,
     /// The file that passes of the page daemon are logged to; empty for none.
     pub log: String,
+    /// The socket of the daemon under whose budget the process wants to be; empty for none.
+    pub daemon: String,
+    /// Bytes that the daemon granted last; 0 for none so far.
+    pub share: u64,
+    /// Bytes of the share in force; 0 for none.
+    pub share_in_force: u64,
     /// Waits of the program on faults.
     pub fault: Latency,
     /// Work on restores.
@@ -107,8 +114,9 @@ impl Snapshot {
         let mut words = vec![0u64; CONTROL_LEN / 8];
         // SAFETY: the words are valid for as many bytes, and any bytes are valid words.
         let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
-        File::open(path)
-            .and_then(|mut file| file.read_exact(bytes))
+        // Without waiting: what is there may be a pipe.
+        let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        open.and_then(|mut file| file.read_exact(bytes))
             .with_context(|| format!("cannot read the control page {}", path.display()))?;
         // SAFETY: the buffer is aligned to 8 and as long as the file, which holds a whole page; every
         // field is an integer, so any bytes are a valid page.
@@ -173,6 +181,9 @@ impl Snapshot {
                 policy => policy.to_owned(),
             },
             log: page.log.read(&mut buffer).to_owned(),
+            daemon: page.daemon.read(&mut buffer).to_owned(),
+            share: word(&page.share.bytes),
+            share_in_force: word(&page.share_in_force),
             fault: Latency::copy(&page.fault_ns),
             restore: Latency::copy(&page.restore_ns),
         }

@@ -22,6 +22,9 @@ use std::process::Command;
 /// The variable that names the open descriptor of the device.
 const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
 
+/// The variable that names the socket of the daemon under whose budget the program is to be.
+pub const DAEMON_VARIABLE: &str = "MEMFOLD_BUDGET_OF";
+
 /// Numbers below this are left to the program: some count on low descriptors being free.
 const UFFD_FD_LEAST: i32 = 200;
 
@@ -36,6 +39,8 @@ pub struct Choices {
     pub profile: Option<String>,
     /// The file that passes of the page daemon are logged to, by its whole path.
     pub policy_log: Option<PathBuf>,
+    /// The socket of the daemon under whose budget the program is to be.
+    pub daemon: Option<PathBuf>,
     /// Allocator only.
     pub no_pager: bool,
     /// Programs that the program starts run plainly.
@@ -81,6 +86,9 @@ impl Launch {
         }
         if let Some(path) = &choices.policy_log {
             set("MEMFOLD_POLICY_LOG", &path.to_string_lossy());
+        }
+        if let Some(socket) = &choices.daemon {
+            set(DAEMON_VARIABLE, &socket.to_string_lossy());
         }
         for (setting, value) in choices.settings.given() {
             set(setting.variable(), value);

@@ -1,0 +1,36 @@
+//! Processes that fold themselves and want to be under the daemon's budget: how the daemon sees them.
+//!
+//! What it is not: how they are found and told; that is for whoever implements [`Fleet`].
+
+use crate::budget::Load;
+use crate::metrics::Counters;
+
+/// Such a process, as it said it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Governed {
+    /// Its number.
+    pub pid: u32,
+    /// What it keeps, what it has folded, and its limit.
+    pub load: Load,
+    /// Its counters.
+    pub counters: Counters,
+}
+
+/// All such processes.
+pub trait Fleet: Send {
+    /// Those that there are now; the time waited is a total.
+    fn look(&mut self) -> Vec<Governed>;
+    /// Grants the process among those last seen that has this number as many bytes, for the next few seconds.
+    fn grant(&mut self, pid: u32, bytes: u64);
+}
+
+/// No such processes.
+pub struct NoFleet;
+
+impl Fleet for NoFleet {
+    fn look(&mut self) -> Vec<Governed> {
+        Vec::new()
+    }
+
+    fn grant(&mut self, _: u32, _: u64) {}
+}

@@ -1,0 +1,184 @@
+//! The programs that `memfold run --daemon` started, as `memfold daemon` sees and limits them: by their control pages.
+//!
+//! A program folds itself; the daemon reads what it keeps, and writes to its page how much that may be. A program takes that
+//! for five seconds, so nothing needs to be undone.
+//!
+//! What it is not: a promise. A program above its share folds more eagerly and is not slowed.
+//!
+//! Invariants: a page may hold anything. One is believed only where its file is this user's own, has the number of a running
+//! process of this user, and its process began before it; no number on it counts for more than the kernel says of the
+//! process. The page is written, not mapped: one that is cut short meanwhile is an error and no SIGBUS.
+
+use crate::process;
+use crate::runtime::{self, Found};
+use anyhow::{ensure, Context};
+use daemon::budget::{Load, LEAST};
+use daemon::governed::{Fleet, Governed};
+use daemon::metrics::Counters;
+use pager::control::{ControlPage, Mode, CONTROL_LEN};
+use pager::share::Share;
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// No process has more address space than this: 2^47 bytes, the kernel's limit on x86-64.
+const MOST: u64 = 1 << 47;
+
+/// The programs that want to be under the budget of the daemon at one socket.
+pub struct Programs {
+    socket: String,
+    pages: HashMap<u32, PathBuf>,
+    /// Renewals so far, by this daemon.
+    renewals: u64,
+}
+
+impl Programs {
+    /// Those of the daemon at `socket`, which is named as [`runtime::socket`] does.
+    pub fn of(socket: &Path) -> Programs {
+        // Not to be taken for a renewal by the daemon before, whatever it had come to.
+        let renewals = sys::time::now().0;
+        Programs { socket: socket.to_string_lossy().into_owned(), pages: HashMap::new(), renewals }
+    }
+
+    fn is_ours(&self, found: &Found) -> bool {
+        let page = &found.page;
+        page.mode == Mode::Embedded
+            && page.daemon == self.socket
+            && runtime::pid_of(&found.path) == Some(page.pid)
+            && process::made_page(page.pid, page.started_ns)
+            && process::is_own(page.pid)
+    }
+}
+
+impl Fleet for Programs {
+    fn look(&mut self) -> Vec<Governed> {
+        self.renewals += 1;
+        let found: Vec<Found> = runtime::running().into_iter().filter(|found| self.is_ours(found)).collect();
+        let governed = found.iter().filter_map(governed).collect();
+        self.pages = found.into_iter().map(|found| (found.page.pid, found.path)).collect();
+        governed
+    }
+
+    fn grant(&mut self, pid: u32, bytes: u64) {
+        if let Some(path) = self.pages.get(&pid) {
+            // A program that has ended meanwhile needs none, and a page that cannot be written is its owner's doing.
+            let _ = write_share(path, bytes, self.renewals);
+        }
+    }
+}
+
+/// What a page says, no more of it than the kernel knows of the process; `None` if that has ended.
+fn governed(found: &Found) -> Option<Governed> {
+    let page = &found.page;
+    let most = process::field_bytes(&format!("/proc/{}/status", page.pid), "VmRSS")?;
+    let resident = page.sizes.resident_bytes.saturating_add(page.sizes.overhead_bytes).min(most);
+    let load = Load {
+        resident_bytes: resident,
+        evicted_bytes: page.sizes.evicted_bytes.min(MOST),
+        waited_ns: page.costs.stall_ns,
+        limit: match page.share {
+            0 => u64::MAX,
+            bytes => bytes.max(LEAST),
+        },
+    };
+    let counters = Counters {
+        managed_bytes: page.sizes.managed_bytes.min(MOST),
+        resident_bytes: page.sizes.resident_bytes.min(most),
+        evicted_bytes: load.evicted_bytes,
+        stored_bytes: page.sizes.stored_bytes.min(most),
+        compressed: page.pages.evicted.saturating_add(page.pages.incompressible),
+        restored: page.pages.restored,
+        zeroed: page.costs.faults_zero,
+        stall_ns: page.costs.stall_ns,
+        cpu_ns: page.costs.cpu_background_ns.saturating_add(page.costs.cpu_fault_ns),
+    };
+    Some(Governed { pid: page.pid, load, counters })
+}
+
+/// Writes a share, then its renewal.
+fn write_share(path: &Path, bytes: u64, renewals: u64) -> anyhow::Result<()> {
+    let mut open = OpenOptions::new();
+    let file = open.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let meta = file.metadata()?;
+    ensure!(meta.is_file() && meta.uid() == nix::unistd::geteuid().as_raw(), "not a page of this user's");
+    ensure!(meta.len() == CONTROL_LEN as u64, "not as long as a page");
+    let share = offset_of!(ControlPage, share);
+    let at = |field| (share + field) as u64;
+    file.write_all_at(&bytes.to_ne_bytes(), at(offset_of!(Share, bytes))).context("the share")?;
+    file.write_all_at(&renewals.to_ne_bytes(), at(offset_of!(Share, renewals))).context("its renewal")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{fixture, Snapshot};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    const SOCKET: &str = "/run/memfold/daemon.sock";
+
+    /// A page that this process could have made, changed by `lie`.
+    fn found(dir: &Path, lie: impl FnOnce(&ControlPage)) -> Found {
+        let path = dir.join(std::process::id().to_string());
+        fixture::write(&path, |page| {
+            page.pid.store(std::process::id(), Relaxed);
+            page.mode.store(Mode::Embedded as u32, Relaxed);
+            page.started_ns.store(sys::time::now().0, Relaxed);
+            page.daemon.set(SOCKET);
+            lie(page);
+        });
+        let page = Snapshot::read(&path).unwrap();
+        Found { path, page }
+    }
+
+    #[test]
+    fn only_a_page_of_the_process_that_it_names_and_of_this_daemon_is_governed() {
+        let dir = tempfile::tempdir().unwrap();
+        let programs = Programs::of(Path::new(SOCKET));
+        assert!(programs.is_ours(&found(dir.path(), |_| {})));
+        let lies: [(&str, fn(&ControlPage)); 5] = [
+            ("another process", |page| page.pid.store(1, Relaxed)),
+            ("before the process began", |page| page.started_ns.store(0, Relaxed)),
+            ("another daemon's", |page| page.daemon.set("/run/other.sock")),
+            ("nobody's", |page| page.daemon.set("")),
+            ("not folding", |page| page.mode.store(Mode::Off as u32, Relaxed)),
+        ];
+        for (what, lie) in lies {
+            assert!(!programs.is_ours(&found(dir.path(), lie)), "{what}");
+        }
+    }
+
+    #[test]
+    fn no_number_counts_for_more_than_the_kernel_says_of_the_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = found(dir.path(), |page| {
+            for word in [&page.resident_bytes, &page.overhead_bytes, &page.evicted_bytes, &page.stall_ns] {
+                word.store(u64::MAX, Relaxed);
+            }
+            page.share.bytes.store(1, Relaxed);
+        });
+        let load = governed(&found).unwrap().load;
+        assert!(load.resident_bytes < 1 << 40 && load.evicted_bytes <= MOST, "{load:?}");
+        assert_eq!(load.limit, LEAST);
+    }
+
+    #[test]
+    fn a_share_arrives_on_a_page_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = found(dir.path(), |_| {});
+        write_share(&found.path, 50 << 20, 9).unwrap();
+        assert_eq!(Snapshot::read(&found.path).unwrap().share, 50 << 20);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&found.path, &link).unwrap();
+        assert!(write_share(&link, 1, 1).is_err());
+        let short = dir.path().join("short");
+        std::fs::write(&short, b"short").unwrap();
+        assert!(write_share(&short, 1, 1).is_err());
+        assert_eq!(std::fs::read(&short).unwrap(), b"short");
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(write_share(&pipe, 1, 1).is_err());
+        assert!(Snapshot::read(&pipe).is_err());
+    }
+}
