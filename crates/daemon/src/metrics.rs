@@ -46,8 +46,11 @@ impl Counters {
     }
 }
 
+/// Where a metric's value comes from.
+type Source = fn(&Counters) -> u64;
+
 /// Name, kind, meaning, source.
-const METRICS: [(&str, &str, &str, fn(&Counters) -> u64); 9] = [
+const METRICS: [(&str, &str, &str, Source); 9] = [
     ("managed_bytes", "gauge", "Memory that may be folded.", |c| c.managed_bytes),
     ("resident_bytes", "gauge", "Of that, in memory as it is.", |c| c.resident_bytes),
     ("evicted_bytes", "gauge", "Of that, folded.", |c| c.evicted_bytes),

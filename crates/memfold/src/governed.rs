@@ -137,7 +137,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let programs = Programs::of(Path::new(SOCKET));
         assert!(programs.is_ours(&found(dir.path(), |_| {})));
-        let lies: [(&str, fn(&ControlPage)); 5] = [
+        type Lie = fn(&ControlPage);
+        let lies: [(&str, Lie); 5] = [
             ("another process", |page| page.pid.store(1, Relaxed)),
             ("before the process began", |page| page.started_ns.store(0, Relaxed)),
             ("another daemon's", |page| page.daemon.set("/run/other.sock")),

@@ -6,7 +6,7 @@
 use super::agent::Agent;
 use super::region::{has, set, Bits};
 use daemon::channel::{job, Entry, State, JOBS};
-use pager::codec::CodecId;
+use pager::codec::{CodecId, MAX_STORED};
 use pager::store::{Slot, Store, GRAIN};
 use policy::age::Step;
 use std::sync::atomic::Ordering::*;
@@ -328,7 +328,11 @@ impl Agent {
 
     fn store_page(&mut self, n: usize, region: usize, page: usize, len: usize) {
         self.channel.read_job(n, 1, &mut self.buffer);
-        let Some(bytes) = self.buffer.get(..len) else { return };
+        // A length that no compressed page has comes from a daemon that is broken.
+        let Some(bytes) = self.buffer.get(..len).filter(|_| (1..=MAX_STORED).contains(&len)) else {
+            self.bring_back(region, page);
+            return;
+        };
         let addr = self.regions[region].addr(page);
         match self.store.put(addr, CodecId::Lz4, bytes) {
             Ok(slot) => {
