@@ -102,8 +102,16 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
     match kind_of(span, ptr) {
         // SAFETY: the span's owner is a heap.
         Some(Kind::Blocks) if checked::is_checked(span) => unsafe { checked::free(span, ptr.cast()) },
-        // SAFETY: the caller's contract; the span's owner is a heap.
-        Some(Kind::Blocks) => unsafe { remote::send(span, ptr.cast()) },
+        Some(Kind::Blocks) => {
+            let heap = tls::get();
+            // SAFETY: the caller's contract; the span's owner is a heap.
+            unsafe {
+                match registry::is_sentinel(heap) {
+                    true => remote::send(span, ptr.cast()),
+                    false => remote::gather(heap, span, ptr.cast()),
+                }
+            }
+        }
         Some(Kind::Large) => {
             if checked::is_on() {
                 checked::note_gone(ptr as usize);
@@ -216,18 +224,11 @@ pub fn aligned(align: usize, size: usize) -> *mut u8 {
     if align <= classes::ALIGNMENT {
         return malloc(size);
     }
-    let heap = tls::get();
     if align <= PAGE_SIZE && size <= classes::LARGEST {
-        // Spans start at a page, so blocks whose size is a multiple of the alignment are aligned. The powers
-        // of two among the classes bound the search.
-        let least = classes::of(size.max(align));
-        if let Some(class) =
-            (least..classes::COUNT).find(|class| classes::block_size(*class).is_multiple_of(align))
-        {
-            return alloc_class(heap, class).0;
-        }
+        // Spans start at a page, and the classes are such that a multiple of the alignment gets blocks of a multiple.
+        return malloc(size.max(1).next_multiple_of(align));
     }
-    alloc_large(heap, size, align).0
+    alloc_large(tls::get(), size, align).0
 }
 
 /// Gives free memory back to the kernel, all but about `keep` bytes of it. Returns the bytes given.
@@ -236,6 +237,7 @@ pub fn aligned(align: usize, size: usize) -> *mut u8 {
 pub fn trim(keep: usize) -> usize {
     let heap = tls::get();
     if !registry::is_sentinel(heap) {
+        remote::dispatch(heap);
         remote::drain(heap, None);
         spans::flush_all(heap);
     }

@@ -82,6 +82,15 @@ mod tests {
     }
 
     #[test]
+    fn a_multiple_of_an_alignment_gets_blocks_of_a_multiple_of_it() {
+        for align in (4..=12).map(|log| 1usize << log) {
+            for size in (align..=LARGEST).step_by(align) {
+                assert!(block_size(of(size)).is_multiple_of(align), "{size} aligned to {align}");
+            }
+        }
+    }
+
+    #[test]
     fn waste_stays_below_an_eighth_above_128_bytes_and_below_16_bytes_up_to_there() {
         for size in 1..=LARGEST {
             let waste = block_size(of(size)) - size;

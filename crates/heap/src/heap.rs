@@ -10,6 +10,7 @@
 
 use crate::classes;
 use crate::front::Front;
+use crate::remote::Outbox;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
 use arena::{Domain, Span};
 
@@ -53,6 +54,16 @@ impl Bin {
         let room = self.room.get() - 1;
         self.room.set(room);
         room >= 0
+    }
+
+    /// Whether one more is not too many.
+    pub(crate) fn has_room(&self) -> bool {
+        self.room.get() > 0
+    }
+
+    /// Whether there is a block in it.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.head.get().is_null()
     }
 
     /// Cuts everything behind the first `keep` blocks off and returns it.
@@ -130,6 +141,8 @@ pub(crate) struct Heap {
     pub(crate) front: Front,
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
+    /// What is under way to other heaps, by their addresses.
+    pub(crate) outboxes: [Outbox; 4],
     /// The next in the idle list.
     pub(crate) next_idle: Cell<*const Heap>,
     /// The next of all heaps; never changes once the heap is known.
@@ -163,6 +176,7 @@ impl Heap {
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
             front: Front::new(),
             pending: Cell::new(core::ptr::null_mut()),
+            outboxes: [const { Outbox::new() }; 4],
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),
             draw: Cell::new(0),

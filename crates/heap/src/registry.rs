@@ -96,6 +96,7 @@ pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
 
 /// Gives a heap that the calling thread uses to whoever needs one next.
 pub(crate) fn release(heap: &'static Heap) {
+    remote::dispatch(heap);
     remote::drain(heap, None);
     spans::flush_all(heap);
     put_idle(heap);

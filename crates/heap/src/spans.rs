@@ -21,6 +21,13 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
     if checked::is_on() {
         return checked::alloc(heap, class);
     }
+    if remote::is_waiting(heap) {
+        remote::drain(heap, Some(class));
+        let block = heap.bin(class).pop();
+        if !block.is_null() {
+            return (block.cast(), false);
+        }
+    }
     let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
     let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
     unlink_if_full(heap, span);
@@ -30,6 +37,7 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
 /// A span of `class` that has a free block or room for another.
 pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let partial = &heap.partial[class];
+    remote::dispatch(heap);
     if partial.first.get().is_none() || remote::is_waiting(heap) {
         remote::drain(heap, Some(class));
     }
