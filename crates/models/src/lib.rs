@@ -150,6 +150,6 @@ mod scenarios;
 
 /// Every scenario.
 pub fn scenarios() -> Vec<explore::Scenario> {
-    sabotage::choose();
+    sabotage::choose(None);
     scenarios::ALL.concat()
 }

@@ -199,7 +199,7 @@ impl Engine {
     /// Makes the tables and takes the settings. To be called once, before anything else and from one thread;
     /// nothing is managed before. `ENOMEM` when there is no memory for the tables.
     pub fn prepare(&'static self, config: &Config) -> Result<()> {
-        sabotage::choose();
+        sabotage::choose(None);
         // SAFETY: zeros are an empty space; nobody else uses the engine yet.
         unsafe { *self.space.get() = self.pool.make::<Space>()? };
         for setting in Setting::ALL {

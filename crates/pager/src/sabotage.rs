@@ -122,8 +122,8 @@ mod choice {
     /// Makes the moment of a planted bug longer, by milliseconds: nothing, in this build.
     pub const fn widen(_: Bug, _: u64) {}
 
-    /// Reads which bug is wanted: nothing, in this build.
-    pub const fn choose() {}
+    /// Plants the bug that is wanted: nothing, in this build.
+    pub const fn choose(_: Option<&[u8]>) {}
 }
 
 #[cfg(feature = "sabotage")]
@@ -148,16 +148,16 @@ mod choice {
         }
     }
 
-    /// Reads from the environment which bug is wanted. A name that no bug has ends the process: a script with a typing
-    /// error must not find that nothing was caught.
-    pub fn choose() {
+    /// Plants the bug of this name, without one that of the environment, which libc does not have yet when a preloaded library
+    /// starts. A name that no bug has ends the process: a script with a typing error must not find that nothing was caught.
+    pub fn choose(name: Option<&[u8]>) {
         // SAFETY: the engine is prepared before the program runs, and tests do not change their environment.
-        let wanted = unsafe { libc::getenv(c"PLANTED_BUG".as_ptr()) };
-        if wanted.is_null() {
-            return;
-        }
+        let of_libc = || unsafe { libc::getenv(c"PLANTED_BUG".as_ptr()).as_ref() };
         // SAFETY: a string of the environment.
-        let wanted = unsafe { CStr::from_ptr(wanted) }.to_bytes();
+        let Some(wanted) = name.or_else(|| of_libc().map(|text| unsafe { CStr::from_ptr(text) }.to_bytes()))
+        else {
+            return;
+        };
         match NAMES.iter().find(|(name, _)| name.as_bytes() == wanted) {
             Some((_, bug)) => CHOSEN.store(*bug as u32 + 1, Relaxed),
             None => {

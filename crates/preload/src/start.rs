@@ -92,6 +92,9 @@ extern "C" fn destruct() {
 
 fn start_pager(environment: Environment) {
     find_rseq();
+    if cfg!(feature = "sabotage") {
+        pager::sabotage::choose(environment.get("PLANTED_BUG").map(str::as_bytes));
+    }
     let config = read_settings(environment);
     if let Some(name) = environment.get("MEMFOLD_POLICY").filter(|name| !ENGINE.choose_policy(name)) {
         complain("MEMFOLD_POLICY", name, "a policy that `memfold run --help` names");

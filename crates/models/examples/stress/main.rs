@@ -73,7 +73,7 @@ fn together(threads: usize, body: fn(usize)) {
 
 fn main() {
     // With `PLANTED_BUG=turn-not-taken`, ThreadSanitizer must find a race.
-    sabotage::choose();
+    sabotage::choose(None);
     for (name, part) in parts::PARTS.iter().chain(blocks::PARTS) {
         part();
         println!("{name}: done");
