@@ -98,7 +98,6 @@ cases! {
     limits {
         address_space_runs_out,
         mappings_run_out,
-        all_memory_is_locked,
     }
     calls {
         read_write_and_vectors,
@@ -128,6 +127,11 @@ cases! {
         unwound,
         thrown_again_when_cold,
     }
+}
+
+#[test]
+fn all_memory_is_locked() {
+    stops("limits", "all_memory_is_locked", "mlockall");
 }
 
 /// Programs that confine themselves.
