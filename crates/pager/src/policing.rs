@@ -52,7 +52,7 @@ impl Choice {
     pub fn parse(text: &str) -> Option<Choice> {
         match text {
             "" | "age" => Some(Choice::Age),
-            _ => Spec::parse(text).ok().filter(Spec::is_live).map(Choice::Daemon),
+            _ => Spec::parse(text).ok().filter(|spec| !spec.needs_future()).map(Choice::Daemon),
         }
     }
 }

@@ -210,7 +210,6 @@ pub fn known_profile(name: &str) -> Result<String, String> {
     Err(format!("one of {} is needed", Profile::ALL.map(Profile::name).join(", ")))
 }
 
-/// The policies that may be named.
 /// Reads a policy that can evict from a running program: `age`, or a page daemon with its parameters.
 ///
 /// # Errors
@@ -221,14 +220,14 @@ pub fn known_policy(text: &str) -> Result<String, String> {
     }
     let names = || {
         let names =
-            policy::replace::names().filter(|name| Spec::parse(name).is_ok_and(|spec| spec.is_live()));
+            policy::replace::names().filter(|name| Spec::parse(name).is_ok_and(|spec| !spec.needs_future()));
         format!("age, {}", names.collect::<Vec<_>>().join(", "))
     };
     match Spec::parse(text) {
         _ if text.len() > pager::SharedText::<16>::MOST => {
             Err("a shorter list of parameters is needed".into())
         }
-        Ok(spec) if spec.is_live() => Ok(text.to_owned()),
+        Ok(spec) if !spec.needs_future() => Ok(text.to_owned()),
         Ok(_) => Err(format!("it must know the future; one of {} is needed", names())),
         Err(BadSpec::Name(_)) => Err(format!("one of {} is needed", names())),
         Err(BadSpec::Parameter(what)) => Err(format!("the policy has no parameter '{what}'")),

@@ -202,16 +202,11 @@ impl Spec {
         (kind.expect("a spec names a policy").make)(self, capacity, universe)
     }
 
-    /// Whether it can run without knowing the future.
-    pub fn is_live(&self) -> bool {
-        self.name != "belady"
-    }
-
     /// Makes the policy as a page daemon for `limit` resident pages, at least 1, of page numbers below `universe`. `None`
     /// for a policy that must know the future.
     pub fn make_daemon(&self, limit: usize, universe: usize) -> Option<Box<dyn PageDaemon + Send>> {
         match self.name {
-            _ if !self.is_live() => None,
+            _ if self.needs_future() => None,
             "freebsd" => Some(Box::new(FreeBsd::freebsd(self.daemon_parameters(), universe))),
             "bonchance" => {
                 let seed = self.get("seed") as u64;
