@@ -11,8 +11,21 @@ pub mod row;
 pub mod run;
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub use command_line::{installed_for_all, memfold, scratch};
+
+/// Waits until `seen` says so, at most `limit`.
+///
+/// # Panics
+/// If it does not by then.
+pub fn wait_until(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !seen() {
+        assert!(began.elapsed() < limit, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
 
 /// The absolute path of `libmemfold.so`: the value of `MEMFOLD_LIB`, else `target/release/libmemfold.so` of
 /// this workspace.

@@ -1,6 +1,7 @@
 //! The command line as a user types it: exit codes, messages, signals, the summary, and steering a
 //! program while it runs. What folding does to a program's bytes is tested elsewhere.
 
+use e2e::wait_until;
 use e2e::{memfold, scratch};
 use serde_json::Value;
 use std::fs;
@@ -8,7 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How long a test waits for what must come.
+const LIMIT: Duration = Duration::from_secs(10);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("memfold can be executed")
@@ -25,15 +29,6 @@ fn error_text(output: &Output) -> String {
 
 fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).expect("the file was written")).expect("it is JSON")
-}
-
-/// Waits until `seen` says so, at most ten seconds.
-fn wait_until(what: &str, mut seen: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !seen() {
-        assert!(Instant::now() < deadline, "{what} did not happen within ten seconds");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 fn signal(child: &Child, number: i32) {
@@ -160,7 +155,7 @@ fn a_signal_sent_to_the_launcher_reaches_the_program() {
         let script = format!("trap 'exit 9' {name}; touch {}; while :; do sleep 0.05; done", ready.display());
         let mut child =
             memfold(dir.path()).args(["run", "--quiet", "--", "sh", "-c", &script]).spawn().unwrap();
-        wait_until("the trap", || ready.exists());
+        wait_until(LIMIT, "the trap", || ready.exists());
         signal(&child, number);
         assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
     }
@@ -203,7 +198,7 @@ fn sleeper(runtime: &Path) -> (Child, u32) {
     command.args(["run", "--quiet", "--start-at", "0", "--cold-age", "1h", "--", "python3", "-c", &script]);
     let child = command.spawn().unwrap();
     let mut pid = 0;
-    wait_until("the start of python3", || {
+    wait_until(LIMIT, "the start of python3", || {
         pid = fs::read_to_string(&ready).ok().and_then(|t| t.parse().ok()).unwrap_or(0);
         pid != 0
     });
@@ -225,7 +220,7 @@ fn a_running_program_is_listed_and_can_be_steered() {
     let runtime = scratch();
     let dir = runtime.path();
     let (mut child, pid) = sleeper(dir);
-    wait_until("folding", || stat(dir, pid)["mode"] == "embedded");
+    wait_until(LIMIT, "folding", || stat(dir, pid)["mode"] == "embedded");
     let done = |words: &[&str]| {
         let result = ctl(dir, pid, words);
         assert!(result.status.success(), "{words:?}: {}", error_text(&result));
@@ -240,7 +235,7 @@ fn a_running_program_is_listed_and_can_be_steered() {
     done(&["restore"]);
     assert_eq!(stat(dir, pid)["evicted_bytes"], 0);
     let mut alloc = Value::Null;
-    wait_until("the allocator's counters", || {
+    wait_until(LIMIT, "the allocator's counters", || {
         let result = output(memfold(dir).args(["stat", "--alloc", "--json", &pid.to_string()]));
         alloc = serde_json::from_slice::<Value>(&result.stdout).unwrap()[0].clone();
         alloc["live_bytes"].as_u64() > Some(64 << 20)
@@ -265,7 +260,7 @@ fn the_page_of_a_program_that_was_killed_with_its_launcher_is_cleaned_away() {
         libc::kill(pid as i32, libc::SIGKILL);
     }
     assert_eq!(child.wait().unwrap().signal(), Some(9));
-    wait_until("the cleaning", || {
+    wait_until(LIMIT, "the cleaning", || {
         let list = output(memfold(dir).args(["stat", "--json"])).stdout;
         list.starts_with(b"[]") && fs::read_dir(dir).unwrap().all(|e| e.unwrap().path().is_file())
     });

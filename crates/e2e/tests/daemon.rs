@@ -1,9 +1,13 @@
 //! `memfold daemon` as a person starts and ends it.
 
 use e2e::command_line::{memfold, scratch};
+use e2e::wait_until;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How long a test waits for what must come.
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn start(home: &Path, socket: &Path) -> Child {
     let mut command = memfold(home);
@@ -11,20 +15,12 @@ fn start(home: &Path, socket: &Path) -> Child {
     command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(30), "never: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 #[test]
 fn a_daemon_listens_alone_until_it_is_told_to_end() {
     let home = scratch();
     let socket = home.path().join("daemon.sock");
     let mut daemon = start(home.path(), &socket);
-    wait_until("it listens", || socket.exists());
+    wait_until(LIMIT, "it listens", || socket.exists());
     let second = start(home.path(), &socket).wait_with_output().unwrap();
     assert_eq!(second.status.code(), Some(1));
     let said = String::from_utf8_lossy(&second.stderr);
@@ -35,11 +31,11 @@ fn a_daemon_listens_alone_until_it_is_told_to_end() {
     assert!(!socket.exists());
     // One that was killed leaves its socket, which is no hindrance.
     let mut killed = start(home.path(), &socket);
-    wait_until("it listens", || socket.exists());
+    wait_until(LIMIT, "it listens", || socket.exists());
     killed.kill().unwrap();
     killed.wait().unwrap();
     let mut next = start(home.path(), &socket);
-    wait_until("it listens again", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    wait_until(LIMIT, "it listens again", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     next.kill().unwrap();
     next.wait().unwrap();
 }

@@ -1,11 +1,15 @@
 //! `memfold run --daemon`: programs that fold themselves, under a daemon's budget.
 
 use e2e::command_line::{memfold, scratch};
+use e2e::wait_until;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// How long a test waits for what must come.
+const LIMIT: Duration = Duration::from_secs(90);
 
 const MIB: u64 = 1 << 20;
 /// What each program keeps, MiB.
@@ -40,7 +44,7 @@ impl Scene {
         let mut command = memfold(self.home.path());
         command.args(["daemon", "--quiet", "--budget", &BUDGET.to_string(), "--socket"]).arg(&self.socket);
         let running = Running(command.arg("--metrics").arg(&self.metrics).spawn().unwrap());
-        wait_until("the daemon answers", || self.counters().is_some());
+        wait_until(LIMIT, "the daemon answers", || self.counters().is_some());
         running
     }
 
@@ -88,14 +92,6 @@ fn sum(text: &str, name: &str) -> u64 {
     let lines = text.lines().filter(|line| line.starts_with(&key) && !line.starts_with(&forged));
     let values = lines.map(|line| line.rsplit(' ').next());
     values.map(|value| value.unwrap().parse::<u64>().unwrap()).sum()
-}
-
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(90), "never: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// `memfold-e2e keep`, folded or served.
@@ -162,17 +158,17 @@ fn programs_and_a_client_come_below_one_budget_and_outlive_the_daemon() {
             && resident + sum(counters, "evicted_bytes") >= 3 * KEPT * MIB * 7 / 8
             && resident + sum(counters, "stored_bytes") <= BUDGET
     };
-    wait_until("the budget is kept to", || kept_to(&scene.counters().unwrap()));
+    wait_until(LIMIT, "the budget is kept to", || kept_to(&scene.counters().unwrap()));
     assert!(scene.shares().iter().flatten().any(|&share| share < KEPT * MIB), "{:?}", scene.stat());
 
     // Killed: the shares lapse, and everything goes on.
     drop(daemon);
-    wait_until("the shares lapse", || scene.shares() == [None, None]);
+    wait_until(LIMIT, "the shares lapse", || scene.shares() == [None, None]);
 
     // A daemon that comes back finds them again, and has at once what the one before had come to.
     let daemon = scene.daemon();
-    wait_until("the budget is kept to again", || kept_to(&scene.counters().unwrap()));
-    wait_until("both have a share again", || scene.shares().iter().all(Option::is_some));
+    wait_until(LIMIT, "the budget is kept to again", || kept_to(&scene.counters().unwrap()));
+    wait_until(LIMIT, "both have a share again", || scene.shares().iter().all(Option::is_some));
     for program in programs {
         program.finish();
     }
