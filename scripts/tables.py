@@ -4,12 +4,18 @@ import re
 import sys
 
 
-def write(path, name, table):
-    """Puts the table between the markers `NAME: begin` and `NAME: end` of a Markdown file."""
+def place(path, name):
+    """The text of a Markdown file before the table between the markers `NAME: begin` and `NAME: end`, in it, and after it."""
     with open(path, encoding="utf-8") as file:
         text = file.read()
-    between = re.compile(rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", re.DOTALL)
-    if not between.search(text):
+    parts = re.fullmatch(rf"(.*<!-- {name}: begin -->\n)(.*?)(<!-- {name}: end -->.*)", text, re.DOTALL)
+    if not parts:
         sys.exit(f"{path} has no place for the table: the markers `{name}: begin` and `{name}: end` are missing")
+    return parts.groups()
+
+
+def write(path, name, table):
+    """Puts the table there."""
+    before, _, after = place(path, name)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(between.sub(lambda match: match[1] + table + match[2], text))
+        file.write(before + table + after)
