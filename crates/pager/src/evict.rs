@@ -16,7 +16,7 @@ use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// Pages moved by one call: many enough to share its cost, few enough that a thread which touches one of
 /// them meanwhile waits for microseconds.
-pub const MOVE_BATCH: usize = 64;
+const MOVE_BATCH: usize = 64;
 /// An extent of which nothing is away is not worth registering for fewer cold pages.
 const LEAST_PAGES: usize = 8;
 

@@ -7,7 +7,6 @@ use crate::bitmap::PageSet;
 use crate::codec::{repeated_word, Codec, CodecId, Page, MAX_STORED};
 use crate::control::bump;
 use crate::entry::{AtomicEntry, Entry, State};
-use crate::evict::MOVE_BATCH;
 use crate::extent::{Entries, Extent, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
 use crate::sabotage::{planted, Bug};
@@ -22,50 +21,48 @@ impl Worker {
     pub fn launder(&mut self, extent: &Extent, pages: &PageSet) -> bool {
         let Some(entries) = extent.entries() else { return true };
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
-        let mut drop_from = None;
+        let aside = Entry::new(State::Aside);
+        let mut back = PageSet::EMPTY;
         let mut finished = true;
         for index in 0..EXTENT_PAGES {
-            let stored = pages.contains(index)
-                && entries[index].load() == Entry::new(State::Aside)
-                && self.store_page(extent, entries, index, staging + index * PAGE_SIZE);
-            match (stored, drop_from) {
-                (true, None) => drop_from = Some(index),
-                (false, Some(from)) => {
-                    self.drop_staged(extent, from, index);
-                    drop_from = None;
-                }
-                (true, Some(from)) if index - from >= MOVE_BATCH => {
-                    self.drop_staged(extent, from, index);
-                    drop_from = Some(index);
-                }
-                _ => {}
+            if !pages.contains(index) || entries[index].load() != aside {
+                continue;
+            }
+            if !self.store_page(entries, index, extent.page_addr(index), staging + index * PAGE_SIZE) {
+                back.insert(index);
             }
             if self.interrupted() {
                 finished = false;
-                if let Some(from) = drop_from.take() {
-                    self.drop_staged(extent, from, index + 1);
-                }
                 break;
             }
         }
-        if let Some(from) = drop_from {
-            self.drop_staged(extent, from, EXTENT_PAGES);
+        for (lo, hi) in back.runs() {
+            self.take_back(extent, lo, hi);
         }
+        self.drop_staged(extent, entries);
         extent.last_laundry.store(self.now.0, Relaxed);
-        // What stayed aside, because it was taken meanwhile or does not shrink, keeps the slot.
-        self.release_staging(extent);
         finished
     }
 
-    fn drop_staged(&self, extent: &Extent, lo: usize, hi: usize) {
-        if extent.flags.load(Relaxed) & STAGED_HUGE == 0 {
-            // SAFETY: the pages were stored; no entry says that they are aside.
+    /// Gives the frames back of all that is aside no more, and the slot if nothing is. Dropping a range costs an interrupt on
+    /// every CPU that runs the program, however short it is, so the longest ranges are taken that hold nothing aside.
+    fn drop_staged(&self, extent: &Extent, entries: &Entries) {
+        // What is still aside was taken meanwhile or found no memory in the store, and keeps the slot.
+        if self.release_staging(extent) || extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
+            return;
+        }
+        let mut empty = PageSet::EMPTY;
+        (0..EXTENT_PAGES)
+            .filter(|&index| entries[index].load().state() != State::Aside)
+            .for_each(|index| empty.insert(index));
+        for (lo, hi) in empty.runs() {
+            // SAFETY: only this thread makes pages `Aside`, and these are not.
             unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
         }
     }
 
-    /// Compresses one page that lies in staging. Returns whether its entry names the store now.
-    fn store_page(&mut self, extent: &Extent, entries: &Entries, index: usize, staged: usize) -> bool {
+    /// Compresses one page that lies in staging, and belongs at `addr`, and swaps its entry. False if it does not shrink.
+    fn store_page(&mut self, entries: &Entries, index: usize, addr: usize, staged: usize) -> bool {
         let aside = Entry::new(State::Aside);
         // SAFETY: staging is always readable. If the page is taken back while we read, we read zeros or a part of it, and
         // the entry is no longer `aside` when we try to swap it.
@@ -77,20 +74,15 @@ impl Worker {
                 bump(&control.pages_same_value, 1);
                 self.stored(1);
             }
-            return done;
+            return true;
         }
         let Some(len) = self.codecs.lz4.compress(page, &mut self.buffer[..MAX_STORED]) else {
-            if planted(Bug::IncompressibleDropped) {
-                return true;
-            }
-            self.take_back(extent, index);
             return false;
         };
-        let addr = extent.page_addr(index);
         let Ok(slot) = self.store.put(addr, CodecId::Lz4, &self.buffer[..len]) else {
             // No memory for the store: the page stays where it is.
             self.short_of_memory = true;
-            return false;
+            return true;
         };
         let done = entries[index].transition(aside, Entry::with_payload(State::Stored, slot.payload()));
         if done {
@@ -99,7 +91,7 @@ impl Worker {
             // SAFETY: no entry came to name it.
             unsafe { self.store.free(slot) };
         }
-        done
+        true
     }
 
     fn stored(&self, pages: u64) {
@@ -108,13 +100,23 @@ impl Worker {
         bump(&self.engine.control().pages_evicted, pages);
     }
 
-    /// The page does not shrink: it goes back, and is not tried again soon.
-    fn take_back(&mut self, extent: &Extent, index: usize) {
-        extent.incompressible.add(index);
-        let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
-        if let Outcome::Done { first, pages } = outcome {
-            bump(&self.engine.control().pages_incompressible, 1);
-            self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+    /// Pages that do not shrink go back, and are not tried again soon.
+    fn take_back(&mut self, extent: &Extent, lo: usize, hi: usize) {
+        if planted(Bug::IncompressibleDropped) {
+            // SAFETY: none, it is the bug.
+            return unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+        }
+        extent.incompressible.insert(&PageSet::range(lo, hi));
+        let mut at = lo;
+        while at < hi {
+            match self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Ahead) {
+                Outcome::Done { first, pages } => {
+                    bump(&self.engine.control().pages_incompressible, pages.min(hi - at) as u64);
+                    self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                    at = (first + pages).max(at + 1);
+                }
+                _ => at += 1,
+            }
         }
     }
 

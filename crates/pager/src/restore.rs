@@ -22,6 +22,10 @@ use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 /// Most pages brought back at once.
 pub const MAX_WINDOW: usize = 32;
 
+/// Up to so many pages come back from staging by a copy where no thread waits for them: a move interrupts every CPU that runs
+/// the program, which costs more. The copied pages are dropped from staging with all the others of their extent.
+const COPY_MOST: usize = 16;
+
 /// Why the page is brought back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
@@ -168,13 +172,18 @@ impl Restorer {
         let len = (hi - lo) * PAGE_SIZE;
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
         let _turn = run.turn(engine)?;
-        // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
-        let progress = if huge && len < EXTENT_SIZE {
-            Progress { done: 0, error: Some(Errno::EBUSY) }
-        } else {
+        let mut progress = Progress { done: 0, error: Some(Errno::ENOMEM) };
+        if huge && len < EXTENT_SIZE {
+            // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
+            progress.error = Some(Errno::EBUSY);
+        } else if run.reason == Reason::Ahead && hi - lo <= COPY_MOST {
+            // SAFETY: a taken `Aside` page is readable in staging.
+            progress = unsafe { kernel.uffd.copy(page, staged, len) };
+        }
+        if progress.error == Some(Errno::ENOMEM) && progress.done == 0 {
             // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
-            unsafe { kernel.uffd.move_present(page, staged, len) }
-        };
+            progress = unsafe { kernel.uffd.move_present(page, staged, len) };
+        }
         let pages = settle(progress, |at| {
             // Shared with a forked child, part of a huge page, or mapped with another protection than staging.
             // SAFETY: a taken `Aside` page is readable in staging.

@@ -231,7 +231,7 @@ fn random_bytes_are_not_kept_compressed() {
 #[test]
 fn zeros_cost_next_to_nothing() {
     let engine = engine(20);
-    let memory = Memory::new(engine, 32 * MIB);
+    let memory = Memory::new(engine, 32 * MIB).in_small_pages();
     unsafe { std::ptr::write_bytes(memory.base as *mut u8, 0, 32 * MIB) };
     wait_until("everything is evicted", || evicted(engine) == 32 * MIB as u64);
     assert_eq!(engine.control().pages_same_value.load(Relaxed), 8192);

@@ -57,6 +57,7 @@ fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() 
     let dir = tempfile::tempdir().unwrap();
     for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2"] {
         let (engine, memory) = policed(policy, LIMIT, PAGES, true);
+        let memory = memory.in_small_pages();
         let first = memory.base % EXTENT_SIZE / PAGE_SIZE;
         let universe = (first + PAGES).next_multiple_of(EXTENT_PAGES);
         let mut daemon = Spec::parse(policy).unwrap().make_daemon(LIMIT, universe).unwrap();

@@ -74,6 +74,13 @@ impl Memory {
         Memory { base, pages: len / PAGE_SIZE }
     }
 
+    /// Never huge: under `transparent_hugepage=always` one touch would make 512 pages present, and a huge page of zeros
+    /// that is split becomes the shared zero page (Linux 6.12 and later), which nobody need evict.
+    pub fn in_small_pages(self) -> Memory {
+        unsafe { mem::madvise(self.base, self.pages * PAGE_SIZE, libc::MADV_NOHUGEPAGE) }.unwrap();
+        self
+    }
+
     pub fn fill(&self, seed: u64) {
         for page in 0..self.pages {
             unsafe { *((self.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
