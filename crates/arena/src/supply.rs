@@ -247,7 +247,7 @@ pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages
 /// The present in ticks, modulo 2^16 (36 minutes). A run that is taken for young at the wrong moment goes back at
 /// another.
 fn tick() -> u16 {
-    (sys::time::now().0 / TICK) as u16
+    (sys::time::coarse().0 / TICK) as u16
 }
 
 /// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out.

@@ -51,6 +51,7 @@ impl Folding {
             .set(Setting::ColdAge, "1d")
             .set(Setting::RecompressAge, "1d")
             .set(Setting::MaxStall, "100%")
+            .set(Setting::MaxCpu, "100%")
     }
 
     /// Where the control pages are.

@@ -15,6 +15,8 @@ pub struct COptions {
     pub max_stall_ppm: u64,
     /// Registered bytes above which memory is folded more eagerly.
     pub resident_limit: u64,
+    /// The highest share of one CPU that folding may take, in millionths.
+    pub max_cpu_ppm: u64,
 }
 
 fn status(result: Result<(), Error>) -> c_int {
@@ -35,6 +37,9 @@ pub unsafe extern "C" fn memfold_start(options: *const COptions) -> c_int {
         }
         if options.max_stall_ppm != 0 {
             chosen = chosen.max_stall(options.max_stall_ppm);
+        }
+        if options.max_cpu_ppm != 0 {
+            chosen = chosen.max_cpu(options.max_cpu_ppm);
         }
         if options.resident_limit != 0 {
             chosen = chosen.resident_limit(options.resident_limit);

@@ -25,6 +25,12 @@ impl Options {
         self.set(Setting::MaxStall, millionths)
     }
 
+    /// The highest share of one CPU that folding may take while no limit presses, in millionths; 30 000 by default, which is
+    /// three per cent.
+    pub fn max_cpu(self, millionths: u64) -> Options {
+        self.set(Setting::MaxCpu, millionths)
+    }
+
     /// Registered bytes above which memory is folded more eagerly; no limit by default.
     pub fn resident_limit(self, bytes: u64) -> Options {
         self.set(Setting::ResidentLimit, bytes)

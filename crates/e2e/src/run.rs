@@ -74,6 +74,7 @@ pub fn harsh_with(library: &Path) -> Folding {
         .set(Setting::ColdAge, "20ms")
         .set(Setting::RecompressAge, "50ms")
         .set(Setting::MaxStall, "100%")
+        .set(Setting::MaxCpu, "100%")
 }
 
 /// Folding that evicts when it is asked to and at no other time.

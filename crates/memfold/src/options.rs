@@ -29,13 +29,23 @@ pub struct PagerOptions {
     /// Leave programs alone that manage less memory than this [default: 16M] [env: MEMFOLD_START_AT].
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = value_of(Setting::StartAt))]
     pub start_at: Option<String>,
+    /// The highest share of one CPU, in per cent, that folding may take while no limit presses [default: 3]
+    /// [env: MEMFOLD_MAX_CPU].
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = value_of(Setting::MaxCpu))]
+    pub max_cpu: Option<String>,
 }
 
 impl PagerOptions {
     /// The settings that were given, each with its value as text that `Setting::parse` accepts.
     pub fn given(&self) -> impl Iterator<Item = (Setting, &str)> {
-        let values =
-            [&self.cold_age, &self.recompress_age, &self.max_stall, &self.resident_limit, &self.start_at];
+        let values = [
+            &self.cold_age,
+            &self.recompress_age,
+            &self.max_stall,
+            &self.resident_limit,
+            &self.start_at,
+            &self.max_cpu,
+        ];
         Setting::ALL.into_iter().zip(values).filter_map(|(s, v)| Some((s, v.as_deref()?)))
     }
 }
@@ -103,11 +113,13 @@ mod tests {
             max_stall: all("3"),
             resident_limit: all("4M"),
             start_at: all("5M"),
+            max_cpu: all("6"),
         };
         let given: Vec<_> = options.given().collect();
         assert_eq!(given.len(), Setting::COUNT);
         assert_eq!(given[2], (Setting::MaxStall, "3"));
         assert_eq!(given[4], (Setting::StartAt, "5M"));
+        assert_eq!(given[5], (Setting::MaxCpu, "6"));
     }
 
     #[test]

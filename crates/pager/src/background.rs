@@ -25,6 +25,8 @@ const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
 /// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
 const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
+/// What an eviction costs this thread from scan to store, before it has told itself, ns a page.
+const EVICTION_COST_AT_FIRST: u64 = 12_000;
 /// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.
 const BROKEN: u64 = 2;
 /// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
@@ -95,7 +97,7 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
-            self.charge_stall();
+            self.charge();
             self.crowd.look(self.engine, self.kernel.loadavg.as_ref());
             let paused = self.engine.control().paused.load(Relaxed) != 0;
             let busy =
@@ -123,12 +125,30 @@ impl Worker {
 
     fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
-        let over = self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit();
-        if over {
+        if self.is_over_limit() {
             cold_age.min(COLD_AGE_OVER_LIMIT.0)
         } else {
             cold_age
         }
+    }
+
+    fn is_over_limit(&self) -> bool {
+        self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit()
+    }
+
+    /// CPU time that may yet be spent on folding more, ns: what is set aside already will be compressed whatever it costs.
+    fn cpu_headroom(&mut self) -> u64 {
+        if self.is_over_limit() {
+            return u64::MAX;
+        }
+        let evicted = self.engine.control().pages_evicted.load(Relaxed);
+        let cost = self
+            .cpu_charged
+            .checked_div(evicted)
+            .unwrap_or(EVICTION_COST_AT_FIRST)
+            .min(EVICTION_COST_AT_FIRST);
+        let committed = self.engine.aside_pages.load(Relaxed) * cost;
+        self.cpu.headroom(self.now.0, self.engine.setting(Setting::MaxCpu)).saturating_sub(committed)
     }
 
     fn tick(&self) -> Nanos {
@@ -142,10 +162,10 @@ impl Worker {
     fn pass(&mut self, touches: &mut u64) -> bool {
         let cold_age = self.cold_age();
         let limit = self.engine.setting(Setting::MaxStall);
-        let headroom = self.budget.headroom(self.now.0, limit);
+        let headroom = self.stall.headroom(self.now.0, limit);
         // A quarter at a time: the next pass sees what this one has cost.
         let mut probes = headroom / 4 / (*touches * self.touch_cost()).max(1);
-        let broken = self.budget.headroom(self.now.0, limit.saturating_mul(BROKEN)) == 0;
+        let broken = self.stall.headroom(self.now.0, limit.saturating_mul(BROKEN)) == 0;
         let mut held = false;
         let mut more = false;
         // A probe counts too, but the first comes after a whole cold age.
@@ -236,6 +256,7 @@ impl Worker {
                 *held = true;
                 false
             }
+            Step::Probe if self.cpu_headroom() == 0 => false,
             Step::Probe => {
                 if age.recheck_due(now, cold_age) {
                     let all = PageSet::range(0, EXTENT_PAGES);
@@ -278,7 +299,7 @@ impl Worker {
         self.disarm(extent);
         let laundered = extent.last_laundry.load(Relaxed);
         let age = self.engine.setting(Setting::RecompressAge);
-        if laundered != 0 && self.now.since(Nanos(laundered)).0 >= age {
+        if laundered != 0 && self.now.since(Nanos(laundered)).0 >= age && self.cpu_headroom() != 0 {
             if !self.recompress(extent) {
                 return true;
             }

@@ -19,6 +19,8 @@ pub enum Setting {
     ResidentLimit = 3,
     /// Managed bytes below which no agent is started.
     StartAt = 4,
+    /// Highest share of one CPU that folding may take, in millionths; restoring and keeping a limit are not bounded.
+    MaxCpu = 5,
 }
 
 /// Kind of value a setting takes.
@@ -34,7 +36,7 @@ pub enum Unit {
 
 impl Setting {
     /// How many there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 
     /// All of them, in order.
     pub const ALL: [Setting; Setting::COUNT] = [
@@ -43,6 +45,7 @@ impl Setting {
         Setting::MaxStall,
         Setting::ResidentLimit,
         Setting::StartAt,
+        Setting::MaxCpu,
     ];
 
     /// The setting with this number.
@@ -58,6 +61,7 @@ impl Setting {
             Setting::MaxStall => "max_stall",
             Setting::ResidentLimit => "resident_limit",
             Setting::StartAt => "start_at",
+            Setting::MaxCpu => "max_cpu",
         }
     }
 
@@ -69,6 +73,7 @@ impl Setting {
             Setting::MaxStall => "MEMFOLD_MAX_STALL",
             Setting::ResidentLimit => "MEMFOLD_RESIDENT_LIMIT",
             Setting::StartAt => "MEMFOLD_START_AT",
+            Setting::MaxCpu => "MEMFOLD_MAX_CPU",
         }
     }
 
@@ -76,7 +81,7 @@ impl Setting {
     pub fn unit(self) -> Unit {
         match self {
             Setting::ColdAge | Setting::RecompressAge => Unit::Duration,
-            Setting::MaxStall => Unit::Percent,
+            Setting::MaxStall | Setting::MaxCpu => Unit::Percent,
             Setting::ResidentLimit | Setting::StartAt => Unit::Size,
         }
     }
@@ -87,7 +92,7 @@ impl Setting {
             Setting::ColdAge | Setting::RecompressAge => {
                 (Nanos::from_millis(10).0, Nanos::from_secs(365 * 86_400).0)
             }
-            Setting::MaxStall => (10, 1_000_000),
+            Setting::MaxStall | Setting::MaxCpu => (10, 1_000_000),
             Setting::ResidentLimit => (1 << 20, u64::MAX),
             Setting::StartAt => (0, u64::MAX),
         }
@@ -101,6 +106,7 @@ impl Setting {
             Setting::MaxStall => 5_000,
             Setting::ResidentLimit => u64::MAX,
             Setting::StartAt => 16 << 20,
+            Setting::MaxCpu => 30_000,
         }
     }
 

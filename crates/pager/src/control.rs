@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;

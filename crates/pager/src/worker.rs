@@ -12,7 +12,7 @@ use crate::restore::{Outcome, Reason, Restorer};
 use crate::share::Lease;
 use crate::store::Store;
 use core::sync::atomic::Ordering::*;
-use policy::budget::{StallBudget, WINDOW};
+use policy::budget::{Budget, WINDOW};
 use sys::time::{self, Nanos};
 use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
@@ -34,9 +34,14 @@ pub struct Worker {
     /// Time of the last look at the clock.
     pub(crate) now: Nanos,
     pub(crate) slice_began: Nanos,
-    pub(crate) budget: StallBudget,
-    /// Stall that was charged to the budget.
+    /// The program's waiting.
+    pub(crate) stall: Budget,
+    /// Waiting that was charged.
     pub(crate) stall_charged: u64,
+    /// This thread's CPU time.
+    pub(crate) cpu: Budget,
+    /// CPU time that was charged.
+    pub(crate) cpu_charged: u64,
     /// The store could not get memory since the last look.
     pub(crate) short_of_memory: bool,
     pub(crate) last_count: Nanos,
@@ -67,8 +72,10 @@ impl Worker {
             page: [0; PAGE_SIZE],
             now,
             slice_began: now,
-            budget: StallBudget::new(),
+            stall: Budget::new(),
             stall_charged: engine.stall.load(Relaxed),
+            cpu: Budget::new(),
+            cpu_charged: time::thread_cpu().0,
             short_of_memory: false,
             last_count: now,
             crowd: Crowd::new(),
@@ -135,14 +142,17 @@ impl Worker {
         self.lease.limit(self.engine.setting(Setting::ResidentLimit), overhead)
     }
 
-    /// Charges the waiting since the last call to the budget.
-    pub(crate) fn charge_stall(&mut self) {
+    /// Charges the waiting and the work since the last call to the budgets.
+    pub(crate) fn charge(&mut self) {
+        let worked = time::thread_cpu().0;
+        self.cpu.charge(self.now.0, worked - self.cpu_charged);
+        self.cpu_charged = worked;
         let total = self.engine.stall.load(Relaxed);
-        self.budget.charge(self.now.0, total.wrapping_sub(self.stall_charged));
+        self.stall.charge(self.now.0, total.wrapping_sub(self.stall_charged));
         self.stall_charged = total;
         let control = self.engine.control();
         control.stall_ns.store(total, Relaxed);
-        let ppm = self.budget.used(self.now.0) / (WINDOW / 1_000_000);
+        let ppm = self.stall.used(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
     }
 

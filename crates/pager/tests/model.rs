@@ -125,6 +125,7 @@ impl World {
         config.set(Setting::RecompressAge, 20_000_000);
         config.set(Setting::StartAt, 0);
         config.set(Setting::MaxStall, 1_000_000);
+        config.set(Setting::MaxCpu, 1_000_000);
         engine.prepare(&config).unwrap();
         engine.enable();
         let regions = SIZES.iter().zip(STARTS).map(|(&pages, start)| {

@@ -1,4 +1,4 @@
-//! The stall budget: how much of a sliding window the program has spent waiting.
+//! Budgets of time: how much of a sliding window went, in waiting of the program or in work of the pager.
 
 /// Length of the window, ns.
 pub const WINDOW: u64 = 10_000_000_000;
@@ -6,18 +6,18 @@ pub const WINDOW: u64 = 10_000_000_000;
 const BUCKETS: usize = 20;
 const BUCKET: u64 = WINDOW / BUCKETS as u64;
 
-/// Waiting time of the last ten seconds, in buckets of half a second.
+/// What was spent in the last ten seconds, in buckets of half a second.
 #[derive(Clone, Debug, Default)]
-pub struct StallBudget {
+pub struct Budget {
     buckets: [u64; BUCKETS],
     /// Number of the newest bucket since time 0.
     newest: u64,
 }
 
-impl StallBudget {
+impl Budget {
     /// An unused budget.
-    pub const fn new() -> StallBudget {
-        StallBudget { buckets: [0; BUCKETS], newest: 0 }
+    pub const fn new() -> Budget {
+        Budget { buckets: [0; BUCKETS], newest: 0 }
     }
 
     fn advance(&mut self, now: u64) {
@@ -29,21 +29,20 @@ impl StallBudget {
         self.newest = self.newest.max(current);
     }
 
-    /// Adds `stall` ns of waiting that ended at `now`.
-    pub fn charge(&mut self, now: u64, stall: u64) {
+    /// Adds `spent` ns that ended at `now`.
+    pub fn charge(&mut self, now: u64, spent: u64) {
         self.advance(now);
         let bucket = &mut self.buckets[(self.newest % BUCKETS as u64) as usize];
-        *bucket = bucket.saturating_add(stall);
+        *bucket = bucket.saturating_add(spent);
     }
 
-    /// Waiting within the window that ends at `now`, ns.
+    /// Spent within the window that ends at `now`, ns.
     pub fn used(&mut self, now: u64) -> u64 {
         self.advance(now);
         self.buckets.iter().fold(0, |sum, &b| sum.saturating_add(b))
     }
 
-    /// What may still be spent in the window that ends at `now`, ns, when at most `limit` millionths of it may be
-    /// waiting.
+    /// What may still be spent in the window that ends at `now`, ns, when at most `limit` millionths of it may be.
     pub fn headroom(&mut self, now: u64, limit: u64) -> u64 {
         (WINDOW / 1_000_000).saturating_mul(limit).saturating_sub(self.used(now))
     }
@@ -57,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_stall_leaves_the_window_after_ten_seconds() {
-        let mut budget = StallBudget::new();
+        let mut budget = Budget::new();
         budget.charge(1_000_000_000, 7);
         assert_eq!(budget.used(1_000_000_000 + WINDOW - BUCKET), 7);
         assert_eq!(budget.used(1_000_000_000 + WINDOW), 0);
@@ -67,7 +66,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_window_never_undercounts_its_last_nine_and_a_half_seconds(steps in prop::collection::vec((0..3_000_000_000u64, 0..1000u64), 1..60)) {
-            let mut budget = StallBudget::new();
+            let mut budget = Budget::new();
             let mut all: Vec<(u64, u64)> = Vec::new();
             let mut now = 0;
             for (gap, stall) in steps {

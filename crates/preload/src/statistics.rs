@@ -99,7 +99,7 @@ pub fn publish(page: &AllocCounters) {
         (&page.madvise_calls, found.madvise_calls),
         (&page.mprotect_calls, found.mprotect_calls),
         (&page.mremap_calls, found.mremap_calls),
-        (&page.updated_ns, sys::time::now().0),
+        (&page.updated_ns, sys::time::coarse().0),
     ] {
         counter.store(value, Relaxed);
     }

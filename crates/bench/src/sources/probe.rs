@@ -24,7 +24,7 @@ impl Probe {
     /// one later.
     pub fn new(ground: &Ground, cold: Duration) -> Result<Probe> {
         static STARTED: OnceLock<Result<(), client::Error>> = OnceLock::new();
-        let options = client::Options::default().cold_age(cold).max_stall(1_000_000);
+        let options = client::Options::default().cold_age(cold).max_stall(1_000_000).max_cpu(1_000_000);
         if let Err(error) = STARTED.get_or_init(|| client::start(&options)) {
             return Err(Unsupported(error.to_string()).into());
         }

@@ -16,7 +16,8 @@ pub fn started(cold_age: Duration) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         std::env::set_var("MEMFOLD_RUNTIME_DIR", std::env::temp_dir().join("memfold-client-tests"));
-        client::start(&Options::default().cold_age(cold_age).max_stall(1_000_000)).unwrap();
+        client::start(&Options::default().cold_age(cold_age).max_stall(1_000_000).max_cpu(1_000_000))
+            .unwrap();
     });
 }
 

@@ -24,7 +24,8 @@ Examples:
   memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json
 
-Keys of `set`: cold_age, recompress_age, max_stall (per cent), resident_limit, start_at.
+Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
+resident_limit, start_at.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
@@ -69,7 +70,7 @@ enum Action {
     },
     /// Change a setting.
     Set {
-        /// Which: cold_age, recompress_age, max_stall, resident_limit or start_at.
+        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit or start_at.
         #[arg(value_parser = key)]
         key: Setting,
         /// Its value, such as 10s, 256M or 0.5; `none` takes a resident limit away.
@@ -78,7 +79,7 @@ enum Action {
     },
     /// Print the settings.
     Get {
-        /// Print JSON: times in nanoseconds, sizes in bytes (null for no limit), max_stall in millionths.
+        /// Print JSON: times in nanoseconds, sizes in bytes (null for no limit), max_stall and max_cpu in millionths.
         #[arg(long)]
         json: bool,
     },

@@ -43,6 +43,7 @@ pub fn engine(cold_age_ms: u64) -> &'static Engine {
     config.set(Setting::RecompressAge, cold_age_ms * 1_000_000);
     config.set(Setting::StartAt, 0);
     config.set(Setting::MaxStall, 1_000_000);
+    config.set(Setting::MaxCpu, 1_000_000);
     engine.prepare(&config).unwrap();
     engine.enable();
     engine
