@@ -10,6 +10,9 @@ use std::time::Duration;
 /// How long a server may take for one answer before the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Most bytes of a value, which redis itself bounds so (`proto-max-bulk-len`).
+const LONGEST: usize = 512 << 20;
+
 /// A connection.
 #[derive(Debug)]
 pub struct Client {
@@ -68,6 +71,9 @@ impl Client {
             Some((b'$', digits)) => {
                 let len: i64 = std::str::from_utf8(digits)?.parse()?;
                 let Ok(len) = usize::try_from(len) else { bail!("redis-server has lost a key") };
+                if len > LONGEST {
+                    bail!("redis-server announces a value of {len} bytes, and none can have more than {LONGEST}");
+                }
                 let start = out.len();
                 out.resize(start + len + 2, 0);
                 self.reader.read_exact(&mut out[start..])?;
@@ -133,9 +139,10 @@ mod tests {
 
     #[test]
     fn a_missing_key_a_refusal_and_a_closed_connection_are_errors() {
-        let (mut client, _server) = served(b"$-1\r\n-ERR no\r\n");
+        let (mut client, _server) = served(b"$-1\r\n$99999999999999\r\n-ERR no\r\n");
         let mut out = Vec::new();
         assert!(client.answer(&mut out).unwrap_err().to_string().contains("lost a key"));
+        assert!(client.answer(&mut out).unwrap_err().to_string().contains("99999999999999 bytes"));
         assert!(client.answer(&mut out).unwrap_err().to_string().contains("ERR no"));
         assert!(client.answer(&mut out).unwrap_err().to_string().contains("closed"));
     }

@@ -60,7 +60,7 @@ impl Pressure {
 pub(super) fn full_ns(text: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix("full "));
     let total = line.and_then(|line| line.split(' ').find_map(|field| field.strip_prefix("total=")));
-    total.and_then(|total| total.parse::<u64>().ok()).unwrap_or(0) * 1000
+    total.and_then(|total| total.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1000)
 }
 
 #[cfg(test)]
@@ -84,6 +84,7 @@ mod tests {
         let text = "some avg10=0.48 avg60=0.16 avg300=0.03 total=70\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=12\n";
         assert_eq!(full_ns(text), 12_000);
         assert_eq!(full_ns(""), 0);
+        assert_eq!(full_ns("full total=18446744073709551615"), u64::MAX);
         let (a, b) = (
             Pressure { memory_ns: 5, io_ns: 9, of_group: true },
             Pressure { memory_ns: 2, ..Pressure::default() },
