@@ -14,7 +14,7 @@ use crate::extent::Extent;
 use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::patience::patiently;
-use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
+use crate::restore::{Outcome, Reason, Restorer};
 use crate::sabotage::{planted, widen, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
@@ -22,8 +22,11 @@ use sys::time::{self, Nanos};
 use sys::uffd::{self, Event, Modes};
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
-/// From this many pages at once on, the background thread is asked to go ahead of the program.
-const AHEAD_FROM: u32 = 8;
+/// Most pages that a thread waits for at once. From so many on the background thread is asked to bring the next ones while the
+/// program works on these.
+pub(crate) const WINDOW: u32 = 8;
+/// How many it is asked for.
+const AHEAD: usize = 64;
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -190,11 +193,11 @@ impl Service {
     /// Asks the background thread to go ahead of a sequential reader.
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
-        if window < AHEAD_FROM || self.engine.phase() != Phase::Running {
+        if window < WINDOW || self.engine.phase() != Phase::Running {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;
-        if self.engine.prefetch.put(from, 2 * window as usize) {
+        if self.engine.prefetch.put(from, AHEAD) {
             self.engine.ring();
         }
     }
@@ -211,7 +214,7 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
         None => (extent.next_fault.load(Relaxed) as usize, extent.window.load(Relaxed)),
     };
     let sequential = expected == index && last != 0;
-    let window = if sequential { (last * 2).clamp(2, MAX_WINDOW as u32) } else { 1 };
+    let window = if sequential { (last * 2).clamp(2, WINDOW) } else { 1 };
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
     window as usize

@@ -118,7 +118,7 @@ impl Worker {
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         // The next fault of a sequential reader comes behind what it finds there.
                         extent.next_fault.store((first + pages) as u32, Relaxed);
-                        extent.window.fetch_max(crate::restore::MAX_WINDOW as u32 / 2, Relaxed);
+                        extent.window.fetch_max(crate::fault::WINDOW, Relaxed);
                         at = extent.page_addr(first + pages);
                     }
                     _ => at += PAGE_SIZE,

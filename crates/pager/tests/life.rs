@@ -256,6 +256,27 @@ fn a_drop_that_meets_a_hole_has_happened_all_the_same() {
 }
 
 #[test]
+fn folding_waits_for_cpu_time_unless_a_limit_presses() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 32 * MIB).in_small_pages();
+    wait_until("the engine runs", || engine.phase() == Phase::Running);
+    let set = |setting: Setting, value: u64| {
+        assert_eq!(request(engine, Command::Set, setting as u64, value, ""), 0);
+    };
+    // A tenth of a millisecond in ten seconds: looking alone takes more.
+    set(Setting::MaxCpu, 10);
+    memory.fill(15);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(evicted(engine) <= 8 * MIB as u64, "{}", evicted(engine));
+    set(Setting::ResidentLimit, 16 * MIB as u64);
+    wait_until("it is down to the limit", || evicted(engine) >= 16 * MIB as u64);
+    set(Setting::ResidentLimit, u64::MAX);
+    set(Setting::MaxCpu, 1_000_000);
+    wait_until("everything is evicted", || evicted(engine) == 32 * MIB as u64);
+    memory.check(15);
+}
+
+#[test]
 fn a_limit_holds_though_nothing_is_old_enough_to_be_cold() {
     let engine = engine(86_400_000);
     let memory = Memory::new(engine, 16 * MIB);
