@@ -42,6 +42,9 @@ pub struct Args {
     /// so that the busy keys are told from the rest within the demo's minute.
     #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = max_stall)]
     max_stall: String,
+    /// Share of one CPU that folding may take, in per cent. Not the 3 of `run`, so that all is folded within the demo's minute.
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = max_cpu)]
+    max_cpu: String,
 }
 
 /// Plays the demo and prints what came of it.
@@ -59,8 +62,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         )));
     }
     let bar = bar::bar(100, false);
-    let plan =
-        Plan { records: args.records, hot: args.hot, cold_age: args.cold_age, max_stall: args.max_stall };
+    let plan = Plan {
+        records: args.records,
+        hot: args.hot,
+        cold_age: args.cold_age,
+        max_stall: args.max_stall,
+        max_cpu: args.max_cpu,
+    };
     let result = script::play(&plan, &bar);
     bar.finish_and_clear();
     let report = result?;
@@ -80,6 +88,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn max_stall(text: &str) -> Result<String, String> {
     options::parse(Setting::MaxStall, text).map(|_| text.to_owned())
+}
+
+fn max_cpu(text: &str) -> Result<String, String> {
+    options::parse(Setting::MaxCpu, text).map(|_| text.to_owned())
 }
 
 fn cold_age(text: &str) -> Result<String, String> {

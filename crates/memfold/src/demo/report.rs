@@ -90,6 +90,7 @@ pub struct Report {
     hot: String,
     cold_age: String,
     max_stall_pct: String,
+    max_cpu_pct: String,
     plain: Figures,
     folded: Figures,
     /// Mean resident memory of the plain server less that of the folded one.
@@ -139,6 +140,7 @@ impl Report {
             hot: format!("{:?}", plan.hot).to_lowercase(),
             cold_age: plan.cold_age.clone(),
             max_stall_pct: plan.max_stall.clone(),
+            max_cpu_pct: plan.max_cpu.clone(),
             saved_bytes: saved,
             saved_pct: saved as f64 * 100.0 / plain.resident_bytes_mean.max(1) as f64,
             throughput,

@@ -34,6 +34,8 @@ pub struct Plan {
     pub cold_age: String,
     /// The stall budget, as text.
     pub max_stall: String,
+    /// The CPU budget, as text.
+    pub max_cpu: String,
 }
 
 /// The two servers, in turns.
@@ -58,6 +60,7 @@ pub fn play(plan: &Plan, bar: &ProgressBar) -> anyhow::Result<Report> {
         cold_age: Some(plan.cold_age.clone()),
         recompress_age: Some(plan.cold_age.clone()),
         max_stall: Some(plan.max_stall.clone()),
+        max_cpu: Some(plan.max_cpu.clone()),
         ..PagerOptions::default()
     };
     let launch = Launch::prepare(&library, &Choices { settings, quiet: true, ..Choices::default() })?;
