@@ -64,6 +64,8 @@ pub struct Span {
     pub carved: AtomicU32,
     /// Blocks that fit.
     pub capacity: Cell<u32>,
+    /// Which heaps may keep blocks of the span though it is not theirs, 0 for none. As opaque, and cleared, as the owner.
+    pub shelf: AtomicU8,
 
     start: Cell<usize>,
     pages: Cell<usize>,
@@ -108,6 +110,7 @@ impl Span {
             free_count: Cell::new(0),
             carved: AtomicU32::new(0),
             capacity: Cell::new(0),
+            shelf: AtomicU8::new(0),
             start: Cell::new(0),
             pages: Cell::new(0),
             chunk: Cell::new(None),
@@ -133,6 +136,7 @@ impl Span {
         kind: Kind,
     ) {
         self.owner.store(core::ptr::null_mut(), Relaxed);
+        self.shelf.store(0, Relaxed);
         self.free.set(core::ptr::null_mut());
         self.domain.set(domain);
         self.linked.set(false);

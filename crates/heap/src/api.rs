@@ -86,29 +86,44 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
 pub unsafe fn free(ptr: *mut u8) {
     let Some(span) = arena::lookup(ptr as usize) else { return checked::must_not_be_gone(ptr as usize) };
     let heap = tls::get();
-    if !heap.owns(span) {
+    if !heap.keeps(span) {
         // SAFETY: the caller's contract.
         return unsafe { free_foreign(span, ptr) };
     }
-    // SAFETY: the block is free by the caller's word, and its span is this heap's and of this bin's class.
-    if !unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) } {
+    let bin = heap.bin_of(span);
+    if !bin.has_room() {
+        // SAFETY: as above.
+        return unsafe { free_full(heap, span, ptr) };
+    }
+    // SAFETY: the block is free by the caller's word, and it may be kept in the bin of its class.
+    unsafe { bin.push(ptr.cast::<Block>()) };
+}
+
+/// Frees a block of which the heap has enough.
+#[inline(never)]
+unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
+    if heap.owns(span) {
         spans::flush(heap, span.class() as usize);
+        // SAFETY: as in `free`; there is room now.
+        unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) };
+    } else {
+        // SAFETY: the caller's contract; the span's owner is a heap.
+        unsafe { remote::gather(heap, span, ptr.cast()) };
     }
 }
 
-/// Frees a block that is large or belongs to another heap.
+/// Frees a block that is large, or that belongs to another heap and is not kept.
 #[inline(never)]
 unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
     match kind_of(span, ptr) {
         // SAFETY: the span's owner is a heap.
         Some(Kind::Blocks) if checked::is_checked(span) => unsafe { checked::free(span, ptr.cast()) },
         Some(Kind::Blocks) => {
-            let heap = tls::get();
             // SAFETY: the caller's contract; the span's owner is a heap.
             unsafe {
-                match registry::is_sentinel(heap) {
-                    true => remote::send(span, ptr.cast()),
-                    false => remote::gather(heap, span, ptr.cast()),
+                match registry::heap_to_free_with() {
+                    Some(heap) => remote::gather(heap, span, ptr.cast()),
+                    None => remote::send(span, ptr.cast()),
                 }
             }
         }
@@ -237,7 +252,6 @@ pub fn aligned(align: usize, size: usize) -> *mut u8 {
 pub fn trim(keep: usize) -> usize {
     let heap = tls::get();
     if !registry::is_sentinel(heap) {
-        remote::dispatch(heap);
         remote::drain(heap, None);
         spans::flush_all(heap);
     }

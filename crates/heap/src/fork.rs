@@ -17,7 +17,7 @@
 
 use crate::heap::{Block, Heap, State};
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{links, registry, remote, spans, tls};
+use crate::{registry, remote, spans, tls};
 use arena::Span;
 
 /// How many heaps are orphans.
@@ -97,15 +97,16 @@ pub(crate) fn scavenge(heap: &'static Heap) {
         if !is_orphan || orphan.domain.get() != heap.domain.get() {
             return;
         }
-        let mut block = orphan.remote.0.swap(core::ptr::null_mut(), Acquire);
-        while !block.is_null() {
-            // SAFETY: blocks on the list are free, and `send` linked them.
-            let next = unsafe { links::get(block) };
-            if let Some(span) = arena::lookup(block as usize) {
-                // SAFETY: the block was just taken off the list.
-                unsafe { take_over(heap, orphan, span, block) };
-            }
-            block = next;
+        let mut parcel = orphan.remote.0.swap(core::ptr::null_mut(), Acquire);
+        while !parcel.is_null() {
+            // SAFETY: the parcel, and with it its blocks, was just taken off the list.
+            parcel = unsafe {
+                remote::unpack(parcel, |block| {
+                    if let Some(span) = arena::lookup(block as usize) {
+                        take_over(heap, orphan, span, block);
+                    }
+                })
+            };
         }
     });
 }

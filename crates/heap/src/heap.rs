@@ -4,7 +4,7 @@
 //! one list onto which other threads push what they free. What it is not: shared. All but `remote`, `user`
 //! and `state` belong to the thread that uses the heap.
 //!
-//! Invariants: a bin holds blocks of the heap's own spans only. A span with a free block is in the list of
+//! Invariants: a bin holds blocks of the heap's own spans, and of others of its domain that its thread freed. A span with a free block is in the list of
 //! its class, and in no other. Heaps lie in pinned memory and live for ever; a thread that exits leaves its
 //! heap to another, with empty bins.
 
@@ -41,22 +41,20 @@ impl Bin {
         block
     }
 
-    /// Puts a block in. False if there are too many now.
+    /// Puts a block in; there must be room.
     ///
     /// # Safety
-    /// The block is free, of the bin's class, and of a span of the bin's heap.
+    /// The block is free, of the bin's class, and of the domain of the bin's heap.
     #[inline(always)]
-    #[must_use]
-    pub(crate) unsafe fn push(&self, block: *mut Block) -> bool {
+    pub(crate) unsafe fn push(&self, block: *mut Block) {
         // SAFETY: a free block is ours to write.
         unsafe { (*block).next.set(self.head.get()) };
         self.head.set(block);
-        let room = self.room.get() - 1;
-        self.room.set(room);
-        room >= 0
+        self.room.set(self.room.get() - 1);
     }
 
     /// Whether one more is not too many.
+    #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         self.room.get() > 0
     }
@@ -136,6 +134,8 @@ pub(crate) struct Heap {
     /// Offset in bytes of the bin for a request of up to 16 times the index.
     table: [Cell<u16>; classes::SMALL_STEPS],
     pub(crate) domain: Cell<Domain>,
+    /// The mark of spans whose blocks any heap of the domain may keep; one that no span has in a sentinel.
+    pub(crate) shelf: Cell<u8>,
     pub(crate) partial: [Partial; classes::COUNT],
     /// Empty spans kept for later.
     pub(crate) front: Front,
@@ -173,6 +173,7 @@ impl Heap {
                 classes::COUNT],
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
+            shelf: Cell::new(u8::MAX),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
             front: Front::new(),
             pending: Cell::new(core::ptr::null_mut()),
@@ -190,6 +191,7 @@ impl Heap {
     /// Makes an all-zero heap fit for use.
     pub(crate) fn set_up(&self, domain: Domain) {
         self.domain.set(domain);
+        self.shelf.set(1 + domain as u8);
         for (class, bin) in self.bins.iter().enumerate() {
             bin.room.set(classes::limit(class));
         }
@@ -210,6 +212,13 @@ impl Heap {
         debug_assert!((span.class() as usize) < classes::COUNT);
         // SAFETY: a span that belongs to a heap has a class, and it never changes.
         unsafe { self.bins.get_unchecked(span.class() as usize) }
+    }
+
+    /// Whether a free block of the span may go into a bin of this heap. Whose it is comes second: in programs that pass blocks on
+    /// no processor can guess that.
+    #[inline(always)]
+    pub(crate) fn keeps(&self, span: &Span) -> bool {
+        span.shelf.load(core::sync::atomic::Ordering::Relaxed) == self.shelf.get() || self.owns(span)
     }
 
     /// The bin for a request of `size` bytes, at most [`classes::SMALL`].

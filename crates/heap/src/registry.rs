@@ -96,7 +96,6 @@ pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
 
 /// Gives a heap that the calling thread uses to whoever needs one next.
 pub(crate) fn release(heap: &'static Heap) {
-    remote::dispatch(heap);
     remote::drain(heap, None);
     spans::flush_all(heap);
     put_idle(heap);
@@ -142,6 +141,16 @@ pub(crate) fn with_heap<R>(found: &'static Heap, alloc: impl FnOnce(&'static Hea
         return Some(result);
     }
     None
+}
+
+/// The calling thread's heap, a new one if it only begins to use the allocator; `None` if it exits or may have none.
+pub(crate) fn heap_to_free_with() -> Option<&'static Heap> {
+    let found = tls::get();
+    match is_sentinel(found) {
+        false => Some(found),
+        true if found.is(&tls::EMPTY) => attach(),
+        true => None,
+    }
 }
 
 /// Whether `heap` stands for having none.

@@ -15,6 +15,9 @@ use sys::PAGE_SIZE;
 /// Empty spans of blocks up to this many bytes stay with a heap that has no other span of the class.
 const RETAINED: usize = 16 << 10;
 
+/// Bytes that processors pass between them.
+const CACHE_LINE: usize = 64;
+
 /// A block of `class`, of which the bin may have no more, and whether it is known to be all zero; null if
 /// the kernel gives no more memory.
 pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
@@ -71,6 +74,9 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
         arena::free(span, 0);
         return None;
     }
+    // Two threads must not write to one cache line because each has kept a block of it, and checked blocks are in no bin.
+    let is_kept = block_size >= CACHE_LINE && !checked::is_on();
+    span.shelf.store(if is_kept { heap.shelf.get() } else { 0 }, Relaxed);
     span.owner.store(heap.as_owner(tag), Release);
     heap.partial[class].push(span);
     Some(span)
@@ -86,7 +92,7 @@ fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
         // SAFETY: blocks on a span's list are free, and `give` linked them.
         let next = unsafe { links::get(block) };
         // SAFETY: the block is free, of this class and of a span of this heap.
-        let _ = unsafe { bin.push(block) };
+        unsafe { bin.push(block) };
         block = next;
     }
     // SAFETY: as above.
@@ -141,7 +147,7 @@ fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
         // Last first, so that the bin hands them out in the order of their addresses.
         for index in (1..count).rev() {
             // SAFETY: the block lies in the span, was never handed out, and is of this class and heap.
-            let _ = unsafe { heap.bin(class).push((first + index * block_size) as *mut Block) };
+            unsafe { heap.bin(class).push((first + index * block_size) as *mut Block) };
         }
     }
     span.carved.store(span.carved.load(Relaxed) + count as u32, Relaxed);
@@ -190,7 +196,7 @@ pub(crate) fn flush(heap: &'static Heap, class: usize) {
     give_list(heap, heap.bin(class).cut(limit / 2, limit));
 }
 
-/// Empties every bin and gives every empty span back.
+/// Empties every bin, sends what belongs to others, and gives every empty span back.
 pub(crate) fn flush_all(heap: &'static Heap) {
     for class in 0..classes::COUNT {
         give_list(heap, heap.bin(class).cut(0, classes::limit(class)));
@@ -203,6 +209,7 @@ pub(crate) fn flush_all(heap: &'static Heap) {
         }
     }
     heap.front.empty(free_span);
+    remote::dispatch(heap);
 }
 
 fn give_list(heap: &'static Heap, mut block: *mut Block) {
@@ -210,8 +217,13 @@ fn give_list(heap: &'static Heap, mut block: *mut Block) {
         // SAFETY: blocks in a bin are free, mapped, and hold a link.
         let next = unsafe { (*block).next.get() };
         if let Some(span) = arena::lookup(block as usize) {
-            // SAFETY: bins hold free blocks of the heap's own spans, and this one was just taken out.
-            unsafe { give(heap, span, block) };
+            // SAFETY: bins hold free blocks, and this one was just taken out.
+            unsafe {
+                match heap.has(span) {
+                    true => give(heap, span, block),
+                    false => remote::gather(heap, span, block),
+                }
+            }
         }
         block = next;
     }

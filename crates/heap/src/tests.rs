@@ -177,6 +177,42 @@ fn blocks_freed_by_another_thread_come_back_to_the_one_that_allocates() {
 }
 
 #[test]
+fn what_a_thread_frees_of_another_is_its_own_to_use_but_not_where_it_must_be_pinned_nor_within_a_cache_line()
+{
+    // More than a bin keeps, so that some goes back to the thread that allocated it.
+    const BLOCKS: usize = 500;
+    for (size, kept) in [(48, false), (64, true), (1000, true)] {
+        let theirs: Vec<usize> = (0..BLOCKS).map(|_| malloc(size) as usize).collect();
+        let freed = theirs.clone();
+        let checks = thread::spawn(move || {
+            freed.iter().for_each(|&block| release(block as *mut u8));
+            let pinned = pinned();
+            let inside = malloc(size);
+            drop(pinned);
+            let own: Vec<*mut u8> = (0..BLOCKS).map(|_| malloc(size)).collect();
+            let met = own.iter().filter(|&&block| freed.contains(&(block as usize))).count();
+            let pinned_met = freed.contains(&(inside as usize));
+            own.iter().chain([&inside]).for_each(|&block| release(block));
+            (met, pinned_met)
+        });
+        let (met, pinned_met) = checks.join().unwrap();
+        assert_eq!(met > 0, kept, "blocks of {size} bytes");
+        assert!(met <= 64, "a bin kept {met} blocks of {size} bytes");
+        assert!(!pinned_met, "memory that may be evicted was handed out as pinned");
+        let again: Vec<*mut u8> = (0..2 * BLOCKS).map(|_| malloc(size)).collect();
+        for (tag, &block) in again.iter().enumerate() {
+            fill(block, size, tag as u8);
+        }
+        assert!(
+            again.iter().enumerate().all(|(tag, &block)| holds(block, size, tag as u8)),
+            "handed out twice"
+        );
+        assert!(theirs.iter().filter(|&&block| again.contains(&(block as *mut u8))).count() > BLOCKS / 2);
+        again.into_iter().for_each(release);
+    }
+}
+
+#[test]
 fn threads_that_come_and_go_leave_their_memory_to_others() {
     let churn = || {
         for _ in 0..300 {

@@ -4,9 +4,11 @@
 //! daemon; it is not folded.
 
 mod agent;
+mod counters;
 mod fold;
 mod mail;
 mod region;
+mod requests;
 
 pub use mail::Op;
 

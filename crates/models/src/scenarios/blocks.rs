@@ -47,6 +47,12 @@ fn thread_ends() {
     registry::release(heap);
 }
 
+/// Frees as a thread that has given its heap up already: one block at a time.
+fn free_at_exit(block: usize) {
+    tls::set(&tls::EXITED);
+    free(block);
+}
+
 /// A block, in nobody else's hands, and used by nobody who did not hand it over.
 fn malloc() -> usize {
     let block = api::malloc(16) as usize;
@@ -102,7 +108,7 @@ fn freed_by_another() {
 fn freed_by_two_others() {
     begin();
     let blocks = [malloc(), malloc()];
-    let others = [(2, blocks[0]), (3, blocks[1])].map(|(number, block)| spawn(number, move || free(block)));
+    let others = [(2, blocks[0]), (3, blocks[1])].map(|(number, block)| spawn(number, move || free_at_exit(block)));
     let again = malloc();
     free(again);
     others.into_iter().for_each(|thread| thread.join().expect("loom ends the process instead"));
@@ -113,7 +119,7 @@ fn heap_handed_over() {
     begin();
     let block = malloc();
     // Frees into a heap that its thread leaves, and that another takes up.
-    let other = spawn(2, move || free(block));
+    let other = spawn(2, move || free_at_exit(block));
     let successor = spawn(3, || {
         thread_begins();
         let own = malloc();
@@ -133,8 +139,8 @@ fn span_changes_hands() {
     thread_ends();
     // The heap is idle, and its span has no free block until one of these arrives.
     let other = spawn(2, move || {
-        free(first);
-        free(second);
+        free_at_exit(first);
+        free_at_exit(second);
     });
     // Its heap is another, so it looks for spans in the idle one.
     let heap = registry::acquire(Domain::Pinned).expect("a model's memory does not run out");

@@ -1,0 +1,81 @@
+//! What the agent tells of its work: to the daemon in the channel, and to people on the control page.
+
+use super::agent::Agent;
+use daemon::channel::{State, REGIONS};
+use pager::control::Histogram;
+use std::sync::atomic::Ordering::*;
+use sys::time;
+use sys::PAGE_SIZE;
+
+/// What the agent counts.
+#[derive(Default)]
+pub struct Counts {
+    pub evicted: u64,
+    pub same: u64,
+    pub incompressible: u64,
+    pub second_chance: u64,
+}
+
+impl Agent {
+    /// Brings the counters up to date, and takes back the slots of what was restored.
+    pub fn count(&mut self) {
+        let page = PAGE_SIZE as u64;
+        let (mut managed, mut evicted, mut aside) = (0, 0, 0);
+        for region in 0..REGIONS {
+            managed += self.regions[region].pages as u64;
+            for n in 0..self.regions[region].pages {
+                match self.regions[region].entry(&self.channel, n).state() {
+                    State::Stored | State::Same => evicted += 1,
+                    State::Held | State::HeldWanted => aside += 1,
+                    State::Returned => self.take_back_slot(region, n),
+                    State::Resident => {}
+                }
+            }
+        }
+        let (usage, header, control) = (self.store.usage(), self.channel.header(), self.control);
+        header.managed_bytes.store(managed * page, Relaxed);
+        header.resident_bytes.store((managed - evicted) * page, Relaxed);
+        header.evicted_bytes.store(evicted * page, Relaxed);
+        header.store_bytes.store(usage.memory, Relaxed);
+        let saved = (evicted * page).saturating_sub(usage.memory);
+        for (gauge, peak, value) in [
+            (&control.managed_bytes, &control.managed_bytes_peak, managed * page),
+            (&control.evicted_bytes, &control.evicted_bytes_peak, evicted * page),
+            (&control.stored_bytes, &control.stored_bytes_peak, usage.data),
+            (&control.saved_bytes, &control.saved_bytes_peak, saved),
+        ] {
+            gauge.store(value, Relaxed);
+            peak.fetch_max(value, Relaxed);
+        }
+        for (to, value) in [
+            (&control.resident_bytes, (managed - evicted) * page),
+            (&control.aside_bytes, aside * page),
+            (&control.overhead_bytes, usage.memory),
+            (&control.pages_evicted, self.counts.evicted),
+            (&control.pages_same_value, self.counts.same),
+            (&control.pages_incompressible, self.counts.incompressible),
+            (&control.pages_second_chance, self.counts.second_chance),
+            (&control.pages_restored, header.restored.load(Relaxed)),
+            (&control.faults_zero, header.zeroed.load(Relaxed)),
+            (&control.stall_ns, header.stall_ns.load(Relaxed)),
+            (&control.cpu_fault_ns, header.cpu_ns.load(Relaxed)),
+            (&control.cpu_background_ns, time::thread_cpu().0),
+            (&control.updated_ns, self.now),
+        ] {
+            to.store(value, Relaxed);
+        }
+        // Of both the daemon knows the same: from the reading of a message to the wake-up.
+        for to in [&control.fault_ns, &control.restore_ns] {
+            copy(&header.fault_ns, to);
+        }
+    }
+}
+
+fn copy(from: &Histogram, to: &Histogram) {
+    for (from, to) in [(&from.count, &to.count), (&from.sum, &to.sum), (&from.max, &to.max)] {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    for (from, to) in from.buckets.iter().zip(&to.buckets) {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+}
