@@ -14,7 +14,7 @@ use crate::extent::Extent;
 use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::patience::patiently;
-use crate::restore::{Outcome, Reason, Restorer};
+use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
 use crate::sabotage::{planted, widen, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
@@ -22,8 +22,8 @@ use sys::time::{self, Nanos};
 use sys::uffd::{self, Event, Modes};
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
-/// Most pages that a thread waits for at once. From so many on the background thread is asked to bring the next ones while the
-/// program works on these.
+/// Most pages that a thread waits for at once where a CPU is idle; from so many on the background thread is asked to bring the
+/// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
 pub(crate) const WINDOW: u32 = 8;
 /// How many it is asked for.
 const AHEAD: usize = 64;
@@ -214,7 +214,8 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
         None => (extent.next_fault.load(Relaxed) as usize, extent.window.load(Relaxed)),
     };
     let sequential = expected == index && last != 0;
-    let window = if sequential { (last * 2).clamp(2, WINDOW) } else { 1 };
+    let most = if engine.contended.load(Relaxed) == 0 { WINDOW } else { MAX_WINDOW as u32 };
+    let window = if sequential { (last * 2).clamp(2, most) } else { 1 };
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
     window as usize
