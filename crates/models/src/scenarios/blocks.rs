@@ -108,7 +108,8 @@ fn freed_by_another() {
 fn freed_by_two_others() {
     begin();
     let blocks = [malloc(), malloc()];
-    let others = [(2, blocks[0]), (3, blocks[1])].map(|(number, block)| spawn(number, move || free_at_exit(block)));
+    let others =
+        [(2, blocks[0]), (3, blocks[1])].map(|(number, block)| spawn(number, move || free_at_exit(block)));
     let again = malloc();
     free(again);
     others.into_iter().for_each(|thread| thread.join().expect("loom ends the process instead"));
