@@ -24,7 +24,7 @@ use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// Most pages that a thread waits for at once where a CPU is idle; from so many on the background thread is asked to bring the
 /// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
-pub(crate) const WINDOW: u32 = 8;
+pub(crate) const AT_ONCE: u32 = 8;
 /// How many it is asked for.
 const AHEAD: usize = 64;
 
@@ -193,7 +193,9 @@ impl Service {
     /// Asks the background thread to go ahead of a sequential reader.
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
-        if window < WINDOW || self.engine.phase() != Phase::Running {
+        // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
+        let crowded = self.engine.contended.load(Relaxed) != 0;
+        if window < AT_ONCE || crowded || self.engine.phase() != Phase::Running {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;
@@ -214,7 +216,7 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
         None => (extent.next_fault.load(Relaxed) as usize, extent.window.load(Relaxed)),
     };
     let sequential = expected == index && last != 0;
-    let most = if engine.contended.load(Relaxed) == 0 { WINDOW } else { MAX_WINDOW as u32 };
+    let most = if engine.contended.load(Relaxed) == 0 { AT_ONCE } else { MAX_WINDOW as u32 };
     let window = if sequential { (last * 2).clamp(2, most) } else { 1 };
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);

@@ -5,6 +5,7 @@ use crate::config::Setting;
 use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
+use crate::fault::AT_ONCE;
 use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::policing::Policing;
@@ -110,7 +111,8 @@ impl Worker {
                 self.stand_still_if_wanted();
                 let Some(extent) = self.engine.space().find(at) else { break };
                 let index = (at - extent.base()) / PAGE_SIZE;
-                let limit = ((end - at) / PAGE_SIZE).min(EXTENT_PAGES - index);
+                // A few at a time: who touches one of them meanwhile waits for all.
+                let limit = ((end - at) / PAGE_SIZE).min(EXTENT_PAGES - index).min(AT_ONCE as usize);
                 let outcome =
                     self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Ahead);
                 match outcome {
@@ -118,7 +120,7 @@ impl Worker {
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         // The next fault of a sequential reader comes behind what it finds there.
                         extent.next_fault.store((first + pages) as u32, Relaxed);
-                        extent.window.fetch_max(crate::fault::WINDOW, Relaxed);
+                        extent.window.fetch_max(AT_ONCE, Relaxed);
                         at = extent.page_addr(first + pages);
                     }
                     _ => at += PAGE_SIZE,
