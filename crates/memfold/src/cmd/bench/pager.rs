@@ -23,7 +23,8 @@ pub struct Args {
     /// The workloads, see `memfold bench workload --help` [default: all but verify].
     #[arg(long, value_name = "W,..", value_delimiter = ',')]
     only: Vec<Kind>,
-    /// What to compare: baseline, null (a second baseline, for the noise), pager, zram (swap to a device of our own, root).
+    /// What to compare: baseline, null (a second baseline, for the noise), pager, daemon (the workload has a daemon of its own fold
+    /// its memory), zram (swap to a device of our own, root).
     #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "baseline,pager")]
     arms: Vec<Arm>,
     /// The directory of the results.
