@@ -330,6 +330,8 @@ impl Worker {
 
     /// Evicts all that can be evicted, whatever its age.
     fn evict_all(&mut self) {
+        // What goes now takes the place of what came back since the last pass.
+        self.store.drain(&self.engine.free_slots);
         for extent in self.engine.space().all() {
             if extent.managed.load().is_empty() {
                 continue;
