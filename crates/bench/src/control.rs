@@ -178,6 +178,25 @@ impl Peer {
     /// # Errors
     /// When another writer holds the mailbox for that long, no answer comes, or the answer is an error.
     pub fn ask(&self, command: Command, argument: u64, value: u64, patience: Duration) -> Result<()> {
+        self.request(command, argument, value, None, patience)
+    }
+
+    /// The same with a text for its argument.
+    ///
+    /// # Errors
+    /// As for [`Peer::ask`].
+    pub fn tell(&self, command: Command, text: &str, patience: Duration) -> Result<()> {
+        self.request(command, 0, 0, Some(text), patience)
+    }
+
+    fn request(
+        &self,
+        command: Command,
+        argument: u64,
+        value: u64,
+        text: Option<&str>,
+        patience: Duration,
+    ) -> Result<()> {
         let mailbox = &self.page().mailbox;
         let end = Instant::now() + patience;
         let writer = std::process::id();
@@ -191,6 +210,9 @@ impl Peer {
         mailbox.command.store(command as u32, Relaxed);
         mailbox.argument.store(argument, Relaxed);
         mailbox.value.store(value, Relaxed);
+        if let Some(text) = text {
+            self.page().request.set(text);
+        }
         // Release: whoever sees the ticket sees the request.
         let ticket = mailbox.asked.fetch_add(1, Release).wrapping_add(1);
         let answer = loop {

@@ -40,6 +40,7 @@ impl<'a> Saboteur<'a> {
                     self.ask(Command::Set, Setting::ColdAge as u64, age.as_nanos() as u64);
                 }
                 3..=4 if self.shared.options.torture => self.change_a_setting(),
+                5 if self.shared.options.torture => self.change_the_policy(),
                 _ => self.ask(Command::Evict, 0, 0),
             }
             sleep(Duration::from_millis(self.rng.below(10)));
@@ -65,8 +66,21 @@ impl<'a> Saboteur<'a> {
         self.ask(Command::Set, setting as u64, value);
     }
 
+    /// To a page daemon, which goes by the limit, or back to the age of pages, which torture is mostly about.
+    fn change_the_policy(&mut self) {
+        const POLICIES: [&str; 8] = ["age", "freebsd", "age", "bonchance", "age", "s3fifo", "age", "lru"];
+        let policy = POLICIES[self.rng.below(POLICIES.len() as u64) as usize];
+        let result = self.peer.tell(Command::Policy, policy, PATIENCE);
+        self.count(result);
+    }
+
     fn ask(&mut self, command: Command, argument: u64, value: u64) {
-        match self.peer.ask(command, argument, value, PATIENCE) {
+        let result = self.peer.ask(command, argument, value, PATIENCE);
+        self.count(result);
+    }
+
+    fn count(&mut self, result: anyhow::Result<()>) {
+        match result {
             Ok(()) => self.answered += 1,
             Err(error) => self.shared.fail(format!("saboteur: {error:#}")),
         }
