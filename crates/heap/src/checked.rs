@@ -26,8 +26,8 @@ static REPORT: AtomicUsize = AtomicUsize::new(0);
 /// At most so many blocks of a list are passed over to take one that cannot be foretold.
 const DEPTH: u64 = 8;
 
-/// One allocation in so many cuts fresh blocks though others are free. It cuts three and a half more than it hands out on average, so
-/// that the list grows shorter all the same, and a block in it that was written to comes to be looked at.
+/// One allocation in so many cuts fresh blocks though others are free: on average three and a half more than it hands out, so that
+/// the list grows shorter all the same, and a block in it that was written to comes to be looked at.
 const FRESH: u64 = 8;
 
 /// Whether blocks are checked.

@@ -4,9 +4,9 @@
 //! one list onto which other threads push what they free. What it is not: shared. All but `remote`, `user`
 //! and `state` belong to the thread that uses the heap.
 //!
-//! Invariants: a bin holds blocks of the heap's own spans, and of others of its domain that its thread freed. A span with a free block is in the list of
-//! its class, and in no other. Heaps lie in pinned memory and live for ever; a thread that exits leaves its
-//! heap to another, with empty bins.
+//! Invariants: a bin holds blocks of the heap's own spans, and of others of its domain that its thread freed. A span with
+//! a free block is in the list of its class, and in no other. Heaps lie in pinned memory and live for ever; a thread that
+//! exits leaves its heap to another, with empty bins.
 
 use crate::classes;
 use crate::front::Front;
@@ -114,6 +114,9 @@ impl Partial {
     }
 }
 
+/// The mark of a shelf that no span has.
+pub(crate) const NO_SHELF: u8 = u8::MAX;
+
 /// Who has a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -134,7 +137,7 @@ pub(crate) struct Heap {
     /// Offset in bytes of the bin for a request of up to 16 times the index.
     table: [Cell<u16>; classes::SMALL_STEPS],
     pub(crate) domain: Cell<Domain>,
-    /// The mark of spans whose blocks any heap of the domain may keep; one that no span has in a sentinel.
+    /// The mark of spans whose blocks the heap may keep though they are another's; [`NO_SHELF`] for none.
     pub(crate) shelf: Cell<u8>,
     pub(crate) partial: [Partial; classes::COUNT],
     /// Empty spans kept for later.
@@ -173,7 +176,7 @@ impl Heap {
                 classes::COUNT],
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
-            shelf: Cell::new(u8::MAX),
+            shelf: Cell::new(NO_SHELF),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
             front: Front::new(),
             pending: Cell::new(core::ptr::null_mut()),
@@ -191,7 +194,6 @@ impl Heap {
     /// Makes an all-zero heap fit for use.
     pub(crate) fn set_up(&self, domain: Domain) {
         self.domain.set(domain);
-        self.shelf.set(1 + domain as u8);
         for (class, bin) in self.bins.iter().enumerate() {
             bin.room.set(classes::limit(class));
         }

@@ -7,9 +7,9 @@
 //! lock guards the idle lists and nothing else: no page is touched, no hook called and no memory asked for
 //! while it is held.
 
-use crate::heap::{Heap, State};
+use crate::heap::{Heap, State, NO_SHELF};
 use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
-use crate::{fork, remote, spans, tls};
+use crate::{checked, fork, remote, spans, tls};
 use arena::{Domain, Mutex};
 
 /// Idle heaps by domain, first in first out.
@@ -54,6 +54,8 @@ fn pop_idle(domain: Domain) -> Option<&'static Heap> {
 pub(crate) fn hand_over(heap: &Heap) {
     heap.user_tid.store(sys::thread::current_tid(), Relaxed);
     heap.user.store(tls::thread(), Relaxed);
+    // With checks on no block is at hand, not even one from before.
+    heap.shelf.set(if checked::is_on() { NO_SHELF } else { 1 + heap.domain.get() as u8 });
 }
 
 /// The thread pointer of the thread with this number, if that thread ever allocated and still runs. Takes no lock and

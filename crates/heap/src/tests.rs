@@ -253,6 +253,21 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
+fn a_block_from_before_the_checks_is_not_at_hand_after_them() {
+    let class = classes::of(100);
+    let is_at_hand = || tls::get().bin(class).has_some();
+    assert!(in_child(|| {
+        let block = malloc(100);
+        harden(1, |_, _| ());
+        let own = malloc(100);
+        release(block);
+        let right = !is_at_hand();
+        release(own);
+        right && !is_at_hand()
+    }));
+}
+
+#[test]
 fn a_forked_child_allocates_and_frees_while_other_threads_of_the_parent_were_busy() {
     let stop = std::sync::Arc::new(core::sync::atomic::AtomicBool::new(false));
     let kept: Vec<Vec<usize>> = (0..3)
