@@ -51,7 +51,7 @@ impl PagerOptions {
 }
 
 /// A parser for clap that accepts what the setting accepts and keeps the text.
-fn value_of(setting: Setting) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
+pub fn value_of(setting: Setting) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
     move |text| parse(setting, text).map(|_| text.to_owned())
 }
 

@@ -25,8 +25,8 @@ const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
 /// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
 const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
-/// What an eviction costs this thread from scan to store, before it has told itself, ns a page.
-const EVICTION_COST_AT_FIRST: u64 = 12_000;
+/// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
+const EVICTION_COST: u64 = 12_000;
 /// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.
 const BROKEN: u64 = 2;
 /// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
@@ -142,11 +142,7 @@ impl Worker {
             return u64::MAX;
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
-        let cost = self
-            .cpu_charged
-            .checked_div(evicted)
-            .unwrap_or(EVICTION_COST_AT_FIRST)
-            .min(EVICTION_COST_AT_FIRST);
+        let cost = self.cpu_charged.checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
         let committed = self.engine.aside_pages.load(Relaxed) * cost;
         self.cpu.headroom(self.now.0, self.engine.setting(Setting::MaxCpu)).saturating_sub(committed)
     }

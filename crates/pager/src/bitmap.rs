@@ -28,6 +28,13 @@ impl PageSet {
         }))
     }
 
+    /// The pages of which `is` is true.
+    pub fn of(is: impl Fn(usize) -> bool) -> PageSet {
+        let mut set = PageSet::EMPTY;
+        (0..EXTENT_PAGES).filter(|&page| is(page)).for_each(|page| set.insert(page));
+        set
+    }
+
     /// How many pages it has.
     pub fn len(&self) -> usize {
         self.0.iter().map(|w| w.count_ones() as usize).sum()

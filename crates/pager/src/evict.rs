@@ -321,15 +321,11 @@ impl Worker {
 
     /// Drops what restores by copying left in staging at pages that are not there any more by their entries.
     fn sweep_staging(&self, extent: &Extent, entries: &Entries, wanted: &PageSet) {
-        for (lo, hi) in wanted.runs() {
-            let mut resident = PageSet::EMPTY;
-            (lo..hi)
-                .filter(|&index| entries[index].load() == Entry::RESIDENT)
-                .for_each(|index| resident.insert(index));
-            for (lo, hi) in resident.runs() {
-                // SAFETY: only this thread makes pages `Aside`, and these are not.
-                unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
-            }
+        let resident =
+            PageSet::of(|index| wanted.contains(index) && entries[index].load() == Entry::RESIDENT);
+        for (lo, hi) in resident.runs() {
+            // SAFETY: only this thread makes pages `Aside`, and these are not.
+            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
         }
     }
 

@@ -14,7 +14,7 @@ use crate::extent::Extent;
 use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::patience::patiently;
-use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
+use crate::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::sabotage::{planted, widen, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
@@ -22,10 +22,7 @@ use sys::time::{self, Nanos};
 use sys::uffd::{self, Event, Modes};
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
-/// Most pages that a thread waits for at once where a CPU is idle; from so many on the background thread is asked to bring the
-/// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
-pub(crate) const AT_ONCE: u32 = 8;
-/// How many it is asked for.
+/// How many pages the background thread is asked to bring ahead of a sequential reader.
 const AHEAD: usize = 64;
 
 /// The thread's entry; `arg` is the engine's address.

@@ -51,10 +51,7 @@ impl Worker {
         if self.release_staging(extent) || extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             return;
         }
-        let mut empty = PageSet::EMPTY;
-        (0..EXTENT_PAGES)
-            .filter(|&index| entries[index].load().state() != State::Aside)
-            .for_each(|index| empty.insert(index));
+        let empty = PageSet::of(|index| entries[index].load().state() != State::Aside);
         for (lo, hi) in empty.runs() {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
             unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };

@@ -22,6 +22,10 @@ use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 /// Most pages brought back at once.
 pub const MAX_WINDOW: usize = 32;
 
+/// Most pages that a thread waits for at once where a CPU is idle; from so many on the background thread is asked to bring the
+/// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
+pub const AT_ONCE: u32 = 8;
+
 /// Up to so many pages come back from staging by a copy where no thread waits for them: a move interrupts every CPU that runs
 /// the program, which costs more. The copied pages are dropped from staging with all the others of their extent.
 const COPY_MOST: usize = 16;
@@ -172,18 +176,20 @@ impl Restorer {
         let len = (hi - lo) * PAGE_SIZE;
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
         let _turn = run.turn(engine)?;
-        let mut progress = Progress { done: 0, error: Some(Errno::ENOMEM) };
-        if huge && len < EXTENT_SIZE {
+        // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
+        let move_back = || unsafe { kernel.uffd.move_present(page, staged, len) };
+        let progress = if huge && len < EXTENT_SIZE {
             // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
-            progress.error = Some(Errno::EBUSY);
+            Progress { done: 0, error: Some(Errno::EBUSY) }
         } else if run.reason == Reason::Ahead && hi - lo <= COPY_MOST {
             // SAFETY: a taken `Aside` page is readable in staging.
-            progress = unsafe { kernel.uffd.copy(page, staged, len) };
-        }
-        if progress.error == Some(Errno::ENOMEM) && progress.done == 0 {
-            // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
-            progress = unsafe { kernel.uffd.move_present(page, staged, len) };
-        }
+            match unsafe { kernel.uffd.copy(page, staged, len) } {
+                Progress { done: 0, error: Some(Errno::ENOMEM) } => move_back(),
+                progress => progress,
+            }
+        } else {
+            move_back()
+        };
         let pages = settle(progress, |at| {
             // Shared with a forked child, part of a huge page, or mapped with another protection than staging.
             // SAFETY: a taken `Aside` page is readable in staging.

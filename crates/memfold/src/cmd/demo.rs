@@ -36,14 +36,14 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Hot::Scattered)]
     hot: Hot,
     /// How long memory must go untouched before it is folded.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = cold_age)]
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = options::value_of(Setting::ColdAge))]
     cold_age: String,
     /// Share of the time that the folded server may wait for its memory, in per cent. Four times the default of `run`,
     /// so that the busy keys are told from the rest within the demo's minute.
-    #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = max_stall)]
+    #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = options::value_of(Setting::MaxStall))]
     max_stall: String,
     /// Share of one CPU that folding may take, in per cent. Not the 3 of `run`, so that all is folded within the demo's minute.
-    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = max_cpu)]
+    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = options::value_of(Setting::MaxCpu))]
     max_cpu: String,
 }
 
@@ -84,16 +84,4 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("nothing was folded, so the figures say nothing");
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn max_stall(text: &str) -> Result<String, String> {
-    options::parse(Setting::MaxStall, text).map(|_| text.to_owned())
-}
-
-fn max_cpu(text: &str) -> Result<String, String> {
-    options::parse(Setting::MaxCpu, text).map(|_| text.to_owned())
-}
-
-fn cold_age(text: &str) -> Result<String, String> {
-    options::parse(Setting::ColdAge, text).map(|_| text.to_owned())
 }
