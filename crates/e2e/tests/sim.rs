@@ -127,6 +127,70 @@ fn a_program_is_recorded_into_a_trace_that_can_be_simulated() {
     assert_eq!(code, Some(7));
 }
 
+/// Builds `touches.c` and says how it is run.
+fn touches(home: &std::path::Path) -> std::path::PathBuf {
+    let program = home.join("touches");
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("c/touches.c");
+    let mut compiler = std::process::Command::new("cc");
+    assert!(compiler.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).status().unwrap().success());
+    program
+}
+
+#[test]
+fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
+    const PAGES: u64 = 2048;
+    let home = scratch();
+    let (program, trace, csv) =
+        (touches(home.path()), home.path().join("threads.mft"), home.path().join("threads.csv"));
+    let mut command = memfold(home.path());
+    command.args(["record", "--source", "probe", "--interval", "50ms", "--out"]).arg(&trace);
+    let output = command.arg("--").arg(program).arg("1.5").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    // Its own exit code says that no byte was lost.
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    assert!(told.contains("requests of") && told.contains("touches waited"), "{told}");
+    let first: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+    said(memfold(home.path()).args(["trace", "convert"]).args([&trace, &csv]));
+    let mut intervals = std::collections::BTreeMap::<u64, std::collections::BTreeSet<u64>>::new();
+    for line in std::fs::read_to_string(&csv).unwrap().lines().skip(1) {
+        let (time, object) = line.split_once(',').unwrap();
+        let page: u64 = object.split(',').next().unwrap().parse().unwrap();
+        if (first..first + PAGES).contains(&page) {
+            let fresh = intervals.entry(time.parse().unwrap()).or_default().insert(page - first);
+            assert!(fresh, "page {page} twice in interval {time}");
+        }
+    }
+    // The first two intervals may have all pages, which were filled then; the last two those that the program looks at in
+    // the end.
+    let middle = 2..intervals.len() - 2;
+    let busy = |page: &&u64| *page % 4 < 2;
+    let (mut whole, mut calls) = (0, 0);
+    for (n, pages) in intervals.values().enumerate().skip(2) {
+        let others = pages.iter().filter(|page| !busy(page) && (middle.contains(&n) || *page % 4 == 3));
+        let others: Vec<u64> = others.copied().collect();
+        assert!(others.is_empty() || others == [PAGES - 1], "touched, it is said: {others:?}");
+        calls += others.len();
+        whole += usize::from(pages.iter().filter(busy).count() as u64 == PAGES / 2);
+    }
+    assert_eq!(calls, 1, "the system call touched its page once");
+    assert!(whole > 3, "of {} intervals {whole} have every page that was in use", intervals.len());
+    let files = std::fs::read_dir(home.path()).unwrap().flatten().map(|file| file.file_name());
+    let left: Vec<_> = files.filter(|name| name.to_string_lossy().starts_with('.')).collect();
+    assert!(left.is_empty(), "left beside the trace: {left:?}");
+}
+
+#[test]
+fn a_recording_ends_where_it_was_told_to_and_the_program_goes_on() {
+    let home = scratch();
+    let (program, trace) = (touches(home.path()), home.path().join("short.mft"));
+    let mut command = memfold(home.path());
+    command.args(["record", "--interval", "20ms", "--requests", "3000", "--out"]).arg(&trace);
+    let output = command.arg("--").arg(program).arg("1").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    assert!(told.contains("3 000 requests") && told.contains("went on alone"), "{told}");
+}
+
 #[test]
 fn a_sweep_over_traces_and_policies_merges_what_each_run_says() {
     let home = scratch();

@@ -85,6 +85,7 @@ pub extern "C" fn main(arg: usize) {
 impl Worker {
     fn run(&mut self) {
         self.take_up_policy();
+        self.take_up_recording();
         let mut touches = TOUCHES_AT_FIRST;
         loop {
             self.engine.brake.unpark();
@@ -100,8 +101,14 @@ impl Worker {
             self.charge();
             self.crowd.look(self.engine, self.kernel.loadavg.as_ref());
             let paused = self.engine.control().paused.load(Relaxed) != 0;
-            let busy =
-                !paused && if self.policing.is_some() { self.police() } else { self.pass(&mut touches) };
+            let busy = !paused
+                && if self.recording.is_some() {
+                    self.record()
+                } else if self.policing.is_some() {
+                    self.police()
+                } else {
+                    self.pass(&mut touches)
+                };
             self.tidy_store();
             self.count();
             self.let_allocator_decay();
@@ -148,6 +155,9 @@ impl Worker {
     }
 
     fn tick(&self) -> Nanos {
+        if let Some(recording) = &self.recording {
+            return recording.pause(time::now());
+        }
         if let Some(policing) = &self.policing {
             return policing.pause();
         }

@@ -14,6 +14,7 @@ use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::prefetch::PrefetchQueue;
+use crate::recording::Errand;
 use crate::restore::Restorer;
 use crate::sabotage::{self, planted, Bug};
 use crate::space::Space;
@@ -101,6 +102,8 @@ pub struct Engine {
     pub(crate) log: SharedText<64>,
     /// The socket of the daemon under whose budget the process wants to be; empty for none.
     pub(crate) daemon: SharedText<16>,
+    /// What is recorded instead of folded.
+    pub(crate) errand: Errand,
     control: AtomicPtr<ControlPage>,
     control_is_private: AtomicU32,
     kernel: UnsafeCell<Option<Kernel>>,
@@ -185,6 +188,7 @@ impl Engine {
             policy: SharedText::new(),
             log: SharedText::new(),
             daemon: SharedText::new(),
+            errand: Errand::new(),
             control: AtomicPtr::new(core::ptr::null_mut()),
             control_is_private: AtomicU32::new(1),
             kernel: UnsafeCell::new(None),

@@ -9,8 +9,8 @@
 //! - a page whose entry is not `Resident` is in `armed`: the kernel reports its touch;
 //! - `managed` ⊆ `anonymous` without `left_alone`; all change under `lock` only, and so do `armed` and `age`.
 
-use crate::bitmap::AtomicPageSet;
-use crate::entry::{AtomicEntry, Entry};
+use crate::bitmap::{AtomicPageSet, PageSet};
+use crate::entry::{AtomicEntry, Entry, State};
 use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::sabotage::{planted, Bug};
@@ -131,6 +131,14 @@ impl Extent {
     /// The entry of a page; `Resident` when none was ever made.
     pub fn entry(&self, index: usize) -> Entry {
         self.entries().map_or(Entry::RESIDENT, |entries| entries[index].load())
+    }
+
+    /// The pages that are set aside or stored.
+    pub fn away_pages(&self) -> PageSet {
+        if self.away.load(Relaxed) == 0 {
+            return PageSet::EMPTY;
+        }
+        PageSet::of(|index| matches!(self.entry(index).state(), State::Aside | State::Stored | State::Same))
     }
 
     /// What the policy knows of it.

@@ -212,7 +212,8 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
         }
         None => (extent.next_fault.load(Relaxed) as usize, extent.window.load(Relaxed)),
     };
-    let sequential = expected == index && last != 0;
+    // A page that is recorded was touched itself.
+    let sequential = expected == index && last != 0 && !engine.errand.is_on();
     let most = if engine.contended.load(Relaxed) == 0 { AT_ONCE } else { MAX_WINDOW as u32 };
     let window = if sequential { (last * 2).clamp(2, most) } else { 1 };
     extent.window.store(window, Relaxed);

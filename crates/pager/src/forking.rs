@@ -88,6 +88,7 @@ impl Engine {
         self.turns.reset_in_child();
         self.forking.store(0, SeqCst);
         self.forget_deferred_in_child();
+        self.errand.forget_in_child();
         if self.phase() != Phase::Running {
             return;
         }

@@ -42,6 +42,7 @@ mod policing;
 mod pool;
 mod prefetch;
 mod program;
+mod recording;
 mod restore;
 pub mod sabotage;
 pub mod share;

@@ -143,6 +143,9 @@ impl Worker {
     pub fn change_policy(&mut self) -> u32 {
         let mut buffer = [0; 512];
         let text = self.engine.control().request.read(&mut buffer);
+        if self.recording.is_some() {
+            return libc::EBUSY as u32;
+        }
         if text.len() > crate::SharedText::<16>::MOST {
             return libc::E2BIG as u32;
         }
@@ -282,12 +285,6 @@ impl Worker {
         self.now = time::now();
     }
 
-    /// Lets others work that must not wait for the whole of a pass.
-    fn stay_responsive(&mut self) {
-        self.interrupted();
-        self.slice_began = self.now;
-    }
-
     /// Tells the daemon what became of the pages of an extent since the last pass. Returns how many are in view.
     fn look(&mut self, policing: &mut Policing, extent: &Extent) -> usize {
         let Some(_guard) = extent.lock.try_lock() else { return 0 };
@@ -308,7 +305,7 @@ impl Worker {
             number => number as usize - 1,
         };
         let (view, written) = self.view(extent);
-        let away = away_pages(extent);
+        let away = extent.away_pages();
         let view = view.minus(&away);
         let known = &mut policing.extents[number];
         let gone = known.view.or(&known.away).minus(&view.or(&away));
@@ -329,7 +326,7 @@ impl Worker {
     }
 
     /// The managed pages of an extent that are present, and those that were written since the last look. Under its lock.
-    fn view(&mut self, extent: &Extent) -> (PageSet, PageSet) {
+    pub(crate) fn view(&mut self, extent: &Extent) -> (PageSet, PageSet) {
         let tracks = self.kernel.tracks_writes;
         let scan = match evict::scan(self.kernel, extent, tracks) {
             Ok(scan) => Some(scan),
@@ -374,7 +371,7 @@ impl Worker {
             }
             _ => 0,
         };
-        let away = away_pages(extent);
+        let away = extent.away_pages();
         known.stayed = leave.minus(&away);
         known.view = known.view.minus(&away);
         known.away = known.away.or(&away);
@@ -446,17 +443,4 @@ impl Worker {
         );
         self.engine.notify(line.as_str());
     }
-}
-
-/// The pages of an extent that are set aside or stored.
-fn away_pages(extent: &Extent) -> PageSet {
-    let mut away = PageSet::EMPTY;
-    if extent.away.load(Relaxed) != 0 {
-        for (index, entry) in extent.entries().into_iter().flatten().enumerate() {
-            if matches!(entry.load().state(), State::Aside | State::Stored | State::Same) {
-                away.insert(index);
-            }
-        }
-    }
-    away
 }

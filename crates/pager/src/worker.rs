@@ -8,6 +8,7 @@ use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::policing::Policing;
+use crate::recording::Recording;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::share::Lease;
 use crate::store::Store;
@@ -51,6 +52,8 @@ pub struct Worker {
     pub(crate) last_census: Nanos,
     /// The page daemon at work, unless pages go by their age.
     pub(crate) policing: Option<Policing>,
+    /// The recording under way, during which nothing is folded.
+    pub(crate) recording: Option<Recording>,
     pub(crate) lease: Lease,
 }
 
@@ -82,6 +85,7 @@ impl Worker {
             last_decay: now,
             last_census: Nanos(0),
             policing: None,
+            recording: None,
             lease: Lease::new(&engine.control().share),
         })
     }
@@ -92,6 +96,12 @@ impl Worker {
         self.stand_still_if_wanted();
         self.now = time::now();
         self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > SLICE
+    }
+
+    /// Lets others work that must not wait for the whole of a pass.
+    pub(crate) fn stay_responsive(&mut self) {
+        self.interrupted();
+        self.slice_began = self.now;
     }
 
     /// Lets others look at tables that stand still, if somebody waits for that. With no lock held.

@@ -74,7 +74,7 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
             false
         }
     };
-    if pager {
+    if pager && !records_another(environment) {
         start_pager(environment);
     }
     if environment.get("MEMFOLD_FOLLOW") == Some("off") {
@@ -85,9 +85,20 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
 extern "C" fn destruct() {
     statistics::at_exit();
     if pager().is_some() {
+        ENGINE.record_the_end();
         statistics::publish(&ENGINE.control().alloc);
         ENGINE.control().exited.store(1, Relaxed);
     }
+}
+
+/// Has the program recorded, where it is the one that is to be; true in the programs that it starts, which run plainly.
+fn records_another(environment: Environment) -> bool {
+    let Some(text) = environment.get("MEMFOLD_RECORD") else { return false };
+    let recorded = ENGINE.record(text);
+    if recorded.is_none() {
+        complain("MEMFOLD_RECORD", text, "what `memfold record` gives it");
+    }
+    recorded != Some(true)
 }
 
 fn start_pager(environment: Environment) {

@@ -2,11 +2,13 @@
 //!
 //! [`program`] finds it and tells whether it can be folded, [`launch`] prepares its environment,
 //! [`supervise`] waits and passes signals on, [`tally`] adds up the control pages of its processes,
-//! [`summary`] turns the sum into JSON and three lines, [`destination`] is the file for it.
+//! [`summary`] turns the sum into JSON and three lines, [`destination`] is the file for it. [`recording`] has the pager note what
+//! is touched instead.
 
 pub mod destination;
 pub mod launch;
 pub mod program;
+pub mod recording;
 pub mod summary;
 pub mod supervise;
 pub mod tally;
