@@ -275,7 +275,8 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     }
     let (busy, _) = limits(live);
     if dirty > busy {
-        purge(domain, busy - busy / 4);
+        // Little more than must go: what goes is wanted again soon, and then costs its faults.
+        purge(domain, busy - busy / 16);
     } else if new_tick {
         purge_idle(domain);
     }
