@@ -1,11 +1,11 @@
-//! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters, and
-//! carries out requests.
+//! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters; [`crate::requests`] are
+//! carried out between two passes.
 //!
 //! It runs at the lowest ordinary priority. What others may have to wait for, `docs/architecture.md` bounds.
 
 use crate::bitmap::PageSet;
 use crate::config::Setting;
-use crate::control::{Command, Mode};
+use crate::control::Mode;
 use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::evict;
@@ -15,10 +15,9 @@ use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
-use sys::thread::{self, Backoff, CpuSet, Scheduling};
+use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
-use sys::uffd::Modes;
-use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
@@ -29,9 +28,6 @@ const TOUCH_COST_AT_FIRST: u64 = 10_000;
 const EVICTION_COST: u64 = 12_000;
 /// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.
 const BROKEN: u64 = 2;
-/// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
-/// something else.
-const WAKE_COST_MOST: u64 = 12_000;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
 const CENSUS: Nanos = Nanos::from_secs(1);
 /// How often the allocator is asked to give back what it keeps.
@@ -335,7 +331,7 @@ impl Worker {
     }
 
     /// Evicts all that can be evicted, whatever its age.
-    fn evict_all(&mut self) {
+    pub(crate) fn evict_all(&mut self) {
         // What goes now takes the place of what came back since the last pass.
         self.store.drain(&self.engine.free_slots);
         for extent in self.engine.space().all() {
@@ -362,7 +358,7 @@ impl Worker {
     }
 
     /// Brings everything of the extent back, as far as nobody else is at it.
-    fn bring_all(&mut self, extent: &Extent) {
+    pub(crate) fn bring_all(&mut self, extent: &Extent) {
         let (mut index, mut tries) = (0, 0);
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
             match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
@@ -388,59 +384,6 @@ impl Worker {
             // SAFETY: we hold the lock.
             unsafe { extent.age() }.retreated(self.now.0);
         }
-    }
-
-    fn answer_requests(&mut self) {
-        let mailbox = &self.engine.control().mailbox;
-        let asked = mailbox.asked.load(Acquire);
-        if asked == mailbox.answered.load(Relaxed) {
-            return;
-        }
-        let argument = mailbox.argument.load(Relaxed);
-        let value = mailbox.value.load(Relaxed);
-        let error = match mailbox.command.load(Relaxed) {
-            c if c == Command::Set as u32 => self.change_setting(argument, value),
-            c if c == Command::Pause as u32 => self.set_paused(1),
-            c if c == Command::Resume as u32 => self.set_paused(0),
-            c if c == Command::Stop as u32 => {
-                self.engine.change_phase(Phase::Running, Phase::Stopping);
-                0
-            }
-            c if c == Command::Restore as u32 => {
-                for extent in self.engine.space().all() {
-                    self.bring_all(extent);
-                }
-                0
-            }
-            c if c == Command::Evict as u32 => {
-                self.evict_all();
-                0
-            }
-            c if c == Command::Policy as u32 => self.change_policy(),
-            c if c == Command::Log as u32 => self.change_log(),
-            c if c == Command::Pass as u32 => self.pass_on_request(value),
-            _ => libc::EINVAL as u32,
-        };
-        self.now = time::now();
-        self.count();
-        mailbox.error.store(error, Relaxed);
-        // Release: who sees the answer sees the error, and the counters as they are after the command.
-        mailbox.answered.store(asked, Release);
-    }
-
-    fn change_setting(&self, index: u64, value: u64) -> u32 {
-        let Some(setting) = Setting::from_index(index) else { return libc::EINVAL as u32 };
-        let (least, most) = setting.range();
-        if value < least || value > most {
-            return libc::ERANGE as u32;
-        }
-        self.engine.set_setting(setting, value);
-        0
-    }
-
-    fn set_paused(&self, paused: u32) -> u32 {
-        self.engine.control().paused.store(paused, Relaxed);
-        0
     }
 
     /// Brings everything back, ends the fault thread, and says that the engine is off.
@@ -472,42 +415,6 @@ impl Worker {
         self.engine.brake.park();
         self.engine.gate.open();
         self.engine.turn_off(self.engine.stop_reason());
-    }
-
-    /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own from the fault
-    /// thread's CPU: where it runs when it follows the program.
-    fn measure_wake_cost(&mut self) {
-        let usual = CpuSet::of_current_thread();
-        let (fault, _) = self.engine.thread_ids();
-        let (Ok(usual), Some(fault)) = (usual, fault) else { return };
-        if let Some(cpu) = thread::current_cpu().filter(|&cpu| usual.contains(cpu)) {
-            let _ = (CpuSet::only(cpu).apply(), CpuSet::only(cpu).apply_to(fault));
-        }
-        self.time_own_faults();
-        let _ = (usual.apply(), usual.apply_to(fault));
-    }
-
-    fn time_own_faults(&mut self) {
-        const TRIES: usize = 16;
-        let Ok(base) = mem::map_anonymous(0, TRIES * PAGE_SIZE, 0) else { return };
-        let mut costs = [0u64; TRIES];
-        if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {
-            for (n, cost) in costs.iter_mut().enumerate() {
-                let began = time::now();
-                // SAFETY: our own page; the fault thread serves it like any first touch.
-                unsafe { core::ptr::read_volatile((base + n * PAGE_SIZE) as *const u8) };
-                *cost = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
-            }
-        }
-        // The least: what is more was the wait for a CPU, which may be free when the program faults.
-        let least = costs.iter().copied().min().unwrap_or(0).min(WAKE_COST_MOST);
-        self.engine.wake_cost.store(least, Relaxed);
-        // Unregistered first: unmapping a registered range would be reported.
-        let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);
-        // SAFETY: our own pages, no longer needed.
-        let _ = unsafe { mem::munmap(base, TRIES * PAGE_SIZE) };
-        let control = self.engine.control();
-        control.faults_zero.store(0, Relaxed);
     }
 }
 

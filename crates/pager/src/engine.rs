@@ -1,14 +1,17 @@
-//! The engine: what the three kinds of threads share, and how it starts and ends.
+//! The engine: what the three kinds of threads share.
 //!
-//! What it is not: any of the work. The fault thread's is in [`crate::fault`], the background thread's in
+//! How it starts and ends is in [`lifecycle`]. What it is not: any of the work. The fault thread's is in [`crate::fault`], the background thread's in
 //! [`crate::background`] and [`crate::evict`], the program's threads' in [`crate::program`] and
 //! [`crate::forking`].
 //!
 //! Invariants: an engine lives for ever (`'static`); `kernel` is written once before the agent threads
 //! start, and again only in a forked child in which no other thread exists.
 
+mod deferred;
+mod lifecycle;
+
 use crate::config::{Config, Setting};
-use crate::control::{ControlPage, Mode, SharedText};
+use crate::control::{ControlPage, SharedText};
 use crate::gate::{Brake, Gate};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
@@ -16,13 +19,13 @@ use crate::pool::Pool;
 use crate::prefetch::PrefetchQueue;
 use crate::recording::Errand;
 use crate::restore::Restorer;
-use crate::sabotage::{self, planted, Bug};
+use crate::sabotage;
 use crate::space::Space;
-use crate::store::{FreeQueue, Slot, Store};
+use crate::store::{FreeQueue, Store};
 use crate::turns::Turns;
-use crate::{background, fault};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use deferred::Deferred;
 use sys::thread::Thread;
 use sys::{futex, Result};
 
@@ -119,14 +122,6 @@ pub struct Engine {
     host: Host,
 }
 
-/// Slots that can wait for the end of a fork; further ones stay allocated for ever.
-const DEFERRED: usize = 512;
-
-struct Deferred {
-    slots: [Slot; DEFERRED],
-    len: usize,
-}
-
 #[derive(Default)]
 struct Threads {
     fault: Option<Thread>,
@@ -180,7 +175,7 @@ impl Engine {
             last_service: AtomicU64::new(0),
             wake_cost: AtomicU64::new(0),
             store: UnsafeCell::new(Store::new()),
-            deferred: UnsafeCell::new(Deferred { slots: [Slot::NONE; DEFERRED], len: 0 }),
+            deferred: UnsafeCell::new(Deferred::new()),
             next: AtomicPtr::new(core::ptr::null_mut()),
             phase: AtomicU32::new(Phase::Idle as u32),
             enabled: AtomicU32::new(0),
@@ -275,12 +270,6 @@ impl Engine {
         fits
     }
 
-    /// Lets the engine start by itself once there is enough to manage.
-    pub fn enable(&'static self) {
-        self.enabled.store(1, Release);
-        self.start_if_due();
-    }
-
     /// Remembers an open descriptor of `/dev/userfaultfd`; it stays open.
     pub fn use_device(&self, fd: i32) {
         self.descriptors[0].store(fd as u32, Release);
@@ -370,67 +359,6 @@ impl Engine {
         unsafe { &mut *self.store.get() }
     }
 
-    /// From one phase to another; false when it is not in the first.
-    pub(crate) fn change_phase(&self, from: Phase, to: Phase) -> bool {
-        let changed = self.phase.compare_exchange(from as u32, to as u32, AcqRel, Relaxed).is_ok();
-        if changed {
-            futex::wake(&self.phase, u32::MAX >> 1);
-        }
-        changed
-    }
-
-    /// Remembers why it is being stopped.
-    pub(crate) fn set_stop_reason(&self, reason: &'static &'static str) {
-        self.stop_reason.store(reason as *const &str as *mut &str, Relaxed);
-    }
-
-    /// Why it is being stopped.
-    pub(crate) fn stop_reason(&self) -> &'static str {
-        // SAFETY: null or a static reference.
-        unsafe { self.stop_reason.load(Relaxed).as_ref() }.copied().unwrap_or("stopped on request")
-    }
-
-    /// Marks the engine as off, and says on the control page why.
-    pub(crate) fn turn_off(&self, reason: &str) {
-        let control = self.control();
-        control.reason.set(reason);
-        control.mode.store(Mode::Off as u32, Release);
-        self.set_phase(Phase::Off);
-    }
-
-    /// Sleeps while the phase is `phase`.
-    pub(crate) fn wait_for_phase_after(&self, phase: Phase) {
-        let _ = futex::wait(&self.phase, phase as u32, None);
-    }
-
-    /// Closes what the engine opened at the kernel.
-    ///
-    /// # Safety
-    /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
-    pub(crate) unsafe fn close_kernel(&self) {
-        self.list_descriptors(None);
-        // SAFETY: the caller's contract.
-        unsafe { *self.kernel_mut() = None };
-    }
-
-    /// A forked child of which nothing is away needs no threads before there is work for them.
-    pub(crate) fn be_idle_in_child(&'static self) {
-        // SAFETY: the only thread of the process, and nothing is away.
-        let threads = unsafe {
-            self.close_kernel();
-            &mut *self.threads.get()
-        };
-        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
-            thread.forget_in_child();
-        }
-        for extent in self.space().all() {
-            extent.armed.remove(&crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES));
-            extent.staging.store(0, Relaxed);
-        }
-        self.phase.store(Phase::Idle as u32, Release);
-        let _ = self.count_for_nobody();
-    }
-
     pub(crate) fn decay(&self) {
         (self.host.decay)();
     }
@@ -451,172 +379,15 @@ impl Engine {
         (self.host.notice)(line);
     }
 
-    /// Starts the background thread if the engine is enabled, idle, and has enough to manage. From any
-    /// thread, in any place: it makes a few system calls and takes no lock.
-    pub fn start_if_due(&'static self) {
-        if self.enabled.load(Acquire) == 0
-            || self.phase.load(Relaxed) != Phase::Idle as u32
-            || self.managed.load(Relaxed) < self.setting(Setting::StartAt)
-            || self.managed.load(Relaxed) == 0
-        {
-            return;
-        }
-        // A fork must find the engine either idle or starting with its thread made.
-        let _blocked = sys::signal::block_all();
-        let _pass = self.gate.pass();
-        if self.phase.compare_exchange(Phase::Idle as u32, Phase::Starting as u32, AcqRel, Relaxed).is_err() {
-            return;
-        }
-        if let Err(e) = self.spawn_background() {
-            self.give_up("no thread for the pager", Some(e));
-        }
-    }
-
-    /// Makes the background thread, which opens what it needs and makes the fault thread.
-    fn spawn_background(&'static self) -> Result<()> {
-        // SAFETY: `background::main` keeps to the rules of agent threads.
-        let thread = unsafe { Thread::spawn(background::main, self as *const Engine as usize) }?;
-        // SAFETY: the phase is `Starting`, which one thread at a time reaches.
-        unsafe { (*self.threads.get()).background = Some(thread) };
-        Ok(())
-    }
-
-    /// Ends an engine that could not begin, and says why.
-    pub(crate) fn give_up(&self, what: &str, error: Option<sys::Errno>) {
-        let mut line = crate::text::Line::new();
-        line.push(what);
-        if let Some(e) = error {
-            line.push(": ");
-            line.push(e.name());
-        }
-        self.turn_off(line.as_str());
-        let mut message = crate::text::Line::new();
-        message.push("memfold: not folding this program: ");
-        message.push(line.as_str());
-        message.push(" (`memfold doctor` tells more)");
-        self.notify(message.as_str());
-    }
-
-    /// Opens what the engine needs and starts the fault thread; the background thread calls it, or a forked
-    /// child's only thread.
-    pub(crate) fn open_kernel(&'static self) -> core::result::Result<(), (&'static str, sys::Errno)> {
-        let kernel = Kernel::open(self.device())?;
-        // SAFETY: no agent thread looks before it is started below, and program threads only once running.
-        unsafe { *self.kernel_mut() = Some(kernel) };
-        self.list_descriptors(self.kernel());
-        Ok(())
-    }
-
-    /// The same again for what a forked child cannot share with its parent. Only thread of the process.
-    pub(crate) fn reopen_kernel_in_child(&self) -> bool {
-        // SAFETY: the only thread of the process.
-        let reopened = match unsafe { self.kernel_mut() } {
-            Some(kernel) => kernel.reopen_in_child(self.device()).is_ok(),
-            None => false,
-        };
-        self.list_descriptors(self.kernel());
-        reopened
-    }
-
     pub(crate) fn device(&self) -> Option<i32> {
         let fd = self.descriptors[0].load(Acquire);
         (fd != NO_DEVICE).then_some(fd as i32)
-    }
-
-    pub(crate) fn spawn_fault(&'static self) -> Result<()> {
-        // SAFETY: `fault::main` keeps to the rules of agent threads.
-        let thread = unsafe { Thread::spawn(fault::main, self as *const Engine as usize) }?;
-        // SAFETY: only the thread that starts the engine comes here.
-        unsafe { (*self.threads.get()).fault = Some(thread) };
-        Ok(())
-    }
-
-    /// The kernel's numbers of the fault and the background thread.
-    pub(crate) fn thread_ids(&self) -> (Option<u32>, Option<u32>) {
-        // SAFETY: written before the engine runs; read by agent threads afterwards.
-        let threads = unsafe { &*self.threads.get() };
-        (threads.fault.as_ref().map(Thread::tid), threads.background.as_ref().map(Thread::tid))
-    }
-
-    /// Forgets the threads that a forked child does not have, and starts its own.
-    pub(crate) fn restart_in_child(&'static self) -> Result<()> {
-        // SAFETY: the only thread of the process.
-        let threads = unsafe { &mut *self.threads.get() };
-        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
-            thread.forget_in_child();
-        }
-        let _ = self.count_for_nobody();
-        self.spawn_fault()?;
-        self.set_phase(Phase::Starting);
-        self.spawn_background()
     }
 
     /// Wakes the background thread.
     pub(crate) fn ring(&self) {
         self.bell.fetch_add(1, Release);
         futex::wake(&self.bell, 1);
-    }
-
-    /// Whether there is a fault thread. For who starts or ends the engine.
-    pub(crate) fn has_fault_thread(&self) -> bool {
-        // SAFETY: one thread at a time starts or ends the engine.
-        unsafe { (*self.threads.get()).fault.is_some() }
-    }
-
-    /// Waits for the fault thread to leave, after it was told to. Background thread, or a forked child's only thread.
-    pub(crate) fn join_fault(&self) {
-        // SAFETY: the phase is `Stopping`, and who waits for its end does not look before; or nobody else is there.
-        if let Some(thread) = unsafe { (*self.threads.get()).fault.take() } {
-            thread.join();
-        }
-    }
-
-    /// Waits for the agent threads to leave, after they were told to.
-    pub(crate) fn join_threads(&self) {
-        let _guard = self.joining.lock();
-        // SAFETY: under the lock, and the engine is off: no thread of it looks any more.
-        let threads = unsafe { &mut *self.threads.get() };
-        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
-            thread.join();
-        }
-    }
-
-    /// Gives up a slot that no page entry names any more.
-    ///
-    /// During a fork it must keep its bytes: the child may have got the page's entry as it was before.
-    /// Only the fault thread restores then.
-    pub(crate) fn give_up_slot(&self, slot: Slot) {
-        if self.forking.load(SeqCst) == 0 || planted(Bug::SlotsNotKept) {
-            // SAFETY: the caller took the entry that named the slot.
-            unsafe { self.free_slots.push(slot) };
-            return;
-        }
-        // SAFETY: the fault thread's own.
-        let deferred = unsafe { &mut *self.deferred.get() };
-        if deferred.len < DEFERRED {
-            deferred.slots[deferred.len] = slot;
-            deferred.len += 1;
-        }
-    }
-
-    /// Gives up what was kept during a fork. Fault thread only.
-    pub(crate) fn flush_deferred(&self) {
-        // SAFETY: the fault thread's own.
-        let deferred = unsafe { &mut *self.deferred.get() };
-        if deferred.len == 0 || self.forking.load(SeqCst) != 0 {
-            return;
-        }
-        for slot in &deferred.slots[..deferred.len] {
-            // SAFETY: each was given up once.
-            unsafe { self.free_slots.push(*slot) };
-        }
-        deferred.len = 0;
-    }
-
-    /// Forgets the parent's, in a forked child: its pages still name them, or they stay allocated for ever.
-    pub(crate) fn forget_deferred_in_child(&self) {
-        // SAFETY: the only thread of the process.
-        unsafe { (*self.deferred.get()).len = 0 };
     }
 
     /// Ends the process: to go on would lose bytes.

@@ -43,6 +43,7 @@ mod pool;
 mod prefetch;
 mod program;
 mod recording;
+mod requests;
 mod restore;
 pub mod sabotage;
 pub mod share;
@@ -53,6 +54,7 @@ mod sync;
 mod text;
 mod tidy;
 mod turns;
+mod wakecost;
 mod worker;
 
 pub use control::SharedText;

@@ -130,7 +130,7 @@ impl Engine {
     /// with no lock held.
     pub fn record_the_end(&self) {
         let errand = &self.errand;
-        if !errand.is_on() {
+        if !errand.is_on() || self.control().paused.load(Relaxed) != 0 {
             return;
         }
         errand.last.store(ASKED, Release);

@@ -1,0 +1,66 @@
+//! Requests from outside, through the mailbox on the control page.
+//!
+//! Invariants: every request is answered, with 0 or an error number; what it brings is validated like any other input.
+
+use crate::config::Setting;
+use crate::control::Command;
+use crate::engine::Phase;
+use crate::worker::Worker;
+use core::sync::atomic::Ordering::*;
+use sys::time;
+
+impl Worker {
+    /// Carries out what was asked for since the last look.
+    pub(crate) fn answer_requests(&mut self) {
+        let mailbox = &self.engine.control().mailbox;
+        let asked = mailbox.asked.load(Acquire);
+        if asked == mailbox.answered.load(Relaxed) {
+            return;
+        }
+        let argument = mailbox.argument.load(Relaxed);
+        let value = mailbox.value.load(Relaxed);
+        let error = match mailbox.command.load(Relaxed) {
+            c if c == Command::Set as u32 => self.change_setting(argument, value),
+            c if c == Command::Pause as u32 => self.set_paused(1),
+            c if c == Command::Resume as u32 => self.set_paused(0),
+            c if c == Command::Stop as u32 => {
+                self.engine.change_phase(Phase::Running, Phase::Stopping);
+                0
+            }
+            c if c == Command::Restore as u32 => {
+                for extent in self.engine.space().all() {
+                    self.bring_all(extent);
+                }
+                0
+            }
+            c if c == Command::Evict as u32 => {
+                self.evict_all();
+                0
+            }
+            c if c == Command::Policy as u32 => self.change_policy(),
+            c if c == Command::Log as u32 => self.change_log(),
+            c if c == Command::Pass as u32 => self.pass_on_request(value),
+            _ => libc::EINVAL as u32,
+        };
+        self.now = time::now();
+        self.count();
+        mailbox.error.store(error, Relaxed);
+        // Release: who sees the answer sees the error, and the counters as they are after the command.
+        mailbox.answered.store(asked, Release);
+    }
+
+    fn change_setting(&self, index: u64, value: u64) -> u32 {
+        let Some(setting) = Setting::from_index(index) else { return libc::EINVAL as u32 };
+        let (least, most) = setting.range();
+        if value < least || value > most {
+            return libc::ERANGE as u32;
+        }
+        self.engine.set_setting(setting, value);
+        0
+    }
+
+    fn set_paused(&self, paused: u32) -> u32 {
+        self.engine.control().paused.store(paused, Relaxed);
+        0
+    }
+}
