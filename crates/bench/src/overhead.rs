@@ -200,9 +200,8 @@ fn embedded(folding: &Folding, pid: u32) -> Result<Peer> {
 
 fn idle(program: &Program, options: &Options) -> Result<Idle> {
     // What is watched comes when all is folded, so that is done as fast as it can be.
-    let folding = folding(program, options)?
-        .set(Setting::RecompressAge, &options.cold_age)
-        .set(Setting::MaxCpu, "100");
+    let folding =
+        folding(program, options)?.set(Setting::RecompressAge, &options.cold_age).set(Setting::MaxCpu, "100");
     let job = Job::Sleep(Sleeper { bytes: options.idle_bytes, seed: options.seed });
     let mut worker = Worker::start(program, &job, |command| folding.apply(command))?;
     let _pages: usize = worker.receive()?;
