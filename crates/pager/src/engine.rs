@@ -105,6 +105,8 @@ pub struct Engine {
     pub(crate) log: SharedText<64>,
     /// The socket of the daemon under whose budget the process wants to be; empty for none.
     pub(crate) daemon: SharedText<16>,
+    /// 1 where managed memory must have no huge pages.
+    small_pages_only: AtomicU32,
     /// What is recorded instead of folded.
     pub(crate) errand: Errand,
     control: AtomicPtr<ControlPage>,
@@ -131,6 +133,10 @@ struct Threads {
 // SAFETY: `space` and `kernel` are written before others look (see the module); `threads` is reached by who
 // starts or ends the engine, one at a time by `phase`; `restorer` by who holds its mutex.
 unsafe impl Sync for Engine {}
+
+/// Before this kernel a move of a page of a huge one that is mapped in part, and pinned in part, may never end: seen on
+/// 6.12, and not on this one.
+const HUGE_MOVES_END: (u32, u32) = (6, 18);
 
 /// No descriptor.
 const NO_DEVICE: u32 = u32::MAX;
@@ -183,6 +189,7 @@ impl Engine {
             policy: SharedText::new(),
             log: SharedText::new(),
             daemon: SharedText::new(),
+            small_pages_only: AtomicU32::new(0),
             errand: Errand::new(),
             control: AtomicPtr::new(core::ptr::null_mut()),
             control_is_private: AtomicU32::new(1),
@@ -204,6 +211,7 @@ impl Engine {
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
+        self.small_pages_only.store(u32::from(sys::version::kernel() < HUGE_MOVES_END), Relaxed);
         self.count_for_nobody()?;
         let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
         self.next.store(before, Release);
@@ -328,6 +336,15 @@ impl Engine {
     pub fn control(&self) -> &'static ControlPage {
         // SAFETY: set by `prepare`, and pages stay mapped for ever.
         unsafe { &*self.control.load(Acquire) }
+    }
+
+    /// Keeps huge pages out of memory that was just mapped, where the kernel has the fault of [`HUGE_MOVES_END`].
+    pub(crate) fn keep_pages_small(&self, addr: usize, len: usize) {
+        if self.small_pages_only.load(Relaxed) != 0 {
+            // A kernel without huge pages refuses, which is as good.
+            // SAFETY: advice, which changes no contents.
+            let _ = unsafe { sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
+        }
     }
 
     pub(crate) fn space(&self) -> &'static Space {

@@ -40,6 +40,7 @@ impl Engine {
             return;
         }
         let Bounds { start, end } = Bounds::of(addr, len);
+        self.keep_pages_small(start, end - start);
         // Relaxed: a statistic that orders nothing.
         self.control().ranges_added.fetch_add(1, Relaxed);
         let blocked = signal::block_all();

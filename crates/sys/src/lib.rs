@@ -26,6 +26,7 @@ pub mod socket;
 pub mod thread;
 pub mod time;
 pub mod uffd;
+pub mod version;
 
 pub use call::{Errno, Result};
 

@@ -52,6 +52,9 @@ pub struct Engine {
 unsafe impl Sync for Engine {}
 
 impl Engine {
+    /// There are no huge pages here.
+    pub fn keep_pages_small(&self, _: usize, _: usize) {}
+
     /// An engine with one extent, of which the last page is away: it was one repeated word.
     pub fn make() -> &'static Engine {
         crate::mem::reset();
