@@ -127,29 +127,30 @@ fn a_program_is_recorded_into_a_trace_that_can_be_simulated() {
     assert_eq!(code, Some(7));
 }
 
-/// Builds `touches.c` and says how it is run.
-fn touches(home: &std::path::Path) -> std::path::PathBuf {
+/// Records `touches.c`, for so many seconds, into `trace`. Returns what the program and what memfold said.
+fn record_touches(trace: &std::path::Path, options: &[&str], seconds: &str) -> (String, String) {
+    let home = trace.parent().unwrap();
     let program = home.join("touches");
     let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("c/touches.c");
     let mut compiler = std::process::Command::new("cc");
     assert!(compiler.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source).status().unwrap().success());
-    program
+    let mut command = memfold(home);
+    command.arg("record").args(options).arg("--out").arg(trace).arg("--").arg(program).arg(seconds);
+    let output = command.output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    // Its own exit code says that no byte was lost.
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    (String::from_utf8(output.stdout).unwrap(), told)
 }
 
 #[test]
 fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
     const PAGES: u64 = 2048;
     let home = scratch();
-    let (program, trace, csv) =
-        (touches(home.path()), home.path().join("threads.mft"), home.path().join("threads.csv"));
-    let mut command = memfold(home.path());
-    command.args(["record", "--source", "probe", "--interval", "50ms", "--out"]).arg(&trace);
-    let output = command.arg("--").arg(program).arg("1.5").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    // Its own exit code says that no byte was lost.
-    assert_eq!(output.status.code(), Some(7), "{told}");
+    let (trace, csv) = (home.path().join("threads.mft"), home.path().join("threads.csv"));
+    let (printed, told) = record_touches(&trace, &["--source", "probe", "--interval", "50ms"], "1.5");
     assert!(told.contains("requests of") && told.contains("touches waited"), "{told}");
-    let first: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().unwrap();
+    let first: u64 = printed.trim().parse().unwrap();
     said(memfold(home.path()).args(["trace", "convert"]).args([&trace, &csv]));
     let mut intervals = std::collections::BTreeMap::<u64, std::collections::BTreeSet<u64>>::new();
     for line in std::fs::read_to_string(&csv).unwrap().lines().skip(1) {
@@ -182,12 +183,8 @@ fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
 #[test]
 fn a_recording_ends_where_it_was_told_to_and_the_program_goes_on() {
     let home = scratch();
-    let (program, trace) = (touches(home.path()), home.path().join("short.mft"));
-    let mut command = memfold(home.path());
-    command.args(["record", "--interval", "20ms", "--requests", "3000", "--out"]).arg(&trace);
-    let output = command.arg("--").arg(program).arg("1").output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(7), "{told}");
+    let trace = home.path().join("short.mft");
+    let (_, told) = record_touches(&trace, &["--interval", "20ms", "--requests", "3000"], "1");
     assert!(told.contains("3 000 requests") && told.contains("went on alone"), "{told}");
 }
 

@@ -80,8 +80,11 @@ pub extern "C" fn main(arg: usize) {
 
 impl Worker {
     fn run(&mut self) {
-        self.take_up_policy();
-        self.take_up_recording();
+        if self.engine.errand.is_on() {
+            self.take_up_recording();
+        } else {
+            self.take_up_policy();
+        }
         let mut touches = TOUCHES_AT_FIRST;
         loop {
             self.engine.brake.unpark();

@@ -92,6 +92,13 @@ pub struct FilePath {
 }
 
 impl FilePath {
+    /// Of a whole path; `None` when it is too long, or has a zero in it.
+    pub fn of(path: &str) -> Option<FilePath> {
+        let mut bytes = [0; LEN];
+        bytes.get_mut(..path.len()).filter(|room| room.len() < LEN)?.copy_from_slice(path.as_bytes());
+        (!path.as_bytes().contains(&0)).then_some(FilePath { bytes })
+    }
+
     /// For a system call.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")

@@ -3,8 +3,8 @@
 //! What it is not: needed. A file that cannot be written is left unwritten, and nothing else changes. The file is opened for
 //! each row, so that the program finds no descriptor that is not its own.
 
+use crate::control_file::FilePath;
 use crate::text::Text;
-use core::ffi::CStr;
 use core::fmt::Write;
 use policy::daemon::Row;
 use sys::file;
@@ -62,12 +62,9 @@ fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 24] {
 
 /// Adds a row to the file at `path`, with the names of the columns before it in an empty CSV file.
 pub fn append(path: &str, pass: &Pass, row: &Row) {
-    let mut raw = [0u8; 512];
-    let Some(room) = raw.get_mut(..path.len()) else { return };
-    room.copy_from_slice(path.as_bytes());
-    let Ok(name) = CStr::from_bytes_until_nul(&raw) else { return };
+    let Some(name) = FilePath::of(path) else { return };
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let Ok(file) = file::open(name, flags, 0o600) else { return };
+    let Ok(file) = file::open(name.as_c_str(), flags, 0o600) else { return };
     let mut text = Text::<2048>::new();
     let json = path.ends_with(".jsonl");
     if !json && file::is_empty(file.raw()) {

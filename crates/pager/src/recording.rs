@@ -13,14 +13,14 @@
 
 use crate::bitmap::PageSet;
 use crate::control::SharedText;
+use crate::control_file::FilePath;
 use crate::engine::{Engine, Phase};
 use crate::extent::Extent;
 use crate::worker::Worker;
 use alloc::vec::Vec;
-use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use sys::time::{self, Nanos};
-use sys::{file, futex, mem, thread, Result, EXTENT_PAGES, PAGE_SIZE};
+use sys::{file, futex, thread, Errno, Result, PAGE_SIZE};
 
 /// How long a program that ends waits for what it touched last to be written.
 const LAST_LOOK: Nanos = Nanos::from_secs(2);
@@ -72,6 +72,16 @@ impl Errand {
         (begun, began + Nanos((begun + 1).saturating_mul(every)))
     }
 
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        if thread::parent_pid() != self.recorder.load(Relaxed) {
+            return Err(Errno::ESRCH);
+        }
+        let mut buffer = [0; 512];
+        let path = FilePath::of(self.path.read(&mut buffer)).ok_or(Errno::EINVAL)?;
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        file::write_all(file::open(path.as_c_str(), flags, 0)?.raw(), bytes)
+    }
+
     /// A forked child is not recorded.
     pub(crate) fn forget_in_child(&self) {
         self.every.store(0, Relaxed);
@@ -89,10 +99,7 @@ pub(crate) struct Recording {
 
 impl Recording {
     fn new(due: Nanos) -> Option<Recording> {
-        // A program is not ended for lack of memory: room is asked for before it is taken.
-        let room = mem::map_anonymous(0, PIECE * 8, 0).ok()?;
-        // SAFETY: our own mapping, never used.
-        unsafe { mem::munmap(room, PIECE * 8) }.ok()?;
+        // A program is not ended for lack of memory: nothing is pushed beyond this room.
         let mut piece = Vec::new();
         piece.try_reserve_exact(PIECE).ok()?;
         Some(Recording { due, stayed: Vec::new(), piece })
@@ -148,12 +155,10 @@ impl Engine {
 impl Worker {
     /// Begins what the engine is to record.
     pub(crate) fn take_up_recording(&mut self) {
-        if self.engine.errand.is_on() {
-            let (_, due) = self.engine.errand.interval_at(self.now);
-            self.recording = Recording::new(due);
-            if self.recording.is_none() {
-                self.end_recording("no memory for a recording");
-            }
+        let (_, due) = self.engine.errand.interval_at(self.now);
+        self.recording = Recording::new(due);
+        if self.recording.is_none() {
+            self.end_recording("no memory for a recording");
         }
     }
 
@@ -192,7 +197,7 @@ impl Worker {
     fn note(&mut self, recording: &mut Recording, extent: &Extent, interval: u64, last: bool) -> Result<()> {
         let Some(_guard) = extent.lock.try_lock() else { return Ok(()) };
         let number = match extent.number.load(Relaxed) {
-            0 if recording.stayed.try_reserve(1).is_err() => return Err(sys::Errno::ENOMEM),
+            0 if recording.stayed.try_reserve(1).is_err() => return Err(Errno::ENOMEM),
             0 => {
                 recording.stayed.push(PageSet::EMPTY);
                 extent.number.store(recording.stayed.len() as u32, Relaxed);
@@ -223,6 +228,7 @@ impl Worker {
         result
     }
 
+    /// Adds the piece to the file. It is empty afterwards, written or not.
     fn write_piece(&self, recording: &mut Recording) -> Result<()> {
         let piece = &mut recording.piece;
         if piece.is_empty() {
@@ -230,20 +236,9 @@ impl Worker {
         }
         piece[1] = piece.len() as u64 - 2;
         piece.iter_mut().for_each(|word| *word = word.to_le());
-        let errand = &self.engine.errand;
-        let recorder = errand.recorder.load(Relaxed);
-        if thread::parent_pid() != recorder {
-            return Err(sys::Errno::ESRCH);
-        }
-        let mut buffer = [0; 512];
-        let len = errand.path.read(&mut buffer).len();
-        buffer[len] = 0;
-        let path = CStr::from_bytes_until_nul(&buffer).map_err(|_| sys::Errno::EINVAL)?;
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = file::open(path, flags, 0)?;
         // SAFETY: the words' own bytes.
         let bytes = unsafe { core::slice::from_raw_parts(piece.as_ptr().cast::<u8>(), piece.len() * 8) };
-        let result = file::write_all(file.raw(), bytes);
+        let result = self.engine.errand.append(bytes);
         piece.clear();
         result
     }
@@ -258,8 +253,6 @@ impl Worker {
         self.engine.change_phase(Phase::Running, Phase::Stopping);
     }
 }
-
-const _: () = assert!(PIECE > EXTENT_PAGES);
 
 #[cfg(test)]
 mod tests {

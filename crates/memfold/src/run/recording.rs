@@ -13,7 +13,7 @@ use pager::control::{Command as Request, Mode};
 use std::ffi::OsString;
 use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -95,26 +95,26 @@ pub fn record(
     })?;
     let time = cut.unwrap_or_else(|| begun.elapsed());
     let page = page_of_child(launch.control_dir());
-    let off = page.as_ref().filter(|(_, page)| page.mode == Mode::Off).map(|(_, page)| page.reason.clone());
+    let off = page.as_ref().filter(|page| page.mode == Mode::Off).map(|page| page.reason.clone());
     if let Some(reason) = off.as_deref().filter(|_| cut.is_none()) {
         ensure!(touches.as_file().metadata()?.len() > 0, "nothing was recorded: {reason}");
     }
     let requests = read(BufReader::new(touches.reopen()?), wish.most, &mut each)?;
-    let (touches, waited) = page.map_or((0, 0), |(_, page)| (page.pages.second_chance, page.costs.stall_ns));
+    let (touches, waited) = page.map_or((0, 0), |page| (page.pages.second_chance, page.costs.stall_ns));
     let alone = cut.map(|_| "the trace is as long as it may be".to_owned()).or(off);
     Ok(Recorded { requests, ended, time, alone, touches, waited: Duration::from_nanos(waited) })
 }
 
 /// The control page of the program that was started here, which outlives it.
-fn page_of_child(dir: &Path) -> Option<(PathBuf, Snapshot)> {
-    let pages = runtime::entries(dir).into_iter().filter(|path| runtime::pid_of(path).is_some());
-    let mut pages = pages.filter_map(|path| Some((Snapshot::read(&path).ok()?, path)));
-    pages.find(|(page, _)| page.parent_pid == std::process::id()).map(|(page, path)| (path, page))
+fn page_of_child(dir: &Path) -> Option<Snapshot> {
+    let mut pages = runtime::entries(dir).into_iter().filter_map(|path| Snapshot::read(&path).ok());
+    pages.find(|page| page.parent_pid == std::process::id())
 }
 
 /// Has the pager of the program bring everything back and end. A program that has just ended itself needs no stopping.
 fn stop(dir: &Path) {
-    let Some((path, page)) = page_of_child(dir) else { return };
+    let Some(page) = page_of_child(dir) else { return };
+    let path = dir.join(page.pid.to_string());
     let asked =
         Mailbox::open(&path, page.pid).and_then(|mailbox| mailbox.ask(Request::Stop, 0, 0, "", STOPPING));
     if let Err(error) = asked {
