@@ -123,6 +123,11 @@ cases! {
         advice_to_swap_and_to_populate,
         without_huge_pages,
     }
+    mappings {
+        moved_to_a_place_of_choice,
+        moved_in_a_child,
+        grown_in_a_child,
+    }
     exceptions {
         unwound,
         thrown_again_when_cold,
