@@ -9,12 +9,13 @@ use crate::control::Mode;
 use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::evict;
-use crate::extent::{Entries, Extent};
+use crate::extent::{Entries, Extent, DENSE, SETTLED};
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
+use policy::budget::WINDOW;
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -26,6 +27,10 @@ const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
 const EVICTION_COST: u64 = 12_000;
+/// A CPU budget that is none, millionths.
+const NO_LIMIT: u64 = 1_000_000;
+/// A page that was stored for so many cold ages was worth storing.
+const WORTH: u64 = 30;
 /// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.
 const BROKEN: u64 = 2;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
@@ -144,13 +149,14 @@ impl Worker {
 
     /// CPU time that may yet be spent on folding more, ns: what is set aside already will be compressed whatever it costs.
     fn cpu_headroom(&mut self) -> u64 {
-        if self.is_over_limit() {
+        let limit = self.engine.setting(Setting::MaxCpu);
+        if self.is_over_limit() || limit >= NO_LIMIT {
             return u64::MAX;
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
         let cost = self.cpu_charged.checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
         let committed = self.engine.aside_pages.load(Relaxed) * cost;
-        self.cpu.headroom(self.now.0, self.engine.setting(Setting::MaxCpu)).saturating_sub(committed)
+        self.cpu.headroom(self.now.0, self.returns.allowed(limit)).saturating_sub(committed)
     }
 
     fn tick(&self) -> Nanos {
@@ -261,7 +267,10 @@ impl Worker {
                 *held = true;
                 false
             }
-            Step::Probe if self.cpu_headroom() == 0 => false,
+            Step::Probe if self.cpu_headroom() == 0 => {
+                self.behind = Some(self.now);
+                false
+            }
             Step::Probe => {
                 if age.recheck_due(now, cold_age) {
                     let all = PageSet::range(0, EXTENT_PAGES);
@@ -302,13 +311,22 @@ impl Worker {
     /// What there is to do for an extent whose time has not come.
     fn wait_step(&mut self, extent: &Extent) -> bool {
         self.disarm(extent);
-        let laundered = extent.last_laundry.load(Relaxed);
-        let age = self.engine.setting(Setting::RecompressAge);
-        if laundered != 0 && self.now.since(Nanos(laundered)).0 >= age && self.cpu_headroom() != 0 {
+        let flags = extent.flags.load(Relaxed);
+        if flags & (SETTLED | DENSE) == SETTLED | DENSE {
+            return false;
+        }
+        let away = self.now.since(Nanos(extent.last_laundry.load(Relaxed))).0;
+        if away >= self.cold_age().saturating_mul(WORTH) {
+            extent.flags.fetch_or(SETTLED, Relaxed);
+        }
+        // A page that is still here gains more than one that is stored already.
+        let idle = self.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
+        let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
+        if wanted && idle && self.cpu_headroom() != 0 {
             if !self.recompress(extent) {
                 return true;
             }
-            extent.last_laundry.store(0, Relaxed);
+            extent.flags.fetch_or(DENSE, Relaxed);
         }
         false
     }

@@ -84,6 +84,8 @@ pub struct Engine {
     pub(crate) managed: AtomicU64,
     /// Pages set aside, and pages stored: what they are now.
     pub(crate) aside_pages: AtomicU64,
+    /// Stored pages that came back before they had been away for long, since the start.
+    pub(crate) soon_back: AtomicU64,
     pub(crate) stored_pages: AtomicU64,
     /// Waiting of the program's threads since the start, ns.
     pub(crate) stall: AtomicU64,
@@ -175,6 +177,7 @@ impl Engine {
             doorbell: AtomicUsize::new(0),
             managed: AtomicU64::new(0),
             aside_pages: AtomicU64::new(0),
+            soon_back: AtomicU64::new(0),
             stored_pages: AtomicU64::new(0),
             stall: AtomicU64::new(0),
             contended: AtomicU32::new(1),
@@ -330,6 +333,11 @@ impl Engine {
     pub(crate) fn set_setting(&self, setting: Setting, value: u64) {
         self.settings[setting as usize].store(value, Relaxed);
         self.control().settings[setting as usize].store(value, Relaxed);
+    }
+
+    /// Stored pages that came back before they had been away for long, since the start.
+    pub fn soon_back(&self) -> u64 {
+        self.soon_back.load(Relaxed)
     }
 
     /// The counters.

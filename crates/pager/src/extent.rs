@@ -51,7 +51,7 @@ pub struct Extent {
     pub away: AtomicU32,
     /// The staging slot that belongs to the extent, plus one; 0 for none. Written by the background thread.
     pub staging: AtomicU32,
-    /// Bit 0: pages lie in staging as one huge page.
+    /// [`STAGED_HUGE`], [`SETTLED`] and [`DENSE`].
     pub flags: AtomicU32,
     /// The program thread that holds `lock`, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -77,6 +77,10 @@ pub struct Extent {
 
 /// [`Extent::flags`]: the pages set aside are one huge page.
 pub const STAGED_HUGE: u32 = 1;
+/// [`Extent::flags`]: what is stored has stayed away for so long that it was worth storing.
+pub const SETTLED: u32 = 2;
+/// [`Extent::flags`]: what is stored was compressed with the strong codec, as far as that saves anything. What is new is none of it.
+pub const DENSE: u32 = 4;
 
 // SAFETY: `base` is written before the extent is shared; `age` is reached under `lock`.
 unsafe impl Sync for Extent {}

@@ -7,7 +7,7 @@ use crate::bitmap::PageSet;
 use crate::codec::{repeated_word, Codec, CodecId, Page, MAX_STORED};
 use crate::control::bump;
 use crate::entry::{AtomicEntry, Entry, State};
-use crate::extent::{Entries, Extent, STAGED_HUGE};
+use crate::extent::{Entries, Extent, DENSE, SETTLED, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
 use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};
@@ -41,6 +41,7 @@ impl Worker {
         }
         self.drop_staged(extent, entries);
         extent.last_laundry.store(self.now.0, Relaxed);
+        extent.flags.fetch_and(!(SETTLED | DENSE), Relaxed);
         finished
     }
 

@@ -10,7 +10,7 @@ use crate::codec::{Codecs, Page};
 use crate::control::ControlPage;
 use crate::engine::Engine;
 use crate::entry::{Entry, State};
-use crate::extent::{Entries, Extent, STAGED_HUGE};
+use crate::extent::{Entries, Extent, SETTLED, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
@@ -243,6 +243,9 @@ impl Restorer {
         }
         engine.stored_pages.fetch_sub(pages as u64, Relaxed);
         control.pages_restored.fetch_add(pages as u64, Relaxed);
+        if extent.flags.load(Relaxed) & SETTLED == 0 {
+            engine.soon_back.fetch_add(pages as u64, Relaxed);
+        }
         Ok(pages)
     }
 

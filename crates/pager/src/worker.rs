@@ -14,6 +14,7 @@ use crate::share::Lease;
 use crate::store::Store;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{Budget, WINDOW};
+use policy::returns::Returns;
 use sys::time::{self, Nanos};
 use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
@@ -43,6 +44,12 @@ pub struct Worker {
     pub(crate) cpu: Budget,
     /// CPU time that was charged.
     pub(crate) cpu_charged: u64,
+    /// How many pages come back soon after they went.
+    pub(crate) returns: Returns,
+    /// Pages that were noted there as gone, and as come back.
+    pub(crate) returns_noted: (u64, u64),
+    /// When folding last waited for CPU time.
+    pub(crate) behind: Option<Nanos>,
     /// The store could not get memory since the last look.
     pub(crate) short_of_memory: bool,
     pub(crate) last_count: Nanos,
@@ -79,6 +86,9 @@ impl Worker {
             stall_charged: engine.stall.load(Relaxed),
             cpu: Budget::new(),
             cpu_charged: time::thread_cpu().0,
+            returns: Returns::new(),
+            returns_noted: (engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
+            behind: None,
             short_of_memory: false,
             last_count: now,
             crowd: Crowd::new(),
@@ -165,6 +175,9 @@ impl Worker {
         control.stall_ns.store(total, Relaxed);
         let ppm = self.stall.used(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
+        let (gone, back) = (control.pages_evicted.load(Relaxed), self.engine.soon_back());
+        let (gone_before, back_before) = core::mem::replace(&mut self.returns_noted, (gone, back));
+        self.returns.note(self.now.0, gone.saturating_sub(gone_before), back.saturating_sub(back_before));
     }
 
     /// Brings the gauges on the control page up to date.

@@ -277,6 +277,19 @@ fn folding_waits_for_cpu_time_unless_a_limit_presses() {
 }
 
 #[test]
+fn pages_that_came_back_soon_are_told_from_those_that_were_away_for_long() {
+    let (engine, memory) = evicted_memory(8 * MIB, 16);
+    memory.check(16);
+    let soon = engine.soon_back();
+    assert!(soon >= memory.pages as u64 / 2, "{soon}");
+    wait_until("everything is evicted again", || evicted(engine) >= 7 * MIB as u64);
+    // Thirty cold ages, and the pauses between two looks.
+    std::thread::sleep(Duration::from_secs(3));
+    memory.check(16);
+    assert!(engine.soon_back() - soon <= memory.pages as u64 / 4, "{} {soon}", engine.soon_back());
+}
+
+#[test]
 fn a_limit_holds_though_nothing_is_old_enough_to_be_cold() {
     let engine = engine(86_400_000);
     let memory = Memory::new(engine, 16 * MIB);

@@ -15,3 +15,4 @@ pub mod budget;
 pub mod daemon;
 #[cfg(feature = "replace")]
 pub mod replace;
+pub mod returns;

@@ -1,0 +1,81 @@
+//! What comes back soon was not worth folding: how much of a budget folding is given.
+//!
+//! A program that goes round and round in its memory leaves pages for just long enough to be folded, and then wants all of
+//! them back. That is seen from how many of the pages that were folded came back soon.
+
+/// What was seen counts half after this time, ns.
+const HALF_LIFE: u64 = 30_000_000_000;
+/// The part of the budget that is left where everything comes back, so that it is seen when this changes.
+const LEAST: u64 = 8;
+
+/// Pages that were folded lately, and those of them that came back soon.
+#[derive(Clone, Debug, Default)]
+pub struct Returns {
+    gone: u64,
+    back: u64,
+    halved_at: u64,
+}
+
+impl Returns {
+    /// Nothing seen.
+    pub const fn new() -> Returns {
+        Returns { gone: 0, back: 0, halved_at: 0 }
+    }
+
+    /// Until `now`, so many more pages were `gone`, and so many came `back` soon.
+    pub fn note(&mut self, now: u64, gone: u64, back: u64) {
+        let halvings = (now.saturating_sub(self.halved_at) / HALF_LIFE).min(63);
+        if halvings > 0 {
+            self.gone >>= halvings;
+            self.back >>= halvings;
+            self.halved_at = now;
+        }
+        self.gone = self.gone.saturating_add(gone);
+        self.back = self.back.saturating_add(back);
+    }
+
+    /// What is left of a budget: the part of the folded pages that stay away, and an eighth of it at least.
+    pub fn allowed(&self, budget: u64) -> u64 {
+        if self.gone == 0 {
+            return budget;
+        }
+        let stay = self.gone.saturating_sub(self.back);
+        let part = u128::from(budget) * u128::from(stay) / u128::from(self.gone);
+        (part as u64).max(budget / LEAST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_away_has_the_whole_budget_and_what_all_comes_back_an_eighth() {
+        let mut returns = Returns::new();
+        assert_eq!(returns.allowed(800), 800);
+        returns.note(1, 1000, 0);
+        assert_eq!(returns.allowed(800), 800);
+        returns.note(2, 0, 500);
+        assert_eq!(returns.allowed(800), 400);
+        returns.note(3, 0, 700);
+        assert_eq!(returns.allowed(800), 100);
+    }
+
+    #[test]
+    fn after_some_minutes_it_is_tried_again() {
+        let mut returns = Returns::new();
+        let mut now = HALF_LIFE;
+        returns.note(now, 100_000, 100_000);
+        assert_eq!(returns.allowed(800), 100);
+        let mut minutes = 0;
+        while returns.allowed(800) < 400 {
+            now += 2 * HALF_LIFE;
+            returns.note(now, 10_000, 0);
+            minutes += 1;
+        }
+        assert!((2..5).contains(&minutes), "{minutes}");
+        // A clock that jumps to the end of time forgets everything.
+        returns.note(u64::MAX, 0, 0);
+        assert_eq!(returns.allowed(u64::MAX), u64::MAX);
+    }
+}
