@@ -11,6 +11,7 @@
 
 pub mod ab;
 pub mod alloc;
+mod backing;
 pub mod control;
 pub mod fault;
 mod hogs;

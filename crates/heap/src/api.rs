@@ -171,7 +171,7 @@ pub fn is_ours(ptr: *mut u8) -> bool {
 #[inline]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
     let Some(total) = count.checked_mul(size) else { return core::ptr::null_mut() };
-    if total <= classes::SMALL {
+    if total <= classes::LINKED {
         let block = malloc(total);
         if !block.is_null() {
             // SAFETY: the block has at least `total` bytes.
@@ -234,14 +234,16 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
 }
 
 /// A block of at least `size` bytes at a multiple of `align`, a power of two (0 counts as 1).
+#[inline(always)]
 pub fn aligned(align: usize, size: usize) -> *mut u8 {
     debug_assert!(align == 0 || align.is_power_of_two());
-    if align <= classes::ALIGNMENT {
-        return malloc(size);
-    }
     if align <= PAGE_SIZE && size <= classes::LARGEST {
         // Spans start at a page, and the classes are such that a multiple of the alignment gets blocks of a multiple.
-        return malloc(size.max(1).next_multiple_of(align));
+        let align = align.max(classes::ALIGNMENT);
+        return malloc((size.max(1) + align - 1) & !(align - 1));
+    }
+    if align <= classes::ALIGNMENT {
+        return malloc(size);
     }
     alloc_large(tls::get(), size, align).0
 }

@@ -84,9 +84,9 @@ pub struct Engine {
     pub(crate) managed: AtomicU64,
     /// Pages set aside, and pages stored: what they are now.
     pub(crate) aside_pages: AtomicU64,
+    pub(crate) stored_pages: AtomicU64,
     /// Stored pages that came back before they had been away for long, since the start.
     pub(crate) soon_back: AtomicU64,
-    pub(crate) stored_pages: AtomicU64,
     /// Waiting of the program's threads since the start, ns.
     pub(crate) stall: AtomicU64,
     /// 1 while more threads want to run than there are CPUs.

@@ -3,6 +3,7 @@
 use super::daemon::Daemon;
 use super::metrics::Metrics;
 use super::{Arm, Options};
+use crate::backing;
 use crate::control::{Counters, Peer};
 use crate::launch::{plain, Folding};
 use crate::process::resident;
@@ -73,6 +74,7 @@ pub(super) fn run(
     let around = Around::of(program, options, arm)?;
     let seed = options.measures.seed.wrapping_add(repeat as u64);
     let measures = options.measures.of(workload);
+    backing::back(2 * measures.bytes as u64);
     let job = Workload { page_out: arm == Arm::Zram, seed, ..measures };
     let mut worker =
         Worker::start(program, &Job::Workload(job), |command| match (&around.folding, &around.daemon) {

@@ -6,10 +6,14 @@ use super::arm::Arm;
 use super::case::Case;
 use super::count::{self, Counter, KernelCalls};
 use super::cpp::StringMap;
+use crate::backing;
 use crate::process::{faults, Memory};
 use crate::worker::{Ask, Hello, Job, Loop, Pattern, Phase, Program, Worker};
 use anyhow::Result;
 use std::process::Command;
+
+/// More than any pattern takes under any allocator, bytes.
+const MOST: u64 = 256 << 20;
 
 /// What starts runs.
 pub(super) struct Starter<'a> {
@@ -69,6 +73,7 @@ impl<'a> Starter<'a> {
         seed: u64,
         prepare: impl FnOnce(&mut Command) -> Result<()>,
     ) -> Result<Worker> {
+        backing::back(MOST);
         let mut prepared = Ok(());
         let apply = |command: &mut Command| {
             arm.apply(command);
