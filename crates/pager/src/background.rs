@@ -15,7 +15,7 @@ use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
-use policy::budget::WINDOW;
+use policy::budget::{NO_LIMIT, WINDOW};
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -27,8 +27,6 @@ const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
 const EVICTION_COST: u64 = 12_000;
-/// A CPU budget that is none, millionths.
-const NO_LIMIT: u64 = 1_000_000;
 /// A page that was stored for so many cold ages was worth storing.
 const WORTH: u64 = 30;
 /// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.

@@ -3,6 +3,9 @@
 /// Length of the window, ns.
 pub const WINDOW: u64 = 10_000_000_000;
 
+/// A limit of a CPU budget that is none, millionths of one CPU.
+pub const NO_LIMIT: u64 = 1_000_000;
+
 const BUCKETS: usize = 20;
 const BUCKET: u64 = WINDOW / BUCKETS as u64;
 

@@ -16,6 +16,7 @@ use pager::codec::Page;
 use pager::config::{Config, Setting};
 use pager::control::{ControlPage, Mode};
 use pager::store::Store;
+use policy::budget::{Budget, NO_LIMIT};
 use std::sync::atomic::Ordering::*;
 use sys::file::{self, Fd};
 use sys::pagemap::Pagemap;
@@ -31,6 +32,8 @@ const TICK: Nanos = Nanos::from_millis(250);
 const COLD_AGE_OVER_LIMIT: u64 = 200_000_000;
 /// Touches served before anything else is looked at.
 const BATCH: usize = 32;
+/// What a page that is set aside will yet cost the agent and the daemon, ns.
+const HANDING_OVER_COST: u64 = 20_000;
 /// Length of the daemon's path.
 pub const PATH_LEN: usize = 108;
 
@@ -58,6 +61,13 @@ pub struct Agent {
     pub counts: Counts,
     pub now: u64,
     pub ring_daemon: bool,
+    /// Pages wait for room to be handed over.
+    pub backlog: bool,
+    /// Pages in staging.
+    pub held: u64,
+    /// CPU time of the agent, and of the daemon's thread that serves it.
+    cpu: Budget,
+    cpu_charged: u64,
     server: Server,
     pub link: Link,
     memory: Fd,
@@ -108,6 +118,10 @@ impl Agent {
             counts: Counts::default(),
             now: 0,
             ring_daemon: false,
+            backlog: false,
+            held: 0,
+            cpu: Budget::new(),
+            cpu_charged: 0,
             server: Server::new()?,
             link: Link::Alone(Nanos(0)),
             daemon_bell: socket::event_counter()?,
@@ -138,6 +152,7 @@ impl Agent {
             let pause = if busy { Nanos(0) } else { self.tick() };
             self.look(pause);
             self.now = time::now().0;
+            self.charge();
             self.meet_the_daemon();
             self.bring_wanted();
             self.collect();
@@ -181,20 +196,36 @@ impl Agent {
         Nanos(self.cold_age() / 8).clamp(Nanos::from_millis(5), TICK)
     }
 
+    fn charge(&mut self) {
+        let worked = time::thread_cpu().0.saturating_add(self.channel.header().cpu_ns.load(Relaxed));
+        self.cpu.charge(self.now, worked.saturating_sub(self.cpu_charged));
+        self.cpu_charged = worked;
+    }
+
+    /// Whether there is CPU time to set more aside; what is aside already will be compressed whatever it costs.
+    pub fn may_set_aside(&mut self) -> bool {
+        let limit = self.config.get(Setting::MaxCpu);
+        let committed = self.held * HANDING_OVER_COST;
+        limit >= NO_LIMIT || self.is_over_limit() || self.cpu.headroom(self.now, limit) > committed
+    }
+
     fn cold_age(&self) -> u64 {
         let cold_age = self.config.get(Setting::ColdAge);
+        if self.is_over_limit() {
+            cold_age.min(COLD_AGE_OVER_LIMIT)
+        } else {
+            cold_age
+        }
+    }
+
+    fn is_over_limit(&self) -> bool {
         let header = self.channel.header();
         let limit = match header.resident_limit.load(Relaxed) {
             0 => u64::MAX,
             limit => limit,
         };
         let limit = limit.min(self.config.get(Setting::ResidentLimit));
-        let kept = header.resident_bytes.load(Relaxed) + header.store_bytes.load(Relaxed);
-        if kept > limit {
-            cold_age.min(COLD_AGE_OVER_LIMIT)
-        } else {
-            cold_age
-        }
+        header.resident_bytes.load(Relaxed) + header.store_bytes.load(Relaxed) > limit
     }
 
     /// Whether the daemon serves us.
@@ -309,10 +340,14 @@ impl Agent {
     fn pass(&mut self) -> bool {
         let cold_age = self.cold_age();
         if self.cursor == (0, 0) {
-            if self.now.saturating_sub(self.pass_began) < self.tick().0 && self.pass_began != 0 {
+            let due = self.now.saturating_sub(self.pass_began) >= self.tick().0 || self.pass_began == 0;
+            // What waits for room goes on as soon as the daemon has made some.
+            let room = self.backlog && self.jobs_out <= JOBS / 2;
+            if !due && !room {
                 return false;
             }
             self.pass_began = self.now;
+            self.backlog = false;
         }
         let (mut region, mut piece) = self.cursor;
         for _ in 0..super::fold::PIECES_A_PASS {

@@ -38,6 +38,7 @@ impl Agent {
                 self.regions[region].piece(piece).age.watched(now);
                 false
             }
+            Step::Probe if !self.may_set_aside() => false,
             Step::Probe => {
                 let state = self.regions[region].piece(piece);
                 if state.age.recheck_due(now, cold_age) {
@@ -211,6 +212,7 @@ impl Agent {
                 set(&mut piece.staged, page % EXTENT_PAGES, true);
                 piece.held += 1;
             }
+            self.held += gone as u64;
             moved += gone;
             for page in at + gone..end {
                 if self.regions[region].release(&self.channel, page, Entry::RESIDENT) {
@@ -248,7 +250,7 @@ impl Agent {
                 Some(_) => backoff.wait(),
             }
         }
-        self.drop_staged(region, page);
+        self.drop_staged(region, page, 1);
         // What is being compressed is of no more use: the page may be written now, and be handed over again.
         for out in self.out.iter_mut().filter(|out| **out == Some((region, page))) {
             *out = Some((NOBODY, 0));
@@ -260,18 +262,26 @@ impl Agent {
         self.uffd.wake(addr, PAGE_SIZE);
     }
 
-    /// The page's staged copy is of no more use.
-    fn drop_staged(&mut self, region: usize, page: usize) {
-        // SAFETY: our own memory; the page is in the program's view or in the store.
-        let _ = unsafe { mem::madvise(self.regions[region].staged_at(page), PAGE_SIZE, libc::MADV_DONTNEED) };
-        let piece = self.regions[region].piece(page / EXTENT_PAGES);
-        set(&mut piece.staged, page % EXTENT_PAGES, false);
-        piece.held -= 1;
+    /// The staged copies of so many pages are of no more use.
+    fn drop_staged(&mut self, region: usize, page: usize, count: usize) {
+        let start = self.regions[region].staged_at(page);
+        // SAFETY: our own memory; the pages are in the program's view or in the store.
+        let _ = unsafe { mem::madvise(start, count * PAGE_SIZE, libc::MADV_DONTNEED) };
+        for page in page..page + count {
+            let piece = self.regions[region].piece(page / EXTENT_PAGES);
+            set(&mut piece.staged, page % EXTENT_PAGES, false);
+            piece.held -= 1;
+        }
+        self.held -= count as u64;
     }
 
     /// Hands what is set aside of a piece over to be compressed, as far as there is room. Whether something is left.
     fn hand_over(&mut self, region: usize, piece: usize) -> bool {
-        if self.jobs_out == JOBS || !self.is_served() {
+        if !self.is_served() {
+            return false;
+        }
+        if self.jobs_out == JOBS {
+            self.backlog |= self.regions[region].piece(piece).held != 0;
             return false;
         }
         let (lo, hi) = self.regions[region].span(piece);
@@ -279,7 +289,10 @@ impl Agent {
             if !has(&self.regions[region].piece(piece).staged, page - lo) || self.is_out(region, page) {
                 continue;
             }
-            let Some(n) = self.out.iter().position(Option::is_none) else { return true };
+            let Some(n) = self.out.iter().position(Option::is_none) else {
+                self.backlog = true;
+                return true;
+            };
             let staged = self.regions[region].staged_at(page);
             // SAFETY: a held page is readable in staging, and nobody else writes there.
             let bytes = unsafe { core::slice::from_raw_parts(staged as *const u8, PAGE_SIZE) };
@@ -299,6 +312,8 @@ impl Agent {
 
     /// Takes what was compressed into the store.
     pub fn collect(&mut self) {
+        let mut filed = [(0, 0); JOBS];
+        let mut count = 0;
         for n in 0..JOBS {
             let Some((region, page)) = self.out[n] else { continue };
             let job = &self.channel.header().jobs[n];
@@ -313,41 +328,48 @@ impl Agent {
             if region == NOBODY {
                 continue;
             }
-            match result {
+            let entry = match result {
                 job::INCOMPRESSIBLE => {
                     let piece = self.regions[region].piece(page / EXTENT_PAGES);
                     set(&mut piece.incompressible, page % EXTENT_PAGES, true);
                     self.counts.incompressible += 1;
-                    self.bring_back(region, page);
+                    None
                 }
-                job::SAME => self.file(region, page, Entry::new(State::Same, word)),
+                job::SAME => Some(Entry::new(State::Same, word)),
                 len => self.store_page(n, region, page, len as usize),
+            };
+            match entry {
+                Some(entry) => {
+                    self.file(region, page, entry);
+                    filed[count] = (region, page);
+                    count += 1;
+                }
+                None => self.bring_back(region, page),
             }
+        }
+        self.drop_filed(&mut filed[..count]);
+    }
+
+    /// Drops the staged copies of pages that are filed, in runs: each call interrupts every CPU that runs the program.
+    fn drop_filed(&mut self, filed: &mut [(usize, usize)]) {
+        filed.sort_unstable();
+        for run in filed.chunk_by(|&(region, page), &next| next == (region, page + 1)) {
+            self.drop_staged(run[0].0, run[0].1, run.len());
         }
     }
 
-    fn store_page(&mut self, n: usize, region: usize, page: usize, len: usize) {
+    /// The entry of a page that was compressed. `None` if there is no room for it, or if its length is one that no compressed
+    /// page has, which comes from a daemon that is broken.
+    fn store_page(&mut self, n: usize, region: usize, page: usize, len: usize) -> Option<Entry> {
         self.channel.read_job(n, 1, &mut self.buffer);
-        // A length that no compressed page has comes from a daemon that is broken.
-        let Some(bytes) = self.buffer.get(..len).filter(|_| (1..=MAX_STORED).contains(&len)) else {
-            self.bring_back(region, page);
-            return;
-        };
-        let addr = self.regions[region].addr(page);
-        match self.store.put(addr, CodecId::Lz4, bytes) {
-            Ok(slot) => {
-                let place = slot.payload() - (self.channel.store().0 / GRAIN) as u64;
-                self.file(region, page, Entry::new(State::Stored, place));
-            }
-            // No room: it goes back.
-            Err(_) => self.bring_back(region, page),
-        }
+        let bytes = self.buffer.get(..len).filter(|_| (1..=MAX_STORED).contains(&len))?;
+        let slot = self.store.put(self.regions[region].addr(page), CodecId::Lz4, bytes).ok()?;
+        Some(Entry::new(State::Stored, slot.payload() - (self.channel.store().0 / GRAIN) as u64))
     }
 
-    /// The page is in the store, or one word.
+    /// The page is in the store, or one word; its staged copy may go.
     fn file(&mut self, region: usize, page: usize, entry: Entry) {
         let wanted = self.regions[region].release(&self.channel, page, entry);
-        self.drop_staged(region, page);
         self.counts.evicted += 1;
         if entry.state() == State::Same {
             self.counts.same += 1;
