@@ -220,14 +220,7 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
     } else if size <= old && size * 2 >= old {
         return ptr;
     }
-    let mut moved = core::ptr::null_mut();
-    if size > old && span.kind() == Kind::Blocks {
-        // What grows goes on growing: a quarter more at least, or a block that grows by small steps is copied at each.
-        moved = malloc(size.max(old + old / 4));
-    }
-    if moved.is_null() {
-        moved = malloc(size);
-    }
+    let moved = malloc(size);
     if moved.is_null() {
         // A shorter block may stay where it is.
         return if size <= old { ptr } else { moved };
