@@ -11,8 +11,13 @@ struct Running(Child);
 
 impl Running {
     fn start(dir: &Path, arguments: &[&str]) -> Running {
+        Running::start_with(dir, arguments, &[])
+    }
+
+    fn start_with(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_memfold-served"));
         command.args(arguments).env("MEMFOLD_RUNTIME_DIR", dir.join("runtime")).env_remove("MEMFOLD_DAEMON");
+        command.envs(variables.iter().copied());
         Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
@@ -151,6 +156,20 @@ fn the_counters_can_be_read_and_a_budget_is_kept_to() {
         std::thread::sleep(Duration::from_millis(20));
     }
     judge(&[client.finish("a client with a budget")]);
+}
+
+#[test]
+fn the_daemon_folds_within_the_cpu_budget_of_its_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let arguments = ["work", daemon.socket.to_str().unwrap(), "1500", "1", "16"];
+    // A tenth of a millisecond in ten seconds: looking alone takes more.
+    let starved = Running::start_with(dir.path(), &arguments, &[("MEMFOLD_MAX_CPU", "0.001")]);
+    let fed = Running::start_with(dir.path(), &arguments, &[("MEMFOLD_MAX_CPU", "100")]);
+    assert_eq!(value(&starved.finish("a client without CPU time"), "folded"), 0);
+    // More than may wait to be compressed at a time.
+    let folded = value(&fed.finish("a client with all CPU time"), "folded");
+    assert!(folded >= 4 << 20, "{folded}");
 }
 
 #[test]

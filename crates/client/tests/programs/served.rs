@@ -131,6 +131,7 @@ fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
         });
     });
     let seen = stats();
+    println!("folded {}", seen.evicted_bytes);
     println!("restored {}", seen.pages_restored);
     println!("touches {}", touches.load(Relaxed));
     println!("longest_touch_ms {}", longest.load(Relaxed));
