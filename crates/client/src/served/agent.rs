@@ -62,7 +62,7 @@ pub struct Agent {
     pub now: u64,
     pub ring_daemon: bool,
     /// Pages wait for room to be handed over.
-    pub backlog: bool,
+    backlog: bool,
     /// Pages in staging.
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
@@ -358,7 +358,7 @@ impl Agent {
                 self.cursor = (0, 0);
                 return false;
             }
-            self.step(region, piece, cold_age);
+            self.backlog |= self.step(region, piece, cold_age);
             piece += 1;
         }
         self.cursor = (region, piece);

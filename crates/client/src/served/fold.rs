@@ -23,7 +23,7 @@ const NOBODY: usize = usize::MAX;
 pub const PIECES_A_PASS: usize = 8;
 
 impl Agent {
-    /// Does what is due for one piece. Whether it must be gone on with at once.
+    /// Does what is due for one piece. Whether pages of it wait for room to be handed over.
     pub fn step(&mut self, region: usize, piece: usize, cold_age: u64) -> bool {
         let now = self.now;
         if self.regions[region].piece(piece).soon.iter().any(|&word| word != 0) {
@@ -281,18 +281,14 @@ impl Agent {
             return false;
         }
         if self.jobs_out == JOBS {
-            self.backlog |= self.regions[region].piece(piece).held != 0;
-            return false;
+            return self.regions[region].piece(piece).held != 0;
         }
         let (lo, hi) = self.regions[region].span(piece);
         for page in lo..hi {
             if !has(&self.regions[region].piece(piece).staged, page - lo) || self.is_out(region, page) {
                 continue;
             }
-            let Some(n) = self.out.iter().position(Option::is_none) else {
-                self.backlog = true;
-                return true;
-            };
+            let Some(n) = self.out.iter().position(Option::is_none) else { return true };
             let staged = self.regions[region].staged_at(page);
             // SAFETY: a held page is readable in staging, and nobody else writes there.
             let bytes = unsafe { core::slice::from_raw_parts(staged as *const u8, PAGE_SIZE) };
