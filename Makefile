@@ -24,17 +24,21 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build demo test test-programs test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries demo test test-programs test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
-build: deps
+build: libraries
 	$(CARGO) build --release --locked -p memfold
+
+libraries: deps
 	$(CARGO) build --release --locked -p memfold-preload
 	$(CARGO) build --release --locked -p memfold-client-c
 
 demo: build
 	$(MEMFOLD_BIN) demo
 
-test: lint build test-deps
+# The executable that `cargo test` builds anyway, without minutes of link-time optimisation.
+test: export MEMFOLD_BIN := $(TARGET)/debug/memfold
+test: lint libraries test-deps
 	$(CARGO) test --locked --workspace --exclude memfold-preload
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
 
@@ -82,7 +86,7 @@ lint: deps
 	$(CARGO) fmt --check
 	scripts/check-ladder
 	$(CARGO) clippy --locked --workspace --exclude memfold-preload --all-targets -- -D warnings
-	$(CARGO) clippy --locked -p memfold-preload -- -D warnings
+	$(CARGO) clippy --release --locked -p memfold-preload -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --exclude memfold-preload --no-deps --document-private-items
 
 deps: cargo

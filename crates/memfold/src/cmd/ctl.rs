@@ -19,7 +19,9 @@ const AFTER_HELP: &str = "\
 Examples:
   memfold ctl 4711 set cold_age 5m
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
+  memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
+  memfold ctl 4711 restore              bring everything back now
   memfold ctl 4711 policy bonchance     evict by another policy
   memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json

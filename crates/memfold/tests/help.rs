@@ -1,0 +1,49 @@
+//! What a user asks first: every command explains itself, with examples that name it.
+
+use std::process::Command;
+
+/// What `memfold WORDS --help` prints.
+fn help(words: &[String]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_memfold")).args(words).arg("--help").output();
+    let output = output.expect("memfold can be executed");
+    assert!(output.status.success() && output.stderr.is_empty(), "memfold {} --help fails", words.join(" "));
+    String::from_utf8(output.stdout).expect("help is text")
+}
+
+/// The commands that a page of help lists.
+fn commands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    names
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .map(String::from)
+        .collect()
+}
+
+/// Checks the page of a command and those of the commands below it; how many there are. An example is on the page itself or,
+/// for the likes of `ctl PID pause`, on the one above, whose text is `above`.
+fn check(words: &[String], above: &str) -> usize {
+    let help = help(words);
+    let below = commands(&help);
+    let examples = help.split_once("\nExamples:\n").map_or("", |(_, rest)| rest);
+    if below.is_empty() {
+        let shown = examples.contains(&format!("memfold {}", words.join(" ")));
+        let shown_above = words.last().is_some_and(|name| above.contains(&format!(" {name}")));
+        assert!(shown || shown_above, "no example of memfold {}:\n{help}", words.join(" "));
+    }
+    1 + below.into_iter().map(|name| check(&[words, &[name]].concat(), examples)).sum::<usize>()
+}
+
+#[test]
+fn every_command_has_help_with_an_example_of_itself() {
+    assert!(check(&[], "") > 10, "the list of commands was not read");
+}
+
+#[test]
+fn an_unknown_command_ends_with_2_and_is_named() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_memfold")).arg("fold").output().expect("memfold can be executed");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("'fold'"));
+}
