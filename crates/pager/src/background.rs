@@ -111,6 +111,7 @@ impl Worker {
                 } else {
                     self.pass(&mut touches)
                 };
+            self.drop_copies();
             self.tidy_store();
             self.count();
             self.let_allocator_decay();

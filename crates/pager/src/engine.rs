@@ -85,6 +85,8 @@ pub struct Engine {
     /// Pages set aside, and pages stored: what they are now.
     pub(crate) aside_pages: AtomicU64,
     pub(crate) stored_pages: AtomicU64,
+    /// What all extents have in [`crate::extent::Extent::copies`], or somewhat more.
+    pub(crate) copies: AtomicU64,
     /// Stored pages that came back before they had been away for long, since the start.
     pub(crate) soon_back: AtomicU64,
     /// Waiting of the program's threads since the start, ns.
@@ -177,6 +179,7 @@ impl Engine {
             doorbell: AtomicUsize::new(0),
             managed: AtomicU64::new(0),
             aside_pages: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
             soon_back: AtomicU64::new(0),
             stored_pages: AtomicU64::new(0),
             stall: AtomicU64::new(0),

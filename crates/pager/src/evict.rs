@@ -361,11 +361,17 @@ impl Worker {
                 .any(|e| matches!(e.load().state(), State::Aside | State::Leaving | State::LeavingWanted))
         });
         if !aside {
+            self.forget_copies(extent);
             // SAFETY: nothing is aside, and only this thread sets anything aside.
             unsafe { self.kernel.staging.give_back(extent) };
             extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
         !aside
+    }
+
+    /// What restores left in staging of the extent is about to be dropped.
+    pub(crate) fn forget_copies(&self, extent: &Extent) {
+        self.engine.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
     }
 
     /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Tries the lock.

@@ -51,6 +51,8 @@ pub struct Extent {
     pub away: AtomicU32,
     /// The staging slot that belongs to the extent, plus one; 0 for none. Written by the background thread.
     pub staging: AtomicU32,
+    /// Pages that restores copied out of staging, and that still lie there.
+    pub copies: AtomicU32,
     /// [`STAGED_HUGE`], [`SETTLED`] and [`DENSE`].
     pub flags: AtomicU32,
     /// The program thread that holds `lock`, by the kernel's number; 0 for none or another kind of thread.

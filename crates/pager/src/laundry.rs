@@ -47,12 +47,15 @@ impl Worker {
 
     /// Gives the frames back of all that is aside no more, and the slot if nothing is. Dropping a range costs an interrupt on
     /// every CPU that runs the program, however short it is, so the longest ranges are taken that hold nothing aside.
-    fn drop_staged(&self, extent: &Extent, entries: &Entries) {
+    pub(crate) fn drop_staged(&self, extent: &Extent, entries: &Entries) {
         // What is still aside was taken meanwhile or found no memory in the store, and keeps the slot.
         if self.release_staging(extent) || extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             return;
         }
-        let empty = PageSet::of(|index| entries[index].load().state() != State::Aside);
+        self.forget_copies(extent);
+        let drops =
+            |index: usize| entries[index].load().state() != State::Aside || planted(Bug::AsideDropped);
+        let empty = PageSet::of(drops);
         for (lo, hi) in empty.runs() {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
             unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };

@@ -25,6 +25,10 @@ macro_rules! bugs {
 bugs! {
     /// A page that does not shrink is dropped from staging instead of going back.
     IncompressibleDropped = "incompressible-dropped",
+    /// What restores copied out of staging is not counted, so that it stays there as well.
+    CopiesUncounted = "copies-uncounted",
+    /// With what restores left behind in staging, what is still set aside is dropped.
+    AsideDropped = "aside-dropped",
     /// A page counts as one repeated word when its first words are the same.
     RepeatedTooSoon = "repeated-too-soon",
     /// After a page was compressed again, the slot of its new copy is freed instead of the old one's.

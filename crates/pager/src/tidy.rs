@@ -1,13 +1,32 @@
-//! Keeping the store tidy, between pages. Background thread only.
+//! Keeping staging and the store tidy, between pages. Background thread only.
 
 use crate::engine::Engine;
 use crate::entry::{Entry, State};
+use crate::restore::COPIES;
 use crate::sabotage::{planted, Bug};
 use crate::store::Slot;
+use crate::sync::Ordering::Relaxed;
 use crate::worker::Worker;
 use sys::PAGE_SIZE;
 
 impl Worker {
+    /// Drops what restores have left behind in staging, once it is worth the interrupts.
+    pub(crate) fn drop_copies(&mut self) {
+        if self.engine.copies.load(Relaxed) < COPIES {
+            return;
+        }
+        for extent in self.engine.space().all() {
+            if extent.copies.load(Relaxed) != 0 {
+                if let Some(entries) = extent.entries() {
+                    self.drop_staged(extent, entries);
+                }
+                if self.interrupted() {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
     pub(crate) fn tidy_store(&mut self) {
         self.store.drain(&self.engine.free_slots);

@@ -210,6 +210,28 @@ fn pages_that_keep_being_touched_stay() {
     memory.check(12);
 }
 
+/// Resident memory of this process, bytes.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE_SIZE
+}
+
+#[test]
+fn what_comes_back_while_set_aside_is_not_kept_twice() {
+    let engine = engine(2_000);
+    let memory = Memory::new(engine, 64 * MIB).in_small_pages();
+    memory.fill(17);
+    wait_until("everything is set aside", || engine.control().aside_bytes.load(Relaxed) == 64 * MIB as u64);
+    have(engine, Command::Pause);
+    let before = resident();
+    // Every other page: none of them is brought along with another, and what stays away lies between what comes back.
+    (0..memory.pages).step_by(2).for_each(|page| memory.check_page(17, page));
+    assert!(resident() < before + 16 * MIB, "{} MiB more", (resident() - before) / MIB);
+    wait_until("the copies are dropped", || resident() < before + 8 * MIB);
+    assert!(engine.control().pages_second_chance.load(Relaxed) >= memory.pages as u64 / 2);
+    memory.check(17);
+}
+
 #[test]
 fn random_bytes_are_not_kept_compressed() {
     let engine = engine(20);
