@@ -164,12 +164,30 @@ fn the_daemon_folds_within_the_cpu_budget_of_its_client() {
     let daemon = Daemon::start(dir.path(), &[]);
     let arguments = ["work", daemon.socket.to_str().unwrap(), "1500", "1", "16"];
     // A tenth of a millisecond in ten seconds: looking alone takes more.
-    let starved = Running::start_with(dir.path(), &arguments, &[("MEMFOLD_MAX_CPU", "0.001")]);
-    let fed = Running::start_with(dir.path(), &arguments, &[("MEMFOLD_MAX_CPU", "100")]);
+    let limits = |cpu| [("MEMFOLD_MAX_CPU", cpu), ("MEMFOLD_MAX_STALL", "100")];
+    let starved = Running::start_with(dir.path(), &arguments, &limits("0.001"));
+    let fed = Running::start_with(dir.path(), &arguments, &limits("100"));
     assert_eq!(value(&starved.finish("a client without CPU time"), "folded"), 0);
     // More than may wait to be compressed at a time.
     let folded = value(&fed.finish("a client with all CPU time"), "folded");
     assert!(folded >= 4 << 20, "{folded}");
+}
+
+#[test]
+fn the_daemon_keeps_to_the_stall_budget_of_its_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let arguments = ["work", daemon.socket.to_str().unwrap(), "4000", "1", "16"];
+    let run = |stall| {
+        let limits = [("MEMFOLD_MAX_CPU", "100"), ("MEMFOLD_MAX_STALL", stall)];
+        Running::start_with(dir.path(), &arguments, &limits)
+    };
+    // A tenth of a millisecond in ten seconds, which some touches take; and no limit.
+    let (little, any) = (run("0.001"), run("100"));
+    let [little, any] = [little, any].map(|client| client.finish("a client"));
+    // Nothing more went, and what had gone came back as a whole because it was touched here and there.
+    assert_eq!(value(&little, "left"), 0, "{little}");
+    assert!(value(&any, "left") > 0, "{any}");
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub struct Header {
     pub zeroed: AtomicU64,
     /// Pages that it has compressed.
     pub compressed: AtomicU64,
-    /// Time that threads of the process have waited for it, ns.
+    /// Time that threads of the process have waited for folded memory, ns. The agent adds to it, too.
     pub stall_ns: AtomicU64,
     /// CPU time of the thread that serves the process, ns.
     pub cpu_ns: AtomicU64,
@@ -96,8 +96,12 @@ pub struct Header {
     pub wanted_count: AtomicU64,
     /// Numbers of entries that became [`State::HeldWanted`]; the oldest are overwritten.
     pub wanted: [AtomicU64; WANTED],
-    /// The waits, each from the reading of the message to the wake-up.
+    /// When the messages of their touches had been read, by the monotonic clock, ns.
+    pub wanted_at: [AtomicU64; WANTED],
+    /// The waits that the daemon ended, each from the reading of the message to the wake-up.
     pub fault_ns: Histogram,
+    /// Written by the process: the waits that its agent ended.
+    pub held_ns: Histogram,
     /// The ranges.
     pub regions: [Region; REGIONS],
     /// What is to be compressed.

@@ -89,6 +89,7 @@ impl Server {
                 let header = channel.header();
                 let at = header.wanted_count.load(Relaxed);
                 header.wanted[at as usize % WANTED].store(number as u64, Relaxed);
+                header.wanted_at[at as usize % WANTED].store(time::now().0, Relaxed);
                 // Release: who sees the count sees the number.
                 header.wanted_count.store(at.wrapping_add(1), Release);
                 return Outcome::Theirs;

@@ -15,7 +15,8 @@ use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
-use policy::budget::{NO_LIMIT, WINDOW};
+use policy::budget::{BROKEN, NO_LIMIT, WINDOW};
+use policy::returns::SOON;
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -27,10 +28,6 @@ const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
 const EVICTION_COST: u64 = 12_000;
-/// A page that was stored for so many cold ages was worth storing.
-const WORTH: u64 = 30;
-/// The budget counts as broken, and what is being touched comes back as a whole, at this multiple of it.
-const BROKEN: u64 = 2;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
 const CENSUS: Nanos = Nanos::from_secs(1);
 /// How often the allocator is asked to give back what it keeps.
@@ -315,7 +312,7 @@ impl Worker {
             return false;
         }
         let away = self.now.since(Nanos(extent.last_laundry.load(Relaxed))).0;
-        if away >= self.cold_age().saturating_mul(WORTH) {
+        if away >= self.cold_age().saturating_mul(SOON) {
             extent.flags.fetch_or(SETTLED, Relaxed);
         }
         // A page that is still here gains more than one that is stored already.

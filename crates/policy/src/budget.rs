@@ -6,6 +6,9 @@ pub const WINDOW: u64 = 10_000_000_000;
 /// A limit of a CPU budget that is none, millionths of one CPU.
 pub const NO_LIMIT: u64 = 1_000_000;
 
+/// A budget counts as broken at this multiple of its limit: of waiting, so much must not be repeated.
+pub const BROKEN: u64 = 2;
+
 const BUCKETS: usize = 20;
 const BUCKET: u64 = WINDOW / BUCKETS as u64;
 

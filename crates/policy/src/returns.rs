@@ -3,6 +3,9 @@
 //! A program that goes round and round in its memory leaves pages for just long enough to be folded, and then wants all of
 //! them back. That is seen from how many of the pages that were folded came back soon.
 
+/// A page that was stored for so many cold ages was worth storing; one that is back earlier came back soon.
+pub const SOON: u64 = 30;
+
 /// What was seen counts half after this time, ns.
 const HALF_LIFE: u64 = 30_000_000_000;
 /// The part of the budget that is left where everything comes back, so that it is seen when this changes.

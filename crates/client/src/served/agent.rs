@@ -16,7 +16,8 @@ use pager::codec::Page;
 use pager::config::{Config, Setting};
 use pager::control::{ControlPage, Mode};
 use pager::store::Store;
-use policy::budget::{Budget, NO_LIMIT};
+use policy::budget::{Budget, BROKEN, NO_LIMIT};
+use policy::returns::Returns;
 use std::sync::atomic::Ordering::*;
 use sys::file::{self, Fd};
 use sys::pagemap::Pagemap;
@@ -24,7 +25,7 @@ use sys::socket::{self, MOST_FDS};
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
 use sys::uffd::Userfaultfd;
-use sys::{Errno, Result, PAGE_SIZE};
+use sys::{Errno, Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// How often the counters are brought up to date, and a daemon is looked for.
 const TICK: Nanos = Nanos::from_millis(250);
@@ -34,6 +35,8 @@ const COLD_AGE_OVER_LIMIT: u64 = 200_000_000;
 const BATCH: usize = 32;
 /// What a page that is set aside will yet cost the agent and the daemon, ns.
 const HANDING_OVER_COST: u64 = 20_000;
+/// Longest time that one wait is believed to have taken.
+const LONGEST_WAIT: Nanos = Nanos::from_secs(1);
 /// Length of the daemon's path.
 pub const PATH_LEN: usize = 108;
 
@@ -68,6 +71,16 @@ pub struct Agent {
     /// CPU time of the agent, and of the daemon's thread that serves it.
     cpu: Budget,
     cpu_charged: u64,
+    /// Waits of the program's threads for folded memory.
+    stall: Budget,
+    stall_charged: u64,
+    /// The program has waited twice as long as it should.
+    pub broken: bool,
+    /// In this pass, something was not set aside because the program had waited enough.
+    withheld: bool,
+    returns: Returns,
+    /// What `returns` was told of: pages put into the store, and pages back soon.
+    returns_noted: (u64, u64),
     server: Server,
     pub link: Link,
     memory: Fd,
@@ -122,6 +135,12 @@ impl Agent {
             held: 0,
             cpu: Budget::new(),
             cpu_charged: 0,
+            stall: Budget::new(),
+            stall_charged: 0,
+            broken: false,
+            withheld: false,
+            returns: Returns::new(),
+            returns_noted: (0, 0),
             server: Server::new()?,
             link: Link::Alone(Nanos(0)),
             daemon_bell: socket::event_counter()?,
@@ -200,16 +219,32 @@ impl Agent {
         let worked = time::thread_cpu().0.saturating_add(self.channel.header().cpu_ns.load(Relaxed));
         self.cpu.charge(self.now, worked.saturating_sub(self.cpu_charged));
         self.cpu_charged = worked;
+        let stalled = self.channel.header().stall_ns.load(Relaxed);
+        self.stall.charge(self.now, stalled.saturating_sub(self.stall_charged));
+        self.stall_charged = stalled;
+        let limit = self.config.get(Setting::MaxStall).saturating_mul(BROKEN);
+        self.broken = self.stall.headroom(self.now, limit) == 0;
+        let (gone, back) = (self.counts.evicted, self.counts.soon_back);
+        let (gone_before, back_before) = core::mem::replace(&mut self.returns_noted, (gone, back));
+        self.returns.note(self.now, gone - gone_before, back - back_before);
     }
 
-    /// Whether there is CPU time to set more aside; what is aside already will be compressed whatever it costs.
+    /// Whether more may be set aside: the program has not waited for too long, and there is CPU time. What is aside already
+    /// will be compressed whatever it costs.
     pub fn may_set_aside(&mut self) -> bool {
+        if self.stall.headroom(self.now, self.config.get(Setting::MaxStall)) == 0 {
+            self.withheld = true;
+            return false;
+        }
         let limit = self.config.get(Setting::MaxCpu);
         let committed = self.held * HANDING_OVER_COST;
-        limit >= NO_LIMIT || self.is_over_limit() || self.cpu.headroom(self.now, limit) > committed
+        limit >= NO_LIMIT
+            || self.is_over_limit()
+            || self.cpu.headroom(self.now, self.returns.allowed(limit)) > committed
     }
 
-    fn cold_age(&self) -> u64 {
+    /// How long pages stay untouched before they are cold, ns.
+    pub fn cold_age(&self) -> u64 {
         let cold_age = self.config.get(Setting::ColdAge);
         if self.is_over_limit() {
             cold_age.min(COLD_AGE_OVER_LIMIT)
@@ -315,25 +350,40 @@ impl Agent {
             }
         }
         while self.wanted_seen != count {
-            let number =
-                self.channel.header().wanted[self.wanted_seen as usize % WANTED].load(Relaxed) as usize;
+            let at = self.wanted_seen as usize % WANTED;
+            let number = self.channel.header().wanted[at].load(Relaxed) as usize;
+            let since = Nanos(self.channel.header().wanted_at[at].load(Relaxed));
             self.wanted_seen = self.wanted_seen.wrapping_add(1);
             let place = self.regions.iter().enumerate().find_map(|(n, region)| {
                 let page = number.checked_sub(region.first)?;
                 (region.exists() && page < region.pages).then_some((n, page))
             });
             if let Some((region, page)) = place {
-                self.bring_if_wanted(region, page);
+                if self.bring_if_wanted(region, page) {
+                    self.waited(time::now().since(since));
+                }
             }
         }
     }
 
-    fn bring_if_wanted(&mut self, region: usize, page: usize) {
+    /// A thread of the program has waited for so long. A daemon that is broken says anything.
+    fn waited(&self, time: Nanos) {
+        let header = self.channel.header();
+        let time = time.0.min(LONGEST_WAIT.0);
+        header.held_ns.record(time);
+        header.stall_ns.fetch_add(time, Relaxed);
+    }
+
+    /// Whether the page was wanted.
+    fn bring_if_wanted(&mut self, region: usize, page: usize) -> bool {
         let entry = self.regions[region].entry(&self.channel, page);
-        if entry.state() == State::HeldWanted && self.is_staged(region, page) {
+        let wanted = entry.state() == State::HeldWanted && self.is_staged(region, page);
+        if wanted {
             self.bring_back(region, page);
             self.counts.second_chance += 1;
+            self.regions[region].piece(page / EXTENT_PAGES).wanted_at = self.now;
         }
+        wanted
     }
 
     /// Looks at some pieces. Whether there is more to do at once.
@@ -356,6 +406,7 @@ impl Agent {
             }
             if region == REGIONS {
                 self.cursor = (0, 0);
+                self.counts.holds += u64::from(core::mem::take(&mut self.withheld));
                 return false;
             }
             self.backlog |= self.step(region, piece, cold_age);

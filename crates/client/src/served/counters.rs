@@ -14,6 +14,10 @@ pub struct Counts {
     pub same: u64,
     pub incompressible: u64,
     pub second_chance: u64,
+    /// Stored pages that came back before they had been away for long.
+    pub soon_back: u64,
+    /// Passes in which something was not set aside because the program had waited enough.
+    pub holds: u64,
 }
 
 impl Agent {
@@ -55,6 +59,7 @@ impl Agent {
             (&control.pages_same_value, self.counts.same),
             (&control.pages_incompressible, self.counts.incompressible),
             (&control.pages_second_chance, self.counts.second_chance),
+            (&control.budget_holds, self.counts.holds),
             (&control.pages_restored, header.restored.load(Relaxed)),
             (&control.faults_zero, header.zeroed.load(Relaxed)),
             (&control.stall_ns, header.stall_ns.load(Relaxed)),
@@ -64,18 +69,18 @@ impl Agent {
         ] {
             to.store(value, Relaxed);
         }
-        // Of both the daemon knows the same: from the reading of a message to the wake-up.
-        for to in [&control.fault_ns, &control.restore_ns] {
-            copy(&header.fault_ns, to);
-        }
+        merge([&header.fault_ns, &header.held_ns], &control.fault_ns);
+        // Of its own restores the daemon knows no more than the waits.
+        merge([&header.fault_ns], &control.restore_ns);
     }
 }
 
-fn copy(from: &Histogram, to: &Histogram) {
-    for (from, to) in [(&from.count, &to.count), (&from.sum, &to.sum), (&from.max, &to.max)] {
-        to.store(from.load(Relaxed), Relaxed);
-    }
-    for (from, to) in from.buckets.iter().zip(&to.buckets) {
-        to.store(from.load(Relaxed), Relaxed);
+/// Writes the sum of histograms.
+fn merge<const N: usize>(from: [&Histogram; N], to: &Histogram) {
+    to.count.store(from.iter().map(|h| h.count.load(Relaxed)).fold(0, u64::wrapping_add), Relaxed);
+    to.sum.store(from.iter().map(|h| h.sum.load(Relaxed)).fold(0, u64::wrapping_add), Relaxed);
+    to.max.store(from.iter().map(|h| h.max.load(Relaxed)).fold(0, u64::max), Relaxed);
+    for (n, bucket) in to.buckets.iter().enumerate() {
+        bucket.store(from.iter().map(|h| h.buckets[n].load(Relaxed)).fold(0, u32::wrapping_add), Relaxed);
     }
 }

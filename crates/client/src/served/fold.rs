@@ -9,6 +9,7 @@ use daemon::channel::{job, Entry, State, JOBS};
 use pager::codec::{CodecId, MAX_STORED};
 use pager::store::{Slot, Store, GRAIN};
 use policy::age::Step;
+use policy::returns::SOON;
 use std::sync::atomic::Ordering::*;
 use sys::pagemap::{Categories, Query, Run};
 use sys::thread::Backoff;
@@ -19,6 +20,8 @@ use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 const MOVE_BATCH: usize = 64;
 /// Stands for the region of a page that came back while it was being compressed.
 const NOBODY: usize = usize::MAX;
+/// Where the stall budget is broken, what was wanted back so lately comes back as a whole, ns.
+const RECENT: u64 = 1_000_000_000;
 /// Longest time of a pass before faults and requests are looked at again, pieces.
 pub const PIECES_A_PASS: usize = 8;
 
@@ -29,6 +32,12 @@ impl Agent {
         if self.regions[region].piece(piece).soon.iter().any(|&word| word != 0) {
             let told = std::mem::take(&mut self.regions[region].piece(piece).soon);
             self.probe(region, piece, Some(&told));
+            return false;
+        }
+        if self.broken && now.saturating_sub(self.regions[region].piece(piece).wanted_at) < RECENT {
+            let (lo, hi) = self.regions[region].span(piece);
+            self.bring_range(region, lo, hi);
+            self.regions[region].piece(piece).age.retreated(now);
             return false;
         }
         match self.regions[region].piece(piece).age.due(now, cold_age) {
@@ -235,13 +244,12 @@ impl Agent {
         let (addr, staged) = (self.regions[region].addr(page), self.regions[region].staged_at(page));
         let mut backoff = Backoff::new();
         loop {
-            // SAFETY: a held page is ours to move, back to where it came from.
-            let moved = unsafe { self.uffd.move_present(addr, staged, PAGE_SIZE) };
-            let error = match moved.error {
-                Some(Errno::EBUSY | Errno::EINVAL) => {
-                    // SAFETY: a held page is readable in staging.
-                    unsafe { self.uffd.copy(addr, staged, PAGE_SIZE) }.error
-                }
+            // A move would interrupt every CPU that ran the program, while somebody may be waiting.
+            // SAFETY: a held page is readable in staging.
+            let copied = unsafe { self.uffd.copy(addr, staged, PAGE_SIZE) };
+            let error = match copied.error {
+                // SAFETY: a held page is ours to move, back to where it came from.
+                Some(Errno::ENOMEM) => unsafe { self.uffd.move_present(addr, staged, PAGE_SIZE) }.error,
                 other => other,
             };
             match error {
@@ -250,7 +258,6 @@ impl Agent {
                 Some(_) => backoff.wait(),
             }
         }
-        self.drop_staged(region, page, 1);
         // What is being compressed is of no more use: the page may be written now, and be handed over again.
         for out in self.out.iter_mut().filter(|out| **out == Some((region, page))) {
             *out = Some((NOBODY, 0));
@@ -260,6 +267,7 @@ impl Agent {
         set(&mut piece.hot, page % EXTENT_PAGES, true);
         self.regions[region].release(&self.channel, page, Entry::RESIDENT);
         self.uffd.wake(addr, PAGE_SIZE);
+        self.drop_staged(region, page, 1);
     }
 
     /// The staged copies of so many pages are of no more use.
@@ -367,6 +375,7 @@ impl Agent {
     fn file(&mut self, region: usize, page: usize, entry: Entry) {
         let wanted = self.regions[region].release(&self.channel, page, entry);
         self.counts.evicted += 1;
+        self.regions[region].piece(page / EXTENT_PAGES).filed_at = self.now;
         if entry.state() == State::Same {
             self.counts.same += 1;
         }
@@ -391,6 +400,10 @@ impl Agent {
         if cell.compare_exchange(entry.0, Entry::RESIDENT.0, SeqCst, SeqCst).is_ok() {
             // SAFETY: the slot was filed by us, and its page's entry names it no more.
             unsafe { self.store.free(self.slot_of(entry)) };
+            let (now, soon) = (self.now, self.cold_age().saturating_mul(SOON));
+            let piece = self.regions[region].piece(page / EXTENT_PAGES);
+            piece.wanted_at = now;
+            self.counts.soon_back += u64::from(now.saturating_sub(piece.filed_at) < soon);
         }
     }
 

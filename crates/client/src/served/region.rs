@@ -34,6 +34,10 @@ pub struct Piece {
     pub probed: u32,
     /// See `probed`.
     pub touched: u32,
+    /// When pages of it were last put into the store, and last wanted back, ns.
+    pub filed_at: u64,
+    /// See `filed_at`.
+    pub wanted_at: u64,
     /// Pages that are not needed soon.
     pub soon: Bits,
     /// Pages in staging, by page.
