@@ -392,6 +392,10 @@ impl Worker {
                 _ => (index, tries) = (index + 1, 0),
             }
         }
+        // Much may come back at once, and should not lie in the store as well.
+        if !planted(Bug::StoreKept) {
+            self.tidy_store();
+        }
     }
 
     /// The stall budget is used up: what is being touched comes back as a whole.

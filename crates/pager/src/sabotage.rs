@@ -29,6 +29,8 @@ bugs! {
     CopiesUncounted = "copies-uncounted",
     /// With what restores left behind in staging, what is still set aside is dropped.
     AsideDropped = "aside-dropped",
+    /// What comes back all at once stays in the store until everything is back.
+    StoreKept = "store-kept",
     /// A page counts as one repeated word when its first words are the same.
     RepeatedTooSoon = "repeated-too-soon",
     /// After a page was compressed again, the slot of its new copy is freed instead of the old one's.

@@ -233,6 +233,23 @@ fn what_comes_back_while_set_aside_is_not_kept_twice() {
 }
 
 #[test]
+fn what_comes_back_all_at_once_does_not_lie_in_the_store_as_well() {
+    let (engine, memory) = evicted_memory(128 * MIB, 18);
+    have(engine, Command::Pause);
+    let (before, store) = (resident(), engine.control().overhead_bytes.load(Relaxed) as usize);
+    // The most that is resident counts from now on (proc_pid_clear_refs(5)).
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    have(engine, Command::Restore);
+    assert_eq!(evicted(engine), 0);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let most = most.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024;
+    // All that came back, and half of the store at most.
+    assert!(most < before + 128 * MIB - store / 2, "{} MiB more, {store} of store", (most - before) / MIB);
+    memory.check(18);
+}
+
+#[test]
 fn random_bytes_are_not_kept_compressed() {
     let engine = engine(20);
     let memory = Memory::new(engine, 4 * MIB);
