@@ -150,7 +150,7 @@ impl Worker {
             return u64::MAX;
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
-        let cost = self.cpu_charged.checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
+        let cost = self.cpu.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
         let committed = self.engine.aside_pages.load(Relaxed) * cost;
         self.cpu.headroom(self.now.0, self.returns.allowed(limit)).saturating_sub(committed)
     }

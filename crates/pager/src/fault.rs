@@ -106,18 +106,20 @@ impl Service {
             let outcome = match extent {
                 Some(extent) => {
                     let index = (page - extent.base()) / PAGE_SIZE;
-                    let limit = window(self.engine, extent, index);
                     let began = time::now();
                     let outcome =
-                        self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Fault);
+                        self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Fault);
                     if let Outcome::Done { first, pages } = outcome {
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-                        self.account(control, began, ended);
+                        control.restore_ns.record(ended.since(began).0);
+                        self.charge_wait(control, ended.since(self.read_at));
                         self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);
-                        self.look_ahead(extent, first, pages);
+                        let behind = window(self.engine, extent, index).saturating_sub(pages);
+                        let rest = self.bring_rest(extent, first + pages, behind);
+                        self.look_ahead(extent, first, pages + rest);
                     }
                     outcome
                 }
@@ -179,10 +181,27 @@ impl Service {
         true
     }
 
-    fn account(&self, control: &ControlPage, began: Nanos, ended: Nanos) {
-        let waited = ended.since(self.read_at).0 + self.engine.wake_cost.load(Relaxed);
+    /// Brings the pages that follow the one that was waited for, while the thread that waited is being woken. Returns how
+    /// many came.
+    fn bring_rest(&mut self, extent: &Extent, from: usize, most: usize) -> usize {
+        if most == 0 || from >= EXTENT_PAGES {
+            return 0;
+        }
+        let began = time::now();
+        let outcome = self.restorer.restore(self.engine, self.kernel, extent, from, most, Reason::Fault);
+        let Outcome::Done { first, pages } = outcome else { return 0 };
+        if self.kernel.uffd.has_message() {
+            // A thread has touched one of them, or another page, and waited for no longer than this took.
+            self.charge_wait(self.engine.control(), time::now().since(began));
+        }
+        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+        pages
+    }
+
+    /// A thread waited so long for its page, beside what it takes to be woken.
+    fn charge_wait(&self, control: &ControlPage, time: Nanos) {
+        let waited = time.0 + self.engine.wake_cost.load(Relaxed);
         control.fault_ns.record(waited);
-        control.restore_ns.record(ended.since(began).0);
         // One writer: this thread.
         bump(&self.engine.stall, waited);
     }

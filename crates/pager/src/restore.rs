@@ -22,7 +22,7 @@ use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 /// Most pages brought back at once.
 pub const MAX_WINDOW: usize = 32;
 
-/// Most pages that a thread waits for at once where a CPU is idle; from so many on the background thread is asked to bring the
+/// Most pages that are brought on one touch where a CPU is idle; from so many on the background thread is asked to bring the
 /// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
 pub const AT_ONCE: u32 = 8;
 

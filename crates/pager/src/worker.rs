@@ -38,16 +38,10 @@ pub struct Worker {
     pub(crate) slice_began: Nanos,
     /// The program's waiting.
     pub(crate) stall: Budget,
-    /// Waiting that was charged.
-    pub(crate) stall_charged: u64,
     /// This thread's CPU time.
     pub(crate) cpu: Budget,
-    /// CPU time that was charged.
-    pub(crate) cpu_charged: u64,
     /// How many pages come back soon after they went.
     pub(crate) returns: Returns,
-    /// Pages that were noted there as gone, and as come back.
-    pub(crate) returns_noted: (u64, u64),
     /// When folding last waited for CPU time.
     pub(crate) behind: Option<Nanos>,
     /// The store could not get memory since the last look.
@@ -82,12 +76,9 @@ impl Worker {
             page: [0; PAGE_SIZE],
             now,
             slice_began: now,
-            stall: Budget::new(),
-            stall_charged: engine.stall.load(Relaxed),
-            cpu: Budget::new(),
-            cpu_charged: time::thread_cpu().0,
-            returns: Returns::new(),
-            returns_noted: (engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
+            stall: Budget::new(engine.stall.load(Relaxed)),
+            cpu: Budget::new(time::thread_cpu().0),
+            returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             behind: None,
             short_of_memory: false,
             last_count: now,
@@ -165,19 +156,13 @@ impl Worker {
 
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
-        let worked = time::thread_cpu().0;
-        self.cpu.charge(self.now.0, worked - self.cpu_charged);
-        self.cpu_charged = worked;
-        let total = self.engine.stall.load(Relaxed);
-        self.stall.charge(self.now.0, total.wrapping_sub(self.stall_charged));
-        self.stall_charged = total;
+        self.cpu.charge(self.now.0, time::thread_cpu().0);
+        self.stall.charge(self.now.0, self.engine.stall.load(Relaxed));
         let control = self.engine.control();
-        control.stall_ns.store(total, Relaxed);
+        control.stall_ns.store(self.stall.total(), Relaxed);
         let ppm = self.stall.used(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
-        let (gone, back) = (control.pages_evicted.load(Relaxed), self.engine.soon_back());
-        let (gone_before, back_before) = core::mem::replace(&mut self.returns_noted, (gone, back));
-        self.returns.note(self.now.0, gone.saturating_sub(gone_before), back.saturating_sub(back_before));
+        self.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
     }
 
     /// Brings the gauges on the control page up to date.

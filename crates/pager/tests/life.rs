@@ -82,6 +82,32 @@ fn a_drop_past_libc_is_seen_too() {
 }
 
 #[test]
+fn who_reads_on_waits_for_few_pages_and_who_jumps_gets_what_it_touches() {
+    let (engine, memory) = evicted_memory(8 * MIB, 30);
+    let control = engine.control();
+    let counts = || {
+        let came = control.pages_restored.load(Relaxed) + control.pages_second_chance.load(Relaxed);
+        [control.fault_ns.count.load(Relaxed), came, control.pages_prefetched.load(Relaxed)]
+    };
+    let hour = 3_600_000_000_000;
+    assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, hour, ""), 0);
+    let at_first = counts();
+    let since = || {
+        let now = counts();
+        [0, 1, 2].map(|n| now[n] - at_first[n])
+    };
+    let half = memory.pages / 2;
+    let touch = |page: usize| assert!(page_at(memory.base + page * PAGE_SIZE) == content(30, page));
+    (0..half).step_by(3).for_each(touch);
+    let touched = half.div_ceil(3) as u64;
+    assert_eq!(since(), [touched, touched, 0]);
+    (half..memory.pages).for_each(touch);
+    let [faults, came, ahead] = since();
+    assert!(came >= touched + half as u64, "{came} of {half} pages came");
+    assert!((faults - touched) * 2 < half as u64, "{} waits, {ahead} ahead", faults - touched);
+}
+
+#[test]
 fn memory_mapped_where_evicted_memory_was_is_new() {
     let (engine, memory) = evicted_memory(8 * MIB, 5);
     let fixed = |addr: usize, len: usize| unsafe {

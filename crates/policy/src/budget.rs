@@ -12,18 +12,20 @@ pub const BROKEN: u64 = 2;
 const BUCKETS: usize = 20;
 const BUCKET: u64 = WINDOW / BUCKETS as u64;
 
-/// What was spent in the last ten seconds, in buckets of half a second.
+/// What was spent in the last ten seconds, in buckets of half a second. It is charged by what a running total has grown.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
     buckets: [u64; BUCKETS],
     /// Number of the newest bucket since time 0.
     newest: u64,
+    /// What the running total stood at when it was last looked at.
+    total: u64,
 }
 
 impl Budget {
-    /// An unused budget.
-    pub const fn new() -> Budget {
-        Budget { buckets: [0; BUCKETS], newest: 0 }
+    /// An unused budget, of a running total that stands at `total` ns.
+    pub const fn new(total: u64) -> Budget {
+        Budget { buckets: [0; BUCKETS], newest: 0, total }
     }
 
     fn advance(&mut self, now: u64) {
@@ -35,11 +37,18 @@ impl Budget {
         self.newest = self.newest.max(current);
     }
 
-    /// Adds `spent` ns that ended at `now`.
-    pub fn charge(&mut self, now: u64, spent: u64) {
+    /// Charges what the running total has grown to `total` ns by, as spent at `now`. One that fell charges nothing.
+    pub fn charge(&mut self, now: u64, total: u64) {
         self.advance(now);
+        let spent = total.saturating_sub(self.total);
+        self.total = total;
         let bucket = &mut self.buckets[(self.newest % BUCKETS as u64) as usize];
         *bucket = bucket.saturating_add(spent);
+    }
+
+    /// What the running total stood at when it was last charged, ns.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     /// Spent within the window that ends at `now`, ns.
@@ -62,22 +71,32 @@ mod tests {
 
     #[test]
     fn a_stall_leaves_the_window_after_ten_seconds() {
-        let mut budget = Budget::new();
-        budget.charge(1_000_000_000, 7);
+        let mut budget = Budget::new(100);
+        budget.charge(1_000_000_000, 107);
         assert_eq!(budget.used(1_000_000_000 + WINDOW - BUCKET), 7);
         assert_eq!(budget.used(1_000_000_000 + WINDOW), 0);
         assert_eq!(budget.headroom(50_000_000_000, 5_000), WINDOW / 200);
     }
 
+    #[test]
+    fn a_total_that_begins_again_charges_what_it_grows_from_there() {
+        let mut budget = Budget::new(0);
+        for total in [40, 3, 5] {
+            budget.charge(1_000_000_000, total);
+        }
+        assert_eq!((budget.used(1_000_000_000), budget.total()), (42, 5));
+    }
+
     proptest! {
         #[test]
         fn the_window_never_undercounts_its_last_nine_and_a_half_seconds(steps in prop::collection::vec((0..3_000_000_000u64, 0..1000u64), 1..60)) {
-            let mut budget = Budget::new();
+            let mut budget = Budget::new(0);
             let mut all: Vec<(u64, u64)> = Vec::new();
-            let mut now = 0;
+            let (mut now, mut total) = (0, 0);
             for (gap, stall) in steps {
                 now += gap;
-                budget.charge(now, stall);
+                total += stall;
+                budget.charge(now, total);
                 all.push((now, stall));
                 let within = |span: u64| all.iter().filter(|(t, _)| now - t < span).map(|(_, s)| s).sum::<u64>();
                 let used = budget.used(now);

@@ -11,21 +11,23 @@ const HALF_LIFE: u64 = 30_000_000_000;
 /// The part of the budget that is left where everything comes back, so that it is seen when this changes.
 const LEAST: u64 = 8;
 
-/// Pages that were folded lately, and those of them that came back soon.
+/// Pages that were folded lately, and those of them that came back soon. Both are noted by what running totals have grown.
 #[derive(Clone, Debug, Default)]
 pub struct Returns {
     gone: u64,
     back: u64,
     halved_at: u64,
+    gone_total: u64,
+    back_total: u64,
 }
 
 impl Returns {
-    /// Nothing seen.
-    pub const fn new() -> Returns {
-        Returns { gone: 0, back: 0, halved_at: 0 }
+    /// Nothing seen; the running totals stand at `gone` and `back`.
+    pub const fn new(gone: u64, back: u64) -> Returns {
+        Returns { gone: 0, back: 0, halved_at: 0, gone_total: gone, back_total: back }
     }
 
-    /// Until `now`, so many more pages were `gone`, and so many came `back` soon.
+    /// At `now`, so many pages were `gone` in all, and so many came `back` soon.
     pub fn note(&mut self, now: u64, gone: u64, back: u64) {
         let halvings = (now.saturating_sub(self.halved_at) / HALF_LIFE).min(63);
         if halvings > 0 {
@@ -33,8 +35,9 @@ impl Returns {
             self.back >>= halvings;
             self.halved_at = now;
         }
-        self.gone = self.gone.saturating_add(gone);
-        self.back = self.back.saturating_add(back);
+        self.gone = self.gone.saturating_add(gone.saturating_sub(self.gone_total));
+        self.back = self.back.saturating_add(back.saturating_sub(self.back_total));
+        (self.gone_total, self.back_total) = (gone, back);
     }
 
     /// What is left of a budget: the part of the folded pages that stay away, and an eighth of it at least.
@@ -54,31 +57,32 @@ mod tests {
 
     #[test]
     fn what_stays_away_has_the_whole_budget_and_what_all_comes_back_an_eighth() {
-        let mut returns = Returns::new();
+        let mut returns = Returns::new(50, 5);
         assert_eq!(returns.allowed(800), 800);
-        returns.note(1, 1000, 0);
+        returns.note(1, 1050, 5);
         assert_eq!(returns.allowed(800), 800);
-        returns.note(2, 0, 500);
+        returns.note(2, 1050, 505);
         assert_eq!(returns.allowed(800), 400);
-        returns.note(3, 0, 700);
+        returns.note(3, 1050, 1205);
         assert_eq!(returns.allowed(800), 100);
     }
 
     #[test]
     fn after_some_minutes_it_is_tried_again() {
-        let mut returns = Returns::new();
-        let mut now = HALF_LIFE;
-        returns.note(now, 100_000, 100_000);
+        let mut returns = Returns::new(0, 0);
+        let (mut now, mut gone) = (HALF_LIFE, 100_000);
+        returns.note(now, gone, 100_000);
         assert_eq!(returns.allowed(800), 100);
         let mut minutes = 0;
         while returns.allowed(800) < 400 {
             now += 2 * HALF_LIFE;
-            returns.note(now, 10_000, 0);
+            gone += 10_000;
+            returns.note(now, gone, 100_000);
             minutes += 1;
         }
         assert!((2..5).contains(&minutes), "{minutes}");
         // A clock that jumps to the end of time forgets everything.
-        returns.note(u64::MAX, 0, 0);
+        returns.note(u64::MAX, gone, 100_000);
         assert_eq!(returns.allowed(u64::MAX), u64::MAX);
     }
 }

@@ -317,11 +317,22 @@ impl Userfaultfd {
 
     /// Sleeps until there is a message, or a signal.
     pub fn wait(&self) {
+        self.poll(None);
+    }
+
+    /// Whether there is a message now.
+    pub fn has_message(&self) -> bool {
+        self.poll(Some(libc::timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    fn poll(&self, timeout: Option<libc::timespec>) -> bool {
         let mut poll = libc::pollfd { fd: self.fd.raw(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid structure, and no timeout or signal mask.
-        let _ = unsafe {
-            syscall!(ppoll, &mut poll as *mut libc::pollfd as usize, 1usize, 0usize, 0usize, 0usize)
+        let timeout = timeout.as_ref().map_or(0, |time| time as *const libc::timespec as usize);
+        // SAFETY: one valid structure, a valid time or none, and no signal mask.
+        let ready = unsafe {
+            syscall!(ppoll, &mut poll as *mut libc::pollfd as usize, 1usize, timeout, 0usize, 0usize)
         };
+        ready == Ok(1)
     }
 
     /// Reads one message: a touch if there is any, else the oldest report. `EAGAIN` if there is none.
@@ -405,10 +416,10 @@ mod tests {
         let reader = thread::spawn(move || unsafe { *(program as *const u64) });
         uffd.wait();
         let info = uffd.open_info().unwrap();
-        assert!(touch_waits(&info));
+        assert!(touch_waits(&info) && uffd.has_message());
         let message = uffd.read().unwrap().event();
         assert!(matches!(message, Event::Fault { page, write: false, tid } if page == program && tid != 0));
-        assert!(!touch_waits(&info));
+        assert!(!touch_waits(&info) && !uffd.has_message());
         assert_eq!(uffd.read().map(|message| message.event()), Err(Errno::EAGAIN));
         // SAFETY: gives the page back where the reader expects it.
         assert_eq!(unsafe { uffd.move_present(program, staging, PAGE_SIZE) }.error, None);

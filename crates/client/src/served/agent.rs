@@ -70,17 +70,13 @@ pub struct Agent {
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
     cpu: Budget,
-    cpu_charged: u64,
     /// Waits of the program's threads for folded memory.
     stall: Budget,
-    stall_charged: u64,
     /// The program has waited twice as long as it should.
     pub broken: bool,
     /// In this pass, something was not set aside because the program had waited enough.
     withheld: bool,
     returns: Returns,
-    /// What `returns` was told of: pages put into the store, and pages back soon.
-    returns_noted: (u64, u64),
     server: Server,
     pub link: Link,
     memory: Fd,
@@ -133,14 +129,11 @@ impl Agent {
             ring_daemon: false,
             backlog: false,
             held: 0,
-            cpu: Budget::new(),
-            cpu_charged: 0,
-            stall: Budget::new(),
-            stall_charged: 0,
+            cpu: Budget::new(0),
+            stall: Budget::new(0),
             broken: false,
             withheld: false,
-            returns: Returns::new(),
-            returns_noted: (0, 0),
+            returns: Returns::new(0, 0),
             server: Server::new()?,
             link: Link::Alone(Nanos(0)),
             daemon_bell: socket::event_counter()?,
@@ -216,17 +209,12 @@ impl Agent {
     }
 
     fn charge(&mut self) {
-        let worked = time::thread_cpu().0.saturating_add(self.channel.header().cpu_ns.load(Relaxed));
-        self.cpu.charge(self.now, worked.saturating_sub(self.cpu_charged));
-        self.cpu_charged = worked;
-        let stalled = self.channel.header().stall_ns.load(Relaxed);
-        self.stall.charge(self.now, stalled.saturating_sub(self.stall_charged));
-        self.stall_charged = stalled;
+        let header = self.channel.header();
+        self.cpu.charge(self.now, time::thread_cpu().0.saturating_add(header.cpu_ns.load(Relaxed)));
+        self.stall.charge(self.now, header.stall_ns.load(Relaxed));
         let limit = self.config.get(Setting::MaxStall).saturating_mul(BROKEN);
         self.broken = self.stall.headroom(self.now, limit) == 0;
-        let (gone, back) = (self.counts.evicted, self.counts.soon_back);
-        let (gone_before, back_before) = core::mem::replace(&mut self.returns_noted, (gone, back));
-        self.returns.note(self.now, gone - gone_before, back - back_before);
+        self.returns.note(self.now, self.counts.evicted, self.counts.soon_back);
     }
 
     /// Whether more may be set aside: the program has not waited for too long, and there is CPU time. What is aside already
