@@ -191,6 +191,16 @@ fn the_daemon_keeps_to_the_stall_budget_of_its_client() {
 }
 
 #[test]
+fn forked_children_find_every_byte_however_often_their_parent_was_folded() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let limits = [("MEMFOLD_MAX_CPU", "100"), ("MEMFOLD_MAX_STALL", "100")];
+    let said = Running::start_with(dir.path(), &["forks", daemon.socket.to_str().unwrap()], &limits)
+        .finish("a client that forks");
+    assert_eq!(value(&said, "lost"), 0, "{said}");
+}
+
+#[test]
 fn a_start_without_a_daemon_is_refused_with_the_remedy() {
     let error = client::start(&client::Options::default().daemon("/nonexistent/socket"));
     let said = error.unwrap_err().to_string();

@@ -406,6 +406,21 @@ impl Agent {
 
     /// Brings back pages of a range, and waits until whoever is restoring one of them is done.
     pub fn bring_range(&mut self, region: usize, lo: usize, hi: usize) {
+        let mut at = lo;
+        while at < hi {
+            let piece = at / EXTENT_PAGES;
+            let (first, last) = self.regions[region].span(piece);
+            let end = last.min(hi);
+            if self.regions[region].piece(piece).away {
+                self.bring_pages(region, at, end);
+                // Only this thread has pages leave.
+                self.regions[region].piece(piece).away = at != first || end != last;
+            }
+            at = end;
+        }
+    }
+
+    fn bring_pages(&mut self, region: usize, lo: usize, hi: usize) {
         for page in lo..hi {
             let mut backoff = Backoff::new();
             loop {

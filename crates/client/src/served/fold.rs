@@ -186,6 +186,7 @@ impl Agent {
     /// Moves pages of one piece to staging. How many went.
     fn move_out(&mut self, region: usize, lo: usize, hi: usize) -> usize {
         let held = Entry::new(State::Held, 0);
+        self.regions[region].piece(lo / EXTENT_PAGES).away = true;
         let mut at = lo;
         let mut moved = 0;
         while at < hi {

@@ -28,6 +28,8 @@ pub fn set(bits: &mut Bits, n: usize, value: bool) {
 pub struct Piece {
     /// Its age.
     pub age: ExtentAge,
+    /// Pages of it may be away: where not, nothing needs to be brought back. Set before any goes.
+    pub away: bool,
     /// Pages in staging.
     pub held: u32,
     /// Pages that were set aside by the last probe, and how many came back since.

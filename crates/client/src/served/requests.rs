@@ -18,14 +18,15 @@ impl Agent {
         let Some((op, addr, len)) = mail.request() else { return };
         let result = match op {
             Op::Register => self.register(addr, len / PAGE_SIZE),
+            // Not counted: a program may fork a thousand times a second.
             Op::Freeze => {
                 self.frozen = true;
                 self.bring_all();
-                Ok(())
+                return mail.answer(0);
             }
             Op::Thaw => {
                 self.frozen = false;
-                Ok(())
+                return mail.answer(0);
             }
             Op::Stop => {
                 self.stop();

@@ -3,6 +3,7 @@
 //! - `memfold-served daemon SOCKET [BUDGET [METRICS]]` is the daemon; SIGTERM ends it;
 //! - `memfold-served work SOCKET MILLIS SEED MIB` is a program that the daemon folds. It touches its memory, most of it seldom,
 //!   registers and unregisters more, verifies every byte, and prints what came of it as `name value` lines;
+//! - `memfold-served forks SOCKET` is one that forks while it is folded; its children verify every byte;
 //! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises.
 
 // Every address here lies in a mapping that the program itself made.
@@ -15,6 +16,7 @@ use daemon::server;
 use daemon::wire::{Hello, VERSION};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
+use sys::pagemap::{self, Pagemap};
 use sys::socket::{self, MOST_FDS};
 use sys::uffd::{Features, Modes, Userfaultfd};
 use sys::{mem, PAGE_SIZE};
@@ -33,8 +35,9 @@ fn main() {
         ["work", socket, millis, seed, mib] => {
             work(socket, number(millis), number(seed), number(mib) as usize)
         }
+        ["forks", socket] => forks(socket),
         ["liar", socket, what] => lie(socket, what),
-        _ => panic!("daemon SOCKET, work SOCKET MILLIS SEED MIB or liar SOCKET WHAT"),
+        _ => panic!("daemon SOCKET, work SOCKET MILLIS SEED MIB, forks SOCKET or liar SOCKET WHAT"),
     }
 }
 
@@ -74,6 +77,13 @@ impl Memory {
     fn check(&self, page: usize, seed: u64) {
         let found = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
         assert!(found == content(seed, page as u64), "page {page} changed");
+    }
+
+    /// Pages in view, which looking does not change.
+    fn present(&self) -> usize {
+        let mut entries = vec![pagemap::Entry::default(); self.pages];
+        assert_eq!(Pagemap::open().unwrap().entries(self.base, &mut entries).unwrap(), self.pages);
+        entries.iter().filter(|entry| entry.present()).count()
     }
 
     fn register(&self) {
@@ -152,6 +162,46 @@ fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
     assert_eq!(status, 0, "a child read zeros");
     stop().unwrap();
     println!("lost {}", stats().pages_lost);
+}
+
+fn forks(socket: &str) {
+    start(&Options::default().daemon(socket).cold_age(Duration::from_millis(60))).unwrap();
+    let memory = Memory::new(16 << 20);
+    for round in 0..3 {
+        // What was shared with a child can leave only once it was written.
+        (0..memory.pages).for_each(|page| memory.write(page, round));
+        if round == 0 {
+            memory.register();
+        }
+        let began = Instant::now();
+        while memory.present() > memory.pages / 4 {
+            assert!(began.elapsed() < Duration::from_secs(30), "nothing is folded");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        fork_and_check(&memory, round);
+        // Nothing has left since.
+        fork_and_check(&memory, round);
+    }
+    (0..memory.pages).for_each(|page| memory.check(page, 2));
+    stop().unwrap();
+    println!("lost {}", stats().pages_lost);
+}
+
+/// A child compares every byte.
+fn fork_and_check(memory: &Memory, seed: u64) {
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // A child that hangs must not outlive the test.
+        unsafe { libc::alarm(30) };
+        let right = (0..memory.pages).all(|page| {
+            let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+            found == content(seed, page as u64)
+        });
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = -1;
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "a child read something else");
 }
 
 /// Greets properly, then does what no honest process does.
