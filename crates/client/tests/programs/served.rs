@@ -173,9 +173,8 @@ fn forks(socket: &str) {
         if round == 0 {
             memory.register();
         }
-        let began = Instant::now();
+        // If nothing is folded, the test ends us.
         while memory.present() > memory.pages / 4 {
-            assert!(began.elapsed() < Duration::from_secs(30), "nothing is folded");
             std::thread::sleep(Duration::from_millis(5));
         }
         fork_and_check(&memory, round);
