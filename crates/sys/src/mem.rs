@@ -42,6 +42,14 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     Ok(start)
 }
 
+/// Maps a part of an open file, shared, to be read.
+pub fn map_file(fd: i32, len: usize, offset: usize) -> Result<usize> {
+    // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
+    let start = unsafe { mmap(0, len, libc::PROT_READ, libc::MAP_SHARED, fd, offset as i64) }?;
+    claim(start, len);
+    Ok(start)
+}
+
 /// Reserves `len` bytes of address space at an address aligned to `align` (a power of two), with no
 /// access and no memory behind it.
 pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {

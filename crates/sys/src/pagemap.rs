@@ -85,22 +85,9 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// Opens the page map of the calling process.
+    /// Opens the page map of the calling process: by the calling thread, because the main thread may have ended.
     pub fn open() -> Result<Pagemap> {
-        file::open(c"/proc/self/pagemap", libc::O_RDONLY, 0).map(|fd| Pagemap { fd })
-    }
-
-    /// Moves the descriptor to a number at or above `least` if possible.
-    pub fn move_above(self, least: i32) -> Pagemap {
-        match file::dup_above(self.fd.raw(), least) {
-            Ok(fd) => Pagemap { fd },
-            Err(_) => self,
-        }
-    }
-
-    /// The descriptor's number.
-    pub fn raw_fd(&self) -> i32 {
-        self.fd.raw()
+        file::open(c"/proc/thread-self/pagemap", libc::O_RDONLY, 0).map(|fd| Pagemap { fd })
     }
 
     /// Finds runs of pages in `start..end`. Returns how many of `runs` were filled and the address where

@@ -25,6 +25,26 @@ const EXEC_TRIES: u32 = 200;
 /// How often to look whether an ended thread is gone, 50 us apart: a second.
 const LEAVING_TRIES: u32 = 20_000;
 
+/// The kernel's numbers of this process's agent threads; 0 where there is none.
+static AGENTS: [AtomicU32; MOST_AGENTS] = [const { AtomicU32::new(0) }; MOST_AGENTS];
+/// More than a process ever has; further ones are not taken for agents.
+const MOST_AGENTS: usize = 16;
+
+fn note(from: u32, to: u32) {
+    let _ = AGENTS.iter().find(|agent| agent.compare_exchange(from, to, AcqRel, Relaxed).is_ok());
+}
+
+/// Whether the calling thread is an agent. What the program has open is not open there ([`crate::table`]).
+pub fn is_agent() -> bool {
+    let me = current_tid();
+    AGENTS.iter().any(|agent| agent.load(Acquire) == me)
+}
+
+/// The kernel's numbers of all agents; 0 where there is none.
+pub fn agents() -> [u32; MOST_AGENTS] {
+    core::array::from_fn(|at| AGENTS[at].load(Acquire))
+}
+
 /// A running agent thread.
 #[derive(Debug)]
 pub struct Thread {
@@ -37,6 +57,16 @@ pub struct Thread {
 struct Header {
     alive: AtomicU32,
     tid: AtomicU32,
+    entry: extern "C" fn(usize),
+    arg: usize,
+}
+
+/// Where every agent begins.
+extern "C" fn begin(header: usize) {
+    note(0, current_tid());
+    // SAFETY: written before the thread was made, and mapped until `join`.
+    let (entry, arg) = unsafe { ((*(header as *const Header)).entry, (*(header as *const Header)).arg) };
+    entry(arg);
 }
 
 const BLOCK: usize = GUARD + STACK + TLS + PAGE_SIZE;
@@ -62,8 +92,11 @@ impl Thread {
         // The x86-64 ABI finds the thread pointer by loading the word it points to.
         // SAFETY: inside the block.
         unsafe { *(thread_pointer as *mut usize) = thread_pointer };
+        let top = block + BLOCK - PAGE_SIZE;
+        let (alive, tid) = (AtomicU32::new(1), AtomicU32::new(0));
+        // SAFETY: the last page of the block, which nobody else knows yet.
+        unsafe { (top as *mut Header).write(Header { alive, tid, entry, arg }) };
         let header = thread.header();
-        header.alive.store(1, Relaxed);
         let flags = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
@@ -91,8 +124,8 @@ impl Thread {
                     header.tid.as_ptr() as usize,
                     header.alive.as_ptr() as usize,
                     thread_pointer,
-                    entry,
-                    arg,
+                    begin,
+                    top,
                 )
             };
             // While another thread is in `execve`, which may yet fail, the kernel makes no thread that shares the
@@ -141,6 +174,7 @@ impl Thread {
             }
             crate::time::sleep(crate::time::Nanos(50_000));
         }
+        note(self.tid, 0);
         // SAFETY: the kernel clears `alive` after the thread's last instruction in user mode.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }
@@ -148,6 +182,7 @@ impl Thread {
     /// Frees the memory of a thread that does not exist in this process: the copy that a forked child has
     /// of its parent's.
     pub fn forget_in_child(self) {
+        note(self.tid, 0);
         // SAFETY: in the child only the forking thread exists.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }

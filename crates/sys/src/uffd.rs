@@ -358,28 +358,11 @@ impl Userfaultfd {
     /// Opens what tells whether a touch waits to be read ([`touch_waits`]).
     pub fn open_info(&self) -> Result<Fd> {
         let mut path = [0u8; 48];
-        let mut out = Writer { to: &mut path, len: 0 };
-        // Leaves the last byte zero.
-        let _ = core::fmt::write(&mut out, format_args!("/proc/self/fdinfo/{}", self.fd.raw()));
+        let mut out = crate::text::Writer::new(&mut path);
+        // Leaves the last byte zero. The calling thread may have another table than the main one.
+        let _ = core::fmt::write(&mut out, format_args!("/proc/thread-self/fdinfo/{}", self.fd.raw()));
         let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?;
         file::open(path, libc::O_RDONLY, 0)
-    }
-}
-
-struct Writer<'a> {
-    to: &'a mut [u8],
-    len: usize,
-}
-
-impl core::fmt::Write for Writer<'_> {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let end = self.len + s.len();
-        if end >= self.to.len() {
-            return Err(core::fmt::Error);
-        }
-        self.to[self.len..end].copy_from_slice(s.as_bytes());
-        self.len = end;
-        Ok(())
     }
 }
 

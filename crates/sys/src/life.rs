@@ -1,0 +1,101 @@
+//! Whether the program still has a thread of its own.
+//!
+//! Agent threads count as threads of the process, so a program whose last thread ends by the bare `exit` system call (as glibc's
+//! `clone` does when its function returns) would go on for ever with them alone. When they are the last, they end too, and the
+//! kernel reports the status of the main thread, as it would have without them.
+//!
+//! What it is not: a way to be told. Whoever wants to know looks now and then, at the cost of one short read.
+
+use crate::call::Result;
+use crate::file::{self, Fd};
+use crate::syscall;
+use crate::thread::current_pid;
+
+/// What tells of the main thread.
+#[derive(Debug)]
+pub struct Life {
+    statm: Fd,
+}
+
+impl Life {
+    /// Opens `/proc/self/statm`: sizes of the memory that the main thread uses, zeros from when it has none any more.
+    ///
+    /// # Errors
+    /// There is no `/proc`.
+    pub fn watch() -> Result<Life> {
+        file::open(c"/proc/self/statm", libc::O_RDONLY, 0).map(|statm| Life { statm })
+    }
+
+    /// Whether no thread is left but `agents`. False where that cannot be told.
+    pub fn is_over(&self, agents: &[u32]) -> bool {
+        self.main_thread_has_ended() && others(agents) == Ok(false)
+    }
+
+    fn main_thread_has_ended(&self) -> bool {
+        let mut digit = [0u8; 1];
+        file::pread(self.statm.raw(), &mut digit, 0) == Ok(1) && digit == *b"0"
+    }
+}
+
+/// Whether the process has a thread other than its main one and `agents`.
+fn others(agents: &[u32]) -> Result<bool> {
+    /// Offsets in `struct linux_dirent64` (getdents64(2)).
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let tasks = file::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    let main = current_pid();
+    let mut list = [0u8; 1024];
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let len =
+            unsafe { syscall!(getdents64, tasks.raw(), list.as_mut_ptr() as usize, list.len()) }?;
+        if len == 0 {
+            return Ok(false);
+        }
+        let mut at = 0;
+        while at + NAME < len {
+            let length = usize::from(u16::from_ne_bytes([list[at + LENGTH], list[at + LENGTH + 1]]));
+            if number(&list[at + NAME..len]).is_some_and(|tid| tid != main && !agents.contains(&tid)) {
+                return Ok(true);
+            }
+            at += length.max(1);
+        }
+    }
+}
+
+/// The number that a text begins with; `None` where it begins with none (`.` and `..`).
+fn number(text: &[u8]) -> Option<u32> {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(None, |number, digit| Some(number.unwrap_or(0) * 10 + u32::from(digit - b'0')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thread::current_tid;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn a_process_whose_main_thread_runs_is_not_over() {
+        let life = Life::watch().unwrap();
+        assert!(!life.main_thread_has_ended());
+        assert!(!life.is_over(&[current_tid()]));
+    }
+
+    #[test]
+    fn threads_that_are_not_agents_are_counted() {
+        let (tell, told) = channel();
+        let (stop, stopped) = channel::<()>();
+        let other = thread::spawn(move || {
+            tell.send(current_tid()).unwrap();
+            let _ = stopped.recv();
+        });
+        assert_ne!(told.recv().unwrap(), 0);
+        assert_eq!(others(&[]), Ok(true));
+        drop(stop);
+        other.join().unwrap();
+        assert_eq!(number(b"4711\0"), Some(4711));
+        assert_eq!(number(b".\0"), None);
+    }
+}
