@@ -17,6 +17,7 @@ use core::sync::atomic::Ordering::*;
 use policy::age::Step;
 use policy::budget::{BROKEN, NO_LIMIT, WINDOW};
 use policy::returns::SOON;
+use sys::table;
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
 use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -34,6 +35,9 @@ const CENSUS: Nanos = Nanos::from_secs(1);
 const DECAY: Nanos = Nanos::from_secs(1);
 /// How often a page is tried to be brought back while the fault thread is at work.
 const TRIES: u32 = 100;
+/// How often to look whether a thread that is about to end was the last, and how far apart.
+const LEAVING_TRIES: u32 = 40;
+const LEAVING_PAUSE: Nanos = Nanos(50_000);
 /// Cold age while more is resident than the limit allows.
 const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
 
@@ -43,16 +47,31 @@ pub extern "C" fn main(arg: usize) {
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
     thread::set_name(c"memfold-bg");
     let in_child = engine.kernel().is_some();
-    if engine.counts_for_nobody() {
-        engine.publish_control();
+    if !planted(Bug::TableShared) {
+        if let Err(error) = table::leave(engine.device()) {
+            if in_child {
+                engine.fail_hard("memfold: a forked child has no memory for the pager's descriptors");
+            }
+            return engine.give_up("no descriptor table of the pager's own", Some(error));
+        }
     }
-    if !in_child {
+    if in_child {
+        if !engine.take_over_in_child() {
+            return;
+        }
+    } else {
         if let Err((what, error)) = engine.open_kernel() {
             return engine.give_up(what, Some(error));
         }
-        if let Err(error) = engine.spawn_fault() {
+        if let Err(error) = engine.spawn_servants() {
+            if let Some(kernel) = engine.kernel() {
+                engine.end_servants(kernel);
+            }
             return engine.give_up("no thread for the pager", Some(error));
         }
+    }
+    if engine.counts_for_nobody() {
+        engine.publish_control();
     }
     let _ = thread::drop_capabilities(0);
     let worker = engine.kernel().ok_or(Errno::ENOMEM).and_then(|kernel| {
@@ -71,7 +90,9 @@ pub extern "C" fn main(arg: usize) {
             let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             sys::inject::begin();
-            engine.set_phase(Phase::Running);
+            if !in_child {
+                engine.set_phase(Phase::Running);
+            }
             worker.run();
         }
         Err(_) => engine.fail_hard("memfold: no memory for the pager's background thread"),
@@ -91,6 +112,10 @@ impl Worker {
             let bell = self.engine.bell.load(Acquire);
             self.now = time::now();
             self.slice_began = self.now;
+            if self.program_has_ended() {
+                self.engine.end_servants(self.kernel);
+                thread::exit(self.kernel.life.status(self.engine.last_status.load(Relaxed)));
+            }
             self.serve_prefetch();
             self.answer_requests();
             self.look_at_share();
@@ -118,6 +143,22 @@ impl Worker {
             }
         }
         self.finish();
+    }
+
+    /// Whether the program has no thread left but the pager's, which then end too.
+    fn program_has_ended(&self) -> bool {
+        let is_over = || !planted(Bug::EndNotSeen) && self.kernel.life.is_over(&thread::agents());
+        if self.engine.leaving.swap(0, AcqRel) == 0 {
+            return is_over();
+        }
+        // The thread that said so has yet to end.
+        (0..LEAVING_TRIES).any(|_| {
+            let over = is_over();
+            if !over {
+                time::sleep(LEAVING_PAUSE);
+            }
+            over
+        })
     }
 
     /// The allocator changes mappings like a program thread, and may wait like one: for us it must be as if we slept.
@@ -424,8 +465,7 @@ impl Worker {
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
         self.engine.brake.park();
         self.engine.gate.close();
-        self.engine.ring_doorbell(self.kernel);
-        self.engine.join_fault();
+        self.engine.end_servants(self.kernel);
         self.engine.brake.unpark();
         for extent in self.engine.space().all() {
             extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));

@@ -17,8 +17,8 @@ use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::prefetch::PrefetchQueue;
+use crate::proxy::Proxy;
 use crate::recording::Errand;
-use crate::restore::Restorer;
 use crate::sabotage;
 use crate::space::Space;
 use crate::store::{FreeQueue, Store};
@@ -27,7 +27,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use deferred::Deferred;
 use sys::thread::Thread;
-use sys::{futex, Result};
+use sys::{file, futex, Result};
 
 /// How far the engine has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +76,8 @@ pub struct Engine {
     pub(crate) turns: Turns,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
     pub(crate) moved_past_libc: AtomicU32,
+    /// 1 once a mapping was changed past libc in any way.
+    pub(crate) changed_past_libc: AtomicU32,
     /// 1 from before a fork until after it.
     pub(crate) forking: AtomicU32,
     /// The page whose first touch tells the fault thread to end; 0 for none.
@@ -119,10 +121,16 @@ pub struct Engine {
     /// The background thread's own; here so that a forked child finds it.
     store: UnsafeCell<Store>,
     threads: UnsafeCell<Threads>,
-    /// For restores by program threads.
-    pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
-    /// The open `/dev/userfaultfd`, then what [`Kernel`] holds; `NO_DEVICE` for none.
-    descriptors: [AtomicU32; DESCRIPTORS],
+    /// What program threads ask of the userfaultfd.
+    pub(crate) proxy: Proxy,
+    /// The process that the engine belongs to; a child of `vfork` that shares its memory is another one.
+    process: AtomicU32,
+    /// 1 after a thread of the program said that it is about to end, past libc.
+    pub(crate) leaving: AtomicU32,
+    /// What the last thread that said so ended with.
+    pub(crate) last_status: AtomicU32,
+    /// The program's open `/dev/userfaultfd`, and the number of that device; `NO_DEVICE` for none.
+    device: (AtomicU32, AtomicU64),
     /// Serialises waiting for the threads' end.
     joining: Mutex,
     host: Host,
@@ -132,6 +140,13 @@ pub struct Engine {
 struct Threads {
     fault: Option<Thread>,
     background: Option<Thread>,
+    proxy: Option<Thread>,
+}
+
+impl Threads {
+    fn take(&mut self) -> impl Iterator<Item = Thread> {
+        [self.fault.take(), self.proxy.take(), self.background.take()].into_iter().flatten()
+    }
 }
 
 // SAFETY: `space` and `kernel` are written before others look (see the module); `threads` is reached by who
@@ -144,9 +159,6 @@ const HUGE_MOVES_END: (u32, u32) = (6, 18);
 
 /// No descriptor.
 const NO_DEVICE: u32 = u32::MAX;
-
-/// How many descriptors the pager may hold.
-pub const DESCRIPTORS: usize = 6;
 
 /// The engine that was prepared last.
 static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
@@ -175,6 +187,7 @@ impl Engine {
             bell: AtomicU32::new(0),
             turns: Turns::new(),
             moved_past_libc: AtomicU32::new(0),
+            changed_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
             managed: AtomicU64::new(0),
@@ -200,9 +213,12 @@ impl Engine {
             control: AtomicPtr::new(core::ptr::null_mut()),
             control_is_private: AtomicU32::new(1),
             kernel: UnsafeCell::new(None),
-            threads: UnsafeCell::new(Threads { fault: None, background: None }),
-            restorer: (Mutex::new(), UnsafeCell::new(None)),
-            descriptors: [const { AtomicU32::new(NO_DEVICE) }; DESCRIPTORS],
+            threads: UnsafeCell::new(Threads { fault: None, background: None, proxy: None }),
+            proxy: Proxy::new(),
+            process: AtomicU32::new(0),
+            leaving: AtomicU32::new(0),
+            last_status: AtomicU32::new(0),
+            device: (AtomicU32::new(NO_DEVICE), AtomicU64::new(0)),
             joining: Mutex::new(),
             host,
         }
@@ -217,6 +233,7 @@ impl Engine {
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
+        self.process.store(sys::thread::current_pid(), Relaxed);
         self.small_pages_only.store(u32::from(sys::version::kernel() < HUGE_MOVES_END), Relaxed);
         self.count_for_nobody()?;
         let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
@@ -284,31 +301,12 @@ impl Engine {
         fits
     }
 
-    /// Remembers an open descriptor of `/dev/userfaultfd`; it stays open.
+    /// Remembers an open descriptor of `/dev/userfaultfd`. It stays the program's, which may close it. What is no device is not
+    /// remembered.
     pub fn use_device(&self, fd: i32) {
-        self.descriptors[0].store(fd as u32, Release);
-    }
-
-    /// Whether the descriptor belongs to the pager: the program must not close or replace it.
-    pub fn owns_fd(&self, fd: i32) -> bool {
-        fd >= 0 && self.descriptors().contains(&(fd as u32))
-    }
-
-    /// The descriptors that the pager keeps open, ascending; `u32::MAX` for none.
-    pub fn descriptors(&self) -> [u32; DESCRIPTORS] {
-        let mut all = [0; DESCRIPTORS];
-        for (fd, number) in all.iter_mut().zip(&self.descriptors) {
-            *fd = number.load(Acquire);
-        }
-        all.sort_unstable();
-        all
-    }
-
-    /// Writes down the numbers of what is open now, so that the program does not close it.
-    fn list_descriptors(&self, kernel: Option<&Kernel>) {
-        let open = kernel.map_or([-1; 5], Kernel::descriptors);
-        for (number, fd) in self.descriptors[1..].iter().zip(open) {
-            number.store(u32::try_from(fd).unwrap_or(NO_DEVICE), Release);
+        if let Some(number) = file::device_number(fd) {
+            self.device.1.store(number, Relaxed);
+            self.device.0.store(fd as u32, Release);
         }
     }
 
@@ -321,6 +319,11 @@ impl Engine {
             3 => Phase::Stopping,
             _ => Phase::Off,
         }
+    }
+
+    /// Whether the calling thread is one of the process that the engine belongs to.
+    pub fn is_at_home(&self) -> bool {
+        self.process.load(Relaxed) == sys::thread::current_pid()
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
@@ -407,9 +410,12 @@ impl Engine {
         (self.host.notice)(line);
     }
 
+    /// The program's open `/dev/userfaultfd`, if it was given one and has not closed it.
     pub(crate) fn device(&self) -> Option<i32> {
-        let fd = self.descriptors[0].load(Acquire);
-        (fd != NO_DEVICE).then_some(fd as i32)
+        let fd = self.device.0.load(Acquire);
+        // The program may have closed it, and opened something else there.
+        let is_still = || file::device_number(fd as i32) == Some(self.device.1.load(Relaxed));
+        (fd != NO_DEVICE && is_still()).then_some(fd as i32)
     }
 
     /// Wakes the background thread.

@@ -44,6 +44,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
     match event {
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
+                engine.changed_past_libc.store(1, Release);
                 engine.brake.hold();
                 forget(engine, start, end, matches!(event, Event::Unmap { .. }));
                 engine.brake.let_go();
@@ -53,6 +54,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
                 engine.moved_past_libc.store(1, Release);
+                engine.changed_past_libc.store(1, Release);
                 engine.brake.hold();
                 move_along(engine, kernel, from, to, len);
                 engine.brake.let_go();

@@ -46,6 +46,8 @@ pub struct Extent {
     /// Two ranges of pages in which a program thread is changing the mappings, 32 bits each: the first page in the low 16
     /// bits, the page after the last in the others. Zero where there is none.
     changing: AtomicU64,
+    /// 1 while somebody who touched a page that is being changed is left asleep.
+    turned_away: AtomicU32,
     entries: AtomicPtr<Entries>,
     /// Pages whose entry is not `Resident`.
     pub away: AtomicU32,
@@ -175,9 +177,18 @@ impl Extent {
         }
     }
 
-    /// Ends what `begin_change` began. Whoever faulted in between must be woken afterwards.
-    pub fn end_change(&self) {
+    /// Ends what `begin_change` began. Whether somebody faulted in between, who must be woken now.
+    pub fn end_change(&self) -> bool {
         self.changing.store(0, SeqCst);
+        self.turned_away.swap(0, SeqCst) != 0
+    }
+
+    /// Whether who touched the page is left asleep, because it is being changed: whoever changes it wakes them then. By the
+    /// fault thread.
+    pub fn turn_away(&self, index: usize) -> bool {
+        // SeqCst: either `end_change` sees this, or we see that it is over.
+        self.turned_away.store(1, SeqCst);
+        self.is_changing(index)
     }
 
     /// Whether the page is being changed.
@@ -198,6 +209,7 @@ impl Extent {
     pub fn settle_in_child(&self) {
         self.lock.reset_in_child();
         self.changing.store(0, Relaxed);
+        self.turned_away.store(0, Relaxed);
         let Some(entries) = self.entries() else { return };
         let mut away = 0;
         for entry in entries {

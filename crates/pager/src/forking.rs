@@ -10,18 +10,24 @@
 //! - The child may get the page, and its entry as it was before. The page is there, so it never faults, and
 //!   the entry is out of date, no more. Its slot is not reused, because slots are kept until the fork is over.
 //!
-//! In the child the first thing that happens is [`Engine::after_fork_in_child`]: its own userfaultfd, the
-//! same ranges registered, and threads of its own.
+//! In the child the first thing that happens is [`Engine::after_fork_in_child`]: a background thread of its own, which makes a
+//! userfaultfd in a descriptor table that the child's program does not see, registers the same ranges, and makes the threads that
+//! serve it. Until then the forking thread waits.
 
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::extent::Extent;
 use crate::kernel::{make_uffd, Kernel};
 use crate::patience::patiently;
+use crate::proxy::bring_extent_back;
+use crate::restore::Restorer;
 use crate::sabotage::{planted, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
-use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+use sys::{file, Errno, EXTENT_PAGES, PAGE_SIZE};
+
+/// More descriptors than the agents ever have open.
+const MOST_DESCRIPTORS: u64 = 16;
 
 /// The last words of a child that would read zeros.
 const UNREACHABLE: &str = "memfold: a forked child cannot reach its evicted memory and must not go on";
@@ -44,9 +50,9 @@ impl Engine {
             self.let_others_go_on();
             backoff.wait();
         }
-        if self.phase() == Phase::Running && self.anything_away() && make_uffd(self.device()).is_err() {
-            // The child could not be served, so nothing may be away. (It could be when the pager began; the
-            // program has lost the right, or all its free descriptors, since.)
+        if self.phase() == Phase::Running && self.anything_away() && !self.may_make_uffd() {
+            // The child could not be served, so nothing may be away. (It could be when the pager began; the program has
+            // lost the right since.)
             if self.bring_all_back().is_err() {
                 self.fail_hard(
                     "memfold: cannot fork: no userfaultfd for the child, and no memory to go without",
@@ -80,10 +86,10 @@ impl Engine {
         if planted(Bug::ChildNotTold) {
             return;
         }
+        self.come_home_in_child();
         self.gate.reset_in_child();
         self.brake.reset_in_child();
         self.pool.lock().reset_in_child();
-        self.restorer.0.reset_in_child();
         self.prefetch.reset_in_child();
         self.turns.reset_in_child();
         self.forking.store(0, SeqCst);
@@ -98,30 +104,73 @@ impl Engine {
             self.start_if_due();
             return;
         }
-        if !self.reopen_kernel_in_child() || !self.register_in_child() {
-            self.fail_hard(UNREACHABLE);
-        }
-        if let Err(error) = self.restart_in_child() {
-            self.go_on_plainly_in_child(error);
+        self.forget_threads_in_child();
+        let _ = self.count_for_nobody();
+        self.set_phase(Phase::Starting);
+        match self.spawn_background() {
+            Ok(()) => {
+                while self.phase() == Phase::Starting {
+                    self.wait_for_phase_after(Phase::Starting);
+                }
+            }
+            Err(error) => {
+                self.reach_memory_in_child();
+                self.go_on_plainly_in_child(error);
+            }
         }
     }
 
-    /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`): its only one brings everything back, and the child is
-    /// not folded.
-    fn go_on_plainly_in_child(&'static self, error: Errno) {
-        if self.bring_all_back().is_err() || self.anything_away() {
+    /// Serves a forked child from now on, or brings all of it back. By its background thread, while the forking thread waits.
+    /// Whether it is served.
+    pub(crate) fn take_over_in_child(&'static self) -> bool {
+        self.reach_memory_in_child();
+        match self.spawn_servants() {
+            Ok(()) => {
+                self.set_phase(Phase::Running);
+                true
+            }
+            Err(error) => {
+                self.go_on_plainly_in_child(error);
+                false
+            }
+        }
+    }
+
+    /// Has the kernel report touches of what is away.
+    fn reach_memory_in_child(&self) {
+        if !self.reopen_kernel_in_child() || !self.register_in_child() {
             self.fail_hard(UNREACHABLE);
         }
-        if let Some(kernel) = self.kernel().filter(|_| self.has_fault_thread()) {
-            self.ring_doorbell(kernel);
-            self.join_fault();
+    }
+
+    /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`): the one that is here brings everything back, and the child is
+    /// not folded. The program does not run meanwhile.
+    fn go_on_plainly_in_child(&'static self, error: Errno) {
+        let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
+        let Ok(mut restorer) = patiently(Restorer::new) else { self.fail_hard(UNREACHABLE) };
+        for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
+            bring_extent_back(self, kernel, &mut restorer, extent, 0, EXTENT_PAGES);
         }
+        if self.anything_away() {
+            self.fail_hard(UNREACHABLE);
+        }
+        self.end_servants(kernel);
         for extent in self.space().all() {
             extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
         }
-        // SAFETY: nothing is away, and no other thread exists. Closing the descriptor lets every range go.
+        // SAFETY: nothing is away, and no other thread looks. Closing the descriptor lets every range go.
         unsafe { self.close_kernel() };
         self.give_up("no thread for the pager in a forked child", Some(error));
+    }
+
+    /// Whether a child could make a userfaultfd. It does so in a descriptor table of its own, so how many descriptors the
+    /// program has open does not matter.
+    fn may_make_uffd(&self) -> bool {
+        match make_uffd(self.device()) {
+            Ok(_) => true,
+            Err(Errno::EMFILE) => file::descriptor_limit().is_none_or(|limit| limit >= MOST_DESCRIPTORS),
+            Err(_) => false,
+        }
     }
 
     fn anything_away(&self) -> bool {

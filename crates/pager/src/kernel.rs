@@ -1,25 +1,15 @@
 //! What an engine opens at the kernel, and what the kernel can do.
 
 use crate::staging::Staging;
+use core::mem::forget;
 use sys::file::Fd;
+use sys::life::Life;
 use sys::pagemap::Pagemap;
+use sys::pin::Pin;
 use sys::uffd::{Features, Modes, Userfaultfd};
 use sys::Errno;
 
-/// Descriptors of the pager start here, out of the way of programs that count on low numbers; lower where the limit
-/// on descriptors is.
-const FIRST_FD: i32 = 700;
-/// Room that is left below the limit for all of them, and for a second set in a forked child.
-const ROOM: i32 = 12;
-
-fn first_fd() -> i32 {
-    match sys::file::descriptor_limit() {
-        Some(limit) => FIRST_FD.min(i32::try_from(limit).unwrap_or(i32::MAX) - ROOM).max(3),
-        None => FIRST_FD,
-    }
-}
-
-/// Open descriptors and what they are good for.
+/// Open descriptors, in the table of the agents, and what they are good for.
 pub struct Kernel {
     /// For the program's pages.
     pub uffd: Userfaultfd,
@@ -29,6 +19,10 @@ pub struct Kernel {
     pub uffd_info: Fd,
     /// Which pages are there.
     pub pagemap: Pagemap,
+    /// Tells when the program has ended.
+    pub life: Life,
+    /// Keeps `uffd` open for as long as anybody uses the program's memory.
+    pin: Pin,
     /// `/proc/loadavg`, if it can be read.
     pub loadavg: Option<Fd>,
     /// Whether writes can be tracked.
@@ -55,68 +49,84 @@ pub fn make_uffd(device: Option<i32>) -> Result<Userfaultfd, Errno> {
     Userfaultfd::open()
 }
 
-fn open_loadavg() -> Option<Fd> {
-    let file = sys::file::open(c"/proc/loadavg", libc::O_RDONLY, 0).ok()?;
-    sys::file::dup_above(file.raw(), first_fd()).ok()
-}
+/// What is missing, in words for people, and why.
+type Missing = (&'static str, Errno);
 
-fn open_info(uffd: &Userfaultfd) -> Result<Fd, (&'static str, Errno)> {
-    let info = uffd.open_info().map_err(|e| ("/proc/self/fdinfo cannot be read (is /proc mounted?)", e))?;
-    Ok(sys::file::dup_above(info.raw(), first_fd()).unwrap_or(info))
-}
-
-fn make_main(device: Option<i32>) -> Result<(Userfaultfd, bool), (&'static str, Errno)> {
+fn make_main(device: Option<i32>) -> Result<(Userfaultfd, bool), Missing> {
     let no_uffd = |e| ("userfaultfd is not permitted", e);
     for (features, tracks_writes) in [(NEEDED | TRACKING, true), (NEEDED, false)] {
         // A failed handshake spoils the descriptor: each try takes a new one.
         let uffd = make_uffd(device).map_err(no_uffd)?;
         if uffd.handshake(features).is_ok() {
-            return Ok((uffd.move_above(first_fd()), tracks_writes));
+            return Ok((uffd, tracks_writes));
         }
     }
     Err(("the kernel's userfaultfd lacks UFFDIO_MOVE (Linux 6.8 or later has it)", Errno::EINVAL))
 }
 
+fn make_second(device: Option<i32>) -> Result<Userfaultfd, Missing> {
+    make_uffd(device).map_err(|e| ("userfaultfd is not permitted", e))
+}
+
+/// What is opened in a forked child as in any other process.
+struct Rest {
+    uffd_info: Fd,
+    pagemap: Pagemap,
+    life: Life,
+    pin: Pin,
+    loadavg: Option<Fd>,
+}
+
+impl Rest {
+    fn open(uffd: &Userfaultfd) -> Result<Rest, Missing> {
+        let of_proc = |what| move |error| (what, error);
+        Ok(Rest {
+            uffd_info: uffd
+                .open_info()
+                .map_err(of_proc("/proc/thread-self/fdinfo cannot be read (is /proc mounted?)"))?,
+            pagemap: Pagemap::open()
+                .map_err(of_proc("/proc/thread-self/pagemap cannot be opened (is /proc mounted?)"))?,
+            life: Life::watch().map_err(of_proc("/proc/self/statm cannot be opened (is /proc mounted?)"))?,
+            pin: Pin::new(uffd.raw_fd())
+                .map_err(|e| ("neither io_uring nor asynchronous I/O is permitted, to hold the userfaultfd", e))?,
+            loadavg: sys::file::open(c"/proc/loadavg", libc::O_RDONLY, 0).ok(),
+        })
+    }
+}
+
 impl Kernel {
     /// Opens everything. The error names what is missing, in words for people.
-    pub fn open(device: Option<i32>) -> Result<Kernel, (&'static str, Errno)> {
+    pub fn open(device: Option<i32>) -> Result<Kernel, Missing> {
         let (uffd, tracks_writes) = make_main(device)?;
-        let second = make_uffd(device).map_err(|e| ("userfaultfd is not permitted", e))?;
-        let staging = Staging::new(second.move_above(first_fd()))
+        let staging = Staging::new(make_second(device)?)
             .map_err(|e| ("no address space for the staging area", e))?;
-        let pagemap = Pagemap::open()
-            .map_err(|e| ("/proc/self/pagemap cannot be opened (is /proc mounted?)", e))?
-            .move_above(first_fd());
-        let uffd_info = open_info(&uffd)?;
-        Ok(Kernel { uffd, staging, uffd_info, pagemap, loadavg: open_loadavg(), tracks_writes })
+        let Rest { uffd_info, pagemap, life, pin, loadavg } = Rest::open(&uffd)?;
+        Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, loadavg, tracks_writes })
     }
 
-    /// Opens again what a forked child cannot share with its parent.
-    pub fn reopen_in_child(&mut self, device: Option<i32>) -> Result<(), (&'static str, Errno)> {
+    /// Opens again what a forked child cannot share with its parent. What was open there is not open here: the numbers may be
+    /// those of the program's own files.
+    pub fn reopen_in_child(&mut self, device: Option<i32>) -> Result<(), Missing> {
         let (uffd, tracks_writes) = make_main(device)?;
-        let second = make_uffd(device).map_err(|e| ("userfaultfd is not permitted", e))?;
         self.staging
-            .adopt_in_child(second.move_above(first_fd()))
+            .adopt_in_child(make_second(device)?)
             .map_err(|e| ("the staging area cannot be registered", e))?;
-        self.pagemap = Pagemap::open()
-            .map_err(|e| ("/proc/self/pagemap cannot be opened (is /proc mounted?)", e))?
-            .move_above(first_fd());
-        self.uffd_info = open_info(&uffd)?;
-        self.uffd = uffd;
+        let rest = Rest::open(&uffd)?;
+        forget(core::mem::replace(&mut self.uffd, uffd));
+        forget(core::mem::replace(&mut self.uffd_info, rest.uffd_info));
+        forget(core::mem::replace(&mut self.pagemap, rest.pagemap));
+        forget(core::mem::replace(&mut self.life, rest.life));
+        forget(core::mem::replace(&mut self.pin, rest.pin));
+        forget(core::mem::replace(&mut self.loadavg, rest.loadavg));
         self.tracks_writes = tracks_writes;
         Ok(())
     }
 
-    /// The numbers of these; −1 for none.
-    pub fn descriptors(&self) -> [i32; 5] {
-        let loadavg = self.loadavg.as_ref().map_or(-1, Fd::raw);
-        [
-            self.uffd.raw_fd(),
-            self.staging.uffd().raw_fd(),
-            self.uffd_info.raw(),
-            self.pagemap.raw_fd(),
-            loadavg,
-        ]
+    /// Gives up what a forked child has of it that needs nothing of it: address space, and no descriptors.
+    pub fn forget_in_child(self) {
+        let Kernel { uffd, staging, uffd_info, pagemap, life, pin, loadavg, tracks_writes: _ } = self;
+        staging.forget_in_child();
+        forget((uffd, uffd_info, pagemap, life, pin, loadavg));
     }
 
     /// What a range is registered for while pages of it may be away.

@@ -42,6 +42,7 @@ mod policing;
 mod pool;
 mod prefetch;
 mod program;
+mod proxy;
 mod recording;
 mod requests;
 mod restore;
@@ -58,5 +59,5 @@ mod wakecost;
 mod worker;
 
 pub use control::SharedText;
-pub use engine::{Engine, Host, Phase, DESCRIPTORS};
+pub use engine::{Engine, Host, Phase};
 pub use text::Line;

@@ -5,15 +5,12 @@
 //! or brought back exactly as the kernel would have it.
 //!
 //! Invariants: signals are blocked while extents are locked; extents are locked by ascending address; a
-//! thread that holds locks here waits for nobody but the kernel and the fault thread.
+//! thread that holds locks here waits for nobody but the kernel, the fault thread and the proxy.
 
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
-use crate::kernel::Kernel;
-use crate::patience::patiently;
-use crate::restore::{Outcome, Reason, Restorer};
 use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use core::sync::atomic::Ordering::*;
@@ -48,7 +45,7 @@ impl Engine {
         // Something may have been unmapped or moved away from here past libc a moment ago. What was evicted of it may have
         // to follow, and whatever is written here now must not be taken for a part of it.
         self.turns.wait_for_reader();
-        if self.kernel().is_some_and(|kernel| kernel.uffd.is_changing()) || self.is_anonymous(addr, len) {
+        if self.changed_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len) {
             self.settle_changes();
         }
         let mut at = start;
@@ -76,13 +73,8 @@ impl Engine {
 
     /// Waits until all changes past libc that the kernel has made have reached the tables.
     pub(crate) fn settle_changes(&self) {
-        if let Some(kernel) = self.kernel() {
-            let mut backoff = Backoff::new();
-            while kernel.uffd.is_changing() {
-                backoff.wait();
-            }
-            self.turns.wait_for_reader();
-        }
+        self.proxy.settle();
+        self.turns.wait_for_reader();
     }
 
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
@@ -332,10 +324,9 @@ impl Engine {
             }
         }
         for (_, extent) in locked() {
-            extent.end_change();
-            if let Some(kernel) = self.kernel().filter(|_| !planted(Bug::ChangeWakeLost)) {
+            if extent.end_change() && !planted(Bug::ChangeWakeLost) {
                 // Whoever faulted in the meantime was left asleep.
-                kernel.uffd.wake(extent.base(), EXTENT_SIZE);
+                self.proxy.wake(extent);
             }
             extent.holder.store(0, Relaxed);
             extent.lock.release();
@@ -346,12 +337,11 @@ impl Engine {
     /// Unregisters a range of which nothing is away: `mremap` takes only what the kernel has as one mapping, and
     /// registering a part of one cuts it. Parts that grew past libc have no tables, but may be registered.
     fn let_go(&self, extents: impl Iterator<Item = &'static Extent>, range: &Bounds) {
-        let Some(kernel) = self.kernel().filter(|_| self.may_have_cut(range.start, range.end - range.start))
-        else {
+        if !self.may_have_cut(range.start, range.end - range.start) {
             return;
-        };
+        }
         // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.
-        let _ = patiently(|| kernel.uffd.unregister(range.start, range.end - range.start));
+        let _ = self.proxy.let_go(range.start, range.end - range.start);
         for extent in extents {
             let (lo, hi) = extent.clip(range.start, range.end);
             extent.armed.remove(&PageSet::range(lo, hi));
@@ -365,20 +355,11 @@ impl Engine {
         start: usize,
         end: usize,
     ) -> Result<()> {
-        let mut extents = extents.filter(|e| e.away.load(SeqCst) != 0).peekable();
-        let (Some(kernel), true) = (self.kernel(), extents.peek().is_some()) else { return Ok(()) };
-        let (mutex, restorer) = &self.restorer;
-        let _guard = mutex.lock();
-        // SAFETY: under the mutex.
-        let restorer = unsafe { &mut *restorer.get() };
-        if restorer.is_none() {
-            *restorer = Some(Restorer::new()?);
-        }
-        if let Some(restorer) = restorer {
-            for extent in extents {
-                let (lo, hi) = extent.clip(start, end);
-                // Extents of another range are clipped to nothing.
-                bring_extent_back(self, kernel, restorer, extent, lo, hi);
+        for extent in extents.filter(|extent| extent.away.load(SeqCst) != 0) {
+            let (lo, hi) = extent.clip(start, end);
+            // Extents of another range are clipped to nothing.
+            if lo < hi {
+                self.proxy.bring_back(extent, lo, hi)?;
             }
         }
         Ok(())
@@ -482,27 +463,5 @@ impl Bounds {
         let start = addr & !(PAGE_SIZE - 1);
         let end = addr.saturating_add(len).min(crate::space::LIMIT).next_multiple_of(PAGE_SIZE);
         Bounds { start: start.min(end), end }
-    }
-}
-
-fn bring_extent_back(
-    engine: &Engine,
-    kernel: &Kernel,
-    restorer: &mut Restorer,
-    extent: &Extent,
-    lo: usize,
-    hi: usize,
-) {
-    let mut index = lo;
-    let mut backoff = Backoff::new();
-    while index < hi {
-        match restorer.restore(engine, kernel, extent, index, hi - index, Reason::Change) {
-            Outcome::Done { first, pages } => {
-                kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-                index = first + pages;
-            }
-            Outcome::Resident | Outcome::Gone => index += 1,
-            Outcome::InOtherHands | Outcome::TryAgain => backoff.wait(),
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Bringing pages back into the program's view.
 //!
-//! The fault thread, the background thread (ahead of a touch) and program threads (before a change of
+//! The fault thread, the background thread (ahead of a touch) and the proxy (for a program thread, before a change of
 //! mapping that evicted pages cannot go through) all do it by this code, each with a [`Restorer`] of its own.
 //!
 //! Invariants: a page's entry is taken before its bytes are touched, and becomes `Resident` only after the
@@ -377,10 +377,13 @@ impl<'a> Run<'a> {
                     if reason.gives_way() && extent.is_changing(run.hi) && !planted(Bug::AnnouncementIgnored)
                     {
                         entries[run.hi].put_back(entry);
-                        if first {
+                        if !first {
+                            break;
+                        }
+                        if reason != Reason::Fault || extent.turn_away(run.hi) {
                             return Err(Outcome::InOtherHands);
                         }
-                        break;
+                        continue;
                     }
                     run.taken[run.hi - index] = entry;
                     run.hi += 1;

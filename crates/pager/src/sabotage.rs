@@ -87,6 +87,10 @@ bugs! {
     SlotsNotKept = "slots-not-kept",
     /// The pager ends without waiting until all is back.
     StoppedTooSoon = "stopped-too-soon",
+    /// The pager's descriptors are open in the table of the program.
+    TableShared = "table-shared",
+    /// The pager's threads go on when the program has none left.
+    EndNotSeen = "end-not-seen",
 
     // Of the preload library, which the hard cases run with; what comes before is the pager's.
 
@@ -104,8 +108,8 @@ bugs! {
     LockNotSeen = "lock-not-seen",
     /// A program gets `EBUSY` when it registers evicted memory with a userfaultfd of its own.
     UserfaultfdNotSeen = "userfaultfd-not-seen",
-    /// A program that closes every descriptor closes the pager's.
-    DescriptorsNotHidden = "descriptors-not-hidden",
+    /// A process that shares the memory and may outlive the pager's threads is not seen.
+    SharingNotSeen = "sharing-not-seen",
     /// A process made by the system call's number, or by `_Fork`, is not seen.
     RawForkNotSeen = "raw-fork-not-seen",
     /// The streams that libc goes through in a child are not touched before the fork.

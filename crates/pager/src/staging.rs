@@ -11,6 +11,7 @@
 use crate::extent::Extent;
 use crate::patience::patiently;
 use core::cell::UnsafeCell;
+use core::mem::forget;
 use core::sync::atomic::Ordering::*;
 use sys::uffd::{Features, Modes, Userfaultfd};
 use sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
@@ -108,8 +109,16 @@ impl Staging {
     pub fn adopt_in_child(&mut self, uffd: Userfaultfd) -> Result<()> {
         uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
         patiently(|| uffd.register(self.base, self.slots * EXTENT_SIZE, Modes::WP))?;
-        self.uffd = uffd;
+        // The parent's is not open here.
+        forget(core::mem::replace(&mut self.uffd, uffd));
         Ok(())
+    }
+
+    /// Gives up the copy of the area that a forked child has, which needs nothing of it.
+    pub fn forget_in_child(self) {
+        // SAFETY: nothing is aside, and nobody else has the address.
+        let _ = unsafe { mem::munmap(self.base, self.slots * EXTENT_SIZE) };
+        forget(self);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Fork handlers, and the functions that fork without calling them.
 
 use crate::set_errno;
+use crate::sandbox;
 use crate::start::pager;
 use core::ffi::{c_int, c_void};
 use pager::sabotage::{planted, Bug};
@@ -11,7 +12,6 @@ type Handler = unsafe extern "C" fn();
 extern "C" {
     fn _IO_list_lock();
     fn _IO_list_unlock();
-    fn pthread_testcancel();
 }
 
 type RegisterAtfork =
@@ -123,15 +123,6 @@ fn touch_streams() {
     }
 }
 
-/// Gives a pending cancellation its chance, as libc's own function at this place does.
-///
-/// # Safety
-/// The calling thread may be cancelled here.
-pub unsafe fn cancellation_point() {
-    // SAFETY: the caller's contract.
-    unsafe { pthread_testcancel() };
-}
-
 /// What `pthread_atfork` calls. The list of handlers is read in the child before it is served, so its memory must never be
 /// evicted.
 ///
@@ -195,8 +186,25 @@ pub fn raw(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
 }
 
 /// Whether `clone` with these flags makes a process with memory of its own.
-pub fn copies_memory(flags: usize) -> bool {
+fn copies_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
+}
+
+/// To be called before a thread or process is made in this memory, with the flags of `clone`. A process that shares the memory, and
+/// for which its parent does not wait as for one of `vfork`, can outlive the parent, and with it the pager's threads: folding
+/// ends before.
+pub fn before_sharing(flags: usize) {
+    let of_its_own = flags & (libc::CLONE_THREAD | libc::CLONE_VFORK) as usize == 0;
+    if of_its_own && !copies_memory(flags) {
+        sandbox::stop(&"the program shares its memory with another process (clone)", Bug::SharingNotSeen);
+    }
+}
+
+/// The calling thread is about to end past libc, with this status.
+pub fn thread_leaves(status: u32) {
+    if let Some(engine) = pager() {
+        engine.thread_leaves(status);
+    }
 }
 
 struct Entry {
@@ -208,7 +216,10 @@ extern "C" fn enter_child(entry: *mut c_void) -> c_int {
     after_in_child();
     // SAFETY: points to the parent's stack, of which the child has a copy.
     let entry = unsafe { &*(entry as *const Entry) };
-    (entry.function)(entry.arg)
+    let status = (entry.function)(entry.arg);
+    // libc ends the thread now, and not the process.
+    thread_leaves(status as u32);
+    status
 }
 
 /// `clone(2)` as libc has it.
@@ -233,6 +244,7 @@ pub unsafe extern "C" fn clone(
     // SAFETY: libc's function of this name has this type.
     let real: Clone = unsafe { core::mem::transmute(real) };
     if !copies_memory(flags as usize) {
+        before_sharing(flags as usize);
         // SAFETY: the caller's contract.
         return unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) };
     }

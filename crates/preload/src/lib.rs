@@ -8,7 +8,6 @@
 #![no_std]
 
 mod allocator;
-mod descriptors;
 mod environment;
 mod fork;
 mod malloc;

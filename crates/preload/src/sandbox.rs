@@ -15,21 +15,21 @@ use sys::{syscall, Errno, Result};
 
 /// Stops folding for good, unless `bug` is planted. A child of `vfork` only borrows the memory: the agent threads are not in its process, and what
 /// it does to itself does not concern them.
-fn stop(reason: &'static &'static str, bug: Bug) {
-    if let Some(engine) = pager().filter(|_| !planted(bug)) {
-        if engine.control().pid.load(core::sync::atomic::Ordering::Relaxed) == sys::thread::current_pid() {
-            engine.stop(reason);
-        }
+pub fn stop(reason: &'static &'static str, bug: Bug) {
+    if let Some(engine) = pager().filter(|engine| !planted(bug) && engine.is_at_home()) {
+        engine.stop(reason);
     }
 }
 
-/// `unshare(2)`. Some namespaces only a process with a single thread may leave.
+/// `unshare(2)`. Some namespaces only a process with a single thread may leave, and some of what threads share only a single thread
+/// can give up. Descriptors, the current directory and semaphores it may give up beside the pager's threads.
 ///
 /// # Safety
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn unshare(flags: c_int) -> c_int {
-    if flags != 0 {
+    let own = libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM;
+    if flags & !own != 0 {
         stop(&"the program left a namespace (unshare)", Bug::NamespaceNotSeen);
     }
     // SAFETY: the caller's contract.

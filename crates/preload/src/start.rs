@@ -11,7 +11,7 @@ use pager::config::{BadValue, Config, Setting, Unit};
 use pager::control::ControlPage;
 use pager::control_file::ControlDir;
 use pager::{Engine, Host, Line};
-use sys::{file, mem};
+use sys::{file, mem, table, thread};
 
 /// The pager of this process.
 pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
@@ -31,8 +31,18 @@ pub fn pager() -> Option<&'static Engine> {
 /// Writes a line to standard error.
 pub fn say(line: &str) {
     // Nothing sensible is left to do when that fails.
-    let _ = file::write_all(2, line.as_bytes());
-    let _ = file::write_all(2, b"\n");
+    if thread::is_agent() {
+        if let Ok(fd) = table::from_program(2) {
+            let _ = write_line(fd.raw(), line);
+        }
+    } else {
+        let _ = write_line(2, line);
+    }
+}
+
+fn write_line(fd: i32, line: &str) -> sys::Result<()> {
+    file::write_all(fd, line.as_bytes())?;
+    file::write_all(fd, b"\n")
 }
 
 /// Writes a line to standard error, once for all processes of a run.
@@ -121,9 +131,7 @@ fn start_pager(environment: Environment) {
         unsafe { CONTROL_DIR.set(dir) };
     }
     if let Some(fd) = environment.get("MEMFOLD_UFFD_FD").and_then(|v| v.parse::<i32>().ok()) {
-        if file::is_open(fd) {
-            ENGINE.use_device(fd);
-        }
+        ENGINE.use_device(fd);
     }
     if ENGINE.prepare(&config).is_err() {
         say_once("memfold: not folding this program: no memory for the pager's tables");

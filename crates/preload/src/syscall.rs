@@ -3,7 +3,7 @@
 //! A few numbers go where the function of the same name goes; all others go straight to the kernel, in
 //! assembly, because a call such as `clone` may return on another stack.
 
-use crate::{descriptors, fork, mapping, or_errno, sandbox};
+use crate::{fork, mapping, or_errno, sandbox};
 use core::ffi::{c_long, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use sys::call;
@@ -26,11 +26,9 @@ pub fn route() {
         libc::SYS_mlock2,
         libc::SYS_mlockall,
         libc::SYS_ioctl,
-        libc::SYS_close,
-        libc::SYS_close_range,
-        libc::SYS_dup3,
         libc::SYS_clone,
         libc::SYS_clone3,
+        libc::SYS_exit,
         libc::SYS_unshare,
         libc::SYS_setns,
         libc::SYS_chroot,
@@ -45,8 +43,6 @@ pub fn route() {
         libc::SYS_setresgid,
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork,
-        #[cfg(target_arch = "x86_64")]
-        libc::SYS_dup2,
     ];
     for number in numbers {
         ROUTED[number as usize / 64].fetch_or(1 << (number % 64), Relaxed);
@@ -75,9 +71,6 @@ unsafe extern "C" fn routed(
             libc::SYS_mlock2 => mapping::mlock2(pointer(a), b, c as u32).into(),
             libc::SYS_mlockall => mapping::mlockall(a as i32).into(),
             libc::SYS_ioctl => mapping::ioctl(a as i32, b as u64, c).into(),
-            libc::SYS_close => descriptors::close(a as i32).into(),
-            libc::SYS_close_range => descriptors::close_range(a as u32, b as u32, c as i32).into(),
-            libc::SYS_dup3 => descriptors::dup3(a as i32, b as i32, c as i32).into(),
             libc::SYS_unshare => sandbox::unshare(a as i32).into(),
             libc::SYS_setns => sandbox::setns(a as i32, b as i32).into(),
             libc::SYS_chroot => sandbox::chroot(pointer(a).cast()).into(),
@@ -90,8 +83,10 @@ unsafe extern "C" fn routed(
             | libc::SYS_setregid
             | libc::SYS_setresuid
             | libc::SYS_setresgid => sandbox::change_thread(|| straight(number, [a, b, c, d, e, f])),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_dup2 => descriptors::dup2(a as i32, b as i32).into(),
+            libc::SYS_exit => {
+                fork::thread_leaves(a as u32);
+                straight(number, [a, b, c, d, e, f]).map_or(-1, |_| 0)
+            }
             _ => forking(number, [a, b, c, d, e, f]),
         }
     }
@@ -110,7 +105,13 @@ unsafe fn straight(number: c_long, args: [usize; 6]) -> sys::Result<usize> {
     unsafe { call::call(number, args) }
 }
 
-/// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread (`CLONE_VM`, bit 8 of the flags).
+/// What comes before a call that makes a thread or process in this memory.
+extern "C" fn before_sharing(flags: usize) {
+    fork::before_sharing(flags);
+}
+
+/// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread or process in this memory (`CLONE_VM`, bit 8
+/// of the flags), of which the pager is told before they happen.
 ///
 /// # Safety
 /// As for libc's.
@@ -132,9 +133,27 @@ pub unsafe extern "C" fn syscall() {
         "mov rax, [rsi]",
         "4:",
         "test eax, {clone_vm}",
-        "jnz 2f",
+        "jnz 6f",
         "5:",
         "jmp {routed}",
+        "6:",
+        // Seven words keep the stack as a call wants it.
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "push rax",
+        "mov rdi, rax",
+        "call {before_sharing}",
+        "pop rax",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
         "2:",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -161,6 +180,7 @@ pub unsafe extern "C" fn syscall() {
         clone3 = const libc::SYS_clone3,
         clone_vm = const libc::CLONE_VM,
         routed = sym routed,
+        before_sharing = sym before_sharing,
         errno = sym libc::__errno_location,
     )
 }
@@ -189,9 +209,22 @@ pub unsafe extern "C" fn syscall() {
         "b.ne 5f",
         "ldr x9, [x1]",
         "4:",
-        "tbnz x9, #8, 2f",
+        "tbnz x9, #8, 6f",
         "5:",
         "b {routed}",
+        "6:",
+        "stp x29, x30, [sp, #-80]!",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "stp x4, x5, [sp, #48]",
+        "str x6, [sp, #64]",
+        "mov x0, x9",
+        "bl {before_sharing}",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x4, x5, [sp, #48]",
+        "ldr x6, [sp, #64]",
+        "ldp x29, x30, [sp], #80",
         "2:",
         "mov x8, x0",
         "mov x0, x1",
@@ -219,6 +252,7 @@ pub unsafe extern "C" fn syscall() {
         clone = const libc::SYS_clone,
         clone3 = const libc::SYS_clone3,
         routed = sym routed,
+        before_sharing = sym before_sharing,
         errno = sym libc::__errno_location,
     )
 }

@@ -31,6 +31,8 @@ impl Errno {
     pub const EPERM: Errno = Errno(libc::EPERM);
     /// The process's memory is going away.
     pub const ESRCH: Errno = Errno(libc::ESRCH);
+    /// The process has no number left for a descriptor.
+    pub const EMFILE: Errno = Errno(libc::EMFILE);
     /// The kernel does not have this call.
     pub const ENOSYS: Errno = Errno(libc::ENOSYS);
 

@@ -105,8 +105,11 @@ pub fn descriptor_limit() -> Option<u64> {
     (limit[0] != u64::MAX).then_some(limit[0])
 }
 
-/// Whether `fd` is an open descriptor of this process.
-pub fn is_open(fd: i32) -> bool {
-    // SAFETY: no memory involved.
-    unsafe { syscall!(fcntl, fd, libc::F_GETFD) }.is_ok()
+/// Major and minor number of the character device that `fd` is open to; `None` where it is something else.
+pub fn device_number(fd: i32) -> Option<u64> {
+    // SAFETY: zeros are a `struct stat`, which the kernel fills.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: a whole structure.
+    unsafe { syscall!(fstat, fd, &mut stat as *mut libc::stat as usize) }.ok()?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFCHR).then_some(stat.st_rdev)
 }

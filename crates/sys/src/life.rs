@@ -1,8 +1,9 @@
 //! Whether the program still has a thread of its own.
 //!
 //! Agent threads count as threads of the process, so a program whose last thread ends by the bare `exit` system call (as glibc's
-//! `clone` does when its function returns) would go on for ever with them alone. When they are the last, they end too, and the
-//! kernel reports the status of the main thread, as it would have without them.
+//! `clone` does when its function returns) would go on for ever with them alone. When they are the last, they end too. The status
+//! of a process is that of the thread that ends last (Linux 5.17), so the very last of them ends with the status that the program's
+//! last thread had.
 //!
 //! What it is not: a way to be told. Whoever wants to know looks now and then, at the cost of one short read.
 
@@ -10,11 +11,14 @@ use crate::call::Result;
 use crate::file::{self, Fd};
 use crate::syscall;
 use crate::thread::current_pid;
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// What tells of the main thread.
 #[derive(Debug)]
 pub struct Life {
     statm: Fd,
+    /// 1 once the main thread has been seen to have ended before others.
+    survived: AtomicU32,
 }
 
 impl Life {
@@ -23,18 +27,45 @@ impl Life {
     /// # Errors
     /// There is no `/proc`.
     pub fn watch() -> Result<Life> {
-        file::open(c"/proc/self/statm", libc::O_RDONLY, 0).map(|statm| Life { statm })
+        file::open(c"/proc/self/statm", libc::O_RDONLY, 0).map(|statm| Life { statm, survived: AtomicU32::new(0) })
     }
 
     /// Whether no thread is left but `agents`. False where that cannot be told.
     pub fn is_over(&self, agents: &[u32]) -> bool {
-        self.main_thread_has_ended() && others(agents) == Ok(false)
+        if !self.main_thread_has_ended() {
+            return false;
+        }
+        let over = others(agents) == Ok(false);
+        if !over {
+            self.survived.store(1, Relaxed);
+        }
+        over
+    }
+
+    /// The status of the program's last thread, from 0 to 255, once it is over: the main thread's, or, if others were seen after
+    /// it had ended, `of_others`. 0 where it cannot be told.
+    pub fn status(&self, of_others: u32) -> u32 {
+        if self.survived.load(Relaxed) != 0 {
+            of_others & 0xFF
+        } else {
+            main_thread_status().unwrap_or(0)
+        }
     }
 
     fn main_thread_has_ended(&self) -> bool {
         let mut digit = [0u8; 1];
         file::pread(self.statm.raw(), &mut digit, 0) == Ok(1) && digit == *b"0"
     }
+}
+
+/// What the main thread ended with.
+fn main_thread_status() -> Result<u32> {
+    let stat = file::open(c"/proc/self/stat", libc::O_RDONLY, 0)?;
+    let mut text = [0u8; 1024];
+    let len = file::read(stat.raw(), &mut text)?;
+    // The last field, `exit_code` (proc_pid_stat(5)): the status in its second byte.
+    let last = text[..len].trim_ascii().rsplit(|&byte| byte == b' ').next();
+    Ok(last.and_then(number).unwrap_or(0) >> 8 & 0xFF)
 }
 
 /// Whether the process has a thread other than its main one and `agents`.

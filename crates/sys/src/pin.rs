@@ -3,7 +3,7 @@
 //! A userfaultfd that is closed lets its ranges go, and what was evicted of them reads as zeros from then on. A process that is
 //! ended by a signal, or by `exit` while other threads run, loses its threads one by one: were the agents' table the only holder, a
 //! thread that is in the middle of a `send` when they are gone could send zeros in its last microseconds. So the memory itself
-//! holds the file: an io_uring in which it is registered, mapped, and open nowhere. Nobody ever submits anything to it.
+//! holds the file: an io_uring in which it is registered, and which is mapped. Nobody ever submits anything to it.
 //!
 //! Where io_uring is refused (`kernel.io_uring_disabled`, many containers), an asynchronous poll for an event that never comes
 //! does the same, because asynchronous I/O contexts belong to the memory too. It costs the process some 30 ms at its end, when the
@@ -22,14 +22,15 @@ type RingParameters = [u64; 15];
 /// Offset at which the submission entries are mapped.
 const OFF_SQES: usize = 0x1000_0000;
 const REGISTER_FILES: usize = 2;
+const UNREGISTER_FILES: usize = 3;
 /// `IOCB_CMD_POLL` (linux/aio_abi.h).
 const CMD_POLL: u16 = 5;
 
 /// What holds the file.
 #[derive(Debug)]
 pub enum Pin {
-    /// A mapped io_uring, at this address.
-    Ring(usize),
+    /// An io_uring, and where it is mapped.
+    Ring(Fd, usize),
     /// An asynchronous I/O context.
     Poll(usize),
 }
@@ -52,7 +53,7 @@ impl Pin {
         // SAFETY: one number.
         unsafe { syscall!(io_uring_register, ring.raw(), REGISTER_FILES, &fd as *const i32 as usize, 1) }?;
         let at = mem::map_file(ring.raw(), PAGE_SIZE, OFF_SQES)?;
-        let pin = Pin::Ring(at);
+        let pin = Pin::Ring(ring, at);
         // A child would hold its parent's file otherwise.
         // SAFETY: our own mapping, which nobody touches.
         unsafe { mem::madvise(at, PAGE_SIZE, libc::MADV_DONTFORK) }.map(|()| pin)
@@ -74,18 +75,17 @@ impl Pin {
             Err(error) => Err(error),
         }
     }
-
-    /// Forgets the pin of the parent, in a forked child, whose memory does not hold it.
-    pub fn forget_in_child(self) {
-        core::mem::forget(self);
-    }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
         match *self {
-            // SAFETY: our own mapping.
-            Pin::Ring(at) => drop(unsafe { mem::munmap(at, PAGE_SIZE) }),
+            // The kernel takes its time with an io_uring that nobody has any more, but lets go of the file at once.
+            // SAFETY: our own mapping; no memory involved.
+            Pin::Ring(ref ring, at) => unsafe {
+                let _ = syscall!(io_uring_register, ring.raw(), UNREGISTER_FILES, 0, 0);
+                let _ = mem::munmap(at, PAGE_SIZE);
+            },
             // SAFETY: our own context.
             Pin::Poll(context) => drop(unsafe { syscall!(io_destroy, context) }),
         }
@@ -118,14 +118,11 @@ mod tests {
         drop(held);
         assert!(is_held(&other_end));
         drop(pin);
-        // An io_uring lets go of its files a moment later.
-        while is_held(&other_end) {
-            std::thread::yield_now();
-        }
+        assert!(!is_held(&other_end));
     }
 
     #[test]
-    fn memory_holds_a_file_that_is_open_nowhere_by_either_way() {
+    fn memory_holds_a_file_until_it_lets_go_of_it_by_either_way() {
         holds(Pin::by_ring);
         holds(Pin::by_poll);
     }

@@ -269,6 +269,14 @@ unsafe fn clone_thread(
     result
 }
 
+/// Ends the calling agent thread. The process ends with `status` if it was the last.
+pub fn exit(status: u32) -> ! {
+    loop {
+        // SAFETY: nothing of the thread is used any more.
+        let _ = unsafe { syscall!(exit, status) };
+    }
+}
+
 /// The kernel's number for the calling thread.
 pub fn current_tid() -> u32 {
     // SAFETY: no arguments.

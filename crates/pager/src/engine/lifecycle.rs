@@ -7,7 +7,7 @@ use super::{Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::kernel::Kernel;
-use crate::{background, fault};
+use crate::{background, fault, proxy};
 use core::sync::atomic::Ordering::*;
 use sys::thread::Thread;
 use sys::{futex, Result};
@@ -57,21 +57,17 @@ impl Engine {
     /// # Safety
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
-        self.list_descriptors(None);
         // SAFETY: the caller's contract.
         unsafe { *self.kernel_mut() = None };
     }
 
     /// A forked child of which nothing is away needs no threads before there is work for them.
     pub(crate) fn be_idle_in_child(&'static self) {
-        // SAFETY: the only thread of the process, and nothing is away.
-        let threads = unsafe {
-            self.close_kernel();
-            &mut *self.threads.get()
-        };
-        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
-            thread.forget_in_child();
+        // SAFETY: the only thread of the process.
+        if let Some(kernel) = unsafe { self.kernel_mut() }.take() {
+            kernel.forget_in_child();
         }
+        self.forget_threads_in_child();
         for extent in self.space().all() {
             extent.armed.remove(&crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES));
             extent.staging.store(0, Relaxed);
@@ -90,6 +86,10 @@ impl Engine {
         {
             return;
         }
+        // A child of `vfork` works in its parent's memory: threads that it makes would end with it.
+        if !self.is_at_home() {
+            return;
+        }
         // A fork must find the engine either idle or starting with its thread made.
         let _blocked = sys::signal::block_all();
         let _pass = self.gate.pass();
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Makes the background thread, which opens what it needs and makes the fault thread.
-    fn spawn_background(&'static self) -> Result<()> {
+    pub(crate) fn spawn_background(&'static self) -> Result<()> {
         // SAFETY: `background::main` keeps to the rules of agent threads.
         let thread = unsafe { Thread::spawn(background::main, self as *const Engine as usize) }?;
         // SAFETY: the phase is `Starting`, which one thread at a time reaches.
@@ -126,33 +126,57 @@ impl Engine {
         self.notify(message.as_str());
     }
 
-    /// Opens what the engine needs and starts the fault thread; the background thread calls it, or a forked
-    /// child's only thread.
-    pub(crate) fn open_kernel(&'static self) -> core::result::Result<(), (&'static str, sys::Errno)> {
+    /// Opens what the engine needs. The background thread calls it.
+    pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, sys::Errno)> {
         let kernel = Kernel::open(self.device())?;
-        // SAFETY: no agent thread looks before it is started below, and program threads only once running.
+        // SAFETY: no other thread looks before it is started.
         unsafe { *self.kernel_mut() = Some(kernel) };
-        self.list_descriptors(self.kernel());
         Ok(())
     }
 
-    /// The same again for what a forked child cannot share with its parent. Only thread of the process.
+    /// The same again for what a forked child cannot share with its parent. By the one thread of the process that is not waiting.
     pub(crate) fn reopen_kernel_in_child(&self) -> bool {
-        // SAFETY: the only thread of the process.
-        let reopened = match unsafe { self.kernel_mut() } {
+        // SAFETY: nobody else looks.
+        match unsafe { self.kernel_mut() } {
             Some(kernel) => kernel.reopen_in_child(self.device()).is_ok(),
             None => false,
-        };
-        self.list_descriptors(self.kernel());
-        reopened
+        }
     }
 
-    pub(crate) fn spawn_fault(&'static self) -> Result<()> {
-        // SAFETY: `fault::main` keeps to the rules of agent threads.
-        let thread = unsafe { Thread::spawn(fault::main, self as *const Engine as usize) }?;
+    /// Makes the threads that serve the program, by the background thread, whose descriptors they share. On an error none is left
+    /// to be ended but by [`Engine::end_servants`].
+    pub(crate) fn spawn_servants(&'static self) -> Result<()> {
+        let arg = self as *const Engine as usize;
         // SAFETY: only the thread that starts the engine comes here.
-        unsafe { (*self.threads.get()).fault = Some(thread) };
-        Ok(())
+        let threads = unsafe { &mut *self.threads.get() };
+        // SAFETY: `fault::main` keeps to the rules of agent threads.
+        threads.fault = Some(unsafe { Thread::spawn(fault::main, arg) }?);
+        self.proxy.open();
+        // SAFETY: `proxy::main` keeps to the rules of agent threads.
+        match unsafe { Thread::spawn(proxy::main, arg) } {
+            Ok(thread) => {
+                threads.proxy = Some(thread);
+                Ok(())
+            }
+            Err(error) => {
+                self.proxy.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// Has the threads that serve the program end, and waits for that. By the background thread, while nobody needs them.
+    pub(crate) fn end_servants(&self, kernel: &Kernel) {
+        self.proxy.close();
+        // SAFETY: one thread at a time starts or ends the engine.
+        let threads = unsafe { &mut *self.threads.get() };
+        if let Some(proxy) = threads.proxy.take() {
+            proxy.join();
+        }
+        if let Some(fault) = threads.fault.take() {
+            self.ring_doorbell(kernel);
+            fault.join();
+        }
     }
 
     /// The kernel's numbers of the fault and the background thread.
@@ -162,30 +186,27 @@ impl Engine {
         (threads.fault.as_ref().map(Thread::tid), threads.background.as_ref().map(Thread::tid))
     }
 
-    /// Forgets the threads that a forked child does not have, and starts its own.
-    pub(crate) fn restart_in_child(&'static self) -> Result<()> {
+    /// The engine belongs to the calling process, a forked child, from now on.
+    pub(crate) fn come_home_in_child(&self) {
+        self.process.store(sys::thread::current_pid(), Relaxed);
+        self.leaving.store(0, Relaxed);
+        self.last_status.store(0, Relaxed);
+    }
+
+    /// Forgets the threads that a forked child does not have.
+    pub(crate) fn forget_threads_in_child(&self) {
         // SAFETY: the only thread of the process.
-        let threads = unsafe { &mut *self.threads.get() };
-        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
-            thread.forget_in_child();
-        }
-        let _ = self.count_for_nobody();
-        self.spawn_fault()?;
-        self.set_phase(Phase::Starting);
-        self.spawn_background()
+        unsafe { &mut *self.threads.get() }.take().for_each(Thread::forget_in_child);
+        self.proxy.reset_in_child();
     }
 
-    /// Whether there is a fault thread. For who starts or ends the engine.
-    pub(crate) fn has_fault_thread(&self) -> bool {
-        // SAFETY: one thread at a time starts or ends the engine.
-        unsafe { (*self.threads.get()).fault.is_some() }
-    }
-
-    /// Waits for the fault thread to leave, after it was told to. Background thread, or a forked child's only thread.
-    pub(crate) fn join_fault(&self) {
-        // SAFETY: the phase is `Stopping`, and who waits for its end does not look before; or nobody else is there.
-        if let Some(thread) = unsafe { (*self.threads.get()).fault.take() } {
-            thread.join();
+    /// A thread of the program is about to end past libc, with this status, and may be the last: the pager's threads must end
+    /// then too.
+    pub fn thread_leaves(&self, status: u32) {
+        if self.is_at_home() {
+            self.last_status.store(status, Relaxed);
+            self.leaving.store(1, Release);
+            self.ring();
         }
     }
 
@@ -194,8 +215,6 @@ impl Engine {
         let _guard = self.joining.lock();
         // SAFETY: under the lock, and the engine is off: no thread of it looks any more.
         let threads = unsafe { &mut *self.threads.get() };
-        for thread in [threads.fault.take(), threads.background.take()].into_iter().flatten() {
-            thread.join();
-        }
+        threads.take().for_each(Thread::join);
     }
 }
