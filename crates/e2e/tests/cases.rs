@@ -98,6 +98,7 @@ cases! {
     limits {
         address_space_runs_out,
         mappings_run_out,
+        descriptors_run_out,
     }
     calls {
         read_write_and_vectors,
@@ -105,6 +106,22 @@ cases! {
         futexes,
         direct_transfers,
         registered_buffers,
+    }
+    clones {
+        copies_of_all,
+        copies_that_share_descriptors,
+        copies_that_share_directories,
+        copies_that_are_waited_for,
+        a_bare_copy_that_shares_descriptors,
+        descriptors_are_unshared,
+        threads_past_libc,
+        threads_with_descriptors_of_their_own,
+        shared_memory_that_is_waited_for,
+        no_descriptor_is_seen,
+        ends_by_returning_from_clone,
+        ends_by_the_exit_of_a_thread,
+        ends_by_the_exit_of_the_last_thread,
+        ends_by_a_signal,
     }
     children {
         a_child_is_killed,
@@ -137,6 +154,21 @@ cases! {
 #[test]
 fn all_memory_is_locked() {
     stops("limits", "all_memory_is_locked", "mlockall");
+}
+
+/// Processes that share memory, and for which nobody waits.
+mod sharing {
+    use super::stops;
+
+    #[test]
+    fn shared_memory() {
+        stops("clones", "shared_memory", "shares its memory");
+    }
+
+    #[test]
+    fn shared_memory_that_outlives() {
+        stops("clones", "shared_memory_that_outlives", "shares its memory");
+    }
 }
 
 /// Programs that confine themselves.
@@ -179,13 +211,6 @@ mod sandbox {
     }
 }
 
-#[test]
-fn a_child_without_descriptors_is_told_once_each_and_keeps_its_memory() {
-    let stderr = holds_with("limits", "descriptors_run_out", &harsh());
-    let wanted = "memfold: not folding this program: userfaultfd is not permitted: EMFILE";
-    assert!(stderr.lines().all(|line| line.starts_with(wanted)), "{stderr}");
-}
-
 /// Runs the case as a user who has no other process, which takes root.
 fn holds_for_a_lonely_user(case: &str, user: u32) {
     // SAFETY: no arguments, no effects.
@@ -225,6 +250,11 @@ fn a_child_that_may_have_no_thread_goes_on_plainly() {
 #[test]
 fn a_child_that_may_have_one_thread_goes_on_plainly() {
     holds_for_a_lonely_user("a_child_may_have_one_thread", 61_235);
+}
+
+#[test]
+fn a_child_that_may_have_two_threads_goes_on_plainly() {
+    holds_for_a_lonely_user("a_child_may_have_two_threads", 61_236);
 }
 
 #[test]

@@ -139,6 +139,8 @@ mod engine;
 mod kernel;
 #[path = "pager/pool.rs"]
 mod pool;
+#[path = "pager/proxy.rs"]
+mod proxy;
 #[path = "pager/space.rs"]
 mod space;
 #[path = "pager/worker.rs"]

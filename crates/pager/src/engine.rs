@@ -132,7 +132,7 @@ pub struct Engine {
     /// The program's open `/dev/userfaultfd`, and the number of that device; `NO_DEVICE` for none.
     device: (AtomicU32, AtomicU64),
     /// Serialises waiting for the threads' end.
-    joining: Mutex,
+    pub(crate) joining: Mutex,
     host: Host,
 }
 

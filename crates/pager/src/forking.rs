@@ -105,12 +105,16 @@ impl Engine {
             return;
         }
         self.forget_threads_in_child();
+        self.joining.reset_in_child();
         let _ = self.count_for_nobody();
         self.set_phase(Phase::Starting);
         match self.spawn_background() {
             Ok(()) => {
                 while self.phase() == Phase::Starting {
                     self.wait_for_phase_after(Phase::Starting);
+                }
+                if self.phase() == Phase::Off {
+                    self.join_threads();
                 }
             }
             Err(error) => {

@@ -30,8 +30,18 @@ static AGENTS: [AtomicU32; MOST_AGENTS] = [const { AtomicU32::new(0) }; MOST_AGE
 /// More than a process ever has; further ones are not taken for agents.
 const MOST_AGENTS: usize = 16;
 
-fn note(from: u32, to: u32) {
-    let _ = AGENTS.iter().find(|agent| agent.compare_exchange(from, to, AcqRel, Relaxed).is_ok());
+/// The thread is an agent. Both it and who made it say so, whichever comes first.
+fn note(tid: u32) {
+    if !agents().contains(&tid) {
+        let _ = AGENTS.iter().find(|agent| agent.compare_exchange(0, tid, AcqRel, Relaxed).is_ok());
+    }
+}
+
+/// It is no more.
+fn forget(tid: u32) {
+    for agent in &AGENTS {
+        let _ = agent.compare_exchange(tid, 0, AcqRel, Relaxed);
+    }
 }
 
 /// Whether the calling thread is an agent. What the program has open is not open there ([`crate::table`]).
@@ -63,7 +73,7 @@ struct Header {
 
 /// Where every agent begins.
 extern "C" fn begin(header: usize) {
-    note(0, current_tid());
+    note(current_tid());
     // SAFETY: written before the thread was made, and mapped until `join`.
     let (entry, arg) = unsafe { ((*(header as *const Header)).entry, (*(header as *const Header)).arg) };
     entry(arg);
@@ -142,6 +152,7 @@ impl Thread {
             return Err(Errno(-raw as i32));
         }
         thread.tid = raw as u32;
+        note(thread.tid);
         inject::note_agent(thread.tid);
         Ok(thread)
     }
@@ -174,7 +185,7 @@ impl Thread {
             }
             crate::time::sleep(crate::time::Nanos(50_000));
         }
-        note(self.tid, 0);
+        forget(self.tid);
         // SAFETY: the kernel clears `alive` after the thread's last instruction in user mode.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }
@@ -182,7 +193,7 @@ impl Thread {
     /// Frees the memory of a thread that does not exist in this process: the copy that a forked child has
     /// of its parent's.
     pub fn forget_in_child(self) {
-        note(self.tid, 0);
+        forget(self.tid);
         // SAFETY: in the child only the forking thread exists.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }

@@ -56,7 +56,7 @@ static void descriptors_run_out(void)
     CHECK(intact(p));
 }
 
-/* The limit counts all tasks of the user, who has no others; the pager's two threads are among them. */
+/* The limit counts all tasks of the user, who has no others; the pager's threads are among them. */
 static void fork_with_tasks_left(int left)
 {
     uint64_t *p = evicted();
@@ -72,6 +72,11 @@ static void fork_with_tasks_left(int left)
 static void a_child_may_have_no_thread(void)
 {
     fork_with_tasks_left(1);
+}
+
+static void a_child_may_have_two_threads(void)
+{
+    fork_with_tasks_left(3);
 }
 
 static void a_child_may_have_one_thread(void)
@@ -128,4 +133,5 @@ CASES({"more_than_its_cgroup_allows", more_than_its_cgroup_allows},
       {"address_space_runs_out", address_space_runs_out}, {"descriptors_run_out", descriptors_run_out},
       {"mappings_run_out", mappings_run_out}, {"all_memory_is_locked", all_memory_is_locked},
       {"a_child_may_have_no_thread", a_child_may_have_no_thread},
-      {"a_child_may_have_one_thread", a_child_may_have_one_thread})
+      {"a_child_may_have_one_thread", a_child_may_have_one_thread},
+      {"a_child_may_have_two_threads", a_child_may_have_two_threads})

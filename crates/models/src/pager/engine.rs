@@ -5,15 +5,14 @@ use crate::entry::{Entry, State};
 use crate::extent::Extent;
 use crate::gate::{Brake, Gate};
 use crate::kernel::{Kernel, Pagemap, Staging};
-use crate::lock::Mutex;
 use crate::pool::Pool;
+use crate::proxy::Proxy;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::space::Space;
 use crate::store::{FreeQueue, Slot};
 use crate::turns::Turns;
 use crate::world::{enter, page_index, Content, BASE, ZERO};
 use crate::{explore, futex};
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use sys::uffd::Userfaultfd;
 use sys::{Errno, PAGE_SIZE};
@@ -38,8 +37,9 @@ pub struct Engine {
     pub(crate) free_slots: FreeQueue,
     pub(crate) space: Space,
     pub(crate) kernel: &'static Kernel,
-    pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
+    pub(crate) proxy: Proxy,
     pub(crate) moved_past_libc: AtomicU32,
+    pub(crate) changed_past_libc: AtomicU32,
     pub(crate) aside_pages: AtomicU64,
     pub(crate) copies: AtomicU64,
     pub(crate) soon_back: AtomicU64,
@@ -87,8 +87,9 @@ impl Engine {
                 staging: Staging(Userfaultfd),
                 pagemap: Pagemap,
             }),
-            restorer: (Mutex::new(), UnsafeCell::new(None)),
+            proxy: Proxy::default(),
             moved_past_libc: AtomicU32::new(0),
+            changed_past_libc: AtomicU32::new(0),
             aside_pages: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             soon_back: AtomicU64::new(0),
@@ -97,6 +98,7 @@ impl Engine {
             control: ControlPage::default(),
             fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
         });
+        engine.proxy.open(engine);
         let all = crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES);
         extent.anonymous.insert(&all);
         extent.managed.insert(&all);
@@ -107,10 +109,6 @@ impl Engine {
 
     pub(crate) fn control(&self) -> &ControlPage {
         &self.control
-    }
-
-    pub(crate) fn kernel(&self) -> Option<&'static Kernel> {
-        Some(self.kernel)
     }
 
     pub(crate) fn space(&self) -> &Space {

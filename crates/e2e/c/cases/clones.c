@@ -1,0 +1,410 @@
+/* Every kind of process and thread that `clone` makes, while memory is evicted, and how processes end whose threads end past
+ * libc. Each row of the table in docs/compatibility.md is a case here. */
+#include "case.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#define STACK (256 << 10)
+
+static uint64_t *memory;
+
+static long bare(long number, long a, long b, long c, long d, long e)
+{
+#if defined(__x86_64__)
+    long result;
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
+    return result;
+#else
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c,
+                  x3 __asm__("x3") = d, x4 __asm__("x4") = e;
+    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+    return x0;
+#endif
+}
+
+/* What a child does with its descriptors that would harm a pager which had its own among them. */
+static void give_up_descriptors(void)
+{
+    CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+    CHECK(dup2(1, 700) == 700 && close(700) == 0);
+}
+
+/* The child of a clone that copies memory: finds every byte, also once they were evicted there. */
+static int look(void *flags)
+{
+    if ((long)flags & CLONE_FILES)
+        give_up_descriptors();
+    CHECK(intact(memory));
+    fill(memory);
+    wait_until_evicted(memory);
+    CHECK(intact(memory));
+    return 0;
+}
+
+static int look_and_exit(void *flags)
+{
+    _exit(look(flags));
+}
+
+enum way { BY_CLONE, BY_SYSCALL, BY_CLONE3, WAYS };
+
+static pid_t make(enum way way, long flags)
+{
+    if (way == BY_CLONE) {
+        char *stack = malloc(STACK);
+        CHECK(stack);
+        return clone(look_and_exit, stack + STACK, (int)flags | SIGCHLD, (void *)flags);
+    }
+    struct clone_args args = {.flags = (uint64_t)flags, .exit_signal = SIGCHLD};
+    long child = way == BY_SYSCALL ? syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0)
+                                   : syscall(SYS_clone3, &args, sizeof args);
+    if (child == 0)
+        look_and_exit((void *)flags);
+    return (pid_t)child;
+}
+
+/* Makes one of each way, and looks at the parent's memory after each. */
+static void copies(long flags)
+{
+    memory = evicted();
+    for (enum way way = BY_CLONE; way < WAYS; way++) {
+        CHECK(child_is_well(make(way, flags)));
+        CHECK(intact(memory));
+        /* What the child shared could not be evicted before it is written. */
+        fill(memory);
+        wait_until_evicted(memory);
+    }
+    CHECK(intact(memory));
+}
+
+static void copies_of_all(void)
+{
+    copies(0);
+}
+
+static void copies_that_share_descriptors(void)
+{
+    copies(CLONE_FILES);
+}
+
+static void copies_that_share_directories(void)
+{
+    copies(CLONE_FS);
+    copies(CLONE_FS | CLONE_FILES);
+}
+
+static void copies_that_are_waited_for(void)
+{
+    copies(CLONE_VFORK);
+    copies(CLONE_VFORK | CLONE_FILES | CLONE_FS);
+}
+
+/* By the bare instruction the library sees no fork: the child must not look, but it must not harm its parent either. */
+static void a_bare_copy_that_shares_descriptors(void)
+{
+    memory = evicted();
+    for (int round = 0; round < 5; round++) {
+        long child = bare(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            bare(SYS_close_range, 3, ~0u, 0, 0, 0);
+            bare(SYS_exit_group, 0, 0, 0, 0, 0);
+        }
+        CHECK(child_is_well((pid_t)child));
+        CHECK(intact(memory));
+        fill(memory);
+        wait_until_evicted(memory);
+    }
+    CHECK(intact(memory));
+}
+
+/* A program that shares its table gives it up, or takes one of its own. */
+static void descriptors_are_unshared(void)
+{
+    memory = evicted();
+    CHECK(unshare(CLONE_FILES) == 0 && intact(memory));
+    wait_until_evicted(memory);
+    CHECK(unshare(CLONE_FS | CLONE_SYSVSEM) == 0 && intact(memory));
+    wait_until_evicted(memory);
+    CHECK(syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_UNSHARE) == 0 && intact(memory));
+    wait_until_evicted(memory);
+    pid_t child = make(BY_CLONE, CLONE_FILES);
+    CHECK(child_is_well(child) && intact(memory));
+}
+
+/* A thread with a table of its own, made past libc: it changes mappings, and closes what it finds. */
+static int done;
+static void *target;
+
+static int change_in_a_thread(void *flags)
+{
+    if (!((long)flags & CLONE_FILES))
+        give_up_descriptors();
+    CHECK(intact(memory));
+    wait_until_evicted(memory);
+    uint64_t *other = mremap(memory, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+    CHECK(other != MAP_FAILED && intact(other));
+    memory = other;
+    wait_until_evicted(memory);
+    CHECK(munmap(memory, LEN / 2) == 0);
+    CHECK(mmap(memory, LEN / 2, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == memory);
+    for (size_t i = 0; i < WORDS / 2; i++)
+        CHECK(memory[i] == 0);
+    fill(memory);
+    __atomic_store_n(&done, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+static void threads_of(long flags)
+{
+    memory = evicted();
+    target = mmap(0, LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(target != MAP_FAILED);
+    char *stack = malloc(STACK);
+    CHECK(stack);
+    done = 0;
+    flags |= CLONE_VM | CLONE_SIGHAND | CLONE_THREAD;
+    /* It has this thread's control block, so this one does nothing meanwhile. */
+    CHECK(clone(change_in_a_thread, stack + STACK, (int)flags, (void *)flags) > 0);
+    while (!__atomic_load_n(&done, __ATOMIC_SEQ_CST))
+        usleep(1000);
+    CHECK(intact(memory));
+    wait_until_evicted(memory);
+    CHECK(intact(memory));
+}
+
+static void threads_past_libc(void)
+{
+    threads_of(CLONE_FILES | CLONE_FS | CLONE_SYSVSEM);
+}
+
+static void threads_with_descriptors_of_their_own(void)
+{
+    threads_of(CLONE_FS);
+    threads_of(0);
+}
+
+static int look_in_shared_memory(void *flags)
+{
+    if (!((long)flags & CLONE_FILES))
+        give_up_descriptors();
+    CHECK(intact(memory));
+    /* Enough to start the pager of a program that had little until now; it must not start in this process. */
+    char *big = malloc(64 << 20);
+    CHECK(big);
+    memset(big, 1, 64 << 20);
+    free(big);
+    _exit(0);
+}
+
+static void shares(long flags)
+{
+    char *stack = malloc(STACK);
+    CHECK(stack);
+    pid_t child = clone(look_in_shared_memory, stack + STACK, (int)flags | CLONE_VM | SIGCHLD, (void *)flags);
+    CHECK(child_is_well(child) && intact(memory));
+}
+
+static void shared_memory_that_is_waited_for(void)
+{
+    memory = filled();
+    static const long kinds[] = {0, CLONE_FILES, CLONE_FS | CLONE_SIGHAND};
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        wait_until_evicted(memory);
+        shares(kinds[i] | CLONE_VFORK);
+    }
+    wait_until_evicted(memory);
+    CHECK(intact(memory));
+}
+
+static void shared_memory(void)
+{
+    memory = evicted();
+    shares(0);
+    shares(CLONE_FILES);
+    shares(CLONE_FS | CLONE_SIGHAND | CLONE_FILES);
+}
+
+static int outlive(void *parent)
+{
+    /* Until the parent is gone, and with it whoever could have brought a page back. */
+    while (getppid() == *(pid_t *)parent)
+        usleep(1000);
+    CHECK(intact(memory));
+    _exit(0);
+}
+
+static void shared_memory_that_outlives(void)
+{
+    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    pid_t parent = fork();
+    CHECK(parent >= 0);
+    if (parent == 0) {
+        static pid_t me;
+        memory = evicted();
+        me = getpid();
+        char *stack = malloc(STACK);
+        CHECK(stack && clone(outlive, stack + STACK, CLONE_VM | SIGCHLD, &me) > 0);
+        bare(SYS_exit_group, 0, 0, 0, 0, 0);
+    }
+    CHECK(child_is_well(parent));
+    int status;
+    pid_t orphan = wait(&status);
+    CHECK(orphan > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* Which descriptors are open, as text. */
+static void list_descriptors(char *text, size_t len)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    CHECK(dir);
+    text[0] = 0;
+    for (struct dirent *entry; (entry = readdir(dir));)
+        if (entry->d_name[0] != '.' && atoi(entry->d_name) != dirfd(dir)) {
+            strncat(text, entry->d_name, len - strlen(text) - 2);
+            strcat(text, " ");
+        }
+    closedir(dir);
+}
+
+static void no_descriptor_is_seen(void)
+{
+    char text[256];
+    /* What the test inherited. */
+    CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+    memory = evicted();
+    list_descriptors(text, sizeof text);
+    CHECK(strcmp(text, "0 1 2 ") == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(intact(memory));
+        list_descriptors(text, sizeof text);
+        CHECK(strcmp(text, "0 1 2 ") == 0);
+        _exit(0);
+    }
+    CHECK(child_is_well(child));
+    FILE *seen = popen("ls /proc/self/fd | wc -w", "r");
+    CHECK(seen && fgets(text, sizeof text, seen) && atoi(text) == 4 && pclose(seen) == 0);
+    CHECK(open("/dev/null", O_RDONLY) == 3);
+}
+
+/* How processes end. Each child's memory is evicted, so it has the pager's threads. */
+
+static int return_seven(void *unused)
+{
+    (void)unused;
+    CHECK(intact(memory));
+    return 7;
+}
+
+static int return_seven_later(void *unused)
+{
+    wait_until_evicted(memory);
+    return return_seven(unused);
+}
+
+static int status_of(pid_t child)
+{
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    return status;
+}
+
+static void ends_by_returning_from_clone(void)
+{
+    memory = evicted();
+    char *stack = malloc(STACK);
+    CHECK(stack);
+    for (int round = 0; round < 5; round++) {
+        CHECK(status_of(clone(return_seven, stack + STACK, SIGCHLD, NULL)) == 7 << 8);
+        fill(memory);
+        wait_until_evicted(memory);
+        CHECK(status_of(clone(return_seven_later, stack + STACK, SIGCHLD | CLONE_FILES, NULL)) == 7 << 8);
+        fill(memory);
+        wait_until_evicted(memory);
+    }
+    CHECK(intact(memory));
+}
+
+static void ends_by_the_exit_of_a_thread(void)
+{
+    memory = evicted();
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            bare(SYS_exit, 9, 0, 0, 0, 0);
+        CHECK(status_of(child) == 9 << 8);
+        child = fork();
+        if (child == 0)
+            syscall(SYS_exit, 10);
+        CHECK(status_of(child) == 10 << 8);
+        child = fork();
+        if (child == 0) {
+            CHECK(intact(memory));
+            fill(memory);
+            wait_until_evicted(memory);
+            bare(SYS_exit, 11, 0, 0, 0, 0);
+        }
+        CHECK(status_of(child) == 11 << 8);
+    }
+}
+
+static int end_after_main(void *status)
+{
+    /* Until the main thread has ended: its memory map is empty then. */
+    char first = 0;
+    while (first != '0') {
+        int fd = open("/proc/self/statm", O_RDONLY);
+        CHECK(fd >= 0 && read(fd, &first, 1) == 1 && close(fd) == 0);
+    }
+    CHECK(intact(memory));
+    syscall(SYS_exit, (long)status);
+    return 0;
+}
+
+static void ends_by_the_exit_of_the_last_thread(void)
+{
+    memory = evicted();
+    char *stack = malloc(STACK);
+    CHECK(stack);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(clone(end_after_main, stack + STACK, CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_FILES | CLONE_FS,
+                    (void *)12L) > 0);
+        bare(SYS_exit, 1, 0, 0, 0, 0);
+    }
+    CHECK(status_of(child) == 12 << 8);
+}
+
+static void ends_by_a_signal(void)
+{
+    memory = evicted();
+    for (int round = 0; round < 10; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            kill(getpid(), round % 2 ? SIGKILL : SIGTERM);
+            bare(SYS_exit, 1, 0, 0, 0, 0);
+        }
+        int status = status_of(child);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == (round % 2 ? SIGKILL : SIGTERM));
+    }
+}
+
+CASES({"copies_of_all", copies_of_all}, {"copies_that_share_descriptors", copies_that_share_descriptors},
+      {"copies_that_share_directories", copies_that_share_directories},
+      {"copies_that_are_waited_for", copies_that_are_waited_for},
+      {"a_bare_copy_that_shares_descriptors", a_bare_copy_that_shares_descriptors},
+      {"descriptors_are_unshared", descriptors_are_unshared}, {"threads_past_libc", threads_past_libc},
+      {"threads_with_descriptors_of_their_own", threads_with_descriptors_of_their_own},
+      {"shared_memory_that_is_waited_for", shared_memory_that_is_waited_for}, {"shared_memory", shared_memory},
+      {"shared_memory_that_outlives", shared_memory_that_outlives}, {"no_descriptor_is_seen", no_descriptor_is_seen},
+      {"ends_by_returning_from_clone", ends_by_returning_from_clone},
+      {"ends_by_the_exit_of_a_thread", ends_by_the_exit_of_a_thread},
+      {"ends_by_the_exit_of_the_last_thread", ends_by_the_exit_of_the_last_thread},
+      {"ends_by_a_signal", ends_by_a_signal})

@@ -1,0 +1,56 @@
+//! What program threads ask of the userfaultfd, in a model: they do it themselves. That the one who serves is another thread, who is
+//! waited for, makes no order that is not among those tried.
+
+use crate::engine::Engine;
+use crate::extent::Extent;
+use crate::restore::{Outcome, Reason, Restorer};
+use crate::thread::Backoff;
+use std::sync::OnceLock;
+use sys::{Result, EXTENT_SIZE, PAGE_SIZE};
+
+/// As in the pager.
+#[derive(Default)]
+pub struct Proxy(OnceLock<&'static Engine>);
+
+impl Proxy {
+    /// Serves this engine.
+    pub fn open(&self, engine: &'static Engine) {
+        assert!(self.0.set(engine).is_ok(), "one engine");
+    }
+
+    fn engine(&self) -> &'static Engine {
+        self.0.get().expect("opened with the engine")
+    }
+
+    pub fn wake(&self, extent: &'static Extent) {
+        self.engine().kernel.uffd.wake(extent.base(), EXTENT_SIZE);
+    }
+
+    pub fn let_go(&self, start: usize, len: usize) -> Result<()> {
+        self.engine().kernel.uffd.unregister(start, len)
+    }
+
+    pub fn bring_back(&self, extent: &'static Extent, lo: usize, hi: usize) -> Result<()> {
+        let engine = self.engine();
+        let mut restorer = Restorer::new()?;
+        let (mut index, mut backoff) = (lo, Backoff::new());
+        while index < hi {
+            match restorer.restore(engine, engine.kernel, extent, index, hi - index, Reason::Change) {
+                Outcome::Done { first, pages } => {
+                    engine.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                    index = first + pages;
+                }
+                Outcome::Resident | Outcome::Gone => index += 1,
+                Outcome::InOtherHands | Outcome::TryAgain => backoff.wait(),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn settle(&self) {
+        let mut backoff = Backoff::new();
+        while self.engine().kernel.uffd.is_changing() {
+            backoff.wait();
+        }
+    }
+}
