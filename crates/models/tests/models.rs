@@ -53,7 +53,6 @@ const PLANTED: &[Planted] = &[
     bug("busy-not-awaited", "page-dropped-while-touched"),
     weak("entry.rs:load:acqrel", "page-dropped-while-touched"),
     weak("extent.rs:load@changing.load(SeqCst):acqrel", "page-dropped-while-touched"),
-    weak("extent.rs:swap@turned_away:acqrel", "page-dropped-while-touched"),
     bug("unmap-not-seen", "page-unmapped-while-touched"),
     bug("wrong-slot-freed", "slot-read-while-recompressed"),
     bug("slot-freed-twice", "slot-read-while-recompressed"),

@@ -20,6 +20,7 @@ use policy::budget::{Budget, BROKEN, NO_LIMIT};
 use policy::returns::Returns;
 use std::sync::atomic::Ordering::*;
 use sys::file::{self, Fd};
+use sys::life::Life;
 use sys::pagemap::Pagemap;
 use sys::socket::{self, MOST_FDS};
 use sys::thread::{self, Backoff};
@@ -81,6 +82,8 @@ pub struct Agent {
     pub link: Link,
     memory: Fd,
     bell: Fd,
+    /// Tells when the program has ended.
+    life: Life,
     daemon_bell: Fd,
     path: [u8; PATH_LEN],
     pub control: &'static ControlPage,
@@ -117,6 +120,7 @@ impl Agent {
         let (start, end) = channel.store();
         Ok(Agent {
             pagemap: Pagemap::open()?,
+            life: Life::watch()?,
             // SAFETY: the store's part of the channel, which stays mapped for ever and only the agent writes to.
             store: unsafe { Store::within(start, end) },
             // SAFETY: zeros are no region.
@@ -164,6 +168,9 @@ impl Agent {
             let pause = if busy { Nanos(0) } else { self.tick() };
             self.look(pause);
             self.now = time::now().0;
+            if self.life.is_over(&thread::agents()) {
+                thread::exit(self.life.status(0));
+            }
             self.charge();
             self.meet_the_daemon();
             self.bring_wanted();

@@ -11,6 +11,7 @@ use crate::runtime::RunDir;
 use crate::setup::DEVICE;
 use arena::settings::Profile;
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
+use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::Mode;
 use policy::replace::{BadSpec, Spec};
 use std::ffi::{OsStr, OsString};
@@ -25,8 +26,9 @@ const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
 /// The variable that names the socket of the daemon under whose budget the program is to be.
 pub const DAEMON_VARIABLE: &str = "MEMFOLD_BUDGET_OF";
 
-/// Numbers below this are left to the program: some count on low descriptors being free.
-const UFFD_FD_LEAST: i32 = 200;
+/// The program inherits the device by a number just below this, or below its limit if that is lower, where programs that count on
+/// low numbers do not meet it. A higher one would make the kernel's tables of descriptors larger.
+const UFFD_FD_MOST: u64 = 1024;
 
 /// What a user chose; `None` and `false` leave it to the environment.
 #[derive(Clone, Debug, Default)]
@@ -136,8 +138,9 @@ fn inherited_device() -> Option<OwnedFd> {
 }
 
 fn duplicate(fd: &impl AsFd) -> nix::Result<OwnedFd> {
-    let least = [UFFD_FD_LEAST, 3];
-    let number = least.iter().find_map(|n| fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(*n)).ok());
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let end = limit.min(UFFD_FD_MOST) as i32;
+    let number = (3..end).rev().find_map(|n| fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(n)).ok());
     // SAFETY: the kernel just made the descriptor for us.
     number.map(|n| unsafe { OwnedFd::from_raw_fd(n) }).ok_or_else(nix::errno::Errno::last)
 }
