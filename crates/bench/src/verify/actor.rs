@@ -3,7 +3,7 @@
 use super::area::Area;
 use super::blocks::Block;
 use super::calls::Pipe;
-use super::children;
+use super::children::{self, Kind};
 use super::shared::{lock, Shared, Tags};
 use super::way::Way;
 use super::Work;
@@ -301,7 +301,7 @@ impl Actor {
     /// Forks while all other threads go on: the child can know this thread's memory and the shared.
     fn fork(&mut self, shared: &Shared) -> Result<()> {
         let common = shared.common.read().unwrap_or_else(PoisonError::into_inner);
-        let child = children::fork(shared, || {
+        let child = children::make(shared, Kind::any(&mut self.rng), || {
             self.check(shared);
             shared.check_shared(&common);
             self.live_on(shared);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use stats::Rng;
 use std::fs::File;
 use std::io::{Error, Read, Write};
+use std::os::fd::IntoRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
@@ -33,13 +34,56 @@ pub(super) struct Child {
     finding: File,
 }
 
-/// Forks; the child does `work`, reports and ends.
-pub(super) fn fork(shared: &Shared, work: impl FnOnce()) -> Result<Child> {
+/// How a child is made, and how it ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// By `fork`; ends by `_exit`.
+    Forked,
+    /// By `clone` without libc; its only thread ends, and with it the process.
+    Cloned,
+    /// The same with the parent's descriptor table: what it closes the parent has lost.
+    SharesDescriptors,
+}
+
+impl Kind {
+    /// Any, `fork` as often as both others.
+    pub fn any(rng: &mut Rng) -> Kind {
+        [Kind::Forked, Kind::Forked, Kind::Cloned, Kind::SharesDescriptors][rng.below(4) as usize]
+    }
+
+    /// As `fork(2)`.
+    fn make(self) -> i32 {
+        let flags = match self {
+            // SAFETY: the child keeps to what the module says.
+            Kind::Forked => return unsafe { libc::fork() },
+            Kind::Cloned => libc::SIGCHLD,
+            Kind::SharesDescriptors => libc::SIGCHLD | libc::CLONE_FILES,
+        };
+        // SAFETY: as above; on the stack of this thread, of which the child has a copy.
+        unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) as i32 }
+    }
+
+    /// Ends the child.
+    fn end(self, status: i32) -> ! {
+        if let Kind::Cloned | Kind::SharesDescriptors = self {
+            // SAFETY: ends the child's only thread.
+            unsafe { libc::syscall(libc::SYS_exit, status) };
+        }
+        // SAFETY: ends the child without running what belongs to the parent.
+        unsafe { libc::_exit(status) }
+    }
+}
+
+/// Makes a child, which does `work`, reports and ends.
+pub(super) fn make(shared: &Shared, kind: Kind, work: impl FnOnce()) -> Result<Child> {
     let (reader, writer) = pipe()?;
-    // SAFETY: the child keeps to what the module says.
-    let pid = unsafe { libc::fork() };
-    ensure!(pid >= 0, "cannot fork: {}", Error::last_os_error());
+    let pid = kind.make();
+    ensure!(pid >= 0, "cannot make a child ({kind:?}): {}", Error::last_os_error());
     if pid > 0 {
+        if let Kind::SharesDescriptors = kind {
+            // The child closes it, in the table of both.
+            let _ = writer.into_raw_fd();
+        }
         return Ok(Child { pid, finding: File::from(reader) });
     }
     // SAFETY: sets a timer of this process.
@@ -57,8 +101,7 @@ pub(super) fn fork(shared: &Shared, work: impl FnOnce()) -> Result<Child> {
         mismatches: shared.mismatches.try_lock().map_or(Vec::new(), |mut kept| std::mem::take(&mut *kept)),
     };
     let sent = serde_json::to_vec(&finding).map(|bytes| File::from(writer).write_all(&bytes).is_ok());
-    // SAFETY: ends the child without running what belongs to the parent.
-    unsafe { libc::_exit(if sent.unwrap_or(false) { 0 } else { 1 }) }
+    kind.end(if sent.unwrap_or(false) { 0 } else { 1 })
 }
 
 impl Child {
@@ -107,7 +150,7 @@ pub(super) fn run(shared: &Shared) {
         sleep(Duration::from_millis(20 + rng.below(300)));
         beat.begin("fork");
         let linger = Duration::from_millis(rng.below(3) * 20);
-        match fork_everything(shared, linger) {
+        match fork_everything(shared, Kind::any(&mut rng), linger) {
             Ok(child) => child.wait(shared),
             Err(error) => shared.fail(format!("forker: {error:#}")),
         }
@@ -116,12 +159,12 @@ pub(super) fn run(shared: &Shared) {
     beat.done.store(true, Relaxed);
 }
 
-fn fork_everything(shared: &Shared, linger: Duration) -> Result<Child> {
+fn fork_everything(shared: &Shared, kind: Kind, linger: Duration) -> Result<Child> {
     // In the order of their numbers; actors hold only their own. An actor holds `common` and `exchange` only inside.
     let mut actors: Vec<_> = shared.actors.iter().map(lock).collect();
     let exchange = lock(&shared.exchange);
     let common = shared.common.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    fork(shared, || {
+    make(shared, kind, || {
         // Meanwhile the parent goes on and changes its side of the copy.
         sleep(linger);
         for actor in &actors {
