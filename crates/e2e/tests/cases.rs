@@ -118,6 +118,7 @@ cases! {
         threads_with_descriptors_of_their_own,
         shared_memory_that_is_waited_for,
         no_descriptor_is_seen,
+        nobody_is_left_to_serve,
         ends_by_returning_from_clone,
         ends_by_the_exit_of_a_thread,
         ends_by_the_exit_of_the_last_thread,

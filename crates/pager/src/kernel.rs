@@ -1,5 +1,6 @@
 //! What an engine opens at the kernel, and what the kernel can do.
 
+use crate::sabotage::{planted, Bug};
 use crate::staging::Staging;
 use core::mem::forget;
 use sys::file::Fd;
@@ -22,7 +23,7 @@ pub struct Kernel {
     /// Tells when the program has ended.
     pub life: Life,
     /// Keeps `uffd` open for as long as anybody uses the program's memory.
-    pin: Pin,
+    pin: Option<Pin>,
     /// `/proc/loadavg`, if it can be read.
     pub loadavg: Option<Fd>,
     /// Whether writes can be tracked.
@@ -68,12 +69,14 @@ fn make_second(device: Option<i32>) -> Result<Userfaultfd, Missing> {
     make_uffd(device).map_err(|e| ("userfaultfd is not permitted", e))
 }
 
+const NO_PIN: &str = "neither io_uring nor asynchronous I/O is permitted, to keep the userfaultfd open";
+
 /// What is opened in a forked child as in any other process.
 struct Rest {
     uffd_info: Fd,
     pagemap: Pagemap,
     life: Life,
-    pin: Pin,
+    pin: Option<Pin>,
     loadavg: Option<Fd>,
 }
 
@@ -87,8 +90,10 @@ impl Rest {
             pagemap: Pagemap::open()
                 .map_err(of_proc("/proc/thread-self/pagemap cannot be opened (is /proc mounted?)"))?,
             life: Life::watch().map_err(of_proc("/proc/self/statm cannot be opened (is /proc mounted?)"))?,
-            pin: Pin::new(uffd.raw_fd())
-                .map_err(|e| ("neither io_uring nor asynchronous I/O is permitted, to hold the userfaultfd", e))?,
+            pin: match planted(Bug::NotPinned) {
+                true => None,
+                false => Some(Pin::new(uffd.raw_fd()).map_err(|e| (NO_PIN, e))?),
+            },
             loadavg: sys::file::open(c"/proc/loadavg", libc::O_RDONLY, 0).ok(),
         })
     }
@@ -98,8 +103,8 @@ impl Kernel {
     /// Opens everything. The error names what is missing, in words for people.
     pub fn open(device: Option<i32>) -> Result<Kernel, Missing> {
         let (uffd, tracks_writes) = make_main(device)?;
-        let staging = Staging::new(make_second(device)?)
-            .map_err(|e| ("no address space for the staging area", e))?;
+        let staging =
+            Staging::new(make_second(device)?).map_err(|e| ("no address space for the staging area", e))?;
         let Rest { uffd_info, pagemap, life, pin, loadavg } = Rest::open(&uffd)?;
         Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, loadavg, tracks_writes })
     }

@@ -87,12 +87,8 @@ bugs! {
     SlotsNotKept = "slots-not-kept",
     /// The pager ends without waiting until all is back.
     StoppedTooSoon = "stopped-too-soon",
-    /// The pager's descriptors are open in the table of the program.
-    TableShared = "table-shared",
-    /// The pager's threads go on when the program has none left.
-    EndNotSeen = "end-not-seen",
 
-    // Of the preload library, which the hard cases run with; what comes before is the pager's.
+    // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
     /// A program that confines its system calls (seccomp) is folded on.
     SeccompNotSeen = "seccomp-not-seen",
@@ -108,6 +104,12 @@ bugs! {
     LockNotSeen = "lock-not-seen",
     /// A program gets `EBUSY` when it registers evicted memory with a userfaultfd of its own.
     UserfaultfdNotSeen = "userfaultfd-not-seen",
+    /// The pager's descriptors are open in the table of the program.
+    TableShared = "table-shared",
+    /// Only the agents hold the userfaultfd, which is closed with them.
+    NotPinned = "not-pinned",
+    /// The pager's threads go on when the program has none left.
+    EndNotSeen = "end-not-seen",
     /// A process that shares the memory and may outlive the pager's threads is not seen.
     SharingNotSeen = "sharing-not-seen",
     /// A process made by the system call's number, or by `_Fork`, is not seen.

@@ -1,7 +1,7 @@
 //! Fork handlers, and the functions that fork without calling them.
 
-use crate::set_errno;
 use crate::sandbox;
+use crate::set_errno;
 use crate::start::pager;
 use core::ffi::{c_int, c_void};
 use pager::sabotage::{planted, Bug};

@@ -27,7 +27,8 @@ impl Life {
     /// # Errors
     /// There is no `/proc`.
     pub fn watch() -> Result<Life> {
-        file::open(c"/proc/self/statm", libc::O_RDONLY, 0).map(|statm| Life { statm, survived: AtomicU32::new(0) })
+        file::open(c"/proc/self/statm", libc::O_RDONLY, 0)
+            .map(|statm| Life { statm, survived: AtomicU32::new(0) })
     }
 
     /// Whether no thread is left but `agents`. False where that cannot be told.
@@ -78,8 +79,7 @@ fn others(agents: &[u32]) -> Result<bool> {
     let mut list = [0u8; 1024];
     loop {
         // SAFETY: the buffer is valid for its length.
-        let len =
-            unsafe { syscall!(getdents64, tasks.raw(), list.as_mut_ptr() as usize, list.len()) }?;
+        let len = unsafe { syscall!(getdents64, tasks.raw(), list.as_mut_ptr() as usize, list.len()) }?;
         if len == 0 {
             return Ok(false);
         }

@@ -259,6 +259,59 @@ static void shared_memory_that_outlives(void)
     CHECK(orphan > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* A child of vfork whose parent is killed, with the threads that would bring pages back: it may find its bytes, or wait for ever, but
+ * never read zeros. */
+struct orphan {
+    pid_t pid;
+    int found; /* 1: the bytes, 2: something else. */
+};
+
+static int touch_when_orphaned(void *shared)
+{
+    struct orphan *orphan = shared;
+    pid_t parent = getppid();
+    orphan->pid = getpid();
+    kill(parent, SIGKILL);
+    while (getppid() == parent)
+        usleep(1000);
+    __atomic_store_n(&orphan->found, memory[WORDS / 2] == word(WORDS / 2) ? 1 : 2, __ATOMIC_SEQ_CST);
+    _exit(0);
+}
+
+static int waits_for_a_page(pid_t pid)
+{
+    char path[64], text[64] = "";
+    snprintf(path, sizeof path, "/proc/%d/wchan", pid);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        return 0;
+    CHECK(read(fd, text, sizeof text - 1) >= 0 && close(fd) == 0);
+    return strcmp(text, "handle_userfault") == 0;
+}
+
+static void nobody_is_left_to_serve(void)
+{
+    struct orphan *orphan = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(orphan != MAP_FAILED && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);
+    pid_t parent = fork();
+    CHECK(parent >= 0);
+    if (parent == 0) {
+        memory = evicted();
+        char *stack = malloc(STACK);
+        CHECK(stack);
+        clone(touch_when_orphaned, stack + STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, orphan);
+        _exit(1);
+    }
+    int status = 0;
+    CHECK(waitpid(parent, &status, 0) == parent && WIFSIGNALED(status));
+    int found;
+    while (!(found = __atomic_load_n(&orphan->found, __ATOMIC_SEQ_CST)) && !waits_for_a_page(orphan->pid))
+        usleep(1000);
+    CHECK(found != 2);
+    kill(orphan->pid, SIGKILL);
+    CHECK(waitpid(orphan->pid, &status, 0) == orphan->pid);
+}
+
 /* Which descriptors are open, as text. */
 static void list_descriptors(char *text, size_t len)
 {
@@ -404,6 +457,7 @@ CASES({"copies_of_all", copies_of_all}, {"copies_that_share_descriptors", copies
       {"threads_with_descriptors_of_their_own", threads_with_descriptors_of_their_own},
       {"shared_memory_that_is_waited_for", shared_memory_that_is_waited_for}, {"shared_memory", shared_memory},
       {"shared_memory_that_outlives", shared_memory_that_outlives}, {"no_descriptor_is_seen", no_descriptor_is_seen},
+      {"nobody_is_left_to_serve", nobody_is_left_to_serve},
       {"ends_by_returning_from_clone", ends_by_returning_from_clone},
       {"ends_by_the_exit_of_a_thread", ends_by_the_exit_of_a_thread},
       {"ends_by_the_exit_of_the_last_thread", ends_by_the_exit_of_the_last_thread},
