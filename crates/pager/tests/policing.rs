@@ -55,7 +55,7 @@ fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() 
     const LIMIT: usize = 256;
     let pagemap = sys::pagemap::Pagemap::open().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2"] {
+    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2", "mglru"] {
         let (engine, memory) = policed(policy, LIMIT, PAGES, true);
         let memory = memory.in_small_pages();
         let first = memory.base % EXTENT_SIZE / PAGE_SIZE;
@@ -123,7 +123,7 @@ fn every_byte_survives_while_policies_change_under_a_limit_below_what_is_needed(
     const PAGES: usize = 4096;
     let (engine, memory) = policed("freebsd", PAGES / 4, PAGES, false);
     memory.fill(11);
-    let policies = ["bonchance", "lru", "age", "arc", "freebsd", "random", "twoq", "sieve"];
+    let policies = ["bonchance", "lru", "age", "arc", "mglru", "freebsd", "random", "twoq", "sieve"];
     for policy in policies {
         assert_eq!(request(engine, Command::Policy, 0, 0, policy), 0, "{policy}");
         for page in (0..PAGES).step_by(3) {
