@@ -152,7 +152,11 @@ fn sampling(text: &str) -> Result<Sampling, String> {
     }
 }
 
-fn policies(list: &str) -> Result<Vec<Spec>> {
+/// The policies of a list.
+///
+/// # Errors
+/// With exit code 2 for one that there is not.
+pub(crate) fn policies(list: &str) -> Result<Vec<Spec>> {
     let list = if list == "all" { replace::names().collect::<Vec<_>>().join(",") } else { list.to_owned() };
     let mut specs: Vec<String> = Vec::new();
     for part in list.split(',') {
