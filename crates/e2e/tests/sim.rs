@@ -124,7 +124,9 @@ fn a_ratio_is_printed_where_a_peer_ran_and_nowhere_else() {
         let mut command = memfold(home.path());
         command.args(["bench", "sim", "--json", "--size", "100", "--rounds", "2", "--policy", "lru,mglru"]);
         command.arg("--trace").arg(&trace);
-        peer.into_iter().for_each(|peer| drop(command.arg("--peer").arg(peer)));
+        if let Some(peer) = peer {
+            command.arg("--peer").arg(peer);
+        }
         command.output().unwrap()
     };
     let rows = |peer| {
