@@ -76,7 +76,7 @@ fn a_trace_is_the_same_in_every_format() {
     let facts = info(&made);
     assert_eq!(facts["requests"], 40_000);
     let mut from = made.clone();
-    for name in ["a.csv", "b.csv.zst", "c.mft.zst", "d.mft"] {
+    for name in ["a.csv", "b.csv.zst", "c.oracleGeneral.bin", "d.oracleGeneral.zst", "e.mft.zst", "f.mft"] {
         let to = home.path().join(name);
         said(memfold(home.path()).args(["trace", "convert"]).arg(&from).arg(&to));
         assert_eq!(info(&to), facts, "{name}");
@@ -106,6 +106,56 @@ fn curves_are_printed_and_drawn_and_a_sample_comes_near_them() {
     assert!(sampled["rate"].as_f64().unwrap() < 0.5);
     let middle = |of: &serde_json::Value| of["curves"][0]["points"][5]["miss_ratio"].as_f64().unwrap();
     assert!((middle(&exact) - middle(&sampled)).abs() < 0.1, "{} and {}", middle(&exact), middle(&sampled));
+}
+
+/// A stand-in for libCacheSim's cachesim, by a name that tells it what to do.
+fn stand_in(home: &std::path::Path, name: &str) -> std::path::PathBuf {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../sim/tests/cachesim");
+    let path = home.join(name);
+    std::os::unix::fs::symlink(script, &path).unwrap();
+    path
+}
+
+#[test]
+fn a_ratio_is_printed_where_a_peer_ran_and_nowhere_else() {
+    let home = scratch();
+    let trace = zipf(home.path(), "made.mft");
+    let run = |peer: Option<&std::path::Path>| {
+        let mut command = memfold(home.path());
+        command.args(["bench", "sim", "--json", "--size", "100", "--rounds", "2", "--policy", "lru,mglru"]);
+        command.arg("--trace").arg(&trace);
+        if let Some(peer) = peer {
+            command.arg("--peer").arg(peer);
+        }
+        command.output().unwrap()
+    };
+    let rows = |peer| {
+        let output = run(peer);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let said = json(&String::from_utf8(output.stdout).unwrap());
+        assert_eq!(said["requests"], 40_000);
+        [0, 1].map(|row| said["rows"][row]["peer"].clone())
+    };
+    assert!(rows(None).iter().all(serde_json::Value::is_null));
+    let [lru, mglru] = rows(Some(&stand_in(home.path(), "cachesim")));
+    assert_eq!((&lru["theirs_from_file"], &lru["ratio"]["pairs"]), (&8.0.into(), &2.into()));
+    assert!(lru["ours_from_file"].as_f64().unwrap() > 0.0 && mglru.is_null());
+    let complaint = |peer: &std::path::Path| {
+        let output = run(Some(peer));
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = complaint(&home.path().join("nowhere"));
+    assert!(
+        said.contains("nowhere: No such file or directory (os error 2); give the path of libCacheSim's"),
+        "{said}"
+    );
+    assert_eq!(code, Some(2));
+    let (code, said) = complaint(&stand_in(home.path(), "changed"));
+    assert!(
+        said.contains("printed \"lru: 40000 requests, hit ratio 0.5\" at lru, where cachesim ends with"),
+        "{said}"
+    );
+    assert_eq!(code, Some(1));
 }
 
 #[test]

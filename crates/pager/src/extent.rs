@@ -39,6 +39,11 @@ pub struct Extent {
     pub armed: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.
     pub hot: AtomicPageSet,
+    /// Pages that a thread touched while they were away, and waited for, since a page daemon last looked. Written by the fault
+    /// thread.
+    pub asked: AtomicPageSet,
+    /// Of those the ones that were found whole.
+    pub asked_whole: AtomicPageSet,
     /// Pages that did not shrink when last tried.
     pub incompressible: AtomicPageSet,
     /// Pages that the program said it will not need soon; the background thread sets them aside and clears them.
@@ -147,6 +152,14 @@ impl Extent {
             return PageSet::EMPTY;
         }
         PageSet::of(|index| matches!(self.entry(index).state(), State::Aside | State::Stored | State::Same))
+    }
+
+    /// The pages that are set aside.
+    pub fn aside_pages(&self) -> PageSet {
+        if self.away.load(Relaxed) == 0 {
+            return PageSet::EMPTY;
+        }
+        PageSet::of(|index| self.entry(index).state() == State::Aside)
     }
 
     /// What the policy knows of it.

@@ -8,7 +8,7 @@
 
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
-use crate::entry::Entry;
+use crate::entry::{Entry, State};
 use crate::events;
 use crate::extent::Extent;
 use crate::follow::Follower;
@@ -101,6 +101,9 @@ impl Service {
             return;
         }
         let extent = self.engine.space().find(page);
+        if let Some(extent) = extent {
+            note(extent, (page - extent.base()) / PAGE_SIZE);
+        }
         self.backoff = Backoff::new();
         loop {
             let outcome = match extent {
@@ -219,6 +222,16 @@ impl Service {
             self.engine.ring();
         }
     }
+}
+
+/// Notes for a page daemon that a thread waits for the page. The pages that come with it are not touched by that.
+fn note(extent: &Extent, index: usize) {
+    match extent.entry(index).state() {
+        State::Resident => return,
+        State::Aside | State::Leaving | State::LeavingWanted => extent.asked_whole.add(index),
+        State::Stored | State::Same => {}
+    }
+    extent.asked.add(index);
 }
 
 /// How many pages to bring back for a fault: one, or twice as many as the last time if the touches are

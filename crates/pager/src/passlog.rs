@@ -18,20 +18,22 @@ pub struct Pass {
     pub at: u64,
     /// How long it took, ns.
     pub took: u64,
-    /// Touches of pages that were set aside or evicted since the last pass.
+    /// Page faults since the last pass: pages that were set aside or stored, and that a thread waited for.
     pub faults: u64,
-    /// Of those the ones that found the page still whole.
-    pub second_chances: u64,
+    /// Of those the ones that found the page whole, so that nothing was decompressed.
+    pub minor_faults: u64,
+    /// Pages decompressed since the last pass, those brought ahead among them.
+    pub restored: u64,
     /// Pages compressed since the last pass.
     pub compressed: u64,
-    /// Chosen to go, and not compressed yet.
+    /// Chosen to go, still whole, and waiting to be compressed.
     pub backlog: u64,
     /// The limit, in pages.
     pub limit: u64,
 }
 
 /// The columns, in order.
-fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 24] {
+fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 26] {
     [
         ("pid", u64::from(sys::thread::current_pid())),
         ("pass", pass.number),
@@ -39,7 +41,9 @@ fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 24] {
         ("took_us", pass.took / 1000),
         ("limit", pass.limit),
         ("faults", pass.faults),
-        ("second_chances", pass.second_chances),
+        ("minor_faults", pass.minor_faults),
+        ("brought_ahead", row.brought + row.free_to_inactive),
+        ("restored", pass.restored),
         ("active_scan", u64::from(row.active_scan)),
         ("inactive_scan", u64::from(row.inactive_scan)),
         ("scanned", row.scanned),

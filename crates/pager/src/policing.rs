@@ -4,8 +4,9 @@
 //! pass, and does what came of it: a page that is no longer active is set aside, where every touch is seen and brings it
 //! back; one that was freed is compressed.
 //!
-//! A page counts as touched if it was written, by the kernel's write tracking; if it came back from where it was set aside
-//! or stored; and if it could not leave. A read of a page in view is not seen: such a page has its second chance when it is
+//! A page counts as touched if it was written, by the kernel's write tracking; if a thread waited for it to come back from
+//! where it was set aside or stored; and if it could not leave. What came with such a page, or ahead of a reader, was not
+//! touched: it is inactive, and stays in view until the next pass. A read of a page in view is not seen: such a page has its second chance when it is
 //! set aside, and a fault then says that it is in use.
 //!
 //! Invariants: the daemon's memory comes from the global allocator, which in a program is the library's own and never the
@@ -68,6 +69,8 @@ struct Known {
     stayed: PageSet,
     /// Touched while inactive: the daemon knows, and a further touch would tell it nothing.
     spared: PageSet,
+    /// Came back since the pass before without having been touched.
+    ahead: PageSet,
     /// To be compressed as soon as there is time.
     backlog: PageSet,
 }
@@ -84,8 +87,7 @@ pub struct Policing {
     behind: bool,
     pass: Pass,
     row: Row,
-    faults: u64,
-    second_chances: u64,
+    restored: u64,
     compressed: u64,
     missed_since: Option<Nanos>,
     told: bool,
@@ -106,7 +108,7 @@ impl Policing {
         let before = core::mem::replace(&mut self.in_use, in_use);
         self.pause = if in_use <= limit {
             // Where the free pages were nearly used up since the last pass, the next comes sooner.
-            if self.row.arrived <= self.row.free / 2 {
+            if self.row.arrived + self.row.brought <= self.row.free / 2 {
                 Nanos(INTERVAL)
             } else {
                 HURRY
@@ -117,6 +119,17 @@ impl Policing {
             Nanos(self.pause.0 / 2).max(LEAST_PAUSE)
         };
     }
+}
+
+/// The pages that threads have waited for, and got, since this was last asked, and those of them that were whole. Those that
+/// were `away` a moment ago are still on their way.
+fn take_asked(extent: &Extent, away: &PageSet) -> (PageSet, PageSet) {
+    let asked = extent.asked.load().minus(away);
+    // What is noted of these pages from now on is another touch.
+    extent.asked.remove(&asked);
+    let whole = extent.asked_whole.load().and(&asked);
+    extent.asked_whole.remove(&whole);
+    (asked, whole)
 }
 
 /// Whether there is room for the tables of so many extents.
@@ -205,8 +218,7 @@ impl Worker {
             behind: false,
             pass: Pass::default(),
             row: Row::default(),
-            faults: control.fault_ns.count.load(Relaxed),
-            second_chances: control.pages_second_chance.load(Relaxed),
+            restored: control.pages_restored.load(Relaxed),
             compressed: control.pages_evicted.load(Relaxed),
             missed_since: None,
             told: false,
@@ -296,6 +308,7 @@ impl Worker {
                     away: empty,
                     stayed: empty,
                     spared: empty,
+                    ahead: empty,
                     backlog: empty,
                 });
                 policing.daemon.grow(policing.extents.len() * EXTENT_PAGES);
@@ -309,9 +322,15 @@ impl Worker {
         let view = view.minus(&away);
         let known = &mut policing.extents[number];
         let gone = known.view.or(&known.away).minus(&view.or(&away));
-        let came = view.minus(&known.view).or(&away.minus(&known.view.or(&known.away)));
-        let touched = came.or(&view.and(&written)).or(&view.and(&known.stayed));
-        known.backlog = known.backlog.minus(&touched).minus(&gone);
+        let fresh = view.or(&away).minus(&known.view.or(&known.away));
+        let (asked, whole) = take_asked(extent, &away);
+        policing.pass.faults += asked.minus(&fresh).len() as u64;
+        policing.pass.minor_faults += whole.minus(&fresh).len() as u64;
+        // Whatever is put in place counts as written at first.
+        known.ahead = view.and(&known.away).minus(&asked);
+        let seen = view.and(&asked.or(&written).or(&known.stayed)).minus(&known.ahead);
+        let touched = fresh.or(&seen);
+        known.backlog = known.backlog.minus(&view).minus(&gone);
         known.spared = known.spared.or(&touched).minus(&gone);
         let first = (number * EXTENT_PAGES) as u32;
         for (lo, hi) in gone.runs() {
@@ -319,6 +338,9 @@ impl Worker {
         }
         for (lo, hi) in touched.runs() {
             (lo..hi).for_each(|index| policing.daemon.touch(first + index as u32, false));
+        }
+        for (lo, hi) in known.ahead.runs() {
+            (lo..hi).for_each(|index| policing.daemon.bring(first + index as u32));
         }
         (known.view, known.away) = (view, away);
         extent.incompressible.remove(&written);
@@ -363,7 +385,7 @@ impl Worker {
             }
         }
         known.spared = known.spared.minus(&active).minus(&freed);
-        let leave = leave.and(&known.view).minus(&known.spared);
+        let leave = leave.and(&known.view).minus(&known.spared).minus(&known.ahead.minus(&freed));
         let left = match extent.lock.try_lock() {
             Some(_guard) if !leave.is_empty() => {
                 let wanted = leave.minus(&extent.incompressible.load());
@@ -375,7 +397,7 @@ impl Worker {
         known.stayed = leave.minus(&away);
         known.view = known.view.minus(&away);
         known.away = known.away.or(&away);
-        known.backlog = freed.and(&away);
+        known.backlog = freed.and(&extent.aside_pages());
         policing.behind |= !known.backlog.is_empty();
         left
     }
@@ -407,9 +429,7 @@ impl Worker {
         let control = self.engine.control();
         let since = |last: &mut u64, now: u64| now.wrapping_sub(core::mem::replace(last, now));
         policing.pass.at = self.now.0.saturating_sub(control.started_ns.load(Relaxed));
-        policing.pass.faults = since(&mut policing.faults, control.fault_ns.count.load(Relaxed));
-        policing.pass.second_chances =
-            since(&mut policing.second_chances, control.pages_second_chance.load(Relaxed));
+        policing.pass.restored = since(&mut policing.restored, control.pages_restored.load(Relaxed));
         policing.pass.compressed = since(&mut policing.compressed, control.pages_evicted.load(Relaxed));
         policing.pass.backlog = policing.extents.iter().map(|known| known.backlog.len() as u64).sum();
         control.passes.store(policing.pass.number, Relaxed);
@@ -417,6 +437,7 @@ impl Worker {
             let mut buffer = [0; 512];
             passlog::append(self.engine.log.read(&mut buffer), &policing.pass, &policing.row);
         }
+        (policing.pass.faults, policing.pass.minor_faults) = (0, 0);
     }
 
     /// Says once that the limit is below what the program needs.

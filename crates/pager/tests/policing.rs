@@ -55,7 +55,7 @@ fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() 
     const LIMIT: usize = 256;
     let pagemap = sys::pagemap::Pagemap::open().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2"] {
+    for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2", "mglru"] {
         let (engine, memory) = policed(policy, LIMIT, PAGES, true);
         let memory = memory.in_small_pages();
         let first = memory.base % EXTENT_SIZE / PAGE_SIZE;
@@ -123,7 +123,7 @@ fn every_byte_survives_while_policies_change_under_a_limit_below_what_is_needed(
     const PAGES: usize = 4096;
     let (engine, memory) = policed("freebsd", PAGES / 4, PAGES, false);
     memory.fill(11);
-    let policies = ["bonchance", "lru", "age", "arc", "freebsd", "random", "twoq", "sieve"];
+    let policies = ["bonchance", "lru", "age", "arc", "mglru", "freebsd", "random", "twoq", "sieve"];
     for policy in policies {
         assert_eq!(request(engine, Command::Policy, 0, 0, policy), 0, "{policy}");
         for page in (0..PAGES).step_by(3) {
@@ -187,4 +187,82 @@ fn the_logged_queues_gain_and_lose_what_the_counters_say() {
     // Logging has ended.
     wait_until("another pass is made", || passes() > logged + 1);
     assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), rows.len() + 1);
+}
+
+/// A column of the last row.
+fn last(path: &std::path::Path, column: &str) -> u64 {
+    let row = last_row(path);
+    row.iter().find(|(name, _)| name == column).unwrap_or_else(|| panic!("no column {column}")).1
+}
+
+#[test]
+fn the_laundry_is_what_waits_to_be_compressed_and_nothing_that_is_stored() {
+    const PAGES: usize = 2048;
+    let dir = tempfile::tempdir().unwrap();
+    for policy in ["freebsd", "lru"] {
+        let log = dir.path().join(policy);
+        let (engine, memory) = policed(policy, PAGES / 4, PAGES, false);
+        assert_eq!(request(engine, Command::Log, 0, 0, log.to_str().unwrap()), 0);
+        memory.fill(7);
+        let most = || evicted(engine) >= ((PAGES - PAGES / 4) * PAGE_SIZE) as u64;
+        wait_until("it is down to the limit", most);
+        // Nobody touches anything, so what was freed by then is soon compressed, and most of the memory is stored.
+        wait_until("nothing waits any more", || log.exists() && last(&log, "laundry") == 0);
+        assert!(most(), "{policy}: what is stored came back by itself");
+        memory.check(7);
+        engine.stop(&"the test is over");
+    }
+}
+
+#[test]
+fn a_fault_is_counted_once_and_what_its_window_brought_is_no_reference() {
+    const PAGES: usize = 2 * EXTENT_PAGES;
+    const LIMIT: usize = 256;
+    let dir = tempfile::tempdir().unwrap();
+    for policy in ["freebsd", "lru"] {
+        let log = dir.path().join(policy);
+        let (engine, memory) = policed(policy, LIMIT, PAGES, true);
+        let memory = memory.in_small_pages();
+        assert_eq!(request(engine, Command::Log, 0, 0, log.to_str().unwrap()), 0);
+        let pass = || assert_eq!(request(engine, Command::Pass, 0, INTERVAL, ""), 0);
+        (0..PAGES).for_each(|page| write(&memory, page));
+        let stored = || evicted(engine) >= ((PAGES - 2 * LIMIT) * PAGE_SIZE) as u64;
+        for _ in 0..400 {
+            pass();
+            if stored() {
+                break;
+            }
+        }
+        assert!(stored(), "{policy}: {} of {PAGES} pages are stored", evicted(engine) / PAGE_SIZE as u64);
+        // Passes that see nothing touched, until none of the pages that are about to be read is in view.
+        let first = PAGES / 2 + 8;
+        let pagemap = sys::pagemap::Pagemap::open().unwrap();
+        let away = || (first..first + 24).all(|page| !in_view(&pagemap, &memory, page));
+        (0..100).take_while(|_| !away()).for_each(|_| pass());
+        assert!(away(), "{policy}: what nobody touches stays");
+        let served = || engine.control().restore_ns.count.load(Relaxed);
+        let before = served();
+        for page in first..first + 16 {
+            assert_eq!(unsafe { *((memory.base + page * PAGE_SIZE) as *const u64) }, page as u64);
+        }
+        let faults = served() - before;
+        assert!(faults < 16, "nothing was brought ahead");
+        pass();
+        let row = |column| last(&log, column);
+        let found = row("arrived") + row("free_to_active") + row("inactive_to_active");
+        assert_eq!(row("faults"), faults, "{policy}: {:?}", last_row(&log));
+        // FreeBSD's daemon leaves a page that was touched while inactive where it is until it scans that queue.
+        assert!((1..=faults).contains(&found), "{policy}: {found} of {faults}: {:?}", last_row(&log));
+        let ahead = row("brought_ahead");
+        assert!(ahead >= 16 - faults, "{policy}: {ahead} came ahead, {faults} faults");
+        assert!(row("minor_faults") <= faults && row("restored") <= faults + ahead, "{policy}");
+        engine.stop(&"the test is over");
+        memory_is(&memory);
+    }
+}
+
+fn memory_is(memory: &Memory) {
+    for page in 0..memory.pages {
+        assert_eq!(unsafe { *((memory.base + page * PAGE_SIZE) as *const u64) }, page as u64);
+    }
 }

@@ -42,6 +42,17 @@ pub enum TraceError {
         /// The column that was asked for.
         column: usize,
     },
+    /// A time that the format written to has no room for.
+    #[error(
+        "request {number} has the time {time}, and oracleGeneral holds times up to 4294967295: write another format, or \
+         scale the times"
+    )]
+    Time {
+        /// The request, from 1.
+        number: u64,
+        /// Its time.
+        time: u64,
+    },
     /// It has no request.
     #[error("it has no request")]
     Empty,
@@ -51,4 +62,13 @@ pub enum TraceError {
     /// More requests than can be numbered.
     #[error("it has more than {} requests", crate::trace::MOST_REQUESTS)]
     TooManyRequests,
+}
+
+impl From<TraceError> for std::io::Error {
+    fn from(error: TraceError) -> std::io::Error {
+        match error {
+            TraceError::Io(error) => error,
+            other => std::io::Error::other(other),
+        }
+    }
 }

@@ -46,7 +46,7 @@ pub struct Plan {
 /// What came of one policy at one size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The policy's name.
+    /// The policy, with the parameters that are not its defaults.
     pub policy: String,
     /// Pages that the cache holds.
     pub size: usize,
@@ -93,7 +93,7 @@ pub fn one(trace: &Trace, spec: &Spec, size: usize) -> Result<Row, TraceError> {
     }
     let requests = trace.requests();
     Ok(Row {
-        policy: spec.name().to_owned(),
+        policy: spec.to_string(),
         size,
         requests,
         misses,
@@ -117,6 +117,17 @@ mod tests {
         assert!(["0", "0%", "101%", "-1", "ten", ""].iter().all(|text| Size::parse(text).is_none()));
     }
 
+    /// What libCacheSim of October 2024 (`cachesim FILE oracleGeneral POLICY SIZE --ignore-obj-size 1`) makes of the trace
+    /// at sizes that the list beside the trace leaves out. LIRS differs in the last digit.
+    const FURTHER: &str = "lru,5000,0.8038 fifo,5000,0.8042 clock,5000,0.8032 sieve,5000,0.7886 twoq,5000,0.7717 \
+        arc,5000,0.7708 lirs,5000,0.7490 s3fifo,5000,0.7498 lfu,5000,0.7886 belady,5000,0.6262 \
+        lru,20000,0.6328 fifo,20000,0.6343 clock,20000,0.6336 sieve,20000,0.5658 twoq,20000,0.6332 arc,20000,0.5657 \
+        lirs,20000,0.5153 s3fifo,20000,0.6184 lfu,20000,0.5658 belady,20000,0.4553 \
+        lru,40000,0.4303 fifo,40000,0.4316 clock,40000,0.4303 sieve,40000,0.4303 twoq,40000,0.4316 arc,40000,0.4303 \
+        lirs,40000,0.4436 s3fifo,40000,0.4303 lfu,40000,0.4303 belady,40000,0.4301 \
+        wtinylfu:libcachesim=1,1000,0.8335 wtinylfu:libcachesim=1,5000,0.7739 wtinylfu:libcachesim=1,10000,0.6778 \
+        wtinylfu:libcachesim=1,20000,0.5234 wtinylfu:libcachesim=1,40000,0.4423";
+
     /// The trace and what libCacheSim makes of it lie beside a checkout, not in it.
     #[test]
     fn the_miss_ratios_are_those_of_libcachesim() {
@@ -129,12 +140,23 @@ mod tests {
         let trace =
             Trace::open(&path.join("cloudPhysicsIO.oracleGeneral.bin"), Format::OracleGeneral).unwrap();
         assert_eq!(trace.requests(), 113_872);
-        let mut compared = 0;
-        for line in expected.lines().skip(1) {
+        let listed = expected.lines().skip(1).map(|line| {
             let [policy, size, _, ratio] = line.split(',').collect::<Vec<_>>().try_into().unwrap();
+            [policy, size, ratio]
+        });
+        let further = FURTHER
+            .split_whitespace()
+            .map(|row| <[&str; 3]>::try_from(row.split(',').collect::<Vec<_>>()).unwrap());
+        let mut compared = 0;
+        for [policy, size, ratio] in listed.chain(further) {
             let row = one(&trace, &Spec::parse(policy).unwrap(), size.parse().unwrap()).unwrap();
-            let exact = ["lru", "fifo", "clock", "arc", "sieve", "belady"].contains(&policy);
-            let (ratio, tolerance) = (ratio.parse::<f64>().unwrap(), if exact { 0.00005001 } else { 0.01 });
+            let tolerance = match policy {
+                "lirs" => 0.00015001,
+                // Other hashes for the same filter, which is too small for the pages that share it.
+                "wtinylfu:libcachesim=1" => 0.006,
+                _ => 0.00005001,
+            };
+            let ratio = ratio.parse::<f64>().unwrap();
             println!("{policy} {size}: {:.4}, libCacheSim {ratio:.4}", row.miss_ratio);
             assert!(
                 (row.miss_ratio - ratio).abs() <= tolerance,
@@ -143,6 +165,6 @@ mod tests {
             );
             compared += 1;
         }
-        assert!(compared >= 18, "only {compared} rows were compared");
+        assert!(compared >= 53, "only {compared} rows were compared");
     }
 }

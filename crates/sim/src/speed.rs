@@ -1,117 +1,248 @@
-//! How fast the policies are, beside libCacheSim.
+//! How fast the policies are, and beside another simulator on the same trace.
+//!
+//! Invariants: a ratio is formed from pairs of runs that followed each other on this machine, both of which read the trace
+//! from the same file; without a peer there is none.
 
 use crate::error::TraceError;
-use crate::generate::{Generator, Shape};
+use crate::format::{Format, Request, Sink};
+use crate::peer::{Peer, PeerError, Said};
 use crate::run::one;
 use crate::trace::Trace;
-use policy::replace::{self, Spec};
+use policy::replace::Spec;
 use serde::Serialize;
+use stats::Ratio;
 use std::fmt;
-
-/// What libCacheSim does on a virtual machine of 2 CPUs (AMD EPYC), million requests a second, over the trace of
-/// [`Options::default`].
-const LIBCACHESIM: &[(&str, f64)] = &[
-    ("lru", 7.8),
-    ("clock", 9.6),
-    ("arc", 6.8),
-    ("s3fifo", 4.5),
-    ("sieve", 12.1),
-    ("lirs", 3.7),
-    ("twoq", 4.6),
-    ("wtinylfu", 3.5),
-    ("belady", 4.4),
-];
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::time::Instant;
 
 /// What is run.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Options {
-    /// Requests of the trace.
-    pub requests: u64,
-    /// Its pages.
-    pub pages: u64,
-    /// The skew of its Zipf distribution.
-    pub skew: f64,
+    /// The policies.
+    pub policies: Vec<Spec>,
     /// The cache's pages.
     pub size: usize,
     /// Runs of each policy, in turns.
     pub rounds: usize,
-    /// What the trace is made from.
-    pub seed: u64,
+    /// Who is run beside, in turns.
+    pub peer: Option<Peer>,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { requests: 10_000_000, pages: 1_000_000, skew: 1.0, size: 100_000, rounds: 3, seed: 1 }
-    }
+/// Who has just run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arm {
+    /// Our simulator.
+    Ours,
+    /// The peer.
+    Peer,
 }
 
 /// What came of a policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Speed {
-    /// Its name.
-    pub policy: &'static str,
+    /// The policy, with the parameters that are not its defaults.
+    pub policy: String,
     /// Misses per request.
     pub miss_ratio: f64,
-    /// Million requests a second: the median of the runs.
+    /// Million requests a second over a trace that was read and numbered before: the median of the runs.
     pub mega_requests_per_second: f64,
-    /// libCacheSim's figure for the default options, if there is one.
-    pub libcachesim: Option<f64>,
+    /// What the peer came to, where there is one that has the policy.
+    pub peer: Option<Beside>,
+}
+
+/// A policy beside the peer's.
+#[derive(Clone, Debug, Serialize)]
+pub struct Beside {
+    /// Million requests a second of ours, reading and numbering the trace's file included: the median of the runs.
+    pub ours_from_file: f64,
+    /// Million requests a second of the peer's, reading the file included: the median of the runs.
+    pub theirs_from_file: f64,
+    /// The peer's misses per request.
+    pub miss_ratio: f64,
+    /// How many times as fast ours is, both from the file.
+    pub ratio: Ratio,
 }
 
 /// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was run.
-    pub options: Options,
+    /// Requests of the trace.
+    pub requests: u64,
+    /// Its different pages.
+    pub pages: usize,
+    /// The cache's pages.
+    pub size: usize,
+    /// Runs of each policy.
+    pub rounds: usize,
+    /// The peer's path.
+    pub peer: Option<PathBuf>,
     /// A row a policy.
     pub rows: Vec<Speed>,
 }
 
-/// Runs every policy on one thread. `done` is called after each run.
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum SpeedError {
+    /// The trace cannot be read, or its temporary files not written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The peer has no result.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// The cache is larger than all that is asked for.
+    #[error("a cache of {size} pages holds all {pages} different pages of the trace: nothing would ever be evicted")]
+    TooLarge {
+        /// The cache's pages.
+        size: usize,
+        /// The trace's.
+        pages: usize,
+    },
+}
+
+impl From<std::io::Error> for SpeedError {
+    fn from(error: std::io::Error) -> SpeedError {
+        SpeedError::Trace(error.into())
+    }
+}
+
+/// The trace, and its file if a peer needs it.
+struct Input {
+    trace: Trace,
+    file: Option<(tempfile::TempDir, PathBuf)>,
+}
+
+impl Input {
+    fn of(
+        requests: impl Iterator<Item = Result<Request, TraceError>>,
+        with_file: bool,
+    ) -> Result<Input, SpeedError> {
+        if !with_file {
+            return Ok(Input { trace: Trace::number(requests)?, file: None });
+        }
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("trace.oracleGeneral.bin");
+        let mut sink = Sink::oracle_general(BufWriter::with_capacity(1 << 20, File::create(&path)?));
+        for (number, request) in (0..).zip(requests) {
+            // Nobody looks at the times here, and not all formats' fit.
+            sink.push(Request { time: number as u32 as u64, ..request? })?;
+        }
+        sink.finish()?;
+        Ok(Input { trace: Trace::open(&path, Format::OracleGeneral)?, file: Some((folder, path)) })
+    }
+}
+
+/// Runs of one policy.
+#[derive(Default)]
+struct Runs {
+    speeds: Vec<f64>,
+    miss_ratio: f64,
+    from_file: Vec<f64>,
+    said: Vec<Said>,
+}
+
+/// Runs every policy on one thread, and the peer's in turns with it. `done` is called after each run.
 ///
 /// # Errors
-/// When the trace's temporary file cannot be written or read.
-pub fn run(options: Options, mut done: impl FnMut()) -> Result<Report, TraceError> {
-    let shape = Shape::Zipf { skew: options.skew };
-    let trace = Trace::of(Generator::new(shape, options.pages, options.requests, options.seed))?;
-    let specs: Vec<Spec> = replace::names().filter_map(|name| Spec::parse(name).ok()).collect();
-    let mut runs = vec![Vec::new(); specs.len()];
-    for _ in 0..options.rounds {
-        for (spec, runs) in specs.iter().zip(&mut runs) {
-            runs.push(one(&trace, spec, options.size)?);
-            done();
+/// See [`SpeedError`].
+pub fn run(
+    options: &Options,
+    requests: impl Iterator<Item = Result<Request, TraceError>>,
+    mut done: impl FnMut(&Spec, Arm),
+) -> Result<Report, SpeedError> {
+    let Options { policies, size, rounds, peer } = options;
+    let input = Input::of(requests, peer.is_some())?;
+    let (count, pages) = (input.trace.requests(), input.trace.universe());
+    if *size > pages {
+        return Err(SpeedError::TooLarge { size: *size, pages });
+    }
+    let mut all: Vec<Runs> = policies.iter().map(|_| Runs::default()).collect();
+    for round in 0..*rounds {
+        for (spec, runs) in policies.iter().zip(&mut all) {
+            for turn in 0..2 {
+                // Who goes first changes, so that neither always has the machine as the other left it.
+                if (turn + round) % 2 == 0 {
+                    ours(&input, spec, *size, runs)?;
+                    done(spec, Arm::Ours);
+                } else if let (Some(peer), Some((_, path))) = (peer, &input.file) {
+                    if let Some(said) = peer.run(path, spec, *size, count)? {
+                        runs.said.push(said);
+                        done(spec, Arm::Peer);
+                    }
+                }
+            }
         }
     }
-    let row = |(spec, runs): (&Spec, Vec<crate::Row>)| {
-        let speeds: Vec<f64> = runs.iter().map(|row| row.requests_per_second / 1e6).collect();
-        let peer = LIBCACHESIM.iter().find(|(name, _)| *name == spec.name());
-        Speed {
-            policy: spec.name(),
-            miss_ratio: runs.first().map_or(0.0, |row| row.miss_ratio),
-            mega_requests_per_second: stats::median(&speeds).unwrap_or(0.0),
-            libcachesim: peer.map(|(_, speed)| *speed),
+    let rows = policies.iter().zip(all).map(|(spec, runs)| row(spec, runs)).collect();
+    let peer = peer.as_ref().map(|peer| peer.path().to_owned());
+    Ok(Report { requests: count, pages, size: *size, rounds: *rounds, peer, rows })
+}
+
+fn ours(input: &Input, spec: &Spec, size: usize, runs: &mut Runs) -> Result<(), SpeedError> {
+    let row = match input.file.as_ref().filter(|_| Peer::policy(spec).is_some()) {
+        None => one(&input.trace, spec, size)?,
+        Some((_, path)) => {
+            let began = Instant::now();
+            let row = one(&Trace::open(path, Format::OracleGeneral)?, spec, size)?;
+            let seconds = began.elapsed().as_secs_f64().max(1e-9);
+            runs.from_file.push(row.requests as f64 / 1e6 / seconds);
+            row
         }
     };
-    Ok(Report { options, rows: specs.iter().zip(runs).map(row).collect() })
+    runs.speeds.push(row.requests_per_second / 1e6);
+    runs.miss_ratio = row.miss_ratio;
+    Ok(())
+}
+
+fn row(spec: &Spec, runs: Runs) -> Speed {
+    let median = |values: &[f64]| stats::median(values).unwrap_or(0.0);
+    let theirs: Vec<f64> = runs.said.iter().map(|said| said.mega_requests_per_second).collect();
+    let beside = |ratio| Beside {
+        ours_from_file: median(&runs.from_file),
+        theirs_from_file: median(&theirs),
+        miss_ratio: runs.said[0].miss_ratio,
+        ratio,
+    };
+    Speed {
+        policy: spec.to_string(),
+        miss_ratio: runs.miss_ratio,
+        mega_requests_per_second: median(&runs.speeds),
+        peer: Ratio::of(&runs.from_file, &theirs, 1).ok().map(beside),
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Options { requests, pages, skew, size, rounds, .. } = self.options;
+        let Report { requests, pages, size, rounds, .. } = self;
         writeln!(
             f,
-            "{requests} Zipf requests (skew {skew}) over {pages} pages, cache of {size}, one thread, median of {rounds}\n"
+            "{requests} requests of {pages} pages, cache of {size}, one thread, medians of {rounds} runs; M/s: million \
+             requests a second"
         )?;
-        writeln!(
-            f,
-            "{:<10} {:>10} {:>14} {:>12} {:>6}",
-            "policy", "miss ratio", "M requests/s", "libCacheSim", "ratio"
-        )?;
+        if let Some(peer) = &self.peer {
+            writeln!(
+                f,
+                "beside {}, in turns; both read the same file in the times compared",
+                peer.display()
+            )?;
+        }
+        let width = self.rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(10);
+        write!(f, "\n{:<width$} {:>10} {:>9}", "policy", "miss ratio", "M/s")?;
+        match self.peer {
+            Some(_) => {
+                writeln!(f, " {:>14} {:>9} {:>15}  ratio", "M/s from file", "peer M/s", "peer miss ratio")?
+            }
+            None => writeln!(f)?,
+        }
         for row in &self.rows {
             let speed = row.mega_requests_per_second;
-            write!(f, "{:<10} {:>10.4} {:>14.1}", row.policy, row.miss_ratio, speed)?;
-            match row.libcachesim {
-                Some(peer) => writeln!(f, " {peer:>12.1} {:>6.1}", speed / peer)?,
+            write!(f, "{:<width$} {:>10.4} {:>9.1}", row.policy, row.miss_ratio, speed)?;
+            match &row.peer {
+                Some(Beside { ours_from_file, theirs_from_file, miss_ratio, ratio }) => writeln!(
+                    f,
+                    " {ours_from_file:>14.1} {theirs_from_file:>9.2} {miss_ratio:>15.4}  {ratio}"
+                )?,
                 None => writeln!(f)?,
             }
         }
@@ -122,15 +253,66 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generate::{Generator, Shape};
+    use policy::replace;
+    use std::path::Path;
+
+    fn requests() -> impl Iterator<Item = Result<Request, TraceError>> {
+        let objects = Generator::new(Shape::Zipf { skew: 1.0 }, 300, 3000, 1);
+        objects.map(|object| Ok(Request { time: u64::MAX, object }))
+    }
+
+    fn options(policies: &[&str], peer: Option<Peer>) -> Options {
+        let policies = policies.iter().map(|name| Spec::parse(name).unwrap()).collect();
+        Options { policies, size: 30, rounds: 3, peer }
+    }
 
     #[test]
-    fn every_policy_has_a_row_and_the_published_ones_their_peer() {
-        let options = Options { requests: 3000, pages: 300, size: 30, rounds: 1, ..Options::default() };
+    fn without_a_peer_every_policy_has_a_speed_and_none_a_ratio() {
+        let names: Vec<_> = replace::names().collect();
         let mut runs = 0;
-        let report = run(options, || runs += 1).unwrap();
-        assert_eq!((report.rows.len(), runs), (replace::names().count(), replace::names().count()));
+        let report = run(&options(&names, None), requests(), |_, arm| {
+            assert_eq!(arm, Arm::Ours);
+            runs += 1;
+        })
+        .unwrap();
+        assert_eq!((report.rows.len(), runs), (names.len(), 3 * names.len()));
+        assert!(report
+            .rows
+            .iter()
+            .all(|row| row.miss_ratio > 0.0 && row.miss_ratio < 1.0 && row.peer.is_none()));
         let text = report.to_string();
-        assert!(text.contains("sieve") && text.contains("12.1"), "{text}");
-        assert!(report.rows.iter().all(|row| row.miss_ratio > 0.0 && row.miss_ratio < 1.0));
+        assert!(
+            !text.contains("from file")
+                && !text.contains("peer")
+                && !text.to_lowercase().contains("libcachesim"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_peer_runs_in_turns_on_the_same_trace_and_only_where_it_has_the_policy() {
+        let peer = Peer::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cachesim")).unwrap();
+        let mut turns = Vec::new();
+        let report = run(&options(&["lru", "mglru"], Some(peer)), requests(), |spec, arm| {
+            turns.push((spec.name(), arm));
+        })
+        .unwrap();
+        let (ours, theirs) = (("lru", Arm::Ours), ("lru", Arm::Peer));
+        let alone = ("mglru", Arm::Ours);
+        assert_eq!(turns, [ours, theirs, alone, theirs, ours, alone, ours, theirs, alone]);
+        let beside = report.rows[0].peer.as_ref().unwrap();
+        // The stand-in says 8 million, whatever it is asked.
+        assert_eq!((beside.theirs_from_file, beside.miss_ratio, beside.ratio.pairs), (8.0, 0.5, 3));
+        assert!((beside.ratio.median - beside.ours_from_file / 8.0).abs() < 1e-9);
+        assert!(report.rows[1].peer.is_none());
+        assert!(report.to_string().contains("(3 pairs: too few for an interval)"), "{report}");
+    }
+
+    #[test]
+    fn a_cache_that_holds_everything_is_refused() {
+        let large = Options { size: 301, ..options(&["lru"], None) };
+        let error = run(&large, requests(), |_, _| {}).unwrap_err().to_string();
+        assert!(error.starts_with("a cache of 301 pages holds all"), "{error}");
     }
 }

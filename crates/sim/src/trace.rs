@@ -45,18 +45,11 @@ impl Trace {
     pub fn number(
         requests: impl IntoIterator<Item = Result<Request, TraceError>>,
     ) -> Result<Trace, TraceError> {
-        let mut pages = Column::default();
-        let mut numbers = Numbers::default();
+        let mut numbering = Numbering::default();
         for request in requests {
-            pages.push(numbers.of(request?.object)?)?;
-            if pages.len() > MOST_REQUESTS {
-                return Err(TraceError::TooManyRequests);
-            }
+            numbering.push(request?.object)?;
         }
-        if pages.is_empty() {
-            return Err(TraceError::Empty);
-        }
-        Ok(Trace { pages, next: OnceLock::new(), universe: numbers.objects.len() })
+        Ok(numbering.finish()?.0)
     }
 
     /// A trace of objects at hand.
@@ -103,6 +96,33 @@ impl Trace {
             next.set(start, &numbers)?;
         }
         Ok(self.next.get_or_init(|| next))
+    }
+}
+
+/// A trace of which further requests come.
+#[derive(Default)]
+pub(crate) struct Numbering {
+    pages: Column,
+    numbers: Numbers,
+}
+
+impl Numbering {
+    /// Adds a request.
+    pub(crate) fn push(&mut self, object: u64) -> Result<(), TraceError> {
+        self.pages.push(self.numbers.of(object)?)?;
+        match self.pages.len() > MOST_REQUESTS {
+            true => Err(TraceError::TooManyRequests),
+            false => Ok(()),
+        }
+    }
+
+    /// The trace, and the objects by their numbers.
+    pub(crate) fn finish(self) -> Result<(Trace, Vec<u64>), TraceError> {
+        if self.pages.is_empty() {
+            return Err(TraceError::Empty);
+        }
+        let objects = self.numbers.objects;
+        Ok((Trace { pages: self.pages, next: OnceLock::new(), universe: objects.len() }, objects))
     }
 }
 

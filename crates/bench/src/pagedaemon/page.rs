@@ -55,8 +55,8 @@ fn averages(report: &Report) -> Table {
         std::iter::once(judged.quantity.name.to_owned()).chain(cells).collect()
     });
     Table {
-        caption: "Faults and compressed pages are sums over a run, all others means over its passes; then means over runs, \
-                  with their 95 % confidence interval."
+        caption: "Faults, and pages brought ahead, decompressed and compressed, are sums over a run, all others means over its \
+                  passes; then means over runs, with their 95 % confidence interval."
             .into(),
         head: head.chain(report.options.policies.iter().cloned()).collect(),
         rows: rows.collect(),
@@ -72,7 +72,7 @@ fn passes(report: &Report, place: usize, judged: &Judged) -> Lines {
     Lines {
         title: format!("{}, first run", judged.quantity.name),
         x: Axis::linear("pass"),
-        y: Axis::linear("pages"),
+        y: Axis::linear(if judged.quantity.column.ends_with("faults") { "faults" } else { "pages" }),
         lines: report.options.policies.iter().filter_map(line).collect(),
     }
 }
@@ -87,7 +87,11 @@ fn means(report: &Report, judged: &Judged) -> Bars {
     });
     Bars {
         title: format!("{}, {} runs", judged.quantity.name, report.options.runs),
-        axis: Axis::linear(if judged.quantity.sum { "pages in a run" } else { "pages, mean over passes" }),
+        axis: Axis::linear(match (judged.quantity.sum, judged.quantity.column.ends_with("faults")) {
+            (true, true) => "faults in a run",
+            (true, false) => "pages in a run",
+            (false, _) => "pages, mean over passes",
+        }),
         groups: vec![judged.quantity.name.to_owned()],
         series: series.collect(),
         stacked: false,

@@ -17,7 +17,7 @@ pub struct Quantity {
 }
 
 /// Those of the report of 2019, in its order; then what else was logged and matters.
-pub const QUANTITIES: [Quantity; 11] = [
+pub const QUANTITIES: [Quantity; 13] = [
     Quantity { column: "faults", name: "page faults", sum: true },
     Quantity { column: "active", name: "pages in the active queue", sum: false },
     Quantity { column: "inactive", name: "pages in the inactive queue", sum: false },
@@ -27,7 +27,9 @@ pub const QUANTITIES: [Quantity; 11] = [
     Quantity { column: "active_to_inactive", name: "pages from active to inactive", sum: false },
     Quantity { column: "inactive_to_free", name: "pages from inactive to free", sum: false },
     Quantity { column: "inactive_to_active", name: "pages from inactive to active", sum: false },
-    Quantity { column: "second_chances", name: "page faults without decompression", sum: true },
+    Quantity { column: "minor_faults", name: "page faults without decompression", sum: true },
+    Quantity { column: "brought_ahead", name: "pages brought ahead of a fault", sum: true },
+    Quantity { column: "restored", name: "pages decompressed", sum: true },
     Quantity { column: "compressed", name: "pages compressed", sum: true },
 ];
 

@@ -34,7 +34,7 @@ Examples:
   memfold bench alloc                        the allocator beside every other that is installed
   memfold bench overhead                     what folding costs programs that gain nothing
   memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
-  memfold bench sim                          the replacement policies' speed, beside libCacheSim's
+  memfold bench sim --peer cachesim          the replacement policies' speed, and libCacheSim's beside
   memfold bench pagedaemon --policies freebsd,bonchance --out runs/d
   memfold run -- memfold bench verify        does any byte get lost?
 

@@ -152,7 +152,11 @@ fn sampling(text: &str) -> Result<Sampling, String> {
     }
 }
 
-fn policies(list: &str) -> Result<Vec<Spec>> {
+/// The policies of a list.
+///
+/// # Errors
+/// With exit code 2 for one that there is not.
+pub(crate) fn policies(list: &str) -> Result<Vec<Spec>> {
     let list = if list == "all" { replace::names().collect::<Vec<_>>().join(",") } else { list.to_owned() };
     let mut specs: Vec<String> = Vec::new();
     for part in list.split(',') {
@@ -205,11 +209,14 @@ fn resolve(sizes: &[Size], universe: usize) -> Result<Vec<usize>> {
 
 fn table(trace: &Trace, rows: &[Row]) -> String {
     let mut out = format!("{} requests of {} pages\n\n", trace.requests(), trace.universe());
-    out +=
-        &format!("{:<10} {:>10} {:>12} {:>10} {:>14}\n", "policy", "size", "misses", "ratio", "M requests/s");
+    let width = rows.iter().map(|row| row.policy.len()).max().unwrap_or(0).max(10);
+    out += &format!(
+        "{:<width$} {:>10} {:>12} {:>10} {:>14}\n",
+        "policy", "size", "misses", "ratio", "M requests/s"
+    );
     for row in rows {
         out += &format!(
-            "{:<10} {:>10} {:>12} {:>10.4} {:>14.1}\n",
+            "{:<width$} {:>10} {:>12} {:>10.4} {:>14.1}\n",
             row.policy,
             row.size,
             row.misses,
@@ -241,13 +248,14 @@ impl Curves {
         };
         let mut out = format!("{} requests of {} pages{about}\n\n{:>10}", self.requests, self.pages, "size");
         // Writing into a string cannot fail.
+        let width = |curve: &Curve| curve.policy.len().max(9);
         for curve in &self.curves {
-            let _ = write!(out, " {:>9}", curve.policy);
+            let _ = write!(out, " {:>1$}", curve.policy, width(curve));
         }
         for (row, first) in self.curves.first().map_or(&[][..], |curve| &curve.points).iter().enumerate() {
             let _ = write!(out, "\n{:>10}", first.size);
             for curve in &self.curves {
-                let _ = write!(out, " {:>9.4}", curve.points[row].miss_ratio);
+                let _ = write!(out, " {:>1$.4}", curve.points[row].miss_ratio, width(curve));
             }
         }
         out + "\n"

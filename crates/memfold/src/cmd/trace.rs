@@ -21,9 +21,11 @@ Examples:
   memfold trace info io.oracleGeneral.bin.zst
   memfold trace convert io.csv --csv-column 3 --csv-header io.mft.zst
   memfold trace convert io.mft io.csv
+  memfold trace convert io.mft io.oracleGeneral.bin          for libCacheSim's cachesim
   memfold trace generate zipf --pages 1000000 --requests 10000000 zipf.mft
 
-The output's format goes by its name: .csv is text, anything else memfold's own; .zst behind it compresses.
+The output's format goes by its name: .csv is text, .oracleGeneral or .oracleGeneral.bin libCacheSim's binary
+format, anything else memfold's own; .zst behind it compresses.
 Exit codes: 0 done, 1 failed, 2 bad usage.";
 
 /// Look at a trace, convert it or make one up.
@@ -208,23 +210,28 @@ fn fill(name: &Path, file: File, requests: impl Iterator<Item = Result<Request>>
     let name = name.to_string_lossy().to_ascii_lowercase();
     let plain = name.trim_end_matches(".zst");
     let file = BufWriter::with_capacity(1 << 18, file);
-    let text = plain.ends_with(".csv");
     if plain.len() < name.len() {
-        let packed = pour(zstd::stream::write::Encoder::new(file, 3)?, text, requests, total)?;
+        let packed = pour(zstd::stream::write::Encoder::new(file, 3)?, plain, requests, total)?;
         packed.finish()?.flush()?;
     } else {
-        pour(file, text, requests, total)?.flush()?;
+        pour(file, plain, requests, total)?.flush()?;
     }
     Ok(())
 }
 
+/// Writes a trace in the format that the end of `name`, in small letters, tells.
 fn pour<W: Write>(
     to: W,
-    text: bool,
+    name: &str,
     requests: impl Iterator<Item = Result<Request>>,
     total: u64,
 ) -> Result<W> {
-    let mut sink = if text { Sink::csv(to)? } else { Sink::native(to)? };
+    let oracle_general = [".oraclegeneral", ".oraclegeneral.bin"].iter().any(|end| name.ends_with(end));
+    let mut sink = match name.ends_with(".csv") {
+        true => Sink::csv(to)?,
+        false if oracle_general => Sink::oracle_general(to),
+        false => Sink::native(to)?,
+    };
     let progress = bar::bar(total, false);
     for (number, request) in requests.enumerate() {
         sink.push(request?)?;

@@ -178,6 +178,9 @@ pub fn request(engine: &'static Engine, command: Command, argument: u64, value: 
 
 /// An engine that evicts by `policy` down to `limit` pages, and memory of `pages`, never touched.
 pub fn policed(policy: &str, limit: usize, pages: usize, paused: bool) -> (&'static Engine, Memory) {
+    // A daemon's tables come from the global allocator, which is libc's here, on a thread without libc's thread-local data.
+    // The ninth arena would have it count the CPUs, which needs those.
+    assert_eq!(unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) }, 1);
     let engine = engine(86_400_000);
     let memory = Memory::new(engine, pages * PAGE_SIZE);
     wait_until("the engine runs", || engine.phase() == Phase::Running);

@@ -113,6 +113,22 @@ impl PageDaemon for Adapter {
         }
     }
 
+    fn bring(&mut self, page: u32) {
+        let known = self.touched[page as usize] != 0;
+        match self.queues.queue_of(page) {
+            Some(FREE) => {
+                self.queues.remove(page);
+                self.row.free_to_inactive += 1;
+            }
+            // The policy holds it: gone, and back.
+            None if !known && self.policy.is_resident(page) => return self.touch(page, false),
+            None if !known => self.row.brought += 1,
+            _ => return,
+        }
+        self.touched[page as usize] = self.now;
+        self.queues.push_front(INACTIVE, page);
+    }
+
     fn remove(&mut self, page: u32) {
         if core::mem::take(&mut self.touched[page as usize]) == 0 {
             return;

@@ -64,6 +64,10 @@ pub struct Row {
     pub laundered: u64,
     /// Touched while free, and back in the active queue.
     pub free_to_active: u64,
+    /// Brought ahead while free, without a touch, and in the inactive queue.
+    pub free_to_inactive: u64,
+    /// Brought ahead from outside, without a touch, to the inactive queue.
+    pub brought: u64,
     /// Came from outside to the active queue since the last pass.
     pub arrived: u64,
     /// Left the free queue for outside, because their memory was needed.
@@ -89,7 +93,7 @@ impl Row {
         let back = self.inactive_to_active + self.laundry_to_active + self.free_to_active;
         before.active + self.arrived + back
             == self.active + self.active_to_inactive + self.active_to_laundry + active
-            && before.inactive + self.active_to_inactive
+            && before.inactive + self.active_to_inactive + self.free_to_inactive + self.brought
                 == self.inactive
                     + self.inactive_to_active
                     + self.inactive_to_free
@@ -98,7 +102,7 @@ impl Row {
             && before.laundry + self.active_to_laundry + self.inactive_to_laundry
                 == self.laundry + self.laundry_to_active + self.laundered + laundry
             && before.free_queue + self.inactive_to_free + self.laundered
-                == self.free_queue + self.free_to_active + self.evicted + free
+                == self.free_queue + self.free_to_active + self.free_to_inactive + self.evicted + free
     }
 }
 
@@ -110,6 +114,9 @@ pub trait PageDaemon {
     /// The page was touched since the last pass, and `written` if it must be cleaned before it goes. One that is out
     /// arrives.
     fn touch(&mut self, page: u32, written: bool);
+
+    /// The page was brought back ahead of a touch that may never come: one that is free or out is inactive now.
+    fn bring(&mut self, page: u32);
 
     /// The program gave the page up.
     fn remove(&mut self, page: u32);

@@ -263,6 +263,20 @@ impl<R: Rules> PageDaemon for FourQueues<R> {
         }
     }
 
+    fn bring(&mut self, page: u32) {
+        match self.queues.queue_of(page) {
+            Some(FREE) => {
+                self.queues.remove(page);
+                self.row.free_to_inactive += 1;
+            }
+            Some(_) => return,
+            None => self.row.brought += 1,
+        }
+        // As FreeBSD does with the pages that a fault reads ahead (`vm_page_readahead_finish`).
+        self.pages[page as usize] = Page::default();
+        self.enter(INACTIVE, page);
+    }
+
     fn remove(&mut self, page: u32) {
         if let Some(queue) = self.queues.queue_of(page) {
             self.leave(page);

@@ -82,6 +82,27 @@ fn a_touch_of_an_inactive_page_saves_it() {
 }
 
 #[test]
+fn a_page_that_was_brought_ahead_is_inactive_until_it_is_touched_and_no_reference_before() {
+    for name in live() {
+        let mut daemon = daemon(name, 32, 64);
+        (0..16).for_each(|page| daemon.bring(page));
+        let row = daemon.pass(32, INTERVAL);
+        assert_eq!((row.brought, row.arrived, row.active, row.inactive), (16, 0, 0, 16), "{name}");
+        daemon.touch(3, false);
+        (0..16).for_each(|page| daemon.bring(page));
+        for page in 40..60 {
+            daemon.touch(page, false);
+        }
+        let row = daemon.pass(24, INTERVAL);
+        assert!(row.brought == 0 && row.arrived == 20, "{name}: what is there cannot be brought");
+        // What was never touched goes first.
+        let mut places = (0..16).map(|page| daemon.place(page));
+        assert!(places.any(|place| matches!(place, Place::Free | Place::Out)), "{name}");
+        assert!(!matches!(daemon.place(3), Place::Free | Place::Out), "{name}: what was touched went");
+    }
+}
+
+#[test]
 fn every_active_page_is_looked_at_once_in_the_period_even_without_any_shortage() {
     let mut daemon = daemon("freebsd:period=1,free=0", 2000, 1010);
     (0..1010).for_each(|page| daemon.touch(page, false));
@@ -99,7 +120,12 @@ proptest! {
     #[test]
     fn the_queue_counters_add_up_on_every_pass_and_the_limit_is_reached(
         passes in prop::collection::vec(
-            (prop::collection::vec((0u32..128, any::<bool>()), 0..60), prop::collection::vec(0u32..128, 0..4), 8usize..64),
+            (
+                prop::collection::vec((0u32..128, any::<bool>()), 0..60),
+                prop::collection::vec(0u32..128, 0..9),
+                prop::collection::vec(0u32..128, 0..4),
+                8usize..64,
+            ),
             1..40,
         )
     ) {
@@ -107,8 +133,9 @@ proptest! {
             let mut daemon = daemon(name, 32, 64);
             daemon.grow(128);
             let mut before = Row::default();
-            for (touches, removed, limit) in &passes {
+            for (touches, brought, removed, limit) in &passes {
                 touches.iter().for_each(|&(page, written)| daemon.touch(page, written));
+                brought.iter().for_each(|&page| daemon.bring(page));
                 removed.iter().for_each(|&page| daemon.remove(page));
                 let row = daemon.pass(*limit, INTERVAL);
                 prop_assert!(row.adds_up(&before), "{name}: {before:?} {row:?}");

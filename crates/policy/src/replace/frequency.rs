@@ -1,7 +1,6 @@
 //! By how often a page was requested.
 
-use super::list::Queues;
-use super::{share, Outcome, Replacement};
+use super::{Outcome, Replacement};
 use alloc::vec::Vec;
 
 const NONE: u32 = u32::MAX;
@@ -94,106 +93,5 @@ impl Replacement for Lfu {
 
     fn resident(&self) -> usize {
         self.resident
-    }
-}
-
-const WINDOW: usize = 0;
-const PROBATION: usize = 1;
-const PROTECTED: usize = 2;
-/// A count of the sketch stops here.
-const SKETCH_MOST: u8 = 15;
-/// Requests after which all counts are halved, in capacities.
-const SAMPLE: usize = 10;
-
-/// W-TinyLFU: a small LRU window before a segmented LRU, which a page that leaves the window enters only if it was
-/// requested more often than the page that would have to go (Einziger, Friedman and Manes, ACM TOS 2017). Page numbers
-/// being indices, requests are counted exactly, where the paper has a sketch; counts stop at 15 and are halved every ten
-/// capacities of requests, as there, or every universe of them where that is more.
-pub struct WTinyLfu {
-    queues: Queues<3>,
-    counts: Vec<u8>,
-    requests: usize,
-    capacity: usize,
-    window: usize,
-    protected: usize,
-}
-
-impl WTinyLfu {
-    /// `window` and `protected` are the shares of the capacity and of the main part.
-    pub fn new(capacity: usize, universe: usize, window: f64, protected: f64) -> WTinyLfu {
-        let window = share(capacity, window);
-        WTinyLfu {
-            queues: Queues::new(universe),
-            counts: alloc::vec![0; universe],
-            requests: 0,
-            capacity,
-            window,
-            protected: ((capacity - window) as f64 * protected) as usize,
-        }
-    }
-
-    fn count(&mut self, page: u32) {
-        let count = &mut self.counts[page as usize];
-        *count = (*count + 1).min(SKETCH_MOST);
-        self.requests += 1;
-        if self.requests >= SAMPLE * self.capacity.max(self.counts.len() / SAMPLE) {
-            self.requests /= 2;
-            self.counts.iter_mut().for_each(|count| *count /= 2);
-        }
-    }
-
-    fn hit(&mut self, page: u32, queue: usize) {
-        if queue != PROBATION {
-            self.queues.move_to_front(queue, page);
-            return;
-        }
-        self.queues.remove(page);
-        self.queues.push_front(PROTECTED, page);
-        if self.queues.len(PROTECTED) > self.protected {
-            if let Some(page) = self.queues.pop_back(PROTECTED) {
-                self.queues.push_front(PROBATION, page);
-            }
-        }
-    }
-
-    /// Moves what the window has too much into the main part, if it earns the place. Returns who went.
-    fn settle(&mut self) -> Option<u32> {
-        if self.queues.len(WINDOW) <= self.window {
-            return None;
-        }
-        let candidate = self.queues.pop_back(WINDOW)?;
-        if self.resident() < self.capacity {
-            self.queues.push_front(PROBATION, candidate);
-            return None;
-        }
-        let Some(victim) = self.queues.back(PROBATION).or(self.queues.back(PROTECTED)) else {
-            return Some(candidate);
-        };
-        if self.counts[candidate as usize] <= self.counts[victim as usize] {
-            return Some(candidate);
-        }
-        self.queues.remove(victim);
-        self.queues.push_front(PROBATION, candidate);
-        Some(victim)
-    }
-}
-
-impl Replacement for WTinyLfu {
-    fn request(&mut self, page: u32, _next: u64) -> Outcome {
-        self.count(page);
-        if let Some(queue) = self.queues.queue_of(page) {
-            self.hit(page, queue);
-            return Outcome::Hit;
-        }
-        self.queues.push_front(WINDOW, page);
-        Outcome::Miss { evicted: self.settle() }
-    }
-
-    fn is_resident(&self, page: u32) -> bool {
-        self.queues.queue_of(page).is_some()
-    }
-
-    fn resident(&self) -> usize {
-        self.queues.len(WINDOW) + self.queues.len(PROBATION) + self.queues.len(PROTECTED)
     }
 }

@@ -15,7 +15,10 @@ pub(crate) mod list;
 mod mglru;
 mod queues;
 mod recency;
+mod refaults;
 mod s3fifo;
+mod sketch;
+mod tinylfu;
 
 pub use belady::NEVER;
 
@@ -23,6 +26,7 @@ use crate::daemon::{Adapter, BonChance, FreeBsd, PageDaemon, Parameters, Simulat
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// What a request came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,18 +127,38 @@ const KINDS: &[Kind] = &[
     },
     Kind {
         name: "s3fifo",
-        parameters: &[("small", 0.1, 0.001, 0.9), ("ghost", 0.9, 0.0, 8.0), ("move", 2.0, 1.0, 3.0)],
+        parameters: &[
+            ("small", 0.1, 0.001, 0.9),
+            ("ghost", 0.9, 0.0, 8.0),
+            ("move", 2.0, 1.0, 3.0),
+            ("fill", 0.0, 0.0, 1.0),
+        ],
         make: |s, c, u| {
-            Box::new(s3fifo::S3Fifo::new(c, u, s.get("small"), s.get("ghost"), s.get("move") as u8))
+            let [small, ghost, threshold] = ["small", "ghost", "move"].map(|name| s.get(name));
+            Box::new(s3fifo::S3Fifo::new(c, u, small, ghost, threshold as u8, s.is_on("fill")))
         },
     },
     Kind { name: "lfu", parameters: &[], make: |_, c, u| Box::new(frequency::Lfu::new(c, u)) },
     Kind {
         name: "wtinylfu",
-        parameters: &[("window", 0.01, 0.001, 0.9), ("protected", 0.8, 0.0, 1.0)],
-        make: |s, c, u| Box::new(frequency::WTinyLfu::new(c, u, s.get("window"), s.get("protected"))),
+        parameters: &[
+            ("window", 0.01, 0.001, 0.9),
+            ("protected", 0.8, 0.0, 1.0),
+            ("libcachesim", 0.0, 0.0, 1.0),
+        ],
+        make: |s, c, u| {
+            let (window, protected) = (s.get("window"), s.get("protected"));
+            match s.is_on("libcachesim") {
+                true => Box::new(tinylfu::Sketched::new(c, u, window, protected)),
+                false => Box::new(tinylfu::WTinyLfu::new(c, u, window, protected)),
+            }
+        },
     },
-    Kind { name: "mglru", parameters: &[], make: |_, c, u| Box::new(mglru::MgLru::new(c, u)) },
+    Kind {
+        name: "mglru",
+        parameters: &[("descriptors", 0.0, 0.0, 1.0)],
+        make: |s, c, u| Box::new(mglru::MgLru::new(c, u, s.is_on("descriptors"))),
+    },
     Kind {
         name: "random",
         parameters: &[("seed", 1.0, 0.0, 4_294_967_295.0)],
@@ -220,8 +244,27 @@ impl Spec {
         Parameters { free: self.get("free"), period: self.get("period"), ..Parameters::default() }
     }
 
+    /// A parameter that is a switch: 0 or 1.
+    fn is_on(&self, parameter: &str) -> bool {
+        self.get(parameter) >= 0.5
+    }
+
     fn get(&self, parameter: &str) -> f64 {
         self.parameters.iter().find(|p| p.0 == parameter).map_or(0.0, |p| p.1)
+    }
+}
+
+impl fmt::Display for Spec {
+    /// As [`Spec::parse`] reads it, without the parameters that have their defaults.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        let defaults =
+            KINDS.iter().find(|kind| kind.name == self.name).map_or(&[][..], |kind| kind.parameters);
+        let set = self.parameters.iter().zip(defaults).filter(|(given, default)| given.1 != default.1);
+        for (number, ((name, value), _)) in set.enumerate() {
+            write!(f, "{}{name}={value}", if number == 0 { ':' } else { ',' })?;
+        }
+        Ok(())
     }
 }
 

@@ -14,22 +14,31 @@ const MOST: u8 = 3;
 /// is remembered by a ghost queue, from which a request leads straight to the main one (Yang et al., SOSP 2023). `small`:
 /// the small queue's share of the cache; `ghost`: pages remembered, as a share of it.
 ///
-/// As in libCacheSim the main queue takes new pages while the cache fills for the first time and the small one is full. Its
-/// miss ratios differ from this policy's by up to 0.006. Half of that is the ghost queue, from which a page is taken here
-/// when it is requested again; whether that is before or after room is made for it changes nothing.
+/// By the paper's rules every new page enters the small queue, also while the cache fills for the first time, and so in
+/// libCacheSim of 2024. With `fill` the main queue takes, until the first eviction, what the small one has no room for, as
+/// in later libCacheSim: the paper gives the small queue a tenth of the cache and does not say what a cache that is not
+/// full does.
 pub struct S3Fifo {
     queues: Queues<3>,
     capacity: usize,
     small: usize,
     ghost: usize,
     threshold: u8,
-    has_evicted: bool,
+    /// Whether new pages still go to the main queue when the small one is full.
+    filling: bool,
 }
 
 impl S3Fifo {
-    pub fn new(capacity: usize, universe: usize, small: f64, ghost: f64, threshold: u8) -> S3Fifo {
+    pub fn new(
+        capacity: usize,
+        universe: usize,
+        small: f64,
+        ghost: f64,
+        threshold: u8,
+        fill: bool,
+    ) -> S3Fifo {
         let (small, ghost) = (share(capacity, small), (capacity as f64 * ghost) as usize);
-        S3Fifo { queues: Queues::new(universe), capacity, small, ghost, threshold, has_evicted: false }
+        S3Fifo { queues: Queues::new(universe), capacity, small, ghost, threshold, filling: fill }
     }
 
     fn remember(&mut self, page: u32) {
@@ -43,7 +52,7 @@ impl S3Fifo {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        self.has_evicted = true;
+        self.filling = false;
         loop {
             let from_main = self.queues.len(MAIN) > self.capacity - self.small || self.queues.len(SMALL) == 0;
             if from_main {
@@ -82,8 +91,8 @@ impl Replacement for S3Fifo {
         }
         let evicted = if self.resident() == self.capacity { self.evict() } else { None };
         *self.queues.mark(page) = 0;
-        let filling = !self.has_evicted && self.queues.len(SMALL) >= self.small;
-        self.queues.push_front(if remembered || filling { MAIN } else { SMALL }, page);
+        let spill = self.filling && self.queues.len(SMALL) >= self.small;
+        self.queues.push_front(if remembered || spill { MAIN } else { SMALL }, page);
         Outcome::Miss { evicted }
     }
 

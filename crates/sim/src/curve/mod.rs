@@ -186,7 +186,7 @@ impl Sample {
                     }
                     _ => points.by_ref().take(plan.sizes.len()).collect(),
                 };
-                Ok(Curve { policy: spec.name().into(), exact: self.rate == 1.0, points })
+                Ok(Curve { policy: spec.to_string(), exact: self.rate == 1.0, points })
             })
             .collect()
     }

@@ -12,7 +12,6 @@ mod native;
 mod oracle;
 
 pub use csv::Columns;
-pub use native::Writer;
 
 use crate::error::TraceError;
 use input::Input;
@@ -86,7 +85,9 @@ impl Format {
 /// A trace being written.
 pub enum Sink<W: Write> {
     /// In memfold's own format.
-    Native(Writer<W>),
+    Native(native::Writer<W>),
+    /// In libCacheSim's binary format; nothing is written before the end.
+    OracleGeneral(oracle::Writer<W>),
     /// As text, `time,object` a line, with a header.
     Csv(W),
 }
@@ -97,7 +98,12 @@ impl<W: Write> Sink<W> {
     /// # Errors
     /// When nothing can be written.
     pub fn native(to: W) -> std::io::Result<Sink<W>> {
-        Ok(Sink::Native(Writer::new(to)?))
+        Ok(Sink::Native(native::Writer::new(to)?))
+    }
+
+    /// Begins a trace in libCacheSim's binary format.
+    pub fn oracle_general(to: W) -> Sink<W> {
+        Sink::OracleGeneral(oracle::Writer::new(to))
     }
 
     /// Begins a trace as text.
@@ -112,10 +118,11 @@ impl<W: Write> Sink<W> {
     /// Adds a request.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written, or the format has no room for its time.
     pub fn push(&mut self, request: Request) -> std::io::Result<()> {
         match self {
             Sink::Native(writer) => writer.push(request),
+            Sink::OracleGeneral(writer) => Ok(writer.push(request)?),
             Sink::Csv(to) => writeln!(to, "{},{}", request.time, request.object),
         }
     }
@@ -127,6 +134,7 @@ impl<W: Write> Sink<W> {
     pub fn finish(self) -> std::io::Result<W> {
         match self {
             Sink::Native(writer) => writer.finish(),
+            Sink::OracleGeneral(writer) => Ok(writer.finish()?),
             Sink::Csv(mut to) => to.flush().map(|()| to),
         }
     }

@@ -39,6 +39,48 @@ fn every_format_gives_the_objects_in_their_order() {
     assert_eq!(read(times, b"5 1.5\n6 70").unwrap()[0], Request { time: 1, object: 5 });
 }
 
+fn oracle_general(requests: &[Request]) -> std::io::Result<Vec<u8>> {
+    let mut sink = Sink::oracle_general(Vec::new());
+    for &request in requests {
+        sink.push(request)?;
+    }
+    sink.finish()
+}
+
+#[test]
+fn oracle_general_is_written_with_the_next_request_of_each_object() {
+    let requests =
+        [(1, 900), (2, 5), (3, 900), (3, 7), (9, 5)].map(|(time, object)| Request { time, object });
+    let bytes = oracle_general(&requests).unwrap();
+    assert_eq!(read(Format::OracleGeneral, &bytes).unwrap(), requests);
+    let field = |at, of: usize| u64::from_le_bytes(bytes[of * 24 + at..][..8].try_into().unwrap()) as i64;
+    assert_eq!([0, 1, 2, 3, 4].map(|n| field(16, n)), [3, 5, -1, -1, -1], "counted from 1");
+    assert_eq!([0, 1, 2, 3, 4].map(|n| field(12, n) as i32), [1; 5], "each object is one page");
+    assert_eq!(oracle_general(&[]).unwrap_err().to_string(), "it has no request");
+    let late = oracle_general(&[requests[0], Request { time: 1 << 32, object: 1 }]).unwrap_err();
+    assert_eq!(
+        late.to_string(),
+        "request 2 has the time 4294967296, and oracleGeneral holds times up to 4294967295: write another format, or scale \
+         the times"
+    );
+}
+
+/// The trace that libCacheSim's repository has lies beside a checkout, not in it.
+#[test]
+fn a_trace_of_libcachesims_is_written_as_it_was_but_for_the_sizes() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let path = std::env::var_os("MEMFOLD_TRACES").map_or(data, Into::into);
+    let Ok(theirs) = std::fs::read(path.join("cloudPhysicsIO.oracleGeneral.bin")) else {
+        println!("not compared: no traces in {} (MEMFOLD_TRACES names another folder)", path.display());
+        return;
+    };
+    let ours = oracle_general(&read(Format::OracleGeneral, &theirs).unwrap()).unwrap();
+    let without_size = |bytes: &[u8]| -> Vec<u8> {
+        bytes.chunks(24).flat_map(|record| [&record[..12], &record[16..]].concat()).collect()
+    };
+    assert!(without_size(&ours) == without_size(&theirs));
+}
+
 #[test]
 fn a_broken_trace_is_refused_with_the_offset() {
     let bytes: Vec<u8> = [record(1), record(2)].concat();
