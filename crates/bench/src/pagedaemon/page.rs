@@ -72,7 +72,7 @@ fn passes(report: &Report, place: usize, judged: &Judged) -> Lines {
     Lines {
         title: format!("{}, first run", judged.quantity.name),
         x: Axis::linear("pass"),
-        y: Axis::linear("pages"),
+        y: Axis::linear("pages").not_negative(),
         lines: report.options.policies.iter().filter_map(line).collect(),
     }
 }
@@ -82,12 +82,13 @@ fn means(report: &Report, judged: &Judged) -> Bars {
         name: sample.policy.clone(),
         values: vec![Some(Value {
             middle: sample.mean,
-            interval: sample.interval.map(|interval| (interval.low.max(0.0), interval.high)),
+            interval: sample.interval.map(|interval| (interval.low, interval.high)),
         })],
     });
     Bars {
         title: format!("{}, {} runs", judged.quantity.name, report.options.runs),
-        axis: Axis::linear(if judged.quantity.sum { "pages in a run" } else { "pages, mean over passes" }),
+        axis: Axis::linear(if judged.quantity.sum { "pages in a run" } else { "pages, mean over passes" })
+            .not_negative(),
         groups: vec![judged.quantity.name.to_owned()],
         series: series.collect(),
         stacked: false,

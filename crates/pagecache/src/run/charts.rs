@@ -63,7 +63,7 @@ fn improvement(results: &Results) -> Bars {
     let values = results.workloads().into_iter().map(|workload| of(workload).map(|one| value(one.iops_pct)));
     Bars {
         title: "IOPS, cached against direct".into(),
-        axis: Axis::linear("improvement").unit(Unit::Percent).mark(0.0),
+        axis: Axis::change("improvement"),
         groups: groups(results),
         series: vec![Series { name: "improvement of IOPS".into(), values: values.collect() }],
         stacked: false,
