@@ -48,7 +48,7 @@ metrics! {
     host_minor_faults,
     /// Faults that did (wait4).
     host_major_faults,
-    /// Most resident memory, bytes (wait4).
+    /// Most memory that was resident in all its life, bytes (VmHWM).
     host_peak_rss_bytes,
     /// Resident memory of the process, mean over the run, bytes.
     resident_mean_bytes,

@@ -29,6 +29,7 @@ use crate::worker::Program;
 use crate::workload::{Data, Kind, Workload};
 use crate::zram::Zram;
 use anyhow::{ensure, Context, Result};
+use pager::config::Setting;
 use serde::{Deserialize, Serialize};
 
 /// One side of the experiment.
@@ -92,13 +93,17 @@ pub struct Measures {
     pub hot_percent: Option<f64>,
     /// Touches of memory anywhere, a second and worker.
     pub cold_rate: Option<f64>,
+    /// Share of one CPU that folding may take where memfold folds, per cent; `None` for its default.
+    #[serde(default)]
+    pub max_cpu_percent: Option<f64>,
 }
 
 impl Measures {
     /// The measures of one workload.
     pub fn of(&self, kind: Kind) -> Workload {
-        let Measures { millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate } =
-            *self;
+        let Measures {
+            millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate, ..
+        } = *self;
         let usual = Workload::new(kind);
         Workload {
             millis,
@@ -112,6 +117,13 @@ impl Measures {
             cold_rate: cold_rate.unwrap_or(usual.cold_rate),
             ..usual
         }
+    }
+
+    /// What whoever folds a workload is told, each as its environment variable takes it.
+    fn settings(&self) -> Vec<(Setting, String)> {
+        let cold_age = (Setting::ColdAge, format!("{}ms", self.cold_millis));
+        let max_cpu = self.max_cpu_percent.map(|percent| (Setting::MaxCpu, percent.to_string()));
+        std::iter::once(cold_age).chain(max_cpu).collect()
     }
 }
 

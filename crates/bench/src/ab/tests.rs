@@ -16,6 +16,7 @@ fn options(runs: usize) -> Options {
         cold_millis: 100,
         hot_percent: None,
         cold_rate: None,
+        max_cpu_percent: None,
     };
     let workloads = vec![Kind::ZipfHeap, Kind::MmapChurn];
     Options { workloads, arms: vec![Arm::Baseline, Arm::Pager], runs, measures }
@@ -164,6 +165,18 @@ fn a_directory_that_another_call_writes_into_or_that_has_no_room_is_refused() {
     assert!(again.is_some());
     let endless = Options { runs: usize::MAX >> 8, ..options(1) };
     assert!(refused(&directory.path().join("full"), &endless).contains("too little room"));
+}
+
+#[test]
+fn whoever_folds_a_workload_is_told_its_share_of_a_cpu_in_the_words_of_the_settings() {
+    let mut measures = options(1).measures;
+    assert_eq!(measures.settings(), [(Setting::ColdAge, "100ms".into())]);
+    for percent in [0.001, 0.5, 3.0, 100.0] {
+        measures.max_cpu_percent = Some(percent);
+        let (setting, value) = &measures.settings()[1];
+        assert_eq!(*setting, Setting::MaxCpu);
+        assert_eq!(setting.parse(value), Ok((percent * 1e4).round() as u64), "{value}");
+    }
 }
 
 #[test]
