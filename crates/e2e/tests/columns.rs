@@ -26,7 +26,8 @@ struct Look {
     cpu_s: f64,
     /// CPU time of its threads by name, s.
     threads: BTreeMap<String, f64>,
-    /// Pages of its largest anonymous mapping that are not there.
+    anonymous: f64,
+    /// Bytes of its mappings of about the region's size that are not there.
     absent: f64,
 }
 
@@ -53,19 +54,24 @@ fn look(pid: &str, began: Instant) -> Option<Look> {
         let ns: f64 = times.split_whitespace().next()?.parse().unwrap();
         *threads.entry(name.trim().to_owned()).or_insert(0.0) += ns / 1e9;
     }
-    // Of mappings that a pager registers in parts the kernel makes several.
-    let (mut absent, mut size) = (0.0, 0.0);
+    // By the page tables, not by the counters that the kernel keeps beside them.
+    let (mut resident, mut absent, mut size) = (0.0, 0.0, 0.0);
     for line in read("smaps")?.lines() {
         if line.starts_with("Size:") {
             size = field(line, "Size:");
-        } else if line.starts_with("Rss:") && (MIB..2.0 * REGION as f64).contains(&size) {
-            absent += size - field(line, "Rss:");
+        } else if line.starts_with("Rss:") {
+            resident += field(line, "Rss:");
+            // Of mappings that a pager registers in parts the kernel makes several.
+            if (MIB..2.0 * REGION as f64).contains(&size) {
+                absent += size - field(line, "Rss:");
+            }
         }
     }
     Some(Look {
         at: began.elapsed().as_secs_f64(),
-        resident: field(&status, "VmRSS:"),
+        resident,
         peak: field(&status, "VmHWM:"),
+        anonymous: field(&status, "RssAnon:"),
         minor: number(7),
         major: number(9),
         // Clock ticks of a hundredth of a second, on every architecture that has Linux's ABI of them.
@@ -197,6 +203,12 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
 
         // What the kernel accounts.
         agrees("host_peak_rss_bytes", last.peak, 0.03, MIB);
+        let most = worker.looks.iter().map(|look| look.resident).fold(0.0, f64::max);
+        assert!(
+            (most - MIB..most * 1.2 + 8.0 * MIB).contains(&last.peak),
+            "{workload}, {arm}: {most} of {}",
+            last.peak
+        );
         near("CPU", value("host_user_s") + value("host_system_s"), last.cpu_s, 0.1, 0.25);
         agrees("host_minor_faults", last.minor, 0.15, 300.0);
         agrees("host_major_faults", last.major, 0.1, 20.0);
@@ -228,6 +240,12 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
 
         // The pager's account: its threads by the scheduler, its pages by the page tables.
         let daemon = (arm == "daemon").then(|| daemons.next().unwrap());
+        if let Some(daemon) = daemon {
+            let most = daemon.looks.iter().map(|look| look.anonymous).fold(0.0, f64::max);
+            agrees("daemon_own_bytes", most, 0.1, MIB);
+        } else {
+            assert!(cell("daemon_own_bytes").is_empty());
+        }
         let spent = worker.cpu("memfold-", seconds + 0.2)
             + daemon.map_or(0.0, |daemon| daemon.cpu("", seconds + 0.2));
         let share = |name: &str| value(name) / 100.0 * seconds;

@@ -41,6 +41,15 @@ impl Scale {
         place.is_finite().then_some(place)
     }
 
+    /// What is written before a value.
+    fn sign(self, value: f64) -> &'static str {
+        if self == Scale::Change && value > 0.0 {
+            "+"
+        } else {
+            ""
+        }
+    }
+
     /// The value with this place.
     fn back(self, place: f64) -> f64 {
         match self {
@@ -124,6 +133,11 @@ impl Axis {
         self.scale != Scale::Linear
     }
 
+    /// A value as it is written beside its bar.
+    pub(crate) fn note(&self, value: f64) -> String {
+        format!("{}{}", self.scale.sign(value), write_short(value, self.unit))
+    }
+
     /// Where bars start: from the mark, or from 0 where there is one; `None` for the low end of the axis.
     pub(crate) fn origin(&self) -> Option<f64> {
         self.mark.or((self.scale == Scale::Linear).then_some(0.0))
@@ -202,8 +216,7 @@ impl Ruler {
 
     /// A tick's label.
     pub(crate) fn label(&self, tick: f64) -> String {
-        let sign = if self.scale == Scale::Change && tick > 0.0 { "+" } else { "" };
-        format!("{sign}{}", write(tick, self.unit))
+        format!("{}{}", self.scale.sign(tick), write(tick, self.unit))
     }
 }
 
@@ -263,7 +276,7 @@ fn quotients(low: f64, high: f64, scale: Scale, unit: Unit) -> Reach {
     let end = round.iter().position(|tick| *tick >= high - high.abs() * 1e-9).unwrap_or(round.len() - 1);
     let ticks = &round[start..=end.max(start)];
     // Outwards from the middle, each at a distance from the one before.
-    let apart = (of(ticks[ticks.len() - 1]) - of(ticks[0])) / (1.7 * TICKS);
+    let apart = (of(ticks[ticks.len() - 1]) - of(ticks[0])) / (2.0 * TICKS);
     let middle = ticks.iter().position(|tick| of(*tick).abs() < 1e-9).unwrap_or(0);
     let mut kept = vec![ticks[middle]];
     for outwards in
@@ -302,7 +315,7 @@ pub(crate) fn write(value: f64, unit: Unit) -> String {
 }
 
 /// A value with its unit and three digits, for a note beside a bar.
-pub(crate) fn write_short(value: f64, unit: Unit) -> String {
+fn write_short(value: f64, unit: Unit) -> String {
     if value == 0.0 || !value.is_finite() {
         return write(value, unit);
     }
@@ -382,6 +395,10 @@ mod tests {
         assert_eq!(labels(&ruler), ["-50 %", "0 %", "+100 %", "+200 %", "+500 %", "+1000 %", "+2000 %"]);
         assert!(ruler.place(0.0) - ruler.place(-50.0) > 0.15, "{}", ruler.place(-50.0));
         assert!(ruler.shows(-99.0) && !ruler.shows(-100.0));
+        assert_eq!(
+            [-34.73, 0.0, 590.6].map(|value| Axis::change("").note(value)),
+            ["-34.7 %", "0 %", "+591 %"]
+        );
         let wide = Axis::change("").ruler([-99.5, 900_000.0].into_iter());
         assert!(wide.ticks.contains(&0.0) && (5..=12).contains(&wide.ticks.len()), "{:?}", labels(&wide));
         assert_eq!(

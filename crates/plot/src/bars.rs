@@ -1,6 +1,6 @@
 //! Bars in groups, side by side or stacked, with intervals.
 
-use crate::axis::{write_short, Axis};
+use crate::axis::Axis;
 use crate::frame::{Across, Frame, Key, WIDTH};
 use crate::svg::{note_width, Anchor};
 use crate::Chart;
@@ -117,7 +117,7 @@ impl Bars {
     }
 
     fn note(&self, value: f64) -> String {
-        write_short(value, self.axis.unit)
+        self.axis.note(value)
     }
 
     /// Width of one bar where all groups have so much room together.
@@ -149,7 +149,7 @@ impl Bars {
             frame.svg.bar(number, (left, low), (right, high));
         }
         let note = (from + width / 2.0, frame.y(top) - 5.0);
-        frame.svg.note(note, Anchor::Middle, &write_short(top, self.axis.unit));
+        frame.svg.note(note, Anchor::Middle, &self.note(top));
     }
 
     fn draw_group(&self, frame: &mut Frame, group: usize, notes: Notes) {

@@ -53,6 +53,11 @@ impl Daemon {
         command.envs(self.settings.iter().map(|(setting, value)| (setting.variable(), value)));
     }
 
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Where the worker's control page is.
     pub(super) fn control_dir(&self) -> &Path {
         self.directory.path()

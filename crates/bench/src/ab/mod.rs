@@ -180,6 +180,14 @@ impl Options {
         if self.arms.contains(&Arm::Daemon) {
             // The verifier brings memory of its own, which it does not register.
             ensure!(!self.workloads.contains(&Kind::Verify), "the daemon arm has no workload verify");
+            // One range for all, and one for each worker's mapping.
+            let workers = ::daemon::channel::REGIONS - 1;
+            ensure!(
+                !self.workloads.contains(&Kind::MmapChurn) || self.measures.workers <= workers,
+                "a daemon takes {} ranges of a process: mmap_churn in the daemon arm can have {workers} workers, not {}",
+                ::daemon::channel::REGIONS,
+                self.measures.workers
+            );
         }
         if self.arms.contains(&Arm::Zram) {
             drop(Zram::start(16 << 20, "lz4")?);

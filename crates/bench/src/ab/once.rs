@@ -91,9 +91,11 @@ pub(super) fn run(
     let after = peer.as_ref().map(Seen::of).transpose()?;
     // Before it ends: afterwards there is nobody left to ask.
     let memory = Memory::of(&pid.to_string())?;
+    let daemon = around.daemon.as_ref().map(|daemon| Memory::of(&daemon.pid().to_string())).transpose()?;
     let cost = worker.finish()?;
     let mut metrics = Metrics::default();
     fill_unit_metrics(&mut metrics, &report);
+    metrics.daemon_own_bytes = daemon.map(|memory| memory.anonymous_bytes as f64);
     fill_host_metrics(&mut metrics, &cost, &memory, &samples);
     if let (Some(before), Some(after)) = (before, after) {
         ensure!(after.counters.pages_lost == 0, "the pager reports {} lost pages", after.counters.pages_lost);

@@ -111,6 +111,33 @@ fn runs_become_ratios_savings_tables_plots_and_a_page() {
 }
 
 #[test]
+fn every_plot_and_table_shows_each_arm_that_folds_or_is_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { arms: vec![Arm::Baseline, Arm::Pager, Arm::Daemon], ..options(6) };
+    let folder = filled(directory.path(), &options);
+    let results = write(&folder).unwrap();
+    let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+    let plots: Vec<String> = fs::read_dir(directory.path().join("plots"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
+    assert_eq!(plots.len(), 10);
+    for plot in plots {
+        let svg = text(&format!("plots/{plot}"));
+        for arm in ["pager", "daemon"] {
+            assert!(svg.contains(&format!("{arm}</text>")), "{plot} does not show {arm}");
+        }
+    }
+    let page = text("report.html");
+    assert!(
+        page.contains("<td>zipf_heap</td><td>daemon</td>"),
+        "the table of the pager leaves the daemon out"
+    );
+    assert_eq!(results.to_string().matches("pages compressed").count(), 4, "{results}");
+}
+
+#[test]
 fn an_interrupted_experiment_goes_on_where_it_was_and_can_be_looked_at() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(3);

@@ -21,6 +21,20 @@ pub struct Counts {
 }
 
 impl Agent {
+    /// Brings up to date how much there is to fold, after ranges have come or gone. Looks at no page: a program may register and
+    /// unregister a thousand times a second.
+    pub fn count_ranges(&self) {
+        let pages: usize = self.regions.iter().map(|region| region.pages).sum();
+        let (header, control) = (self.channel.header(), self.control);
+        let managed = (pages * PAGE_SIZE) as u64;
+        header.managed_bytes.store(managed, Relaxed);
+        control.managed_bytes.store(managed, Relaxed);
+        control.managed_bytes_peak.fetch_max(managed, Relaxed);
+        let resident = managed.saturating_sub(header.evicted_bytes.load(Relaxed));
+        header.resident_bytes.store(resident, Relaxed);
+        control.resident_bytes.store(resident, Relaxed);
+    }
+
     /// Brings the counters up to date, and takes back the slots of what was restored.
     pub fn count(&mut self) {
         let page = PAGE_SIZE as u64;

@@ -27,7 +27,7 @@ pub(super) fn all(results: &Results) -> Vec<Drawn> {
         ),
         draw(
             "improvement",
-            "What caching gains against direct I/O: +100 % is twice the IOPS, and nothing falls below -100 %.",
+            "What caching gains against direct I/O: +100 % is twice the IOPS, and as far from 0 as -50 %, which is half of them.",
             improvement(results),
         ),
         draw("latency_ccdf", "How large a share of the requests takes at least so long.", latencies(results)),
