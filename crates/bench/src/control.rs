@@ -53,6 +53,7 @@ pub struct Counters {
     pub pages_discarded: u64,
     pub pages_lost: u64,
     pub faults_spurious: u64,
+    pub faults_real_time: u64,
     pub budget_holds: u64,
     pub ranges_added: u64,
     pub ranges_removed: u64,
@@ -154,6 +155,7 @@ impl Peer {
             pages_discarded,
             pages_lost,
             faults_spurious,
+            faults_real_time,
             budget_holds,
             ranges_added,
             ranges_removed,
@@ -161,6 +163,26 @@ impl Peer {
             cpu_background_ns,
             cpu_fault_ns,
         )
+    }
+
+    /// Waits until the counters have been brought up to date, up to `patience`. Returns when they were, ns.
+    ///
+    /// # Errors
+    /// When they are not by then.
+    pub fn await_count(&self, patience: Duration) -> Result<u64> {
+        let (now, end) = (sys::time::now().0, Instant::now() + patience);
+        loop {
+            let updated = self.page().updated_ns.load(Acquire);
+            if updated > now {
+                return Ok(updated);
+            }
+            ensure!(
+                Instant::now() < end,
+                "process {} has not brought its counters up to date for {patience:?}",
+                self.page().pid.load(Relaxed)
+            );
+            sleep(POLL);
+        }
     }
 
     /// How long the program's threads waited on faults so far, ns; each value within 1/16.

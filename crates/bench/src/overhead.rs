@@ -179,8 +179,8 @@ fn busy(program: &Program, job: &Job, folding: Option<&Folding>, millis: u64) ->
         Job::Spin(_) => worker.receive::<SpinResult>()?.touches_per_s,
         _ => {
             worker.receive::<Hello>()?;
-            worker.ask::<Phase>(&Ask { millis: millis / 5, steps: 0 })?;
-            worker.ask::<Phase>(&Ask { millis, steps: 0 })?.calls_per_s
+            worker.ask::<Phase>(&Ask { millis: millis / 5, ..Ask::default() })?;
+            worker.ask::<Phase>(&Ask { millis, ..Ask::default() })?.calls_per_s
         }
     };
     let counters = match folding {

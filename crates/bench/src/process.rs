@@ -76,6 +76,16 @@ pub fn available_memory() -> u64 {
     kilobytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
 }
 
+/// Tries to give a thread the lowest real-time priority, which is what the pager's fault thread asks for.
+///
+/// # Errors
+/// Why neither this process nor one that it starts may do so.
+pub fn try_real_time() -> sys::Result<()> {
+    use sys::thread::{set_scheduling, Scheduling};
+    let attempt = std::thread::spawn(|| set_scheduling(Scheduling::RealTime { priority: 1 }));
+    attempt.join().unwrap_or(Err(sys::Errno::EPERM))
+}
+
 /// The threads of process `pid`.
 ///
 /// # Errors

@@ -90,18 +90,26 @@ pub struct Header {
     pub compressed: AtomicU64,
     /// Time that threads of the process have waited for folded memory, ns. The agent adds to it, too.
     pub stall_ns: AtomicU64,
-    /// CPU time of the thread that serves the process, ns.
+    /// CPU time of the threads that have served the process, ns: what follows, together.
     pub cpu_ns: AtomicU64,
+    /// Of it what compressing took, ns.
+    pub compress_cpu_ns: AtomicU64,
+    /// Of it all else, which is serving touches and looking for them, ns.
+    pub fault_cpu_ns: AtomicU64,
     /// How many entries of the daemon's were put into `wanted`.
     pub wanted_count: AtomicU64,
     /// Numbers of entries that became [`State::HeldWanted`]; the oldest are overwritten.
     pub wanted: [AtomicU64; WANTED],
     /// When the messages of their touches had been read, by the monotonic clock, ns.
     pub wanted_at: [AtomicU64; WANTED],
-    /// The waits that the daemon ended, each from the reading of the message to the wake-up.
+    /// The waits for restored pages that the daemon ended, each from the reading of the message to the wake-up.
     pub fault_ns: Histogram,
+    /// The work on the same restores: look-up, decompression and mapping.
+    pub restore_ns: Histogram,
     /// Written by the process: the waits that its agent ended.
     pub held_ns: Histogram,
+    /// Written by the process: the work on the same pages.
+    pub held_restore_ns: Histogram,
     /// The ranges.
     pub regions: [Region; REGIONS],
     /// What is to be compressed.

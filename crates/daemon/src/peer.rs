@@ -121,6 +121,8 @@ impl Peer {
         let (channel, header) = (&self.shared.channel, self.shared.channel.header());
         let mut server = Server::new()?;
         let mut next = 0;
+        // The channel may have been served before: what is new is added.
+        let (mut cpu, mut compressing) = (time::thread_cpu(), Nanos(0));
         let fds = [self.socket.as_raw_fd(), self.uffd.raw_fd(), self.bell.raw()];
         while !stop.load(Relaxed) {
             let ready = socket::wait_for(fds, TICK);
@@ -144,7 +146,12 @@ impl Peer {
                 socket::ring(self.their_bell.raw());
                 socket::ring(self.bell.raw());
             }
-            header.cpu_ns.store(time::thread_cpu().0, Relaxed);
+            let (cpu_before, compressing_before) = (cpu, compressing);
+            (cpu, compressing) = (time::thread_cpu(), server.compressing());
+            let (spent, compressed) = (cpu.since(cpu_before).0, compressing.since(compressing_before).0);
+            header.cpu_ns.fetch_add(spent, Relaxed);
+            header.compress_cpu_ns.fetch_add(compressed, Relaxed);
+            header.fault_cpu_ns.fetch_add(spent.saturating_sub(compressed), Relaxed);
         }
         Ok(())
     }

@@ -14,7 +14,9 @@ use sys::{Errno, Result, PAGE_SIZE};
 /// What became of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// The page is there, and who waited was woken.
+    /// The page came back, which took so much work, and who waited was woken.
+    Restored(Nanos),
+    /// Nothing was away: zeros were put in place, or the page was there already. Who waited was woken.
     Served,
     /// The page is in the hands of the process's agent, whom it was told.
     Theirs,
@@ -26,6 +28,8 @@ pub enum Outcome {
 
 /// Working memory for one process.
 pub struct Server {
+    /// CPU time that compressing has taken.
+    compressing: Nanos,
     codecs: Codecs,
     page: Aligned,
     packed: Aligned,
@@ -38,7 +42,17 @@ struct Aligned(Page);
 impl Server {
     /// Maps it. `ENOMEM` when there is none.
     pub fn new() -> Result<Server> {
-        Ok(Server { codecs: Codecs::new()?, page: Aligned([0; PAGE_SIZE]), packed: Aligned([0; PAGE_SIZE]) })
+        Ok(Server {
+            compressing: Nanos(0),
+            codecs: Codecs::new()?,
+            page: Aligned([0; PAGE_SIZE]),
+            packed: Aligned([0; PAGE_SIZE]),
+        })
+    }
+
+    /// CPU time of the calling threads that [`Server::compress_one`] has taken so far.
+    pub fn compressing(&self) -> Nanos {
+        self.compressing
     }
 
     /// Serves the touches that wait at the userfaultfd, up to `most`. Counts them in the channel. Returns how many pages the
@@ -54,12 +68,14 @@ impl Server {
             let Event::Fault { page, write, .. } = message else { continue };
             let read_at = time::now();
             match self.touch(channel, uffd, page, write) {
-                Outcome::Served => {
+                Outcome::Restored(work) => {
                     let waited = time::now().since(read_at).0;
                     let header = channel.header();
                     header.fault_ns.record(waited);
+                    header.restore_ns.record(work.0);
                     header.stall_ns.fetch_add(waited, Relaxed);
                 }
+                Outcome::Served => {}
                 Outcome::Theirs => theirs += 1,
                 Outcome::InOtherHands => {}
                 Outcome::Broken => return Err(Errno::EINVAL),
@@ -70,6 +86,7 @@ impl Server {
 
     /// Serves a touch of the page at `addr`.
     pub fn touch(&mut self, channel: &Channel, uffd: &Userfaultfd, addr: usize, write: bool) -> Outcome {
+        let began = time::now();
         let Some((region, generation, number)) = channel.find(addr) else {
             // Nothing of ours any more: who touches it is told by the kernel.
             uffd.wake(addr, PAGE_SIZE);
@@ -108,8 +125,10 @@ impl Server {
                 return Outcome::Broken;
             };
             cell.store(then.0, SeqCst);
+            // Before the wake-up: the program's thread may run in our place from then on.
+            let work = time::now().since(began);
             uffd.wake(addr, PAGE_SIZE);
-            return Outcome::Served;
+            return if then == entry { Outcome::Served } else { Outcome::Restored(work) };
         }
     }
 
@@ -168,6 +187,7 @@ impl Server {
     pub fn compress_one(&mut self, channel: &Channel, from: usize) -> Option<usize> {
         let jobs = &channel.header().jobs;
         let n = (0..JOBS).map(|i| (from + i) % JOBS).find(|&n| jobs[n].state.load(Acquire) == job::ASKED)?;
+        let began = time::thread_cpu();
         channel.read_job(n, 0, &mut self.page.0);
         let result = match repeated_word(&self.page.0) {
             Some(word) if word <= crate::channel::MOST_PAYLOAD => {
@@ -186,6 +206,7 @@ impl Server {
         channel.header().compressed.fetch_add(1, Relaxed);
         // Release: who sees it done sees the result.
         jobs[n].state.store(job::DONE, Release);
+        self.compressing = self.compressing + time::thread_cpu().since(began);
         Some(n)
     }
 }

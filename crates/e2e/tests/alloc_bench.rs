@@ -25,7 +25,15 @@ fn small_suite() -> Vec<Case> {
 fn options(cases: Vec<Case>) -> alloc::Options {
     // Any library with a `malloc` is a peer; ours is one that is there.
     let peer = Peer { name: "peer".into(), library: e2e::preload_library() };
-    alloc::Options { cases, profiles: vec![Profile::Lean], peers: vec![peer], millis: 10, rounds: 1, seed: 1 }
+    alloc::Options {
+        cases,
+        profiles: vec![Profile::Lean],
+        peers: vec![peer],
+        millis: 10,
+        operations: None,
+        rounds: 1,
+        seed: 1,
+    }
 }
 
 #[test]
@@ -42,6 +50,35 @@ fn every_pattern_gives_a_rate_and_a_size_for_each_allocator_and_the_scorecard_na
     }
     let page = scorecard::markdown(&report).unwrap();
     assert!(SUITE.iter().all(|case| page.contains(case.name)) && page.contains("lean"), "{page}");
+}
+
+#[test]
+fn so_many_operations_are_the_same_work_for_every_allocator_and_every_figure_is_told_for_each_of_them() {
+    let operations = 30_000;
+    let options = alloc::Options { operations: Some(operations), ..options(small_suite()) };
+    let report = alloc::run(&options, &program(), &mut |_| {}).expect("measured");
+    for case in SUITE {
+        let own: Vec<_> = report.runs.iter().filter(|run| run.case == case.name).collect();
+        let least = own.iter().map(|run| run.operations).min().unwrap();
+        // A step more or less, where threads that take over each other's blocks meet by chance.
+        let apart = if case.name == "larson" { case.job.threads as u64 } else { 0 };
+        for run in own {
+            assert!((operations..operations + 2_000).contains(&run.operations), "{run:?}");
+            assert!(run.operations - least <= apart, "{run:?}: another did {least}");
+            assert!((run.ns_per_call * run.operations as f64 - run.elapsed_ns as f64).abs() < 1.0, "{run:?}");
+            let faults = run.faults_per_call * run.operations as f64;
+            assert!((faults - run.phase_faults as f64).abs() < 1e-6 && run.phase_faults > 0, "{run:?}");
+        }
+        let cell = report.cell(case.name, "memfold-lean").unwrap();
+        let calls = cell.kernel_calls.zip(cell.kernel_calls_per_call);
+        assert_eq!(calls.is_some(), report.uncounted.is_none(), "{cell:?}");
+        assert!(
+            calls.is_none_or(|(calls, each)| (each * cell.operations - calls as f64).abs() <= each),
+            "{cell:?}"
+        );
+    }
+    let said = report.to_string();
+    assert!(said.contains("runs of 30000 operations") && said.contains("kernel calls/op"), "{said}");
 }
 
 #[test]

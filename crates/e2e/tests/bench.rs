@@ -52,6 +52,12 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
     let samples: u64 = report.samples().map(|sample| sample.count).sum();
     assert_eq!(samples, report.runs.iter().map(|run| run.touched).sum::<u64>());
     assert!(!report.agent_threads.is_empty(), "nobody serves the faults");
+    for run in &report.runs {
+        assert_eq!(run.served.is_some(), run.arm == "folded");
+        let served = run.served.unwrap_or_default();
+        assert!(served.real_time <= served.waits, "{run:?}");
+        assert!(report.real_time.permitted || served.real_time == 0, "{run:?}");
+    }
 }
 
 #[test]

@@ -82,6 +82,42 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
 }
 
 #[test]
+fn the_share_of_a_cpu_reaches_whoever_folds_and_is_kept_with_the_commit_of_the_executable() {
+    let dir = scratch();
+    let fold = |max_cpu: &str| {
+        let out = dir.path().join(format!("cpu-{max_cpu}"));
+        let mut command = experiment(dir.path(), &out, "mmap_churn");
+        command.args(["--arms", "baseline,pager,daemon", "--max-cpu", max_cpu]);
+        // Somebody else's working copy, whose commit is none of ours.
+        let output = run(command.current_dir(dir.path()));
+        assert!(output.status.success(), "{}", said(&output));
+        let manifest = fs::read_to_string(out.join("manifest.json")).unwrap();
+        let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+        assert_eq!(manifest["options"]["measures"]["max_cpu_percent"].as_f64(), max_cpu.parse().ok());
+        let commit = manifest["sessions"][0]["commit"].as_str().unwrap_or("memfold").to_owned();
+        let version = run(memfold(dir.path()).arg("--version"));
+        assert!(String::from_utf8_lossy(&version.stdout).contains(&commit), "{version:?} without {commit}");
+        let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let rows = results["aggregate"].as_array().unwrap().clone();
+        move |arm: &str, metric: &str| {
+            let row = rows.iter().find(|row| row["arm"] == arm && row["metric"] == metric);
+            row.unwrap_or_else(|| panic!("{arm} {metric}"))["median"].as_f64().unwrap()
+        }
+    };
+    let other = Command::new("git").args(["init", "--quiet"]).current_dir(dir.path()).status();
+    assert!(other.is_ok_and(|status| status.success()));
+    // A tenth of a millisecond in ten seconds: looking alone takes more.
+    let (starved, fed) = (fold("0.001"), fold("100"));
+    for arm in ["pager", "daemon"] {
+        assert_eq!(starved(arm, "pager_compress_success"), 0.0, "{arm}");
+        assert!(fed(arm, "pager_compress_success") > 0.0, "{arm}");
+        // Each mapping that comes and goes is registered.
+        assert!(fed(arm, "pager_range_add_msgs") >= fed(arm, "units"), "{arm}");
+        assert!(fed(arm, "pager_range_del_msgs") >= fed(arm, "units"), "{arm}");
+    }
+}
+
+#[test]
 fn a_workload_runs_as_a_program_and_reports_its_units() {
     let dir = scratch();
     let mut command = memfold(dir.path());
@@ -106,6 +142,7 @@ fn bad_input_is_refused_with_its_value_and_the_remedy() {
     refused(&["--arms", "baseline,swap"], "zram");
     refused(&["--region", "400G"], "too little memory");
     refused(&["--duration", "soon"], "10s");
+    refused(&["--max-cpu", "0"], "between 0.001 % and 100 %");
     assert!(!out.exists());
     let report = run(memfold(dir.path()).arg("report").arg(dir.path()));
     assert_eq!(report.status.code(), Some(2), "{}", said(&report));

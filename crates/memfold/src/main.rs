@@ -30,7 +30,7 @@ use std::process::ExitCode;
 /// The memory that a program does not use is folded: compressed in place, and back before the program
 /// notices more than some microseconds.
 #[derive(Parser)]
-#[command(name = "memfold", version, max_term_width = 100, after_help = exit::HELP)]
+#[command(name = "memfold", version, long_version = env!("MEMFOLD_VERSION"), max_term_width = 100, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -54,6 +54,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
     let result = match Cli::parse().command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -330,6 +330,8 @@ pub struct ControlPage {
     pub faults_zero: AtomicU64,
     /// Faults that found the page already there.
     pub faults_spurious: AtomicU64,
+    /// Of the waits in `fault_ns` those that the fault thread ended as a real-time thread.
+    pub faults_real_time: AtomicU64,
     /// Extents registered with userfaultfd.
     pub extents_registered: AtomicU64,
     /// Times that the stall budget held eviction back.

@@ -205,6 +205,7 @@ impl Service {
     fn charge_wait(&self, control: &ControlPage, time: Nanos) {
         let waited = time.0 + self.engine.wake_cost.load(Relaxed);
         control.fault_ns.record(waited);
+        bump(&control.faults_real_time, u64::from(self.follower.is_real_time()));
         // One writer: this thread.
         bump(&self.engine.stall, waited);
     }

@@ -66,6 +66,11 @@ impl Follower {
         self.be_real_time(several || engine.contended.load(Relaxed) != 0);
     }
 
+    /// Whether the fault thread is a real-time one now.
+    pub fn is_real_time(&self) -> bool {
+        self.real_time
+    }
+
     /// A restore took so long.
     pub fn watch(&mut self, time: Nanos) {
         self.interrupted |= time > INTERRUPTED;

@@ -14,7 +14,10 @@ pub fn ccdf(title: impl Into<String>, values: Axis, distributions: &[(String, &H
     let lines = distributions
         .iter()
         .filter(|(_, histogram)| histogram.count() > 0)
-        .map(|(name, histogram)| Line { name: name.clone(), points: steps(histogram, values.logarithmic) })
+        .map(|(name, histogram)| Line {
+            name: name.clone(),
+            points: steps(histogram, values.is_logarithmic()),
+        })
         .collect();
     Lines {
         title: title.into(),

@@ -3,13 +3,15 @@
 //! Invariants: the margins follow from the labels, so no text is cut off; the legend takes as many rows as it needs.
 
 use crate::axis::{Axis, Ruler};
-use crate::svg::{width_of, Anchor, Svg, TEXT};
+use crate::svg::{title_width, width_of, Anchor, Svg, TEXT};
 
-/// Width of every chart.
+/// Width of a chart whose texts fit into it.
 pub(crate) const WIDTH: f64 = 760.0;
 /// Height of a chart whose legend takes no row.
 const HEIGHT: f64 = 400.0;
 const MARGIN: f64 = 14.0;
+/// Between a text and the drawing's edge.
+const EDGE: f64 = 4.0;
 const ROW: f64 = 18.0;
 const GRID: &str = "#dddddd";
 const INK: &str = "#444444";
@@ -42,6 +44,8 @@ pub(crate) struct Frame {
     right: f64,
     top: f64,
     bottom: f64,
+    width: f64,
+    height: f64,
 }
 
 impl Frame {
@@ -54,23 +58,38 @@ impl Frame {
         axis: &Axis,
         up: Ruler,
     ) -> Frame {
-        let widest = up.ticks.iter().map(|tick| width_of(&up.label(*tick))).fold(0.0, f64::max);
-        let left = MARGIN + TEXT + 12.0 + widest;
-        let right = WIDTH - MARGIN - 10.0;
+        let ticks = up.ticks.iter().map(|tick| width_of(&up.label(*tick))).fold(0.0, f64::max);
+        let left = MARGIN + TEXT + 12.0 + ticks;
         // A single series needs no legend: the title names it.
-        let rows = if series.len() > 1 { legend_rows(series, right - left) } else { Vec::new() };
-        let top = MARGIN + 28.0 + rows.len() as f64 * ROW;
-        let (slant, below) = match &across {
-            Across::Ruler(..) => (0.0, ROW + 26.0),
-            Across::Names(names) => below_names(names, right - left),
+        let shown: &[&str] = if series.len() > 1 { series } else { &[] };
+        let entry = shown.iter().map(|name| entry_width(name)).fold(0.0, f64::max);
+        let below = match &across {
+            Across::Ruler(axis, _) => width_of(&axis.label),
+            Across::Names(_) => 0.0,
         };
-        let height = HEIGHT + rows.len() as f64 * ROW + slant;
+        let widest =
+            [MARGIN + title_width(title), left + entry, left + below].into_iter().fold(0.0, f64::max);
+        let width = WIDTH.max((widest + MARGIN + 10.0).ceil());
+        let right = width - MARGIN - 10.0;
+        let (left, deep) = match &across {
+            Across::Names(names) => room_for_names(names, left, right),
+            Across::Ruler(..) => (left, None),
+        };
+        let rows = legend_rows(shown, right - left);
+        let top = MARGIN + 28.0 + rows.len() as f64 * ROW;
+        let below = match &across {
+            Across::Ruler(..) => ROW + 26.0,
+            Across::Names(_) => ROW + 8.0 + deep.unwrap_or(0.0),
+        };
+        let height = HEIGHT + rows.len() as f64 * ROW + deep.unwrap_or(0.0);
+        let height = height.max((width_of(&axis.label) + 2.0 * EDGE).ceil());
         let bottom = height - MARGIN - below;
-        let mut frame = Frame { svg: Svg::new(WIDTH, height), across: None, up, left, right, top, bottom };
+        let svg = Svg::new(width, height);
+        let mut frame = Frame { svg, across: None, up, left, right, top, bottom, width, height };
         frame.svg.title((MARGIN, MARGIN + 14.0), title);
         frame.legend(key, &rows);
         frame.left_side(axis);
-        frame.lower_side(across, slant > 0.0);
+        frame.lower_side(across, deep.is_some());
         frame
     }
 
@@ -149,8 +168,9 @@ impl Frame {
             let y = self.y(mark);
             self.svg.rule((self.left, y), (self.right, y), INK, 1.4);
         }
-        let middle = (MARGIN + TEXT - 2.0, (self.top + self.bottom) / 2.0);
-        self.svg.turned_text(middle, Anchor::Middle, &axis.label, -90.0);
+        let half = width_of(&axis.label) / 2.0 + EDGE;
+        let middle = ((self.top + self.bottom) / 2.0).clamp(half, (self.height - half).max(half));
+        self.svg.turned_text((MARGIN + TEXT - 2.0, middle), Anchor::Middle, &axis.label, -90.0);
         self.svg.rule((self.left, self.top), (self.left, self.bottom), INK, 1.0);
         self.svg.rule((self.left, self.bottom), (self.right, self.bottom), INK, 1.0);
     }
@@ -177,7 +197,7 @@ impl Frame {
                     let half = width_of(&label) / 2.0;
                     // A label that would touch its neighbour is left out; its line stays.
                     if x - half >= free_from {
-                        self.svg.text((x.min(WIDTH - half), self.bottom + ROW), Anchor::Middle, &label);
+                        self.svg.text((x.min(self.width - half), self.bottom + ROW), Anchor::Middle, &label);
                         free_from = x + half + 6.0;
                     }
                 }
@@ -185,7 +205,9 @@ impl Frame {
                     let x = self.x(mark);
                     self.svg.rule((x, self.top), (x, self.bottom), INK, 1.4);
                 }
-                let at = ((self.left + self.right) / 2.0, self.bottom + ROW + 20.0);
+                let half = width_of(&axis.label) / 2.0 + EDGE;
+                let middle = ((self.left + self.right) / 2.0).clamp(half, (self.width - half).max(half));
+                let at = (middle, self.bottom + ROW + 20.0);
                 self.svg.text(at, Anchor::Middle, &axis.label);
             }
         }
@@ -203,11 +225,11 @@ fn entry_width(name: &str) -> f64 {
 
 /// The series by rows of the legend.
 fn legend_rows<'a>(series: &[&'a str], room: f64) -> Vec<Vec<(usize, &'a str)>> {
-    let mut rows: Vec<Vec<(usize, &str)>> = vec![Vec::new()];
-    let mut used = 0.0;
+    let mut rows: Vec<Vec<(usize, &str)>> = Vec::new();
+    let mut used = f64::INFINITY;
     for (number, name) in series.iter().enumerate() {
         let width = entry_width(name);
-        if used + width > room && used > 0.0 {
+        if used + width > room {
             rows.push(Vec::new());
             used = 0.0;
         }
@@ -219,12 +241,103 @@ fn legend_rows<'a>(series: &[&'a str], room: f64) -> Vec<Vec<(usize, &'a str)>> 
     rows
 }
 
-/// How much the names add to the chart's height because they are slanted, and the room below the axis.
-fn below_names(names: &[String], room: f64) -> (f64, f64) {
+/// Where the area's left side goes so that no name is cut, and how deep the names reach below the line that level ones stand
+/// on, if they must be slanted.
+fn room_for_names(names: &[String], left: f64, right: f64) -> (f64, Option<f64>) {
     let widest = names.iter().map(|name| width_of(name)).fold(0.0, f64::max);
-    if widest + 8.0 <= room / names.len().max(1) as f64 {
-        return (0.0, ROW + 8.0);
+    let count = names.len().max(1) as f64;
+    if widest + 8.0 <= (right - left) / count {
+        return (left, None);
     }
-    let deep = widest * SLANT.to_radians().sin();
-    (deep, deep + ROW + 8.0)
+    // A slanted name ends below the middle of its group and reaches to the left from there.
+    let needed = names.iter().enumerate().map(|(number, name)| {
+        let share = (number as f64 + 0.5) / count;
+        (width_of(name) * SLANT.to_radians().cos() + EDGE - share * right) / (1.0 - share)
+    });
+    let left = needed.fold(left, f64::max).min(right / 2.0);
+    (left, Some(widest * SLANT.to_radians().sin()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Axis, Bars, Chart, Line, Lines, Point, Scatter, Series, Unit};
+
+    /// Left, top, right and bottom of every text of a drawing, and the size of the drawing.
+    fn texts(svg: &str) -> (Vec<(String, [f64; 4])>, f64, f64) {
+        let tree = resvg::usvg::Tree::from_str(svg, &crate::png::options()).unwrap();
+        let mut found = Vec::new();
+        fn walk(group: &resvg::usvg::Group, found: &mut Vec<(String, [f64; 4])>) {
+            for node in group.children() {
+                match node {
+                    resvg::usvg::Node::Group(group) => walk(group, found),
+                    resvg::usvg::Node::Text(text) => {
+                        let bounds = text.abs_bounding_box();
+                        let words = text.chunks().iter().map(|chunk| chunk.text()).collect();
+                        let sides = [bounds.left(), bounds.top(), bounds.right(), bounds.bottom()];
+                        found.push((words, sides.map(f64::from)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        walk(tree.root(), &mut found);
+        (found, f64::from(tree.size().width()), f64::from(tree.size().height()))
+    }
+
+    fn nothing_is_cut(chart: &dyn Chart) {
+        let (texts, width, height) = texts(&chart.svg());
+        assert!(texts.len() > 5, "the texts were not found");
+        for (text, [left, top, right, bottom]) in texts {
+            let inside = left >= 0.0 && top >= 0.0 && right <= width && bottom <= height;
+            assert!(inside, "{text:?} is cut: {left} {top} {right} {bottom} in {width} by {height}");
+        }
+    }
+
+    fn bars(names: usize, series: usize, axis: Axis) -> Bars {
+        let long = |what: &str, n: usize| format!("{what} number {n} with a name that says rather a lot");
+        let series = (0..series).map(|n| Series {
+            name: long("a series", n),
+            values: (0..names).map(|name| Some((0.01 * 7f64.powi((name + n) as i32 % 5)).into())).collect(),
+        });
+        Bars {
+            title: "Something of which the title tells more than fits on a line of the usual width, and then some more".into(),
+            axis,
+            groups: (0..names).map(|n| long("a group", n)).collect(),
+            series: series.collect(),
+            stacked: false,
+        }
+    }
+
+    #[test]
+    fn no_text_is_cut_however_long_it_is() {
+        let label = "what is measured, told at such a length that it is higher than the chart, which then has to grow";
+        for names in [1, 2, 3, 8, 17] {
+            for series in [1, 2, 5] {
+                for axis in
+                    [Axis::linear(label), Axis::logarithmic(label), Axis::ratio(label), Axis::change(label)]
+                {
+                    nothing_is_cut(&bars(names, series, axis));
+                }
+            }
+        }
+        let points = vec![(0.0, 1e9), (123_456_789.0, 9e12)];
+        let (x, y) = (Axis::linear(label.repeat(2)), Axis::linear(label).unit(Unit::Bytes));
+        nothing_is_cut(&Lines { title: "t".into(), x, y, lines: vec![Line { name: "one".into(), points }] });
+    }
+
+    #[test]
+    fn the_labels_of_points_at_the_edges_are_not_cut() {
+        let at = |x: f64, y: f64| Point {
+            label: "a point with a long name".into(),
+            series: 0,
+            x: x.into(),
+            y: y.into(),
+        };
+        let points = (0..5).flat_map(|x| (0..5).map(move |y| at(f64::from(x), f64::from(y))));
+        // Many in one corner, for which there is no room anywhere.
+        let points =
+            points.chain((0..20).map(|_| at(4.0, 4.0))).chain((0..20).map(|_| at(0.0, 0.0))).collect();
+        let (x, y) = (Axis::linear("x"), Axis::linear("y"));
+        nothing_is_cut(&Scatter { title: "t".into(), x, y, series: vec!["s".into()], points });
+    }
 }

@@ -1,6 +1,5 @@
 //! Several drawings beside and below each other, as one.
 
-use crate::frame::WIDTH;
 use crate::Chart;
 
 /// Drawings in two columns, in reading order; a single one stands alone.
@@ -18,9 +17,12 @@ impl Chart for Panels {
         if let [only] = &self.panels[..] {
             return only.clone();
         }
-        let (width, mut y, mut body) = (WIDTH * SCALE, 0.0, String::new());
+        let greatest = |panels: &[String], name: &str| {
+            panels.iter().map(|panel| length(panel, name)).fold(0.0, f64::max) * SCALE
+        };
+        let (width, mut y, mut body) = (greatest(&self.panels, "width").max(1.0), 0.0, String::new());
         for row in self.panels.chunks(2) {
-            let height = row.iter().map(|panel| height_of(panel)).fold(0.0, f64::max) * SCALE;
+            let height = greatest(row, "height");
             for (column, panel) in row.iter().enumerate() {
                 let x = column as f64 * width;
                 body.push_str(&format!(
@@ -39,8 +41,8 @@ impl Chart for Panels {
     }
 }
 
-/// The height that a drawing names in its first line.
-fn height_of(svg: &str) -> f64 {
-    let height = svg.split_once(" height=\"").and_then(|(_, rest)| rest.split_once('"'));
-    height.and_then(|(height, _)| height.parse().ok()).unwrap_or(0.0)
+/// The width or height that a drawing names in its first line.
+fn length(svg: &str, name: &str) -> f64 {
+    let value = svg.split_once(&format!(" {name}=\"")).and_then(|(_, rest)| rest.split_once('"'));
+    value.and_then(|(value, _)| value.parse().ok()).unwrap_or(0.0)
 }

@@ -13,12 +13,16 @@ const SCALE: f32 = 2.0;
 /// # Errors
 /// When the document cannot be read, or is too large for memory.
 pub(crate) fn render(svg: &str) -> Result<Vec<u8>> {
-    let options = Options { fontdb: fonts(), font_family: FAMILY.into(), ..Options::default() };
-    let tree = Tree::from_str(svg, &options).context("the drawing is not valid SVG")?;
+    let tree = Tree::from_str(svg, &options()).context("the drawing is not valid SVG")?;
     let size = tree.size().to_int_size().scale_by(SCALE).context("the drawing has no size")?;
     let mut pixels = Pixmap::new(size.width(), size.height()).context("the drawing is too large")?;
     resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
     pixels.encode_png().context("the picture cannot be encoded")
+}
+
+/// How drawings are read.
+pub(crate) fn options() -> Options<'static> {
+    Options { fontdb: fonts(), font_family: FAMILY.into(), ..Options::default() }
 }
 
 const FAMILY: &str = "DejaVu Sans";

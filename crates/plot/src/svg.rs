@@ -8,6 +8,10 @@ use std::fmt::Write;
 
 /// Font size of everything but the title, in units of the drawing.
 pub(crate) const TEXT: f64 = 12.0;
+/// That of values beside what they are the values of.
+const NOTE: f64 = 10.0;
+/// That of the title.
+const TITLE: f64 = 15.0;
 /// Width of a character beside its size: that of a digit of DejaVu Sans, which is wider than its average letter.
 const ASPECT: f64 = 0.62;
 
@@ -100,7 +104,13 @@ impl Svg {
 
     /// A small text, for values beside what they are the values of.
     pub(crate) fn note(&mut self, at: (f64, f64), anchor: Anchor, text: &str) {
-        self.write_text(at, anchor, text, TEXT - 2.0, HALO);
+        self.write_text(at, anchor, text, NOTE, HALO);
+    }
+
+    /// The same, written upwards.
+    pub(crate) fn turned_note(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str) {
+        let turn = format!(r#"{HALO} transform="rotate(-90 {x:.1} {y:.1})""#);
+        self.write_text((x, y), anchor, text, NOTE, &turn);
     }
 
     /// A text that may stand on lines of the chart.
@@ -110,7 +120,7 @@ impl Svg {
 
     /// The title, in bold.
     pub(crate) fn title(&mut self, at: (f64, f64), text: &str) {
-        self.write_text(at, Anchor::Start, text, TEXT + 3.0, r#" font-weight="bold""#);
+        self.write_text(at, Anchor::Start, text, TITLE, r#" font-weight="bold""#);
     }
 
     fn write_text(&mut self, (x, y): (f64, f64), anchor: Anchor, text: &str, size: f64, more: &str) {
@@ -153,6 +163,16 @@ fn pattern(series: usize) -> String {
 /// About how wide a text is at the ordinary size.
 pub(crate) fn width_of(text: &str) -> f64 {
     text.chars().count() as f64 * TEXT * ASPECT
+}
+
+/// About how wide a note is.
+pub(crate) fn note_width(text: &str) -> f64 {
+    width_of(text) * NOTE / TEXT
+}
+
+/// About how wide a title is, whose letters are bold.
+pub(crate) fn title_width(text: &str) -> f64 {
+    width_of(text) * TITLE / TEXT * 1.1
 }
 
 /// Text as it may stand in SVG and HTML, also between double quotes.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::process::Command;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The machine, the kernel, the program and the moment of a run.
@@ -24,7 +24,8 @@ pub struct Manifest {
     pub page_cluster: String,
     /// Version of memfold.
     pub version: String,
-    /// Commit of the source tree that the run was started in, `-dirty` where it was changed; `None` outside one.
+    /// Commit of the sources that the executable was built from, `-dirty` where they were changed; `None` where they were no
+    /// working copy of git's.
     pub commit: Option<String>,
     /// When the run began, seconds since 1970 (UTC).
     pub started_unix_s: u64,
@@ -51,7 +52,7 @@ impl Manifest {
             transparent_huge_pages: line("/sys/kernel/mm/transparent_hugepage/enabled"),
             page_cluster: line("/proc/sys/vm/page-cluster"),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: commit(),
+            commit: COMMIT.get().copied().flatten().map(str::to_owned),
             started_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             command: std::env::args().collect(),
         }
@@ -62,12 +63,13 @@ fn line(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_default().trim().to_owned()
 }
 
-fn commit() -> Option<String> {
-    let output = Command::new("git")
-        .args(["describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"])
-        .output()
-        .ok()?;
-    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+/// What [`built_from`] was told.
+static COMMIT: OnceLock<Option<&'static str>> = OnceLock::new();
+
+/// Says of which commit this executable was built, before the first manifest is gathered. Only the executable knows: a
+/// library that kept it would have to be compiled again for every commit, and all that use it. The first word stands.
+pub fn built_from(commit: Option<&'static str>) {
+    COMMIT.get_or_init(|| commit);
 }
 
 #[cfg(test)]
@@ -75,9 +77,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_is_described() {
+    fn the_machine_is_described_and_the_commit_is_the_one_that_the_executable_told() {
+        built_from(Some("5eed-dirty"));
+        built_from(None);
         let manifest = Manifest::gather();
         assert!(!manifest.kernel.is_empty() && !manifest.cpu.is_empty());
         assert!(manifest.memory_bytes > 1 << 20 && manifest.cpus > 0);
+        // The test runs in a working copy that has another.
+        assert_eq!(manifest.commit.as_deref(), Some("5eed-dirty"));
     }
 }

@@ -19,7 +19,6 @@ pub(super) struct Drawn {
 
 /// Every plot for which there are runs.
 pub(super) fn all(results: &Results) -> Vec<Drawn> {
-    let options = &results.record.options;
     let mut drawn = vec![
         draw(
             "throughput_ratio_by_workload",
@@ -43,7 +42,7 @@ pub(super) fn all(results: &Results) -> Vec<Drawn> {
             by_workload(results, "Time of a unit", latencies),
         ),
     ];
-    if options.arms.contains(&Arm::Pager) {
+    if !results.folding().is_empty() {
         drawn.extend(pager(results));
     }
     drawn
@@ -53,9 +52,9 @@ fn pager(results: &Results) -> Vec<Drawn> {
     let mut drawn = vec![
         draw(
             "pager_daemon_cpu_breakdown",
-            "CPU time of the pager's threads: the background thread looks for cold pages and compresses them, the fault \
-             thread brings them back.",
-            Bars { stacked: true, ..of_pager(results, "CPU of the pager", percent("share of one CPU"), &CPU) },
+            "CPU time of folding: looking for cold pages and compressing them, and bringing them back. In the arm daemon it is \
+             that of the agent in the process and of the daemon's thread that serves it.",
+            of_pager(results, "CPU of the pager", percent("share of one CPU").not_negative(), &CPU),
         ),
         draw(
             "fault_missing_latency_p95_p99",
@@ -69,7 +68,7 @@ fn pager(results: &Results) -> Vec<Drawn> {
         ),
         draw(
             "pager_activity_counts",
-            "Whether the pager had anything to do, and how much.",
+            "Whether the pager had anything to do, and how much. Each compressed page was evicted.",
             of_pager(results, "What the pager did", Axis::logarithmic("pages or faults in a run"), &ACTIVITY),
         ),
         draw(
@@ -89,14 +88,13 @@ fn pager(results: &Results) -> Vec<Drawn> {
 }
 
 const CPU: [(&str, &str); 2] =
-    [("pager_bg_cpu_pct", "background thread"), ("pager_fault_cpu_pct", "fault thread")];
+    [("pager_bg_cpu_pct", "finding and compressing"), ("pager_fault_cpu_pct", "serving faults")];
 const WAITS: [(&str, &str); 2] =
     [("pager_fault_missing_p95_ns", "p95"), ("pager_fault_missing_p99_ns", "p99")];
 const RESTORES: [(&str, &str); 2] =
     [("pager_restore_wall_p95_ns", "p95"), ("pager_restore_wall_p99_ns", "p99")];
-const ACTIVITY: [(&str, &str); 4] = [
-    ("pager_compress_success", "compressed"),
-    ("pager_client_evict_success", "evicted"),
+const ACTIVITY: [(&str, &str); 3] = [
+    ("pager_compress_success", "compressed and evicted"),
     ("pager_faults_missing", "missing faults"),
     ("pager_restore_success", "restored"),
 ];
@@ -155,31 +153,48 @@ fn throughput_ratio(results: &Results) -> Bars {
     });
     Bars {
         title: "Throughput beside the baseline".into(),
-        axis: Axis::linear("units a second, over the baseline's").mark(1.0),
+        axis: Axis::ratio("units a second, over the baseline's"),
         groups: names(results),
         series: series.collect(),
         stacked: false,
     }
 }
 
-fn of_pager(results: &Results, title: &str, axis: Axis, metrics: &[(&str, &str)]) -> Bars {
+/// A drawing for each arm that folds, all with the same axis. Parts of a whole stand on each other.
+fn of_pager(results: &Results, title: &str, axis: Axis, metrics: &'static [(&str, &str)]) -> Panels {
     let workloads = &results.record.options.workloads;
-    let series = metrics.iter().map(|(metric, name)| Series {
-        name: (*name).into(),
-        values: workloads.iter().map(|&workload| value(results, workload, Arm::Pager, metric)).collect(),
-    });
-    Bars { title: title.into(), axis, groups: names(results), series: series.collect(), stacked: false }
+    let bars = |arm: &Arm, axis: Axis| Bars {
+        title: format!("{title}, arm {}", arm.name()),
+        axis,
+        groups: names(results),
+        series: metrics
+            .iter()
+            .map(|(metric, name)| Series {
+                name: (*name).into(),
+                values: workloads.iter().map(|&workload| value(results, workload, *arm, metric)).collect(),
+            })
+            .collect(),
+        stacked: metrics == CPU,
+    };
+    let arms = results.folding();
+    let reach: Vec<(f64, f64)> = arms.iter().filter_map(|arm| bars(arm, axis.clone()).reaches()).collect();
+    let low = reach.iter().map(|ends| ends.0).fold(f64::INFINITY, f64::min);
+    let high = reach.iter().map(|ends| ends.1).fold(f64::NEG_INFINITY, f64::max);
+    let axis = if reach.is_empty() { axis } else { axis.range(low, high) };
+    Panels { panels: arms.iter().map(|arm| bars(arm, axis.clone()).svg()).collect() }
 }
 
 fn mmap_churn(results: &Results) -> Bars {
-    let bars =
-        CHURN.map(|(metric, name)| (name.to_owned(), value(results, Kind::MmapChurn, Arm::Pager, metric)));
-    let (groups, values) = bars.into_iter().unzip();
+    let arms = results.folding();
+    let series = arms.iter().map(|&arm| Series {
+        name: arm.name().into(),
+        values: CHURN.iter().map(|(metric, _)| value(results, Kind::MmapChurn, arm, metric)).collect(),
+    });
     Bars {
         title: "mmap_churn: mappings beside faults".into(),
         axis: Axis::logarithmic("count in a run"),
-        groups,
-        series: vec![Series { name: "pager".into(), values }],
+        groups: CHURN.iter().map(|(_, name)| (*name).to_owned()).collect(),
+        series: series.collect(),
         stacked: false,
     }
 }
@@ -201,19 +216,20 @@ fn saved_vs_throughput(results: &Results) -> Scatter {
     Scatter {
         title: "What is saved, and what it costs".into(),
         x: percent("memory saved, of the baseline's").range(0.0, 0.0),
-        y: Axis::linear("throughput, over the baseline's").mark(1.0),
+        y: Axis::ratio("throughput, over the baseline's"),
         points: points(results, &arms, "saved_pct_of_resident"),
         series: arms.iter().map(|arm| arm.name().to_owned()).collect(),
     }
 }
 
 fn cpu_vs_throughput(results: &Results) -> Scatter {
+    let arms = results.folding();
     Scatter {
         title: "CPU of the pager, and throughput".into(),
-        x: percent("CPU of the pager, of one CPU").range(0.0, 0.0),
-        y: Axis::linear("throughput, over the baseline's").mark(1.0),
-        points: points(results, &[Arm::Pager], "pager_daemon_cpu_pct_total"),
-        series: vec!["pager".into()],
+        x: percent("CPU of the pager, of one CPU").not_negative(),
+        y: Axis::ratio("throughput, over the baseline's"),
+        points: points(results, &arms, "pager_daemon_cpu_pct_total"),
+        series: arms.iter().map(|arm| arm.name().to_owned()).collect(),
     }
 }
 
@@ -239,7 +255,7 @@ fn resident_over_time(title: &str, arms: &[ArmRuns<'_>]) -> Lines {
     Lines {
         title: title.into(),
         x: Axis::linear("time").unit(Unit::Nanos),
-        y: Axis::linear("memory").unit(Unit::Bytes).range(0.0, 0.0),
+        y: Axis::linear("memory").unit(Unit::Bytes).not_negative(),
         lines: arms.iter().map(line).collect(),
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::launch::plain;
 use anyhow::{bail, Context, Result};
+use pager::config::Setting;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -19,19 +20,19 @@ pub(super) struct Daemon {
     child: Child,
     directory: TempDir,
     socket: PathBuf,
-    cold_millis: u64,
+    settings: Vec<(Setting, String)>,
 }
 
 impl Daemon {
-    /// Starts one.
-    pub(super) fn start(program: &Path, cold_millis: u64) -> Result<Daemon> {
+    /// Starts one for a worker with these settings.
+    pub(super) fn start(program: &Path, settings: Vec<(Setting, String)>) -> Result<Daemon> {
         let directory = tempfile::Builder::new().prefix("memfold-daemon-").tempdir()?;
         let socket = directory.path().join("daemon.sock");
         let mut command = Command::new(program);
         plain(&mut command);
         command.args(["daemon", "--quiet", "--socket"]).arg(&socket).stdin(Stdio::null());
         let child = command.spawn().with_context(|| format!("cannot start {} daemon", program.display()))?;
-        let mut daemon = Daemon { child, directory, socket, cold_millis };
+        let mut daemon = Daemon { child, directory, socket, settings };
         let began = Instant::now();
         while UnixStream::connect(&daemon.socket).is_err() {
             if let Some(status) = daemon.child.try_wait()? {
@@ -48,10 +49,13 @@ impl Daemon {
     /// Makes `command` start a worker that registers its memory with the daemon.
     pub(super) fn apply(&self, command: &mut Command) {
         plain(command);
-        command
-            .env("MEMFOLD_DAEMON", &self.socket)
-            .env("MEMFOLD_CONTROL_DIR", self.control_dir())
-            .env("MEMFOLD_COLD_AGE", format!("{}ms", self.cold_millis));
+        command.env("MEMFOLD_DAEMON", &self.socket).env("MEMFOLD_CONTROL_DIR", self.control_dir());
+        command.envs(self.settings.iter().map(|(setting, value)| (setting.variable(), value)));
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where the worker's control page is.

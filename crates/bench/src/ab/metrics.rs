@@ -40,7 +40,7 @@ metrics! {
     unit_p99_ns,
     /// 99.9th percentile of the time of a unit, ns.
     unit_p999_ns,
-    /// CPU time of the process outside the kernel in all its life, s (wait4).
+    /// CPU time of the process outside the kernel in all its life, s (wait4). A daemon's is in pager_daemon_cpu_pct_total only.
     host_user_s,
     /// CPU time of the process in the kernel in all its life, s (wait4).
     host_system_s,
@@ -48,7 +48,7 @@ metrics! {
     host_minor_faults,
     /// Faults that did (wait4).
     host_major_faults,
-    /// Most resident memory, bytes (wait4).
+    /// Most memory that was resident in all its life, bytes (VmHWM).
     host_peak_rss_bytes,
     /// Resident memory of the process, mean over the run, bytes.
     resident_mean_bytes,
@@ -56,6 +56,8 @@ metrics! {
     footprint_mean_bytes,
     /// The same at the end of the run, bytes.
     footprint_end_bytes,
+    /// Anonymous memory of the daemon at the end of the run, bytes; not in the footprint, since one daemon serves many processes.
+    daemon_own_bytes,
     /// Mean over the run of memory that was untouched for the cold age, by the workload's own account, bytes.
     cold_bytes_mean,
     /// Footprint of the baseline's run beside it minus this footprint, bytes.
@@ -72,15 +74,15 @@ metrics! {
     pager_fault_missing_p95_ns,
     /// 99th percentile of it, ns.
     pager_fault_missing_p99_ns,
-    /// 95th percentile of the work on a restore (look-up, decompression, mapping), ns.
+    /// 95th percentile of the work on a restore (look-up, decompression, mapping) of a page that somebody waits for, ns.
     pager_restore_wall_p95_ns,
     /// 99th percentile of it, ns.
     pager_restore_wall_p99_ns,
-    /// CPU time of the pager's threads as a share of the run, per cent of one CPU.
+    /// CPU time of folding, in threads of the process and of the daemon, as a share of the run, per cent of one CPU.
     pager_daemon_cpu_pct_total,
-    /// Of it the background thread's, which evicts.
+    /// Of it what finding cold pages and compressing them takes.
     pager_bg_cpu_pct,
-    /// Of it the fault thread's, which restores.
+    /// Of it what serving touches takes.
     pager_fault_cpu_pct,
     /// Pages compressed into the store, those of one repeated word among them.
     pager_compress_success,

@@ -29,6 +29,7 @@ use crate::worker::Program;
 use crate::workload::{Data, Kind, Workload};
 use crate::zram::Zram;
 use anyhow::{ensure, Context, Result};
+use pager::config::Setting;
 use serde::{Deserialize, Serialize};
 
 /// One side of the experiment.
@@ -92,13 +93,17 @@ pub struct Measures {
     pub hot_percent: Option<f64>,
     /// Touches of memory anywhere, a second and worker.
     pub cold_rate: Option<f64>,
+    /// Share of one CPU that folding may take where memfold folds, per cent; `None` for its default.
+    #[serde(default)]
+    pub max_cpu_percent: Option<f64>,
 }
 
 impl Measures {
     /// The measures of one workload.
     pub fn of(&self, kind: Kind) -> Workload {
-        let Measures { millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate } =
-            *self;
+        let Measures {
+            millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate, ..
+        } = *self;
         let usual = Workload::new(kind);
         Workload {
             millis,
@@ -112,6 +117,13 @@ impl Measures {
             cold_rate: cold_rate.unwrap_or(usual.cold_rate),
             ..usual
         }
+    }
+
+    /// What whoever folds a workload is told, each as its environment variable takes it.
+    fn settings(&self) -> Vec<(Setting, String)> {
+        let cold_age = (Setting::ColdAge, format!("{}ms", self.cold_millis));
+        let max_cpu = self.max_cpu_percent.map(|percent| (Setting::MaxCpu, percent.to_string()));
+        std::iter::once(cold_age).chain(max_cpu).collect()
     }
 }
 
@@ -168,6 +180,14 @@ impl Options {
         if self.arms.contains(&Arm::Daemon) {
             // The verifier brings memory of its own, which it does not register.
             ensure!(!self.workloads.contains(&Kind::Verify), "the daemon arm has no workload verify");
+            // One range for all, and one for each worker's mapping.
+            let workers = ::daemon::channel::REGIONS - 1;
+            ensure!(
+                !self.workloads.contains(&Kind::MmapChurn) || self.measures.workers <= workers,
+                "a daemon takes {} ranges of a process: mmap_churn in the daemon arm can have {workers} workers, not {}",
+                ::daemon::channel::REGIONS,
+                self.measures.workers
+            );
         }
         if self.arms.contains(&Arm::Zram) {
             drop(Zram::start(16 << 20, "lz4")?);

@@ -6,7 +6,7 @@ use super::{Arm, Options};
 use crate::backing;
 use crate::control::{Counters, Peer};
 use crate::launch::{plain, Folding};
-use crate::process::resident;
+use crate::process::{resident, Memory};
 use crate::worker::{Cost, Job, Program, Worker};
 use crate::workload::{Kind, Workload, WorkloadReport};
 use crate::zram::Zram;
@@ -85,14 +85,18 @@ pub(super) fn run(
     worker.receive::<()>()?;
     let pid = worker.pid();
     let peer = around.control_dir().map(|dir| folded(dir, pid)).transpose()?;
-    let before = peer.as_ref().map(Seen::of);
+    let before = peer.as_ref().map(Seen::of).transpose()?;
     let (report, samples) =
         watched(&mut worker, |start| sample(pid, start, peer.as_ref(), around.zram.as_ref()))?;
-    let after = peer.as_ref().map(Seen::of);
+    let after = peer.as_ref().map(Seen::of).transpose()?;
+    // Before it ends: afterwards there is nobody left to ask.
+    let memory = Memory::of(&pid.to_string())?;
+    let daemon = around.daemon.as_ref().map(|daemon| Memory::of(&daemon.pid().to_string())).transpose()?;
     let cost = worker.finish()?;
     let mut metrics = Metrics::default();
     fill_unit_metrics(&mut metrics, &report);
-    fill_host_metrics(&mut metrics, &cost, &samples);
+    metrics.daemon_own_bytes = daemon.map(|memory| memory.anonymous_bytes as f64);
+    fill_host_metrics(&mut metrics, &cost, &memory, &samples);
     if let (Some(before), Some(after)) = (before, after) {
         ensure!(after.counters.pages_lost == 0, "the pager reports {} lost pages", after.counters.pages_lost);
         fill_pager_metrics(&mut metrics, &before, &after, &report, &samples);
@@ -109,14 +113,13 @@ impl Around {
         match arm {
             Arm::Baseline | Arm::Null => {}
             Arm::Pager => {
-                let cold_age = format!("{}ms", options.measures.cold_millis);
+                let folding = Folding::new(&program.library)?.set(Setting::StartAt, "0");
+                let settings = options.measures.settings();
                 around.folding = Some(
-                    Folding::new(&program.library)?
-                        .set(Setting::ColdAge, &cold_age)
-                        .set(Setting::StartAt, "0"),
+                    settings.into_iter().fold(folding, |folding, (name, value)| folding.set(name, &value)),
                 );
             }
-            Arm::Daemon => around.daemon = Some(Daemon::start(&program.path, options.measures.cold_millis)?),
+            Arm::Daemon => around.daemon = Some(Daemon::start(&program.path, options.measures.settings())?),
             // Twice the region: pages that came back may keep their slots in swap.
             Arm::Zram => {
                 around.zram = Some(Zram::start(2 * options.measures.bytes as u64 + (64 << 20), "lz4")?)
@@ -146,6 +149,8 @@ fn folded(control_dir: &Path, pid: u32) -> Result<Peer> {
 
 /// The pager's account at one moment.
 struct Seen {
+    /// When it was brought up to date, ns.
+    at: u64,
     counters: Counters,
     faults_zero: u64,
     waits: Histogram,
@@ -153,13 +158,19 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(peer: &Peer) -> Seen {
-        Seen {
+    /// As it is from now on: the account is brought up to date several times a second, and what it says between is old.
+    fn of(peer: &Peer) -> Result<Seen> {
+        let at = match peer.mode() {
+            Mode::Idle => sys::time::now().0,
+            _ => peer.await_count(Duration::from_secs(10))?,
+        };
+        Ok(Seen {
+            at,
             counters: peer.counters(),
             faults_zero: peer.page().faults_zero.load(Relaxed),
             waits: peer.fault_waits(),
             restores: peer.restore_times(),
-        }
+        })
     }
 }
 
@@ -212,12 +223,12 @@ fn fill_unit_metrics(metrics: &mut Metrics, report: &WorkloadReport) {
     }
 }
 
-fn fill_host_metrics(metrics: &mut Metrics, cost: &Cost, samples: &[Sample]) {
+fn fill_host_metrics(metrics: &mut Metrics, cost: &Cost, memory: &Memory, samples: &[Sample]) {
     metrics.host_user_s = Some(cost.user_s);
     metrics.host_system_s = Some(cost.system_s);
     metrics.host_minor_faults = Some(cost.minor_faults as f64);
     metrics.host_major_faults = Some(cost.major_faults as f64);
-    metrics.host_peak_rss_bytes = Some(cost.peak_rss_bytes as f64);
+    metrics.host_peak_rss_bytes = Some(memory.rss_peak_bytes as f64);
     metrics.resident_mean_bytes = Some(mean(samples, |sample| sample.resident_bytes));
     metrics.footprint_mean_bytes = Some(mean(samples, Sample::footprint));
     metrics.footprint_end_bytes = samples.last().map(|sample| sample.footprint() as f64);
@@ -232,7 +243,7 @@ fn fill_pager_metrics(
 ) {
     let since = |counter: fn(&Counters) -> u64| counter(&after.counters) - counter(&before.counters);
     let count = |counter: fn(&Counters) -> u64| Some(since(counter) as f64);
-    let share = |counter: fn(&Counters) -> u64| Some(percent(since(counter), report.elapsed_ns));
+    let share = |counter: fn(&Counters) -> u64| Some(percent(since(counter), after.at - before.at));
     let (waits, restores) = (after.waits.since(&before.waits), after.restores.since(&before.restores));
     // Where nothing was waited for, no wait was long.
     let at = |histogram: &Histogram, q| Some(histogram.quantile(q).unwrap_or(0) as f64);

@@ -20,7 +20,7 @@ pub(super) fn of(results: &Results, drawn: &[Drawn]) -> Report {
                 .into(),
         ),
     ];
-    if options.arms.contains(&Arm::Pager) {
+    if !results.folding().is_empty() {
         blocks.push(Block::Heading("The pager".into()));
         blocks.push(Block::Table(pager(results)));
     }
@@ -100,15 +100,23 @@ fn pager(results: &Results) -> Table {
         ("pager_store_pct_of_evicted", "store of evicted, %", 1.0, 0),
         ("stall_pct", "stall, %", 1.0, 3),
     ];
-    let rows = results.record.options.workloads.iter().map(|&workload| {
+    let arms = results.folding();
+    let places = results
+        .record
+        .options
+        .workloads
+        .iter()
+        .flat_map(|&workload| arms.iter().map(move |&arm| (workload, arm)));
+    let rows = places.map(|(workload, arm)| {
         let cells = COLUMNS.iter().map(|(metric, _, by, decimals)| {
-            shown(results.median(workload, Arm::Pager, metric).map(|v| v / by), *decimals)
+            shown(results.median(workload, arm, metric).map(|v| v / by), *decimals)
         });
-        std::iter::once(workload.name().to_owned()).chain(cells).collect()
+        [workload.name().to_owned(), arm.name().to_owned()].into_iter().chain(cells).collect()
     });
     Table {
         caption: "The pager's own account; medians over its runs.".into(),
-        head: std::iter::once("workload")
+        head: ["workload", "arm"]
+            .into_iter()
             .chain(COLUMNS.iter().map(|column| column.1))
             .map(str::to_owned)
             .collect(),

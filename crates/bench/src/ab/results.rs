@@ -45,6 +45,12 @@ impl Results {
         })
     }
 
+    /// The arms in which memfold folds.
+    pub(super) fn folding(&self) -> Vec<super::Arm> {
+        let folds = |arm: &super::Arm| matches!(arm, super::Arm::Pager | super::Arm::Daemon);
+        self.record.options.arms.iter().copied().filter(folds).collect()
+    }
+
     /// The median of a metric, if the arm has it on that workload.
     pub fn median(&self, workload: crate::workload::Kind, arm: super::Arm, metric: &str) -> Option<f64> {
         let wanted = |row: &&Row| (row.workload, row.arm, row.metric.as_str()) == (workload, arm, metric);

@@ -46,7 +46,7 @@ pub(super) fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Resul
                 own("saved_pct_of_resident")
             )?;
             writeln!(f, "  {:<9}  throughput over baseline {}", "", row.ratio)?;
-            if row.arm == Arm::Pager {
+            if matches!(row.arm, Arm::Pager | Arm::Daemon) {
                 write_pager(f, &own)?;
             }
         }

@@ -16,6 +16,7 @@ fn options(runs: usize) -> Options {
         cold_millis: 100,
         hot_percent: None,
         cold_rate: None,
+        max_cpu_percent: None,
     };
     let workloads = vec![Kind::ZipfHeap, Kind::MmapChurn];
     Options { workloads, arms: vec![Arm::Baseline, Arm::Pager], runs, measures }
@@ -110,6 +111,33 @@ fn runs_become_ratios_savings_tables_plots_and_a_page() {
 }
 
 #[test]
+fn every_plot_and_table_shows_each_arm_that_folds_or_is_compared() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { arms: vec![Arm::Baseline, Arm::Pager, Arm::Daemon], ..options(6) };
+    let folder = filled(directory.path(), &options);
+    let results = write(&folder).unwrap();
+    let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+    let plots: Vec<String> = fs::read_dir(directory.path().join("plots"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
+    assert_eq!(plots.len(), 10);
+    for plot in plots {
+        let svg = text(&format!("plots/{plot}"));
+        for arm in ["pager", "daemon"] {
+            assert!(svg.contains(&format!("{arm}</text>")), "{plot} does not show {arm}");
+        }
+    }
+    let page = text("report.html");
+    assert!(
+        page.contains("<td>zipf_heap</td><td>daemon</td>"),
+        "the table of the pager leaves the daemon out"
+    );
+    assert_eq!(results.to_string().matches("pages compressed").count(), 4, "{results}");
+}
+
+#[test]
 fn an_interrupted_experiment_goes_on_where_it_was_and_can_be_looked_at() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(3);
@@ -164,6 +192,18 @@ fn a_directory_that_another_call_writes_into_or_that_has_no_room_is_refused() {
     assert!(again.is_some());
     let endless = Options { runs: usize::MAX >> 8, ..options(1) };
     assert!(refused(&directory.path().join("full"), &endless).contains("too little room"));
+}
+
+#[test]
+fn whoever_folds_a_workload_is_told_its_share_of_a_cpu_in_the_words_of_the_settings() {
+    let mut measures = options(1).measures;
+    assert_eq!(measures.settings(), [(Setting::ColdAge, "100ms".into())]);
+    for percent in [0.001, 0.5, 3.0, 100.0] {
+        measures.max_cpu_percent = Some(percent);
+        let (setting, value) = &measures.settings()[1];
+        assert_eq!(*setting, Setting::MaxCpu);
+        assert_eq!(setting.parse(value), Ok((percent * 1e4).round() as u64), "{value}");
+    }
 }
 
 #[test]

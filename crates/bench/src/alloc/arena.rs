@@ -97,7 +97,7 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
         for (case, arm) in plan.round(round) {
             let what = format!("{}, {}", case.name, arm.name);
             progress(Advance { done: runs.len() as u64, total, what: &what });
-            let ask = Ask { millis: 0, steps: options.steps.unwrap_or(steps(case)) };
+            let ask = Ask { steps: options.steps.unwrap_or(steps(case)), ..Ask::default() };
             let seed = options.seed.wrapping_add(round as u64);
             let found = plan.starter.run(case, arm, seed, Length { warm: None, ask });
             runs.push(Run::of(case, arm, round, found.with_context(|| format!("the run of {what} failed"))?));

@@ -12,13 +12,13 @@ use std::path::Path;
 /// # Errors
 /// When a file cannot be written.
 pub fn draw(report: &AllocReport, directory: &Path) -> Result<()> {
-    let over = Axis::linear("calls a second, over glibc's").mark(1.0);
+    let over = Axis::ratio("calls a second, over glibc's");
     save(
         &ratios(report, "Throughput beside glibc", over, |cell| cell.calls_over_glibc.into()),
         directory,
         "throughput",
     )?;
-    let over = Axis::linear("most resident memory, over glibc's").mark(1.0);
+    let over = Axis::ratio("most resident memory, over glibc's");
     save(
         &ratios(report, "Memory beside glibc", over, |cell| cell.rss_over_glibc.into()),
         directory,
@@ -70,9 +70,9 @@ impl SoakReport {
     /// # Errors
     /// When a file cannot be written.
     pub fn draw(&self, directory: &Path) -> Result<()> {
-        let rate = Axis::linear("calls a second");
+        let rate = Axis::linear("calls a second").not_negative();
         save(&self.over_epochs("Throughput", rate, |epoch| epoch.calls_per_s), directory, "soak_throughput")?;
-        let memory = Axis::linear("resident memory").unit(Unit::Bytes).range(0.0, 0.0);
+        let memory = Axis::linear("resident memory").unit(Unit::Bytes).not_negative();
         save(&self.over_epochs("Memory", memory, |epoch| epoch.rss_bytes as f64), directory, "soak_memory")
     }
 

@@ -48,8 +48,10 @@ pub struct Options {
     pub profiles: Vec<Profile>,
     /// Other allocators.
     pub peers: Vec<Peer>,
-    /// Length of a run's measured phase, milliseconds.
+    /// Length of a run's measured phase, milliseconds, where no number of operations is asked for.
     pub millis: u64,
+    /// Calls of the allocator that each run makes from its start, the same under every allocator; `None` to run for a time.
+    pub operations: Option<u64>,
     /// Runs of each allocator on each case.
     pub rounds: usize,
     /// What sizes and slots are drawn from.
@@ -67,7 +69,11 @@ pub struct Run {
     pub round: usize,
     /// Calls of the allocator in the measured phase.
     pub operations: u64,
-    /// The same a second.
+    /// Time of the phase, ns.
+    pub elapsed_ns: u64,
+    /// The same for each of the calls.
+    pub ns_per_call: f64,
+    /// Calls a second: the sum of the threads' own rates.
     pub calls_per_s: f64,
     /// Most memory that was resident, bytes.
     pub rss_peak_bytes: u64,
@@ -79,6 +85,8 @@ pub struct Run {
     pub minor_faults: u64,
     /// Of these, in the phase.
     pub phase_faults: u64,
+    /// The same for each of the calls.
+    pub faults_per_call: f64,
     /// Time of sampled steps.
     #[serde(skip)]
     pub step_ns: Histogram,
@@ -122,6 +130,14 @@ pub struct AllocReport {
 }
 
 impl Options {
+    /// How long a run is, in words.
+    pub(crate) fn length(&self) -> String {
+        match self.operations {
+            Some(operations) => format!("{operations} operations"),
+            None => format!("{} ms", self.millis),
+        }
+    }
+
     /// The arms, glibc first.
     pub fn arms(&self, program: &Program) -> Vec<Arm> {
         let ours = self.profiles.iter().map(|&profile| Arm::ours(&program.library, profile));
@@ -146,14 +162,14 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
             let what = format!("{}, {}", case.name, arm.name);
             progress(Advance { done: runs.len() as u64, total, what: &what });
             let seed = options.seed.wrapping_add(round as u64);
-            let found = plan.starter.run(case, arm, seed, Length::of(case, options.millis));
+            let found = plan.starter.run(case, arm, seed, Length::of(case, options));
             runs.push(Run::of(case, arm, round, found.with_context(|| format!("the run of {what} failed"))?));
         }
     }
     for (case, arm) in plan.round(0).filter(|_| uncounted.is_none()) {
         let what = format!("{}, {}, kernel calls", case.name, arm.name);
         progress(Advance { done: (runs.len() + counted.len()) as u64, total, what: &what });
-        let found = plan.starter.counted(case, arm, options.seed, Length::of(case, options.millis));
+        let found = plan.starter.counted(case, arm, options.seed, Length::of(case, options));
         let found = found.with_context(|| format!("the run of {what} failed"))?;
         let (case, arm, calls) = (case.name, arm.name.clone(), found.calls.unwrap_or_default());
         counted.push(Counted { case, arm, operations: found.phase.operations, calls });
@@ -162,7 +178,7 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
     let cells = summary::cells(&plan.cases, &plan.arms, &runs, &counted, options.seed)?;
     let standings = standing::of(&plan.cases, &plan.arms, &runs)?;
     Ok(AllocReport {
-        schema: "memfold-bench-alloc-2",
+        schema: "memfold-bench-alloc-3",
         manifest,
         options: options.clone(),
         arms: plan.arms,
@@ -176,23 +192,49 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
 
 impl Run {
     fn of(case: &Case, arm: &Arm, round: usize, found: Found) -> Run {
+        let calls = found.phase.operations.max(1) as f64;
         Run {
             case: case.name,
             arm: arm.name.clone(),
             round,
             operations: found.phase.operations,
+            elapsed_ns: found.phase.elapsed_ns,
+            ns_per_call: found.phase.elapsed_ns as f64 / calls,
             calls_per_s: found.phase.calls_per_s,
             rss_peak_bytes: found.memory.rss_peak_bytes,
             rss_bytes: found.memory.rss_bytes,
             anonymous_bytes: found.memory.anonymous_bytes,
             minor_faults: found.minor_faults,
             phase_faults: found.phase_faults,
+            faults_per_call: found.phase_faults as f64 / calls,
             step_ns: found.phase.step_ns,
         }
     }
 }
 
+/// A line of the file of kernel calls.
+#[derive(Clone, Debug, Serialize)]
+#[allow(missing_docs)] // The fields are those of `Counted` and `KernelCalls`.
+pub struct KernelRow<'a> {
+    pub case: &'static str,
+    pub arm: &'a str,
+    pub operations: u64,
+    pub kernel_calls: u64,
+    pub kernel_calls_per_call: f64,
+}
+
 impl AllocReport {
+    /// The runs in which kernel calls were counted, as flat rows.
+    pub fn kernel_rows(&self) -> impl Iterator<Item = KernelRow<'_>> {
+        self.counted.iter().map(|counted| KernelRow {
+            case: counted.case,
+            arm: &counted.arm,
+            operations: counted.operations,
+            kernel_calls: counted.calls.total(),
+            kernel_calls_per_call: counted.calls.total() as f64 / counted.operations.max(1) as f64,
+        })
+    }
+
     /// The figures of an allocator on a case.
     pub fn cell(&self, case: &str, arm: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| (cell.case, cell.arm.as_str()) == (case, arm))

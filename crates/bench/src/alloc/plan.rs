@@ -33,7 +33,7 @@ impl<'a> Plan<'a> {
             check_memory(case, available_memory())?;
         }
         let starter = Starter::new(program, &cases)?;
-        let short = Length { warm: None, ask: Ask { millis: 1, steps: 1 } };
+        let short = Length { warm: None, ask: Ask { millis: 1, steps: 1, ..Ask::default() } };
         for arm in &arms {
             match starter.run(&cases[0], arm, 0, short) {
                 Err(error) if error.downcast_ref::<NotLoaded>().is_none() => {

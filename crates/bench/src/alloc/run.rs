@@ -6,6 +6,7 @@ use super::arm::Arm;
 use super::case::Case;
 use super::count::{self, Counter, KernelCalls};
 use super::cpp::StringMap;
+use super::Options;
 use crate::backing;
 use crate::process::{faults, Memory};
 use crate::worker::{Ask, Hello, Job, Loop, Pattern, Phase, Program, Worker};
@@ -45,13 +46,18 @@ pub(super) struct Found {
 }
 
 impl Length {
-    /// A case's own: a number of steps from the start, or `millis` after a quarter of that to warm up.
-    pub(super) fn of(case: &Case, millis: u64) -> Length {
-        if case.steps > 0 {
-            return Length { warm: None, ask: Ask { millis: 0, steps: case.steps } };
+    /// So many operations from the start, where they are asked for; else the case's own number of steps from the start; else
+    /// `millis` after a quarter of that to warm up.
+    pub(super) fn of(case: &Case, options: &Options) -> Length {
+        let whole = |ask| Length { warm: None, ask };
+        match (options.operations, case.steps, options.millis) {
+            (Some(operations), ..) => whole(Ask { operations, ..Ask::default() }),
+            (None, steps @ 1.., _) => whole(Ask { steps, ..Ask::default() }),
+            (None, 0, millis) => Length {
+                warm: Some(Ask { millis: (millis / 4).max(1), ..Ask::default() }),
+                ask: Ask { millis, ..Ask::default() },
+            },
         }
-        let warm = Ask { millis: (millis / 4).max(1), steps: 0 };
-        Length { warm: Some(warm), ask: Ask { millis, steps: 0 } }
     }
 }
 

@@ -39,7 +39,7 @@ fn head(page: &mut String, report: &AllocReport) -> fmt::Result {
         "# Scorecard of the allocator\n\n\
          Written by `{}`; do not edit. How it is measured: [benchmarks-alloc.md](benchmarks-alloc.md).\n\n\
          {} x {}, {} MiB, Linux {}; memfold {} {}.\n\
-         {} runs of {} ms of each allocator on each pattern, interleaved, in a clean environment. Figures are medians.\n",
+         {} runs of {} of each allocator on each pattern, interleaved, in a clean environment. Figures are medians.\n",
         words.collect::<Vec<_>>().join(" "),
         manifest.cpus,
         manifest.cpu,
@@ -48,7 +48,7 @@ fn head(page: &mut String, report: &AllocReport) -> fmt::Result {
         manifest.version,
         manifest.commit.as_deref().unwrap_or(""),
         report.options.rounds,
-        report.options.millis
+        report.options.length()
     )
 }
 

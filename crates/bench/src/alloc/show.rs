@@ -21,7 +21,7 @@ pub(super) fn percent(share: Option<f64>) -> String {
     or_dash(share, |share| format!("{:.1} %", share * 100.0))
 }
 
-/// Kernel calls a call; the usual figures lie between 1e-8 and 1.
+/// Kernel calls or faults a call; the usual figures lie between 1e-8 and 1.
 pub(super) fn kernel(calls: Option<f64>) -> String {
     or_dash(calls, |calls| if calls == 0.0 { "0".into() } else { format!("{calls:.1e}") })
 }
@@ -68,6 +68,22 @@ fn row(cell: &Cell) -> Vec<String> {
     ]
 }
 
+/// What the same work took: the whole and, beside it, for each call of the allocator.
+const WORK: [&str; 7] =
+    ["operations", "time ms", "ns/op", "faults", "faults/op", "kernel calls", "kernel calls/op"];
+
+fn work(cell: &Cell) -> Vec<String> {
+    vec![
+        format!("{:.0}", cell.operations),
+        format!("{:.1}", cell.elapsed_ns / 1e6),
+        format!("{:.2}", cell.ns_per_call),
+        format!("{:.0}", cell.phase_faults),
+        kernel(Some(cell.faults_per_call)),
+        or_dash(cell.kernel_calls, |calls| calls.to_string()),
+        kernel(cell.kernel_calls_per_call),
+    ]
+}
+
 /// Writes rows under a head, the first column to the left and the others to the right.
 fn table(f: &mut Formatter<'_>, head: &[&str], rows: &[(String, Vec<String>)]) -> fmt::Result {
     let first = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -91,14 +107,19 @@ impl Display for AllocReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} runs of {} ms of each allocator on each pattern, interleaved; medians; * a difference from glibc",
-            self.options.rounds, self.options.millis
+            "{} runs of {} of each allocator on each pattern, interleaved; medians; * a difference from glibc",
+            self.options.rounds,
+            self.options.length()
         )?;
         for case in &self.options.cases {
             writeln!(f, "\n{}: {}", case.name, case.about)?;
             let own = self.cells.iter().filter(|cell| cell.case == case.name);
-            let rows: Vec<_> = own.map(|cell| (cell.arm.clone(), row(cell))).collect();
+            let rows: Vec<_> = own.clone().map(|cell| (cell.arm.clone(), row(cell))).collect();
             table(f, &HEAD, &rows)?;
+            if self.options.operations.is_some() {
+                let rows: Vec<_> = own.map(|cell| (cell.arm.clone(), work(cell))).collect();
+                table(f, &WORK, &rows)?;
+            }
         }
         writeln!(f, "\nover the suite, geometric means; the least pattern in parentheses")?;
         for standing in &self.standings {

@@ -165,12 +165,12 @@ fn check_memory(case: &Case, arms: u64, available: u64) -> Result<()> {
 fn warm(plan: &Plan<'_>, case: &Case, arm: &Arm, options: &Options) -> Result<Worker> {
     let mut worker = plan.starter.start(case, arm, options.suite.seed, |_| Ok(()))?;
     arm.check(&worker.receive::<Hello>()?)?;
-    worker.ask::<Phase>(&Ask { millis: options.epoch_millis.min(1000), steps: 0 })?;
+    worker.ask::<Phase>(&Ask { millis: options.epoch_millis.min(1000), ..Ask::default() })?;
     Ok(worker)
 }
 
 fn next(case: &Case, arm: &str, epoch: u64, worker: &mut Worker, millis: u64) -> Result<Epoch> {
-    let phase: Phase = worker.ask(&Ask { millis, steps: 0 })?;
+    let phase: Phase = worker.ask(&Ask { millis, ..Ask::default() })?;
     let Memory { rss_bytes, anonymous_bytes, .. } = Memory::of(&worker.pid().to_string())?;
     let (case, arm) = (case.name, arm.to_owned());
     Ok(Epoch {

@@ -1,6 +1,6 @@
 // A program with strings and maps, as C++ programs are: an index from words to the lines that hold them, a cache with
 // strings of all lengths, and an ordered table of records. It keeps to the protocol of memfold's workers: an object on a line
-// when it has started, then one for each request, a request being {"millis":N,"steps":N}.
+// when it has started, then one for each request, a request being {"millis":N,"steps":N,"operations":N}.
 //
 // An operation is one insertion, look-up or removal; it calls the allocator some times, or not at all.
 #include <chrono>
@@ -120,20 +120,21 @@ int main(int, char** argv) {
     std::printf("{\"malloc_from\":\"%s\"}\n", info.dli_fname);
     std::fflush(stdout);
     Program program(std::strtoull(argv[1], nullptr, 10) * 0x9e3779b97f4a7c15u);
-    unsigned long long millis, steps;
-    while (std::scanf(" {\"millis\":%llu,\"steps\":%llu}", &millis, &steps) == 2) {
+    unsigned long long millis, steps, wanted;
+    while (std::scanf(" {\"millis\":%llu,\"steps\":%llu,\"operations\":%llu}", &millis, &steps, &wanted) == 3) {
         using Clock = std::chrono::steady_clock;
         auto start = Clock::now();
         std::uint64_t operations = 0, done = 0;
+        auto goes_on = [&] { return (steps == 0 || done < steps) && (wanted == 0 || operations < wanted); };
         double seconds;
         do {
-            for (int count = 0; count < 256 && (steps == 0 || done < steps); ++count, ++done) {
+            for (int count = 0; count < 256 && goes_on(); ++count, ++done) {
                 operations += program.step();
             }
             seconds = std::chrono::duration<double>(Clock::now() - start).count();
-        } while ((steps == 0 || done < steps) && (millis == 0 || seconds * 1e3 < millis));
-        std::printf("{\"operations\":%llu,\"calls_per_s\":%.17g,\"step_ns\":[]}\n",
-                    static_cast<unsigned long long>(operations), operations / seconds);
+        } while (goes_on() && (millis == 0 || seconds * 1e3 < millis));
+        std::printf("{\"operations\":%llu,\"elapsed_ns\":%.0f,\"calls_per_s\":%.17g,\"step_ns\":[]}\n",
+                    static_cast<unsigned long long>(operations), seconds * 1e9, operations / seconds);
         std::fflush(stdout);
     }
 }

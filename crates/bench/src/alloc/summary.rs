@@ -14,6 +14,12 @@ pub struct Cell {
     pub case: &'static str,
     /// The allocator.
     pub arm: String,
+    /// Calls of the allocator in the phase: the median.
+    pub operations: f64,
+    /// Time of the phase, ns: the median.
+    pub elapsed_ns: f64,
+    /// The same for each call.
+    pub ns_per_call: f64,
     /// Calls of the allocator a second: the median.
     pub calls_per_s: f64,
     /// Mean, standard deviation, coefficient of variation and extremes of it.
@@ -32,7 +38,11 @@ pub struct Cell {
     pub minor_faults: f64,
     /// Of these, in the phase.
     pub phase_faults: f64,
-    /// Kernel calls that change mappings, a call of the allocator, in the counted run's phase.
+    /// The same for each call of the allocator.
+    pub faults_per_call: f64,
+    /// Kernel calls that change mappings, in the counted run's phase.
+    pub kernel_calls: Option<u64>,
+    /// The same for each call of the allocator.
     pub kernel_calls_per_call: Option<f64>,
     /// Time of sampled steps of all runs; `None` where none were sampled.
     pub latency: Option<Latency>,
@@ -100,6 +110,9 @@ fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: 
     Ok(Cell {
         case,
         arm: arm.to_owned(),
+        operations: median(|run| run.operations as f64)?,
+        elapsed_ns: median(|run| run.elapsed_ns as f64)?,
+        ns_per_call: median(|run| run.ns_per_call)?,
         calls_per_s: median(calls)?,
         calls_per_s_moments: Moments::of(&column(runs, case, arm, calls)).context("there are no runs")?,
         calls_over_glibc: over_glibc(calls)?,
@@ -109,6 +122,8 @@ fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: 
         anonymous_bytes: median(|run| run.anonymous_bytes as f64)?,
         minor_faults: median(|run| run.minor_faults as f64)?,
         phase_faults: median(|run| run.phase_faults as f64)?,
+        faults_per_call: median(|run| run.faults_per_call)?,
+        kernel_calls: kernel.map(|kernel| kernel.calls.total()),
         kernel_calls_per_call: kernel
             .map(|kernel| kernel.calls.total() as f64 / kernel.operations.max(1) as f64),
         latency: Latency::of(&steps),
@@ -126,12 +141,15 @@ pub(super) mod tests {
             arm: arm.into(),
             round,
             operations: 1000,
+            elapsed_ns: 50_000,
+            ns_per_call: 50.0,
             calls_per_s,
             rss_peak_bytes: 1000,
             rss_bytes: 900,
             anonymous_bytes: 10,
             minor_faults: 7,
             phase_faults: 3,
+            faults_per_call: 0.003,
             step_ns: vec![(20, 99), (500, 1)].into(),
         }
     }
@@ -149,7 +167,8 @@ pub(super) mod tests {
         let cell = cell("mid", "other", &runs, &[counted], 1).unwrap();
         assert_eq!(cell.calls_over_glibc.median, 1.5);
         assert!(cell.calls_over_glibc.differs && !cell.rss_over_glibc.differs);
-        assert_eq!(cell.kernel_calls_per_call, Some(0.005));
+        assert_eq!((cell.kernel_calls, cell.kernel_calls_per_call), (Some(5), Some(0.005)));
+        assert_eq!((cell.operations, cell.ns_per_call, cell.faults_per_call), (1000.0, 50.0, 0.003));
         let latency = cell.latency.unwrap();
         assert_eq!((latency.samples, latency.p50_ns, latency.p99_ns, latency.p999_ns), (600, 20, 20, 500));
     }

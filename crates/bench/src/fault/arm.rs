@@ -10,6 +10,8 @@ use crate::zram::Zram;
 use crate::Unsupported;
 use anyhow::{ensure, Result};
 use pager::control::{Command, Mode};
+use serde::Serialize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use sys::PAGE_SIZE;
 
@@ -26,12 +28,21 @@ pub(super) trait Arm {
     fn clock_overhead_ns(&self) -> u64;
     /// Has the region evicted; how many pages went.
     fn evict(&mut self) -> Result<usize>;
-    /// Touches the region.
-    fn touch(&mut self, round: Round) -> Result<TouchResult>;
+    /// Touches the region. Beside the result, how the pager served the touches, where it is the pager that did.
+    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)>;
     /// What the evicted region takes where it is kept; evicts first.
     fn held(&mut self) -> Result<Held>;
     /// The threads that serve faults, where they are threads of the worker.
     fn threads(&self) -> Result<Vec<Thread>>;
+}
+
+/// What the pager says of the waits that it ended in a round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Served {
+    /// Waits.
+    pub waits: u64,
+    /// Of those the ones that its fault thread ended as a real-time thread.
+    pub real_time: u64,
 }
 
 /// A worker whose pages the pager evicts.
@@ -98,10 +109,11 @@ impl Arm for Folded {
         }
     }
 
-    fn touch(&mut self, round: Round) -> Result<TouchResult> {
-        let before = self.peer.counters();
+    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)> {
+        let waits = || self.peer.page().fault_ns.count.load(Relaxed);
+        let (before, waits_before) = (self.peer.counters(), waits());
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
-        let after = self.peer.counters();
+        let (after, waits_after) = (self.peer.counters(), waits());
         ensure!(after.pages_lost == 0, "folded: the pager reports {} lost pages", after.pages_lost);
         let restored = after.pages_restored - before.pages_restored;
         let went = result.before.away as u64;
@@ -111,7 +123,11 @@ impl Arm for Folded {
              ({} came back from staging)",
             after.pages_second_chance - before.pages_second_chance
         );
-        Ok(result)
+        let served = Served {
+            waits: waits_after - waits_before,
+            real_time: after.faults_real_time - before.faults_real_time,
+        };
+        Ok((result, Some(served)))
     }
 
     fn held(&mut self) -> Result<Held> {
@@ -167,8 +183,8 @@ impl Arm for Swapped {
         Ok(presence.swapped.min(held))
     }
 
-    fn touch(&mut self, round: Round) -> Result<TouchResult> {
-        self.worker.ask(&TouchRequest::Touch(round))
+    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)> {
+        Ok((self.worker.ask(&TouchRequest::Touch(round))?, None))
     }
 
     fn held(&mut self) -> Result<Held> {

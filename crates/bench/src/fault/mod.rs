@@ -12,7 +12,8 @@
 mod arm;
 mod report;
 
-pub use report::{ArmReport, Comparison, Condition, FaultReport, Held, Row, Run, Sample};
+pub use arm::Served;
+pub use report::{ArmReport, Comparison, Condition, FaultReport, Held, RealTime, Row, Run, Sample};
 
 use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};
@@ -76,7 +77,9 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
     let agent_threads = arms[0].threads().unwrap_or_default();
     let held = arms.iter_mut().map(|arm| arm.held()).collect::<Result<Vec<_>>>()?;
     let clock_overhead_ns = arms.iter().map(|arm| arm.clock_overhead_ns()).collect();
-    Ok(FaultReport::new(options.clone(), manifest, runs, agent_threads, held, clock_overhead_ns)?)
+    let refusal = process::try_real_time().err().map(|error| error.name().to_owned());
+    let real_time = RealTime { permitted: refusal.is_none(), refusal };
+    Ok(FaultReport::new(options.clone(), manifest, runs, agent_threads, real_time, held, clock_overhead_ns)?)
 }
 
 fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run> {
@@ -88,7 +91,7 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         "{name}: only {evicted} of {pages} pages were evicted; the round would not show what a restore costs"
     );
     let load = Hogs::start(hogs);
-    let result = arm.touch(pass)?;
+    let (result, served) = arm.touch(pass)?;
     drop(load);
     ensure!(result.wrong_words == 0, "{name}: {} words were wrong after the restore", result.wrong_words);
     let touched = result.touch_ns.count();
@@ -103,6 +106,7 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         touched,
         skipped: result.skipped,
         mean_ns: sum_ns as f64 / touched as f64,
+        served,
         touch_ns: result.touch_ns,
     })
 }

@@ -1,6 +1,6 @@
 //! What `memfold bench fault` reports, as JSON, as rows and as a table.
 
-use super::{pooled, Options};
+use super::{pooled, Options, Served};
 use crate::manifest::Manifest;
 use crate::process::Thread;
 use crate::worker::Order;
@@ -27,6 +27,8 @@ pub struct Run {
     pub skipped: usize,
     /// Mean time of a touch, ns.
     pub mean_ns: f64,
+    /// How the pager served them; `None` for zram.
+    pub served: Option<Served>,
     /// Every sample, ns; written to its own file.
     #[serde(skip)]
     pub touch_ns: Histogram,
@@ -47,6 +49,8 @@ pub struct Row {
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
+    pub waits: Option<u64>,
+    pub real_time_waits: Option<u64>,
 }
 
 /// One line of the file of samples: how often a round saw a value.
@@ -110,6 +114,15 @@ pub struct Held {
     pub memory_bytes: u64,
 }
 
+/// Whether the pager's fault thread may become a real-time one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RealTime {
+    /// A thread that tried became one.
+    pub permitted: bool,
+    /// The kernel's error where none did.
+    pub refusal: Option<String>,
+}
+
 /// The result of the experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct FaultReport {
@@ -121,8 +134,10 @@ pub struct FaultReport {
     pub options: Options,
     /// Subtracted from every sample of each arm, ns.
     pub clock_overhead_ns: Vec<u64>,
-    /// The worker's threads that serve faults, with their scheduling.
+    /// The worker's threads that serve faults, with their scheduling when the last round had ended; between faults it changes.
     pub agent_threads: Vec<Thread>,
+    /// Whether the pager may have real-time priority; each run tells how often it had.
+    pub real_time: RealTime,
     /// Figures by condition.
     pub conditions: Vec<Condition>,
     /// What the evicted region costs in memory, by arm.
@@ -137,6 +152,7 @@ impl FaultReport {
         manifest: Manifest,
         runs: Vec<Run>,
         agent_threads: Vec<Thread>,
+        real_time: RealTime,
         held: Vec<Held>,
         clock_overhead_ns: Vec<u64>,
     ) -> Result<FaultReport, BadPairs> {
@@ -152,6 +168,7 @@ impl FaultReport {
             options,
             clock_overhead_ns,
             agent_threads,
+            real_time,
             conditions,
             held,
             runs,
@@ -172,6 +189,8 @@ impl FaultReport {
             p50_ns: run.touch_ns.quantile(0.5).unwrap_or(0),
             p99_ns: run.touch_ns.quantile(0.99).unwrap_or(0),
             max_ns: run.touch_ns.quantile(1.0).unwrap_or(0),
+            waits: run.served.map(|served| served.waits),
+            real_time_waits: run.served.map(|served| served.real_time),
         })
     }
 
@@ -277,8 +296,32 @@ impl fmt::Display for FaultReport {
                 held.compressed_bytes as f64 / f64::from(1 << 20)
             )?;
         }
-        let real_time = self.agent_threads.iter().any(|thread| thread.policy == 1 || thread.policy == 2);
-        write!(f, "real-time priority for the pager: {}", if real_time { "yes" } else { "no" })
+        match &self.real_time.refusal {
+            Some(error) => {
+                write!(f, "real-time priority for the pager: not permitted ({error}; see memfold doctor)")
+            }
+            None => {
+                writeln!(f, "real-time priority for the pager: permitted; it takes it where no CPU is idle")?;
+                let used = self
+                    .conditions
+                    .iter()
+                    .map(|condition| self.real_time_use(condition.hogs, condition.order));
+                write!(f, "  used for {}", used.collect::<Vec<_>>().join("; "))
+            }
+        }
+    }
+}
+
+impl FaultReport {
+    /// For how many of the waits under a condition the fault thread was a real-time one, as a clause.
+    fn real_time_use(&self, hogs: usize, order: Order) -> String {
+        let own = self.runs.iter().filter(|run| (run.hogs, run.order) == (hogs, order));
+        let all = own.filter_map(|run| run.served).fold(Served::default(), |sum, served| Served {
+            waits: sum.waits + served.waits,
+            real_time: sum.real_time + served.real_time,
+        });
+        let load = if hogs == 0 { "idle".to_owned() } else { format!("{hogs} hogs") };
+        format!("{} of {} waits ({}, {load})", all.real_time, all.waits, format!("{order:?}").to_lowercase())
     }
 }
 
@@ -298,6 +341,7 @@ mod tests {
             touched: 100,
             skipped: 0,
             mean_ns: ns as f64,
+            served: (arm == "folded").then_some(Served { waits: 90, real_time: 30 * round as u64 }),
             touch_ns,
         }
     }
@@ -318,6 +362,28 @@ mod tests {
         let comparison = condition.folded_over_zram.unwrap();
         assert_eq!(comparison.mean.median, 2.0);
         assert!(comparison.mean.differs);
+    }
+
+    #[test]
+    fn real_time_priority_is_told_by_the_right_to_it_and_the_waits_that_it_was_used_for() {
+        let report = |refusal: Option<&str>| {
+            let options = Options {
+                bytes: 1 << 20,
+                rounds: 2,
+                hogs: 0,
+                zram: true,
+                algorithm: "lz4".into(),
+                pin: None,
+                seed: 1,
+            };
+            let runs = vec![run("folded", 0, 9), run("zram", 0, 9), run("folded", 1, 9), run("zram", 1, 9)];
+            let real_time = RealTime { permitted: refusal.is_none(), refusal: refusal.map(str::to_owned) };
+            FaultReport::new(options, Manifest::gather(), runs, vec![], real_time, vec![], vec![]).unwrap()
+        };
+        let said = report(None).to_string();
+        assert!(said.contains("permitted") && said.contains("30 of 180 waits (random, idle)"), "{said}");
+        let said = report(Some("EPERM")).to_string();
+        assert!(said.contains("not permitted (EPERM") && !said.contains("waits"), "{said}");
     }
 
     #[test]

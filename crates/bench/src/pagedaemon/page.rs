@@ -72,7 +72,8 @@ fn passes(report: &Report, place: usize, judged: &Judged) -> Lines {
     Lines {
         title: format!("{}, first run", judged.quantity.name),
         x: Axis::linear("pass"),
-        y: Axis::linear(if judged.quantity.column.ends_with("faults") { "faults" } else { "pages" }),
+        y: Axis::linear(if judged.quantity.column.ends_with("faults") { "faults" } else { "pages" })
+            .not_negative(),
         lines: report.options.policies.iter().filter_map(line).collect(),
     }
 }
@@ -82,7 +83,7 @@ fn means(report: &Report, judged: &Judged) -> Bars {
         name: sample.policy.clone(),
         values: vec![Some(Value {
             middle: sample.mean,
-            interval: sample.interval.map(|interval| (interval.low.max(0.0), interval.high)),
+            interval: sample.interval.map(|interval| (interval.low, interval.high)),
         })],
     });
     Bars {
@@ -91,7 +92,8 @@ fn means(report: &Report, judged: &Judged) -> Bars {
             (true, true) => "faults in a run",
             (true, false) => "pages in a run",
             (false, _) => "pages, mean over passes",
-        }),
+        })
+        .not_negative(),
         groups: vec![judged.quantity.name.to_owned()],
         series: series.collect(),
         stacked: false,

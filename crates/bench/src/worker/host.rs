@@ -30,7 +30,8 @@ pub struct Worker {
 }
 
 /// What a process took from the host in all its life, as the kernel accounted for it (`wait4(2)`), its threads and the
-/// children that it waited for among it.
+/// children that it waited for among it. The most memory that it had is not among it: `ru_maxrss` begins with what the
+/// process that started it had (`execve(2)` keeps it); see [`crate::process::Memory`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// CPU time in the program, seconds.
@@ -41,8 +42,6 @@ pub struct Cost {
     pub minor_faults: u64,
     /// Faults that did.
     pub major_faults: u64,
-    /// Most resident memory, bytes.
-    pub peak_rss_bytes: u64,
 }
 
 impl Worker {
@@ -139,7 +138,6 @@ impl Worker {
             system_s: seconds(usage.ru_stime),
             minor_faults: usage.ru_minflt as u64,
             major_faults: usage.ru_majflt as u64,
-            peak_rss_bytes: usage.ru_maxrss as u64 * 1024,
         })
     }
 }

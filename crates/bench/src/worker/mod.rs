@@ -59,7 +59,7 @@ pub fn main(job: &str) -> Result<()> {
 }
 
 fn serve(workload: &Workload) -> Result<()> {
-    let prepared = workload.prepare()?;
+    let mut prepared = workload.prepare()?;
     prepared.register_with_daemon()?;
     answer(&())?;
     while request::<()>()?.is_some() {

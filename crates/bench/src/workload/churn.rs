@@ -11,7 +11,7 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
     while meter.goes_on() {
         wrong += meter.unit(|meter| {
             meter.touch_rarely();
-            once(len)
+            once(len, meter.served)
         })?;
     }
     if wrong > 0 {
@@ -20,9 +20,12 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The life of one mapping; how many of its pages were wrong.
-fn once(len: usize) -> Result<usize> {
+/// The life of one mapping, in which the daemon has a part if it serves the workload; how many of its pages were wrong.
+fn once(len: usize, served: bool) -> Result<usize> {
     let base = super::map(len)?;
+    if served {
+        client::register(base as *const u8, len)?;
+    }
     let word = |page: usize| (base + page * PAGE_SIZE) as *mut u64;
     for page in 0..len / PAGE_SIZE {
         // SAFETY: within the mapping just made. Volatile: the touch is the point.
@@ -31,6 +34,9 @@ fn once(len: usize) -> Result<usize> {
     // SAFETY: as above.
     let wrong =
         (0..len / PAGE_SIZE).filter(|&page| unsafe { word(page).read_volatile() } != page as u64 + 1).count();
+    if served {
+        client::unregister(base as *const u8, len)?;
+    }
     // SAFETY: the mapping just made, which nobody uses any more.
     unsafe { libc::munmap(base as *mut libc::c_void, len) };
     Ok(wrong)

@@ -16,6 +16,8 @@ pub(super) struct Meter<'a> {
     pub(super) options: &'a Workload,
     pub(super) pieces: Range<usize>,
     pub(super) rng: Rng,
+    /// Whether the daemon folds what is registered with it.
+    pub(super) served: bool,
     begin: Instant,
     latencies: Histogram,
     units: u64,
@@ -37,10 +39,12 @@ impl<'a> Meter<'a> {
         options: &'a Workload,
         pieces: Range<usize>,
         number: usize,
+        served: bool,
     ) -> Meter<'a> {
         let rng = Rng::new(options.seed).fork(number as u64);
         let (begin, latencies) = (Instant::now(), Histogram::default());
-        Meter { ground, options, pieces, rng, begin, latencies, units: 0, next_rare: Duration::ZERO, sink: 0 }
+        let (units, next_rare, sink) = (0, Duration::ZERO, 0);
+        Meter { ground, options, pieces, rng, served, begin, latencies, units, next_rare, sink }
     }
 
     /// Whether there is time left.

@@ -188,7 +188,8 @@ impl Workload {
         let filler = Filler::new(self.data, self.seed);
         let ground = Ground::new(self.kind.origin(), bytes, &filler, self.seed)?;
         share(ground.pieces(), 0, self.workers)?;
-        Ok(Prepared { options: *self, ground, setup_ns: start.elapsed().as_nanos() as u64 })
+        let setup_ns = start.elapsed().as_nanos() as u64;
+        Ok(Prepared { options: *self, ground, setup_ns, served: false })
     }
 }
 
@@ -197,18 +198,22 @@ pub struct Prepared {
     options: Workload,
     ground: Ground,
     setup_ns: u64,
+    /// Whether a daemon folds the memory, and what the workload maps besides.
+    served: bool,
 }
 
 impl Prepared {
-    /// Has the daemon that `MEMFOLD_DAEMON` names fold the memory; nothing where it names none.
+    /// Has the daemon that `MEMFOLD_DAEMON` names fold the memory, and later the mappings of `mmap_churn`; nothing where it
+    /// names none.
     ///
     /// # Errors
     /// When there is no such daemon, or it cannot fold the memory.
-    pub fn register_with_daemon(&self) -> Result<()> {
+    pub fn register_with_daemon(&mut self) -> Result<()> {
         if std::env::var_os("MEMFOLD_DAEMON").is_some() {
             client::start(&client::Options::default())?;
             let (start, end) = self.ground.bounds();
             client::register(start as *const u8, end - start)?;
+            self.served = true;
         }
         Ok(())
     }
@@ -230,7 +235,7 @@ impl Prepared {
     }
 
     fn work(&self) -> Result<(Done, Truth)> {
-        let (options, ground) = (&self.options, &self.ground);
+        let (options, ground, served) = (&self.options, &self.ground, self.served);
         let (stop, cold_age) = (AtomicBool::new(false), Duration::from_millis(options.cold_millis));
         std::thread::scope(|scope| {
             let watcher = scope.spawn(|| truth::watch(ground, cold_age, options.page_out, &stop));
@@ -238,7 +243,7 @@ impl Prepared {
                 .map(|number| {
                     scope.spawn(move || -> Result<Done> {
                         let pieces = share(ground.pieces(), number, options.workers)?;
-                        let mut meter = Meter::new(ground, options, pieces, number);
+                        let mut meter = Meter::new(ground, options, pieces, number, served);
                         kinds::run(options.kind, &mut meter)?;
                         Ok(meter.finish())
                     })

@@ -71,6 +71,8 @@ pub struct Agent {
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
     cpu: Budget,
+    /// CPU time of the agent that went into what threads of the program waited for.
+    pub serving: Nanos,
     /// Waits of the program's threads for folded memory.
     stall: Budget,
     /// The program has waited twice as long as it should.
@@ -134,6 +136,7 @@ impl Agent {
             backlog: false,
             held: 0,
             cpu: Budget::new(0),
+            serving: Nanos(0),
             stall: Budget::new(0),
             broken: false,
             withheld: false,
@@ -205,9 +208,11 @@ impl Agent {
             self.hear();
         }
         if ready & 4 != 0 {
+            let began = time::thread_cpu();
             if let Err(error) = self.server.serve(&self.channel, &self.uffd, BATCH) {
                 self.fail(error);
             }
+            self.serving = self.serving + time::thread_cpu().since(began);
         }
     }
 
@@ -336,6 +341,10 @@ impl Agent {
     /// Brings back what threads wait for.
     fn bring_wanted(&mut self) {
         let count = self.channel.header().wanted_count.load(Acquire);
+        if self.wanted_seen == count {
+            return;
+        }
+        let began = time::thread_cpu();
         if count.wrapping_sub(self.wanted_seen) > WANTED as u64 {
             self.wanted_seen = count;
             for region in 0..REGIONS {
@@ -359,6 +368,7 @@ impl Agent {
                 }
             }
         }
+        self.serving = self.serving + time::thread_cpu().since(began);
     }
 
     /// A thread of the program has waited for so long. A daemon that is broken says anything.
@@ -374,7 +384,9 @@ impl Agent {
         let entry = self.regions[region].entry(&self.channel, page);
         let wanted = entry.state() == State::HeldWanted && self.is_staged(region, page);
         if wanted {
-            self.bring_back(region, page);
+            let began = time::now();
+            let there = self.bring_back(region, page);
+            self.channel.header().held_restore_ns.record(there.since(began).0);
             self.counts.second_chance += 1;
             self.regions[region].piece(page / EXTENT_PAGES).wanted_at = self.now;
         }
@@ -439,7 +451,7 @@ impl Agent {
                     }
                     State::Resident | State::Returned => break,
                     State::Held | State::HeldWanted if self.is_staged(region, page) => {
-                        self.bring_back(region, page)
+                        self.bring_back(region, page);
                     }
                     _ => {
                         let addr = self.regions[region].addr(page);

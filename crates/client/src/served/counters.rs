@@ -1,7 +1,7 @@
 //! What the agent tells of its work: to the daemon in the channel, and to people on the control page.
 
 use super::agent::Agent;
-use daemon::channel::{State, REGIONS};
+use daemon::channel::{State, JOBS, REGIONS};
 use pager::control::Histogram;
 use std::sync::atomic::Ordering::*;
 use sys::time;
@@ -21,6 +21,20 @@ pub struct Counts {
 }
 
 impl Agent {
+    /// Brings up to date how much there is to fold, after ranges have come or gone. Looks at no page: a program may register and
+    /// unregister a thousand times a second.
+    pub fn count_ranges(&self) {
+        let pages: usize = self.regions.iter().map(|region| region.pages).sum();
+        let (header, control) = (self.channel.header(), self.control);
+        let managed = (pages * PAGE_SIZE) as u64;
+        header.managed_bytes.store(managed, Relaxed);
+        control.managed_bytes.store(managed, Relaxed);
+        control.managed_bytes_peak.fetch_max(managed, Relaxed);
+        let resident = managed.saturating_sub(header.evicted_bytes.load(Relaxed));
+        header.resident_bytes.store(resident, Relaxed);
+        control.resident_bytes.store(resident, Relaxed);
+    }
+
     /// Brings the counters up to date, and takes back the slots of what was restored.
     pub fn count(&mut self) {
         let page = PAGE_SIZE as u64;
@@ -37,11 +51,13 @@ impl Agent {
             }
         }
         let (usage, header, control) = (self.store.usage(), self.channel.header(), self.control);
+        let overhead = usage.memory + self.tables_bytes();
+        let own = time::thread_cpu().since(self.serving);
         header.managed_bytes.store(managed * page, Relaxed);
         header.resident_bytes.store((managed - evicted) * page, Relaxed);
         header.evicted_bytes.store(evicted * page, Relaxed);
         header.store_bytes.store(usage.memory, Relaxed);
-        let saved = (evicted * page).saturating_sub(usage.memory);
+        let saved = (evicted * page).saturating_sub(overhead);
         for (gauge, peak, value) in [
             (&control.managed_bytes, &control.managed_bytes_peak, managed * page),
             (&control.evicted_bytes, &control.evicted_bytes_peak, evicted * page),
@@ -54,7 +70,7 @@ impl Agent {
         for (to, value) in [
             (&control.resident_bytes, (managed - evicted) * page),
             (&control.aside_bytes, aside * page),
-            (&control.overhead_bytes, usage.memory),
+            (&control.overhead_bytes, overhead),
             (&control.pages_evicted, self.counts.evicted),
             (&control.pages_same_value, self.counts.same),
             (&control.pages_incompressible, self.counts.incompressible),
@@ -63,15 +79,21 @@ impl Agent {
             (&control.pages_restored, header.restored.load(Relaxed)),
             (&control.faults_zero, header.zeroed.load(Relaxed)),
             (&control.stall_ns, header.stall_ns.load(Relaxed)),
-            (&control.cpu_fault_ns, header.cpu_ns.load(Relaxed)),
-            (&control.cpu_background_ns, time::thread_cpu().0),
+            (&control.cpu_fault_ns, self.serving.0.saturating_add(header.fault_cpu_ns.load(Relaxed))),
+            (&control.cpu_background_ns, own.0.saturating_add(header.compress_cpu_ns.load(Relaxed))),
             (&control.updated_ns, self.now),
         ] {
             to.store(value, Relaxed);
         }
         merge([&header.fault_ns, &header.held_ns], &control.fault_ns);
-        // Of its own restores the daemon knows no more than the waits.
-        merge([&header.fault_ns], &control.restore_ns);
+        merge([&header.restore_ns, &header.held_restore_ns], &control.restore_ns);
+    }
+
+    /// What the entries, the tables of the pieces and the pages of the jobs take.
+    fn tables_bytes(&self) -> u64 {
+        let regions =
+            self.regions.iter().filter(|region| region.exists()).map(|region| region.tables_bytes());
+        (regions.sum::<usize>() + JOBS * 2 * PAGE_SIZE) as u64
     }
 }
 

@@ -13,6 +13,7 @@ use policy::returns::SOON;
 use std::sync::atomic::Ordering::*;
 use sys::pagemap::{Categories, Query, Run};
 use sys::thread::Backoff;
+use sys::time::{self, Nanos};
 use sys::uffd::Modes;
 use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
@@ -240,8 +241,8 @@ impl Agent {
         moved
     }
 
-    /// Brings one page that is set aside back into the program's view.
-    pub fn bring_back(&mut self, region: usize, page: usize) {
+    /// Brings one page that is set aside back into the program's view. Returns when it was there, before who waits was woken.
+    pub fn bring_back(&mut self, region: usize, page: usize) -> Nanos {
         let (addr, staged) = (self.regions[region].addr(page), self.regions[region].staged_at(page));
         let mut backoff = Backoff::new();
         loop {
@@ -263,12 +264,14 @@ impl Agent {
         for out in self.out.iter_mut().filter(|out| **out == Some((region, page))) {
             *out = Some((NOBODY, 0));
         }
+        let there = time::now();
         let piece = self.regions[region].piece(page / EXTENT_PAGES);
         piece.touched += 1;
         set(&mut piece.hot, page % EXTENT_PAGES, true);
         self.regions[region].release(&self.channel, page, Entry::RESIDENT);
         self.uffd.wake(addr, PAGE_SIZE);
         self.drop_staged(region, page, 1);
+        there
     }
 
     /// The staged copies of so many pages are of no more use.
@@ -349,7 +352,9 @@ impl Agent {
                     filed[count] = (region, page);
                     count += 1;
                 }
-                None => self.bring_back(region, page),
+                None => {
+                    self.bring_back(region, page);
+                }
             }
         }
         self.drop_filed(&mut filed[..count]);

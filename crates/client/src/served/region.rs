@@ -98,6 +98,11 @@ impl Region {
         (pages.div_ceil(EXTENT_PAGES) * size_of::<Piece>()).next_multiple_of(PAGE_SIZE)
     }
 
+    /// What its entries and the tables of its pieces take, bytes.
+    pub fn tables_bytes(&self) -> usize {
+        self.pages * size_of::<Entry>() + Region::table_len(self.pages)
+    }
+
     /// Gives everything up. Nothing may be held or stored any more.
     pub fn end(&mut self) {
         // SAFETY: our own mappings; the region is none afterwards.

@@ -36,7 +36,10 @@ impl Agent {
                 self.on_range(op, addr, len)
             }
         };
-        self.count();
+        match op {
+            Op::Register | Op::Unregister => self.count_ranges(),
+            _ => self.count(),
+        }
         mail.answer(result.err().map_or(0, |errno| errno.0 as u32));
     }
 

@@ -115,7 +115,7 @@ pub fn gather() -> Facts {
         unprivileged_userfaultfd: number("/proc/sys/vm/unprivileged_userfaultfd"),
         features: NAMED.iter().filter(|(f, _)| features.contains(*f)).map(|(_, name)| *name).collect(),
         pagemap_scan: Access::of(scan()).0,
-        real_time: Access::of(real_time()).0,
+        real_time: Access::of(bench::process::try_real_time()).0,
         rtprio_limit: limit(libc::RLIMIT_RTPRIO),
         transparent_hugepage: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         max_map_count: number("/proc/sys/vm/max_map_count"),
@@ -153,13 +153,6 @@ fn scan() -> sys::Result<()> {
         protect: false,
     };
     pagemap.scan(here, here + sys::PAGE_SIZE, &query, &mut [Run::EMPTY]).map(drop)
-}
-
-/// Tries to give a thread the lowest real-time priority.
-fn real_time() -> sys::Result<()> {
-    use sys::thread::{set_scheduling, Scheduling};
-    let attempt = std::thread::spawn(|| set_scheduling(Scheduling::RealTime { priority: 1 }));
-    attempt.join().unwrap_or(Err(sys::Errno::EPERM))
 }
 
 /// Asks without writing: whoever uses it is left alone.

@@ -65,7 +65,7 @@ fn slowdown(results: &Results) -> Bars {
     });
     Bars {
         title: "Slowdown against running alone".into(),
-        axis: Axis::logarithmic("times slower than alone").mark(1.0),
+        axis: Axis::ratio("times slower than alone"),
         groups: results.shared().map(|arm| arm.name.clone()).collect(),
         series: series.collect(),
         stacked: false,
@@ -75,7 +75,7 @@ fn slowdown(results: &Results) -> Bars {
 fn index(results: &Results) -> Bars {
     Bars {
         title: "Fairness".into(),
-        axis: Axis::linear("Jain's index").range(0.0, 1.0),
+        axis: Axis::linear("Jain's index").range(0.0, 1.0).not_negative(),
         groups: results.shared().map(|arm| arm.name.clone()).collect(),
         series: vec![Series {
             name: "index".into(),
@@ -94,7 +94,7 @@ fn mechanisms(results: &Results) -> Bars {
     };
     Bars {
         title: "The mechanisms apart".into(),
-        axis: Axis::linear("times that alone").mark(1.0),
+        axis: Axis::ratio("times that alone"),
         groups: arms.iter().map(|arm| arm.name()).collect(),
         series: vec![
             series("the victim's slowdown", arms.map(|arm| of(arm).and_then(|one| one.slowdown)).into()),
@@ -150,7 +150,7 @@ fn over_time(results: &Results, what: &str, of: fn(&crate::residency::Residency)
         Lines {
             title: run.arm.name(),
             x: Axis::linear("time").unit(Unit::Nanos),
-            y: Axis::linear(what).unit(Unit::Bytes).range(0.0, f64::from(1 << 20)),
+            y: Axis::linear(what).unit(Unit::Bytes).range(0.0, f64::from(1 << 20)).not_negative(),
             lines: run.tenants.iter().enumerate().map(line).collect(),
         }
         .svg()

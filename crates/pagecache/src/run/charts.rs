@@ -27,7 +27,7 @@ pub(super) fn all(results: &Results) -> Vec<Drawn> {
         ),
         draw(
             "improvement",
-            "What caching gains against direct I/O: +100 % is twice the IOPS, and nothing falls below -100 %.",
+            "What caching gains against direct I/O: +100 % is twice the IOPS, and as far from 0 as -50 %, which is half of them.",
             improvement(results),
         ),
         draw("latency_ccdf", "How large a share of the requests takes at least so long.", latencies(results)),
@@ -63,7 +63,7 @@ fn improvement(results: &Results) -> Bars {
     let values = results.workloads().into_iter().map(|workload| of(workload).map(|one| value(one.iops_pct)));
     Bars {
         title: "IOPS, cached against direct".into(),
-        axis: Axis::linear("improvement").unit(Unit::Percent).mark(0.0),
+        axis: Axis::change("improvement"),
         groups: groups(results),
         series: vec![Series { name: "improvement of IOPS".into(), values: values.collect() }],
         stacked: false,

@@ -12,7 +12,7 @@ pub fn chart(curves: &[Curve], title: &str) -> Lines {
     Lines {
         title: title.to_owned(),
         x: Axis::logarithmic("cache, pages"),
-        y: Axis::linear("requests that miss").unit(Unit::Percent).range(0.0, 100.0),
+        y: Axis::linear("requests that miss").unit(Unit::Percent).range(0.0, 100.0).not_negative(),
         lines: curves.iter().map(line).collect(),
     }
 }

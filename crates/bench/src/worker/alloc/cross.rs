@@ -53,6 +53,8 @@ impl<'a> Larson<'a> {
 }
 
 impl Actor for Larson<'_> {
+    const MOST_CALLS: u64 = 2;
+
     #[inline]
     fn step(&mut self) -> u64 {
         self.calls += 1;

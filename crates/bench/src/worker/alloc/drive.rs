@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 pub(super) trait Actor {
     /// Steps between two looks at the clock.
     const BATCH: u64 = 1024;
+    /// Most calls of the allocator that a step makes.
+    const MOST_CALLS: u64 = 1;
 
     /// Does one step; how often it called the allocator.
     fn step(&mut self) -> u64;
@@ -100,11 +102,13 @@ impl Stage {
         self.order(Some(ask));
         self.gate.wait();
         self.gate.wait();
-        let mut phase = Phase { operations: 0, calls_per_s: 0.0, step_ns: Histogram::default() };
+        let mut phase =
+            Phase { operations: 0, elapsed_ns: 0, calls_per_s: 0.0, step_ns: Histogram::default() };
         let mut samples = [0u64; BUCKETS];
         for done in &self.done {
             let Some(done) = done.lock().unwrap_or_else(PoisonError::into_inner).take() else { continue };
             phase.operations += done.operations;
+            phase.elapsed_ns = phase.elapsed_ns.max(done.elapsed.as_nanos() as u64);
             phase.calls_per_s += done.operations as f64 / done.elapsed.as_secs_f64();
             samples.iter_mut().zip(done.samples).for_each(|(sum, count)| *sum += u64::from(count));
         }
@@ -120,22 +124,24 @@ impl Stage {
             self.gate.wait();
             let ask = *self.ask.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(ask) = ask else { return };
-            let done = drive(&mut actor, ask, self.clock_ns);
+            let share = ask.operations.div_ceil(self.done.len() as u64);
+            let done = drive(&mut actor, ask, share, self.clock_ns);
             *self.done[number].lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
             self.gate.wait();
         }
     }
 }
 
-/// Runs one phase of one thread.
-fn drive<A: Actor>(actor: &mut A, ask: Ask, clock_ns: u64) -> Done {
+/// Runs one phase of one thread, which is to make so many calls of the allocator, or as many as it can if none are named.
+fn drive<A: Actor>(actor: &mut A, ask: Ask, share: u64, clock_ns: u64) -> Done {
     let limit = if ask.millis == 0 { Duration::MAX } else { Duration::from_millis(ask.millis) };
     let mut left = if ask.steps == 0 { u64::MAX } else { ask.steps };
+    let share = if share == 0 { u64::MAX } else { share };
     let mut samples = [0; BUCKETS];
     let mut operations = 0;
     let start = Instant::now();
     loop {
-        let batch = A::BATCH.min(left - 1);
+        let batch = A::BATCH.min(left - 1).min((share - operations - 1) / A::MOST_CALLS);
         for _ in 0..batch {
             operations += actor.step();
         }
@@ -145,7 +151,7 @@ fn drive<A: Actor>(actor: &mut A, ask: Ask, clock_ns: u64) -> Done {
         let ns = (after - before).as_nanos() as u64;
         samples[Buckets::bucket_of(ns.saturating_sub(clock_ns))] += 1;
         left -= batch + 1;
-        if left == 0 || after - start >= limit {
+        if left == 0 || operations >= share || after - start >= limit {
             return Done { operations, elapsed: after - start, samples };
         }
     }
@@ -181,7 +187,8 @@ mod tests {
     fn every_pattern_calls_the_allocator_in_each_of_its_phases_and_samples_steps() {
         for (name, pattern) in Pattern::NAMES.into_iter().filter(|(_, p)| *p != Pattern::StringMap) {
             stage(&small(pattern), |go_on| {
-                for ask in [Ask { millis: 10, steps: 0 }, Ask { millis: 0, steps: 3000 }] {
+                let asks = [Ask { millis: 10, ..Ask::default() }, Ask { steps: 3000, ..Ask::default() }];
+                for ask in asks {
                     let ask = if pattern == Pattern::ThreadChurn { Ask { steps: 6, ..ask } } else { ask };
                     let phase = go_on(ask)?;
                     assert!(phase.operations > 0 && phase.calls_per_s > 0.0, "{name}: {phase:?}");
@@ -197,12 +204,36 @@ mod tests {
     fn a_phase_of_so_many_steps_makes_exactly_so_many_calls() {
         let job = Loop { threads: 1, ..small(Pattern::Mixed) };
         let mut seen = Vec::new();
-        let asks = [1, 1025, 5000].map(|steps| Ask { millis: 0, steps });
+        let asks = [1, 1025, 5000].map(|steps| Ask { steps, ..Ask::default() });
         stage(&job, |go_on| {
             asks.iter().try_for_each(|&ask| go_on(ask).map(|phase| seen.push(phase.operations)))
         })
         .unwrap();
         assert_eq!(seen, [1, 1025, 5000]);
+    }
+
+    #[test]
+    fn a_phase_of_so_many_calls_makes_them_in_every_pattern_to_the_end_of_a_step() {
+        for (name, pattern) in Pattern::NAMES.into_iter().filter(|(_, p)| *p != Pattern::StringMap) {
+            // Of a pair each thread makes as many as the other, or one of them would wait for ever.
+            for operations in [1, 7, 5000, 100_001] {
+                let share = u64::div_ceil(operations, 2);
+                let most = match pattern {
+                    Pattern::Larson | Pattern::FalseSharing => 1,
+                    // The life of a thread, and the blocks that it leaves.
+                    Pattern::ThreadChurn => 550,
+                    _ => 0,
+                };
+                stage(&small(pattern), |go_on| {
+                    let phase = go_on(Ask { operations, ..Ask::default() })?;
+                    let expected = 2 * share..=2 * (share + most);
+                    assert!(expected.contains(&phase.operations), "{name}: {operations} became {phase:?}");
+                    assert!(phase.elapsed_ns > 0, "{name}: {phase:?}");
+                    Ok(())
+                })
+                .unwrap();
+            }
+        }
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl Sharing {
 
 impl Actor for Sharing {
     const BATCH: u64 = 64;
+    const MOST_CALLS: u64 = 2;
 
     #[inline]
     fn step(&mut self) -> u64 {
@@ -144,6 +145,7 @@ impl Churn {
 
 impl Actor for Churn {
     const BATCH: u64 = 1;
+    const MOST_CALLS: u64 = u64::MAX;
 
     fn step(&mut self) -> u64 {
         let Churn { address, len, draw, sizes } = *self;

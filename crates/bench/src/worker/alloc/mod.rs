@@ -120,12 +120,15 @@ pub struct Hello {
 }
 
 /// A request: go on for so long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
     /// At most so many milliseconds; 0 for no such limit.
     pub millis: u64,
     /// At most so many steps a thread; 0 for no such limit.
     pub steps: u64,
+    /// So many calls of the allocator, over all threads, each of which makes an equal share of them, rounded up, and finishes
+    /// the step in which it reaches it; 0 for no such limit.
+    pub operations: u64,
 }
 
 /// What came of a request.
@@ -133,6 +136,8 @@ pub struct Ask {
 pub struct Phase {
     /// Calls of the allocator, over all threads.
     pub operations: u64,
+    /// Time of the thread that took longest, ns.
+    pub elapsed_ns: u64,
     /// The same a second: the sum of the threads' own rates.
     pub calls_per_s: f64,
     /// Time of sampled steps, ns, within 1/16, the cost of reading the clock subtracted. A step is one call, or a free

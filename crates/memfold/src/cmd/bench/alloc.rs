@@ -16,6 +16,7 @@ Examples:
   memfold bench alloc                                   the whole suite
   memfold bench alloc --pattern random_mixed,larson --rounds 10 --out runs/a
   memfold bench alloc --pattern random_mixed --slots 5000 --threads 4 --least 32 --most 4K
+  memfold bench alloc --pattern random_mixed --operations 200000000    the same work for all: time, faults and kernel calls of it
   memfold bench alloc --profile balanced,lean --peer mine=/opt/lib/libmine.so
   memfold bench alloc --pattern fragmentation --soak 30 --epoch 5    half an hour of each allocator
   memfold bench alloc --scorecard                       all profiles; writes docs/scorecard.md
@@ -40,6 +41,10 @@ pub(super) struct Args {
     /// Length of a run's measured phase, in milliseconds; a quarter of it comes before, to warm up.
     #[arg(long, value_name = "MS", default_value_t = 160, value_parser = RangedU64ValueParser::<u64>::new().range(10..=600_000))]
     millis: u64,
+    /// Let each run make so many calls of the allocator from its start in place of running for a time, the same number under every
+    /// allocator, and report time, page faults and kernel calls for each of them.
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(1..=1 << 40), conflicts_with_all = ["millis", "soak"])]
+    operations: Option<u64>,
     /// Runs of each allocator on each pattern; ratios have an interval from 6 on.
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = count(1_000))]
     rounds: usize,
@@ -157,6 +162,7 @@ impl Args {
             profiles,
             peers,
             millis: self.millis,
+            operations: self.operations,
             rounds: self.rounds,
             seed: self.reporting.seed,
         })
@@ -166,10 +172,7 @@ impl Args {
         let report = with_bar(|progress| alloc::run(options, &program()?, progress))?;
         if let Some(out) = out {
             out.rows("runs.csv", &report.runs)?;
-            out.rows(
-                "kernel_calls.csv",
-                report.counted.iter().map(|c| (c.case, &c.arm, c.operations, c.calls.total())),
-            )?;
+            out.rows("kernel_calls.csv", report.kernel_rows())?;
             alloc::draw(&report, &out.below("plots")?)?;
         }
         if let Some(file) = &self.scorecard {

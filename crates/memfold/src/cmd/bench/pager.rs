@@ -6,6 +6,7 @@ use crate::exit;
 use ::bench::ab::{self, Arm, Measures, Options};
 use ::bench::workload::Kind;
 use ::bench::Unsupported;
+use ::pager::config::Setting;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,6 +33,9 @@ pub struct Args {
     out: PathBuf,
     #[command(flatten)]
     common: Common,
+    /// The highest share of one CPU, in per cent, that folding may take in the arms pager and daemon [default: 3].
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = max_cpu)]
+    max_cpu: Option<f64>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -57,6 +61,7 @@ impl Args {
                 cold_millis: cold_age,
                 hot_percent: hot,
                 cold_rate,
+                max_cpu_percent: self.max_cpu,
             },
         };
         let program = program()?;
@@ -70,6 +75,11 @@ impl Args {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// The same values as in `memfold run`, in per cent.
+fn max_cpu(text: &str) -> Result<f64, String> {
+    crate::options::parse(Setting::MaxCpu, text).map(|millionths| millionths as f64 / 1e4)
 }
 
 /// What is wrong with a plan is bad usage, unless this machine is what is wrong.

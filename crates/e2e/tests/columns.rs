@@ -1,0 +1,298 @@
+//! The columns of `all_runs_long.csv` beside readings of `/proc` that this test takes by itself while the runs go on.
+//!
+//! The experiment runs in this process, which has had more memory than any workload gets: what a workload inherits from the
+//! process that started it shows. One test a program: it takes every child of its process for one of the experiment's.
+
+use bench::ab::{self, Arm, Measures, Options};
+use bench::worker::Program;
+use bench::workload::{Data, Kind};
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+const MIB: f64 = (1 << 20) as f64;
+/// Memory of a workload, bytes.
+const REGION: usize = 48 << 20;
+
+/// One look at a process.
+#[derive(Clone, Default)]
+struct Look {
+    at: f64,
+    resident: f64,
+    peak: f64,
+    minor: f64,
+    major: f64,
+    cpu_s: f64,
+    /// CPU time of its threads by name, s.
+    threads: BTreeMap<String, f64>,
+    anonymous: f64,
+    /// Bytes of its mappings of about the region's size that are not there.
+    absent: f64,
+}
+
+/// All looks at one process; the command line tells what it is.
+struct Seen {
+    command: String,
+    looks: Vec<Look>,
+}
+
+fn field(text: &str, key: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(key));
+    line.and_then(|rest| rest.split_whitespace().next()).map_or(0.0, |word| word.parse().unwrap()) * 1024.0
+}
+
+fn look(pid: &str, began: Instant) -> Option<Look> {
+    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+    let (status, stat) = (read("status")?, read("stat")?);
+    let rest = stat.rsplit_once(')')?.1;
+    let number = |at: usize| rest.split_whitespace().nth(at).map_or(0.0, |word| word.parse::<f64>().unwrap());
+    let mut threads = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten() {
+        let own = |name: &str| fs::read_to_string(task.path().join(name)).ok();
+        let (Some(name), Some(times)) = (own("comm"), own("schedstat")) else { continue };
+        let ns: f64 = times.split_whitespace().next()?.parse().unwrap();
+        *threads.entry(name.trim().to_owned()).or_insert(0.0) += ns / 1e9;
+    }
+    // By the page tables, not by the counters that the kernel keeps beside them.
+    let (mut resident, mut absent, mut size) = (0.0, 0.0, 0.0);
+    for line in read("smaps")?.lines() {
+        if line.starts_with("Size:") {
+            size = field(line, "Size:");
+        } else if line.starts_with("Rss:") {
+            resident += field(line, "Rss:");
+            // Of mappings that a pager registers in parts the kernel makes several.
+            if (MIB..2.0 * REGION as f64).contains(&size) {
+                absent += size - field(line, "Rss:");
+            }
+        }
+    }
+    Some(Look {
+        at: began.elapsed().as_secs_f64(),
+        resident,
+        peak: field(&status, "VmHWM:"),
+        anonymous: field(&status, "RssAnon:"),
+        minor: number(7),
+        major: number(9),
+        // Clock ticks of a hundredth of a second, on every architecture that has Linux's ABI of them.
+        cpu_s: (number(11) + number(12)) / 100.0,
+        threads,
+        absent,
+    })
+    // A process that has ended has no memory.
+    .filter(|look| look.resident > 0.0)
+}
+
+/// The process ids of our children.
+fn children() -> Vec<String> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+}
+
+/// Looks at our children until `stop`; all that there were, in the order in which they came.
+fn watch(stop: &AtomicBool) -> Vec<Seen> {
+    let (began, mut order, mut all) = (Instant::now(), Vec::new(), BTreeMap::<String, Seen>::new());
+    while !stop.load(Relaxed) {
+        for pid in children() {
+            let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            // Between fork and exec it is still this program.
+            let (true, Some(look)) = (command.contains("memfold\0"), look(&pid, began)) else { continue };
+            let seen = all.entry(pid.clone()).or_insert_with(|| {
+                order.push(pid);
+                Seen { command, looks: Vec::new() }
+            });
+            seen.looks.push(look);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    order.into_iter().filter_map(|pid| all.remove(&pid)).collect()
+}
+
+impl Seen {
+    fn last(&self) -> &Look {
+        self.looks.last().unwrap()
+    }
+
+    /// The looks of the last so many seconds.
+    fn within(&self, seconds: f64) -> &[Look] {
+        let from = self.looks.partition_point(|look| look.at < self.last().at - seconds);
+        &self.looks[from..]
+    }
+
+    /// CPU time of threads whose name begins so within the last seconds, s.
+    fn cpu(&self, name: &str, seconds: f64) -> f64 {
+        let of = |look: &Look| -> f64 {
+            look.threads.iter().filter(|(own, _)| own.starts_with(name)).map(|(_, cpu)| cpu).sum()
+        };
+        // A thread that has ended is not seen any more.
+        let looks = self.within(seconds);
+        looks.iter().map(of).fold(0.0, f64::max) - of(&looks[0])
+    }
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len() as f64;
+    values.sum::<f64>() / count
+}
+
+#[test]
+fn every_column_of_a_run_agrees_with_an_independent_reading() {
+    // More than any workload gets.
+    drop(vec![1u8; 4 * REGION]);
+    let dir = e2e::scratch();
+    let measures = Measures {
+        millis: 2_000,
+        bytes: REGION,
+        workers: 1,
+        seed: 1,
+        data: Data::Mixed,
+        rate: 0.0,
+        cold_millis: 200,
+        hot_percent: None,
+        cold_rate: None,
+        max_cpu_percent: Some(100.0),
+    };
+    let arms = vec![Arm::Baseline, Arm::Pager, Arm::Daemon];
+    let workloads = vec![Kind::PhaseShift, Kind::MmapChurn];
+    let options = Options { workloads, arms, runs: 1, measures };
+    let program = Program {
+        path: e2e::command_line::executable(),
+        arguments: vec!["bench".into(), "worker".into()],
+        library: e2e::preload_library(),
+    };
+    let folder = ab::begin(&dir.path().join("out"), &options).unwrap();
+    let stop = AtomicBool::new(false);
+    let seen = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| watch(&stop));
+        let result = ab::run(&folder, &program, &mut |_| {});
+        stop.store(true, Relaxed);
+        result.map(drop).unwrap_or_else(|error| panic!("{error:#}"));
+        watcher.join().unwrap()
+    });
+    let (daemons, workers): (Vec<&Seen>, Vec<&Seen>) =
+        seen.iter().partition(|seen| seen.command.contains("daemon\0"));
+    let table = fs::read_to_string(folder.path().join("all_runs_long.csv")).unwrap();
+    let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = lines.next().unwrap();
+    let rows: Vec<Vec<&str>> = lines.collect();
+    assert_eq!((rows.len(), workers.len(), daemons.len()), (6, 6, 2));
+    let mut daemons = daemons.into_iter();
+    for (row, worker) in rows.iter().zip(workers) {
+        let (workload, arm) = (row[0], row[2]);
+        let cell = |name: &str| row[head.iter().position(|own| *own == name).expect(name)];
+        let value = |name: &str| cell(name).parse::<f64>().unwrap_or_else(|_| panic!("{arm} has no {name}"));
+        let near = |name: &str, own: f64, other: f64, share: f64, least: f64| {
+            let apart = (own - other).abs();
+            assert!(
+                apart <= (other * share).max(least),
+                "{workload}, {arm}: {name} is {own}, and was seen as {other}"
+            );
+        };
+        let agrees =
+            |name: &str, other: f64, share: f64, least: f64| near(name, value(name), other, share, least);
+        let last = worker.last();
+        let seconds = value("elapsed_ms") / 1e3;
+
+        // The workload by its own clock.
+        assert!(seconds >= 2.0, "{seconds}");
+        agrees("units_per_s", value("units") / seconds, 0.01, 0.0);
+        let percentiles = ["unit_p50_ns", "unit_p95_ns", "unit_p99_ns", "unit_p999_ns"].map(value);
+        assert!(percentiles.is_sorted() && percentiles[0] > 0.0, "{percentiles:?}");
+        assert!(percentiles[0] * value("units") / 2.0 <= seconds * 1e9, "{percentiles:?}");
+
+        // What the kernel accounts.
+        agrees("host_peak_rss_bytes", last.peak, 0.03, MIB);
+        let most = worker.looks.iter().map(|look| look.resident).fold(0.0, f64::max);
+        assert!(
+            (most - MIB..most * 1.2 + 8.0 * MIB).contains(&last.peak),
+            "{workload}, {arm}: {most} of {}",
+            last.peak
+        );
+        near("CPU", value("host_user_s") + value("host_system_s"), last.cpu_s, 0.1, 0.25);
+        agrees("host_minor_faults", last.minor, 0.15, 300.0);
+        agrees("host_major_faults", last.major, 0.1, 20.0);
+
+        // What is sampled, beside other samples of the same time, that of the last count among it.
+        let looks = worker.within(seconds + 0.1);
+        let resident = mean(looks.iter().map(|look| look.resident));
+        agrees("resident_mean_bytes", resident, 0.1, 2.0 * MIB);
+        agrees("footprint_mean_bytes", value("resident_mean_bytes"), 0.0, 0.0);
+        let (least, most) = looks.iter().fold((f64::INFINITY, 0.0f64), |(least, most), look| {
+            (least.min(look.resident), most.max(look.resident))
+        });
+        let end = value("footprint_end_bytes");
+        assert!((least - MIB..=most + MIB).contains(&end), "{workload}, {arm}: {end} of {least} to {most}");
+        let (cold, churns) = (value("cold_bytes_mean"), workload == "mmap_churn");
+        assert!((REGION as f64 * 0.5..=REGION as f64).contains(&cold), "{workload}: {cold} are cold");
+
+        // What is compared with the baseline.
+        let base = rows.iter().find(|own| own[0] == workload && own[2] == "baseline").unwrap();
+        let base: f64 =
+            base[head.iter().position(|own| *own == "footprint_mean_bytes").unwrap()].parse().unwrap();
+        agrees("saved_bytes_mean", base - value("footprint_mean_bytes"), 0.0, 1.0);
+        agrees("saved_pct_of_resident", value("saved_bytes_mean") * 100.0 / base, 0.0, 1e-6);
+        assert!(cell("zram_evict_cpu_pct").is_empty());
+        if arm == "baseline" {
+            assert!(head.iter().filter(|name| name.starts_with("pager_")).all(|name| cell(name).is_empty()));
+            continue;
+        }
+
+        // The pager's account: its threads by the scheduler, its pages by the page tables.
+        let daemon = (arm == "daemon").then(|| daemons.next().unwrap());
+        if let Some(daemon) = daemon {
+            let most = daemon.looks.iter().map(|look| look.anonymous).fold(0.0, f64::max);
+            agrees("daemon_own_bytes", most, 0.1, MIB);
+        } else {
+            assert!(cell("daemon_own_bytes").is_empty());
+        }
+        let spent = worker.cpu("memfold-", seconds + 0.2)
+            + daemon.map_or(0.0, |daemon| daemon.cpu("", seconds + 0.2));
+        let share = |name: &str| value(name) / 100.0 * seconds;
+        near("pager_daemon_cpu_pct_total", share("pager_daemon_cpu_pct_total"), spent, 0.3, 0.05);
+        let parts = value("pager_bg_cpu_pct") + value("pager_fault_cpu_pct");
+        agrees("pager_daemon_cpu_pct_total", parts, 1e-9, 1e-9);
+        if daemon.is_none() {
+            near(
+                "pager_bg_cpu_pct",
+                share("pager_bg_cpu_pct"),
+                worker.cpu("memfold-bg", seconds + 0.2),
+                0.3,
+                0.05,
+            );
+        }
+        let (stored, waits) = (value("pager_compress_success"), value("pager_faults_missing"));
+        assert!(stored * 4096.0 > MIB, "{workload}, {arm}: {stored} pages were folded");
+        agrees("pager_client_evict_success", stored, 0.0, 0.0);
+        // A page compressed costs some microseconds: compressing is what the background did.
+        assert!(value("pager_bg_cpu_pct") > value("pager_fault_cpu_pct"), "{workload}, {arm}");
+        // Each wait ended with a page from the store or from staging.
+        let back = value("pager_restore_success") + value("pager_second_chance");
+        assert!(waits <= back, "{workload}, {arm}: {waits} waits for {back} pages");
+        let [restore, wait] = ["pager_restore_wall_p99_ns", "pager_fault_missing_p99_ns"].map(value);
+        assert!(
+            restore <= wait && (wait > 0.0) == (waits > 0.0),
+            "{workload}, {arm}: {restore} of {wait} ns"
+        );
+        assert!(waits < 20.0 || restore < wait, "{workload}, {arm}: the work is the wait, {wait} ns");
+        assert!(value("pager_restore_wall_p95_ns") <= restore && value("pager_fault_missing_p95_ns") <= wait);
+        assert!(value("stall_pct") / 100.0 * seconds * 1e9 <= waits * LONGEST, "{workload}, {arm}");
+        let evicted = value("folded_pct_of_cold") / 100.0 * cold;
+        // Absent is also what is set aside, and the ends of mappings that nobody has used.
+        let absent = mean(looks.iter().map(|look| look.absent));
+        assert!(evicted <= absent * 1.1 + MIB, "{workload}, {arm}: {evicted} evicted and {absent} absent");
+        let store = value("pager_store_pct_of_evicted");
+        assert!((20.0..100.0).contains(&store), "{workload}, {arm}: {store} %");
+        let pages = (REGION / 4096) as f64;
+        assert!((pages..4.0 * pages).contains(&value("pager_pages_tracked_peak")), "{workload}, {arm}");
+        let moved = [value("pager_range_add_msgs"), value("pager_range_del_msgs")];
+        let units = if churns { value("units") } else { 0.0 };
+        assert!(moved.iter().all(|moved| *moved >= units), "{workload}, {arm}: {moved:?} of {units}");
+        assert!(moved.iter().all(|moved| *moved <= units + 50.0), "{workload}, {arm}: {moved:?} of {units}");
+        assert!(value("pager_faults_first_touch") >= 0.0 && value("pager_budget_holds") >= 0.0);
+    }
+    assert_eq!(head.len(), 3 + ab::Metrics::MEANINGS.len());
+}
+
+/// The longest wait that is believed, ns.
+const LONGEST: f64 = 1e9;
