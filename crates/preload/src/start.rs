@@ -30,9 +30,8 @@ pub fn pager() -> Option<&'static Engine> {
 
 /// Writes a line to standard error.
 pub fn say(line: &str) {
-    // Nothing sensible is left to do when that fails.
-    let _ = file::write_all(2, line.as_bytes());
-    let _ = file::write_all(2, b"\n");
+    file::say(2, line.as_bytes());
+    file::say(2, b"\n");
 }
 
 /// Writes a line to standard error, once for all processes of a run.
