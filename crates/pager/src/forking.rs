@@ -92,6 +92,8 @@ impl Engine {
         self.forget_deferred_in_child();
         self.errand.forget_in_child();
         if self.phase() != Phase::Running {
+            // The page is the parent's.
+            let _ = self.count_for_nobody();
             return;
         }
         let anything = self.settle_extents_in_child();

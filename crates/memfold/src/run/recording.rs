@@ -6,7 +6,8 @@
 use super::launch::{Choices, Launch};
 use super::supervise::{supervise, Ended};
 use crate::control::{Mailbox, Snapshot};
-use crate::{library, runtime};
+use crate::pages::Name;
+use crate::{library, runtime, text};
 use anyhow::{ensure, Context, Result};
 use nix::sys::prctl::set_thp_disable;
 use pager::control::{Command as Request, Mode};
@@ -107,7 +108,11 @@ pub fn record(
 
 /// The control page of the program that was started here, which outlives it.
 fn page_of_child(dir: &Path) -> Option<Snapshot> {
-    let mut pages = runtime::entries(dir).into_iter().filter_map(|path| Snapshot::read(&path).ok());
+    // It is in our own PID namespace, as its children need not be.
+    let named = runtime::entries(dir)
+        .into_iter()
+        .filter(|path| Name::of(path).is_some_and(|n| n.namespace.is_none()));
+    let mut pages = named.filter_map(|path| Snapshot::read(&path).ok());
     pages.find(|page| page.parent_pid == std::process::id())
 }
 
@@ -118,7 +123,7 @@ fn stop(dir: &Path) {
     let asked =
         Mailbox::open(&path, page.pid).and_then(|mailbox| mailbox.ask(Request::Stop, 0, 0, "", STOPPING));
     if let Err(error) = asked {
-        eprintln!("memfold: cannot end the recording of process {}: {error:#}", page.pid);
+        text::say(format_args!("cannot end the recording of process {}: {error:#}", page.pid));
     }
 }
 
