@@ -13,6 +13,7 @@ use crate::Unsupported;
 use anyhow::{bail, ensure, Context, Result};
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
@@ -166,7 +167,8 @@ fn take_down(number: u32) {
         }
         sleep(Duration::from_millis(20));
     }
-    eprintln!(
+    let _ = writeln!(
+        io::stderr(),
         "memfold: /dev/zram{number} could not be removed; as root: swapoff /dev/zram{number}; \
          echo 1 >/sys/block/zram{number}/reset; echo {number} >{CONTROL}/hot_remove"
     );
@@ -190,7 +192,10 @@ fn remove_stale() {
         let Some(number) = name.strip_prefix("zram").and_then(|n| n.parse().ok()) else { continue };
         match owner(&node(number)) {
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
-                eprintln!("memfold: removing /dev/zram{number}, left behind by process {pid}");
+                let _ = writeln!(
+                    io::stderr(),
+                    "memfold: removing /dev/zram{number}, left behind by process {pid}"
+                );
                 take_down(number);
             }
             _ => {}

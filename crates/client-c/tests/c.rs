@@ -34,6 +34,8 @@ fn build_and_run(how: &str, link: &[&str]) {
     assert!(run.status.success(), "{how}: {said}{}", String::from_utf8_lossy(&run.stderr));
     assert!(said.contains("32 MiB folded into"), "{how}: {said}");
     assert!(said.contains("every record read back, 0 pages lost"), "{how}: {said}");
+    let left: Vec<_> = std::fs::read_dir(dir.path().join("runtime")).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{how}: {left:?} was left behind");
 }
 
 #[test]

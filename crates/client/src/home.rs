@@ -2,7 +2,8 @@
 //! find it.
 //!
 //! Invariants: a directory that is used belongs to the user and is closed to everybody else (0700), and is no symbolic
-//! link, so that no other user can put a page there or read one.
+//! link, so that no other user can put a page there or read one. A directory that was made here goes with the last process that
+//! has a page in it, if that ends by `exit`; `memfold stat` clears away what others leave.
 
 use pager::control::ControlPage;
 use pager::control_file::ControlDir;
@@ -16,10 +17,21 @@ static CONTROL_DIR: ControlDir = ControlDir::new();
 
 /// Decides where pages go. To be called once, before another thread of memfold's exists.
 pub fn settle() {
-    if let Some(dir) = directory().and_then(|dir| dir.into_os_string().into_string().ok()) {
+    let given = std::env::var_os("MEMFOLD_CONTROL_DIR").map(PathBuf::from);
+    let own = given.is_none();
+    if let Some(dir) = given.or_else(make_own).and_then(|dir| dir.into_os_string().into_string().ok()) {
         // SAFETY: `start` succeeds once, and calls this once before it starts anything.
         unsafe { CONTROL_DIR.set(&dir) };
+        if own {
+            // SAFETY: a function of this library, which `memfold.h` forbids to unload. Without room for it the page is left.
+            let _ = unsafe { libc::atexit(leave) };
+        }
     }
+}
+
+/// Takes the page of a process that ends away: of a run of its own there is nobody who adds it up.
+extern "C" fn leave() {
+    CONTROL_DIR.remove_page();
 }
 
 /// Makes the calling process's page.
@@ -27,14 +39,13 @@ pub fn make_page() -> Option<&'static ControlPage> {
     CONTROL_DIR.make_page()
 }
 
-/// The directory for this process's page: the one that `memfold run` gave it, else a fresh one named as those are, by
-/// process and time. Nothing if none can be made: the counters are then seen by nobody.
-fn directory() -> Option<PathBuf> {
-    if let Some(dir) = std::env::var_os("MEMFOLD_CONTROL_DIR") {
-        return Some(dir.into());
-    }
+/// A fresh directory, named as those of `memfold run` are, by process, time and PID namespace. Nothing if none can be made: the
+/// counters are then seen by nobody.
+fn make_own() -> Option<PathBuf> {
     let base = candidates().into_iter().find(|base| make(base).is_ok())?;
-    let dir = base.join(format!("run-{}-{:x}", std::process::id(), sys::time::now().0));
+    let namespace = sys::file::inode(c"/proc/self/ns/pid").map(|number| format!("-{number}"));
+    let (pid, now) = (std::process::id(), sys::time::now().0);
+    let dir = base.join(format!("run-{pid}-{now:x}{}", namespace.unwrap_or_default()));
     DirBuilder::new().mode(0o700).create(&dir).ok()?;
     Some(dir)
 }

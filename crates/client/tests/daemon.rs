@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,10 +16,29 @@ impl Running {
     }
 
     fn start_with(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Running {
+        let mut command = Running::command(dir, arguments);
+        Running(command.envs(variables.iter().copied()).spawn().unwrap())
+    }
+
+    /// One that may not lengthen files beyond `bytes`.
+    fn start_limited(dir: &Path, arguments: &[&str], bytes: u64) -> Running {
+        let mut command = Running::command(dir, arguments);
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+        // SAFETY: a system call, and the closure allocates nothing.
+        unsafe {
+            command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        Running(command.spawn().unwrap())
+    }
+
+    fn command(dir: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_memfold-served"));
         command.args(arguments).env("MEMFOLD_RUNTIME_DIR", dir.join("runtime")).env_remove("MEMFOLD_DAEMON");
-        command.envs(variables.iter().copied());
-        Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        command.env_remove("MEMFOLD_CONTROL_DIR").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
     }
 
     /// What it printed, once it has ended well.
@@ -198,6 +218,30 @@ fn forked_children_find_every_byte_however_often_their_parent_was_folded() {
     let said = Running::start_with(dir.path(), &["forks", daemon.socket.to_str().unwrap()], &limits)
         .finish("a client that forks");
     assert_eq!(value(&said, "lost"), 0, "{said}");
+}
+
+#[test]
+fn a_limit_on_the_length_of_files_leaves_a_client_less_to_register_or_a_reason_and_never_ends_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let arguments = ["work", daemon.socket.to_str().unwrap(), "1500", "1", "16"];
+    judge(&[Running::start_limited(dir.path(), &arguments, 1 << 30).finish("a client with 1 GiB")]);
+    let mut refused = Running::start_limited(dir.path(), &arguments, 12 << 10);
+    let status = refused.0.wait().unwrap();
+    let mut said = String::new();
+    refused.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    // The program would have gone on, had it not been written to give up.
+    assert_eq!(status.code(), Some(101), "{status}: {said}");
+    assert!(said.contains("ulimit -f"), "{said}");
+}
+
+#[test]
+fn a_client_that_ends_leaves_nothing_in_the_runtime_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    daemon.client(dir.path(), 200, 1).finish("a client");
+    let left: Vec<_> = std::fs::read_dir(dir.path().join("runtime")).unwrap().flatten().collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

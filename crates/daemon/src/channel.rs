@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use pager::codec::{CodecId, Page, MAX_STORED};
 use pager::control::Histogram;
 use pager::store::{parse_header, GRAIN, HEADER, SEGMENT};
-use sys::PAGE_SIZE;
+use sys::{Errno, Result, PAGE_SIZE};
 
 /// Ranges that a process may have registered at a time.
 pub const REGIONS: usize = 64;
@@ -206,6 +206,11 @@ fn store_len(pages: usize) -> usize {
     (pages * PAGE_SIZE).next_multiple_of(SEGMENT) + SEGMENT
 }
 
+fn populate(start: usize, len: usize) -> Result<()> {
+    // SAFETY: changes no contents.
+    unsafe { sys::mem::madvise(start, len, libc::MADV_POPULATE_WRITE) }.map_err(|_| Errno::ENOMEM)
+}
+
 /// A mapped channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Channel {
@@ -239,6 +244,20 @@ impl Channel {
         // SAFETY: by the contract of `at`, and within the entries.
         (number < self.pages)
             .then(|| unsafe { &*((self.base + HEADER_LEN + number * 8) as *const AtomicU64) })
+    }
+
+    /// Has the kernel put memory behind what stands in front of the store, but the entries. `ENOMEM` where there is none; a write
+    /// would end the process by SIGBUS.
+    pub fn populate_head(&self) -> Result<()> {
+        populate(self.base, HEADER_LEN)?;
+        populate(self.base + jobs_at(self.pages), JOBS * 2 * PAGE_SIZE)
+    }
+
+    /// The same behind so many entries from `first` on.
+    pub fn populate_entries(&self, first: usize, pages: usize) -> Result<()> {
+        let start = (self.base + HEADER_LEN + first * 8) / PAGE_SIZE * PAGE_SIZE;
+        let end = (self.base + HEADER_LEN + (first + pages) * 8).next_multiple_of(PAGE_SIZE);
+        populate(start, end - start)
     }
 
     /// The address of the first page of a job: what is to be compressed. The second follows: what comes of it.

@@ -266,3 +266,25 @@ fn a_sweep_over_traces_and_policies_merges_what_each_run_says() {
         assert!(rows[0]["misses"].as_u64() > rows[2]["misses"].as_u64(), "{rows:?}");
     }
 }
+
+#[test]
+fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
+    let home = scratch();
+    let dir = home.path().join("traces");
+    std::fs::create_dir(&dir).unwrap();
+    let mut command = memfold(home.path());
+    command.args(["record", "--out"]).arg(dir.join("sleep.mft")).args(["--", "sleep", "60"]);
+    let mut recorder = command.spawn().unwrap();
+    let of = format!("/proc/{0}/task/{0}/children", recorder.id());
+    let mut program = String::new();
+    e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
+        program = std::fs::read_to_string(&of).unwrap_or_default();
+        !program.trim().is_empty()
+    });
+    recorder.kill().unwrap();
+    recorder.wait().unwrap();
+    // SAFETY: sends a signal to the program, which has 60 seconds to go.
+    unsafe { libc::kill(program.trim().parse().unwrap(), libc::SIGKILL) };
+    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["sleep.mft"]);
+}

@@ -2,6 +2,7 @@
 //!
 //! Not used for the program that `memfold run` starts: its own exit code is returned unchanged.
 
+use crate::text;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -54,7 +55,7 @@ pub fn interrupted() -> anyhow::Error {
 
 /// Prints an error with its causes and returns the exit code that it asks for.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("memfold: {error:#}");
+    text::say(format_args!("{error:#}"));
     ExitCode::from(code_of(error))
 }
 

@@ -9,8 +9,8 @@
 //! process of this user, and its process began before it; no number on it counts for more than the kernel says of the
 //! process. The page is written, not mapped: one that is cut short meanwhile is an error and no SIGBUS.
 
+use crate::pages::{self, Found, Name};
 use crate::process;
-use crate::runtime::{self, Found};
 use anyhow::{ensure, Context};
 use daemon::budget::{Load, LEAST};
 use daemon::governed::{Fleet, Governed};
@@ -35,7 +35,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Those of the daemon at `socket`, which is named as [`runtime::socket`] does.
+    /// Those of the daemon at `socket`, which is named as [`crate::runtime::socket`] does.
     pub fn of(socket: &Path) -> Programs {
         // Not to be taken for a renewal by the daemon before, whatever it had come to.
         let renewals = sys::time::now().0;
@@ -46,18 +46,18 @@ impl Programs {
         let page = &found.page;
         page.mode == Mode::Embedded
             && page.daemon == self.socket
-            && runtime::pid_of(&found.path) == Some(page.pid)
-            && process::made_page(page.pid, page.started_ns)
-            && process::is_own(page.pid)
+            && Name::of(&found.path).map(|name| name.pid) == Some(page.pid)
+            && process::made_page(found.pid, page.started_ns)
+            && process::is_own(found.pid)
     }
 }
 
 impl Fleet for Programs {
     fn look(&mut self) -> Vec<Governed> {
         self.renewals += 1;
-        let found: Vec<Found> = runtime::running().into_iter().filter(|found| self.is_ours(found)).collect();
+        let found: Vec<Found> = pages::running().into_iter().filter(|found| self.is_ours(found)).collect();
         let governed = found.iter().filter_map(governed).collect();
-        self.pages = found.into_iter().map(|found| (found.page.pid, found.path)).collect();
+        self.pages = found.into_iter().map(|found| (found.pid, found.path)).collect();
         governed
     }
 
@@ -72,7 +72,7 @@ impl Fleet for Programs {
 /// What a page says, no more of it than the kernel knows of the process; `None` if that has ended.
 fn governed(found: &Found) -> Option<Governed> {
     let page = &found.page;
-    let most = process::field_bytes(&format!("/proc/{}/status", page.pid), "VmRSS")?;
+    let most = process::field_bytes(&format!("/proc/{}/status", found.pid), "VmRSS")?;
     let resident = page.sizes.resident_bytes.saturating_add(page.sizes.overhead_bytes).min(most);
     let load = Load {
         resident_bytes: resident,
@@ -94,7 +94,7 @@ fn governed(found: &Found) -> Option<Governed> {
         stall_ns: page.costs.stall_ns,
         cpu_ns: page.costs.cpu_background_ns.saturating_add(page.costs.cpu_fault_ns),
     };
-    Some(Governed { pid: page.pid, load, counters })
+    Some(Governed { pid: found.pid, load, counters })
 }
 
 /// Writes a share, then its renewal.
@@ -129,7 +129,7 @@ mod tests {
             lie(page);
         });
         let page = Snapshot::read(&path).unwrap();
-        Found { path, page }
+        Found { path, page, pid: std::process::id() }
     }
 
     #[test]

@@ -4,8 +4,12 @@
 //! executable starts programs with that library and reads the control page of each.
 //!
 //! Invariants: exit codes are those of [`exit`]; results go to standard output, everything else to
-//! standard error; colours and progress bars appear on terminals only.
+//! standard error; colours and progress bars appear on terminals only. Neither of them ends the command when it cannot be
+//! written, nor does a limit on the length of files.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod absence;
 mod bar;
 mod cmd;
 mod control;
@@ -15,14 +19,17 @@ mod exit;
 mod governed;
 mod library;
 mod options;
+mod pages;
 mod process;
 mod run;
 mod runtime;
 mod setup;
+mod target;
 mod text;
 mod trace_file;
 
 use clap::{Parser, Subcommand};
+use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::process::ExitCode;
 
 /// Makes a Linux program need less memory without changing it.
@@ -55,6 +62,7 @@ enum Command {
 
 fn main() -> ExitCode {
     bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
+    outlive_limits();
     let result = match Cli::parse().command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),
@@ -70,5 +78,22 @@ fn main() -> ExitCode {
         Command::Trace(args) => cmd::trace::run(args),
         Command::Record(args) => cmd::record::run(args),
     };
-    result.unwrap_or_else(|error| exit::report(&error))
+    let code = result.unwrap_or_else(|error| exit::report(&error));
+    if code == ExitCode::SUCCESS && text::failed() {
+        return ExitCode::from(exit::FAILED);
+    }
+    code
+}
+
+/// Has a write beyond `RLIMIT_FSIZE` be an error. By a handler: programs that are started get the default back, as they would
+/// without us; and not where the signal is ignored already, which they would inherit too.
+fn outlive_limits() {
+    extern "C" fn nothing(_: i32) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing.
+    let before = unsafe { sigaction(Signal::SIGXFSZ, &action) };
+    if let Some(ignored) = before.ok().filter(|before| matches!(before.handler(), SigHandler::SigIgn)) {
+        // SAFETY: as it was.
+        let _ = unsafe { sigaction(Signal::SIGXFSZ, &ignored) };
+    }
 }

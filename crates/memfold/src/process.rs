@@ -1,6 +1,11 @@
 //! What `/proc` says about a process.
 
+use crate::text;
+use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// The fields of `/proc/PID/stat` that memfold needs (proc_pid_stat(5)).
@@ -8,6 +13,8 @@ use std::time::Duration;
 pub struct Stat {
     /// One letter: `R`unning, `S`leeping, `T` stopped, `Z`ombie and others.
     pub state: char,
+    /// Whether it is a thread of the kernel.
+    pub of_kernel: bool,
     /// Start, since the machine booted.
     pub started: Duration,
 }
@@ -18,9 +25,12 @@ pub fn stat(pid: u32) -> Option<Stat> {
     // The name, in parentheses, may hold anything: what follows the last one is fields 3 and on.
     let fields: Vec<&str> = line[line.rfind(')')? + 1..].split_whitespace().collect();
     let state = fields.first()?.chars().next()?;
+    /// `PF_KTHREAD` of include/linux/sched.h.
+    const OF_KERNEL: u32 = 0x20_0000;
+    let of_kernel = fields.get(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
     // Field 22 counts ticks of 1/100 s: USER_HZ is 100 on every Linux that memfold runs on.
     let ticks: u64 = fields.get(19)?.parse().ok()?;
-    Some(Stat { state, started: Duration::from_millis(ticks * 10) })
+    Some(Stat { state, of_kernel, started: Duration::from_millis(ticks * 10) })
 }
 
 /// Whether the process runs: it exists and is no zombie.
@@ -47,13 +57,96 @@ fn slept() -> Duration {
 
 /// Whether the process is of this user, by its effective user id.
 pub fn is_own(pid: u32) -> bool {
+    users(pid).get(1) == Some(&nix::unistd::geteuid().as_raw())
+}
+
+/// The user ids of a process: real, effective, saved, and that for files; none if there is no such process.
+pub fn users(pid: u32) -> Vec<u32> {
     let ids = field(&format!("/proc/{pid}/status"), "Uid").unwrap_or_default();
-    ids.split_whitespace().nth(1) == Some(nix::unistd::geteuid().to_string().as_str())
+    ids.split_whitespace().filter_map(|id| id.parse().ok()).collect()
+}
+
+/// All processes, as `/proc` numbers them.
+pub fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// The process that started it, or adopted it.
+pub fn parent(pid: u32) -> Option<u32> {
+    field(&format!("/proc/{pid}/status"), "PPid")?.parse().ok().filter(|&parent| parent != 0)
+}
+
+/// A variable of the environment that the process's program was started with; `None` too where that may not be read.
+pub fn variable(pid: u32, name: &str) -> Option<String> {
+    let block = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let texts = block.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    texts.into_iter().find_map(|text| Some(text.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+}
+
+/// The file of the program; `None` for a thread of the kernel, and where that may not be read.
+pub fn executable(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// Whether the program has mapped a file of this name.
+pub fn has_mapped(pid: u32, file: &str) -> bool {
+    mapped(pid).iter().any(|path| path.file_name().is_some_and(|name| name == file))
+}
+
+/// The files that the program has mapped, removed ones by the path that they had; none where that may not be read.
+pub fn mapped(pid: u32) -> Vec<PathBuf> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    let mut paths: Vec<_> =
+        paths.map(|path| PathBuf::from(path.strip_suffix(" (deleted)").unwrap_or(path))).collect();
+    // A file is mapped in several pieces, one after the other.
+    paths.dedup();
+    paths
+}
+
+/// Whether the process has a thread of this name.
+pub fn has_thread(pid: u32, name: &str) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.into_iter().any(|thread| {
+        fs::read_to_string(thread.path().join("comm")).is_ok_and(|found| found.trim_end() == name)
+    })
+}
+
+/// The number of this process's PID namespace (pid_namespaces(7)); `None` where `/proc` does not tell.
+pub fn namespace() -> Option<u64> {
+    static NUMBER: OnceLock<Option<u64>> = OnceLock::new();
+    *NUMBER.get_or_init(|| namespace_of(std::process::id()))
+}
+
+fn namespace_of(pid: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{pid}/ns/pid")).ok().map(|link| link.ino())
+}
+
+/// The processes in PID namespaces below ours, by the number of their namespace and the id that they have there. Those in others
+/// cannot be seen.
+#[derive(Default)]
+pub struct Nested(Option<HashMap<(u64, u32), u32>>);
+
+impl Nested {
+    /// The id in our own namespace of the process that has `pid` in another one. Looks once, at all processes.
+    pub fn find(&mut self, namespace: u64, pid: u32) -> Option<u32> {
+        let found = self.0.get_or_insert_with(|| all().into_iter().filter_map(nested).collect());
+        found.get(&(namespace, pid)).copied()
+    }
+}
+
+fn nested(pid: u32) -> Option<((u64, u32), u32)> {
+    let ids = field(&format!("/proc/{pid}/status"), "NSpid")?;
+    // From our namespace down to its own.
+    let innermost = ids.split_whitespace().skip(1).last()?.parse().ok()?;
+    Some(((namespace_of(pid)?, innermost), pid))
 }
 
 /// The name of the program, as `ps` shows it; empty if there is no such process.
 pub fn name(pid: u32) -> String {
-    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned()
+    text::plain(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
 }
 
 /// The value of a line `KEY: value` of a file such as `/proc/PID/status`.

@@ -1,17 +1,19 @@
 //! The directories that hold control pages.
 //!
-//! `BASE/run-PID-TIME/PID`: one directory for each `memfold run`, one file in it for each folded process.
-//! `BASE` is `$MEMFOLD_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/memfold`, else `/tmp/memfold-UID`.
+//! `BASE/run-PID-TIME-NAMESPACE/PID`: one directory for each `memfold run`, one file in it for each folded process.
+//! `BASE` is `$MEMFOLD_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/memfold`, else `/tmp/memfold-UID`. The number of the launcher's PID
+//! namespace is part of the name because containers that share a base have the same process ids.
 //!
-//! Invariants: nothing is removed but pages, and directories of runs, whose processes are gone. A
-//! directory that is used is the user's own and closed to everybody else (0700), and is no symbolic link,
-//! so that no other user can put a page there or read one.
+//! Invariants: a directory that is used is the user's own and closed to everybody else (0700), and is no symbolic link,
+//! so that no other user can put a page there or read one. The launcher has its directory locked while it runs (flock(2)).
 
-use crate::control::Snapshot;
-use crate::{exit, process};
+use crate::exit;
+use crate::pages;
+use crate::process::{self, Nested};
 use anyhow::{bail, Context};
+use nix::fcntl::Flock;
 use nix::unistd::getuid;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -22,6 +24,8 @@ pub const VARIABLE: &str = "MEMFOLD_RUNTIME_DIR";
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    /// Says that the launcher runs. `None` where the file system has no locks; then its id does.
+    _lock: Option<Flock<File>>,
 }
 
 impl RunDir {
@@ -31,12 +35,15 @@ impl RunDir {
     /// No base directory can be made or trusted.
     pub fn create() -> anyhow::Result<RunDir> {
         let base = usable_base()?;
-        let path = base.join(format!("run-{}-{:x}", std::process::id(), sys::time::now().0));
+        let namespace = process::namespace().map(|number| format!("-{number}")).unwrap_or_default();
+        let (pid, now) = (std::process::id(), sys::time::now().0);
+        let path = base.join(format!("run-{pid}-{now:x}{namespace}"));
         DirBuilder::new()
             .mode(0o700)
             .create(&path)
             .with_context(|| format!("cannot create {}", path.display()))?;
-        Ok(RunDir { path })
+        let _lock = pages::lock_directory(&path);
+        Ok(RunDir { path, _lock })
     }
 
     /// Where it is.
@@ -48,71 +55,29 @@ impl RunDir {
 impl Drop for RunDir {
     /// Removes the directory unless processes are left that still use it.
     fn drop(&mut self) {
-        remove_stale_in(&self.path);
-        remove_unused(&self.path);
+        pages::tidy(&self.path, &mut Nested::default());
+        pages::remove_unused(&self.path);
     }
 }
 
-/// A control page found on disk.
-pub struct Found {
-    /// The file.
-    pub path: PathBuf,
-    /// What it says.
-    pub page: Snapshot,
+/// The directories of this user's runs.
+pub fn runs() -> Vec<PathBuf> {
+    let bases = candidates().into_iter().filter(|base| check(base).is_ok());
+    bases.flat_map(|base| entries(&base)).filter(|run| launcher_of(run).is_some()).collect()
 }
 
-/// The pages of all processes of this user that run now, by process id. Pages of processes that are gone
-/// are removed on the way, with the directories of runs that left nothing else.
-pub fn running() -> Vec<Found> {
-    let mut found = Vec::new();
-    for base in candidates().into_iter().filter(|b| check(b).is_ok()) {
-        for run in entries(&base).into_iter().filter(|run| launcher_of(run).is_some()) {
-            remove_stale_in(&run);
-            found.extend(
-                entries(&run)
-                    .into_iter()
-                    .filter_map(|path| Snapshot::read(&path).ok().map(|page| Found { path, page })),
-            );
-            if !launcher_runs(&run) {
-                remove_unused(&run);
-            }
-        }
-    }
-    found.sort_by_key(|f| f.page.pid);
-    found
-}
-
-/// Removes the pages in a run's directory whose process is gone.
-fn remove_stale_in(run: &Path) {
-    for path in entries(run) {
-        let Some(pid) = pid_of(&path) else { continue };
-        let in_use = match Snapshot::read(&path) {
-            Ok(page) => process::made_page(pid, page.started_ns),
-            // A page that is being made.
-            Err(_) => process::is_running(pid),
-        };
-        if !in_use {
-            let _ = fs::remove_file(&path);
-        }
-    }
-}
-
-/// Removes a run's directory, with what the library noted there for its processes to share, unless a page
-/// is left in it.
-fn remove_unused(run: &Path) {
-    let left = entries(run);
-    if left.iter().all(|path| pid_of(path).is_none()) {
-        // Plain files only, and the directory only once it is empty: what is not memfold's stays.
-        for path in left {
-            let _ = fs::remove_file(path);
-        }
-        let _ = fs::remove_dir(run);
-    }
-}
-
-/// The process id that a page's file is named by.
-pub fn pid_of(path: &Path) -> Option<u32> {
-    path.file_name()?.to_str()?.parse().ok()
+/// The directories of other users' runs in the usual places, for root.
+pub fn runs_of_others() -> Vec<PathBuf> {
+    let sessions = entries(Path::new("/run/user")).into_iter().map(|dir| dir.join("memfold"));
+    let temporary = entries(Path::new("/tmp"))
+        .into_iter()
+        .filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("memfold-")));
+    let bases = sessions
+        .chain(temporary)
+        .filter(|base| fs::symlink_metadata(base).is_ok_and(|meta| check_for(base, meta.uid()).is_ok()));
+    let runs = bases.flat_map(|base| entries(&base)).filter(|run| launcher_of(run).is_some());
+    runs.filter(|run| fs::symlink_metadata(run).is_ok_and(|meta| check_for(run, meta.uid()).is_ok()))
+        .collect()
 }
 
 /// The whole path of a daemon's socket, the one of this user's usual daemon if none is given; the same path for the same
@@ -146,16 +111,30 @@ pub fn entries(dir: &Path) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect()
 }
 
-/// Process and time of the `memfold run` that made `run-PID-TIME`; `None` for any other name, which is not
-/// memfold's to look into.
-fn launcher_of(run: &Path) -> Option<(u32, u64)> {
-    let (pid, made) = run.file_name()?.to_str()?.strip_prefix("run-")?.split_once('-')?;
+/// Process and time of the launcher that made `run-PID-TIME` or `run-PID-TIME-NAMESPACE`; `None` for any other name, which is
+/// not memfold's to look into.
+pub fn launcher_of(run: &Path) -> Option<(u32, u64)> {
+    let (pid, rest) = run.file_name()?.to_str()?.strip_prefix("run-")?.split_once('-')?;
+    let (made, namespace) = rest.split_once('-').map_or((rest, "0"), |parts| parts);
+    namespace.parse::<u64>().ok()?;
     Some((pid.parse().ok()?, u64::from_str_radix(made, 16).ok()?))
 }
 
-/// Whether the `memfold run` that made the directory is still there.
-fn launcher_runs(run: &Path) -> bool {
-    launcher_of(run).is_some_and(|(pid, made)| process::made_page(pid, made))
+/// The number of the PID namespace in which the processes of a run have the ids that their pages are named by; `None` where the
+/// directory does not tell, as one that somebody else made.
+pub fn namespace_of(run: &Path) -> Option<u64> {
+    pager::control_file::namespace_of_dir(run.to_str()?)
+}
+
+/// Whether the launcher that made the directory is still there.
+pub fn launcher_runs(run: &Path) -> bool {
+    let is_ours = namespace_of(run).is_none_or(|number| process::namespace() == Some(number));
+    match pages::is_locked(run) {
+        Some(true) => true,
+        Some(false) if !is_ours => false,
+        // The usual id will do: a launcher without locks, or of an earlier version.
+        _ => is_ours && launcher_of(run).is_some_and(|(pid, made)| process::made_page(pid, made)),
+    }
 }
 
 fn candidates() -> Vec<PathBuf> {
@@ -187,12 +166,20 @@ pub fn usable_base() -> anyhow::Result<PathBuf> {
 }
 
 fn check(dir: &Path) -> anyhow::Result<()> {
+    check_for(dir, getuid().as_raw())
+}
+
+/// Whether the directory may be trusted to be that of the user `owner`.
+///
+/// # Errors
+/// It is none, belongs to another user, or is open to others.
+pub fn check_for(dir: &Path, owner: u32) -> anyhow::Result<()> {
     let meta = fs::symlink_metadata(dir).with_context(|| format!("cannot use {}", dir.display()))?;
     let remedy = format!("name a directory of your own in {VARIABLE}");
     if !meta.is_dir() {
         bail!("{} is not a directory; {remedy}", dir.display());
     }
-    if meta.uid() != getuid().as_raw() {
+    if meta.uid() != owner {
         bail!("{} belongs to user {}; {remedy}", dir.display(), meta.uid());
     }
     if meta.mode() & 0o077 != 0 {
@@ -228,37 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_a_process_that_is_gone_is_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let gone = dir.path().join("4194303");
-        fs::write(&gone, b"").unwrap();
-        let mine = dir.path().join(std::process::id().to_string());
-        fs::write(&mine, b"").unwrap();
-        remove_stale_in(dir.path());
-        assert!(!gone.exists() && mine.exists());
-    }
-
-    #[test]
-    fn a_run_directory_goes_when_its_last_page_does() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = dir.path().join("run-1-1");
-        fs::create_dir(&run).unwrap();
-        fs::write(run.join("notice"), b"").unwrap();
-        fs::write(run.join("4194303"), b"").unwrap();
-        remove_unused(&run);
-        assert!(run.exists());
-        remove_stale_in(&run);
-        remove_unused(&run);
-        assert!(!run.exists());
-    }
-
-    #[test]
     fn the_directory_of_a_running_launcher_is_told_from_a_stale_one() {
         let now = sys::time::now().0;
         assert!(launcher_runs(Path::new(&format!("/x/run-{}-{now:x}", std::process::id()))));
         assert!(!launcher_runs(Path::new("/x/run-4194303-ffff")));
         assert_eq!(launcher_of(Path::new("/x/run-7-ff")), Some((7, 255)));
-        for other in ["/x/Documents", "/x/run-7", "/x/run-a-b", "/x/run--"] {
+        assert_eq!(launcher_of(Path::new("/x/run-7-ff-99")), Some((7, 255)));
+        assert_eq!(namespace_of(Path::new("/x/run-7-ff-99")), Some(99));
+        assert_eq!(namespace_of(Path::new("/x/run-7-ff")), None);
+        // The number of a process here means another one there.
+        assert!(!launcher_runs(Path::new(&format!("/x/run-{}-{now:x}-1", std::process::id()))));
+        for other in ["/x/Documents", "/x/run-7", "/x/run-a-b", "/x/run--", "/x/run-7-ff-x"] {
             assert_eq!(launcher_of(Path::new(other)), None, "{other}");
         }
     }

@@ -1,6 +1,18 @@
-//! Numbers as people read them, tables, and printing that survives a closed pipe.
+//! Numbers as people read them, tables, and printing that ends and changes nothing.
+//!
+//! Invariants: a message that cannot be written is lost, and that is all. Of a result that cannot be written the command says so and
+//! fails at its end, but not before; where its reader has gone, it goes on in silence. (The macros of the standard library, which
+//! panic instead, are denied in this crate.)
 
+use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// What became of standard output: [`HEARD`], or why nothing more is written to it.
+static OUTPUT: AtomicU8 = AtomicU8::new(HEARD);
+const HEARD: u8 = 0;
+const CLOSED: u8 = 1;
+const FAILED: u8 = 2;
 
 /// Bytes with a binary unit and three significant digits: `0 B`, `1.50 MiB`, `302 MiB`.
 pub fn bytes(n: u64) -> String {
@@ -76,13 +88,48 @@ pub fn table(rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Writes to standard output. A reader that went away is no error of ours: the process then ends as done.
+/// Writes a message to standard error, with our name before it and a newline behind it.
+pub fn say(message: impl Display) {
+    note(&format!("memfold: {message}\n"));
+}
+
+/// Writes to standard error as it is.
+pub fn note(text: &str) {
+    // At once: others write there too.
+    let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Writes to standard output. Never fails; see [`is_heard`] and [`failed`] for what became of it.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    if !is_heard() {
+        return Ok(());
+    }
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
-        other => Ok(other?),
+        Ok(()) => {}
+        // A reader that went away has what it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => OUTPUT.store(CLOSED, Relaxed),
+        Err(error) => {
+            OUTPUT.store(FAILED, Relaxed);
+            say(format_args!("cannot write to standard output: {error}"));
+        }
     }
+    Ok(())
+}
+
+/// Whether what is printed may still arrive. A command that prints again and again ends when it does not.
+pub fn is_heard() -> bool {
+    OUTPUT.load(Relaxed) == HEARD
+}
+
+/// Whether something could not be printed that somebody waits for.
+pub fn failed() -> bool {
+    OUTPUT.load(Relaxed) == FAILED
+}
+
+/// A text of another process's making as one line without control characters, which a terminal would obey.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// Prints a value as indented JSON with a newline at the end.
@@ -106,6 +153,11 @@ mod tests {
         assert_eq!(nanos(1_500_000_000), "1.50 s");
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(count(12), "12");
+    }
+
+    #[test]
+    fn what_another_process_says_moves_no_cursor() {
+        assert_eq!(plain("é\x1b[2J\n"), "é\u{FFFD}[2J\u{FFFD}");
     }
 
     #[test]

@@ -93,9 +93,13 @@ impl Engine {
         self.prefetch.reset_in_child();
         self.turns.reset_in_child();
         self.forking.store(0, SeqCst);
+        // The waits so far were the parent's.
+        self.stall.store(0, Relaxed);
         self.forget_deferred_in_child();
         self.errand.forget_in_child();
         if self.phase() != Phase::Running {
+            // The page is the parent's.
+            let _ = self.count_for_nobody();
             return;
         }
         let anything = self.settle_extents_in_child();

@@ -87,5 +87,5 @@ pub fn append(path: &str, pass: &Pass, row: &Row) {
     }
     text.push(if json { "}\n" } else { "\n" });
     // A full disk costs the row.
-    let _ = file::write_all(file.raw(), text.as_str().as_bytes());
+    file::say(file.raw(), text.as_str().as_bytes());
 }

@@ -19,6 +19,7 @@ use crate::extent::Extent;
 use crate::worker::Worker;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use sys::signal::quietly;
 use sys::time::{self, Nanos};
 use sys::{file, futex, thread, Errno, Result, PAGE_SIZE};
 
@@ -78,8 +79,8 @@ impl Errand {
         }
         let mut buffer = [0; 512];
         let path = FilePath::of(self.path.read(&mut buffer)).ok_or(Errno::EINVAL)?;
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        file::write_all(file::open(path.as_c_str(), flags, 0)?.raw(), bytes)
+        let file = file::open(path.as_c_str(), libc::O_WRONLY | libc::O_APPEND | libc::O_NONBLOCK, 0)?;
+        quietly(|| file::write_all(file.raw(), bytes))
     }
 
     /// A forked child is not recorded.

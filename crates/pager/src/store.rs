@@ -361,6 +361,9 @@ impl Store {
         let Some(block) = self.empty.head else { return Err(sys::Errno::ENOMEM) };
         // SAFETY: blocks in lists are valid and ours.
         let block = unsafe { &mut *block.as_ptr() };
+        if self.shared.is_some() && !block.backed {
+            populate(block.base)?;
+        }
         remove(&mut self.empty, block);
         if block.backed {
             self.spare -= 1;
@@ -401,6 +404,7 @@ impl Store {
             if *end - segment < SEGMENT {
                 return Err(sys::Errno::ENOMEM);
             }
+            populate(segment)?;
             *next += SEGMENT;
             return Ok(segment);
         }
@@ -452,6 +456,13 @@ impl Store {
     fn push_back(&mut self, class: usize, block: &mut Block) {
         insert_back(&mut self.open[class], block);
     }
+}
+
+/// Has the kernel put memory behind a block of a shared file. Where there is none, that is an error here, and a write would end the
+/// process by SIGBUS.
+fn populate(block: usize) -> Result<()> {
+    // SAFETY: changes no contents.
+    unsafe { mem::madvise(block, BLOCK, libc::MADV_POPULATE_WRITE) }.map_err(|_| sys::Errno::ENOMEM)
 }
 
 fn insert_front(list: &mut List, block: &mut Block) {
@@ -566,6 +577,23 @@ mod tests {
                 prop_assert_eq!(data, &content(*page, *len)[..]);
             }
         }
+    }
+
+    #[test]
+    fn a_shared_file_without_room_is_an_error_and_no_signal() {
+        let file = sys::socket::sealed_memory(c"store", SEGMENT as u64).unwrap();
+        let base = mem::reserve_aligned(2 * SEGMENT, SEGMENT).unwrap();
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // Beyond the end of the file there is no memory, as if the file system were full.
+        // SAFETY: replaces the reservation, which is never used otherwise, and stays.
+        let mut store = unsafe {
+            mem::mmap(base, 2 * SEGMENT, prot, flags, file.raw(), 0).unwrap();
+            Store::within(base, base + 2 * SEGMENT)
+        };
+        let put = |store: &mut Store, n| store.put(n * PAGE_SIZE, CodecId::Lz4, &content(n, 3800));
+        let stored = (1..).take_while(|&n| put(&mut store, n).is_ok()).count();
+        assert_eq!(stored, (BLOCKS - 1) * (BLOCK / Store::size_of(3800)));
+        assert_eq!(put(&mut store, 1), Err(sys::Errno::ENOMEM));
     }
 
     #[test]

@@ -30,19 +30,19 @@ pub fn pager() -> Option<&'static Engine> {
 
 /// Writes a line to standard error.
 pub fn say(line: &str) {
-    // Nothing sensible is left to do when that fails.
     if thread::is_agent() {
         if let Ok(fd) = table::from_program(2) {
-            let _ = write_line(fd.raw(), line);
+            say_to(fd.raw(), line);
         }
     } else {
-        let _ = write_line(2, line);
+        say_to(2, line);
     }
 }
 
-fn write_line(fd: i32, line: &str) -> sys::Result<()> {
-    file::write_all(fd, line.as_bytes())?;
-    file::write_all(fd, b"\n")
+fn say_to(fd: i32, line: &str) {
+    file::say(fd, line.as_bytes());
+    file::say(fd, b"
+");
 }
 
 /// Writes a line to standard error, once for all processes of a run.

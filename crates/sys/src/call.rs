@@ -56,6 +56,8 @@ impl Errno {
             libc::EMFILE => "EMFILE",
             libc::ENFILE => "ENFILE",
             libc::ENOSPC => "ENOSPC",
+            libc::EFBIG => "EFBIG",
+            libc::EPIPE => "EPIPE",
             libc::ENOSYS => "ENOSYS",
             libc::ENOTTY => "ENOTTY",
             libc::EOPNOTSUPP => "EOPNOTSUPP",

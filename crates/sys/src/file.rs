@@ -1,8 +1,10 @@
 //! Opening, reading and writing files without libc.
 
 use crate::call::{Errno, Result};
+use crate::signal::quietly;
 use crate::syscall;
 use core::ffi::CStr;
+use core::mem::zeroed;
 
 /// An open file descriptor, closed when dropped.
 #[derive(Debug)]
@@ -78,6 +80,12 @@ pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// Writes all of `bytes` to a file that is not ours, without a signal for the thread if that fails. What could not be written is
+/// lost, and that is all.
+pub fn say(fd: i32, bytes: &[u8]) {
+    let _ = quietly(|| write_all(fd, bytes));
+}
+
 /// Gives a file another name, in place of whatever has it.
 pub fn rename(from: &CStr, to: &CStr) -> Result<()> {
     let here = libc::AT_FDCWD as isize;
@@ -91,17 +99,92 @@ pub fn is_empty(fd: i32) -> bool {
     unsafe { syscall!(lseek, fd, 0, libc::SEEK_END) }.is_ok_and(|end| end == 0)
 }
 
-/// Sets a file's length.
+/// Sets a file's length; `EFBIG` beyond `RLIMIT_FSIZE`, without a signal.
 pub fn set_len(fd: i32, len: u64) -> Result<()> {
     // SAFETY: no memory involved.
-    unsafe { syscall!(ftruncate, fd, len) }.map(drop)
+    quietly(|| unsafe { syscall!(ftruncate, fd, len) }.map(drop))
+}
+
+/// Has the file system set blocks aside for `len` bytes from `start` on, and lengthens the file to their end if it is shorter:
+/// memory that the range is mapped to can be written from then on, and never ends the process by SIGBUS for lack of room.
+/// `ENOSPC` without room, `EFBIG` beyond `RLIMIT_FSIZE`, without a signal.
+pub fn allocate(fd: i32, start: u64, len: u64) -> Result<()> {
+    // SAFETY: no memory involved.
+    match quietly(|| unsafe { syscall!(fallocate, fd, 0, start, len) }.map(drop)) {
+        // File systems that know of no such call (ramfs, NFS 3) have blocks for what was written.
+        Err(Errno(libc::EOPNOTSUPP)) => fill(fd, start, len),
+        other => other,
+    }
+}
+
+/// Writes zeros to a range of a new file.
+fn fill(fd: i32, start: u64, len: u64) -> Result<()> {
+    let zeros = [0u8; 1024];
+    let (mut at, end) = (start, start + len);
+    while at < end {
+        let part = zeros.len().min((end - at) as usize);
+        // SAFETY: the array is valid for its length.
+        match quietly(|| unsafe { syscall!(pwrite64, fd, zeros.as_ptr() as usize, part, at) }) {
+            Ok(0) => return Err(Errno(libc::ENOSPC)),
+            Ok(n) => at += n as u64,
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file's name.
+pub fn remove(path: &CStr) -> Result<()> {
+    // SAFETY: the path is a valid string.
+    unsafe { syscall!(unlinkat, libc::AT_FDCWD as isize, path.as_ptr() as usize, 0) }.map(drop)
+}
+
+/// Removes an empty directory.
+pub fn remove_dir(path: &CStr) -> Result<()> {
+    let here = libc::AT_FDCWD as isize;
+    // SAFETY: the path is a valid string.
+    unsafe { syscall!(unlinkat, here, path.as_ptr() as usize, libc::AT_REMOVEDIR) }.map(drop)
+}
+
+/// Makes a directory that only its owner may enter.
+pub fn make_dir(path: &CStr) -> Result<()> {
+    // SAFETY: the path is a valid string.
+    unsafe { syscall!(mkdirat, libc::AT_FDCWD as isize, path.as_ptr() as usize, 0o700) }.map(drop)
+}
+
+/// Locks an open file as a whole, beside others that do the same (flock(2)), without waiting: `EAGAIN` where one has it alone. The
+/// lock lasts as long as the open file, which descriptors and mappings of it keep.
+pub fn lock_shared(fd: i32) -> Result<()> {
+    // SAFETY: no memory involved.
+    unsafe { syscall!(flock, fd, libc::LOCK_SH | libc::LOCK_NB) }.map(drop)
+}
+
+/// The number of a file within its file system; of a file in `/proc/PID/ns`, the number of the namespace (namespaces(7)).
+pub fn inode(path: &CStr) -> Result<u64> {
+    // SAFETY: zeros are a `statx`, which the kernel fills in; the path is a valid string.
+    unsafe {
+        let mut found: libc::statx = zeroed();
+        let (path, out) = (path.as_ptr() as usize, &raw mut found as usize);
+        syscall!(statx, libc::AT_FDCWD as isize, path, 0, libc::STATX_INO, out)?;
+        Ok(found.stx_ino)
+    }
 }
 
 /// How many descriptors this process may have open (`RLIMIT_NOFILE`); `None` without limit.
 pub fn descriptor_limit() -> Option<u64> {
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// The length in bytes up to which this process may lengthen files (`RLIMIT_FSIZE`); `None` without limit.
+pub fn size_limit() -> Option<u64> {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+fn limit(resource: u32) -> Option<u64> {
     let mut limit = [0u64; 2];
     // SAFETY: the two words of `struct rlimit64`.
-    unsafe { syscall!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize) }.ok()?;
+    unsafe { syscall!(prlimit64, 0, resource, 0, limit.as_mut_ptr() as usize) }.ok()?;
     (limit[0] != u64::MAX).then_some(limit[0])
 }
 

@@ -37,6 +37,7 @@ use pager::control::Mode;
 use saboteur::Saboteur;
 use serde::Serialize;
 use shared::Shared;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
@@ -178,7 +179,8 @@ fn watch(shared: &Shared) {
             if now != *last {
                 (*last, *since) = (now, Instant::now());
             } else if since.elapsed() > STANDSTILL {
-                eprintln!(
+                let _ = writeln!(
+                    io::stderr(),
                     "memfold verify: {} has finished nothing for {STANDSTILL:?}, after {now} operations, the last \
                      begun one being {:?} (seed {}): it hangs",
                     beat.name,

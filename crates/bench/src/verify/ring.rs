@@ -13,7 +13,7 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::Fd;
 use io_uring::{opcode, IoUring};
 use std::fs::File;
-use std::io::{self, Error, ErrorKind};
+use std::io::{self, Error, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Once;
 
@@ -49,7 +49,9 @@ impl Ring {
                 Ok(Some(Ring { ring, file }))
             }
             Err(error) if refused(&error) => {
-                TOLD.call_once(|| eprintln!("memfold verify: io_uring is left out: {error}"));
+                TOLD.call_once(|| {
+                    let _ = writeln!(io::stderr(), "memfold verify: io_uring is left out: {error}");
+                });
                 Ok(None)
             }
             Err(error) => Err(error).context("cannot set up an io_uring"),

@@ -466,9 +466,9 @@ impl Agent {
 
     /// Ends the process: to go on would lose bytes.
     fn fail(&self, error: Errno) -> ! {
-        let _ = file::write_all(2, b"memfold: a page cannot be read back; the program must not go on: ");
-        let _ = file::write_all(2, error.name().as_bytes());
-        let _ = file::write_all(2, b"\n");
+        file::say(2, b"memfold: a page cannot be read back; the program must not go on: ");
+        file::say(2, error.name().as_bytes());
+        file::say(2, b"\n");
         thread::abort_process()
     }
 }

@@ -31,8 +31,10 @@ use sys::{mem, socket, PAGE_SIZE};
 const PATIENCE: Nanos = Nanos::from_secs(3);
 /// Descriptors of ours start here, out of the way of programs that count on low numbers.
 const FIRST_FD: i32 = 700;
-/// Bytes that may be registered at a time; address space for tables and store is taken for so many.
+/// Bytes that may be registered at a time; address space for tables and store is taken for so many. Fewer where files may not be as
+/// long (`RLIMIT_FSIZE`), but not below the second.
 const MOST_BYTES: usize = 16 << 30;
+const LEAST_BYTES: usize = 16 << 20;
 
 static MAIL: Mail = Mail::new();
 /// Held from before a fork until after it.
@@ -69,7 +71,7 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
     }
     let mut bytes = [0; PATH_LEN];
     bytes[..name.len()].copy_from_slice(name);
-    let (channel, memory) = make_channel(MOST_BYTES / PAGE_SIZE)?;
+    let (channel, memory) = make_channel(pages_within(sys::file::size_limit())?)?;
     let bell = above(socket::event_counter()?);
     BELL.store(bell.raw() as u32, Relaxed);
     let parts = Parts {
@@ -120,6 +122,22 @@ fn above(fd: sys::file::Fd) -> sys::file::Fd {
     sys::file::dup_above(fd.raw(), FIRST_FD).unwrap_or(fd)
 }
 
+/// How many pages a channel can be for that is no longer than `limit` bytes.
+fn pages_within(limit: Option<u64>) -> Result<usize, Error> {
+    let mut bytes = MOST_BYTES;
+    while let Some(limit) = limit.filter(|limit| len_for(bytes / PAGE_SIZE) as u64 > *limit) {
+        bytes /= 2;
+        if bytes < LEAST_BYTES {
+            return Err(Error::NotSupported(format!(
+                "files may have {limit} bytes at most here (`ulimit -f`), and the memory that the program shares with the daemon \
+                 needs {}",
+                len_for(LEAST_BYTES / PAGE_SIZE)
+            )));
+        }
+    }
+    Ok(bytes / PAGE_SIZE)
+}
+
 /// Makes the shared memory and maps it, for ever. A forked child does not have it.
 fn make_channel(pages: usize) -> Result<(Channel, sys::file::Fd), Error> {
     let len = len_for(pages);
@@ -133,6 +151,7 @@ fn make_channel(pages: usize) -> Result<(Channel, sys::file::Fd), Error> {
         mem::madvise(base, len, libc::MADV_DONTFORK)?;
         Channel::at(base, pages)
     };
+    channel.populate_head()?;
     Ok((channel, memory))
 }
 
@@ -187,4 +206,18 @@ unsafe extern "C" fn after_in_parent() {
 
 unsafe extern "C" fn after_in_child() {
     FORKING.reset_in_child();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_is_as_long_as_files_may_be_and_too_short_a_limit_is_named() {
+        assert_eq!(pages_within(None).unwrap(), MOST_BYTES / PAGE_SIZE);
+        let pages = pages_within(Some(1 << 30)).unwrap();
+        assert!(len_for(pages) <= 1 << 30 && len_for(2 * pages) > 1 << 30, "{pages}");
+        let refused = pages_within(Some(12 << 10)).unwrap_err().to_string();
+        assert!(refused.contains("12288 bytes") && refused.contains("ulimit -f"), "{refused}");
+    }
 }

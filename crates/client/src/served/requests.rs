@@ -53,6 +53,7 @@ impl Agent {
         }
         let n = self.regions.iter().position(|r| !r.exists()).ok_or(Errno(libc::ENOSPC))?;
         let first = self.free_entries(pages).ok_or(Errno(libc::ENOSPC))?;
+        self.channel.populate_entries(first, pages)?;
         self.regions[n].make(base, pages, first, &self.staging)?;
         let shared = &self.channel.header().regions[n];
         shared.generation.fetch_add(1, SeqCst);

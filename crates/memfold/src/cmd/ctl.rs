@@ -1,10 +1,10 @@
 //! `memfold ctl`: change how a running program is folded.
 
-use super::stat;
 use crate::control::Mailbox;
 use crate::options;
+use crate::pages::Found;
 use crate::run::launch;
-use crate::runtime::Found;
+use crate::target::Target;
 use crate::text;
 use anyhow::bail;
 use clap::Subcommand;
@@ -18,6 +18,7 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Examples:
   memfold ctl 4711 set cold_age 5m
+  memfold ctl redis-server evict        the one folded process of that name
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
   memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
@@ -35,8 +36,9 @@ Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usa
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The process; `memfold stat` lists them.
-    pid: u32,
+    /// The process, by its number, or by its name if one folded process has it; `memfold stat` lists them.
+    #[arg(value_name = "PID|NAME")]
+    target: Target,
     /// How long to wait for the answer.
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = timeout)]
     timeout: Duration,
@@ -98,9 +100,15 @@ enum Switch {
 /// # Errors
 /// A bad value (exit code 2); no such process, not folded, another user's, or no answer.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let found = match &args.action {
+        // What makes no sense is told before anything is looked for.
+        Action::Set { key, value } => value_of(*key, value).and_then(|_| args.target.one()),
+        _ => args.target.one(),
+    }?;
+    let pid = found.pid;
     let mut text = String::new();
     let (command, argument, value) = match &args.action {
-        Action::Get { json } => return get(&stat::find(args.pid)?, *json),
+        Action::Get { json } => return get(&found, *json),
         Action::Pause => (Command::Pause, 0, 0),
         Action::Resume => (Command::Resume, 0, 0),
         Action::Restore => (Command::Restore, 0, 0),
@@ -112,18 +120,17 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Action::Log { switch, file } => {
             if *switch == Switch::On {
-                text = log_file(args.pid, file.as_deref())?;
+                text = log_file(pid, file.as_deref())?;
             }
             (Command::Log, 0, 0)
         }
         Action::Set { key, value } => (Command::Set, *key as u64, value_of(*key, value)?),
     };
-    let found = stat::find(args.pid)?;
     match found.page.mode {
-        Mode::Off => bail!("process {} is not folded: {}", args.pid, found.page.reason),
+        Mode::Off => bail!("process {} is not folded: {}", pid, found.page.reason),
         Mode::Idle => bail!(
             "process {} is not folded yet: it manages {} and folding begins at {}",
-            args.pid,
+            pid,
             crate::text::bytes(found.page.sizes.managed_bytes),
             crate::text::bytes(found.page.settings[Setting::StartAt as usize])
         ),
@@ -132,9 +139,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     if matches!(&args.action, Action::Policy { name } if name != "age")
         && found.page.settings[Setting::ResidentLimit as usize] == u64::MAX
     {
-        bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", args.pid);
+        bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", pid);
     }
-    Mailbox::open(&found.path, args.pid)?.ask(command, argument, value, &text, args.timeout)?;
+    Mailbox::open(&found.path, pid)?.ask(command, argument, value, &text, args.timeout)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -142,7 +149,7 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
     let settings = Setting::ALL.map(|s| (s, found.page.settings[s as usize]));
     if json {
         let mut object = serde_json::Map::new();
-        object.insert("pid".into(), json!(found.page.pid));
+        object.insert("pid".into(), json!(found.pid));
         object.insert("paused".into(), json!(found.page.paused));
         object.insert("policy".into(), json!(found.page.policy));
         object.insert("log".into(), json!(found.page.log));

@@ -2,7 +2,7 @@
 //! --daemon`.
 
 use crate::governed::Programs;
-use crate::runtime;
+use crate::{runtime, text};
 use anyhow::Context;
 use daemon::budget::LEAST;
 use daemon::server::{self, MetricsAt, Options};
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let socket = runtime::socket(args.socket.as_deref())?;
     ctrlc::set_handler(|| STOP.store(true, Relaxed))?;
     let options = Options { socket: socket.clone(), budget: args.budget, metrics: args.metrics };
-    let say: fn(&str) = if args.quiet { |_| {} } else { |line| eprintln!("memfold: {line}") };
+    let say: fn(&str) = if args.quiet { |_| {} } else { |line| text::say(line) };
     say(&format!("serving at {}", socket.display()));
     if let Err(error) = daemon::remote::try_to_evict(sys::thread::parent_pid()) {
         say(&format!(

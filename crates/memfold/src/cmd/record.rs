@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         None => error.context(format!("while recording {}", args.command[0].to_string_lossy())),
     })?;
     trace.sink.finish()?.flush()?;
-    eprintln!("memfold: {summary}");
+    text::say(summary);
     Ok(ExitCode::from(code))
 }
 
@@ -123,7 +123,7 @@ fn source(args: &Args, program: &Path) -> Result<Source> {
             program.display()
         ))),
         (Some(why), None) => {
-            eprintln!("memfold: recording {} by ptrace, one thread of it: {why}", program.display());
+            text::say(format_args!("recording {} by ptrace, one thread of it: {why}", program.display()));
             Ok(Source::Ptrace)
         }
     }

@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         text::print_json(&results)?;
     } else {
         text::print(&results.to_string())?;
-        eprintln!("memfold: wrote {}", args.directory.join("report.html").display());
+        text::say(format_args!("wrote {}", args.directory.join("report.html").display()));
     }
     Ok(ExitCode::SUCCESS)
 }

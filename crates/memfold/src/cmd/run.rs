@@ -5,10 +5,10 @@ use crate::options::PagerOptions;
 use crate::run::destination::Destination;
 use crate::run::launch::{self, Choices, Launch};
 use crate::run::program::{self, Absent};
-use crate::run::summary::Summary;
+use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
-use crate::{library, runtime};
+use crate::{library, pages, process, runtime, text};
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -98,7 +98,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Ok(file) => {
             let (ended, summary) = start(&args, daemon, &file, quiet)?;
             if !quiet {
-                eprint!("{}", summary.lines());
+                text::note(&summary.lines());
             }
             (ended, summary)
         }
@@ -106,7 +106,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     if let Some(destination) = destination {
         if let Err(error) = summary.json().and_then(|json| destination.write(&json)) {
-            eprintln!("memfold: {error:#}");
+            text::say(format_args!("{error:#}"));
         }
     }
     if let (End::Killed(signal @ (libc::SIGINT | libc::SIGQUIT)), true) = (ended.end, ended.interrupted) {
@@ -130,7 +130,7 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
     let (ended, total) = match &launch {
         Err(why) => {
             if !quiet {
-                eprintln!("memfold: {} cannot be folded and runs plainly: {why}", file.display());
+                text::say(format_args!("{} cannot be folded and runs plainly: {why}", file.display()));
             }
             launch::strip(&mut command);
             (supervise(args, command, || {}), Total::default())
@@ -148,10 +148,25 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
             (ended, tally.finish())
         }
     };
+    let wall = begun.elapsed();
+    let beyond = launch.as_ref().map_or(Beyond::default(), |launch| Beyond {
+        not_followed: args.no_follow || variable("MEMFOLD_FOLLOW").is_some_and(|value| value == "off"),
+        left: left_behind(launch.control_dir()),
+    });
     let turned_off = launch::pager_off(args.no_pager).then(|| "the pager was turned off".to_owned());
     let why = launch.err().or(turned_off);
-    let summary = Summary::new(&args.command, ended.end, begun.elapsed(), total, why);
+    let summary = Summary::new(&args.command, ended.end, wall, total, why, beyond);
     Ok((ended, summary))
+}
+
+/// How many processes of a run go on after its program has ended.
+fn left_behind(dir: &Path) -> usize {
+    let is_left = |pid: &u32| {
+        process::is_running(*pid)
+            && process::has_mapped(*pid, library::FILE_NAME)
+            && pages::told(*pid).is_some_and(|told| told == dir)
+    };
+    process::all().iter().filter(|pid| is_left(pid)).count()
 }
 
 /// The socket of the daemon that was asked for.
@@ -164,13 +179,13 @@ fn daemon(args: &Args) -> anyhow::Result<Option<PathBuf>> {
 /// Says why the budget does not hold from the start, where it does not.
 fn warn_without_daemon(socket: &Path, no_pager: bool) {
     if launch::pager_off(no_pager) {
-        eprintln!("memfold: --daemon does nothing here: the pager is turned off");
+        text::say("--daemon does nothing here: the pager is turned off");
     } else if let Err(error) = UnixStream::connect(socket) {
-        eprintln!(
-            "memfold: no daemon listens at {} ({error}): the program keeps to its own settings until \
+        text::say(format_args!(
+            "no daemon listens at {} ({error}): the program keeps to its own settings until \
              `memfold daemon --budget 2G` is started there",
             socket.display()
-        );
+        ));
     }
 }
 
@@ -204,7 +219,7 @@ fn supervise(args: &Args, command: Command, tick: impl FnMut()) -> Ended {
     supervise::supervise(command, SAMPLE_EVERY, tick).unwrap_or_else(|error| {
         let missing =
             error.downcast_ref::<std::io::Error>().map(|e| e.kind() == std::io::ErrorKind::NotFound);
-        eprintln!("memfold: cannot start {}: {error:#}", args.command[0].to_string_lossy());
+        text::say(format_args!("cannot start {}: {error:#}", args.command[0].to_string_lossy()));
         let code = if missing == Some(true) { NOT_FOUND } else { NOT_EXECUTABLE };
         Ended { end: End::Exited(code), interrupted: false }
     })
@@ -217,9 +232,19 @@ fn not_started(args: &Args, absent: Absent) -> (Ended, Summary) {
         Absent::NotFound => (NOT_FOUND, "no such program".to_owned()),
         Absent::NotExecutable(why) => (NOT_EXECUTABLE, format!("cannot be executed: {why}")),
     };
-    eprintln!("memfold: {name}: {why}");
+    text::say(format_args!("{name}: {why}"));
     let ended = Ended { end: End::Exited(code), interrupted: false };
-    (ended, Summary::new(&args.command, ended.end, Duration::ZERO, Total::default(), Some(why)))
+    (
+        ended,
+        Summary::new(
+            &args.command,
+            ended.end,
+            Duration::ZERO,
+            Total::default(),
+            Some(why),
+            Beyond::default(),
+        ),
+    )
 }
 
 fn open_summary(path: &Path) -> anyhow::Result<Destination> {

@@ -2,10 +2,11 @@
 
 use crate::cmd::stat_alloc;
 use crate::control::{Costs, Pages, Percentiles, Sizes, Snapshot};
-use crate::runtime::{self, Found};
+use crate::pages::{self, Found};
+use crate::target::Target;
 use crate::text::{self, bytes, count, nanos};
 use crate::{options, process};
-use anyhow::bail;
+use nix::unistd::{geteuid, Uid, User};
 use pager::config::Setting;
 use pager::control::Mode;
 use serde::Serialize;
@@ -18,9 +19,12 @@ const AFTER_HELP: &str = "\
 Examples:
   memfold stat                 every folded process of yours
   memfold stat 4711            one of them, with its settings
+  memfold stat redis-server    those of this name
   memfold stat --alloc 4711    what its allocator holds, by size class
   memfold stat --watch         again every second, until Ctrl-C
   memfold stat --json --watch=5s | jq .    one JSON array a line
+
+Root sees everybody's processes.
 
 Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded process, 2 bad usage.";
 
@@ -28,8 +32,9 @@ Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded proce
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// This process only.
-    pid: Option<u32>,
+    /// This process only, or those of this name.
+    #[arg(value_name = "PID|NAME")]
+    target: Option<Target>,
     /// Show what the allocator holds and how often it called the kernel.
     #[arg(long)]
     alloc: bool,
@@ -48,6 +53,8 @@ struct Row {
     pid: u32,
     parent_pid: u32,
     name: String,
+    /// The user, by the effective id.
+    uid: Option<u32>,
     mode: &'static str,
     reason: Option<String>,
     paused: bool,
@@ -75,7 +82,7 @@ struct Row {
 /// A process was named that is not folded or not the user's.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     loop {
-        let found = select(args.pid)?;
+        let found = args.target.as_ref().map_or_else(|| Ok(pages::visible()), Target::all)?;
         if args.alloc {
             let rows: Vec<_> = found.iter().map(stat_alloc::row).collect();
             show(&args, &rows, stat_alloc::one, stat_alloc::all)?;
@@ -84,8 +91,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             show(&args, &rows, one, all)?;
         }
         match args.watch {
-            Some(interval) => std::thread::sleep(interval),
-            None => return Ok(ExitCode::SUCCESS),
+            Some(interval) if text::is_heard() => std::thread::sleep(interval),
+            _ => return Ok(ExitCode::SUCCESS),
         }
     }
 }
@@ -97,44 +104,23 @@ fn show<R: Serialize>(
     one: fn(&R) -> String,
     all: fn(&[R]) -> String,
 ) -> anyhow::Result<()> {
-    match (args.json, args.watch, args.pid) {
-        (true, None, _) => text::print_json(&rows),
-        (true, Some(_), _) => text::print(&(serde_json::to_string(rows)? + "\n")),
-        (false, watch, pid) => {
+    match (args.json, args.watch) {
+        (true, None) => text::print_json(&rows),
+        (true, Some(_)) => text::print(&(serde_json::to_string(rows)? + "\n")),
+        (false, watch) => {
             let clear = if watch.is_some() && std::io::stdout().is_terminal() { "\x1b[H\x1b[J" } else { "" };
-            let body = if pid.is_some() { one(&rows[0]) } else { all(rows) };
+            let body = match rows {
+                [row] if args.target.is_some() => one(row),
+                rows => all(rows),
+            };
             text::print(&format!("{clear}{body}"))
         }
     }
 }
 
-/// All folded processes, or the one that was named.
-fn select(pid: Option<u32>) -> anyhow::Result<Vec<Found>> {
-    match pid {
-        None => Ok(runtime::running()),
-        Some(pid) => find(pid).map(|found| vec![found]),
-    }
-}
-
-/// The page of a process.
-///
-/// # Errors
-/// There is no such process, it is another user's, or it does not run with memfold.
-pub fn find(pid: u32) -> anyhow::Result<Found> {
-    if let Some(found) = runtime::running().into_iter().find(|f| f.page.pid == pid) {
-        return Ok(found);
-    }
-    let status = format!("/proc/{pid}/status");
-    let Some(uids) = process::field(&status, "Uid") else { bail!("there is no process {pid}") };
-    let me = nix::unistd::geteuid().to_string();
-    if uids.split_whitespace().nth(1) != Some(me.as_str()) {
-        bail!("process {pid} belongs to another user; only its owner can see and steer its folding");
-    }
-    bail!("process {pid} was not started by `memfold run`")
-}
-
 fn row(found: &Found) -> Row {
-    let Snapshot { pid, parent_pid, mode, paused, started_ns, .. } = found.page;
+    let Snapshot { parent_pid, mode, paused, started_ns, .. } = found.page;
+    let pid = found.pid;
     let page = &found.page;
     let settings = Setting::ALL.into_iter().map(|s| (s, page.settings[s as usize]));
     let age_ns = sys::time::now().0.saturating_sub(started_ns);
@@ -142,6 +128,7 @@ fn row(found: &Found) -> Row {
         pid,
         parent_pid,
         name: process::name(pid),
+        uid: process::users(pid).get(1).copied(),
         mode: mode.name(),
         reason: (mode == Mode::Off).then(|| page.reason.clone()),
         paused,
@@ -172,24 +159,16 @@ fn all(rows: &[Row]) -> String {
     if rows.is_empty() {
         return "no folded processes; `memfold run -- COMMAND` starts one\n".into();
     }
-    let header = [
-        "NAME",
-        "PID",
-        "MODE",
-        "MANAGED",
-        "FOLDED",
-        "INTO",
-        "SAVED",
-        "RESTORED",
-        "FAULT P50",
-        "P99",
-        "STALL",
-    ];
-    let mut table = vec![header.map(String::from).to_vec()];
+    // Only root sees others than its own.
+    let users = rows.iter().any(|row| row.uid != Some(geteuid().as_raw()));
+    let mut header = vec!["NAME", "PID"];
+    header.extend(users.then_some("USER"));
+    header.extend(["MODE", "MANAGED", "FOLDED", "INTO", "SAVED", "RESTORED", "FAULT P50", "P99", "STALL"]);
+    let mut table = vec![header.into_iter().map(String::from).collect()];
     table.extend(rows.iter().map(|row| {
-        vec![
-            row.name.clone(),
-            row.pid.to_string(),
+        let mut cells = vec![row.name.clone(), row.pid.to_string()];
+        cells.extend(users.then(|| user(row.uid)));
+        cells.extend([
             state(row),
             bytes(row.sizes.managed_bytes),
             bytes(row.sizes.evicted_bytes),
@@ -199,15 +178,23 @@ fn all(rows: &[Row]) -> String {
             nanos(row.fault_ns.p50),
             nanos(row.fault_ns.p99),
             format!("{:.3} %", row.stall_pct),
-        ]
+        ]);
+        cells
     }));
     text::table(&table)
+}
+
+fn user(uid: Option<u32>) -> String {
+    let name = uid.and_then(|uid| User::from_uid(Uid::from_raw(uid)).ok().flatten()).map(|user| user.name);
+    name.or(uid.map(|uid| uid.to_string())).unwrap_or("?".into())
 }
 
 fn one(row: &Row) -> String {
     let mut table = Vec::new();
     let mut line = |name: &str, value: String| table.push(vec![name.to_owned(), value]);
     line("name", row.name.clone());
+    line("process", row.pid.to_string());
+    line("user", user(row.uid));
     line("mode", state(row));
     if let Some(reason) = &row.reason {
         line("reason", reason.clone());

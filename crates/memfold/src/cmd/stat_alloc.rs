@@ -1,8 +1,8 @@
 //! `memfold stat --alloc`: what the allocators of running programs hold.
 
 use crate::control::{Alloc, AllocClass};
+use crate::pages::Found;
 use crate::process;
-use crate::runtime::Found;
 use crate::text::{self, bytes, count};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ pub struct Row {
 
 /// The row of a process.
 pub fn row(found: &Found) -> Row {
-    let pid = found.page.pid;
+    let pid = found.pid;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The name, in parentheses, may hold anything; the third field follows it (proc_pid_stat(5)).
     let rest: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

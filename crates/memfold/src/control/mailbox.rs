@@ -10,6 +10,7 @@ use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use pager::control::{Command, ControlPage, CONTROL_LEN};
 use std::fs::OpenOptions;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -28,7 +29,12 @@ impl Mailbox {
     /// The file is missing, another user's, incomplete, or of another version of memfold.
     pub fn open(path: &Path, pid: u32) -> anyhow::Result<Mailbox> {
         let what = || format!("cannot open the control page {}", path.display());
-        let file = OpenOptions::new().read(true).write(true).open(path).with_context(what)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)
+            .with_context(what)?;
         if file.metadata()?.len() < CONTROL_LEN as u64 {
             bail!("{} is not complete yet; ask again", path.display());
         }

@@ -3,6 +3,7 @@
 //! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
 
 use super::{Alloc, Latency};
+use crate::text;
 use anyhow::{bail, Context};
 use pager::config::Setting;
 use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
@@ -114,8 +115,8 @@ impl Snapshot {
         let mut words = vec![0u64; CONTROL_LEN / 8];
         // SAFETY: the words are valid for as many bytes, and any bytes are valid words.
         let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
-        // Without waiting: what is there may be a pipe.
-        let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+        // Without waiting, and no link: what is there may be a pipe, or lead elsewhere.
+        let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
         open.and_then(|mut file| file.read_exact(bytes))
             .with_context(|| format!("cannot read the control page {}", path.display()))?;
         // SAFETY: the buffer is aligned to 8 and as long as the file, which holds a whole page; every
@@ -129,7 +130,8 @@ impl Snapshot {
         // Relaxed: the page is a copy that nobody writes to.
         let word = |w: &AtomicU64| w.load(Relaxed);
         let mut buffer = [0; 512];
-        let reason = page.reason.read(&mut buffer).to_owned();
+        // Another user's, where root looks: what it says is shown, and is not to steer a terminal.
+        let reason = text::plain(page.reason.read(&mut buffer));
         Snapshot {
             pid: page.pid.load(Relaxed),
             parent_pid: page.parent_pid.load(Relaxed),
@@ -178,10 +180,10 @@ impl Snapshot {
             alloc: Alloc::copy(&page.alloc),
             policy: match page.policy.read(&mut buffer) {
                 "" => "age".into(),
-                policy => policy.to_owned(),
+                policy => text::plain(policy),
             },
-            log: page.log.read(&mut buffer).to_owned(),
-            daemon: page.daemon.read(&mut buffer).to_owned(),
+            log: text::plain(page.log.read(&mut buffer)),
+            daemon: text::plain(page.daemon.read(&mut buffer)),
             share: word(&page.share.bytes),
             share_in_force: word(&page.share_in_force),
             fault: Latency::copy(&page.fault_ns),

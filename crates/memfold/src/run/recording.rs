@@ -1,17 +1,19 @@
 //! Recording the pages that a program touches by the pager's own access source: what it sets aside comes back when touched.
 //!
-//! The library in the program writes what was touched to a file beside the trace, in the form that the module `recording` of
+//! The library in the program writes what was touched to a file without a name, on the file system of the trace, in the form that the module `recording` of
 //! the crate `pager` describes; this side starts the program and reads the file when it has ended.
 
 use super::launch::{Choices, Launch};
 use super::supervise::{supervise, Ended};
 use crate::control::{Mailbox, Snapshot};
-use crate::{library, runtime};
+use crate::pages::Name;
+use crate::{library, runtime, text};
 use anyhow::{ensure, Context, Result};
 use nix::sys::prctl::set_thp_disable;
 use pager::control::{Command as Request, Mode};
 use std::ffi::OsString;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{BufReader, ErrorKind, Read, Seek};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -64,9 +66,8 @@ pub fn record(
     mut progress: impl FnMut(u64),
     mut each: impl FnMut(u64, u64) -> Result<()>,
 ) -> Result<Recorded> {
-    let touches = tempfile::Builder::new()
-        .prefix(".memfold-touches-")
-        .tempfile_in(wish.dir)
+    // Without a name: nothing is left of it, however this process ends. The library opens it by our descriptor.
+    let mut touches = tempfile::tempfile_in(wish.dir)
         .with_context(|| format!("cannot make a file in {}", wish.dir.display()))?;
     let mut choices = Choices::default();
     choices.settings.start_at = Some("0".into());
@@ -75,8 +76,9 @@ pub fn record(
     command.arg0(&wish.command[0]).args(&wish.command[1..]);
     launch.apply(&mut command);
     let began = sys::time::now().0;
-    let path = std::path::absolute(touches.path())?;
-    let errand = format!("{}:{began}:{}:{}", wish.every.as_nanos(), std::process::id(), path.display());
+    let recorder = std::process::id();
+    let path = format!("/proc/{recorder}/fd/{}", touches.as_raw_fd());
+    let errand = format!("{}:{began}:{recorder}:{path}", wish.every.as_nanos());
     command.env(VARIABLE, errand);
     // In a huge page a touch could not be told from those of its neighbours.
     let no_huge_pages = || set_thp_disable(true).map_err(std::io::Error::from);
@@ -86,7 +88,7 @@ pub fn record(
     let mut cut = None;
     let ended = supervise(command, LOOK_EVERY, || {
         // Heads of pieces included: a few too many.
-        let requests = touches.as_file().metadata().map_or(0, |file| file.len() / 8);
+        let requests = touches.metadata().map_or(0, |file| file.len() / 8);
         progress(requests);
         if requests >= wish.most && cut.is_none() {
             cut = Some(begun.elapsed());
@@ -97,9 +99,10 @@ pub fn record(
     let page = page_of_child(launch.control_dir());
     let off = page.as_ref().filter(|page| page.mode == Mode::Off).map(|page| page.reason.clone());
     if let Some(reason) = off.as_deref().filter(|_| cut.is_none()) {
-        ensure!(touches.as_file().metadata()?.len() > 0, "nothing was recorded: {reason}");
+        ensure!(touches.metadata()?.len() > 0, "nothing was recorded: {reason}");
     }
-    let requests = read(BufReader::new(touches.reopen()?), wish.most, &mut each)?;
+    touches.rewind().context("cannot read what was touched")?;
+    let requests = read(BufReader::new(touches), wish.most, &mut each)?;
     let (touches, waited) = page.map_or((0, 0), |page| (page.pages.second_chance, page.costs.stall_ns));
     let alone = cut.map(|_| "the trace is as long as it may be".to_owned()).or(off);
     Ok(Recorded { requests, ended, time, alone, touches, waited: Duration::from_nanos(waited) })
@@ -107,7 +110,11 @@ pub fn record(
 
 /// The control page of the program that was started here, which outlives it.
 fn page_of_child(dir: &Path) -> Option<Snapshot> {
-    let mut pages = runtime::entries(dir).into_iter().filter_map(|path| Snapshot::read(&path).ok());
+    // It is in our own PID namespace, as its children need not be.
+    let named = runtime::entries(dir)
+        .into_iter()
+        .filter(|path| Name::of(path).is_some_and(|n| n.namespace.is_none()));
+    let mut pages = named.filter_map(|path| Snapshot::read(&path).ok());
     pages.find(|page| page.parent_pid == std::process::id())
 }
 
@@ -118,7 +125,7 @@ fn stop(dir: &Path) {
     let asked =
         Mailbox::open(&path, page.pid).and_then(|mailbox| mailbox.ask(Request::Stop, 0, 0, "", STOPPING));
     if let Err(error) = asked {
-        eprintln!("memfold: cannot end the recording of process {}: {error:#}", page.pid);
+        text::say(format_args!("cannot end the recording of process {}: {error:#}", page.pid));
     }
 }
 

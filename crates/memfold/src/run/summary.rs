@@ -43,7 +43,18 @@ pub struct Summary {
     budget_holds: u64,
     /// How many programs were counted; the largest are listed below.
     processes_total: u64,
+    /// How many of its processes went on after the program that was started had ended.
+    processes_left: usize,
     processes: Vec<Process>,
+}
+
+/// What a run did that its control pages do not tell.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Beyond {
+    /// Programs that the program started ran plainly, as was wished.
+    pub not_followed: bool,
+    /// Processes that still run, and have the library.
+    pub left: usize,
 }
 
 /// CPU time of the agent's threads, ns.
@@ -54,13 +65,14 @@ struct Cpu {
 }
 
 impl Summary {
-    /// Puts a summary together. `obstacle` says why nothing was preloaded, where nothing was.
+    /// Puts a summary together. `obstacle` says why nothing was preloaded, where nothing was; `beyond` what else is not in it.
     pub fn new(
         command: &[OsString],
         end: End,
         wall: Duration,
         total: Total,
         obstacle: Option<String>,
+        beyond: Beyond,
     ) -> Summary {
         let Costs { stall_ns, stall_ppm_peak, cpu_background_ns, cpu_fault_ns, .. } = total.costs;
         let wall_ns = wall.as_nanos() as u64;
@@ -74,7 +86,7 @@ impl Summary {
             },
             wall_ns,
             mode: total.mode.unwrap_or(Mode::Off).name(),
-            reason: if total.mode.is_some() { None } else { Some(reason(&total, obstacle)) },
+            reason: if total.mode.is_some() { None } else { Some(reason(&total, obstacle, beyond)) },
             managed_bytes_peak: total.peaks.managed_bytes_peak,
             evicted_bytes_peak: total.peaks.evicted_bytes_peak,
             stored_bytes_peak: total.peaks.stored_bytes_peak,
@@ -90,6 +102,7 @@ impl Summary {
             extents_registered: total.costs.extents_registered,
             budget_holds: total.costs.budget_holds,
             processes_total: total.processes,
+            processes_left: beyond.left,
             processes: total.largest(),
         }
     }
@@ -144,10 +157,19 @@ impl Summary {
 }
 
 /// Why nothing was folded.
-fn reason(total: &Total, obstacle: Option<String>) -> String {
+fn reason(total: &Total, obstacle: Option<String>, beyond: Beyond) -> String {
     match (obstacle, &total.reason) {
         (Some(obstacle), _) => obstacle,
         (None, Some(reason)) if !reason.is_empty() => reason.clone(),
+        _ if beyond.left > 0 => format!(
+            "it ended before there was anything to fold; {} of its processes went on (`memfold stat` shows those that fold)",
+            beyond.left
+        ),
+        _ if total.processes > 0 && beyond.not_followed => {
+            "it never had as much memory to manage as --start-at asks for, and programs that it started ran plainly \
+             (--no-follow)"
+                .into()
+        }
         _ if total.processes > 0 => "it never had as much memory to manage as --start-at asks for".into(),
         _ => "the program never loaded the library".into(),
     }
@@ -159,7 +181,14 @@ mod tests {
 
     fn summary(total: Total, obstacle: Option<&str>) -> Summary {
         let command = ["/usr/bin/redis-server".into()];
-        Summary::new(&command, End::Exited(3), Duration::from_secs(2), total, obstacle.map(Into::into))
+        Summary::new(
+            &command,
+            End::Exited(3),
+            Duration::from_secs(2),
+            total,
+            obstacle.map(Into::into),
+            Beyond::default(),
+        )
     }
 
     #[test]
@@ -190,7 +219,11 @@ mod tests {
         let off = Total { processes: 1, reason: Some("no userfaultfd".into()), ..Total::default() };
         assert_eq!(summary(off, None).reason.unwrap(), "no userfaultfd");
         let idle = Total { processes: 1, ..Total::default() };
-        assert!(summary(idle, None).reason.unwrap().contains("--start-at"));
+        assert!(summary(idle.clone(), None).reason.unwrap().contains("--start-at"));
+        let alone = Beyond { not_followed: true, left: 0 };
+        assert!(reason(&idle, None, alone).contains("--no-follow"));
+        let gone = Beyond { not_followed: false, left: 2 };
+        assert!(reason(&idle, None, gone).contains("2 of its processes went on"));
     }
 
     #[test]

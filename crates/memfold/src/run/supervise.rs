@@ -108,7 +108,8 @@ impl Child {
             libc::SIGCONT if !self.is_stopped() => {}
             libc::SIGINT | libc::SIGQUIT if from_kernel => self.interrupted = true,
             // The terminal reaches the program by itself, and so does what it sends to its whole group.
-            _ if from_kernel || sender == self.pid => {}
+            // What our own writing raises is nobody else's either.
+            _ if from_kernel || sender == self.pid || sender == std::process::id() as i32 => {}
             _ => self.send(signal),
         }
     }

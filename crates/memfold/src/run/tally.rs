@@ -7,7 +7,9 @@
 //! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
 
 use crate::control::{Costs, Latency, Pages, Sizes, Snapshot};
-use crate::{process, runtime};
+use crate::pages::Name;
+use crate::process::{self, Nested};
+use crate::runtime;
 use pager::control::Mode;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -36,7 +38,7 @@ pub struct Process {
 #[derive(Debug)]
 pub struct Tally {
     dir: PathBuf,
-    live: BTreeMap<u32, (String, Snapshot)>,
+    live: BTreeMap<Name, (String, Snapshot)>,
     total: Total,
 }
 
@@ -73,21 +75,23 @@ impl Tally {
 
     /// Looks at the pages once.
     pub fn sample(&mut self) {
+        let mut nested = Nested::default();
         for path in runtime::entries(&self.dir) {
-            let Some(pid) = runtime::pid_of(&path) else { continue };
-            let runs = process::is_running(pid);
+            let Some(file) = Name::of(&path) else { continue };
+            let running = file.resolve(&mut nested).filter(|&pid| process::is_running(pid));
             let Ok(page) = Snapshot::read(&path) else { continue };
-            let name = match self.live.remove(&pid) {
+            let name_now = || running.map(process::name).unwrap_or_default();
+            let name = match self.live.remove(&file) {
                 // The process executed another program, which began a page of its own.
                 Some((name, before)) if before.started_ns != page.started_ns => {
                     self.total.add(name, &before);
-                    process::name(pid)
+                    name_now()
                 }
-                Some((name, _)) if !runs => name,
-                _ => process::name(pid),
+                Some((name, _)) if running.is_none() => name,
+                _ => name_now(),
             };
-            if runs {
-                self.live.insert(pid, (name, page));
+            if running.is_some() {
+                self.live.insert(file, (name, page));
             } else {
                 self.total.add(name, &page);
                 let _ = std::fs::remove_file(&path);

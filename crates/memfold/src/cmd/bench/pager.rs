@@ -2,7 +2,7 @@
 
 use super::workload::Common;
 use super::{count, print, program, with_bar, EXAMPLES};
-use crate::exit;
+use crate::{exit, text};
 use ::bench::ab::{self, Arm, Measures, Options};
 use ::bench::workload::Kind;
 use ::bench::Unsupported;
@@ -71,7 +71,7 @@ impl Args {
         let results = with_bar(|progress| ab::run(&folder, &program, progress))?;
         print(self.json, &results)?;
         if !self.json {
-            eprintln!("memfold: tables, plots and report.html are in {}", self.out.display());
+            text::say(format_args!("tables, plots and report.html are in {}", self.out.display()));
         }
         Ok(ExitCode::SUCCESS)
     }

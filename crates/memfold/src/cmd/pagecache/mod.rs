@@ -193,7 +193,7 @@ impl Analyze {
             return text::print_json(&analysis);
         }
         text::print(&analysis.to_string())?;
-        eprintln!("memfold: wrote {}", self.directory.join("report.html").display());
+        text::say(format_args!("wrote {}", self.directory.join("report.html").display()));
         Ok(())
     }
 }
@@ -289,8 +289,8 @@ fn watched<T>(
             shown.set_position(advance.done);
             shown.set_message(advance.what.to_owned());
         }
-        Event::Note(note) => shown.suspend(|| eprintln!("memfold: {note}")),
-        Event::Detail(detail) if verbose => shown.suspend(|| eprintln!("memfold: {detail}")),
+        Event::Note(note) => shown.suspend(|| text::say(note)),
+        Event::Detail(detail) if verbose => shown.suspend(|| text::say(detail)),
         Event::Detail(_) => {}
     });
     shown.finish_and_clear();

@@ -74,7 +74,7 @@ impl Args {
             return text::print_json(&results);
         }
         text::print(&results.to_string())?;
-        eprintln!("memfold: raw results, summary.txt and report.html are in {}", self.out.display());
+        text::say(format_args!("raw results, summary.txt and report.html are in {}", self.out.display()));
         Ok(())
     }
 }

@@ -1,0 +1,112 @@
+//! Why a process has no control page that this user may see, from what `/proc` says of it.
+//!
+//! What it is not: certain of what happened before. A process is judged by the environment that its program was started with, by
+//! what it has mapped, and by the processes above it.
+
+use crate::library::FILE_NAME;
+use crate::run::program;
+use crate::{library, pages, process};
+use nix::unistd::{geteuid, Uid, User};
+use std::path::Path;
+
+/// Names of the pager's threads in a program.
+const AGENTS: [&str; 2] = ["memfold-bg", "memfold-agent"];
+/// So many processes above one are looked at.
+const GENERATIONS: usize = 64;
+
+/// One sentence about the process, without a full stop.
+pub fn why(pid: u32) -> String {
+    let Some(stat) = process::stat(pid) else { return format!("there is no process {pid}") };
+    let this = format!("process {pid} ({})", process::name(pid));
+    if matches!(stat.state, 'Z' | 'X') {
+        return format!("{this} has ended");
+    }
+    if stat.of_kernel {
+        return format!("{this} is a thread of the kernel");
+    }
+    let owner = process::users(pid).get(1).copied().unwrap_or(0);
+    if owner != geteuid().as_raw() && !geteuid().is_root() {
+        let owner =
+            User::from_uid(Uid::from_raw(owner)).ok().flatten().map_or(owner.to_string(), |user| user.name);
+        return format!("{this} belongs to {owner}; only its owner and root can see and steer its folding");
+    }
+    if process::has_mapped(pid, FILE_NAME) {
+        return format!("{this} {}", with_library(pid));
+    }
+    if AGENTS.iter().any(|agent| process::has_thread(pid, agent)) {
+        return format!("{this} folds itself by memfold.h, and has {NOWHERE}");
+    }
+    format!("{this} {}", without_library(pid))
+}
+
+/// What a process that folds without a page is told of.
+const NOWHERE: &str = "no control page: where it would be there was no room or no access when folding began";
+
+fn with_library(pid: u32) -> String {
+    const OFF: &str = "the pager is turned off (--no-pager or MEMFOLD_PAGER=off)";
+    let folds = AGENTS.iter().any(|agent| process::has_thread(pid, agent));
+    let pager = process::variable(pid, "MEMFOLD_PAGER");
+    match (pages::told(pid), pager.as_deref()) {
+        (Some(dir), _) if folds => format!("is folded, and has {NOWHERE} ({})", dir.display()),
+        (None, _) if folds => format!("is folded, and has {NOWHERE}"),
+        (_, Some("off" | "")) => format!("has memfold's allocator alone: {OFF}"),
+        (Some(dir), _) => format!(
+            "is not folded so far: a forked child begins, and makes its control page, when it has as much memory to manage as \
+             --start-at asks for (a program that was not forked has none where there is no room in {})",
+            dir.display()
+        ),
+        (None, _) => format!("has memfold's library and no control page: {OFF}, or there was no room for the page"),
+    }
+}
+
+fn without_library(pid: u32) -> String {
+    let named = process::variable(pid, "LD_PRELOAD").is_some_and(|list| names_library(&list));
+    if let Some(file) = process::executable(pid).filter(|_| named && pages::told(pid).is_some()) {
+        let obstacle = library::find().ok().and_then(|library| program::obstacle(&file, &library));
+        let why = obstacle.unwrap_or_else(|| "the loader did not preload the library".into());
+        return format!("was started under `memfold run` and runs plainly: {why}");
+    }
+    let above = ancestors(pid).find(|&above| process::has_mapped(above, FILE_NAME));
+    match above {
+        Some(above) if process::variable(above, "MEMFOLD_FOLLOW").as_deref() == Some("off") => format!(
+            "runs plainly: programs that process {above} ({}) starts are not followed (--no-follow)",
+            process::name(above)
+        ),
+        Some(above) => format!(
+            "runs plainly: its environment does not name the library, though process {above} ({}) above it has it; a program \
+             between them took it out, as `env -i` and sudo do",
+            process::name(above)
+        ),
+        None => "was not started by `memfold run`".into(),
+    }
+}
+
+fn names_library(list: &str) -> bool {
+    list.split([':', ' ']).any(|path| Path::new(path).file_name().is_some_and(|name| name == FILE_NAME))
+}
+
+/// The processes above one, nearest first.
+fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(process::parent(pid), |&above| process::parent(above)).take(GENERATIONS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_has_nothing_to_do_with_memfold_and_one_that_is_not_there_are_told_apart() {
+        assert!(
+            why(std::process::id()).ends_with("was not started by `memfold run`"),
+            "{}",
+            why(std::process::id())
+        );
+        assert_eq!(why(4_194_303), "there is no process 4194303");
+    }
+
+    #[test]
+    fn the_library_is_known_by_its_file_name_in_a_list() {
+        assert!(names_library("/a/b.so:/x/libmemfold.so"));
+        assert!(!names_library("/a/libmemfold.so.old"));
+    }
+}
