@@ -255,7 +255,7 @@ impl Worker {
                 if watching || !self.kernel.tracks_writes {
                     age.watched(now);
                 } else {
-                    age.nothing_cold(now);
+                    age.nothing_cold(now, cold_age);
                 }
                 false
             }
@@ -275,9 +275,15 @@ impl Worker {
                         extent.incompressible.remove(&all);
                     }
                 }
+                if age.retry_due(now) {
+                    extent.refused.remove(&PageSet::ALL);
+                }
                 let pages = self.probe(extent);
+                if !extent.refused.load().is_empty() {
+                    age.refused(now, cold_age);
+                }
                 if pages == 0 {
-                    age.nothing_cold(now);
+                    age.nothing_cold(now, cold_age);
                 } else {
                     *probes -= 1;
                     extent.probed_pages.store(pages as u32, Relaxed);
@@ -340,10 +346,10 @@ impl Worker {
         };
         extent.present.store(scan.present.len() as u32, Relaxed);
         let written = if tracks { scan.written } else { PageSet::EMPTY };
-        // With other bytes it may shrink.
+        // With other bytes it may shrink, and a page that was written is the program's alone.
         extent.incompressible.remove(&written);
-        let wanted =
-            scan.present.minus(&written).minus(&extent.hot.load()).minus(&extent.incompressible.load());
+        extent.refused.remove(&written);
+        let wanted = scan.present.minus(&written).minus(&extent.spared());
         self.set_aside(extent, &wanted, scan.huge)
     }
 

@@ -100,7 +100,12 @@ impl Worker {
                 Err(e) => self.not_registrable(extent, lo, hi, e),
             }
         }
-        (any || !extent.armed.load().is_empty()) && scan(self.kernel, extent, true).is_ok()
+        if !any && extent.armed.load().is_empty() {
+            return false;
+        }
+        let scan = scan(self.kernel, extent, true);
+        // Nobody has watched, so all that may have been written counts.
+        scan.map(|scan| extent.refused.remove(&scan.written)).is_ok()
     }
 
     /// A mapping that cannot be registered is not what we took it for: leave it alone.
@@ -284,11 +289,14 @@ impl Worker {
                     self.stay(extent, entries, at, hi);
                     return moved;
                 }
-                // Pinned for a device, or shared with a forked child.
+                // Pinned for a device, or shared with a forked child and not written since.
                 Some(Errno::EBUSY) => {
-                    self.stay(extent, entries, at, at + 1);
-                    extent.hot.add(at);
-                    at += 1;
+                    // What holds for one page of a huge one holds for all, and to ask for a part would split it.
+                    let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
+                    let end = if huge { hi } else { at + 1 };
+                    self.stay(extent, entries, at, end);
+                    extent.refused.insert(&PageSet::range(at, end));
+                    at = end;
                 }
                 // More than one mapping, or one that cannot be moved from: go by halves until it is clear which.
                 Some(Errno::EINVAL) if hi - at > 1 => {

@@ -109,6 +109,7 @@ impl Worker {
         extent.soon.remove(&told);
         let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
         extent.hot.remove(&told);
+        extent.refused.remove(&told);
         let pages = self.set_aside(extent, &scan.present.and(&told), scan.huge);
         if pages != 0 {
             extent.probed_pages.store(pages as u32, Relaxed);

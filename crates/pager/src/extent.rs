@@ -39,6 +39,8 @@ pub struct Extent {
     pub armed: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.
     pub hot: AtomicPageSet,
+    /// Pages that the kernel refused to move: left alone until they are written, or for a while.
+    pub refused: AtomicPageSet,
     /// Pages that did not shrink when last tried.
     pub incompressible: AtomicPageSet,
     /// Pages that the program said it will not need soon; the background thread sets them aside and clears them.
@@ -145,6 +147,11 @@ impl Extent {
             return PageSet::EMPTY;
         }
         PageSet::of(|index| matches!(self.entry(index).state(), State::Aside | State::Stored | State::Same))
+    }
+
+    /// The pages that are not tried for the time being.
+    pub fn spared(&self) -> PageSet {
+        self.hot.load().or(&self.refused.load()).or(&self.incompressible.load())
     }
 
     /// What the policy knows of it.

@@ -436,6 +436,7 @@ impl Engine {
         extent.left_alone.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
+        extent.refused.remove(pages);
         extent.incompressible.remove(pages);
     }
 

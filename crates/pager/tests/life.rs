@@ -167,6 +167,28 @@ fn a_forked_child_and_its_child_find_every_byte_and_so_does_the_parent() {
 }
 
 #[test]
+fn memory_that_is_written_again_after_a_fork_is_evicted_again() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 16 * MIB).in_small_pages();
+    wait_until("the engine runs", || engine.phase() == Phase::Running);
+    have(engine, Command::Pause);
+    memory.fill(31);
+    let pid = fork(engine);
+    if pid == 0 {
+        unsafe { libc::_exit(0) };
+    }
+    assert_eq!(wait(pid), 0);
+    // The kernel takes the pages for shared until they are written, and moves none of them.
+    have(engine, Command::Evict);
+    assert_eq!(evicted(engine), 0, "the kernel moved pages that a child had");
+    have(engine, Command::Resume);
+    memory.fill(32);
+    wait_until("everything is evicted", || evicted(engine) == 16 * MIB as u64);
+    memory.check(32);
+    engine.stop(&"the test is over");
+}
+
+#[test]
 fn a_system_call_reads_and_fills_evicted_memory() {
     let (_engine, memory) = evicted_memory(4 * MIB, 8);
     let mut pipe = [0; 2];
