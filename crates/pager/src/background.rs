@@ -31,7 +31,7 @@ const EVICTION_COST: u64 = 12_000;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
 const CENSUS: Nanos = Nanos::from_secs(1);
 /// How often the allocator is asked to give back what it keeps.
-const DECAY: Nanos = Nanos::from_secs(1);
+const DECAY: Nanos = Nanos::from_millis(250);
 /// How often a page is tried to be brought back while the fault thread is at work.
 const TRIES: u32 = 100;
 /// Cold age while more is resident than the limit allows.

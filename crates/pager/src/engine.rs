@@ -53,7 +53,7 @@ pub struct Host {
     /// Makes and begins the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
     /// Called by the background thread of a forked child.
     pub open_control: fn() -> Option<&'static ControlPage>,
-    /// Called by the background thread about once a second: time to give back memory that the allocator no longer needs.
+    /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs.
     pub decay: fn(),
     /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
     /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
