@@ -92,6 +92,7 @@ impl Worker {
             self.now = time::now();
             self.slice_began = self.now;
             self.serve_prefetch();
+            self.adopt_young(false);
             self.answer_requests();
             self.look_at_share();
             if self.engine.phase() != Phase::Running {

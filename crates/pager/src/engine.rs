@@ -23,6 +23,7 @@ use crate::sabotage;
 use crate::space::Space;
 use crate::store::{FreeQueue, Store};
 use crate::turns::Turns;
+use crate::young::Young;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use deferred::Deferred;
@@ -74,6 +75,7 @@ pub struct Engine {
     /// The background thread's futex: incremented to wake it.
     pub(crate) bell: AtomicU32,
     pub(crate) turns: Turns,
+    pub(crate) young: Young,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
     pub(crate) moved_past_libc: AtomicU32,
     /// 1 from before a fork until after it.
@@ -174,6 +176,7 @@ impl Engine {
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
             turns: Turns::new(),
+            young: Young::new(),
             moved_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
@@ -356,6 +359,11 @@ impl Engine {
             // SAFETY: advice, which changes no contents.
             let _ = unsafe { sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
         }
+    }
+
+    /// Whether mappings are noted before the tables are told of them: a recording wants to see each from the start.
+    pub(crate) fn notes_young(&self) -> bool {
+        !self.errand.is_on()
     }
 
     pub(crate) fn space(&self) -> &'static Space {

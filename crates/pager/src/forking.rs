@@ -85,6 +85,7 @@ impl Engine {
         self.pool.lock().reset_in_child();
         self.restorer.0.reset_in_child();
         self.prefetch.reset_in_child();
+        self.young.reset_in_child();
         self.turns.reset_in_child();
         self.forking.store(0, SeqCst);
         self.forget_deferred_in_child();

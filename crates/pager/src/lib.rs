@@ -56,6 +56,7 @@ mod tidy;
 mod turns;
 mod wakecost;
 mod worker;
+mod young;
 
 pub use control::SharedText;
 pub use engine::{Engine, Host, Phase, DESCRIPTORS};

@@ -7,6 +7,7 @@ use crate::gate::{Brake, Gate};
 use crate::kernel::{Kernel, Pagemap, Staging};
 use crate::lock::Mutex;
 use crate::pool::Pool;
+use crate::program::Bounds;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::space::Space;
 use crate::store::{FreeQueue, Slot};
@@ -56,6 +57,22 @@ unsafe impl Sync for Engine {}
 impl Engine {
     /// There are no huge pages here.
     pub fn keep_pages_small(&self, _: usize, _: usize) {}
+
+    /// The tables are told of each mapping at once.
+    pub fn note_young(&self, _: usize, _: usize) -> bool {
+        false
+    }
+
+    /// As nothing is noted, there is nothing to take back.
+    pub fn take_young(&self, _: Bounds) -> bool {
+        false
+    }
+
+    /// As nothing is noted, there is nothing to tell.
+    pub fn tell_young(&self, _: Bounds) {}
+
+    /// The same.
+    pub fn disown_young(&self, _: Bounds) {}
 
     /// An engine with one extent, of which the last page is away: it was one repeated word.
     pub fn make() -> &'static Engine {
