@@ -95,6 +95,7 @@ impl Engine {
         for extent in self.space().existing(start, end) {
             let (lo, hi) = extent.clip(start, end);
             extent.soon.insert(&PageSet::range(lo, hi).and(&extent.managed.load()));
+            self.space().wake(extent);
             known = true;
         }
         self.ring();

@@ -24,6 +24,7 @@ pub mod control;
 pub mod control_file;
 mod crowd;
 mod engine;
+mod entries;
 mod entry;
 mod events;
 mod evict;

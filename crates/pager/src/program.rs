@@ -476,6 +476,7 @@ impl Engine {
             extent.managed.remove(&removed);
             self.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
         }
+        self.space().wake(extent);
     }
 }
 

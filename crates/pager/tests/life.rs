@@ -315,6 +315,49 @@ fn random_bytes_are_not_kept_compressed() {
     assert_eq!(evicted(engine), 0);
 }
 
+/// A mapping of so many extents with one page in each.
+fn sparse(engine: &'static pager::Engine, extents: usize, seed: u64) -> Vec<Memory> {
+    let len = extents * sys::EXTENT_SIZE;
+    let base = mem::map_anonymous(0, len, libc::MAP_NORESERVE).unwrap();
+    unsafe { mem::madvise(base, len, libc::MADV_NOHUGEPAGE) }.unwrap();
+    engine.mapped(base, len);
+    let pages: Vec<_> = (0..extents)
+        .map(|n| Memory { base: base + n * sys::EXTENT_SIZE + n % 512 * PAGE_SIZE, pages: 1 })
+        .collect();
+    pages.iter().enumerate().for_each(|(n, page)| page.fill(seed + n as u64));
+    pages
+}
+
+#[test]
+fn single_pages_far_apart_are_evicted_where_there_are_many() {
+    let engine = engine(20);
+    let few = sparse(engine, 100, 5_000);
+    let many = sparse(engine, 3_000, 10_000);
+    wait_until("nearly all are evicted", || evicted(engine) >= (2_000 * PAGE_SIZE) as u64);
+    let control = engine.control();
+    let tables = control.overhead_bytes.load(Relaxed);
+    assert!(tables < (3_100 * PAGE_SIZE) as u64, "{tables} bytes to hold less than that");
+    few.iter().enumerate().for_each(|(n, page)| page.check(5_000 + n as u64));
+    many.iter().enumerate().for_each(|(n, page)| page.check(10_000 + n as u64));
+    // Beside them, what was never touched is new, and the kernel's affair again once all is back.
+    assert!(page_at(many[7].base + PAGE_SIZE) == [0; PAGE_SIZE / 8]);
+    engine.stop(&"the test is over");
+}
+
+#[test]
+fn single_pages_far_apart_stay_where_there_are_few() {
+    let engine = engine(20);
+    let few = sparse(engine, 100, 5_000);
+    let control = engine.control();
+    let memory = Memory::new(engine, 4 * MIB).in_small_pages();
+    memory.fill(33);
+    wait_until("the rest is evicted", || evicted(engine) >= 4 * MIB as u64);
+    have(engine, Command::Evict);
+    assert_eq!(evicted(engine), 4 * MIB as u64);
+    assert!(control.extents_registered.load(Relaxed) <= 3);
+    few.iter().enumerate().for_each(|(n, page)| page.check(5_000 + n as u64));
+}
+
 #[test]
 fn zeros_cost_next_to_nothing() {
     let engine = engine(20);

@@ -17,11 +17,10 @@ use sys::{mem, PAGE_SIZE};
 /// A running engine that looks for what is cold only when it is told to.
 fn patient() -> &'static Engine {
     let engine = engine(86_400_000);
-    let first = Memory::new(engine, MIB);
+    Memory::new(engine, MIB);
     wait_until("the engine runs", || engine.phase() == Phase::Running);
     have(engine, Command::Evict);
     assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, 86_400_000_000_000, ""), 0);
-    std::mem::forget(first);
     engine
 }
 

@@ -75,6 +75,17 @@ impl ExtentAge {
         }
     }
 
+    /// When [`ExtentAge::due`] will say something other than [`Step::Wait`] for the first time, with this cold age in ns.
+    pub fn next(&self, cold_age: u64) -> u64 {
+        let after = match self.phase {
+            Phase::Unknown => return 0,
+            Phase::Fresh => cold_age / 2,
+            Phase::Watched => (cold_age / 2).saturating_mul(u64::from(self.backoff)),
+            Phase::Probed => cold_age,
+        };
+        self.since.saturating_add(after)
+    }
+
     /// Whether pages that were touched while set aside may be tried again; true once each time.
     pub fn recheck_due(&mut self, now: u64, cold_age: u64) -> bool {
         if self.recheck == 0 || now < self.recheck_at {
@@ -204,6 +215,28 @@ mod tests {
         age.probed(u64::MAX, COLD, 100, 100);
         assert!(age.recheck_due(u64::MAX, COLD));
         assert_eq!(age.due(u64::MAX, COLD), Step::Wait);
+    }
+
+    #[test]
+    fn the_time_of_the_next_step_is_foretold() {
+        let mut age = ExtentAge::default();
+        assert_eq!(age.next(COLD), 0);
+        let foretold = |age: &mut ExtentAge| {
+            let next = age.next(COLD);
+            assert_eq!(age.due(next - 1, COLD), Step::Wait);
+            assert_ne!(age.due(next, COLD), Step::Wait);
+            next
+        };
+        age.due(5, COLD);
+        let now = foretold(&mut age);
+        age.watched(now);
+        let mut now = foretold(&mut age);
+        for _ in 0..7 {
+            age.nothing_cold(now, COLD);
+            now = foretold(&mut age);
+        }
+        age.set_aside(now);
+        foretold(&mut age);
     }
 
     #[test]

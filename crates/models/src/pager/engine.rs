@@ -83,7 +83,9 @@ impl Engine {
         let extent: &'static Extent = unsafe { pool.make() }.expect("a model's memory does not run out");
         // SAFETY: nobody else has it yet.
         unsafe { extent.place(BASE) };
-        let entries = extent.make_entries(&pool).expect("a model's memory does not run out");
+        let entries = extent
+            .make_entries(&crate::bitmap::PageSet::ALL, &pool)
+            .expect("a model's memory does not run out");
         let last = &entries[sys::EXTENT_PAGES - 1];
         let mut before = Entry::RESIDENT;
         let same = Entry::same(7).expect("a small word fits");
