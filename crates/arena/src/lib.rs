@@ -54,7 +54,7 @@ pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&
         if dedicated {
             return supply::map_dedicated(domain, pages, align);
         }
-        if let Some(span) = supply::pool(domain).lock().take(pages, align, kind) {
+        if let Some(span) = supply::take(domain, pages, align, kind) {
             return Some(span);
         }
         if !supply::grow(domain, need) {
@@ -125,7 +125,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     let resized = match span.chunk.get() {
         Some(chunk) if chunk.base.get() != span.start() && chunk.dedicated.get() => false,
         Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
-        _ if pages > span.pages() => supply::pool(span.domain()).lock().extend(span, pages),
+        _ if pages > span.pages() => supply::extend(span, pages),
         _ => {
             if pages < span.pages() {
                 supply::pool(span.domain()).lock().shorten(span, pages);

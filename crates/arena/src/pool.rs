@@ -23,11 +23,44 @@ pub(crate) struct Pool {
     pub(crate) mapped: usize,
     /// Pages handed out.
     pub(crate) live_pages: usize,
+    pub(crate) demand: Demand,
+}
+
+/// How many pages were handed out lately.
+pub(crate) struct Demand {
+    /// In the time that has begun, and in the one before.
+    pages: [usize; 2],
+    /// When it began, in ticks modulo 2^16.
+    since: u16,
+}
+
+impl Demand {
+    const fn new() -> Demand {
+        Demand { pages: [0; 2], since: 0 }
+    }
+
+    /// Counts `pages` more, and returns those of the last one or two `times`, at `now`; the latter in ticks.
+    pub(crate) fn count(&mut self, pages: usize, now: u16, time: u16) -> usize {
+        let age = now.wrapping_sub(self.since);
+        if age >= time {
+            let before = if u32::from(age) < 2 * u32::from(time) { self.pages[0] } else { 0 };
+            (self.pages, self.since) = ([0, before], now);
+        }
+        self.pages[0] += pages;
+        self.pages[0] + self.pages[1]
+    }
 }
 
 impl Pool {
     pub(crate) const fn new() -> Pool {
-        Pool { runs: FreeRuns::new(), chunks: None, shared: 0, mapped: 0, live_pages: 0 }
+        Pool {
+            runs: FreeRuns::new(),
+            chunks: None,
+            shared: 0,
+            mapped: 0,
+            live_pages: 0,
+            demand: Demand::new(),
+        }
     }
 
     pub(crate) fn link_chunk(&mut self, chunk: &'static Chunk) {
@@ -195,5 +228,27 @@ impl Pool {
         self.count_in(extra);
         chunk.set_dirty(rest.start(), extra);
         self.insert(rest, extra);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_handed_out_counts_for_one_to_two_times_of_decay_and_no_longer() {
+        const TIME: u16 = 30;
+        for start in [0u16, 7, u16::MAX - 40] {
+            let at = |tick: u16| start.wrapping_add(tick);
+            let mut demand = Demand { since: start, ..Demand::new() };
+            assert_eq!(demand.count(100, at(29), TIME), 100);
+            assert_eq!(demand.count(7, at(31), TIME), 107);
+            assert_eq!(demand.count(0, at(60), TIME), 107);
+            assert_eq!(demand.count(0, at(61), TIME), 7, "handed out 32 ticks ago");
+            assert_eq!(demand.count(0, at(200), TIME), 0);
+            // Without a time of decay, nothing was handed out lately.
+            demand.count(50, at(200), 0);
+            assert_eq!(demand.count(0, at(200), 0), 0);
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! and how it is asked for, never where a block is, so they may change at any time, but for [`Knob::Check`]: that one is
 //! put in force by the crate `heap`.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// What the allocator is to do first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -87,7 +87,7 @@ pub enum Knob {
     Arena = 0,
     /// A [`Decommit`].
     Decommit = 1,
-    /// Bytes of free runs that stay resident for good.
+    /// Bytes of free runs that stay resident for good; where it was set by itself, at any time ([`target_is_given`]).
     DecommitTarget = 2,
     /// How long free runs beyond the target stay resident, ns.
     Decay = 3,
@@ -218,6 +218,9 @@ static VALUES: [AtomicU64; Knob::COUNT] = {
     values
 };
 
+/// See [`target_is_given`].
+static TARGET_GIVEN: AtomicBool = AtomicBool::new(false);
+
 /// The value of a knob now, in its own unit.
 #[inline]
 pub fn get(knob: Knob) -> u64 {
@@ -228,13 +231,23 @@ pub fn get(knob: Knob) -> u64 {
 /// Changes one.
 pub fn set(knob: Knob, value: u64) {
     VALUES[knob as usize].store(value, Relaxed);
+    if knob == Knob::DecommitTarget {
+        TARGET_GIVEN.store(true, Relaxed);
+    }
 }
 
 /// Changes all to what they are in `profile`.
 pub fn set_profile(profile: Profile) {
     for knob in Knob::ALL {
-        set(knob, knob.default_value(profile));
+        VALUES[knob as usize].store(knob.default_value(profile), Relaxed);
     }
+    TARGET_GIVEN.store(false, Relaxed);
+}
+
+/// Whether [`Knob::DecommitTarget`] was set by itself: then it is kept to at any time, and no share of what is handed out
+/// stays besides.
+pub(crate) fn target_is_given() -> bool {
+    TARGET_GIVEN.load(Relaxed)
 }
 
 /// Whether a knob that takes `off` and `on` is on.

@@ -8,10 +8,11 @@
 //!
 //! The decay rule: pages of free runs stay resident for [`Knob::Decay`], because a fault costs more than a page kept
 //! only if the page is used again; then they go back, but for [`Knob::DecommitTarget`] or a share of what is handed
-//! out, whichever is more. That is looked at when something is freed, and by [`crate::decay`]. So that a program that
-//! frees much at once does not keep it, the longest free go at once beyond 32 MiB or as much as is handed out (in a
-//! tight profile, eight times the target or a quarter). A chunk that is free as a whole is unmapped instead, unless
-//! it is the last.
+//! out, whichever is more. That is looked at when something is freed, and by [`crate::decay`]. Nobody may come to look
+//! again, so what was not wanted lately is not kept for that time at all: the longest free go at once beyond as much as
+//! was handed out within the last one or two times of decay, and at any rate beyond 32 MiB or as much as is handed out
+//! now (in a tight profile, eight times the target or a quarter). Where the target was set by itself, everything beyond
+//! it goes at once. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
@@ -141,6 +142,27 @@ pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
     }
 }
 
+/// Hands out `pages` pages from the free runs, as [`Pool::take`] does.
+pub(crate) fn take(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&'static Span> {
+    let (now, time) = (tick(), decay_ticks());
+    let mut pool = pool(domain).lock();
+    let span = pool.take(pages, align, kind)?;
+    pool.demand.count(pages, now, time);
+    Some(span)
+}
+
+/// Lengthens a span by the free run behind it, as [`Pool::extend`] does.
+pub(crate) fn extend(span: &'static Span, pages: usize) -> bool {
+    let (now, time) = (tick(), decay_ticks());
+    let mut pool = pool(span.domain()).lock();
+    let extra = pages - span.pages();
+    let extended = pool.extend(span, pages);
+    if extended {
+        pool.demand.count(extra, now, time);
+    }
+    extended
+}
+
 /// Maps a chunk for one block of `pages` pages.
 pub(crate) fn map_dedicated(domain: Domain, pages: usize, align: usize) -> Option<&'static Span> {
     let len = pages.checked_mul(PAGE_SIZE)?.checked_next_multiple_of(EXTENT_SIZE)?;
@@ -250,14 +272,25 @@ fn tick() -> u16 {
     (sys::time::coarse().0 / TICK) as u16
 }
 
-/// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out.
-fn limits(live: usize) -> (usize, usize) {
+/// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out and `wanted` were
+/// lately.
+fn limits(live: usize, wanted: usize) -> (usize, usize) {
     let target = settings::get(Knob::DecommitTarget) as usize;
     let pages = target / PAGE_SIZE;
-    if target < TIGHT {
-        return ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)));
+    if settings::target_is_given() {
+        return (pages, pages);
     }
-    (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE))
+    let (most, keep) = if target < TIGHT {
+        ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)))
+    } else {
+        (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE))
+    };
+    (wanted.clamp(keep, most.max(keep)), keep)
+}
+
+/// [`Knob::Decay`] in ticks.
+fn decay_ticks() -> u16 {
+    settings::get(Knob::Decay).div_ceil(TICK).min(u64::from(u16::MAX)) as u16
 }
 
 /// Takes a span back, of which `touched` pages may be resident, and applies the decay rule.
@@ -268,12 +301,13 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     let new_tick = pool.runs.tick != now;
     pool.runs.tick = now;
     pool.give_back(span, touched.min(span.pages()));
+    let wanted = pool.demand.count(0, now, decay_ticks());
     let (live, dirty) = (pool.live_pages, pool.runs.dirty_pages);
     drop(pool);
     if settings::decommit() == Decommit::Off {
         return;
     }
-    let (busy, _) = limits(live);
+    let (busy, _) = limits(live, wanted);
     if dirty > busy {
         // Little more than must go: what goes is wanted again soon, and then costs its faults.
         purge(domain, busy - busy / 16);
@@ -288,8 +322,8 @@ pub(crate) fn purge_idle(domain: Domain) -> usize {
         return 0;
     }
     let now = tick();
-    let (_, keep) = limits(pool(domain).lock().live_pages);
-    let age = settings::get(Knob::Decay).div_ceil(TICK).min(u64::from(u16::MAX)) as u16;
+    let (_, keep) = limits(pool(domain).lock().live_pages, 0);
+    let age = decay_ticks();
     purge_while(domain, |pool, oldest| {
         pool.runs.dirty_pages > keep && now.wrapping_sub(oldest.freed.get()) >= age
     })

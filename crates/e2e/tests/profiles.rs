@@ -174,3 +174,47 @@ fn statistics_are_printed_at_exit_where_asked_for_and_given_to_c_programs() {
     let plain = Command::new(&program).env_remove("LD_PRELOAD").output().unwrap();
     assert_eq!(text(&plain.stdout), "plain\n");
 }
+
+/// What a thread keeps at hand by itself, as `docs/allocator.md` says, and the allocator's own records, KiB.
+const AT_HAND: usize = 3 << 10;
+
+/// Has a program take 80 MiB in blocks of a size, free them and call the allocator no more, and makes sure that what is
+/// resident falls to `most` KiB.
+fn gives_back(program: &Path, block: usize, most: usize, variables: &[(&str, &str)]) {
+    let most = (most + AT_HAND).to_string();
+    let output = run(program, &[&block.to_string(), "80", &most], variables);
+    let (left, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "blocks of {block}, {variables:?}: {left} KiB stay of {most}\n{said}");
+}
+
+#[test]
+fn no_more_free_memory_stays_resident_than_the_target_says_and_nobody_must_call_for_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "give_back.c");
+    for block in [100, 20_000, 300_000, 4_000_000] {
+        for (target, most) in [("10M", 10 << 10), ("1M", 1 << 10), ("0", 0), ("20M", 20 << 10)] {
+            gives_back(&program, block, most, &[("MEMFOLD_DECOMMIT_TARGET", target)]);
+        }
+    }
+}
+
+#[test]
+fn a_profile_gives_back_what_it_promises_also_to_a_program_that_nobody_wakes() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "give_back.c");
+    for block in [100, 20_000, 300_000, 4_000_000] {
+        // At any time, where the pager does not run.
+        gives_back(&program, block, 32 << 10, &[("MEMFOLD_PROFILE", "balanced")]);
+        gives_back(&program, block, 8 << 10, &[("MEMFOLD_PROFILE", "lean")]);
+        // For good, where it does. Nothing is old enough to be folded.
+        let folding = [("MEMFOLD_PAGER", "on"), ("MEMFOLD_COLD_AGE", "1h"), ("MEMFOLD_START_AT", "0")];
+        for (profile, most) in [("balanced", 4 << 10), ("lean", 1 << 10)] {
+            gives_back(
+                &program,
+                block,
+                most,
+                &[folding.as_slice(), &[("MEMFOLD_PROFILE", profile)]].concat(),
+            );
+        }
+    }
+}

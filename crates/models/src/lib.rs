@@ -76,6 +76,7 @@ macro_rules! included {
 // The pager's.
 included! {
     "../../pager/src/bitmap.rs" bitmap,
+    "../../pager/src/entries.rs" entries,
     "../../pager/src/entry.rs" entry,
     "../../pager/src/evict.rs" evict,
     "../../pager/src/extent.rs" extent,

@@ -7,11 +7,13 @@ use crate::bitmap::PageSet;
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::engine::{Engine, Phase};
+use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
-use crate::extent::{Entries, Extent, DENSE, SETTLED};
+use crate::extent::{Extent, DENSE, SETTLED};
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
+use crate::space::moment;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
@@ -32,7 +34,7 @@ const EVICTION_COST: u64 = 12_000;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
 const CENSUS: Nanos = Nanos::from_secs(1);
 /// How often the allocator is asked to give back what it keeps.
-const DECAY: Nanos = Nanos::from_secs(1);
+const DECAY: Nanos = Nanos::from_millis(250);
 /// How often a page is tried to be brought back while the fault thread is at work.
 const TRIES: u32 = 100;
 /// How often to look whether a thread that is about to end was the last, and how far apart.
@@ -117,6 +119,7 @@ impl Worker {
                 thread::exit(self.kernel.life.status(self.engine.last_status.load(Relaxed)));
             }
             self.serve_prefetch();
+            self.adopt_young(false);
             self.answer_requests();
             self.look_at_share();
             if self.engine.phase() != Phase::Running {
@@ -219,9 +222,12 @@ impl Worker {
         // A probe counts too, but the first comes after a whole cold age.
         let wanted = self.resident_limit() != u64::MAX || !self.engine.daemon.is_empty();
         let census = wanted && self.now.since(self.last_census) >= CENSUS;
-        let mut resident = 0;
-        for extent in self.engine.space().all() {
+        // Who rests was told so by the cold age that held then.
+        let all = census || core::mem::replace(&mut self.paced_by, cold_age) != cold_age;
+        let (space, mut resident) = (self.engine.space(), 0);
+        for extent in space.awake(if all { u32::MAX } else { moment(self.now.0) }) {
             if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
+                self.let_empty_rest(extent);
                 continue;
             }
             if broken && self.recently_touched(extent) {
@@ -241,8 +247,15 @@ impl Worker {
         if held {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
+        if all && more {
+            // Not all were looked at.
+            self.paced_by = 0;
+        }
         if !more {
-            self.engine.control().resident_bytes.store(resident * PAGE_SIZE as u64, Relaxed);
+            if all {
+                self.resident = resident;
+            }
+            self.engine.control().resident_bytes.store(self.resident * PAGE_SIZE as u64, Relaxed);
             if census {
                 self.last_census = self.now;
             }
@@ -251,9 +264,40 @@ impl Worker {
     }
 
     /// Counts the managed pages of an extent that are in view.
-    fn count_present(&self, extent: &Extent) {
+    fn count_present(&mut self, extent: &Extent) {
         if let Ok(scan) = evict::scan(self.kernel, extent, false) {
-            extent.present.store(scan.present.and(&extent.managed.load()).len() as u32, Relaxed);
+            self.note_present(extent, scan.present.and(&extent.managed.load()).len());
+        }
+    }
+
+    /// So many pages of the extent are in view.
+    fn note_present(&mut self, extent: &Extent, pages: usize) {
+        let before = u64::from(extent.present.swap(pages as u32, Relaxed));
+        self.resident = (self.resident + pages as u64).saturating_sub(before);
+    }
+
+    /// An extent that may have nothing to look at rests until somebody gives it something.
+    fn let_empty_rest(&mut self, extent: &Extent) {
+        let Some(_guard) = extent.lock.try_lock() else { return };
+        if extent.managed.load().is_empty()
+            && extent.away.load(Relaxed) == 0
+            && extent.armed.load().is_empty()
+        {
+            self.note_present(extent, 0);
+            self.note_scattered(extent, 0);
+            self.engine.space().let_rest(extent, u32::MAX);
+        }
+    }
+
+    /// An extent whose time has not come rests until then, if it needs no other care. Under its lock.
+    fn let_rest(&self, extent: &Extent, until: u64) {
+        let idle = extent.away.load(Relaxed) == 0 && extent.armed.load().is_empty();
+        if idle && extent.staging.load(Relaxed) == 0 {
+            self.engine.space().let_rest(extent, moment(until));
+            if !extent.soon.load().is_empty() {
+                // Told without the lock, in this moment.
+                self.engine.space().wake(extent);
+            }
         }
     }
 
@@ -288,6 +332,7 @@ impl Worker {
         }
         match age.due(now, cold_age) {
             Step::Wait => {
+                self.let_rest(extent, age.next(cold_age));
                 drop(guard);
                 self.wait_step(extent)
             }
@@ -296,7 +341,7 @@ impl Worker {
                 if watching || !self.kernel.tracks_writes {
                     age.watched(now);
                 } else {
-                    age.nothing_cold(now);
+                    age.nothing_cold(now, cold_age);
                 }
                 false
             }
@@ -316,9 +361,15 @@ impl Worker {
                         extent.incompressible.remove(&all);
                     }
                 }
+                if age.retry_due(now) {
+                    extent.refused.remove(&PageSet::ALL);
+                }
                 let pages = self.probe(extent);
+                if !extent.refused.load().is_empty() {
+                    age.refused(now, cold_age);
+                }
                 if pages == 0 {
-                    age.nothing_cold(now);
+                    age.nothing_cold(now, cold_age);
                 } else {
                     *probes -= 1;
                     extent.probed_pages.store(pages as u32, Relaxed);
@@ -379,12 +430,12 @@ impl Worker {
                 return 0;
             }
         };
-        extent.present.store(scan.present.len() as u32, Relaxed);
+        self.note_present(extent, scan.present.len());
         let written = if tracks { scan.written } else { PageSet::EMPTY };
-        // With other bytes it may shrink.
+        // With other bytes it may shrink, and a page that was written is the program's alone.
         extent.incompressible.remove(&written);
-        let wanted =
-            scan.present.minus(&written).minus(&extent.hot.load()).minus(&extent.incompressible.load());
+        extent.refused.remove(&written);
+        let wanted = scan.present.minus(&written).minus(&extent.spared());
         self.set_aside(extent, &wanted, scan.huge)
     }
 

@@ -23,6 +23,7 @@ use crate::sabotage;
 use crate::space::Space;
 use crate::store::{FreeQueue, Store};
 use crate::turns::Turns;
+use crate::young::Young;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use deferred::Deferred;
@@ -53,7 +54,7 @@ pub struct Host {
     /// Makes and begins the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
     /// Called by the background thread of a forked child.
     pub open_control: fn() -> Option<&'static ControlPage>,
-    /// Called by the background thread about once a second: time to give back memory that the allocator no longer needs.
+    /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs.
     pub decay: fn(),
     /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
     /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
@@ -74,6 +75,7 @@ pub struct Engine {
     /// The background thread's futex: incremented to wake it.
     pub(crate) bell: AtomicU32,
     pub(crate) turns: Turns,
+    pub(crate) young: Young,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
     pub(crate) moved_past_libc: AtomicU32,
     /// 1 once a mapping was changed past libc in any way.
@@ -186,6 +188,7 @@ impl Engine {
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
             turns: Turns::new(),
+            young: Young::new(),
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),
@@ -359,6 +362,11 @@ impl Engine {
             // SAFETY: advice, which changes no contents.
             let _ = unsafe { sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
         }
+    }
+
+    /// Whether mappings are noted before the tables are told of them: a recording wants to see each from the start.
+    pub(crate) fn notes_young(&self) -> bool {
+        !self.errand.is_on()
     }
 
     pub(crate) fn space(&self) -> &'static Space {

@@ -4,8 +4,9 @@
 //! that may have been taken meanwhile.
 
 use crate::bitmap::PageSet;
+use crate::entries::Entries;
 use crate::entry::{Entry, State};
-use crate::extent::{Entries, Extent, STAGED_HUGE};
+use crate::extent::{Extent, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::sabotage::{planted, widen, Bug};
 use crate::worker::Worker;
@@ -17,8 +18,12 @@ use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 /// Pages moved by one call: many enough to share its cost, few enough that a thread which touches one of
 /// them meanwhile waits for microseconds.
 const MOVE_BATCH: usize = 64;
-/// An extent of which nothing is away is not worth registering for fewer cold pages.
+/// An extent of which nothing is away is not worth registering for fewer cold pages, because that may cut its mapping in
+/// three...
 const LEAST_PAGES: usize = 8;
+/// ...unless so many pages lie scattered by fewer than that, which is a large mapping with little in it: its extents are
+/// neighbours, and the kernel has those that are registered as one mapping again.
+const MANY_SCATTERED: u64 = 1024;
 
 /// What can be done with the pages of an extent, by a scan of the page tables.
 pub struct Scan {
@@ -100,7 +105,12 @@ impl Worker {
                 Err(e) => self.not_registrable(extent, lo, hi, e),
             }
         }
-        (any || !extent.armed.load().is_empty()) && scan(self.kernel, extent, true).is_ok()
+        if !any && extent.armed.load().is_empty() {
+            return false;
+        }
+        let scan = scan(self.kernel, extent, true);
+        // Nobody has watched, so all that may have been written counts.
+        scan.map(|scan| extent.refused.remove(&scan.written)).is_ok()
     }
 
     /// A mapping that cannot be registered is not what we took it for: leave it alone.
@@ -148,10 +158,18 @@ impl Worker {
     /// Sets aside the pages in `wanted` that can be, and returns how many were. Under the extent's lock.
     pub fn set_aside(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
-        if wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0 {
+        let few = wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0;
+        self.note_scattered(extent, if few { wanted.len() } else { 0 });
+        if few && self.scattered < MANY_SCATTERED {
             return 0;
         }
         self.set_aside_any(extent, &wanted, huge)
+    }
+
+    /// So many pages of the extent could be set aside, and are too few for it alone.
+    pub(crate) fn note_scattered(&mut self, extent: &Extent, pages: usize) {
+        let before = u64::from(extent.scattered.swap(pages as u32, Relaxed));
+        self.scattered = (self.scattered + pages as u64).saturating_sub(before);
     }
 
     /// The same, however few pages they are.
@@ -160,7 +178,8 @@ impl Worker {
         if wanted.is_empty() {
             return 0;
         }
-        let Ok(entries) = extent.make_entries(&self.engine.pool) else { return 0 };
+        let Ok(entries) = extent.make_entries(&wanted, &self.engine.pool) else { return 0 };
+        self.engine.space().wake(extent);
         if !planted(Bug::ArmedTooLate) && !self.arm(extent, &wanted) {
             return 0;
         }
@@ -284,11 +303,14 @@ impl Worker {
                     self.stay(extent, entries, at, hi);
                     return moved;
                 }
-                // Pinned for a device, or shared with a forked child.
+                // Pinned for a device, or shared with a forked child and not written since.
                 Some(Errno::EBUSY) => {
-                    self.stay(extent, entries, at, at + 1);
-                    extent.hot.add(at);
-                    at += 1;
+                    // What holds for one page of a huge one holds for all, and to ask for a part would split it.
+                    let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
+                    let end = if huge { hi } else { at + 1 };
+                    self.stay(extent, entries, at, end);
+                    extent.refused.insert(&PageSet::range(at, end));
+                    at = end;
                 }
                 // More than one mapping, or one that cannot be moved from: go by halves until it is clear which.
                 Some(Errno::EINVAL) if hi - at > 1 => {

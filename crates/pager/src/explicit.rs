@@ -95,6 +95,7 @@ impl Engine {
         for extent in self.space().existing(start, end) {
             let (lo, hi) = extent.clip(start, end);
             extent.soon.insert(&PageSet::range(lo, hi).and(&extent.managed.load()));
+            self.space().wake(extent);
             known = true;
         }
         self.ring();
@@ -109,6 +110,7 @@ impl Worker {
         extent.soon.remove(&told);
         let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
         extent.hot.remove(&told);
+        extent.refused.remove(&told);
         let pages = self.set_aside(extent, &scan.present.and(&told), scan.huge);
         if pages != 0 {
             extent.probed_pages.store(pages as u32, Relaxed);

@@ -10,7 +10,8 @@
 //! - `managed` ⊆ `anonymous` without `left_alone`; all change under `lock` only, and so do `armed` and `age`.
 
 use crate::bitmap::{AtomicPageSet, PageSet};
-use crate::entry::{AtomicEntry, Entry, State};
+use crate::entries::Entries;
+use crate::entry::{Entry, State};
 use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::sabotage::{planted, Bug};
@@ -18,10 +19,7 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use core::cell::UnsafeCell;
 use policy::age::ExtentAge;
 use sys::thread::Backoff;
-use sys::{Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
-
-/// The entries of an extent's pages: one page of memory.
-pub type Entries = [AtomicEntry; EXTENT_PAGES];
+use sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// An extent. All-zero bytes are an extent at address 0 of which nothing is known.
 pub struct Extent {
@@ -44,6 +42,8 @@ pub struct Extent {
     pub asked: AtomicPageSet,
     /// Of those the ones that were found whole.
     pub asked_whole: AtomicPageSet,
+    /// Pages that the kernel refused to move: left alone until they are written, or for a while.
+    pub refused: AtomicPageSet,
     /// Pages that did not shrink when last tried.
     pub incompressible: AtomicPageSet,
     /// Pages that the program said it will not need soon; the background thread sets them aside and clears them.
@@ -66,6 +66,8 @@ pub struct Extent {
     pub holder: AtomicU32,
     /// Pages in memory at the last scan; background thread only.
     pub present: AtomicU32,
+    /// Pages that could be set aside at the last look but were too few; background thread only.
+    pub scattered: AtomicU32,
     /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
     pub touched: AtomicU32,
     /// Pages set aside by the last probe; background thread only.
@@ -130,14 +132,18 @@ impl Extent {
         unsafe { self.entries.load(Acquire).as_ref() }
     }
 
-    /// The page entries, made if need be. Under `lock`.
-    pub fn make_entries(&self, pool: &Pool) -> Result<&'static Entries> {
-        if let Some(entries) = self.entries() {
-            return Ok(entries);
-        }
-        // SAFETY: all-zero entries are `Resident`.
-        let entries = unsafe { pool.make::<Entries>() }?;
-        self.entries.store(entries as *const Entries as *mut Entries, Release);
+    /// The page entries, made if need be: those of `pages` can be changed. Under `lock`.
+    pub fn make_entries(&self, pages: &PageSet, pool: &Pool) -> Result<&'static Entries> {
+        let entries = match self.entries() {
+            Some(entries) => entries,
+            None => {
+                // SAFETY: all-zero bytes are the entries of pages that are all `Resident`.
+                let entries = unsafe { pool.make::<Entries>() }?;
+                self.entries.store(entries as *const Entries as *mut Entries, Release);
+                entries
+            }
+        };
+        entries.make(pages, pool)?;
         Ok(entries)
     }
 
@@ -162,6 +168,11 @@ impl Extent {
         PageSet::of(|index| self.entry(index).state() == State::Aside)
     }
 
+    /// The pages that are not tried for the time being.
+    pub fn spared(&self) -> PageSet {
+        self.hot.load().or(&self.refused.load()).or(&self.incompressible.load())
+    }
+
     /// What the policy knows of it.
     ///
     /// # Safety
@@ -181,9 +192,9 @@ impl Extent {
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
         self.changing.store(others << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
         if let Some(entries) = self.entries().filter(|_| !planted(Bug::BusyNotAwaited)) {
-            for entry in &entries[lo..hi] {
+            for index in lo..hi {
                 let mut backoff = Backoff::new();
-                while entry.load().is_busy() {
+                while entries[index].load().is_busy() {
                     backoff.wait();
                 }
             }
@@ -225,7 +236,7 @@ impl Extent {
         self.turned_away.store(0, Relaxed);
         let Some(entries) = self.entries() else { return };
         let mut away = 0;
-        for entry in entries {
+        for entry in entries.made().map(|index| &entries[index]) {
             if !planted(Bug::ChildLeftBusy) {
                 entry.settle_in_child();
             }

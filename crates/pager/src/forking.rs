@@ -91,6 +91,7 @@ impl Engine {
         self.brake.reset_in_child();
         self.pool.lock().reset_in_child();
         self.prefetch.reset_in_child();
+        self.young.reset_in_child();
         self.turns.reset_in_child();
         self.forking.store(0, SeqCst);
         // The waits so far were the parent's.
@@ -272,7 +273,7 @@ mod tests {
     fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
         let engine = engine();
         let extent = engine.space().find_or_make(1 << 40, &engine.pool).unwrap();
-        let entries = extent.make_entries(&engine.pool).unwrap();
+        let entries = extent.make_entries(&PageSet::ALL, &engine.pool).unwrap();
         let leaving = Entry::new(State::Leaving);
         let aside = Entry::new(State::Aside);
         assert!(entries[7].transition(Entry::RESIDENT, leaving) && entries[7].transition(leaving, aside));

@@ -6,8 +6,9 @@
 use crate::bitmap::PageSet;
 use crate::codec::{repeated_word, Codec, CodecId, Page, MAX_STORED};
 use crate::control::bump;
+use crate::entries::Entries;
 use crate::entry::{AtomicEntry, Entry, State};
-use crate::extent::{Entries, Extent, DENSE, SETTLED, STAGED_HUGE};
+use crate::extent::{Extent, DENSE, SETTLED, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
 use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};

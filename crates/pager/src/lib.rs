@@ -24,6 +24,7 @@ pub mod control;
 pub mod control_file;
 mod crowd;
 mod engine;
+mod entries;
 mod entry;
 mod events;
 mod evict;
@@ -57,6 +58,7 @@ mod tidy;
 mod turns;
 mod wakecost;
 mod worker;
+mod young;
 
 pub use control::SharedText;
 pub use engine::{Engine, Host, Phase};

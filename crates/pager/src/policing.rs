@@ -231,6 +231,8 @@ impl Worker {
         if self.policing.take().is_none() {
             return;
         }
+        // What rested did so by ages that are forgotten.
+        self.paced_by = 0;
         for extent in self.engine.space().all() {
             let Some(_guard) = extent.lock.try_lock() else { continue };
             let aside = extent.entries().map_or(0, |entries| {

@@ -23,18 +23,22 @@ const LONGEST: usize = 1 << 40;
 impl Engine {
     /// The program mapped private anonymous memory, readable and writable, at `addr`: it may be managed.
     pub fn mapped(&'static self, addr: usize, len: usize) {
-        self.add_mapping(addr, len, true);
+        if len <= LONGEST && self.phase() != Phase::Off && !self.note_young(addr, len) {
+            self.add_mapping(addr, len, true, || {});
+        }
         self.start_if_due();
     }
 
     /// The program mapped private anonymous memory that it cannot access yet: it may be managed once it can.
     pub fn reserved(&'static self, addr: usize, len: usize) {
-        self.add_mapping(addr, len, false);
+        self.take_young(Bounds::of(addr, len));
+        self.add_mapping(addr, len, false, || {});
     }
 
-    fn add_mapping(&'static self, addr: usize, len: usize, managed: bool) {
+    /// Enters a mapping into the tables; `entered` is called when that is done, before a fork may begin.
+    pub(crate) fn add_mapping(&'static self, addr: usize, len: usize, managed: bool, entered: impl FnOnce()) {
         if len > LONGEST || self.phase() == Phase::Off {
-            return;
+            return entered();
         }
         let Bounds { start, end } = Bounds::of(addr, len);
         self.keep_pages_small(start, end - start);
@@ -54,21 +58,33 @@ impl Engine {
             let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
             let _guard = extent.lock.lock();
             let (lo, hi) = extent.clip(start, end);
-            let pages = PageSet::range(lo, hi);
-            // Nothing should be left of an earlier mapping; if it is, it does not belong to this one.
-            self.forget_pages(extent, lo, hi);
-            extent.armed.remove(&pages);
-            if extent.managed.load().is_empty() {
-                // SAFETY: under the lock.
-                unsafe { extent.age() }.forget();
-            }
-            extent.anonymous.insert(&pages);
-            extent.left_alone.remove(&pages);
-            self.set_managed(extent, &pages, managed);
+            self.begin_managing(extent, &PageSet::range(lo, hi), lo, hi, managed);
             at = extent.base() + EXTENT_SIZE;
         }
+        entered();
         drop(pass);
         drop(blocked);
+    }
+
+    /// Enters pages `lo..hi` of an extent as newly mapped. Under the extent's lock.
+    pub(crate) fn begin_managing(
+        &self,
+        extent: &Extent,
+        pages: &PageSet,
+        lo: usize,
+        hi: usize,
+        managed: bool,
+    ) {
+        // Nothing should be left of an earlier mapping; if it is, it does not belong to this one.
+        self.forget_pages(extent, lo, hi);
+        extent.armed.remove(pages);
+        if extent.managed.load().is_empty() {
+            // SAFETY: under the lock.
+            unsafe { extent.age() }.forget();
+        }
+        extent.anonymous.insert(pages);
+        extent.left_alone.remove(pages);
+        self.set_managed(extent, pages, managed);
     }
 
     /// Waits until all changes past libc that the kernel has made have reached the tables.
@@ -81,6 +97,9 @@ impl Engine {
     /// and the range no longer managed.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         let range = Bounds::of(addr, len);
+        if self.take_young(range) && !planted(Bug::UnmapNotSeen) {
+            return op();
+        }
         if self.space().existing(range.start, range.end).next().is_some() {
             // Relaxed: a statistic that orders nothing.
             self.control().ranges_removed.fetch_add(1, Relaxed);
@@ -160,8 +179,9 @@ impl Engine {
     }
 
     /// Whether every page of the range is managed.
-    pub fn is_managed(&self, addr: usize, len: usize) -> bool {
+    pub fn is_managed(&'static self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
+        self.tell_young(Bounds { start, end });
         let pages = |extent: &Extent| {
             let (lo, hi) = extent.clip(start, end);
             extent.managed.load().and(&PageSet::range(lo, hi)).len()
@@ -207,19 +227,21 @@ impl Engine {
     /// no lock, because who maps may hold one; nobody else changes tables of a range that is not theirs.
     pub(crate) fn disown(&self, addr: usize, len: usize) {
         let Bounds { start, end } = Bounds::of(addr, len);
+        self.disown_young(Bounds { start, end });
         for extent in self.space().existing(start, end) {
             let (lo, hi) = extent.clip(start, end);
             self.forget_mapping(extent, &PageSet::range(lo, hi));
         }
     }
 
-    /// Whether the pager may have cut a mapping in the range by registering parts of it.
+    /// Whether the pager may have cut a mapping in the range by registering parts of it. It registers nothing that it has
+    /// only noted ([`crate::young`]).
     pub fn may_have_cut(&self, addr: usize, len: usize) -> bool {
         self.moved_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len)
     }
 
-    /// Whether there is anonymous memory in the range that the pager knows, managed or not.
-    fn is_anonymous(&self, addr: usize, len: usize) -> bool {
+    /// Whether there is anonymous memory in the range that the tables know, managed or not.
+    pub(crate) fn is_anonymous(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.space().existing(start, end).any(|extent| {
             let (lo, hi) = extent.clip(start, end);
@@ -234,8 +256,9 @@ impl Engine {
     }
 
     /// Whether the pager knows anything of the range.
-    pub fn knows(&self, addr: usize, len: usize) -> bool {
+    pub fn knows(&'static self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
+        self.tell_young(Bounds { start, end });
         self.space().existing(start, end).next().is_some()
     }
 
@@ -278,6 +301,7 @@ impl Engine {
             return op();
         }
         let drops = first == First::Drop;
+        ranges.iter().for_each(|range| self.tell_young(*range));
         let space = self.space();
         // Pairs of a range and an extent that exists in it, by ascending address.
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
@@ -417,6 +441,7 @@ impl Engine {
         extent.left_alone.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
+        extent.refused.remove(pages);
         extent.incompressible.remove(pages);
     }
 
@@ -432,6 +457,7 @@ impl Engine {
             extent.managed.remove(&removed);
             self.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
         }
+        self.space().wake(extent);
     }
 }
 

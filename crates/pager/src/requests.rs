@@ -17,6 +17,8 @@ impl Worker {
         if asked == mailbox.answered.load(Relaxed) {
             return;
         }
+        // Who asks has all memory in mind that there is.
+        self.adopt_young(true);
         let argument = mailbox.argument.load(Relaxed);
         let value = mailbox.value.load(Relaxed);
         let error = match mailbox.command.load(Relaxed) {

@@ -9,8 +9,9 @@
 use crate::codec::{Codecs, Page};
 use crate::control::ControlPage;
 use crate::engine::Engine;
+use crate::entries::Entries;
 use crate::entry::{Entry, State};
-use crate::extent::{Entries, Extent, SETTLED, STAGED_HUGE};
+use crate::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
@@ -411,7 +412,7 @@ impl<'a> Run<'a> {
     }
 
     fn put_back_range(&self, lo: usize, hi: usize) {
-        for entry in &self.entries[lo..hi] {
+        for entry in (lo..hi).map(|index| &self.entries[index]) {
             entry.put_back(Entry::new(State::Aside));
         }
     }

@@ -1,10 +1,15 @@
 //! From an address to its extent: two levels over the 47 bits of user address space.
 //!
 //! Look-ups take no lock and may come from any thread; extents are added, never removed.
+//!
+//! Beside each extent stands until when it may rest: a program with much address space and little in it has tens of
+//! thousands of extents in which nothing is due for a minute, and to look at each in every pass would cost more than they
+//! hold. A pass reads the times alone, sixteen to a cache line. Whoever gives the background thread a reason to look earlier
+//! wakes the extent; the time is set under the extent's lock.
 
 use crate::extent::Extent;
 use crate::pool::Pool;
-use crate::sync::{AtomicPtr, Ordering::*};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering::*};
 use sys::{Errno, Result, EXTENT_SIZE};
 
 const LEAF_BITS: u32 = 13;
@@ -15,8 +20,17 @@ const ROOT: usize = 1 << ROOT_BITS;
 /// than that of aarch64.
 pub const LIMIT: usize = EXTENT_SIZE << (LEAF_BITS + ROOT_BITS);
 
-/// Extents side by side.
-struct Leaf([AtomicPtr<Extent>; LEAF]);
+/// Extents side by side, and until when each may rest.
+struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF]);
+
+/// Nanoseconds to a moment as extents rest until it, as a power of two: 67 ms. Moments are rounded down, so nothing is looked
+/// at too late.
+const MOMENT_BITS: u32 = 26;
+
+/// A time in ns, as extents rest until it.
+pub fn moment(ns: u64) -> u32 {
+    u32::try_from(ns >> MOMENT_BITS).unwrap_or(u32::MAX)
+}
 
 /// All extents. All-zero bytes are an empty space.
 pub struct Space {
@@ -87,6 +101,36 @@ impl Space {
         })
     }
 
+    fn rest(&self, extent: &Extent) -> Option<&'static AtomicU32> {
+        let number = extent.base() / EXTENT_SIZE;
+        self.leaf(number >> LEAF_BITS).map(|leaf| &leaf.1[number & (LEAF - 1)])
+    }
+
+    /// No pass need look at the extent before `until`, a [`moment`], unless somebody wakes it. Under the extent's lock.
+    pub fn let_rest(&self, extent: &Extent, until: u32) {
+        if let Some(rest) = self.rest(extent) {
+            // SeqCst: who gives a reason without the lock either sees this time and ends it, or its reason is seen here.
+            rest.store(until, SeqCst);
+        }
+    }
+
+    /// There is a reason to look at the extent in the next pass. Under its lock, or after the reason was written down.
+    pub fn wake(&self, extent: &Extent) {
+        self.let_rest(extent, 0);
+    }
+
+    /// The extents that do not rest at `now`, a [`moment`], by address.
+    pub fn awake(&self, now: u32) -> impl Iterator<Item = &'static Extent> + '_ {
+        let leaves = (0..ROOT).filter_map(|root| self.leaf(root));
+        leaves.flat_map(move |leaf| {
+            leaf.0.iter().zip(&leaf.1).filter_map(move |(cell, rest)| {
+                let awake = rest.load(Relaxed) <= now;
+                // Acquire: pairs with the release in `find_or_make`. SAFETY: extents stay for ever.
+                awake.then(|| unsafe { cell.load(Acquire).as_ref() }).flatten()
+            })
+        })
+    }
+
     /// All extents, by address.
     pub fn all(&self) -> impl Iterator<Item = &'static Extent> + '_ {
         self.existing(0, LIMIT)
@@ -125,5 +169,23 @@ mod tests {
         let some: Vec<usize> = space.existing(0x3f_ffff, 0x40_0001).map(Extent::base).collect();
         assert_eq!(some, [0x20_0000, 0x40_0000]);
         assert!(space.find(LIMIT).is_none() && space.find_or_make(LIMIT, &pool).is_err());
+    }
+
+    #[test]
+    fn an_extent_rests_until_its_moment_or_until_it_is_woken() {
+        let pool = Pool::new();
+        // SAFETY: zeros are an empty space.
+        let space = unsafe { pool.make::<Space>() }.unwrap();
+        let extents =
+            [0x40_0000usize, 0x60_0000, 0x7fff_ffe0_0000].map(|at| space.find_or_make(at, &pool).unwrap());
+        let awake = |now: u32| space.awake(now).map(Extent::base).collect::<Vec<_>>();
+        assert_eq!(awake(0), extents.map(|extent| extent.base()));
+        space.let_rest(extents[1], moment(5 << MOMENT_BITS));
+        space.let_rest(extents[2], u32::MAX);
+        assert_eq!(awake(4), [0x40_0000]);
+        assert_eq!(awake(5), [0x40_0000, 0x60_0000]);
+        space.wake(extents[2]);
+        assert_eq!(awake(4), [0x40_0000, 0x7fff_ffe0_0000]);
+        assert_eq!(moment(u64::MAX), u32::MAX);
     }
 }

@@ -51,6 +51,12 @@ pub struct Worker {
     pub(crate) last_decay: Nanos,
     /// When resident pages were last counted, for a limit or a daemon.
     pub(crate) last_census: Nanos,
+    /// The cold age of the last pass, by which extents rest; 0 before any.
+    pub(crate) paced_by: u64,
+    /// Pages in view by the last look at each extent.
+    pub(crate) resident: u64,
+    /// What all extents have in [`crate::extent::Extent::scattered`], or less in a forked child.
+    pub(crate) scattered: u64,
     /// The page daemon at work, unless pages go by their age.
     pub(crate) policing: Option<Policing>,
     /// The recording under way, during which nothing is folded.
@@ -85,6 +91,9 @@ impl Worker {
             crowd: Crowd::new(),
             last_decay: now,
             last_census: Nanos(0),
+            paced_by: 0,
+            resident: 0,
+            scattered: 0,
             policing: None,
             recording: None,
             lease: Lease::new(&engine.control().share),

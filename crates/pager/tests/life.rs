@@ -167,6 +167,28 @@ fn a_forked_child_and_its_child_find_every_byte_and_so_does_the_parent() {
 }
 
 #[test]
+fn memory_that_is_written_again_after_a_fork_is_evicted_again() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 16 * MIB).in_small_pages();
+    wait_until("the engine runs", || engine.phase() == Phase::Running);
+    have(engine, Command::Pause);
+    memory.fill(31);
+    let pid = fork(engine);
+    if pid == 0 {
+        unsafe { libc::_exit(0) };
+    }
+    assert_eq!(wait(pid), 0);
+    // The kernel takes the pages for shared until they are written, and moves none of them.
+    have(engine, Command::Evict);
+    assert_eq!(evicted(engine), 0, "the kernel moved pages that a child had");
+    have(engine, Command::Resume);
+    memory.fill(32);
+    wait_until("everything is evicted", || evicted(engine) == 16 * MIB as u64);
+    memory.check(32);
+    engine.stop(&"the test is over");
+}
+
+#[test]
 fn a_system_call_reads_and_fills_evicted_memory() {
     let (_engine, memory) = evicted_memory(4 * MIB, 8);
     let mut pipe = [0; 2];
@@ -291,6 +313,49 @@ fn random_bytes_are_not_kept_compressed() {
     }
     wait_until("all were tried", || engine.control().pages_incompressible.load(Relaxed) >= 1024);
     assert_eq!(evicted(engine), 0);
+}
+
+/// A mapping of so many extents with one page in each.
+fn sparse(engine: &'static pager::Engine, extents: usize, seed: u64) -> Vec<Memory> {
+    let len = extents * sys::EXTENT_SIZE;
+    let base = mem::map_anonymous(0, len, libc::MAP_NORESERVE).unwrap();
+    unsafe { mem::madvise(base, len, libc::MADV_NOHUGEPAGE) }.unwrap();
+    engine.mapped(base, len);
+    let pages: Vec<_> = (0..extents)
+        .map(|n| Memory { base: base + n * sys::EXTENT_SIZE + n % 512 * PAGE_SIZE, pages: 1 })
+        .collect();
+    pages.iter().enumerate().for_each(|(n, page)| page.fill(seed + n as u64));
+    pages
+}
+
+#[test]
+fn single_pages_far_apart_are_evicted_where_there_are_many() {
+    let engine = engine(20);
+    let few = sparse(engine, 100, 5_000);
+    let many = sparse(engine, 3_000, 10_000);
+    wait_until("nearly all are evicted", || evicted(engine) >= (2_000 * PAGE_SIZE) as u64);
+    let control = engine.control();
+    let tables = control.overhead_bytes.load(Relaxed);
+    assert!(tables < (3_100 * PAGE_SIZE) as u64, "{tables} bytes to hold less than that");
+    few.iter().enumerate().for_each(|(n, page)| page.check(5_000 + n as u64));
+    many.iter().enumerate().for_each(|(n, page)| page.check(10_000 + n as u64));
+    // Beside them, what was never touched is new, and the kernel's affair again once all is back.
+    assert!(page_at(many[7].base + PAGE_SIZE) == [0; PAGE_SIZE / 8]);
+    engine.stop(&"the test is over");
+}
+
+#[test]
+fn single_pages_far_apart_stay_where_there_are_few() {
+    let engine = engine(20);
+    let few = sparse(engine, 100, 5_000);
+    let control = engine.control();
+    let memory = Memory::new(engine, 4 * MIB).in_small_pages();
+    memory.fill(33);
+    wait_until("the rest is evicted", || evicted(engine) >= 4 * MIB as u64);
+    have(engine, Command::Evict);
+    assert_eq!(evicted(engine), 4 * MIB as u64);
+    assert!(control.extents_registered.load(Relaxed) <= 3);
+    few.iter().enumerate().for_each(|(n, page)| page.check(5_000 + n as u64));
 }
 
 #[test]

@@ -6,7 +6,9 @@
 //! untouched, after the whole cold age has proved that it is cold, and is compressed.
 //!
 //! Pages that were touched while set aside are left alone for a time that doubles as long as they keep being
-//! touched (ten-fold churn would otherwise cost ten-fold stalls), and shrinks when they stop.
+//! touched (ten-fold churn would otherwise cost ten-fold stalls), and shrinks when they stop. Pages that the kernel
+//! refuses to move (UFFDIO_MOVE says `EBUSY`: pinned for a device, or shared with a forked child and not written since) are
+//! tried again when they were written, which makes them the program's own, and otherwise after such a time too.
 
 /// What to do with an extent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +32,7 @@ enum Phase {
     Probed,
 }
 
-/// Multiples of the cold age: how long touched pages are left alone, at first and at most.
+/// Multiples of the cold age: how long pages that were touched or refused are left alone, at first and at most.
 const RECHECK_FIRST: u32 = 16;
 const RECHECK_MOST: u32 = 256;
 /// Longest pause between two looks at an extent in which nothing is cold, in half cold ages.
@@ -51,6 +53,10 @@ pub struct ExtentAge {
     recheck_at: u64,
     /// In cold ages.
     recheck: u32,
+    /// How long refused pages are left alone, in cold ages; 0 before any was.
+    refused: u32,
+    /// When refused pages may be tried again; 0 where there are none.
+    retry_at: u64,
 }
 
 impl ExtentAge {
@@ -69,6 +75,17 @@ impl ExtentAge {
         }
     }
 
+    /// When [`ExtentAge::due`] will say something other than [`Step::Wait`] for the first time, with this cold age in ns.
+    pub fn next(&self, cold_age: u64) -> u64 {
+        let after = match self.phase {
+            Phase::Unknown => return 0,
+            Phase::Fresh => cold_age / 2,
+            Phase::Watched => (cold_age / 2).saturating_mul(u64::from(self.backoff)),
+            Phase::Probed => cold_age,
+        };
+        self.since.saturating_add(after)
+    }
+
     /// Whether pages that were touched while set aside may be tried again; true once each time.
     pub fn recheck_due(&mut self, now: u64, cold_age: u64) -> bool {
         if self.recheck == 0 || now < self.recheck_at {
@@ -78,16 +95,39 @@ impl ExtentAge {
         true
     }
 
+    /// The kernel refused to move pages at `now`, or has before. The time begins with the first of them, and doubles when
+    /// it has to begin again.
+    pub fn refused(&mut self, now: u64, cold_age: u64) {
+        if self.retry_at == 0 {
+            self.refused = (self.refused * 2).clamp(RECHECK_FIRST, RECHECK_MOST);
+            self.retry_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.refused))).max(1);
+        }
+    }
+
+    /// Whether pages that were refused may be tried again although nobody has written them; true once each time.
+    pub fn retry_due(&mut self, now: u64) -> bool {
+        let due = self.retry_at != 0 && now >= self.retry_at;
+        if due {
+            self.retry_at = 0;
+        }
+        due
+    }
+
     /// Tracking of writes began at `now`.
     pub fn watched(&mut self, now: u64) {
         self.phase = Phase::Watched;
         self.since = now;
     }
 
-    /// A look at `now` found nothing to set aside.
-    pub fn nothing_cold(&mut self, now: u64) {
+    /// A look at `now` found nothing to set aside. Where all that could go was touched in a probe that never ended, the time
+    /// after which it is tried again begins here.
+    pub fn nothing_cold(&mut self, now: u64, cold_age: u64) {
         self.watched(now);
         self.backoff = (self.backoff * 2).min(BACKOFF_MOST);
+        if self.recheck == 0 {
+            self.recheck = RECHECK_FIRST;
+            self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
+        }
     }
 
     /// Pages were set aside at `now`.
@@ -178,6 +218,28 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_the_next_step_is_foretold() {
+        let mut age = ExtentAge::default();
+        assert_eq!(age.next(COLD), 0);
+        let foretold = |age: &mut ExtentAge| {
+            let next = age.next(COLD);
+            assert_eq!(age.due(next - 1, COLD), Step::Wait);
+            assert_ne!(age.due(next, COLD), Step::Wait);
+            next
+        };
+        age.due(5, COLD);
+        let now = foretold(&mut age);
+        age.watched(now);
+        let mut now = foretold(&mut age);
+        for _ in 0..7 {
+            age.nothing_cold(now, COLD);
+            now = foretold(&mut age);
+        }
+        age.set_aside(now);
+        foretold(&mut age);
+    }
+
+    #[test]
     fn looks_at_a_hot_extent_become_rare() {
         let mut age = ExtentAge::default();
         age.due(0, COLD);
@@ -188,10 +250,41 @@ mod tests {
             now += COLD / 2;
             if age.due(now, COLD) == Step::Probe {
                 looks += 1;
-                age.nothing_cold(now);
+                age.nothing_cold(now, COLD);
             }
         }
         assert!(looks < 100 * 2 / 8, "{looks}");
+    }
+
+    /// The times from one try to the next of pages that the kernel always refuses.
+    #[test]
+    fn refused_pages_are_tried_again_and_ever_more_rarely() {
+        let mut age = ExtentAge::default();
+        let (mut now, mut gaps) = (5, [0; 6]);
+        assert!(!age.retry_due(u64::MAX));
+        for gap in &mut gaps {
+            age.refused(now, COLD);
+            let start = now;
+            while !age.retry_due(now) {
+                now += COLD;
+                // Other pages of the extent are refused meanwhile.
+                age.refused(now, COLD);
+            }
+            *gap = now - start;
+        }
+        assert_eq!(gaps.map(|gap| gap / COLD), [16, 32, 64, 128, 256, 256]);
+        assert!(!age.retry_due(u64::MAX), "nothing is refused any more");
+    }
+
+    #[test]
+    fn pages_touched_in_a_probe_that_never_ended_are_tried_again() {
+        let mut age = ExtentAge::default();
+        age.due(0, COLD);
+        age.set_aside(0);
+        age.retreated(10);
+        age.nothing_cold(20, COLD);
+        assert!(!age.recheck_due(20 + 15 * COLD, COLD));
+        assert!(age.recheck_due(20 + 16 * COLD, COLD));
     }
 
     #[test]

@@ -151,7 +151,7 @@ fn start_pager(environment: Environment) {
 static HOOKS: arena::Hooks = arena::Hooks {
     mapped: |base, len| {
         ENGINE.mapped(base, len);
-        statistics::publish(&ENGINE.control().alloc);
+        statistics::publish_if_due(&ENGINE.control().alloc);
     },
     discard: |addr, len| {
         // SAFETY: the arena gives up what the range holds.
@@ -205,10 +205,10 @@ fn stop_following(environment: Environment) {
     }
 }
 
-/// Gives back memory that the allocator has kept for nothing, and says what it holds.
+/// Gives back memory that the allocator has kept for nothing, and says now and then what it holds.
 fn decay() {
     arena::decay();
-    statistics::publish(&ENGINE.control().alloc);
+    statistics::publish_if_due(&ENGINE.control().alloc);
 }
 
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.

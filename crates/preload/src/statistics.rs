@@ -13,6 +13,7 @@ use heap::{classes, stats};
 use pager::control::{AllocCounters, ALLOC_CLASSES};
 use pager::Line;
 use sys::file;
+use sys::time::{self, Nanos};
 
 const _: () = assert!(classes::COUNT <= ALLOC_CLASSES);
 
@@ -83,6 +84,17 @@ fn process() -> (u64, u64) {
     (field(24) * sys::PAGE_SIZE as u64, field(10))
 }
 
+/// As [`publish`], which looks through all spans: if that was not done within the last second, or an eighth of the address
+/// space has come or gone since.
+pub fn publish_if_due(page: &AllocCounters) {
+    const PERIOD: Nanos = Nanos::from_secs(1);
+    let (now, before) = (arena::COUNTERS.mapped_bytes.get() as u64, page.mapped_bytes.load(Relaxed));
+    let age = time::coarse().since(Nanos(page.updated_ns.load(Relaxed)));
+    if age >= PERIOD || now.abs_diff(before) > now / 8 {
+        publish(page);
+    }
+}
+
 /// Writes the allocator's on a control page. Readers may see a mixture of two writings.
 pub fn publish(page: &AllocCounters) {
     let by_class = stats::classes();
@@ -99,7 +111,7 @@ pub fn publish(page: &AllocCounters) {
         (&page.madvise_calls, found.madvise_calls),
         (&page.mprotect_calls, found.mprotect_calls),
         (&page.mremap_calls, found.mremap_calls),
-        (&page.updated_ns, sys::time::coarse().0),
+        (&page.updated_ns, time::coarse().0),
     ] {
         counter.store(value, Relaxed);
     }

@@ -32,7 +32,7 @@ impl Agent {
         let now = self.now;
         if self.regions[region].piece(piece).soon.iter().any(|&word| word != 0) {
             let told = std::mem::take(&mut self.regions[region].piece(piece).soon);
-            self.probe(region, piece, Some(&told));
+            self.probe(region, piece, Some(&told), cold_age);
             return false;
         }
         if self.broken && now.saturating_sub(self.regions[region].piece(piece).wanted_at) < RECENT {
@@ -54,7 +54,14 @@ impl Agent {
                 if state.age.recheck_due(now, cold_age) {
                     state.hot = [0; EXTENT_PAGES / 64];
                 }
-                self.probe(region, piece, None);
+                if state.age.retry_due(now) {
+                    state.refused = [0; EXTENT_PAGES / 64];
+                }
+                self.probe(region, piece, None, cold_age);
+                let state = self.regions[region].piece(piece);
+                if state.refused.iter().any(|&word| word != 0) {
+                    state.age.refused(now, cold_age);
+                }
                 false
             }
             Step::Launder => {
@@ -91,7 +98,11 @@ impl Agent {
         if self.regions[region].piece(piece).probed == 0 {
             self.arm(region, piece, Modes::WP);
         }
-        let _ = self.scan(region, piece, true);
+        if let Ok((_, written)) = self.scan(region, piece, true) {
+            let state = self.regions[region].piece(piece);
+            // Nobody has watched, so all that may have been written counts.
+            state.refused.iter_mut().zip(written).for_each(|(word, written)| *word &= !written);
+        }
     }
 
     /// The pages of a piece that are in memory, and those of them that were written since the last look.
@@ -133,11 +144,11 @@ impl Agent {
     }
 
     /// Sets aside what was not written since the last look, or of what was told all that is there.
-    fn probe(&mut self, region: usize, piece: usize, told: Option<&Bits>) {
+    fn probe(&mut self, region: usize, piece: usize, told: Option<&Bits>, cold_age: u64) {
         let now = self.now;
         let Ok((present, written)) = self.scan(region, piece, told.is_none()) else {
             self.arm(region, piece, Modes::WP);
-            return self.regions[region].piece(piece).age.nothing_cold(now);
+            return self.regions[region].piece(piece).age.nothing_cold(now, cold_age);
         };
         let state = self.regions[region].piece(piece);
         let mut wanted = present;
@@ -146,15 +157,17 @@ impl Agent {
             match told {
                 Some(told) => *word &= told[n],
                 None => {
-                    // With other bytes it may shrink.
+                    // With other bytes it may shrink, and a page that was written is the program's alone.
                     state.incompressible[n] &= !written[n];
-                    *word &= !(written[n] | state.hot[n] | state.incompressible[n]);
+                    state.refused[n] &= !written[n];
+                    let spared = state.hot[n] | state.refused[n] | state.incompressible[n];
+                    *word &= !(written[n] | spared);
                 }
             }
         }
         let any = wanted.iter().any(|&word| word != 0);
         if !any || !self.arm(region, piece, Modes::MISSING | Modes::WP) {
-            return self.regions[region].piece(piece).age.nothing_cold(now);
+            return self.regions[region].piece(piece).age.nothing_cold(now, cold_age);
         }
         let (lo, hi) = self.regions[region].span(piece);
         let mut moved = 0;
@@ -178,7 +191,7 @@ impl Agent {
         }
         let state = self.regions[region].piece(piece);
         if moved == 0 {
-            return state.age.nothing_cold(now);
+            return state.age.nothing_cold(now, cold_age);
         }
         (state.probed, state.touched) = (moved as u32, 0);
         state.age.set_aside(now);
@@ -231,8 +244,8 @@ impl Agent {
                 }
             }
             if progress.error.is_some() && gone == 0 {
-                // Pinned, shared with a child, or part of a huge page that cannot be split now: leave it alone for a while.
-                set(&mut self.regions[region].piece(at / EXTENT_PAGES).hot, at % EXTENT_PAGES, true);
+                // Pinned, shared with a child, or part of a huge page that cannot be split now.
+                set(&mut self.regions[region].piece(at / EXTENT_PAGES).refused, at % EXTENT_PAGES, true);
                 at += 1;
             } else {
                 at += gone;

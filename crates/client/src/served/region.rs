@@ -46,6 +46,8 @@ pub struct Piece {
     pub staged: Bits,
     /// Pages that were touched while they were set aside.
     pub hot: Bits,
+    /// Pages that the kernel refused to move: left alone until they are written, or for a while.
+    pub refused: Bits,
     /// Pages that did not shrink.
     pub incompressible: Bits,
     /// Pages that must stay.

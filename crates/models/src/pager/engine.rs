@@ -6,6 +6,7 @@ use crate::extent::Extent;
 use crate::gate::{Brake, Gate};
 use crate::kernel::{Kernel, Pagemap, Staging};
 use crate::pool::Pool;
+use crate::program::Bounds;
 use crate::proxy::Proxy;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::space::Space;
@@ -57,6 +58,22 @@ impl Engine {
     /// There are no huge pages here.
     pub fn keep_pages_small(&self, _: usize, _: usize) {}
 
+    /// The tables are told of each mapping at once.
+    pub fn note_young(&self, _: usize, _: usize) -> bool {
+        false
+    }
+
+    /// As nothing is noted, there is nothing to take back.
+    pub fn take_young(&self, _: Bounds) -> bool {
+        false
+    }
+
+    /// As nothing is noted, there is nothing to tell.
+    pub fn tell_young(&self, _: Bounds) {}
+
+    /// The same.
+    pub fn disown_young(&self, _: Bounds) {}
+
     /// An engine with one extent, of which the last page is away: it was one repeated word.
     pub fn make() -> &'static Engine {
         crate::mem::reset();
@@ -66,7 +83,9 @@ impl Engine {
         let extent: &'static Extent = unsafe { pool.make() }.expect("a model's memory does not run out");
         // SAFETY: nobody else has it yet.
         unsafe { extent.place(BASE) };
-        let entries = extent.make_entries(&pool).expect("a model's memory does not run out");
+        let entries = extent
+            .make_entries(&crate::bitmap::PageSet::ALL, &pool)
+            .expect("a model's memory does not run out");
         let last = &entries[sys::EXTENT_PAGES - 1];
         let mut before = Entry::RESIDENT;
         let same = Entry::same(7).expect("a small word fits");

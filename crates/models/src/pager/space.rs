@@ -24,6 +24,8 @@ impl Space {
         (start < BASE + EXTENT_SIZE && BASE < end).then_some(self.0).into_iter()
     }
 
+    pub fn wake(&self, _: &Extent) {}
+
     pub fn all(&self) -> impl Iterator<Item = &'static Extent> {
         Some(self.0).into_iter()
     }

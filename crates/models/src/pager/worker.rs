@@ -20,6 +20,7 @@ pub struct Worker {
     pub(crate) page: Box<Page>,
     pub(crate) now: Nanos,
     pub(crate) short_of_memory: bool,
+    pub(crate) scattered: u64,
 }
 
 impl Worker {
@@ -35,6 +36,7 @@ impl Worker {
             page: Box::new([0; PAGE_SIZE]),
             now: Nanos(0),
             short_of_memory: false,
+            scattered: 0,
         }
     }
 

@@ -79,11 +79,11 @@ impl Engine {
     /// Starts the background thread if the engine is enabled, idle, and has enough to manage. From any
     /// thread, in any place: it makes a few system calls and takes no lock.
     pub fn start_if_due(&'static self) {
-        if self.enabled.load(Acquire) == 0
-            || self.phase.load(Relaxed) != Phase::Idle as u32
-            || self.managed.load(Relaxed) < self.setting(Setting::StartAt)
-            || self.managed.load(Relaxed) == 0
-        {
+        if self.enabled.load(Acquire) == 0 || self.phase.load(Relaxed) != Phase::Idle as u32 {
+            return;
+        }
+        let known = self.managed.load(Relaxed) + self.young.bytes();
+        if known < self.setting(Setting::StartAt) || known == 0 {
             return;
         }
         // A child of `vfork` works in its parent's memory: threads that it makes would end with it.
