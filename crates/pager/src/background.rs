@@ -12,10 +12,11 @@ use crate::evict;
 use crate::extent::{Entries, Extent, DENSE, SETTLED};
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
-use crate::worker::Worker;
+use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
 use policy::budget::{BROKEN, NO_LIMIT, WINDOW};
+use policy::pace;
 use policy::returns::SOON;
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
@@ -26,6 +27,8 @@ const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
 /// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
 const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
+/// CPU time for which folding is worth going on with: looking at all extents takes some, ns.
+const WORTHWHILE: u64 = 1_000_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
 const EVICTION_COST: u64 = 12_000;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
@@ -90,7 +93,7 @@ impl Worker {
             self.engine.brake.unpark();
             let bell = self.engine.bell.load(Acquire);
             self.now = time::now();
-            self.slice_began = self.now;
+            (self.slice_began, self.slice) = (self.now, SLICE);
             self.serve_prefetch();
             self.answer_requests();
             self.look_at_share();
@@ -143,16 +146,31 @@ impl Worker {
         self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit()
     }
 
-    /// CPU time that may yet be spent on folding more, ns: what is set aside already will be compressed whatever it costs.
-    fn cpu_headroom(&mut self) -> u64 {
-        let limit = self.engine.setting(Setting::MaxCpu);
-        if self.is_over_limit() || limit >= NO_LIMIT {
-            return u64::MAX;
+    /// Whether there is CPU time to fold with now.
+    fn may_fold(&self) -> bool {
+        self.pace.left() >= WORTHWHILE.min(pace::worth(pace::BURST, self.cpu_share()))
+            || self.is_free_of_budget()
+    }
+
+    /// Whether more may be set aside: no more than can be compressed when its time has come, and in the second after that.
+    fn may_set_aside(&self) -> bool {
+        if self.is_free_of_budget() {
+            return true;
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
-        let cost = self.cpu.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
+        let cost = self.pace.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
         let committed = self.engine.aside_pages.load(Relaxed) * cost;
-        self.cpu.headroom(self.now.0, self.returns.allowed(limit)).saturating_sub(committed)
+        let time = self.cold_age().saturating_add(Nanos::from_secs(1).0);
+        self.may_fold() && committed <= pace::worth(time, self.cpu_share())
+    }
+
+    fn is_free_of_budget(&self) -> bool {
+        self.is_over_limit() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
+    }
+
+    /// The share of a CPU that folding may take, in millionths.
+    pub(crate) fn cpu_share(&self) -> u64 {
+        self.returns.allowed(self.engine.setting(Setting::MaxCpu))
     }
 
     fn tick(&self) -> Nanos {
@@ -168,6 +186,10 @@ impl Worker {
     /// Looks at every extent once. Returns whether there is more to do at once.
     fn pass(&mut self, touches: &mut u64) -> bool {
         let cold_age = self.cold_age();
+        if self.may_fold() && !self.is_free_of_budget() {
+            // Work takes at least as long as the CPU time that it costs.
+            self.slice = SLICE.min(Nanos(self.pace.left()));
+        }
         let limit = self.engine.setting(Setting::MaxStall);
         let headroom = self.stall.headroom(self.now.0, limit);
         // A quarter at a time: the next pass sees what this one has cost.
@@ -250,6 +272,10 @@ impl Worker {
                 drop(guard);
                 self.wait_step(extent)
             }
+            _ if !self.may_fold() => {
+                self.behind = Some(self.now);
+                false
+            }
             Step::Watch => {
                 let watching = self.kernel.tracks_writes && self.watch(extent);
                 if watching || !self.kernel.tracks_writes {
@@ -263,7 +289,7 @@ impl Worker {
                 *held = true;
                 false
             }
-            Step::Probe if self.cpu_headroom() == 0 => {
+            Step::Probe if !self.may_set_aside() => {
                 self.behind = Some(self.now);
                 false
             }
@@ -318,7 +344,7 @@ impl Worker {
         // A page that is still here gains more than one that is stored already.
         let idle = self.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
         let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
-        if wanted && idle && self.cpu_headroom() != 0 {
+        if wanted && idle && self.may_fold() {
             if !self.recompress(extent) {
                 return true;
             }

@@ -56,6 +56,7 @@ impl Agent {
                 self.probe(region, piece, None);
                 false
             }
+            Step::Launder if !self.may_hand_over() => false,
             Step::Launder => {
                 let more = self.hand_over(region, piece);
                 let state = self.regions[region].piece(piece);
