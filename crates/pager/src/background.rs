@@ -10,6 +10,7 @@ use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::evict;
 use crate::extent::{Entries, Extent, DENSE, SETTLED};
+use crate::gauge::Gauge;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
 use crate::worker::{Worker, SLICE};
@@ -24,6 +25,8 @@ use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
+/// The longest where a limit is kept: memory that is not managed may grow meanwhile.
+const TICK_AT_LIMIT: Nanos = Nanos::from_millis(50);
 /// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
 const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
@@ -37,8 +40,8 @@ const CENSUS: Nanos = Nanos::from_secs(1);
 const DECAY: Nanos = Nanos::from_secs(1);
 /// How often a page is tried to be brought back while the fault thread is at work.
 const TRIES: u32 = 100;
-/// Cold age while more is resident than the limit allows.
-const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
+/// Cold age while more is resident than the share of a daemon's budget allows.
+const COLD_AGE_OVER_SHARE: Nanos = Nanos::from_millis(200);
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -49,6 +52,7 @@ pub extern "C" fn main(arg: usize) {
     if engine.counts_for_nobody() {
         engine.publish_control();
     }
+    engine.open_gauge(Gauge::Memory);
     if !in_child {
         if let Err((what, error)) = engine.open_kernel() {
             return engine.give_up(what, Some(error));
@@ -70,10 +74,12 @@ pub extern "C" fn main(arg: usize) {
             }
             // An improvement only; after the measurement, which it would spoil.
             // A program at its limit waits for a page daemon, which therefore competes as the program does.
-            let nice = if engine.policy.is_empty() { 19 } else { 0 };
+            let nice = if engine.policy.is_empty() && !engine.is_limited() { 19 } else { 0 };
             let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             sys::inject::begin();
+            // Before the program goes on, as what it touches meanwhile would not be reported.
+            worker.look_at_limit();
             engine.set_phase(Phase::Running);
             worker.run();
         }
@@ -97,6 +103,7 @@ impl Worker {
             self.serve_prefetch();
             self.answer_requests();
             self.look_at_share();
+            self.look_at_limit();
             if self.engine.phase() != Phase::Running {
                 break;
             }
@@ -107,9 +114,9 @@ impl Worker {
                 && if self.recording.is_some() {
                     self.record()
                 } else if self.policing.is_some() {
-                    self.police()
+                    self.police() | self.help_page_daemon()
                 } else {
-                    self.pass(&mut touches)
+                    self.make_room() || self.pass(&mut touches)
                 };
             self.drop_copies();
             self.tidy_store();
@@ -120,6 +127,7 @@ impl Worker {
                 thread::sleep_on(&self.engine.bell, bell, self.tick());
             }
         }
+        self.look_at_limit();
         self.finish();
     }
 
@@ -135,15 +143,15 @@ impl Worker {
 
     fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
-        if self.is_over_limit() {
-            cold_age.min(COLD_AGE_OVER_LIMIT.0)
+        if self.is_over_share() {
+            cold_age.min(COLD_AGE_OVER_SHARE.0)
         } else {
             cold_age
         }
     }
 
-    fn is_over_limit(&self) -> bool {
-        self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit()
+    fn is_over_share(&self) -> bool {
+        self.engine.control().resident_bytes.load(Relaxed) > self.share()
     }
 
     /// Whether there is CPU time to fold with now.
@@ -165,7 +173,7 @@ impl Worker {
     }
 
     fn is_free_of_budget(&self) -> bool {
-        self.is_over_limit() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
+        self.is_over_share() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
     }
 
     /// The share of a CPU that folding may take, in millionths.
@@ -180,7 +188,8 @@ impl Worker {
         if let Some(policing) = &self.policing {
             return policing.pause();
         }
-        Nanos(self.cold_age() / 8).clamp(TICK.0, TICK.1)
+        let longest = if self.engine.room.is_kept() { TICK_AT_LIMIT } else { TICK.1 };
+        Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
     }
 
     /// Looks at every extent once. Returns whether there is more to do at once.
@@ -198,14 +207,14 @@ impl Worker {
         let mut held = false;
         let mut more = false;
         // A probe counts too, but the first comes after a whole cold age.
-        let wanted = self.resident_limit() != u64::MAX || !self.engine.daemon.is_empty();
+        let wanted = !self.engine.daemon.is_empty();
         let census = wanted && self.now.since(self.last_census) >= CENSUS;
         let mut resident = 0;
         for extent in self.engine.space().all() {
             if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
                 continue;
             }
-            if broken && self.recently_touched(extent) {
+            if broken && !self.engine.room.is_kept() && self.recently_touched(extent) {
                 self.retreat(extent);
             } else {
                 more |= self.step(extent, cold_age, &mut probes, &mut held, touches);

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -347,6 +347,15 @@ pub struct ControlPage {
     pub cpu_background_ns: AtomicU64,
     /// CPU time of the fault thread, ns.
     pub cpu_fault_ns: AtomicU64,
+
+    /// Anonymous memory of the process that is resident, as the kernel counts it, while a limit is kept; bytes.
+    pub anonymous_bytes: AtomicU64,
+    /// Times that a thread had to wait for room below the limit.
+    pub limit_waits: AtomicU64,
+    /// For how long they waited, ns. Not a part of `stall_ns`.
+    pub limit_wait_ns: AtomicU64,
+    /// Times that threads were let through above the limit, because nothing more could be evicted.
+    pub limit_misses: AtomicU64,
 
     /// Value of each [`Setting`] now, indexed by it.
     pub settings: [AtomicU64; Setting::COUNT],

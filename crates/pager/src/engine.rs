@@ -13,12 +13,14 @@ mod lifecycle;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::gate::{Brake, Gate};
+use crate::gauge::{self, Gauge};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::prefetch::PrefetchQueue;
 use crate::recording::Errand;
 use crate::restore::Restorer;
+use crate::room::Room;
 use crate::sabotage;
 use crate::space::Space;
 use crate::store::{FreeQueue, Store};
@@ -74,6 +76,8 @@ pub struct Engine {
     /// The background thread's futex: incremented to wake it.
     pub(crate) bell: AtomicU32,
     pub(crate) turns: Turns,
+    /// What a limit on resident memory leaves.
+    pub(crate) room: Room,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
     pub(crate) moved_past_libc: AtomicU32,
     /// 1 from before a fork until after it.
@@ -122,7 +126,9 @@ pub struct Engine {
     /// For restores by program threads.
     pub(crate) restorer: (Mutex, UnsafeCell<Option<Restorer>>),
     /// The open `/dev/userfaultfd`, then what [`Kernel`] holds; `NO_DEVICE` for none.
-    descriptors: [AtomicU32; DESCRIPTORS],
+    descriptors: [AtomicU32; LISTED],
+    /// What agent threads read again and again, see [`crate::gauge`].
+    pub(crate) gauges: [AtomicU32; Gauge::COUNT],
     /// Serialises waiting for the threads' end.
     joining: Mutex,
     host: Host,
@@ -146,7 +152,9 @@ const HUGE_MOVES_END: (u32, u32) = (6, 18);
 const NO_DEVICE: u32 = u32::MAX;
 
 /// How many descriptors the pager may hold.
-pub const DESCRIPTORS: usize = 6;
+pub const DESCRIPTORS: usize = LISTED + Gauge::COUNT;
+/// How many of them [`Kernel`] holds, and the device.
+const LISTED: usize = 6;
 
 /// The engine that was prepared last.
 static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
@@ -174,6 +182,7 @@ impl Engine {
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
             turns: Turns::new(),
+            room: Room::new(),
             moved_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),
             doorbell: AtomicUsize::new(0),
@@ -202,7 +211,8 @@ impl Engine {
             kernel: UnsafeCell::new(None),
             threads: UnsafeCell::new(Threads { fault: None, background: None }),
             restorer: (Mutex::new(), UnsafeCell::new(None)),
-            descriptors: [const { AtomicU32::new(NO_DEVICE) }; DESCRIPTORS],
+            descriptors: [const { AtomicU32::new(NO_DEVICE) }; LISTED],
+            gauges: [const { AtomicU32::new(gauge::NONE) }; Gauge::COUNT],
             joining: Mutex::new(),
             host,
         }
@@ -217,7 +227,9 @@ impl Engine {
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
-        self.small_pages_only.store(u32::from(sys::version::kernel() < HUGE_MOVES_END), Relaxed);
+        // A limit is kept page by page.
+        let small = sys::version::kernel() < HUGE_MOVES_END || self.is_limited();
+        self.small_pages_only.store(u32::from(small), Relaxed);
         self.count_for_nobody()?;
         let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
         self.next.store(before, Release);
@@ -297,7 +309,7 @@ impl Engine {
     /// The descriptors that the pager keeps open, ascending; `u32::MAX` for none.
     pub fn descriptors(&self) -> [u32; DESCRIPTORS] {
         let mut all = [0; DESCRIPTORS];
-        for (fd, number) in all.iter_mut().zip(&self.descriptors) {
+        for (fd, number) in all.iter_mut().zip(self.descriptors.iter().chain(&self.gauges)) {
             *fd = number.load(Acquire);
         }
         all.sort_unstable();
@@ -336,6 +348,11 @@ impl Engine {
     pub(crate) fn set_setting(&self, setting: Setting, value: u64) {
         self.settings[setting as usize].store(value, Relaxed);
         self.control().settings[setting as usize].store(value, Relaxed);
+    }
+
+    /// Whether resident memory is to be kept at a limit.
+    pub fn is_limited(&self) -> bool {
+        self.setting(Setting::ResidentLimit) != u64::MAX
     }
 
     /// Stored pages that came back before they had been away for long, since the start.

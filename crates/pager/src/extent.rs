@@ -147,6 +147,14 @@ impl Extent {
         PageSet::of(|index| matches!(self.entry(index).state(), State::Aside | State::Stored | State::Same))
     }
 
+    /// The pages that are set aside.
+    pub fn set_aside_pages(&self) -> PageSet {
+        if self.away.load(Relaxed) == 0 {
+            return PageSet::EMPTY;
+        }
+        PageSet::of(|index| self.entry(index).state() == State::Aside)
+    }
+
     /// What the policy knows of it.
     ///
     /// # Safety

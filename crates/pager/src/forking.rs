@@ -86,6 +86,7 @@ impl Engine {
         self.restorer.0.reset_in_child();
         self.prefetch.reset_in_child();
         self.turns.reset_in_child();
+        self.room.reset_in_child();
         self.forking.store(0, SeqCst);
         self.forget_deferred_in_child();
         self.errand.forget_in_child();

@@ -12,7 +12,7 @@ const FIRST_FD: i32 = 700;
 /// Room that is left below the limit for all of them, and for a second set in a forked child.
 const ROOM: i32 = 12;
 
-fn first_fd() -> i32 {
+pub(crate) fn first_fd() -> i32 {
     match sys::file::descriptor_limit() {
         Some(limit) => FIRST_FD.min(i32::try_from(limit).unwrap_or(i32::MAX) - ROOM).max(3),
         None => FIRST_FD,

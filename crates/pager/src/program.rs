@@ -68,6 +68,7 @@ impl Engine {
             extent.anonymous.insert(&pages);
             extent.left_alone.remove(&pages);
             self.set_managed(extent, &pages, managed);
+            self.arm_from_start(extent, &pages);
             at = extent.base() + EXTENT_SIZE;
         }
         drop(pass);
@@ -132,6 +133,7 @@ impl Engine {
         self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
             let pages = PageSet::range(lo, hi).and(&extent.anonymous.load()).minus(&extent.left_alone.load());
             engine.set_managed(extent, &pages, plain);
+            engine.arm_from_start(extent, &pages);
         })
         .inspect(|_| self.start_if_due())
     }

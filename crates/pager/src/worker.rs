@@ -1,11 +1,11 @@
 //! The background thread's own state, and the small things that it does between pages.
 
 use crate::codec::{Codecs, Page};
-use crate::config::Setting;
 use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
+use crate::limit::Hand;
 use crate::patience::patiently;
 use crate::policing::Policing;
 use crate::recording::Recording;
@@ -59,6 +59,8 @@ pub struct Worker {
     /// The recording under way, during which nothing is folded.
     pub(crate) recording: Option<Recording>,
     pub(crate) lease: Lease,
+    /// Where eviction for the limit goes on.
+    pub(crate) hand: Hand,
 }
 
 impl Worker {
@@ -93,6 +95,7 @@ impl Worker {
             policing: None,
             recording: None,
             lease: Lease::new(&engine.control().share),
+            hand: Hand::new(),
         })
     }
 
@@ -153,10 +156,9 @@ impl Worker {
         }
     }
 
-    /// Managed bytes that may stay in view now; `u64::MAX` for no limit.
-    pub(crate) fn resident_limit(&self) -> u64 {
-        let overhead = self.engine.control().overhead_bytes.load(Relaxed);
-        self.lease.limit(self.engine.setting(Setting::ResidentLimit), overhead)
+    /// Managed bytes that should stay in view by the share of a daemon's budget; `u64::MAX` for no share.
+    pub(crate) fn share(&self) -> u64 {
+        self.lease.limit(self.engine.control().overhead_bytes.load(Relaxed))
     }
 
     /// Charges the waiting and the work since the last call to the budgets.

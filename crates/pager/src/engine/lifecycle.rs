@@ -6,6 +6,7 @@
 use super::{Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
+use crate::gauge::Gauge;
 use crate::kernel::Kernel;
 use crate::{background, fault};
 use core::sync::atomic::Ordering::*;
@@ -58,6 +59,7 @@ impl Engine {
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
         self.list_descriptors(None);
+        [Gauge::Memory, Gauge::Delay].into_iter().for_each(|gauge| self.close_gauge(gauge));
         // SAFETY: the caller's contract.
         unsafe { *self.kernel_mut() = None };
     }
@@ -83,6 +85,14 @@ impl Engine {
     /// Starts the background thread if the engine is enabled, idle, and has enough to manage. From any
     /// thread, in any place: it makes a few system calls and takes no lock.
     pub fn start_if_due(&'static self) {
+        self.try_start();
+        // What is touched before first touches are reported may be any amount.
+        while self.is_limited() && self.phase() == Phase::Starting {
+            self.wait_for_phase_after(Phase::Starting);
+        }
+    }
+
+    fn try_start(&'static self) {
         if self.enabled.load(Acquire) == 0
             || self.phase.load(Relaxed) != Phase::Idle as u32
             || self.managed.load(Relaxed) < self.setting(Setting::StartAt)
