@@ -22,9 +22,9 @@ pub struct PagerOptions {
     /// [env: MEMFOLD_MAX_STALL].
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = value_of(Setting::MaxStall))]
     pub max_stall: Option<String>,
-    /// Fold more eagerly above this much resident memory, such as 256M or 2G [default: none]
-    /// [env: MEMFOLD_RESIDENT_LIMIT].
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = value_of(Setting::ResidentLimit))]
+    /// Keep resident memory at this: the program waits while it would take more. A size such as 256M; 60% of what its
+    /// control group may use, or `auto`, three quarters of that [default: none] [env: MEMFOLD_RESIDENT_LIMIT].
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = value_of(Setting::ResidentLimit))]
     pub resident_limit: Option<String>,
     /// Leave programs alone that manage less memory than this [default: 16M] [env: MEMFOLD_START_AT].
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = value_of(Setting::StartAt))]
@@ -63,6 +63,14 @@ pub fn parse(setting: Setting, text: &str) -> Result<u64, String> {
     setting.parse(text).map_err(allowed)
 }
 
+/// Reads a value of a setting for a process that runs.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn parse_for(pid: u32, setting: Setting, text: &str) -> Result<u64, String> {
+    setting.parse_for(Some(pid), text).map_err(allowed)
+}
+
 /// A value in its own unit, such as `10s`, `256 MiB` or `0.5 %`; a limit that is not set reads `none`.
 pub fn show(setting: Setting, value: u64) -> String {
     if setting == Setting::ResidentLimit && value == u64::MAX {
@@ -81,7 +89,7 @@ fn show_unit(unit: Unit, value: u64) -> String {
     match unit {
         Unit::Duration if value >= DAY && value.is_multiple_of(DAY) => format!("{} days", value / DAY),
         Unit::Duration => text::nanos(value),
-        Unit::Size => text::bytes(value),
+        Unit::Size | Unit::Limit => text::bytes(value),
         Unit::Percent => format!("{} %", value as f64 / 10_000.0),
     }
 }
@@ -90,6 +98,12 @@ fn allowed(bad: BadValue) -> String {
     match bad {
         BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 5m is needed".into(),
         BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G is needed".into(),
+        BadValue::Syntax(Unit::Limit) => {
+            "a size such as 256M, `none`, or of the control group's limit `auto` or a part such as 60% is needed".into()
+        }
+        BadValue::NoGroupLimit => {
+            "no control group that can be seen here limits the memory of the program; a size such as 256M is needed".into()
+        }
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5 is needed".into(),
         BadValue::Range { unit, least, most: u64::MAX } => {
             format!("at least {} is needed", show_unit(unit, least))

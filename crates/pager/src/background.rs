@@ -11,13 +11,15 @@ use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
 use crate::extent::{Extent, DENSE, SETTLED};
+use crate::gauge::Gauge;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
 use crate::space::moment;
-use crate::worker::Worker;
+use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
 use policy::budget::{BROKEN, NO_LIMIT, WINDOW};
+use policy::pace;
 use policy::returns::SOON;
 use sys::table;
 use sys::thread::{self, Backoff, Scheduling};
@@ -26,9 +28,13 @@ use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
+/// The longest where a limit is kept: memory that is not managed may grow meanwhile.
+const TICK_AT_LIMIT: Nanos = Nanos::from_millis(50);
 /// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
 const TOUCHES_AT_FIRST: u64 = 64;
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
+/// CPU time for which folding is worth going on with: looking at all extents takes some, ns.
+const WORTHWHILE: u64 = 1_000_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
 const EVICTION_COST: u64 = 12_000;
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
@@ -40,8 +46,8 @@ const TRIES: u32 = 100;
 /// How often to look whether a thread that is about to end was the last, and how far apart.
 const LEAVING_TRIES: u32 = 40;
 const LEAVING_PAUSE: Nanos = Nanos(50_000);
-/// Cold age while more is resident than the limit allows.
-const COLD_AGE_OVER_LIMIT: Nanos = Nanos::from_millis(200);
+/// Cold age while more is resident than the share of a daemon's budget allows.
+const COLD_AGE_OVER_SHARE: Nanos = Nanos::from_millis(200);
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -57,6 +63,7 @@ pub extern "C" fn main(arg: usize) {
             return engine.give_up("no descriptor table of the pager's own", Some(error));
         }
     }
+    engine.open_gauge(Gauge::Memory);
     if in_child {
         if !engine.take_over_in_child() {
             return;
@@ -88,10 +95,12 @@ pub extern "C" fn main(arg: usize) {
             }
             // An improvement only; after the measurement, which it would spoil.
             // A program at its limit waits for a page daemon, which therefore competes as the program does.
-            let nice = if engine.policy.is_empty() { 19 } else { 0 };
+            let nice = if engine.policy.is_empty() && !engine.is_limited() { 19 } else { 0 };
             let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             sys::inject::begin();
+            // Before the program goes on, as what it touches meanwhile would not be reported.
+            worker.look_at_limit();
             if !in_child {
                 engine.set_phase(Phase::Running);
             }
@@ -113,7 +122,7 @@ impl Worker {
             self.engine.brake.unpark();
             let bell = self.engine.bell.load(Acquire);
             self.now = time::now();
-            self.slice_began = self.now;
+            (self.slice_began, self.slice) = (self.now, SLICE);
             if self.program_has_ended() {
                 self.engine.end_servants(self.kernel);
                 thread::exit(self.kernel.life.status(self.engine.last_status.load(Relaxed)));
@@ -122,6 +131,7 @@ impl Worker {
             self.adopt_young(false);
             self.answer_requests();
             self.look_at_share();
+            self.look_at_limit();
             if self.engine.phase() != Phase::Running {
                 break;
             }
@@ -132,9 +142,9 @@ impl Worker {
                 && if self.recording.is_some() {
                     self.record()
                 } else if self.policing.is_some() {
-                    self.police()
+                    self.police() | self.help_page_daemon()
                 } else {
-                    self.pass(&mut touches)
+                    self.make_room() || self.pass(&mut touches)
                 };
             self.drop_copies();
             self.tidy_store();
@@ -145,6 +155,7 @@ impl Worker {
                 thread::sleep_on(&self.engine.bell, bell, self.tick());
             }
         }
+        self.look_at_limit();
         self.finish();
     }
 
@@ -176,27 +187,42 @@ impl Worker {
 
     fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
-        if self.is_over_limit() {
-            cold_age.min(COLD_AGE_OVER_LIMIT.0)
+        if self.is_over_share() {
+            cold_age.min(COLD_AGE_OVER_SHARE.0)
         } else {
             cold_age
         }
     }
 
-    fn is_over_limit(&self) -> bool {
-        self.engine.control().resident_bytes.load(Relaxed) > self.resident_limit()
+    fn is_over_share(&self) -> bool {
+        self.engine.control().resident_bytes.load(Relaxed) > self.share()
     }
 
-    /// CPU time that may yet be spent on folding more, ns: what is set aside already will be compressed whatever it costs.
-    fn cpu_headroom(&mut self) -> u64 {
-        let limit = self.engine.setting(Setting::MaxCpu);
-        if self.is_over_limit() || limit >= NO_LIMIT {
-            return u64::MAX;
+    /// Whether there is CPU time to fold with now.
+    fn may_fold(&self) -> bool {
+        self.pace.left() >= WORTHWHILE.min(pace::worth(pace::BURST, self.cpu_share()))
+            || self.is_free_of_budget()
+    }
+
+    /// Whether more may be set aside: no more than can be compressed when its time has come, and in the second after that.
+    fn may_set_aside(&self) -> bool {
+        if self.is_free_of_budget() {
+            return true;
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
-        let cost = self.cpu.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
+        let cost = self.pace.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
         let committed = self.engine.aside_pages.load(Relaxed) * cost;
-        self.cpu.headroom(self.now.0, self.returns.allowed(limit)).saturating_sub(committed)
+        let time = self.cold_age().saturating_add(Nanos::from_secs(1).0);
+        self.may_fold() && committed <= pace::worth(time, self.cpu_share())
+    }
+
+    fn is_free_of_budget(&self) -> bool {
+        self.is_over_share() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
+    }
+
+    /// The share of a CPU that folding may take, in millionths.
+    pub(crate) fn cpu_share(&self) -> u64 {
+        self.returns.allowed(self.engine.setting(Setting::MaxCpu))
     }
 
     fn tick(&self) -> Nanos {
@@ -206,12 +232,17 @@ impl Worker {
         if let Some(policing) = &self.policing {
             return policing.pause();
         }
-        Nanos(self.cold_age() / 8).clamp(TICK.0, TICK.1)
+        let longest = if self.engine.room.is_kept() { TICK_AT_LIMIT } else { TICK.1 };
+        Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
     }
 
     /// Looks at every extent once. Returns whether there is more to do at once.
     fn pass(&mut self, touches: &mut u64) -> bool {
         let cold_age = self.cold_age();
+        if self.may_fold() && !self.is_free_of_budget() {
+            // Work takes at least as long as the CPU time that it costs.
+            self.slice = SLICE.min(Nanos(self.pace.left()));
+        }
         let limit = self.engine.setting(Setting::MaxStall);
         let headroom = self.stall.headroom(self.now.0, limit);
         // A quarter at a time: the next pass sees what this one has cost.
@@ -220,7 +251,7 @@ impl Worker {
         let mut held = false;
         let mut more = false;
         // A probe counts too, but the first comes after a whole cold age.
-        let wanted = self.resident_limit() != u64::MAX || !self.engine.daemon.is_empty();
+        let wanted = !self.engine.daemon.is_empty();
         let census = wanted && self.now.since(self.last_census) >= CENSUS;
         // Who rests was told so by the cold age that held then.
         let all = census || core::mem::replace(&mut self.paced_by, cold_age) != cold_age;
@@ -230,7 +261,7 @@ impl Worker {
                 self.let_empty_rest(extent);
                 continue;
             }
-            if broken && self.recently_touched(extent) {
+            if broken && !self.engine.room.is_kept() && self.recently_touched(extent) {
                 self.retreat(extent);
             } else {
                 more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
@@ -336,6 +367,10 @@ impl Worker {
                 drop(guard);
                 self.wait_step(extent)
             }
+            _ if !self.may_fold() => {
+                self.behind = Some(self.now);
+                false
+            }
             Step::Watch => {
                 let watching = self.kernel.tracks_writes && self.watch(extent);
                 if watching || !self.kernel.tracks_writes {
@@ -349,7 +384,7 @@ impl Worker {
                 *held = true;
                 false
             }
-            Step::Probe if self.cpu_headroom() == 0 => {
+            Step::Probe if !self.may_set_aside() => {
                 self.behind = Some(self.now);
                 false
             }
@@ -410,7 +445,7 @@ impl Worker {
         // A page that is still here gains more than one that is stored already.
         let idle = self.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
         let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
-        if wanted && idle && self.cpu_headroom() != 0 {
+        if wanted && idle && self.may_fold() {
             if !self.recompress(extent) {
                 return true;
             }

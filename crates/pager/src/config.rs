@@ -15,7 +15,7 @@ pub enum Setting {
     RecompressAge = 1,
     /// Highest share of time that the program may wait for the pager, in millionths.
     MaxStall = 2,
-    /// Managed bytes that may stay resident; `u64::MAX` for no limit.
+    /// Anonymous memory of the process that may be resident, bytes; `u64::MAX` for no limit.
     ResidentLimit = 3,
     /// Managed bytes below which no agent is started.
     StartAt = 4,
@@ -30,6 +30,8 @@ pub enum Unit {
     Duration,
     /// `64K`, `256M`, `2G`; a bare number is bytes.
     Size,
+    /// A size, `none`, or a part of what control groups leave the process: `60%`, or `auto` for [`AUTO`] of it.
+    Limit,
     /// A share such as `0.5` or `0.5%`, in per cent.
     Percent,
 }
@@ -82,7 +84,8 @@ impl Setting {
         match self {
             Setting::ColdAge | Setting::RecompressAge => Unit::Duration,
             Setting::MaxStall | Setting::MaxCpu => Unit::Percent,
-            Setting::ResidentLimit | Setting::StartAt => Unit::Size,
+            Setting::ResidentLimit => Unit::Limit,
+            Setting::StartAt => Unit::Size,
         }
     }
 
@@ -110,12 +113,29 @@ impl Setting {
         }
     }
 
-    /// Reads a value from text, within the range of the setting.
+    /// Reads a value from text, within the range of the setting. Parts of the limit of control groups are those of the calling
+    /// process's.
     pub fn parse(self, text: &str) -> Result<u64, BadValue> {
+        self.parse_for(None, text)
+    }
+
+    /// The same for another process.
+    pub fn parse_for(self, pid: Option<u32>, text: &str) -> Result<u64, BadValue> {
         let value = match self.unit() {
             Unit::Duration => parse_duration(text),
             Unit::Size => parse_size(text),
             Unit::Percent => parse_percent(text),
+            Unit::Limit => match parse_part(text) {
+                None if text.trim() == "none" => Some(u64::MAX),
+                None => parse_size(text),
+                Some(part) => {
+                    let limit = sys::cgroup::memory_limit(pid).map_err(|_| BadValue::NoGroupLimit)?;
+                    Some(
+                        (u128::from(limit) * u128::from(part) / 1_000_000) as u64
+                            & !(sys::PAGE_SIZE as u64 - 1),
+                    )
+                }
+            },
         }
         .ok_or(BadValue::Syntax(self.unit()))?;
         let (least, most) = self.range();
@@ -131,6 +151,8 @@ impl Setting {
 pub enum BadValue {
     /// It cannot be read as such a value.
     Syntax(Unit),
+    /// It is a part of what control groups leave the process, and they set no limit, or none that can be seen from here.
+    NoGroupLimit,
     /// It is outside the range, both ends included.
     Range {
         /// What kind of value.
@@ -220,6 +242,19 @@ pub fn parse_duration(text: &str) -> Option<u64> {
     parse_scaled(text, SECOND)
 }
 
+/// What `auto` is of the tightest limit of control groups, millionths: the rest is for what a limit on anonymous memory does not
+/// count and the group does, which is page tables, other memory of the kernel's, the files in use, and the 5 % by which
+/// the limit may be exceeded.
+pub const AUTO: u64 = 750_000;
+
+/// Millionths of a group's limit, from `auto` or a number of per cent up to 100 with its sign.
+fn parse_part(text: &str) -> Option<u64> {
+    match text.trim() {
+        "auto" => Some(AUTO),
+        text => parse_percent(text.strip_suffix('%')?).filter(|&part| part > 0 && part <= 1_000_000),
+    }
+}
+
 /// Millionths, from a number of per cent: `0.5` or `0.5%` is 5 000.
 pub fn parse_percent(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -256,6 +291,22 @@ mod tests {
         assert_eq!(parse_percent("0.5"), Some(5_000));
         assert_eq!(parse_percent("100%"), Some(1_000_000));
         assert_eq!(parse_percent("half"), None);
+    }
+
+    #[test]
+    fn a_limit_is_a_size_or_a_part_of_what_the_group_has() {
+        assert_eq!(Setting::ResidentLimit.parse("64M"), Ok(64 << 20));
+        assert_eq!(Setting::ResidentLimit.parse("none"), Ok(u64::MAX));
+        assert_eq!((parse_part("auto"), parse_part(" 12.5% ")), (Some(AUTO), Some(125_000)));
+        for bad in ["0%", "100.1%", "%", "auto%", "64M"] {
+            assert_eq!(parse_part(bad), None, "{bad}");
+        }
+        assert_eq!(Setting::ResidentLimit.parse("101%"), Err(BadValue::Syntax(Unit::Limit)));
+        match sys::cgroup::memory_limit(None) {
+            Ok(limit) => assert_eq!(Setting::ResidentLimit.parse("100%"), Ok(limit & !4095)),
+            Err(_) => assert_eq!(Setting::ResidentLimit.parse("auto"), Err(BadValue::NoGroupLimit)),
+        }
+        assert_eq!(Setting::StartAt.parse("auto"), Err(BadValue::Syntax(Unit::Size)));
     }
 
     #[test]

@@ -350,6 +350,15 @@ pub struct ControlPage {
     /// CPU time of the fault thread, ns.
     pub cpu_fault_ns: AtomicU64,
 
+    /// Anonymous memory of the process that is resident, as the kernel counts it, while a limit is kept; bytes.
+    pub anonymous_bytes: AtomicU64,
+    /// Times that a thread had to wait for room below the limit.
+    pub limit_waits: AtomicU64,
+    /// For how long they waited, ns. Not a part of `stall_ns`.
+    pub limit_wait_ns: AtomicU64,
+    /// Times that threads were let through above the limit, because nothing more could be evicted.
+    pub limit_misses: AtomicU64,
+
     /// Value of each [`Setting`] now, indexed by it.
     pub settings: [AtomicU64; Setting::COUNT],
     /// Requests.

@@ -13,12 +13,14 @@ mod lifecycle;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::gate::{Brake, Gate};
+use crate::gauge::{self, Gauge};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::pool::Pool;
 use crate::prefetch::PrefetchQueue;
 use crate::proxy::Proxy;
 use crate::recording::Errand;
+use crate::room::Room;
 use crate::sabotage;
 use crate::space::Space;
 use crate::store::{FreeQueue, Store};
@@ -76,6 +78,8 @@ pub struct Engine {
     pub(crate) bell: AtomicU32,
     pub(crate) turns: Turns,
     pub(crate) young: Young,
+    /// What a limit on resident memory leaves.
+    pub(crate) room: Room,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
     pub(crate) moved_past_libc: AtomicU32,
     /// 1 once a mapping was changed past libc in any way.
@@ -133,6 +137,8 @@ pub struct Engine {
     pub(crate) last_status: AtomicU32,
     /// The program's open `/dev/userfaultfd`, and the number of that device; `NO_DEVICE` for none.
     device: (AtomicU32, AtomicU64),
+    /// What agent threads read again and again, see [`crate::gauge`].
+    pub(crate) gauges: [AtomicU32; Gauge::COUNT],
     /// Serialises waiting for the threads' end.
     pub(crate) joining: Mutex,
     host: Host,
@@ -189,6 +195,7 @@ impl Engine {
             bell: AtomicU32::new(0),
             turns: Turns::new(),
             young: Young::new(),
+            room: Room::new(),
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),
@@ -222,6 +229,7 @@ impl Engine {
             leaving: AtomicU32::new(0),
             last_status: AtomicU32::new(0),
             device: (AtomicU32::new(NO_DEVICE), AtomicU64::new(0)),
+            gauges: [const { AtomicU32::new(gauge::NONE) }; Gauge::COUNT],
             joining: Mutex::new(),
             host,
         }
@@ -237,7 +245,9 @@ impl Engine {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
         self.process.store(sys::thread::current_pid(), Relaxed);
-        self.small_pages_only.store(u32::from(sys::version::kernel() < HUGE_MOVES_END), Relaxed);
+        // A limit is kept page by page.
+        let small = sys::version::kernel() < HUGE_MOVES_END || self.is_limited();
+        self.small_pages_only.store(u32::from(small), Relaxed);
         self.count_for_nobody()?;
         let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
         self.next.store(before, Release);
@@ -344,6 +354,11 @@ impl Engine {
         self.control().settings[setting as usize].store(value, Relaxed);
     }
 
+    /// Whether resident memory is to be kept at a limit.
+    pub fn is_limited(&self) -> bool {
+        self.setting(Setting::ResidentLimit) != u64::MAX
+    }
+
     /// Stored pages that came back before they had been away for long, since the start.
     pub fn soon_back(&self) -> u64 {
         self.soon_back.load(Relaxed)
@@ -364,9 +379,9 @@ impl Engine {
         }
     }
 
-    /// Whether mappings are noted before the tables are told of them: a recording wants to see each from the start.
+    /// Whether mappings are noted before the tables are told of them: a recording and a limit want to see each from the start.
     pub(crate) fn notes_young(&self) -> bool {
-        !self.errand.is_on()
+        !self.errand.is_on() && !self.is_limited()
     }
 
     pub(crate) fn space(&self) -> &'static Space {

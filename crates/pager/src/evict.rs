@@ -129,7 +129,7 @@ impl Worker {
     }
 
     /// Registers pages for missing faults, before the first of them leaves. Under the extent's lock.
-    fn arm(&self, extent: &Extent, pages: &PageSet) -> bool {
+    pub(crate) fn arm(&self, extent: &Extent, pages: &PageSet) -> bool {
         let missing = pages.minus(&extent.armed.load());
         if missing.is_empty() {
             return true;
@@ -396,9 +396,11 @@ impl Worker {
         self.engine.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
     }
 
-    /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Tries the lock.
+    /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, only what is not
+    /// managed any more. Tries the lock.
     pub fn disarm(&self, extent: &Extent) {
-        if extent.away.load(SeqCst) != 0 || extent.armed.load().is_empty() {
+        let kept = || if self.engine.room.is_kept() { extent.managed.load() } else { PageSet::EMPTY };
+        if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
             return;
         }
         let Some(_guard) = extent.lock.try_lock() else { return };
@@ -406,9 +408,10 @@ impl Worker {
         if extent.away.load(SeqCst) != 0 || !self.release_staging(extent) {
             return;
         }
-        for (lo, hi) in extent.armed.load().runs() {
+        let gone = extent.armed.load().minus(&kept());
+        for (lo, hi) in gone.runs() {
             let _ = self.kernel.uffd.unregister(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
         }
-        extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+        extent.armed.remove(&gone);
     }
 }

@@ -101,6 +101,9 @@ impl Service {
             return;
         }
         let extent = self.engine.space().find(page);
+        if extent.is_some_and(|extent| self.engine.must_wait_for_room(extent, page, tid, self.read_at)) {
+            return;
+        }
         if let Some(extent) = extent {
             note(extent, (page - extent.base()) / PAGE_SIZE);
         }
@@ -158,8 +161,9 @@ impl Service {
         if entry.is_some_and(|entry| !entry.take(Entry::RESIDENT)) {
             return false;
         }
-        let progress = if write {
-            // A page of its own at once: the shared zero page would fault again on the write.
+        let progress = if write || self.engine.room.is_kept() {
+            // A page of its own at once: the shared zero page would fault again on the write, and that would not be reported
+            // where it must be counted.
             // SAFETY: a page that nobody ever wrote reads as zeros.
             unsafe { self.kernel.uffd.copy(page, self.zeros.as_ptr() as usize, PAGE_SIZE) }
         } else {
@@ -169,7 +173,10 @@ impl Service {
             entry.put_back(Entry::RESIDENT);
         }
         match progress.error {
-            None => bump(&control.faults_zero, 1),
+            None => {
+                bump(&control.faults_zero, 1);
+                self.engine.room.take(1);
+            }
             Some(Errno::EEXIST) => bump(&control.faults_spurious, 1),
             Some(Errno::EAGAIN) => return false,
             Some(Errno::ENOMEM) => {
@@ -187,7 +194,7 @@ impl Service {
     /// Brings the pages that follow the one that was waited for, while the thread that waited is being woken. Returns how
     /// many came.
     fn bring_rest(&mut self, extent: &Extent, from: usize, most: usize) -> usize {
-        if most == 0 || from >= EXTENT_PAGES {
+        if most == 0 || from >= EXTENT_PAGES || most as u64 > self.engine.room.left() {
             return 0;
         }
         let began = time::now();
@@ -215,7 +222,11 @@ impl Service {
         let window = extent.window.load(Relaxed);
         // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
         let crowded = self.engine.contended.load(Relaxed) != 0;
-        if window < AT_ONCE || crowded || self.engine.phase() != Phase::Running {
+        if window < AT_ONCE
+            || crowded
+            || self.engine.room.left() < 4 * AHEAD as u64
+            || self.engine.phase() != Phase::Running
+        {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;

@@ -93,6 +93,7 @@ impl Engine {
         self.prefetch.reset_in_child();
         self.young.reset_in_child();
         self.turns.reset_in_child();
+        self.room.reset_in_child();
         self.forking.store(0, SeqCst);
         // The waits so far were the parent's.
         self.stall.store(0, Relaxed);

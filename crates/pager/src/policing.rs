@@ -249,7 +249,9 @@ impl Worker {
     }
 
     fn limit_pages(&self) -> usize {
-        usize::try_from(self.resident_limit() / PAGE_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 1 << 40)
+        let view = self.engine.control().resident_bytes.load(Relaxed) / PAGE_SIZE as u64;
+        let pages = self.room_for_managed(view).min(self.share() / PAGE_SIZE as u64);
+        usize::try_from(pages).unwrap_or(usize::MAX).clamp(1, 1 << 40)
     }
 
     /// Does what is due. Returns whether there is more to do at once.

@@ -58,7 +58,9 @@ impl Engine {
             let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
             let _guard = extent.lock.lock();
             let (lo, hi) = extent.clip(start, end);
-            self.begin_managing(extent, &PageSet::range(lo, hi), lo, hi, managed);
+            let pages = PageSet::range(lo, hi);
+            self.begin_managing(extent, &pages, lo, hi, managed);
+            self.arm_from_start(extent, &pages);
             at = extent.base() + EXTENT_SIZE;
         }
         entered();
@@ -143,6 +145,7 @@ impl Engine {
         self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
             let pages = PageSet::range(lo, hi).and(&extent.anonymous.load()).minus(&extent.left_alone.load());
             engine.set_managed(extent, &pages, plain);
+            engine.arm_from_start(extent, &pages);
         })
         .inspect(|_| self.start_if_due())
     }

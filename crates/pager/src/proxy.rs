@@ -18,7 +18,7 @@ use crate::restore::{Outcome, Reason, Restorer};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use sys::thread::{self, Backoff};
-use sys::{futex, Result, PAGE_SIZE};
+use sys::{futex, Errno, Result, PAGE_SIZE};
 
 /// Nobody serves: nothing is registered either, so there is nothing to be done.
 const ABSENT: u32 = 0;
@@ -32,6 +32,8 @@ enum Request {
     Wake(&'static Extent),
     /// Unregister a range.
     LetGo { start: usize, len: usize },
+    /// Have touches of absent pages of a range reported.
+    Arm { start: usize, len: usize },
     /// Bring back what is away of pages `lo..hi`; the asking thread holds the extent's lock, or nobody else runs.
     BringBack { extent: &'static Extent, lo: usize, hi: usize },
     /// Wait until the kernel has reported every change past libc that it has made.
@@ -70,6 +72,14 @@ impl Proxy {
     /// Unregisters the range, and wakes who sleeps on it.
     pub fn let_go(&self, start: usize, len: usize) -> Result<()> {
         self.ask(Request::LetGo { start, len })
+    }
+
+    /// Has touches of absent pages of the range reported. `ESRCH` where nobody serves, and what the kernel answers.
+    pub fn arm(&self, start: usize, len: usize) -> Result<()> {
+        match self.state.load(Acquire) {
+            ABSENT => Err(Errno::ESRCH),
+            _ => self.ask(Request::Arm { start, len }),
+        }
     }
 
     /// Brings back what is away of pages `lo..hi` of the extent. `ENOMEM` where there is no memory to do it with.
@@ -168,6 +178,7 @@ fn carry_out(
         }
         // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.
         Request::LetGo { start, len } => patiently(|| kernel.uffd.unregister(start, len)),
+        Request::Arm { start, len } => kernel.uffd.register(start, len, kernel.armed_modes()),
         Request::BringBack { extent, lo, hi } => {
             let restorer = match restorer {
                 Some(restorer) => restorer,

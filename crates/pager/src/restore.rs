@@ -37,6 +37,15 @@ const COPY_MOST: usize = 16;
 /// [`Worker::drop_copies`]: crate::worker::Worker::drop_copies
 pub const COPIES: u64 = 512;
 
+/// What may lie there before it is dropped: under a limit, as little as a page or two of each extent, since it counts.
+pub fn copies_kept(engine: &Engine) -> u64 {
+    if engine.room.is_kept() {
+        COPIES / 16
+    } else {
+        COPIES
+    }
+}
+
 /// Why the page is brought back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
@@ -145,6 +154,7 @@ impl Restorer {
             // The fault thread may have seen the entries busy, and left the waking to us.
             kernel.uffd.wake(extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE);
         }
+        engine.room.take(done);
         if reason == Reason::Ahead {
             control.pages_prefetched.fetch_add(done as u64, Relaxed);
         }
@@ -188,7 +198,10 @@ impl Restorer {
         let progress = if huge && len < EXTENT_SIZE {
             // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
             Progress { done: 0, error: Some(Errno::EBUSY) }
-        } else if run.reason.gives_way() && hi - lo <= COPY_MOST && engine.copies.load(Relaxed) < 2 * COPIES {
+        } else if run.reason.gives_way()
+            && hi - lo <= COPY_MOST
+            && engine.copies.load(Relaxed) < 2 * copies_kept(engine)
+        {
             // SAFETY: a taken `Aside` page is readable in staging.
             match unsafe { kernel.uffd.copy(page, staged, len) } {
                 Progress { done: 0, error: Some(Errno::ENOMEM) } => move_back(),

@@ -54,14 +54,14 @@ impl Lease {
         self.granted.map(|(_, bytes)| bytes)
     }
 
-    /// The limit on managed bytes in view: the user's own, or what the share leaves beside `overhead` bytes that evicting
-    /// costs, whichever is less.
-    pub(crate) fn limit(&self, own: u64, overhead: u64) -> u64 {
+    /// The managed bytes that should stay in view: what the share leaves beside `overhead` bytes that evicting costs;
+    /// `u64::MAX` for no share.
+    pub(crate) fn limit(&self, overhead: u64) -> u64 {
         let left = |bytes: u64| match bytes {
             u64::MAX => u64::MAX,
             bytes => bytes.saturating_sub(overhead).max(Setting::ResidentLimit.range().0),
         };
-        own.min(self.bytes().map_or(u64::MAX, left))
+        self.bytes().map_or(u64::MAX, left)
     }
 }
 
@@ -98,12 +98,12 @@ mod tests {
         renew(&share, 50 * MIB);
         lease.look(&share, Nanos::from_secs(10));
         lease.look(&share, Nanos::from_secs(10) + LEASE);
-        assert_eq!(lease.limit(80 * MIB, 0), 50 * MIB);
+        assert_eq!(lease.limit(0), 50 * MIB);
         lease.look(&share, Nanos::from_secs(11) + LEASE);
-        assert_eq!(lease.limit(80 * MIB, 0), 80 * MIB);
+        assert_eq!(lease.limit(0), u64::MAX);
         renew(&share, 60 * MIB);
         lease.look(&share, Nanos::from_secs(12) + LEASE);
-        assert_eq!(lease.limit(80 * MIB, 0), 60 * MIB);
+        assert_eq!(lease.limit(0), 60 * MIB);
     }
 
     #[test]
@@ -112,14 +112,13 @@ mod tests {
         let mut lease = Lease::new(&share);
         renew(&share, 50 * MIB);
         lease.look(&share, Nanos(0));
-        assert_eq!(lease.limit(u64::MAX, 20 * MIB), 30 * MIB);
-        assert_eq!(lease.limit(10 * MIB, 20 * MIB), 10 * MIB);
-        assert_eq!(lease.limit(u64::MAX, u64::MAX), MIB);
+        assert_eq!(lease.limit(20 * MIB), 30 * MIB);
+        assert_eq!(lease.limit(u64::MAX), MIB);
         renew(&share, 0);
         lease.look(&share, Nanos(0));
-        assert_eq!(lease.limit(u64::MAX, 0), MIB);
+        assert_eq!(lease.limit(0), MIB);
         renew(&share, u64::MAX);
         lease.look(&share, Nanos(0));
-        assert_eq!(lease.limit(u64::MAX, 20 * MIB), u64::MAX);
+        assert_eq!(lease.limit(20 * MIB), u64::MAX);
     }
 }

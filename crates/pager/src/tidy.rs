@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::entry::{Entry, State};
-use crate::restore::COPIES;
+use crate::restore::copies_kept;
 use crate::sabotage::{planted, Bug};
 use crate::store::Slot;
 use crate::sync::Ordering::Relaxed;
@@ -12,7 +12,7 @@ use sys::PAGE_SIZE;
 impl Worker {
     /// Drops what restores have left behind in staging, once it is worth the interrupts.
     pub(crate) fn drop_copies(&mut self) {
-        if self.engine.copies.load(Relaxed) < COPIES {
+        if self.engine.copies.load(Relaxed) < copies_kept(self.engine) {
             return;
         }
         for extent in self.engine.space().all() {

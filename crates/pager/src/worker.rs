@@ -1,11 +1,11 @@
 //! The background thread's own state, and the small things that it does between pages.
 
 use crate::codec::{Codecs, Page};
-use crate::config::Setting;
 use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Engine, Phase};
 use crate::kernel::Kernel;
+use crate::limit::Hand;
 use crate::patience::patiently;
 use crate::policing::Policing;
 use crate::recording::Recording;
@@ -14,12 +14,13 @@ use crate::share::Lease;
 use crate::store::Store;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{Budget, WINDOW};
+use policy::pace::Pace;
 use policy::returns::Returns;
 use sys::time::{self, Nanos};
 use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// Longest stretch of work before the settings, requests and counters are looked at again.
-const SLICE: Nanos = Nanos::from_millis(50);
+pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
 
 /// Memory that the agent threads use beside tables and store: stacks, codecs, buffers. Measured with `smaps`.
 const AGENT_BYTES: u64 = 1 << 20;
@@ -36,10 +37,12 @@ pub struct Worker {
     /// Time of the last look at the clock.
     pub(crate) now: Nanos,
     pub(crate) slice_began: Nanos,
+    /// How long the stretch of work that began then may take.
+    pub(crate) slice: Nanos,
     /// The program's waiting.
     pub(crate) stall: Budget,
     /// This thread's CPU time.
-    pub(crate) cpu: Budget,
+    pub(crate) pace: Pace,
     /// How many pages come back soon after they went.
     pub(crate) returns: Returns,
     /// When folding last waited for CPU time.
@@ -62,6 +65,8 @@ pub struct Worker {
     /// The recording under way, during which nothing is folded.
     pub(crate) recording: Option<Recording>,
     pub(crate) lease: Lease,
+    /// Where eviction for the limit goes on.
+    pub(crate) hand: Hand,
 }
 
 impl Worker {
@@ -82,8 +87,10 @@ impl Worker {
             page: [0; PAGE_SIZE],
             now,
             slice_began: now,
+            slice: SLICE,
             stall: Budget::new(engine.stall.load(Relaxed)),
-            cpu: Budget::new(time::thread_cpu().0),
+            // What it has used so far, to start, counts too.
+            pace: Pace::new(now.0, 0),
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             behind: None,
             short_of_memory: false,
@@ -97,6 +104,7 @@ impl Worker {
             policing: None,
             recording: None,
             lease: Lease::new(&engine.control().share),
+            hand: Hand::new(),
         })
     }
 
@@ -105,7 +113,7 @@ impl Worker {
         self.serve_prefetch();
         self.stand_still_if_wanted();
         self.now = time::now();
-        self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > SLICE
+        self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > self.slice
     }
 
     /// Lets others work that must not wait for the whole of a pass.
@@ -157,15 +165,14 @@ impl Worker {
         }
     }
 
-    /// Managed bytes that may stay in view now; `u64::MAX` for no limit.
-    pub(crate) fn resident_limit(&self) -> u64 {
-        let overhead = self.engine.control().overhead_bytes.load(Relaxed);
-        self.lease.limit(self.engine.setting(Setting::ResidentLimit), overhead)
+    /// Managed bytes that should stay in view by the share of a daemon's budget; `u64::MAX` for no share.
+    pub(crate) fn share(&self) -> u64 {
+        self.lease.limit(self.engine.control().overhead_bytes.load(Relaxed))
     }
 
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
-        self.cpu.charge(self.now.0, time::thread_cpu().0);
+        self.pace.charge(self.now.0, time::thread_cpu().0, self.cpu_share());
         self.stall.charge(self.now.0, self.engine.stall.load(Relaxed));
         let control = self.engine.control();
         control.stall_ns.store(self.stall.total(), Relaxed);

@@ -41,8 +41,10 @@ pub fn say(line: &str) {
 
 fn say_to(fd: i32, line: &str) {
     file::say(fd, line.as_bytes());
-    file::say(fd, b"
-");
+    file::say(
+        fd, b"
+",
+    );
 }
 
 /// Writes a line to standard error, once for all processes of a run.
@@ -184,6 +186,12 @@ fn allowed(bad: BadValue) -> &'static str {
     match bad {
         BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 2m",
         BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G",
+        BadValue::Syntax(Unit::Limit) => {
+            "a size such as 256M, `none`, or of the control group's limit `auto` or a part such as 60%"
+        }
+        BadValue::NoGroupLimit => {
+            "a size such as 256M here, as no control group limits the memory of this process"
+        }
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5",
         BadValue::Range { .. } => "a value within the range that `memfold run --help` gives",
     }

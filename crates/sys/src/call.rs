@@ -25,6 +25,8 @@ impl Errno {
     pub const EBUSY: Errno = Errno(libc::EBUSY);
     /// No such mapping, file or page.
     pub const ENOENT: Errno = Errno(libc::ENOENT);
+    /// There is no such thing.
+    pub const ENODATA: Errno = Errno(libc::ENODATA);
     /// No memory, or a hole in the range.
     pub const ENOMEM: Errno = Errno(libc::ENOMEM);
     /// Not permitted.

@@ -16,6 +16,7 @@ extern crate std;
 
 pub mod cachestat;
 pub mod call;
+pub mod cgroup;
 pub mod file;
 pub mod futex;
 pub mod inject;

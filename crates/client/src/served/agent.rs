@@ -17,6 +17,7 @@ use pager::config::{Config, Setting};
 use pager::control::{ControlPage, Mode};
 use pager::store::Store;
 use policy::budget::{Budget, BROKEN, NO_LIMIT};
+use policy::pace::{self, Pace};
 use policy::returns::Returns;
 use std::sync::atomic::Ordering::*;
 use sys::file::{self, Fd};
@@ -70,7 +71,7 @@ pub struct Agent {
     /// Pages in staging.
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
-    cpu: Budget,
+    pace: Pace,
     /// CPU time of the agent that went into what threads of the program waited for.
     pub serving: Nanos,
     /// Waits of the program's threads for folded memory.
@@ -135,7 +136,7 @@ impl Agent {
             ring_daemon: false,
             backlog: false,
             held: 0,
-            cpu: Budget::new(0),
+            pace: Pace::new(time::now().0, 0),
             serving: Nanos(0),
             stall: Budget::new(0),
             broken: false,
@@ -222,25 +223,39 @@ impl Agent {
 
     fn charge(&mut self) {
         let header = self.channel.header();
-        self.cpu.charge(self.now, time::thread_cpu().0.saturating_add(header.cpu_ns.load(Relaxed)));
+        let cpu = time::thread_cpu().0.saturating_add(header.cpu_ns.load(Relaxed));
+        let share = self.cpu_share();
+        self.pace.charge(self.now, cpu, share);
         self.stall.charge(self.now, header.stall_ns.load(Relaxed));
         let limit = self.config.get(Setting::MaxStall).saturating_mul(BROKEN);
         self.broken = self.stall.headroom(self.now, limit) == 0;
         self.returns.note(self.now, self.counts.evicted, self.counts.soon_back);
     }
 
-    /// Whether more may be set aside: the program has not waited for too long, and there is CPU time. What is aside already
-    /// will be compressed whatever it costs.
+    /// Whether more may be set aside: the program has not waited for too long, and there is CPU time to compress it when it
+    /// is cold, or in the second after that.
     pub fn may_set_aside(&mut self) -> bool {
         if self.stall.headroom(self.now, self.config.get(Setting::MaxStall)) == 0 {
             self.withheld = true;
             return false;
         }
-        let limit = self.config.get(Setting::MaxCpu);
         let committed = self.held * HANDING_OVER_COST;
-        limit >= NO_LIMIT
-            || self.is_over_limit()
-            || self.cpu.headroom(self.now, self.returns.allowed(limit)) > committed
+        let time = self.cold_age().saturating_add(Nanos::from_secs(1).0);
+        self.is_free_of_budget() || self.pace.left() > 0 && committed <= pace::worth(time, self.cpu_share())
+    }
+
+    /// Whether there is CPU time to have pages compressed with now.
+    pub fn may_hand_over(&self) -> bool {
+        self.pace.left() > 0 || self.is_free_of_budget()
+    }
+
+    fn is_free_of_budget(&self) -> bool {
+        self.is_over_limit() || self.config.get(Setting::MaxCpu) >= NO_LIMIT
+    }
+
+    /// The share of a CPU that folding may take, the daemon's part included, in millionths.
+    fn cpu_share(&self) -> u64 {
+        self.returns.allowed(self.config.get(Setting::MaxCpu))
     }
 
     /// How long pages stay untouched before they are cold, ns.

@@ -64,6 +64,7 @@ impl Agent {
                 }
                 false
             }
+            Step::Launder if !self.may_hand_over() => false,
             Step::Launder => {
                 let more = self.hand_over(region, piece);
                 let state = self.regions[region].piece(piece);

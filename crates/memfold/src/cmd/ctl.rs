@@ -19,6 +19,7 @@ const AFTER_HELP: &str = "\
 Examples:
   memfold ctl 4711 set cold_age 5m
   memfold ctl redis-server evict        the one folded process of that name
+  memfold ctl 4711 set resident_limit 60%    of what its control group may use
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
   memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
@@ -77,7 +78,8 @@ enum Action {
         /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit or start_at.
         #[arg(value_parser = key)]
         key: Setting,
-        /// Its value, such as 10s, 256M or 0.5; `none` takes a resident limit away.
+        /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto`, `60%` of what the control group may use, and
+        /// `none`.
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
@@ -124,7 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             (Command::Log, 0, 0)
         }
-        Action::Set { key, value } => (Command::Set, *key as u64, value_of(*key, value)?),
+        Action::Set { key, value } => (Command::Set, *key as u64, value_of(args.pid, *key, value)?),
     };
     match found.page.mode {
         Mode::Off => bail!("process {} is not folded: {}", pid, found.page.reason),
@@ -189,11 +191,8 @@ fn log_file(pid: u32, file: Option<&Path>) -> anyhow::Result<String> {
     Ok(text.to_owned())
 }
 
-fn value_of(key: Setting, value: &str) -> anyhow::Result<u64> {
-    if key == Setting::ResidentLimit && value == "none" {
-        return Ok(u64::MAX);
-    }
-    options::parse(key, value).map_err(|allowed| {
+fn value_of(pid: u32, key: Setting, value: &str) -> anyhow::Result<u64> {
+    options::parse_for(pid, key, value).map_err(|allowed| {
         crate::exit::usage(format!("invalid value '{value}' for {}: {allowed}", key.name()))
     })
 }
@@ -218,8 +217,8 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_named_with_its_key() {
-        assert_eq!(value_of(Setting::ResidentLimit, "none").unwrap(), u64::MAX);
-        let error = value_of(Setting::ColdAge, "soon").unwrap_err().to_string();
+        assert_eq!(value_of(1, Setting::ResidentLimit, "none").unwrap(), u64::MAX);
+        let error = value_of(1, Setting::ColdAge, "soon").unwrap_err().to_string();
         assert!(error.contains("'soon'") && error.contains("cold_age"), "{error}");
     }
 }

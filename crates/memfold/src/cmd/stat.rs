@@ -217,11 +217,17 @@ fn one(row: &Row) -> String {
         format!("{}, p50 {}, p99 {}, max {}", count(p.count), nanos(p.p50), nanos(p.p99), nanos(p.max)),
     );
     line("stalled", format!("{} ({:.3} %)", nanos(row.costs.stall_ns), row.stall_pct));
+    if row.settings[Setting::ResidentLimit.name()].is_some() {
+        line("resident, all anonymous", bytes(row.sizes.anonymous_bytes));
+        let Costs { limit_waits, limit_wait_ns, limit_misses, .. } = row.costs;
+        line("waited for room", format!("{} ({} times)", nanos(limit_wait_ns), count(limit_waits)));
+        line("let through above the limit", format!("{} times", count(limit_misses)));
+    }
     line("CPU, background", nanos(row.costs.cpu_background_ns));
     line("CPU, faults", nanos(row.costs.cpu_fault_ns));
     if let Some(daemon) = &row.daemon {
         line("daemon", daemon.clone());
-        line("share of its budget", row.share_bytes.map_or("none".into(), bytes));
+        line("share of its budget, a wish", row.share_bytes.map_or("none".into(), bytes));
     }
     for setting in Setting::ALL {
         line(setting.name(), options::show(setting, row.settings[setting.name()].unwrap_or(u64::MAX)));

@@ -38,6 +38,8 @@ pub struct Summary {
     stall_pct: f64,
     /// The highest share within a sliding window, in per cent.
     stall_pct_peak: f64,
+    /// Waits for room below `--resident-limit`, which are no part of the stall.
+    limit: Limit,
     cpu_ns: Cpu,
     extents_registered: u64,
     budget_holds: u64,
@@ -55,6 +57,17 @@ pub struct Beyond {
     pub not_followed: bool,
     /// Processes that still run, and have the library.
     pub left: usize,
+}
+
+/// What keeping a resident limit took.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Limit {
+    /// How often a thread had to wait for room.
+    waits: u64,
+    /// For how long, ns; threads that wait at the same time add up.
+    wait_ns: u64,
+    /// How often threads were let through above the limit, because nothing more could be evicted.
+    misses: u64,
 }
 
 /// CPU time of the agent's threads, ns.
@@ -98,6 +111,11 @@ impl Summary {
             stall_ns_total: stall_ns,
             stall_pct: percent(stall_ns, wall_ns),
             stall_pct_peak: stall_ppm_peak as f64 / 10_000.0,
+            limit: Limit {
+                waits: total.costs.limit_waits,
+                wait_ns: total.costs.limit_wait_ns,
+                misses: total.costs.limit_misses,
+            },
             cpu_ns: Cpu { background: cpu_background_ns, fault: cpu_fault_ns },
             extents_registered: total.costs.extents_registered,
             budget_holds: total.costs.budget_holds,
@@ -143,8 +161,12 @@ impl Summary {
     }
 
     fn cost_line(&self) -> String {
+        let room = match self.limit.waits {
+            0 => String::new(),
+            _ => format!("; waited {} for room", nanos(self.limit.wait_ns)),
+        };
         format!(
-            "{} pages folded, {} restored, {} second chances; faults p50 {}, p99 {}; stalled {:.3} %; CPU {}",
+            "{} pages folded, {} restored, {} second chances; faults p50 {}, p99 {}; stalled {:.3} %{room}; CPU {}",
             count(self.pages.evicted),
             count(self.pages.restored),
             count(self.pages.second_chance),
@@ -204,6 +226,7 @@ mod tests {
             ("pages", "evicted restored second_chance same_value incompressible lost"),
             ("fault_ns", "count p50 p95 p99 p999 max"),
             ("restore_ns", "count p50 p95 p99 p999 max"),
+            ("limit", "waits wait_ns misses"),
             ("cpu_ns", "background fault"),
         ];
         for (outer, inner) in nested {

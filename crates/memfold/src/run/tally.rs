@@ -196,6 +196,9 @@ fn add_costs(to: &mut Costs, from: &Costs) {
     to.budget_holds += from.budget_holds;
     to.extents_registered += from.extents_registered;
     to.faults_zero += from.faults_zero;
+    to.limit_waits += from.limit_waits;
+    to.limit_wait_ns += from.limit_wait_ns;
+    to.limit_misses += from.limit_misses;
     to.faults_spurious += from.faults_spurious;
 }
 

@@ -29,6 +29,17 @@ pub enum Phase {
     Off,
 }
 
+/// No limit is kept on resident memory.
+pub struct Room;
+
+impl Room {
+    pub fn is_kept(&self) -> bool {
+        false
+    }
+
+    pub fn take(&self, _: usize) {}
+}
+
 /// The fields that the modelled files use.
 pub struct Engine {
     pub(crate) turns: Turns,
@@ -39,6 +50,7 @@ pub struct Engine {
     pub(crate) space: Space,
     pub(crate) kernel: &'static Kernel,
     pub(crate) proxy: Proxy,
+    pub(crate) room: Room,
     pub(crate) moved_past_libc: AtomicU32,
     pub(crate) changed_past_libc: AtomicU32,
     pub(crate) aside_pages: AtomicU64,
@@ -55,6 +67,9 @@ pub struct Engine {
 unsafe impl Sync for Engine {}
 
 impl Engine {
+    /// There is no limit here.
+    pub fn arm_from_start(&self, _: &Extent, _: &crate::bitmap::PageSet) {}
+
     /// There are no huge pages here.
     pub fn keep_pages_small(&self, _: usize, _: usize) {}
 
@@ -107,6 +122,7 @@ impl Engine {
                 pagemap: Pagemap,
             }),
             proxy: Proxy::default(),
+            room: Room,
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),
             aside_pages: AtomicU64::new(0),

@@ -6,6 +6,7 @@
 use super::{Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
+use crate::gauge::Gauge;
 use crate::kernel::Kernel;
 use crate::{background, fault, proxy};
 use core::sync::atomic::Ordering::*;
@@ -57,6 +58,7 @@ impl Engine {
     /// # Safety
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
+        [Gauge::Memory, Gauge::Delay].into_iter().for_each(|gauge| self.close_gauge(gauge));
         // SAFETY: the caller's contract.
         unsafe { *self.kernel_mut() = None };
     }
@@ -79,6 +81,14 @@ impl Engine {
     /// Starts the background thread if the engine is enabled, idle, and has enough to manage. From any
     /// thread, in any place: it makes a few system calls and takes no lock.
     pub fn start_if_due(&'static self) {
+        self.try_start();
+        // What is touched before first touches are reported may be any amount.
+        while self.is_limited() && self.phase() == Phase::Starting {
+            self.wait_for_phase_after(Phase::Starting);
+        }
+    }
+
+    fn try_start(&'static self) {
         if self.enabled.load(Acquire) == 0 || self.phase.load(Relaxed) != Phase::Idle as u32 {
             return;
         }
@@ -198,6 +208,7 @@ impl Engine {
         // SAFETY: the only thread of the process.
         unsafe { &mut *self.threads.get() }.take().for_each(Thread::forget_in_child);
         self.proxy.reset_in_child();
+        self.forget_gauges_in_child();
     }
 
     /// A thread of the program is about to end past libc, with this status, and may be the last: the pager's threads must end

@@ -31,9 +31,17 @@ fn take_turn() {
 
 /// A running engine. Only one test at a time has any.
 pub fn engine(cold_age_ms: u64) -> &'static Engine {
+    engine_with(cold_age_ms, u64::MAX)
+}
+
+/// The same with a limit on resident memory, bytes.
+pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
     take_turn();
     let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
-        notice: |line| eprintln!("{line}"),
+        // On a thread that has nothing of the standard library's.
+        notice: |line| {
+            let _ = sys::file::write_all(2, line.as_bytes());
+        },
         open_control: || None,
         thread_cpu: |_| None,
         decay: || (),
@@ -44,6 +52,7 @@ pub fn engine(cold_age_ms: u64) -> &'static Engine {
     config.set(Setting::StartAt, 0);
     config.set(Setting::MaxStall, 1_000_000);
     config.set(Setting::MaxCpu, 1_000_000);
+    config.set(Setting::ResidentLimit, limit);
     engine.prepare(&config).unwrap();
     engine.enable();
     engine

@@ -1,0 +1,348 @@
+//! Keeping a limit on resident memory: the background thread's half of [`crate::room`].
+//!
+//! What counts is the process's anonymous memory as the kernel counts it: pages of the program, managed or not, what is set
+//! aside, the store, and the pager's own. When it comes near the limit, pages are evicted in the order of CLOCK (F. J.
+//! Corbató, "A paging experiment with the Multics system", 1968): the hand goes round the extents, passes pages that were
+//! written or came back since it was last there, and takes the others. When two rounds gain nothing it takes what it finds,
+//! and when that gains nothing either, those who wait are let through: what cannot be compressed stays.
+//!
+//! What it is not: a policy for memory below the limit, which goes by its age all the same; nor `--policy`, whose page
+//! daemon chooses the pages itself, and whose place this takes only when it leaves threads waiting.
+//!
+//! Background thread only. It tries locks of extents, and takes no more pages at once than the limit can bear twice.
+
+use crate::bitmap::PageSet;
+use crate::config::Setting;
+use crate::control::bump;
+use crate::engine::Phase;
+use crate::evict;
+use crate::extent::Extent;
+use crate::gauge::Gauge;
+use crate::room::TurnedAway;
+use crate::space;
+use crate::text::Line;
+use crate::worker::Worker;
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+use sys::time::{self, Nanos};
+use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+
+/// The part of the limit that is kept free, and the part that is evicted at once: one in so many.
+const RESERVE: u64 = 32;
+const BATCH: u64 = 256;
+/// The part of the limit that the program has in its view whatever the rest takes: one in so many.
+const FLOOR: u64 = 8;
+/// Rounds of the hand that spare what was used, and rounds before somebody is let through.
+const SPARING: usize = 2;
+const ROUNDS: usize = 3;
+/// How often the number of pages that are let through is doubled, while nothing can be evicted.
+const MOST_DOUBLINGS: u32 = 4;
+/// How often it is seen to that the kernel reports first touches of all managed memory, where that could not be had at once.
+const ARM_EVERY: Nanos = Nanos::from_millis(250);
+/// How long a page daemon may leave threads waiting.
+const PATIENCE: Nanos = Nanos::from_millis(50);
+
+/// Where the hand is.
+pub(crate) struct Hand {
+    at: usize,
+    /// Extents at which nothing was gained, one after the other.
+    in_vain: usize,
+    /// Pages of the managed memory in view: counted in the last round, and what has come and gone since.
+    view: u64,
+    counting: u64,
+    taken: u64,
+    /// Who had been turned away when everybody was last woken.
+    released: TurnedAway,
+    /// Since when threads wait.
+    waiting_since: Option<Nanos>,
+    told: bool,
+    /// How often, one time after the other, those who waited were let through.
+    missed: u32,
+    /// What is to go of the extent at the hand, and whether anything has gone.
+    plan: PageSet,
+    gained: bool,
+    armed_at: Nanos,
+}
+
+impl Hand {
+    pub(crate) const fn new() -> Hand {
+        Hand {
+            at: 0,
+            in_vain: 0,
+            view: 0,
+            counting: 0,
+            taken: 0,
+            released: TurnedAway { threads: 0, since: 0 },
+            waiting_since: None,
+            told: false,
+            missed: 0,
+            plan: PageSet::EMPTY,
+            gained: false,
+            armed_at: Nanos(0),
+        }
+    }
+}
+
+impl Worker {
+    /// Pages that may be resident, and the least of the managed ones that may; `None` where there is no limit to keep.
+    fn limit_to_keep(&self) -> Option<(u64, u64)> {
+        let limit = self.engine.setting(Setting::ResidentLimit);
+        let kept = limit != u64::MAX
+            && self.recording.is_none()
+            && self.engine.control().paused.load(Relaxed) == 0
+            && matches!(self.engine.phase(), Phase::Starting | Phase::Running);
+        kept.then(|| (limit / PAGE_SIZE as u64, (limit / FLOOR).max(1 << 20) / PAGE_SIZE as u64))
+    }
+
+    /// Begins to keep a limit, or ceases to.
+    pub(crate) fn look_at_limit(&mut self) {
+        let keep = self.limit_to_keep().is_some();
+        if keep != self.engine.room.is_kept() {
+            // Until they are counted, all may be in view.
+            self.hand.view = self.engine.managed.load(Relaxed) / PAGE_SIZE as u64;
+            self.hand.taken = self.engine.room.taken();
+            self.engine.room.keep(keep);
+            self.hand.armed_at = Nanos(0);
+        }
+        if !keep {
+            self.release();
+        } else if self.now.since(self.hand.armed_at) >= ARM_EVERY {
+            self.hand.armed_at = self.now;
+            self.engine.space().all().for_each(|extent| self.arm_managed(extent));
+        }
+    }
+
+    /// Anonymous memory of the process, pages.
+    fn anonymous(&self) -> Option<u64> {
+        let [_, resident, shared] = self.engine.read_gauge(Gauge::Memory)?;
+        self.engine
+            .control()
+            .anonymous_bytes
+            .store(resident.saturating_sub(shared) * PAGE_SIZE as u64, Relaxed);
+        Some(resident.saturating_sub(shared))
+    }
+
+    /// Looks how much room there is and lets that much come. Returns how many pages.
+    fn measure(&mut self, limit: u64, floor: u64) -> u64 {
+        let taken = self.engine.room.taken();
+        // Where it cannot be told, nobody waits.
+        let anonymous = self.anonymous().unwrap_or(0);
+        self.hand.view += taken - core::mem::replace(&mut self.hand.taken, taken);
+        let room = limit.saturating_sub(anonymous).max(floor.saturating_sub(self.hand.view));
+        self.engine.room.grant(taken, room, limit / RESERVE / 2);
+        room
+    }
+
+    /// Whether threads wait for room.
+    fn is_waited_for(&self) -> bool {
+        self.engine.room.turned_away().threads != self.hand.released.threads
+    }
+
+    /// Lets everybody who waits try again, and counts for how long they have waited.
+    pub(crate) fn release(&mut self) {
+        let away = self.engine.room.turned_away();
+        let before = core::mem::replace(&mut self.hand.released, away);
+        self.hand.waiting_since = None;
+        if away.threads == before.threads {
+            return;
+        }
+        let (threads, now) = (away.threads - before.threads, time::now().0);
+        let waited = threads.saturating_mul(now).saturating_sub(away.since.wrapping_sub(before.since));
+        bump(&self.engine.control().limit_waits, threads);
+        bump(&self.engine.control().limit_wait_ns, waited);
+        self.engine.wake_everybody(self.kernel);
+    }
+
+    /// Evicts until there is as much room below the limit as there should be. Returns whether there is more to do at once.
+    pub(crate) fn make_room(&mut self) -> bool {
+        let Some((limit, floor)) = self.limit_to_keep() else { return false };
+        let extents = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty()).count();
+        loop {
+            let room = self.measure(limit, floor);
+            if room > 0 {
+                self.release();
+            }
+            // At the floor there is no more room to be made than for the next touches.
+            let enough = if self.hand.view > floor { limit / RESERVE } else { 1 };
+            if room >= enough {
+                self.hand.in_vain = 0;
+                return false;
+            }
+            let round = self.hand.in_vain / extents.max(1);
+            if round >= ROUNDS {
+                self.let_through(limit);
+                // What cannot be evicted is not tried gently first the next time.
+                self.hand.in_vain = SPARING * extents;
+                return false;
+            }
+            if self.evict_some(limit, round < SPARING) {
+                (self.hand.in_vain, self.hand.missed) = (round * extents, 0);
+            }
+            if self.interrupted() {
+                return true;
+            }
+        }
+    }
+
+    /// Makes room where a page daemon, which chooses the pages, has left threads waiting.
+    pub(crate) fn help_page_daemon(&mut self) -> bool {
+        let Some((limit, floor)) = self.limit_to_keep() else { return false };
+        if self.measure(limit, floor) > 0 {
+            self.release();
+            return false;
+        }
+        if !self.is_waited_for() {
+            return false;
+        }
+        let since = *self.hand.waiting_since.get_or_insert(self.now);
+        self.now.since(since) >= PATIENCE && self.make_room()
+    }
+
+    /// The managed pages that may be in use, in view or set aside, under the limit, where `view` are in view.
+    pub(crate) fn room_for_managed(&self, view: u64) -> u64 {
+        let Some((limit, floor)) = self.limit_to_keep() else { return u64::MAX };
+        let in_use = view + self.engine.aside_pages.load(Relaxed);
+        let others = self.anonymous().unwrap_or(in_use).saturating_sub(in_use);
+        (limit - limit / RESERVE).saturating_sub(others).max(floor)
+    }
+
+    /// Nothing more can be evicted: what waits is let through, a little at a time, and somebody told.
+    fn let_through(&mut self, limit: u64) {
+        if !self.is_waited_for() {
+            return;
+        }
+        let pages = (limit / RESERVE / 2).max(64) << self.hand.missed;
+        self.hand.missed = (self.hand.missed + 1).min(MOST_DOUBLINGS);
+        self.engine.room.grant(self.engine.room.taken(), pages, 0);
+        bump(&self.engine.control().limit_misses, 1);
+        self.release();
+        if !core::mem::replace(&mut self.hand.told, true) {
+            let mut line = Line::new();
+            let _ = write!(
+                line,
+                "memfold: process {} cannot be kept at its resident limit of {} MiB: nothing more of it can be evicted now; \
+                 it runs on above it",
+                sys::thread::current_pid(),
+                limit * PAGE_SIZE as u64 >> 20
+            );
+            self.engine.notify(line.as_str());
+        }
+    }
+
+    /// Evicts a batch from the extent at the hand, or moves the hand on. Returns whether less is resident.
+    fn evict_some(&mut self, limit: u64, sparing: bool) -> bool {
+        let Some(extent) = self.next_extent() else {
+            self.hand.in_vain += 1;
+            return false;
+        };
+        if extent.base() >= self.hand.at {
+            self.hand.at = extent.base() + 1;
+            self.hand.gained = false;
+            self.hand.plan = self.plan(extent, sparing);
+        }
+        let control = self.engine.control();
+        let before = control.pages_evicted.load(Relaxed);
+        let mut batch = extent.aside_pages();
+        if batch.is_empty() && !self.hand.plan.is_empty() {
+            batch = self.choose(extent, limit, sparing);
+        }
+        while !batch.is_empty() && !self.launder(extent, &batch) && self.engine.phase() == Phase::Running {
+            self.slice_began = self.now;
+        }
+        let gone = control.pages_evicted.load(Relaxed) - before;
+        self.hand.view = self.hand.view.saturating_sub(gone);
+        self.hand.gained |= gone > 0;
+        if self.hand.plan.is_empty() {
+            self.hand.at = extent.base() + EXTENT_SIZE;
+            self.hand.in_vain += usize::from(!self.hand.gained);
+        }
+        gone > 0
+    }
+
+    /// The extent at the hand; after the last comes the first.
+    fn next_extent(&mut self) -> Option<&'static Extent> {
+        let managed = |extent: &&Extent| !extent.managed.load().is_empty();
+        let ahead = self.engine.space().existing(self.hand.at, space::LIMIT).find(managed);
+        if ahead.is_some() {
+            return ahead;
+        }
+        self.hand.view = core::mem::take(&mut self.hand.counting);
+        self.hand.at = 0;
+        self.engine.space().all().find(managed)
+    }
+
+    /// What is to go of an extent, and what was used there since the last round, which is forgotten.
+    fn plan(&mut self, extent: &Extent, sparing: bool) -> PageSet {
+        let Some(_guard) = extent.lock.try_lock() else { return PageSet::EMPTY };
+        let tracks = self.kernel.tracks_writes;
+        let Ok(scan) = evict::scan(self.kernel, extent, tracks) else {
+            self.watch(extent);
+            return PageSet::EMPTY;
+        };
+        let managed = scan.present.and(&extent.managed.load());
+        extent.present.store(managed.len() as u32, Relaxed);
+        self.hand.counting += managed.len() as u64;
+        let written = if tracks { scan.written } else { PageSet::EMPTY };
+        extent.incompressible.remove(&written);
+        let used = extent.hot.load().or(&written);
+        extent.hot.remove(&managed);
+        let wanted = managed.minus(&extent.incompressible.load());
+        if sparing {
+            wanted.minus(&used)
+        } else {
+            wanted
+        }
+    }
+
+    /// Sets aside what is to go next of an extent; returns what was.
+    fn choose(&mut self, extent: &Extent, limit: u64, sparing: bool) -> PageSet {
+        let Some(_guard) = extent.lock.try_lock() else {
+            self.hand.plan = PageSet::EMPTY;
+            return PageSet::EMPTY;
+        };
+        let Ok(scan) = evict::scan(self.kernel, extent, false) else {
+            self.hand.plan = PageSet::EMPTY;
+            return PageSet::EMPTY;
+        };
+        let wanted = self.hand.plan.and(&scan.present);
+        let most = (limit / BATCH).clamp(16, EXTENT_PAGES as u64) as usize;
+        let mut batch = PageSet::EMPTY;
+        let mut left = if scan.huge { EXTENT_PAGES } else { most };
+        for (lo, hi) in wanted.runs() {
+            let hi = hi.min(lo + left);
+            batch = batch.or(&PageSet::range(lo, hi));
+            left -= hi - lo;
+        }
+        self.hand.plan = wanted.minus(&batch);
+        if !sparing {
+            // What is dropped past libc in this moment has this thread wait for the fault thread, and that one may be waiting
+            // for it to stand still.
+            self.engine.brake.park();
+            own(extent, &batch);
+            self.engine.brake.unpark();
+        }
+        self.set_aside_any(extent, &batch, scan.huge);
+        extent.aside_pages()
+    }
+
+    /// Has the kernel report first touches of all managed memory of an extent. Tries its lock.
+    fn arm_managed(&self, extent: &Extent) {
+        let managed = extent.managed.load();
+        if !managed.minus(&extent.armed.load()).is_empty() {
+            if let Some(_guard) = extent.lock.try_lock() {
+                self.arm(extent, &extent.managed.load());
+            }
+        }
+    }
+}
+
+/// Makes pages that were shared with a forked child the program's own, since only those can be moved.
+fn own(extent: &Extent, pages: &PageSet) {
+    for (lo, hi) in pages.runs() {
+        // Where the kernel cannot (before 5.14), such pages stay.
+        // SAFETY: the kernel writes nothing to the pages, which are the program's and present; it prepares them for writing.
+        let _ = unsafe {
+            sys::mem::madvise(extent.page_addr(lo), (hi - lo) * PAGE_SIZE, libc::MADV_POPULATE_WRITE)
+        };
+    }
+}

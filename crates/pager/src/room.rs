@@ -1,0 +1,219 @@
+//! Room below a limit on resident memory: how many pages may yet come, and who waits until more may.
+//!
+//! A thread that touches a page for which there is no room is turned away: the fault thread drops the message and goes on
+//! to the next, and the thread sleeps until the background thread has made room ([`crate::limit`]) and wakes everybody.
+//! Then it touches its page again. So nobody but the toucher waits, nothing needs to be remembered of it, and it may be
+//! killed, or interrupted by a signal, as in any fault.
+//!
+//! Who is never turned away: a touch of memory that is not managed; the background thread; anybody while a fork is under
+//! way, or while the background thread is held for another reason, or the engine ends.
+//!
+//! Invariants: `taken` only grows, by whoever puts a page in place; `until` and `wake_from` are written by the background
+//! thread; `turned_away`, `since` and `sleepers` by the fault thread. A thread that is turned away is counted before the
+//! background thread is rung, and that thread looks at the count after it was.
+
+use crate::bitmap::PageSet;
+use crate::engine::{Engine, Phase};
+use crate::extent::Extent;
+use crate::kernel::Kernel;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use sys::time::Nanos;
+use sys::{EXTENT_SIZE, PAGE_SIZE};
+
+/// Threads that are told apart among those that wait at the same time; one that a signal has touch its page again is
+/// counted twice beyond so many.
+const SLEEPERS: usize = 64;
+
+/// What both threads know of the limit.
+pub(crate) struct Room {
+    /// 1 while a limit is kept.
+    kept: AtomicU32,
+    /// Pages put in place since the engine was made, while a limit was kept.
+    taken: AtomicU64,
+    /// What `taken` may come to.
+    until: AtomicU64,
+    /// When `taken` comes to this, the background thread is woken: the room is nearly used up.
+    low: AtomicU64,
+    /// Threads turned away since the engine was made, and the times at which that was, added up.
+    turned_away: AtomicU64,
+    since: AtomicU64,
+    /// Incremented when everybody is woken.
+    wakes: AtomicU32,
+    /// Those turned away since the last of these wakes. The fault thread's own.
+    sleepers: UnsafeCell<Sleepers>,
+}
+
+struct Sleepers {
+    wakes: u32,
+    count: usize,
+    tids: [u32; SLEEPERS],
+}
+
+// SAFETY: `sleepers` is the fault thread's own.
+unsafe impl Sync for Room {}
+
+/// How many threads had been turned away at a moment, and the sum of the times at which.
+#[derive(Clone, Copy)]
+pub(crate) struct TurnedAway {
+    pub threads: u64,
+    pub since: u64,
+}
+
+impl Room {
+    pub(crate) const fn new() -> Room {
+        Room {
+            kept: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
+            until: AtomicU64::new(u64::MAX),
+            low: AtomicU64::new(u64::MAX),
+            turned_away: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            wakes: AtomicU32::new(0),
+            sleepers: UnsafeCell::new(Sleepers { wakes: 0, count: 0, tids: [0; SLEEPERS] }),
+        }
+    }
+
+    /// Whether a limit is kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.load(Relaxed) != 0
+    }
+
+    /// Says whether one is. Background thread, or before there is any other.
+    pub(crate) fn keep(&self, kept: bool) {
+        if !kept {
+            self.until.store(u64::MAX, SeqCst);
+            self.low.store(u64::MAX, Relaxed);
+        }
+        self.kept.store(u32::from(kept), SeqCst);
+    }
+
+    /// So many pages came into the program's view.
+    pub(crate) fn take(&self, pages: usize) {
+        if self.is_kept() {
+            self.taken.fetch_add(pages as u64, Relaxed);
+        }
+    }
+
+    /// Pages put in place so far.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Relaxed)
+    }
+
+    /// From when on `taken` was what it was, so many more may come; `low` is when to be told.
+    pub(crate) fn grant(&self, taken: u64, pages: u64, low: u64) {
+        self.low.store(taken + pages.saturating_sub(low), Relaxed);
+        // SeqCst: whoever is turned away after this looks again and sees it.
+        self.until.store(taken + pages, SeqCst);
+    }
+
+    /// How many pages may yet come.
+    pub(crate) fn left(&self) -> u64 {
+        self.until.load(SeqCst).saturating_sub(self.taken())
+    }
+
+    fn is_low(&self) -> bool {
+        self.taken() >= self.low.load(Relaxed)
+    }
+
+    /// Who was turned away so far. Background thread.
+    pub(crate) fn turned_away(&self) -> TurnedAway {
+        loop {
+            let threads = self.turned_away.load(SeqCst);
+            let since = self.since.load(SeqCst);
+            if self.turned_away.load(SeqCst) == threads {
+                return TurnedAway { threads, since };
+            }
+        }
+    }
+
+    /// Counts a thread that is turned away at `now`. Fault thread.
+    fn turn_away(&self, tid: u32, now: Nanos) {
+        // SAFETY: the fault thread's own.
+        let sleepers = unsafe { &mut *self.sleepers.get() };
+        let wakes = self.wakes.load(SeqCst);
+        if sleepers.wakes != wakes {
+            (sleepers.wakes, sleepers.count) = (wakes, 0);
+        }
+        if sleepers.tids[..sleepers.count].contains(&tid) {
+            return;
+        }
+        if sleepers.count < SLEEPERS {
+            sleepers.tids[sleepers.count] = tid;
+            sleepers.count += 1;
+        }
+        // The sum first: who sees the count sees what belongs to it, or looks again.
+        self.since.fetch_add(now.0, SeqCst);
+        self.turned_away.fetch_add(1, SeqCst);
+    }
+
+    /// Forgets who waited, in a forked child, where they do not exist.
+    pub(crate) fn reset_in_child(&self) {
+        self.wakes.fetch_add(1, Relaxed);
+        self.turned_away.store(0, Relaxed);
+        self.since.store(0, Relaxed);
+    }
+}
+
+impl Engine {
+    /// Whether there is no room for what thread `tid` has touched at `now`: it is left asleep, and the background thread
+    /// has been told. Fault thread.
+    pub(crate) fn must_wait_for_room(&self, extent: &Extent, page: usize, tid: u32, now: Nanos) -> bool {
+        if !self.room.is_kept() {
+            return false;
+        }
+        if self.room.is_low() {
+            self.ring();
+        }
+        let index = (page - extent.base()) / PAGE_SIZE;
+        if self.room.left() > 0
+            || !extent.managed.load().contains(index)
+            || self.phase() != Phase::Running
+            || self.brake.wanted()
+            || self.forking.load(SeqCst) != 0
+            || self.thread_ids().1 == Some(tid)
+        {
+            return false;
+        }
+        self.room.turn_away(tid, now);
+        // Room that was made before we were counted has woken nobody for us.
+        if self.room.left() > 0 {
+            return false;
+        }
+        self.ring();
+        true
+    }
+
+    /// Has the kernel report the first touches of pages that are managed from now on, where a limit is to be kept. What cannot
+    /// be had now the background thread sees to. Under the extent's lock.
+    pub(crate) fn arm_from_start(&self, extent: &Extent, pages: &PageSet) {
+        if !self.is_limited() || self.phase() != Phase::Running {
+            return;
+        }
+        let pages = pages.and(&extent.managed.load()).minus(&extent.armed.load());
+        for (lo, hi) in pages.runs() {
+            let (start, len) = (extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+            if self.proxy.arm(start, len).is_ok() {
+                extent.armed.insert(&PageSet::range(lo, hi));
+            }
+        }
+    }
+
+    /// Wakes every thread that sleeps on a page of the program's; it touches its page again.
+    pub(crate) fn wake_everybody(&self, kernel: &Kernel) {
+        self.room.wakes.fetch_add(1, SeqCst);
+        let (mut start, mut end) = (0, 0);
+        for extent in self.space().all().filter(|extent| !extent.armed.load().is_empty()) {
+            if extent.base() != end {
+                if start != end {
+                    kernel.uffd.wake(start, end - start);
+                }
+                start = extent.base();
+            }
+            end = extent.base() + EXTENT_SIZE;
+        }
+        if start != end {
+            kernel.uffd.wake(start, end - start);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A share of time that is spent evenly: a bucket that fills at the rate of the share, and out of which work is paid.
+//!
+//! What it is not: a record of what was spent in a window, which is [`crate::budget`]. A window may be spent at its
+//! beginning, all of it, and then nothing for as long as it lasts: what lives for four seconds would never notice the limit.
+//!
+//! Invariants: over any stretch of time, what was spent is at most the share of it, and [`BURST`] worth of the share, and
+//! what the last piece of work was over. Debts are kept, up to [`DEBT`] worth of the share, and paid before more is spent.
+
+/// So much worth of the share can be saved up, ns.
+pub const BURST: u64 = 500_000_000;
+
+/// So much worth of the share can be owed, ns: for work that had to be done whatever it cost.
+pub const DEBT: u64 = 10_000_000_000;
+
+/// A share of 1, in millionths.
+const WHOLE: u64 = 1_000_000;
+
+/// The bucket. It is charged by what a running total has grown.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    /// What may be spent now, ns; below zero what is owed.
+    left: i64,
+    /// What is left over of a millionth of a nanosecond.
+    rest: u64,
+    /// When it was last filled.
+    at: u64,
+    /// What the running total stood at when it was last charged.
+    total: u64,
+}
+
+impl Pace {
+    /// An empty bucket at `now`, of a running total that stands at `total` ns.
+    pub const fn new(now: u64, total: u64) -> Pace {
+        Pace { left: 0, rest: 0, at: now, total }
+    }
+
+    /// Fills it for the time until `now` at a rate of `share` millionths, and charges what the running total has grown to
+    /// `total` ns by. One that fell charges nothing.
+    pub fn charge(&mut self, now: u64, total: u64, share: u64) {
+        let parts = u128::from(now.saturating_sub(self.at)) * u128::from(share) + u128::from(self.rest);
+        self.at = now.max(self.at);
+        self.rest = (parts % u128::from(WHOLE)) as u64;
+        let earned = i64::try_from(parts / u128::from(WHOLE)).unwrap_or(i64::MAX);
+        let spent = i64::try_from(total.saturating_sub(self.total)).unwrap_or(i64::MAX);
+        self.total = total;
+        let (most, least) = (worth(BURST, share) as i64, -(worth(DEBT, share) as i64));
+        // What was earned before the work was begun may be spent on it, beyond what can be saved.
+        self.left = self.left.saturating_add(earned).saturating_sub(spent).clamp(least, most);
+    }
+
+    /// What may be spent now, ns; 0 while anything is owed.
+    pub fn left(&self) -> u64 {
+        u64::try_from(self.left).unwrap_or(0)
+    }
+
+    /// What the running total stood at when it was last charged, ns.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+}
+
+/// What a share of so many millionths comes to in `time` ns.
+pub fn worth(time: u64, share: u64) -> u64 {
+    (u128::from(time) * u128::from(share) / u128::from(WHOLE)).min(i64::MAX as u128) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_share_is_spent_from_the_first_second_on_and_not_all_at_once() {
+        let mut pace = Pace::new(5 * SECOND, 77);
+        assert_eq!(pace.left(), 0);
+        pace.charge(5 * SECOND + SECOND / 10, 77, 30_000);
+        assert_eq!(pace.left(), 3_000_000);
+        // After a long rest, half a second's worth and no more.
+        pace.charge(1000 * SECOND, 77, 30_000);
+        assert_eq!(pace.left(), 15_000_000);
+        // A total that begins again charges nothing.
+        pace.charge(1000 * SECOND, 0, 30_000);
+        assert_eq!((pace.left(), pace.total()), (15_000_000, 0));
+    }
+
+    #[test]
+    fn what_had_to_be_spent_is_paid_back_for_ten_seconds_at_most() {
+        let mut pace = Pace::new(0, 0);
+        pace.charge(0, 100 * SECOND, 100_000);
+        pace.charge(9 * SECOND, 100 * SECOND, 100_000);
+        assert_eq!(pace.left(), 0);
+        pace.charge(10 * SECOND + SECOND / 10, 100 * SECOND, 100_000);
+        assert_eq!(pace.left(), SECOND / 100);
+    }
+
+    #[test]
+    fn shares_too_small_for_a_nanosecond_a_step_add_up() {
+        let mut pace = Pace::new(0, 0);
+        (1..=1000).for_each(|step| pace.charge(step * 1000, 0, 10));
+        assert_eq!(pace.left(), 10);
+    }
+
+    proptest! {
+        #[test]
+        fn any_stretch_gets_its_share_and_a_burst(steps in prop::collection::vec((1..300_000_000u64, 0..30_000_000u64), 1..80), share in 10..1_000_000u64) {
+            let mut pace = Pace::new(0, 0);
+            let (mut now, mut total) = (0, 0);
+            let mut all: Vec<(u64, u64)> = Vec::new();
+            for (gap, wish) in steps {
+                now += gap;
+                pace.charge(now, total, share);
+                // Work is done only where something is left, and a piece of it may be over by a millisecond.
+                if pace.left() > 0 {
+                    let spent = wish.min(pace.left() + 1_000_000);
+                    total += spent;
+                    all.push((now, spent));
+                }
+            }
+            for (i, &(from, _)) in all.iter().enumerate() {
+                for j in i..all.len() {
+                    let spent: u64 = all[i..=j].iter().map(|(_, spent)| spent).sum();
+                    prop_assert!(spent <= worth(all[j].0 - from, share) + worth(BURST, share) + 1_000_001);
+                }
+            }
+        }
+    }
+}
