@@ -104,7 +104,7 @@ enum Switch {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = match &args.action {
         // What makes no sense is told before anything is looked for.
-        Action::Set { key, value } => value_of(*key, value).and_then(|_| args.target.one()),
+        Action::Set { key, value } => value_of(std::process::id(), *key, value).and_then(|_| args.target.one()),
         _ => args.target.one(),
     }?;
     let pid = found.pid;
@@ -126,7 +126,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             (Command::Log, 0, 0)
         }
-        Action::Set { key, value } => (Command::Set, *key as u64, value_of(args.pid, *key, value)?),
+        Action::Set { key, value } => (Command::Set, *key as u64, value_of(pid, *key, value)?),
     };
     match found.page.mode {
         Mode::Off => bail!("process {} is not folded: {}", pid, found.page.reason),
