@@ -223,7 +223,7 @@ impl Worker {
                 "memfold: process {} cannot be kept at its resident limit of {} MiB: nothing more of it can be evicted now; \
                  it runs on above it",
                 sys::thread::current_pid(),
-                limit * PAGE_SIZE as u64 >> 20
+                (limit * PAGE_SIZE as u64) >> 20
             );
             self.engine.notify(line.as_str());
         }

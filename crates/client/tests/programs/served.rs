@@ -1,8 +1,9 @@
 //! Both sides of the daemon in one small program, which the tests start, kill and start again:
 //!
 //! - `memfold-served daemon SOCKET [BUDGET [METRICS]]` is the daemon; SIGTERM ends it;
-//! - `memfold-served work SOCKET MILLIS SEED MIB` is a program that the daemon folds. It touches its memory, most of it seldom,
-//!   registers and unregisters more, verifies every byte, and prints what came of it as `name value` lines;
+//! - `memfold-served work SOCKET GOAL SEED MIB` is a program that the daemon folds. It touches its memory, most of it seldom,
+//!   registers and unregisters more, verifies every byte, and prints what came of it as `name value` lines. It works until its
+//!   standard input is closed and its goal is reached;
 //! - `memfold-served forks SOCKET` is one that forks while it is folded; its children verify every byte;
 //! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises.
 
@@ -14,6 +15,7 @@ use daemon::channel::{len_for, Channel, Entry, State};
 use daemon::governed::NoFleet;
 use daemon::server;
 use daemon::wire::{Hello, VERSION};
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use sys::pagemap::{self, Pagemap};
@@ -32,12 +34,10 @@ fn main() {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
         ["daemon", socket, ref rest @ ..] => be_daemon(socket, rest),
-        ["work", socket, millis, seed, mib] => {
-            work(socket, number(millis), number(seed), number(mib) as usize)
-        }
+        ["work", socket, goal, seed, mib] => work(socket, Goal::of(goal), number(seed), number(mib) as usize),
         ["forks", socket] => forks(socket),
         ["liar", socket, what] => lie(socket, what),
-        _ => panic!("daemon SOCKET, work SOCKET MILLIS SEED MIB, forks SOCKET or liar SOCKET WHAT"),
+        _ => panic!("daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET or liar SOCKET WHAT"),
     }
 }
 
@@ -95,22 +95,60 @@ impl Memory {
     }
 }
 
-fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
+/// What a working program waits for.
+#[derive(Clone, Copy)]
+enum Goal {
+    /// Nothing.
+    Any,
+    /// Pages have been folded and brought back.
+    Restored,
+    /// So many bytes have been folded at a time.
+    Folded(u64),
+    /// What had been folded has all come back.
+    Retreated,
+}
+
+impl Goal {
+    fn of(text: &str) -> Goal {
+        match text {
+            "any" => Goal::Any,
+            "restored" => Goal::Restored,
+            "retreated" => Goal::Retreated,
+            bytes => Goal::Folded(number(bytes)),
+        }
+    }
+
+    fn is_reached(self, most_folded: u64, folded: u64, restored: u64) -> bool {
+        match self {
+            Goal::Any => true,
+            Goal::Restored => restored > 0,
+            Goal::Folded(least) => folded >= least,
+            Goal::Retreated => most_folded > 0 && folded == 0,
+        }
+    }
+}
+
+fn work(socket: &str, goal: Goal, seed: u64, mib: usize) {
     start(&Options::default().daemon(socket).cold_age(Duration::from_millis(60))).unwrap();
     let memory = Memory::new(mib << 20);
     (0..memory.pages).for_each(|page| memory.write(page, seed));
     memory.register();
-    let (began, time) = (Instant::now(), Duration::from_millis(millis));
+    let (closed, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (longest, touches) = (AtomicU64::new(0), AtomicU64::new(0));
     let (folded, left) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         // Each touches pages of its own, so that it knows what they hold.
+        scope.spawn(|| {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            closed.store(true, Relaxed);
+        });
         for thread in 0..2 {
+            let over = &over;
             let (memory, longest, touches) = (&memory, &longest, &touches);
             scope.spawn(move || {
                 let mut seeds = vec![seed; memory.pages];
                 let mut random = seed * 2 + thread as u64 + 1;
-                while began.elapsed() < time {
+                while !over.load(Relaxed) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                     let anywhere = (random >> 33) as usize % (memory.pages / 2);
                     let page = 2 * if random.is_multiple_of(8) { anywhere } else { anywhere % 64 } + thread;
@@ -129,7 +167,7 @@ fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
         }
         scope.spawn(|| {
             let mut round = 0;
-            while began.elapsed() < time {
+            while !over.load(Relaxed) {
                 round += 1;
                 let more = Memory::new(2 << 20);
                 more.register();
@@ -139,6 +177,9 @@ fn work(socket: &str, millis: u64, seed: u64, mib: usize) {
                 // At the end everything is touched.
                 left.store(stats().evicted_bytes, Relaxed);
                 folded.fetch_max(left.load(Relaxed), Relaxed);
+                let (most, now) = (folded.load(Relaxed), left.load(Relaxed));
+                let reached = goal.is_reached(most, now, stats().pages_restored);
+                over.store(closed.load(Relaxed) && reached, Relaxed);
                 more.unregister();
                 unsafe { mem::munmap(more.base, more.pages * PAGE_SIZE) }.unwrap();
             }

@@ -104,7 +104,9 @@ enum Switch {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = match &args.action {
         // What makes no sense is told before anything is looked for.
-        Action::Set { key, value } => value_of(std::process::id(), *key, value).and_then(|_| args.target.one()),
+        Action::Set { key, value } => {
+            value_of(std::process::id(), *key, value).and_then(|_| args.target.one())
+        }
         _ => args.target.one(),
     }?;
     let pid = found.pid;
