@@ -150,6 +150,14 @@ fn a_ratio_is_printed_where_a_peer_ran_and_nowhere_else() {
         "{said}"
     );
     assert_eq!(code, Some(2));
+    let mut command = memfold(home.path());
+    command
+        .args(["bench", "sim", "--requests", "1000", "--size", "10", "--peer"])
+        .arg(home.path().join("cachesim"));
+    let output = command.env("TMPDIR", "/nowhere").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot write the trace for the peer into /nowhere: No such file"), "{said}");
+    assert!(said.contains("TMPDIR names another folder") && output.status.code() == Some(1), "{said}");
     let (code, said) = complaint(&stand_in(home.path(), "changed"));
     assert!(
         said.contains("printed \"lru: 40000 requests, hit ratio 0.5\" at lru, where cachesim ends with"),

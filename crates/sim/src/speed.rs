@@ -85,9 +85,19 @@ pub struct Report {
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum SpeedError {
-    /// The trace cannot be read, or its temporary files not written.
+    /// The trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// The file for the peer cannot be written.
+    #[error(
+        "cannot write the trace for the peer into {}: {error}; 24 bytes a request are needed there, and TMPDIR names another \
+         folder",
+        std::env::temp_dir().display()
+    )]
+    Temporary {
+        /// What the system says.
+        error: std::io::Error,
+    },
     /// The peer has no result.
     #[error(transparent)]
     Peer(#[from] PeerError),
@@ -103,7 +113,7 @@ pub enum SpeedError {
 
 impl From<std::io::Error> for SpeedError {
     fn from(error: std::io::Error) -> SpeedError {
-        SpeedError::Trace(error.into())
+        SpeedError::Temporary { error }
     }
 }
 
