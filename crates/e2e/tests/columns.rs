@@ -281,15 +281,17 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         // Absent is also what is set aside, and the ends of mappings that nobody has used.
         let absent = mean(looks.iter().map(|look| look.absent));
         assert!(evicted <= absent * 1.1 + MIB, "{workload}, {arm}: {evicted} evicted and {absent} absent");
-        // On a busy machine little is folded in so short a time, and the store's fixed cost is no share of it.
+        // On a busy machine little is folded in so short a time.
         assert_eq!(
             cell("pager_store_pct_of_evicted").is_empty(),
             evicted < MIB,
             "{workload}, {arm}: {evicted}"
         );
         if evicted >= MIB {
-            let store = value("pager_store_pct_of_evicted");
-            assert!((20.0..150.0).contains(&store), "{workload}, {arm}: {store} %");
+            // Some of it is there before anything is folded.
+            let store = value("pager_store_pct_of_evicted") / 100.0 * evicted;
+            let likely = evicted * 0.2..evicted + 16.0 * MIB;
+            assert!(likely.contains(&store), "{workload}, {arm}: {store} of {evicted}");
         }
         let pages = (REGION / 4096) as f64;
         assert!((pages..4.0 * pages).contains(&value("pager_pages_tracked_peak")), "{workload}, {arm}");
