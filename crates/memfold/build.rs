@@ -8,7 +8,8 @@ mod commit;
 use std::path::Path;
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo names the package's directory");
+    let root = Path::new(&package).join("../..");
     let version = env!("CARGO_PKG_VERSION");
     match commit::of(&root) {
         Some(commit) => {

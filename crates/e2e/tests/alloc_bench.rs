@@ -59,12 +59,10 @@ fn so_many_operations_are_the_same_work_for_every_allocator_and_every_figure_is_
     let report = alloc::run(&options, &program(), &mut |_| {}).expect("measured");
     for case in SUITE {
         let own: Vec<_> = report.runs.iter().filter(|run| run.case == case.name).collect();
-        let least = own.iter().map(|run| run.operations).min().unwrap();
-        // A step more or less, where threads that take over each other's blocks meet by chance.
-        let apart = if case.name == "larson" { case.job.threads as u64 } else { 0 };
+        let same = own[0].operations;
         for run in own {
             assert!((operations..operations + 2_000).contains(&run.operations), "{run:?}");
-            assert!(run.operations - least <= apart, "{run:?}: another did {least}");
+            assert_eq!(run.operations, same, "{run:?}");
             assert!((run.ns_per_call * run.operations as f64 - run.elapsed_ns as f64).abs() < 1.0, "{run:?}");
             let faults = run.faults_per_call * run.operations as f64;
             assert!((faults - run.phase_faults as f64).abs() < 1e-6 && run.phase_faults > 0, "{run:?}");

@@ -17,7 +17,7 @@ fn names(names: &[&str]) -> Vec<String> {
 fn ratios() -> Bars {
     Bars {
         title: "Throughput beside the baseline".into(),
-        axis: Axis::linear("units a second, over the baseline's").mark(1.0),
+        axis: Axis::ratio("units a second, over the baseline's"),
         groups: names(&[
             "interactive_burst",
             "anon_streamer",
@@ -68,7 +68,7 @@ fn latencies() -> Bars {
 fn cpu() -> Bars {
     Bars {
         title: "CPU of the pager".into(),
-        axis: Axis::linear("share of one CPU").unit(Unit::Percent),
+        axis: Axis::linear("share of one CPU").unit(Unit::Percent).not_negative(),
         groups: names(&["burst", "streamer", "heap", "churn"]),
         series: vec![
             Series {
@@ -81,6 +81,32 @@ fn cpu() -> Bars {
             },
         ],
         stacked: true,
+    }
+}
+
+fn improvement() -> Bars {
+    Bars {
+        title: "Losers beside winners".into(),
+        axis: Axis::change("improvement"),
+        groups: names(&["twenty-one times", "twice", "as much", "half", "a tenth"]),
+        series: vec![Series {
+            name: "improvement".into(),
+            values: [2000.0, 100.0, 0.0, -50.0, -90.0].map(|v| Some(v.into())).to_vec(),
+        }],
+        stacked: false,
+    }
+}
+
+fn uncertain() -> Bars {
+    Bars {
+        title: "An interval whose arithmetic goes below zero".into(),
+        axis: Axis::linear("pages").not_negative(),
+        groups: names(&["few", "many"]),
+        series: vec![Series {
+            name: "pages".into(),
+            values: vec![value(3.0, -4.0, 10.0), value(20.0, 15.0, 25.0)],
+        }],
+        stacked: false,
     }
 }
 
@@ -110,7 +136,7 @@ fn cost() -> Scatter {
     Scatter {
         title: "What is saved, and what it costs".into(),
         x: Axis::linear("resident memory saved").unit(Unit::Percent),
-        y: Axis::linear("throughput, over the baseline's").mark(1.0),
+        y: Axis::ratio("throughput, over the baseline's"),
         series: names(&["pager", "zram"]),
         points: vec![
             point("interactive_burst", 0, 40.0, 0.999),
@@ -167,6 +193,8 @@ fn ordinary() -> Vec<(&'static str, Box<dyn Chart>)> {
         ("ratios", Box::new(ratios())),
         ("latencies", Box::new(latencies())),
         ("cpu", Box::new(cpu())),
+        ("improvement", Box::new(improvement())),
+        ("uncertain", Box::new(uncertain())),
         ("resident", Box::new(resident())),
         ("cost", Box::new(cost())),
         ("distribution", Box::new(distribution())),

@@ -69,6 +69,19 @@ impl Actor for Larson<'_> {
         *slot = take((self.sizes.least + extra) as usize);
         operations
     }
+
+    /// Which blocks a thread finds in a table that it took over depends on who was faster.
+    fn last(&mut self) -> u64 {
+        let Some(table) = &mut self.table else { return 0 };
+        let (place, extra) = self.draw.two(table.len() as u64, self.sizes.span);
+        let slot = &mut table[place as usize];
+        if slot.is_null() {
+            *slot = take((self.sizes.least + extra) as usize);
+        } else {
+            free(std::mem::replace(slot, std::ptr::null_mut()));
+        }
+        1
+    }
 }
 
 /// Fills a batch, exchanges it, and frees the one that it got.
