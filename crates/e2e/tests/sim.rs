@@ -233,8 +233,17 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     });
     recorder.kill().unwrap();
     recorder.wait().unwrap();
+    let left =
+        || -> Vec<_> { std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    e2e::wait_until(std::time::Duration::from_secs(30), "the program clears away", || {
+        left() == ["sleep.mft"]
+    });
     // SAFETY: sends a signal to the program, which has 60 seconds to go.
     unsafe { libc::kill(program.trim().parse().unwrap(), libc::SIGKILL) };
-    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["sleep.mft"]);
+    // One whose program was killed too is cleared away by the next recorder there.
+    std::fs::write(dir.join(".memfold-touches-x"), b"").unwrap();
+    let mut command = memfold(home.path());
+    command.args(["record", "--out"]).arg(dir.join("sleep.mft")).args(["--", "true"]);
+    command.output().unwrap();
+    assert_eq!(left(), ["sleep.mft"]);
 }
