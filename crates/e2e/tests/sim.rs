@@ -229,7 +229,9 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     let mut program = String::new();
     e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
         program = std::fs::read_to_string(&of).unwrap_or_default();
+        // Once it has a control page it knows whose child it is.
         !program.trim().is_empty()
+            && memfold(home.path()).args(["stat", program.trim()]).output().unwrap().status.success()
     });
     recorder.kill().unwrap();
     recorder.wait().unwrap();
