@@ -153,8 +153,17 @@ fn a_signal_sent_to_the_launcher_reaches_the_program() {
         let dir = scratch();
         let ready = dir.path().join("ready");
         let script = format!("trap 'exit 9' {name}; touch {}; while :; do sleep 0.05; done", ready.display());
-        let mut child =
-            memfold(dir.path()).args(["run", "--quiet", "--", "sh", "-c", &script]).spawn().unwrap();
+        let mut command = memfold(dir.path());
+        command.args(["run", "--quiet", "--", "sh", "-c", &script]);
+        // A shell cannot trap what was ignored when it started, as SIGHUP is under nohup(1).
+        // SAFETY: a system call, and the closure allocates nothing.
+        unsafe {
+            command.pre_exec(move || match libc::signal(number, libc::SIG_DFL) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            })
+        };
+        let mut child = command.spawn().unwrap();
         wait_until(LIMIT, "the trap", || ready.exists());
         signal(&child, number);
         assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");

@@ -2,7 +2,9 @@
 
 use e2e::command_line::{memfold, scratch};
 use e2e::wait_until;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -122,11 +124,13 @@ impl Program {
     }
 }
 
-/// Control pages that say anything, of a process that is there: the test's own.
-fn forge_pages(home: &Path, socket: &Path) {
+/// Control pages that say anything, of a process that is there: the test's own. They are locked, as pages in use are, for as long as
+/// the files are kept.
+fn forge_pages(home: &Path, socket: &Path) -> Vec<File> {
     use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
     use std::sync::atomic::Ordering::Relaxed;
     let pid = std::process::id();
+    let mut locked = Vec::new();
     for (n, len) in [(1, CONTROL_LEN), (2, 8)] {
         let run = home.join(format!("run-{pid}-{:x}", sys::time::now().0 + n));
         std::fs::create_dir(&run).unwrap();
@@ -139,15 +143,20 @@ fn forge_pages(home: &Path, socket: &Path) {
         page.mode.store(Mode::Embedded as u32, Relaxed);
         page.daemon.set(socket.to_str().unwrap());
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        std::fs::write(run.join(pid.to_string()), &bytes[..len]).unwrap();
+        let mut file = File::create(run.join(pid.to_string())).unwrap();
+        file.write_all(&bytes[..len]).unwrap();
+        // SAFETY: no memory involved.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) }, 0);
+        locked.push(file);
         std::os::unix::fs::symlink("/proc/self/mem", run.join("1")).unwrap();
     }
+    locked
 }
 
 #[test]
 fn programs_and_a_client_come_below_one_budget_and_outlive_the_daemon() {
     let scene = Scene::new();
-    forge_pages(scene.home.path(), &scene.socket);
+    let _forged = forge_pages(scene.home.path(), &scene.socket);
     let daemon = scene.daemon();
     let programs = [scene.folding(1), scene.folding(2), scene.client(3)];
     let kept_to = |counters: &str| {

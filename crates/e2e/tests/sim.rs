@@ -287,12 +287,23 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     let mut program = String::new();
     e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
         program = std::fs::read_to_string(&of).unwrap_or_default();
+        // Once it has a control page it knows whose child it is.
         !program.trim().is_empty()
+            && memfold(home.path()).args(["stat", program.trim()]).output().unwrap().status.success()
     });
     recorder.kill().unwrap();
     recorder.wait().unwrap();
+    let left =
+        || -> Vec<_> { std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
+    e2e::wait_until(std::time::Duration::from_secs(30), "the program clears away", || {
+        left() == ["sleep.mft"]
+    });
     // SAFETY: sends a signal to the program, which has 60 seconds to go.
     unsafe { libc::kill(program.trim().parse().unwrap(), libc::SIGKILL) };
-    let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["sleep.mft"]);
+    // One whose program was killed too is cleared away by the next recorder there.
+    std::fs::write(dir.join(".memfold-touches-x"), b"").unwrap();
+    let mut command = memfold(home.path());
+    command.args(["record", "--out"]).arg(dir.join("sleep.mft")).args(["--", "true"]);
+    command.output().unwrap();
+    assert_eq!(left(), ["sleep.mft"]);
 }

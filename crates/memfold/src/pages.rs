@@ -186,9 +186,9 @@ pub fn is_locked(path: &Path) -> Option<bool> {
     }
 }
 
-/// Marks a directory as one that is in use, for as long as what is returned is kept.
-pub fn lock_directory(dir: &Path) -> Option<Flock<File>> {
-    Flock::lock(File::open(dir).ok()?, FlockArg::LockSharedNonblock).ok()
+/// Marks a file or directory as one that is in use, for as long as what is returned is kept.
+pub fn lock_shared(path: &Path) -> Option<Flock<File>> {
+    Flock::lock(File::open(path).ok()?, FlockArg::LockSharedNonblock).ok()
 }
 
 /// Removes the pages in a run's directory whose process is gone.

@@ -42,7 +42,7 @@ impl RunDir {
             .mode(0o700)
             .create(&path)
             .with_context(|| format!("cannot create {}", path.display()))?;
-        let _lock = pages::lock_directory(&path);
+        let _lock = pages::lock_shared(&path);
         Ok(RunDir { path, _lock })
     }
 

@@ -271,6 +271,18 @@ mod tests {
     }
 
     #[test]
+    fn a_child_counts_its_own_waits_on_a_page_of_its_own() {
+        let engine = engine();
+        // SAFETY: zeros are a control page.
+        let parents = unsafe { engine.pool.make::<crate::control::ControlPage>() }.unwrap();
+        engine.adopt_control(parents);
+        engine.stall.store(1_000_000, Relaxed);
+        engine.after_fork_in_child();
+        assert_eq!(engine.stall.load(Relaxed), 0);
+        assert!(engine.counts_for_nobody() && !core::ptr::eq(engine.control(), parents));
+    }
+
+    #[test]
     fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
         let engine = engine();
         let extent = engine.space().find_or_make(1 << 40, &engine.pool).unwrap();

@@ -73,13 +73,23 @@ impl Errand {
         (begun, began + Nanos((begun + 1).saturating_mul(every)))
     }
 
-    fn append(&self, bytes: &[u8]) -> Result<()> {
-        if thread::parent_pid() != self.recorder.load(Relaxed) {
-            return Err(Errno::ESRCH);
+    fn file_path(&self) -> Option<FilePath> {
+        FilePath::of(self.path.read(&mut [0; 512]))
+    }
+
+    /// Whether the recorder still lives. Of one that was killed the file is removed: nobody reads it.
+    fn has_recorder(&self) -> bool {
+        let lives = thread::parent_pid() == self.recorder.load(Relaxed);
+        if let Some(path) = self.file_path().filter(|_| !lives) {
+            let _ = file::remove(path.as_c_str());
         }
-        let mut buffer = [0; 512];
-        let path = FilePath::of(self.path.read(&mut buffer)).ok_or(Errno::EINVAL)?;
-        let file = file::open(path.as_c_str(), libc::O_WRONLY | libc::O_APPEND | libc::O_NONBLOCK, 0)?;
+        lives
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<()> {
+        let path = self.file_path().ok_or(Errno::EINVAL)?;
+        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = file::open(path.as_c_str(), flags, 0)?;
         quietly(|| file::write_all(file.raw(), bytes))
     }
 
@@ -174,14 +184,16 @@ impl Worker {
         let (begun, due) = engine.errand.interval_at(self.now);
         // At the end of an interval the next one has begun.
         let interval = if last { begun } else { begun.saturating_sub(1) };
-        let mut result = Ok(());
+        let mut result = if engine.errand.has_recorder() { Ok(()) } else { Err(Errno::ESRCH) };
         for extent in engine.space().all() {
-            if !extent.managed.load().is_empty() {
-                result = result.and(self.note(&mut recording, extent, interval, last));
+            if result.is_ok() && !extent.managed.load().is_empty() {
+                result = self.note(&mut recording, extent, interval, last);
                 self.stay_responsive();
             }
         }
-        result = result.and(self.write_piece(&mut recording));
+        if result.is_ok() {
+            result = self.write_piece(&mut recording);
+        }
         recording.due = if last { Nanos(u64::MAX) } else { due };
         self.recording = Some(recording);
         if last {

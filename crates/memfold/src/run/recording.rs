@@ -1,26 +1,27 @@
 //! Recording the pages that a program touches by the pager's own access source: what it sets aside comes back when touched.
 //!
-//! The library in the program writes what was touched to a file without a name, on the file system of the trace, in the form that the module `recording` of
+//! The library in the program writes what was touched to a file beside the trace, in the form that the module `recording` of
 //! the crate `pager` describes; this side starts the program and reads the file when it has ended.
 
 use super::launch::{Choices, Launch};
 use super::supervise::{supervise, Ended};
 use crate::control::{Mailbox, Snapshot};
-use crate::pages::Name;
+use crate::pages::{is_locked, lock_shared, Name};
 use crate::{library, runtime, text};
 use anyhow::{ensure, Context, Result};
 use nix::sys::prctl::set_thp_disable;
 use pager::control::{Command as Request, Mode};
 use std::ffi::OsString;
-use std::io::{BufReader, ErrorKind, Read, Seek};
-use std::os::fd::AsRawFd;
+use std::io::{BufReader, ErrorKind, Read};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// The variable that tells the library what to record.
 const VARIABLE: &str = "MEMFOLD_RECORD";
+/// The beginning of the name of the file of what was touched; the recorder has it locked.
+const PREFIX: &str = ".memfold-touches-";
 /// How often the recorder looks how far it has come.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the pager may take to let the program go.
@@ -66,9 +67,12 @@ pub fn record(
     mut progress: impl FnMut(u64),
     mut each: impl FnMut(u64, u64) -> Result<()>,
 ) -> Result<Recorded> {
-    // Without a name: nothing is left of it, however this process ends. The library opens it by our descriptor.
-    let mut touches = tempfile::tempfile_in(wish.dir)
+    sweep(wish.dir);
+    let touches = tempfile::Builder::new()
+        .prefix(PREFIX)
+        .tempfile_in(wish.dir)
         .with_context(|| format!("cannot make a file in {}", wish.dir.display()))?;
+    let _in_use = lock_shared(touches.path());
     let mut choices = Choices::default();
     choices.settings.start_at = Some("0".into());
     let launch = Launch::prepare(&library::find()?, &choices)?;
@@ -76,9 +80,8 @@ pub fn record(
     command.arg0(&wish.command[0]).args(&wish.command[1..]);
     launch.apply(&mut command);
     let began = sys::time::now().0;
-    let recorder = std::process::id();
-    let path = format!("/proc/{recorder}/fd/{}", touches.as_raw_fd());
-    let errand = format!("{}:{began}:{recorder}:{path}", wish.every.as_nanos());
+    let path = std::path::absolute(touches.path())?;
+    let errand = format!("{}:{began}:{}:{}", wish.every.as_nanos(), std::process::id(), path.display());
     command.env(VARIABLE, errand);
     // In a huge page a touch could not be told from those of its neighbours.
     let no_huge_pages = || set_thp_disable(true).map_err(std::io::Error::from);
@@ -88,7 +91,7 @@ pub fn record(
     let mut cut = None;
     let ended = supervise(command, LOOK_EVERY, || {
         // Heads of pieces included: a few too many.
-        let requests = touches.metadata().map_or(0, |file| file.len() / 8);
+        let requests = touches.as_file().metadata().map_or(0, |file| file.len() / 8);
         progress(requests);
         if requests >= wish.most && cut.is_none() {
             cut = Some(begun.elapsed());
@@ -99,22 +102,31 @@ pub fn record(
     let page = page_of_child(launch.control_dir());
     let off = page.as_ref().filter(|page| page.mode == Mode::Off).map(|page| page.reason.clone());
     if let Some(reason) = off.as_deref().filter(|_| cut.is_none()) {
-        ensure!(touches.metadata()?.len() > 0, "nothing was recorded: {reason}");
+        ensure!(touches.as_file().metadata()?.len() > 0, "nothing was recorded: {reason}");
     }
-    touches.rewind().context("cannot read what was touched")?;
-    let requests = read(BufReader::new(touches), wish.most, &mut each)?;
+    let requests = read(BufReader::new(touches.reopen()?), wish.most, &mut each)?;
     let (touches, waited) = page.map_or((0, 0), |page| (page.pages.second_chance, page.costs.stall_ns));
     let alone = cut.map(|_| "the trace is as long as it may be".to_owned()).or(off);
     Ok(Recorded { requests, ended, time, alone, touches, waited: Duration::from_nanos(waited) })
 }
 
+/// Removes what recorders left that were killed, and whose programs did not come to do so.
+fn sweep(dir: &Path) {
+    let is_touches =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
+    for path in runtime::entries(dir).into_iter().filter(is_touches) {
+        if is_locked(&path) == Some(false) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// The control page of the program that was started here, which outlives it.
 fn page_of_child(dir: &Path) -> Option<Snapshot> {
     // It is in our own PID namespace, as its children need not be.
-    let named = runtime::entries(dir)
-        .into_iter()
-        .filter(|path| Name::of(path).is_some_and(|n| n.namespace.is_none()));
-    let mut pages = named.filter_map(|path| Snapshot::read(&path).ok());
+    let is_here = |path: &PathBuf| Name::of(path).is_some_and(|name| name.namespace.is_none());
+    let mut pages =
+        runtime::entries(dir).into_iter().filter(is_here).filter_map(|path| Snapshot::read(&path).ok());
     pages.find(|page| page.parent_pid == std::process::id())
 }
 
