@@ -20,7 +20,6 @@ const GROUPS: usize = EXTENT_PAGES / GROUP;
 type Group = [AtomicEntry; GROUP];
 
 /// The entries. All-zero bytes are an extent of which every page is `Resident`.
-#[derive(Default)]
 pub struct Entries {
     groups: [AtomicPtr<Group>; GROUPS],
     /// Stands for every page of a group that was never made.
@@ -74,7 +73,8 @@ mod tests {
     #[test]
     fn entries_are_made_for_the_pages_that_need_them_and_all_others_are_resident() {
         let pool = Pool::new();
-        let entries = Entries::default();
+        // SAFETY: zeros are the entries of pages that are all `Resident`.
+        let entries = unsafe { pool.make::<Entries>() }.unwrap();
         assert_eq!(entries.made().count(), 0);
         let mut pages = PageSet::EMPTY;
         pages.insert(70);

@@ -21,6 +21,7 @@ pub mod futex;
 pub mod inject;
 pub mod mem;
 pub mod pagemap;
+pub mod racing;
 pub mod signal;
 pub mod socket;
 pub mod thread;
