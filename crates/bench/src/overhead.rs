@@ -1,7 +1,8 @@
 //! What folding costs a program that gains nothing by it, and what the pager costs while its program is idle.
 //!
-//! What it is: two busy programs with nothing cold, each plain and folded in turns (one touches its whole region at
-//! random all the time, one allocates and frees all the time); and a program that fills its memory and sleeps, watched
+//! What it is: busy programs with nothing cold, each plain and folded in turns (one touches its whole region at random all
+//! the time, one allocates and frees all the time, and some take memory and give it back, in one thread and in several,
+//! beside memory that is folded); and a program that fills its memory and sleeps, watched
 //! until nothing more is evicted and then for some seconds longer.
 //!
 //! What it is not: a measure of real programs, which `memfold demo` is.
@@ -15,7 +16,8 @@ use crate::manifest::Manifest;
 use crate::process::{threads, Memory};
 use crate::progress::{Advance, Progress};
 use crate::worker::{
-    Ask, Hello, Job, Loop, Pattern, Phase, Program, Sleeper, Spin, SpinResult, Worker, Written,
+    Ask, By, Hello, Job, Loop, Mapper, MapperResult, Pattern, Phase, Program, Sleeper, Spin, SpinResult,
+    Worker, Written,
 };
 use anyhow::{ensure, Context, Result};
 use pager::config::Setting;
@@ -48,13 +50,13 @@ pub struct Options {
 /// One run of a busy program.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// `touching` or `allocating`.
+    /// A name of [`PROGRAMS`].
     pub program: &'static str,
     /// `plain` or `folded`.
     pub arm: &'static str,
     /// Number of the round, from 0.
     pub round: usize,
-    /// Touches or calls a second.
+    /// Touches, calls, or turns of taking and giving a second.
     pub per_s: f64,
     /// Pages evicted during the run.
     pub pages_evicted: u64,
@@ -65,9 +67,9 @@ pub struct Run {
 /// A busy program's figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Busy {
-    /// `touching` or `allocating`.
+    /// A name of [`PROGRAMS`].
     pub program: &'static str,
-    /// Touches or calls a second when plain; median of runs.
+    /// Touches, calls or turns a second when plain; median of runs.
     pub plain_per_s: f64,
     /// The same, folded.
     pub folded_per_s: f64,
@@ -115,6 +117,15 @@ pub struct OverheadReport {
     pub runs: Vec<Run>,
 }
 
+/// The busy programs. Those that map or take blocks are named with their number of threads.
+pub const PROGRAMS: [&str; 7] =
+    ["touching", "allocating", "mapping-1", "mapping-2", "mapping-8", "blocks-1", "blocks-8"];
+
+/// What a program that maps takes each time.
+const MAPPED: usize = 1 << 20;
+/// What a program that takes blocks takes each time: more than any allocator keeps for the next call, so that it is mapped.
+const BLOCK: usize = 64 << 20;
+
 /// How long the idle program may take to settle.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How long nothing may change before it counts as settled.
@@ -138,9 +149,16 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
         written: Written::Ends,
         seed,
     });
-    let total = (options.rounds * 4) as u64 + 1;
+    let map = |by: By, bytes: usize, threads: usize| {
+        let settle_millis = millis / 3;
+        Job::Map(Mapper { by, bytes, threads, idle_bytes: options.busy_bytes, settle_millis, millis, seed })
+    };
+    let [one, two, eight] = [1, 2, 8].map(|threads| map(By::Mapping, MAPPED, threads));
+    let blocks = [1, 8].map(|threads| map(By::Block, BLOCK, threads));
+    let jobs = [&spin, &mixed, &one, &two, &eight, &blocks[0], &blocks[1]];
+    let total = (options.rounds * 2 * PROGRAMS.len()) as u64 + 1;
     let mut runs: Vec<Run> = Vec::new();
-    for (name, job) in [("touching", &spin), ("allocating", &mixed)] {
+    for (name, job) in PROGRAMS.into_iter().zip(jobs) {
         for round in 0..options.rounds {
             for arm in ["plain", "folded"] {
                 let what = format!("{name}, {arm}");
@@ -157,10 +175,7 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
     progress(Advance { done: total - 1, total, what: "idle" });
     let idle = idle(program, options)?;
     progress(Advance { done: total, total, what: "done" });
-    let summaries = ["touching", "allocating"]
-        .map(|name| summary(name, &runs, seed))
-        .into_iter()
-        .collect::<Result<_>>()?;
+    let summaries = PROGRAMS.map(|name| summary(name, &runs, seed)).into_iter().collect::<Result<_>>()?;
     let schema = "memfold-bench-overhead-1";
     Ok(OverheadReport { schema, manifest, options: options.clone(), busy: summaries, idle, runs })
 }
@@ -177,6 +192,7 @@ fn busy(program: &Program, job: &Job, folding: Option<&Folding>, millis: u64) ->
     })?;
     let per_s = match job {
         Job::Spin(_) => worker.receive::<SpinResult>()?.touches_per_s,
+        Job::Map(_) => worker.receive::<MapperResult>()?.turns_per_s,
         _ => {
             worker.receive::<Hello>()?;
             worker.ask::<Phase>(&Ask { millis: millis / 5, ..Ask::default() })?;
@@ -285,12 +301,13 @@ impl fmt::Display for OverheadReport {
             self.options.rounds, self.options.millis
         )?;
         for busy in &self.busy {
+            let (unit, letter) = if busy.plain_per_s < 1e6 { (1e3, 'k') } else { (1e6, 'M') };
             writeln!(
                 f,
-                "  {:<12}plain {:>7.1} M/s   folded {:>7.1} M/s   folded/plain {}   pages evicted {}",
+                "  {:<12}plain {:>7.1} {letter}/s   folded {:>7.1} {letter}/s   folded/plain {}   pages evicted {}",
                 busy.program,
-                busy.plain_per_s / 1e6,
-                busy.folded_per_s / 1e6,
+                busy.plain_per_s / unit,
+                busy.folded_per_s / unit,
                 busy.folded_over_plain,
                 busy.pages_evicted
             )?;

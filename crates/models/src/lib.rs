@@ -61,6 +61,8 @@ pub mod time {
 
 #[path = "pager/mem.rs"]
 pub mod mem;
+#[path = "pager/racing.rs"]
+pub mod racing;
 #[path = "pager/uffd.rs"]
 pub mod uffd;
 

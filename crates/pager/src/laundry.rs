@@ -4,7 +4,7 @@
 //! been taken meanwhile.
 
 use crate::bitmap::PageSet;
-use crate::codec::{repeated_word, Codec, CodecId, Page, MAX_STORED};
+use crate::codec::{repeated_word_at, Codec, CodecId, MAX_STORED};
 use crate::control::bump;
 use crate::entries::Entries;
 use crate::entry::{AtomicEntry, Entry, State};
@@ -66,11 +66,11 @@ impl Worker {
     /// Compresses one page that lies in staging, and belongs at `addr`, and swaps its entry. False if it does not shrink.
     fn store_page(&mut self, entries: &Entries, index: usize, addr: usize, staged: usize) -> bool {
         let aside = Entry::new(State::Aside);
-        // SAFETY: staging is always readable. If the page is taken back while we read, we read zeros or a part of it, and
-        // the entry is no longer `aside` when we try to swap it.
-        let page = unsafe { &*(staged as *const Page) };
         let control = self.engine.control();
-        if let Some(entry) = repeated_word(page).and_then(Entry::same) {
+        // SAFETY: staging is always readable, and only the kernel changes it. If the page is taken back while we read, here
+        // and below, we read zeros or a part of it, and the entry is no longer `aside` when we try to swap it. Nobody has a
+        // reference to it.
+        if let Some(entry) = unsafe { repeated_word_at(staged) }.and_then(Entry::same) {
             let done = entries[index].transition(aside, entry);
             if done {
                 bump(&control.pages_same_value, 1);
@@ -78,9 +78,9 @@ impl Worker {
             }
             return true;
         }
-        let Some(len) = self.codecs.lz4.compress(page, &mut self.buffer[..MAX_STORED]) else {
-            return false;
-        };
+        // SAFETY: as above.
+        let packed = unsafe { self.codecs.lz4.compress_at(staged, &mut self.buffer[..MAX_STORED]) };
+        let Some(len) = packed else { return false };
         let Ok(slot) = self.store.put(addr, CodecId::Lz4, &self.buffer[..len]) else {
             // No memory for the store: the page stays where it is.
             self.short_of_memory = true;
@@ -139,13 +139,13 @@ impl Worker {
 
     fn recompress_page(&mut self, extent: &Extent, cell: &AtomicEntry, entry: Entry, index: usize) {
         let old = Slot::from_payload(entry.payload());
-        // SAFETY: only this thread frees slots, so the bytes stay while we read, whoever takes the entry.
-        let Some((CodecId::Lz4, data)) = (unsafe { old.read() }) else { return };
-        if !self.codecs.lz4.decompress(data, &mut self.page) {
+        // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
+        let Some((CodecId::Lz4, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
+        if !self.codecs.lz4.decompress(&self.buffer[..stored], &mut self.page) {
             return;
         }
         let Some(len) = self.codecs.zstd.compress(&self.page, &mut self.buffer[..MAX_STORED]) else { return };
-        if Store::size_of(len) >= Store::size_of(data.len()) {
+        if Store::size_of(len) >= Store::size_of(stored) {
             return;
         }
         let Ok(slot) = self.store.put(extent.page_addr(index), CodecId::Zstd, &self.buffer[..len]) else {

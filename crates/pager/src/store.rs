@@ -4,13 +4,15 @@
 //! therefore needs no lock. Others only read a slot that a page entry names ([`Slot::read`]), and hand one
 //! that they no longer need to the [`FreeQueue`].
 //!
-//! Invariants: a slot's bytes do not change from the moment a page entry names it until the background
-//! thread has taken it from the free queue; memory of an empty block goes back to the kernel.
+//! Invariants: a slot's bytes do not change from the moment a page entry names it until the slot is given up; then the
+//! word behind its header links it in the free queue, and everything else stays until the background thread has taken it
+//! from there. So who has taken the entry may look at the bytes, and the background thread, which takes none, copies them
+//! ([`Slot::copy`]). Memory of an empty block goes back to the kernel.
 
 use crate::codec::{CodecId, MAX_STORED};
-use crate::sync::{AtomicUsize, Cell, Ordering::*};
+use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr::{self, NonNull};
-use sys::{mem, Result, PAGE_SIZE};
+use sys::{mem, racing, Result, PAGE_SIZE};
 
 /// Slot sizes are multiples of this, and slots are aligned to it.
 pub const GRAIN: usize = 64;
@@ -59,16 +61,30 @@ impl Slot {
         let data = unsafe { core::slice::from_raw_parts((self.addr() + HEADER) as *const u8, len) };
         Some((codec, data))
     }
-}
 
-impl Slot {
+    /// Copies the bytes stored to the beginning of `out`, and returns the codec and how many they are; `None` when the
+    /// header makes no sense. Others may give the slot up meanwhile: then no entry names it any more, and the copy is of
+    /// no use.
+    ///
+    /// # Safety
+    /// Only the background thread may call this, for a slot that is allocated.
+    pub unsafe fn copy(self, out: &mut [u8]) -> Option<(CodecId, usize)> {
+        // SAFETY: the slot stays allocated, as this thread alone frees, and its header as it is.
+        let (_, codec, len) = parse_header(unsafe { *(self.addr() as *const u64) })?;
+        let out = out.get_mut(..len)?;
+        // SAFETY: a slot has whole words; the only one that is written meanwhile is the link, by an atomic.
+        unsafe { racing::copy(self.addr() + HEADER, out) };
+        Some((codec, len))
+    }
+
     /// The word behind the header, which links the free queue.
     ///
     /// # Safety
     /// The slot is allocated, and no page entry names it.
-    unsafe fn link<'a>(self) -> &'a Cell<usize> {
-        // SAFETY: slots are aligned and longer than two words, and stay mapped while they are allocated.
-        unsafe { &*((self.addr() + HEADER) as *const Cell<usize>) }
+    unsafe fn link<'a>(self) -> &'a AtomicUsize {
+        // SAFETY: slots are aligned and longer than two words, and stay mapped while they are allocated. Who may read the
+        // word meanwhile reads it as an atomic.
+        unsafe { &*((self.addr() + HEADER) as *const AtomicUsize) }
     }
 }
 
@@ -117,7 +133,7 @@ impl FreeQueue {
         let mut head = self.head.load(Relaxed);
         loop {
             // SAFETY: the slot is the caller's; its old bytes are of no more use.
-            unsafe { slot.link() }.set(head);
+            unsafe { slot.link() }.store(head, Relaxed);
             // Release: the link is seen by who takes the list.
             match self.head.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
                 Ok(_) => return,
@@ -254,7 +270,8 @@ impl Store {
             let slot = Slot((next / GRAIN) as u64);
             // SAFETY: a slot in the queue is nobody's any more, and its link stands behind the header.
             unsafe {
-                next = slot.link().get();
+                // Relaxed: ordered by the swap of the head.
+                next = slot.link().load(Relaxed);
                 self.free(slot);
             }
             count += 1;
@@ -284,13 +301,11 @@ impl Store {
             // names it, `relocate` says so, and the copy is thrown away.
             let header = Header(unsafe { *(old.addr() as *const u64) });
             let Ok(copy) = self.alloc(class) else { break };
-            // SAFETY: both slots are of this class, and the copy is ours.
+            // SAFETY: both slots are of this class, the copy is ours alone, and of the old one the link may be written
+            // meanwhile, by an atomic.
             unsafe {
-                ptr::copy_nonoverlapping(
-                    old.addr() as *const u8,
-                    copy.addr() as *mut u8,
-                    header.len() + HEADER,
-                );
+                let len = header.len() + HEADER;
+                racing::copy(old.addr(), core::slice::from_raw_parts_mut(copy.addr() as *mut u8, len));
             }
             if relocate(header.page(), old, copy) {
                 victim.used[index / 64] &= !(1 << (index % 64));
@@ -310,11 +325,9 @@ impl Store {
     }
 
     fn block_of(slot: Slot) -> &'static mut Block {
-        let addr = slot.addr();
-        let segment = addr & !(SEGMENT - 1);
-        let index = (addr - segment) / BLOCK;
-        // SAFETY: each segment starts with its blocks' headers, and only the one owner of the store comes here.
-        unsafe { &mut *(segment as *mut Block).add(index) }
+        // SAFETY: only the one owner of the store comes here, and has no reference to the block of a slot that it allocates
+        // or frees.
+        unsafe { &mut *place_of(slot.addr()).as_ptr() }
     }
 
     fn alloc(&mut self, class: usize) -> Result<Slot> {
@@ -465,10 +478,19 @@ fn populate(block: usize) -> Result<()> {
     unsafe { mem::madvise(block, BLOCK, libc::MADV_POPULATE_WRITE) }.map_err(|_| sys::Errno::ENOMEM)
 }
 
+/// Where the block that holds an address is described. Lists keep this, and not the address of a reference, which would be
+/// of no more use once the reference that it came from is used again.
+fn place_of(addr: usize) -> NonNull<Block> {
+    let segment = addr & !(SEGMENT - 1);
+    let index = (addr - segment) / BLOCK;
+    // SAFETY: each segment starts with its blocks' headers, and is not at address 0.
+    unsafe { NonNull::new_unchecked((segment as *mut Block).add(index)) }
+}
+
 fn insert_front(list: &mut List, block: &mut Block) {
     block.prev = None;
     block.next = list.head;
-    let this = NonNull::from(block);
+    let this = place_of(block.base);
     match list.head {
         // SAFETY: blocks in lists are valid and the store's own.
         Some(head) => unsafe { (*head.as_ptr()).prev = Some(this) },
@@ -480,7 +502,7 @@ fn insert_front(list: &mut List, block: &mut Block) {
 fn insert_back(list: &mut List, block: &mut Block) {
     block.next = None;
     block.prev = list.tail;
-    let this = NonNull::from(block);
+    let this = place_of(block.base);
     match list.tail {
         // SAFETY: blocks in lists are valid and the store's own.
         Some(tail) => unsafe { (*tail.as_ptr()).next = Some(this) },

@@ -1,8 +1,7 @@
-//! The atomics and cells of what threads share, in one place.
+//! The atomics of what threads share, in one place.
 //!
 //! The models (crate `models`) include the files that use this and put loom's in their stead.
 
-pub use core::cell::Cell;
 pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// How often a loop that may sleep looks again before it does.

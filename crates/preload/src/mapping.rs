@@ -418,8 +418,8 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     let call = || unsafe { sys::syscall!(ioctl, fd, request, argument) };
     or_errno(match pager() {
         Some(engine) if request == REGISTER && argument != 0 && !planted(Bug::UserfaultfdNotSeen) => {
-            // SAFETY: the caller's contract: the request's structure.
-            let [start, len] = unsafe { core::ptr::read(argument as *const [u64; 2]) };
+            // SAFETY: the caller's contract: the request's structure, which need not be aligned.
+            let [start, len] = unsafe { core::ptr::read_unaligned(argument as *const [u64; 2]) };
             engine.hand_over(start as usize, len as usize, call)
         }
         _ => call(),

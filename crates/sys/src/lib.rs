@@ -24,6 +24,7 @@ pub mod life;
 pub mod mem;
 pub mod pagemap;
 pub mod pin;
+pub mod racing;
 pub mod signal;
 pub mod socket;
 pub mod table;

@@ -10,6 +10,7 @@
 
 mod alloc;
 mod host;
+mod mapper;
 mod sleeper;
 mod spin;
 mod touch;
@@ -17,6 +18,7 @@ mod touch;
 pub(crate) use alloc::BLOCKS_A_SECOND;
 pub use alloc::{Ask, Hello, Loop, Pattern, Phase, Written};
 pub use host::{Cost, Program, Worker};
+pub use mapper::{By, Mapper, MapperResult};
 pub use sleeper::Sleeper;
 pub use spin::{Spin, SpinResult};
 pub use touch::{Order, Presence, Region, Round, Touch, TouchRequest, TouchResult};
@@ -36,6 +38,8 @@ pub enum Job {
     Alloc(Loop),
     /// Touch a region at random all the time, then report.
     Spin(Spin),
+    /// Take memory and give it back all the time, then report.
+    Map(Mapper),
     /// Fill a region and sleep.
     Sleep(Sleeper),
     /// Fill memory and say so, run a workload when asked, report, and keep the memory until the experiment goes away.
@@ -53,6 +57,7 @@ pub fn main(job: &str) -> Result<()> {
         Job::Touch(touch) => touch::serve(&touch),
         Job::Alloc(job) => alloc::serve(&job),
         Job::Spin(spin) => answer(&spin::run(&spin)?),
+        Job::Map(mapper) => answer(&mapper::run(&mapper)?),
         Job::Sleep(sleeper) => sleeper::serve(&sleeper),
         Job::Workload(workload) => serve(&workload),
     }

@@ -123,7 +123,7 @@ enum Rival {
 struct Overhead {
     #[command(flatten)]
     reporting: Reporting,
-    /// Memory of the program that touches all of it all the time.
+    /// Memory of the program that touches all of it all the time, and idle memory of those that map and unmap.
     #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
     size: usize,
     /// Memory of the program that fills it and sleeps.

@@ -32,7 +32,11 @@ impl CodecId {
 
 /// As in the pager.
 pub trait Codec {
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize>;
+    unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize>;
+    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+        // SAFETY: it is readable.
+        unsafe { self.compress_at(page.as_ptr() as usize, out) }
+    }
     fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool;
 }
 
@@ -40,7 +44,7 @@ pub trait Codec {
 pub struct Fixed(usize);
 
 impl Codec for Fixed {
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+    unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize> {
         let [first, second] = words(page);
         if first == DENSE {
             return None;
@@ -82,16 +86,16 @@ impl Codecs {
 }
 
 /// The word that fills the page, if one does.
-pub fn repeated_word(page: &Page) -> Option<u64> {
+pub unsafe fn repeated_word_at(page: usize) -> Option<u64> {
     let [first, second] = words(page);
     (first == second).then_some(first)
 }
 
-fn words(page: &Page) -> Content {
+fn words(page: usize) -> Content {
     let word = |at: usize| {
         // Read anew each time: another thread of the model may write the page between the two.
         // SAFETY: within the page, which is aligned.
-        unsafe { (page.as_ptr().add(at) as *const u64).read_volatile() }
+        unsafe { ((page + at) as *const u64).read_volatile() }
     };
     let first = word(0);
     enter(|_| ());

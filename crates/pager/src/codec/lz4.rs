@@ -41,12 +41,13 @@ impl Drop for Lz4 {
 impl Codec for Lz4 {
     const ID: CodecId = CodecId::Lz4;
 
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
-        // SAFETY: source, destination and state are valid for the lengths given.
+    unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize> {
+        // SAFETY: source, destination and state are valid for the lengths given. The library goes by positions and lengths
+        // alone where it reads and writes, whatever it finds in the source.
         let len = unsafe {
             LZ4_compress_fast_extState(
                 self.state as *mut c_void,
-                page.as_ptr().cast(),
+                page as *const c_char,
                 out.as_mut_ptr().cast(),
                 PAGE_SIZE as c_int,
                 out.len() as c_int,

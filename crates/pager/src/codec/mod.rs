@@ -44,8 +44,18 @@ pub trait Codec {
     /// Its number.
     const ID: CodecId;
 
-    /// Writes `page` compressed into `out` and returns how many bytes it took; `None` when it does not fit.
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize>;
+    /// Writes the page at the address compressed into `out` and returns how many bytes it took; `None` when it does not fit.
+    /// The page may change meanwhile, by the kernel's hands: then what was written is of no use, and the caller finds out.
+    ///
+    /// # Safety
+    /// A page is readable there.
+    unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize>;
+
+    /// The same for a page that does not change.
+    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+        // SAFETY: it is readable.
+        unsafe { self.compress_at(page.as_ptr() as usize, out) }
+    }
 
     /// Writes the page that `data` stands for; false when `data` is no whole page of this codec.
     fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool;
@@ -76,14 +86,23 @@ impl Codecs {
 
 /// The word that fills the page, if one does.
 pub fn repeated_word(page: &Page) -> Option<u64> {
-    // SAFETY: any bytes are valid words; the split-off ends are empty or short and checked below.
-    let (head, words, tail) = unsafe { page.align_to::<u64>() };
-    if !head.is_empty() || !tail.is_empty() {
-        return None;
-    }
-    let words = if planted(Bug::RepeatedTooSoon) { &words[..64] } else { words };
-    let first = words[0];
-    words.iter().all(|&word| word == first).then_some(first)
+    // SAFETY: it is readable, and nobody writes to it.
+    page.as_ptr().cast::<u64>().is_aligned().then(|| unsafe { repeated_word_at(page.as_ptr() as usize) })?
+}
+
+/// The word that fills the page at the address, a multiple of 8, if one does. Where the page changes meanwhile, it may never
+/// have been filled with the word, and the caller finds out.
+///
+/// # Safety
+/// A page is readable there. Only the kernel writes to it meanwhile.
+pub unsafe fn repeated_word_at(page: usize) -> Option<u64> {
+    let words = if planted(Bug::RepeatedTooSoon) { 64 } else { PAGE_SIZE / 8 };
+    // SAFETY: the caller's contract.
+    let word = |n: usize| unsafe { sys::racing::word(page + n * 8) };
+    let first = word(0);
+    // A cache line at a time.
+    let differs = |line: usize| (0..8).fold(0, |bits, n| bits | (word(line * 8 + n) ^ first)) != 0;
+    (0..words / 8).all(|line| !differs(line)).then_some(first)
 }
 
 #[cfg(test)]

@@ -65,14 +65,14 @@ impl Drop for Zstd {
 impl Codec for Zstd {
     const ID: CodecId = CodecId::Zstd;
 
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
+    unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize> {
         // SAFETY: source and destination are valid for the lengths given.
         let len = unsafe {
             ZSTD_compress2(
                 self.compressor,
                 out.as_mut_ptr().cast(),
                 out.len(),
-                page.as_ptr().cast(),
+                page as *const c_void,
                 PAGE_SIZE,
             )
         };
