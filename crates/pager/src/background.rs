@@ -10,7 +10,6 @@ use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::evict;
 use crate::extent::{Entries, Extent, DENSE, SETTLED};
-use crate::gauge::Gauge;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
 use crate::worker::{Worker, SLICE};
@@ -52,7 +51,7 @@ pub extern "C" fn main(arg: usize) {
     if engine.counts_for_nobody() {
         engine.publish_control();
     }
-    engine.open_gauge(Gauge::Memory);
+    engine.open_memory_gauge();
     if !in_child {
         if let Err((what, error)) = engine.open_kernel() {
             return engine.give_up(what, Some(error));

@@ -10,6 +10,7 @@ use crate::zram::Zram;
 use crate::Unsupported;
 use anyhow::{ensure, Result};
 use pager::control::{Command, Mode};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use sys::PAGE_SIZE;
 
@@ -26,8 +27,8 @@ pub(super) trait Arm {
     fn clock_overhead_ns(&self) -> u64;
     /// Has the region evicted; how many pages went.
     fn evict(&mut self) -> Result<usize>;
-    /// Touches the region.
-    fn touch(&mut self, round: Round) -> Result<TouchResult>;
+    /// Touches the region. The waits by the pager's own count, ns, where there is a pager.
+    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<u64>)>;
     /// What the evicted region takes where it is kept; evicts first.
     fn held(&mut self) -> Result<Held>;
     /// The threads that serve faults, where they are threads of the worker.
@@ -98,10 +99,11 @@ impl Arm for Folded {
         }
     }
 
-    fn touch(&mut self, round: Round) -> Result<TouchResult> {
-        let before = self.peer.counters();
+    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<u64>)> {
+        let waits = |peer: &Peer| peer.page().fault_ns.sum.load(Relaxed);
+        let (before, waits_before) = (self.peer.counters(), waits(&self.peer));
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
-        let after = self.peer.counters();
+        let (after, waits_after) = (self.peer.counters(), waits(&self.peer));
         ensure!(after.pages_lost == 0, "folded: the pager reports {} lost pages", after.pages_lost);
         let restored = after.pages_restored - before.pages_restored;
         let went = result.before.away as u64;
@@ -111,7 +113,7 @@ impl Arm for Folded {
              ({} came back from staging)",
             after.pages_second_chance - before.pages_second_chance
         );
-        Ok(result)
+        Ok((result, Some(waits_after - waits_before)))
     }
 
     fn held(&mut self) -> Result<Held> {
@@ -167,8 +169,8 @@ impl Arm for Swapped {
         Ok(presence.swapped.min(held))
     }
 
-    fn touch(&mut self, round: Round) -> Result<TouchResult> {
-        self.worker.ask(&TouchRequest::Touch(round))
+    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<u64>)> {
+        Ok((self.worker.ask(&TouchRequest::Touch(round))?, None))
     }
 
     fn held(&mut self) -> Result<Held> {

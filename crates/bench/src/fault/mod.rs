@@ -88,7 +88,7 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         "{name}: only {evicted} of {pages} pages were evicted; the round would not show what a restore costs"
     );
     let load = Hogs::start(hogs);
-    let result = arm.touch(pass)?;
+    let (result, pager_ns) = arm.touch(pass)?;
     drop(load);
     ensure!(result.wrong_words == 0, "{name}: {} words were wrong after the restore", result.wrong_words);
     let touched = result.touch_ns.count();
@@ -103,6 +103,8 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         touched,
         skipped: result.skipped,
         mean_ns: sum_ns as f64 / touched as f64,
+        sum_ns,
+        pager_ns,
         touch_ns: result.touch_ns,
     })
 }

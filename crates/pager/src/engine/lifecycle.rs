@@ -6,7 +6,6 @@
 use super::{Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
-use crate::gauge::Gauge;
 use crate::kernel::Kernel;
 use crate::{background, fault};
 use core::sync::atomic::Ordering::*;
@@ -59,7 +58,7 @@ impl Engine {
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
         self.list_descriptors(None);
-        [Gauge::Memory, Gauge::Delay].into_iter().for_each(|gauge| self.close_gauge(gauge));
+        self.close_gauges();
         // SAFETY: the caller's contract.
         unsafe { *self.kernel_mut() = None };
     }
