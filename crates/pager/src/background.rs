@@ -11,7 +11,6 @@ use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
 use crate::extent::{Extent, DENSE, SETTLED};
-use crate::gauge::Gauge;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
 use crate::space::moment;
@@ -63,7 +62,7 @@ pub extern "C" fn main(arg: usize) {
             return engine.give_up("no descriptor table of the pager's own", Some(error));
         }
     }
-    engine.open_gauge(Gauge::Memory);
+    engine.open_memory_gauge();
     if in_child {
         if !engine.take_over_in_child() {
             return;

@@ -16,6 +16,7 @@ use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::sabotage::{planted, widen, Bug};
+use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
@@ -40,6 +41,7 @@ pub extern "C" fn main(arg: usize) {
         kernel,
         restorer,
         follower: Follower::new(),
+        waits: Waits::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
         ended: false,
@@ -53,6 +55,7 @@ struct Service {
     kernel: &'static Kernel,
     restorer: Restorer,
     follower: Follower,
+    waits: Waits,
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
@@ -108,6 +111,8 @@ impl Service {
             note(extent, (page - extent.base()) / PAGE_SIZE);
         }
         self.backoff = Backoff::new();
+        // While the thread is asleep, and what is said of it stands still.
+        let outside = self.waits.outside(self.engine, tid, self.read_at);
         loop {
             let outcome = match extent {
                 Some(extent) => {
@@ -118,9 +123,10 @@ impl Service {
                     if let Outcome::Done { first, pages } = outcome {
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
+                        self.waits.woken(tid, ended);
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         control.restore_ns.record(ended.since(began).0);
-                        self.charge_wait(control, ended.since(self.read_at));
+                        self.charge_wait(control, ended.since(self.read_at), outside);
                         self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
@@ -200,17 +206,19 @@ impl Service {
         let began = time::now();
         let outcome = self.restorer.restore(self.engine, self.kernel, extent, from, most, Reason::Fault);
         let Outcome::Done { first, pages } = outcome else { return 0 };
-        if self.kernel.uffd.has_message() {
-            // A thread has touched one of them, or another page, and waited for no longer than this took.
-            self.charge_wait(self.engine.control(), time::now().since(began));
-        }
+        let touched = self.kernel.uffd.has_message();
+        let took = time::now().since(began);
         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+        if touched && !self.kernel.uffd.has_message() {
+            // A thread has touched one of them, and waited for no longer than this took.
+            self.charge_wait(self.engine.control(), took, self.waits.mean(self.engine));
+        }
         pages
     }
 
-    /// A thread waited so long for its page, beside what it takes to be woken.
-    fn charge_wait(&self, control: &ControlPage, time: Nanos) {
-        let waited = time.0 + self.engine.wake_cost.load(Relaxed);
+    /// A thread waited so long for its page, beside the ns that it waited outside of our sight.
+    fn charge_wait(&self, control: &ControlPage, time: Nanos, outside: u64) {
+        let waited = time.0 + outside;
         control.fault_ns.record(waited);
         bump(&control.faults_real_time, u64::from(self.follower.is_real_time()));
         // One writer: this thread.

@@ -4,28 +4,36 @@
 //! process or thread that opened them.
 
 use crate::engine::Engine;
+use crate::text::Line;
 use core::ffi::CStr;
+use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use sys::file;
 
 /// Which file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
 pub(crate) enum Gauge {
     /// `/proc/thread-self/statm` (proc_pid_statm(5)); the background thread's.
-    Memory = 0,
-    /// `/proc/thread-self/schedstat` (Documentation/scheduler/sched-stats.rst); the fault thread's.
-    Delay = 1,
+    Memory,
+    /// `/proc/self/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst) of a thread that faults; the fault thread's.
+    Toucher(usize),
 }
+
+/// How many threads that fault are looked at at the same time.
+pub(crate) const TOUCHERS: usize = 4;
 
 impl Gauge {
     /// How many there are.
-    pub(crate) const COUNT: usize = 2;
+    pub(crate) const COUNT: usize = 1 + TOUCHERS;
 
-    fn path(self) -> &'static CStr {
+    fn all() -> impl Iterator<Item = Gauge> {
+        (0..TOUCHERS).map(Gauge::Toucher).chain([Gauge::Memory])
+    }
+
+    fn place(self) -> usize {
         match self {
-            Gauge::Memory => c"/proc/thread-self/statm",
-            Gauge::Delay => c"/proc/thread-self/schedstat",
+            Gauge::Memory => 0,
+            Gauge::Toucher(place) => 1 + place,
         }
     }
 }
@@ -34,17 +42,34 @@ impl Gauge {
 pub(crate) const NONE: u32 = u32::MAX;
 
 impl Engine {
-    /// Opens the file for the calling thread. Where it cannot be had, it is done without.
-    pub(crate) fn open_gauge(&self, gauge: Gauge) {
-        self.close_gauge(gauge);
-        if let Ok(fd) = file::open(gauge.path(), libc::O_RDONLY, 0) {
-            self.gauges[gauge as usize].store(fd.into_raw() as u32, Release);
+    /// Opens the file on the memory of the process. Where one cannot be had, it is done without.
+    pub(crate) fn open_memory_gauge(&self) {
+        self.open_gauge(Gauge::Memory, c"/proc/thread-self/statm");
+    }
+
+    /// Opens the file on a thread.
+    pub(crate) fn open_toucher(&self, place: usize, tid: u32) {
+        let mut text = Line::new();
+        let _ = write!(text, "/proc/self/task/{tid}/schedstat\0");
+        if let Ok(path) = CStr::from_bytes_until_nul(text.as_str().as_bytes()) {
+            self.open_gauge(Gauge::Toucher(place), path);
         }
     }
 
-    /// Closes it, once its thread reads it no more.
-    pub(crate) fn close_gauge(&self, gauge: Gauge) {
-        let fd = self.gauges[gauge as usize].swap(NONE, AcqRel);
+    /// Closes all of them.
+    pub(crate) fn close_gauges(&self) {
+        Gauge::all().for_each(|gauge| self.close_gauge(gauge));
+    }
+
+    fn open_gauge(&self, gauge: Gauge, path: &CStr) {
+        self.close_gauge(gauge);
+        if let Ok(fd) = file::open(path, libc::O_RDONLY, 0) {
+            self.gauges[gauge.place()].store(fd.into_raw() as u32, Release);
+        }
+    }
+
+    fn close_gauge(&self, gauge: Gauge) {
+        let fd = self.gauges[gauge.place()].swap(NONE, AcqRel);
         if fd != NONE {
             // SAFETY: opened by `open_gauge`, and nobody else has the number.
             drop(unsafe { file::Fd::from_raw(fd as i32) });
@@ -58,7 +83,7 @@ impl Engine {
 
     /// Its first numbers, as many as are asked for; `None` if it cannot be read.
     pub(crate) fn read_gauge<const N: usize>(&self, gauge: Gauge) -> Option<[u64; N]> {
-        let fd = self.gauges[gauge as usize].load(Relaxed);
+        let fd = self.gauges[gauge.place()].load(Relaxed);
         let mut text = [0; 128];
         let len = if fd == NONE { return None } else { file::pread(fd as i32, &mut text, 0).ok()? };
         numbers(&text[..len])

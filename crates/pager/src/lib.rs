@@ -59,6 +59,7 @@ mod sync;
 mod text;
 mod tidy;
 mod turns;
+mod waits;
 mod wakecost;
 mod worker;
 mod young;

@@ -3,8 +3,9 @@
 //! What counts is the process's anonymous memory as the kernel counts it: pages of the program, managed or not, what is set
 //! aside, the store, and the pager's own. When it comes near the limit, pages are evicted in the order of CLOCK (F. J.
 //! Corbató, "A paging experiment with the Multics system", 1968): the hand goes round the extents, passes pages that were
-//! written or came back since it was last there, and takes the others. When two rounds gain nothing it takes what it finds,
-//! and when that gains nothing either, those who wait are let through: what cannot be compressed stays.
+//! written or came back since it was last there, and takes the others. When two rounds gain nothing it takes what it finds.
+//! When that gains nothing either, no more can be had: what is resident then, the compressed pages above all and those that
+//! cannot be compressed, is the base, and the program gets a part of the limit above it, for as long as it takes.
 //!
 //! What it is not: a policy for memory below the limit, which goes by its age all the same; nor `--policy`, whose page
 //! daemon chooses the pages itself, and whose place this takes only when it leaves threads waiting.
@@ -30,13 +31,14 @@ use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 /// The part of the limit that is kept free, and the part that is evicted at once: one in so many.
 const RESERVE: u64 = 32;
 const BATCH: u64 = 256;
-/// The part of the limit that the program has in its view whatever the rest takes: one in so many.
+/// The part of the limit that the program has above what cannot be evicted: one in so many.
 const FLOOR: u64 = 8;
+/// How often it is tried whether less is left now that cannot be evicted, and how much less: one part in so many.
+const RETRY_EVERY: Nanos = Nanos::from_secs(1);
+const RETRY_PART: u64 = 8;
 /// Rounds of the hand that spare what was used, and rounds before somebody is let through.
 const SPARING: usize = 2;
 const ROUNDS: usize = 3;
-/// How often the number of pages that are let through is doubled, while nothing can be evicted.
-const MOST_DOUBLINGS: u32 = 4;
 /// How often it is seen to that the kernel reports first touches of all managed memory, where that could not be had at once.
 const ARM_EVERY: Nanos = Nanos::from_millis(250);
 /// How long a page daemon may leave threads waiting.
@@ -47,17 +49,14 @@ pub(crate) struct Hand {
     at: usize,
     /// Extents at which nothing was gained, one after the other.
     in_vain: usize,
-    /// Pages of the managed memory in view: counted in the last round, and what has come and gone since.
-    view: u64,
-    counting: u64,
-    taken: u64,
+    /// What was resident when nothing more could be evicted, pages; 0 where that never was.
+    base: u64,
+    base_at: Nanos,
     /// Who had been turned away when everybody was last woken.
     released: TurnedAway,
     /// Since when threads wait.
     waiting_since: Option<Nanos>,
     told: bool,
-    /// How often, one time after the other, those who waited were let through.
-    missed: u32,
     /// What is to go of the extent at the hand, and whether anything has gone.
     plan: PageSet,
     gained: bool,
@@ -69,13 +68,11 @@ impl Hand {
         Hand {
             at: 0,
             in_vain: 0,
-            view: 0,
-            counting: 0,
-            taken: 0,
+            base: 0,
+            base_at: Nanos(0),
             released: TurnedAway { threads: 0, since: 0 },
             waiting_since: None,
             told: false,
-            missed: 0,
             plan: PageSet::EMPTY,
             gained: false,
             armed_at: Nanos(0),
@@ -84,23 +81,21 @@ impl Hand {
 }
 
 impl Worker {
-    /// Pages that may be resident, and the least of the managed ones that may; `None` where there is no limit to keep.
-    fn limit_to_keep(&self) -> Option<(u64, u64)> {
+    /// Pages that may be resident; `None` where there is no limit to keep.
+    fn limit_to_keep(&self) -> Option<u64> {
         let limit = self.engine.setting(Setting::ResidentLimit);
         let kept = limit != u64::MAX
             && self.recording.is_none()
             && self.engine.control().paused.load(Relaxed) == 0
             && matches!(self.engine.phase(), Phase::Starting | Phase::Running);
-        kept.then(|| (limit / PAGE_SIZE as u64, (limit / FLOOR).max(1 << 20) / PAGE_SIZE as u64))
+        kept.then_some(limit / PAGE_SIZE as u64)
     }
 
     /// Begins to keep a limit, or ceases to.
     pub(crate) fn look_at_limit(&mut self) {
         let keep = self.limit_to_keep().is_some();
         if keep != self.engine.room.is_kept() {
-            // Until they are counted, all may be in view.
-            self.hand.view = self.engine.managed.load(Relaxed) / PAGE_SIZE as u64;
-            self.hand.taken = self.engine.room.taken();
+            self.hand.base = 0;
             self.engine.room.keep(keep);
             self.hand.armed_at = Nanos(0);
         }
@@ -123,12 +118,17 @@ impl Worker {
     }
 
     /// Looks how much room there is and lets that much come. Returns how many pages.
-    fn measure(&mut self, limit: u64, floor: u64) -> u64 {
+    fn measure(&mut self, limit: u64) -> u64 {
         let taken = self.engine.room.taken();
         // Where it cannot be told, nobody waits.
         let anonymous = self.anonymous().unwrap_or(0);
-        self.hand.view += taken - core::mem::replace(&mut self.hand.taken, taken);
-        let room = limit.saturating_sub(anonymous).max(floor.saturating_sub(self.hand.view));
+        let least = limit / FLOOR;
+        self.hand.base = self.hand.base.min(anonymous);
+        if self.hand.base + least > limit && self.now.since(self.hand.base_at) >= RETRY_EVERY {
+            self.hand.base_at = self.now;
+            self.hand.base -= ((self.hand.base + least - limit) / RETRY_PART).min(self.hand.base);
+        }
+        let room = limit.max(self.hand.base + least).saturating_sub(anonymous);
         self.engine.room.grant(taken, room, limit / RESERVE / 2);
         room
     }
@@ -155,28 +155,25 @@ impl Worker {
 
     /// Evicts until there is as much room below the limit as there should be. Returns whether there is more to do at once.
     pub(crate) fn make_room(&mut self) -> bool {
-        let Some((limit, floor)) = self.limit_to_keep() else { return false };
+        let Some(limit) = self.limit_to_keep() else { return false };
         let extents = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty()).count();
         loop {
-            let room = self.measure(limit, floor);
+            let room = self.measure(limit);
             if room > 0 {
                 self.release();
             }
-            // At the floor there is no more room to be made than for the next touches.
-            let enough = if self.hand.view > floor { limit / RESERVE } else { 1 };
-            if room >= enough {
+            if room >= limit / RESERVE {
                 self.hand.in_vain = 0;
                 return false;
             }
             let round = self.hand.in_vain / extents.max(1);
             if round >= ROUNDS {
-                self.let_through(limit);
-                // What cannot be evicted is not tried gently first the next time.
-                self.hand.in_vain = SPARING * extents;
-                return false;
+                self.hand.in_vain = 0;
+                self.give_in(limit);
+                continue;
             }
             if self.evict_some(limit, round < SPARING) {
-                (self.hand.in_vain, self.hand.missed) = (round * extents, 0);
+                self.hand.in_vain = round * extents;
             }
             if self.interrupted() {
                 return true;
@@ -186,8 +183,8 @@ impl Worker {
 
     /// Makes room where a page daemon, which chooses the pages, has left threads waiting.
     pub(crate) fn help_page_daemon(&mut self) -> bool {
-        let Some((limit, floor)) = self.limit_to_keep() else { return false };
-        if self.measure(limit, floor) > 0 {
+        let Some(limit) = self.limit_to_keep() else { return false };
+        if self.measure(limit) > 0 {
             self.release();
             return false;
         }
@@ -200,30 +197,28 @@ impl Worker {
 
     /// The managed pages that may be in use, in view or set aside, under the limit, where `view` are in view.
     pub(crate) fn room_for_managed(&self, view: u64) -> u64 {
-        let Some((limit, floor)) = self.limit_to_keep() else { return u64::MAX };
+        let Some(limit) = self.limit_to_keep() else { return u64::MAX };
         let in_use = view + self.engine.aside_pages.load(Relaxed);
         let others = self.anonymous().unwrap_or(in_use).saturating_sub(in_use);
-        (limit - limit / RESERVE).saturating_sub(others).max(floor)
+        (limit - limit / RESERVE).saturating_sub(others).max(limit / FLOOR)
     }
 
-    /// Nothing more can be evicted: what waits is let through, a little at a time, and somebody told.
-    fn let_through(&mut self, limit: u64) {
-        if !self.is_waited_for() {
+    /// Nothing more can be evicted now: what is resident is taken as it is, and somebody told.
+    fn give_in(&mut self, limit: u64) {
+        (self.hand.base, self.hand.base_at) = (self.anonymous().unwrap_or(0), self.now);
+        if self.hand.base + limit / FLOOR <= limit {
             return;
         }
-        let pages = (limit / RESERVE / 2).max(64) << self.hand.missed;
-        self.hand.missed = (self.hand.missed + 1).min(MOST_DOUBLINGS);
-        self.engine.room.grant(self.engine.room.taken(), pages, 0);
         bump(&self.engine.control().limit_misses, 1);
-        self.release();
         if !core::mem::replace(&mut self.hand.told, true) {
             let mut line = Line::new();
             let _ = write!(
                 line,
-                "memfold: process {} cannot be kept at its resident limit of {} MiB: nothing more of it can be evicted now; \
-                 it runs on above it",
+                "memfold: process {} cannot be kept at its resident limit of {} MiB: {} MiB of it cannot be evicted, \
+                 compressed pages among them; it runs on above the limit",
                 sys::thread::current_pid(),
-                (limit * PAGE_SIZE as u64) >> 20
+                (limit * PAGE_SIZE as u64) >> 20,
+                (self.hand.base * PAGE_SIZE as u64) >> 20,
             );
             self.engine.notify(line.as_str());
         }
@@ -250,7 +245,6 @@ impl Worker {
             self.slice_began = self.now;
         }
         let gone = control.pages_evicted.load(Relaxed) - before;
-        self.hand.view = self.hand.view.saturating_sub(gone);
         self.hand.gained |= gone > 0;
         if self.hand.plan.is_empty() {
             self.hand.at = extent.base() + EXTENT_SIZE;
@@ -266,7 +260,6 @@ impl Worker {
         if ahead.is_some() {
             return ahead;
         }
-        self.hand.view = core::mem::take(&mut self.hand.counting);
         self.hand.at = 0;
         self.engine.space().all().find(managed)
     }
@@ -281,7 +274,6 @@ impl Worker {
         };
         let managed = scan.present.and(&extent.managed.load());
         extent.present.store(managed.len() as u32, Relaxed);
-        self.hand.counting += managed.len() as u64;
         let written = if tracks { scan.written } else { PageSet::EMPTY };
         extent.incompressible.remove(&written);
         let used = extent.hot.load().or(&written);

@@ -41,6 +41,8 @@ pub(super) trait Arm {
 pub struct Served {
     /// Waits.
     pub waits: u64,
+    /// All of them together, ns.
+    pub ns: u64,
     /// Of those the ones that its fault thread ended as a real-time thread.
     pub real_time: u64,
 }
@@ -110,10 +112,13 @@ impl Arm for Folded {
     }
 
     fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)> {
-        let waits = || self.peer.page().fault_ns.count.load(Relaxed);
-        let (before, waits_before) = (self.peer.counters(), waits());
+        let waits = |peer: &Peer| {
+            let waits = &peer.page().fault_ns;
+            (waits.count.load(Relaxed), waits.sum.load(Relaxed))
+        };
+        let (before, waits_before) = (self.peer.counters(), waits(&self.peer));
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
-        let (after, waits_after) = (self.peer.counters(), waits());
+        let (after, waits_after) = (self.peer.counters(), waits(&self.peer));
         ensure!(after.pages_lost == 0, "folded: the pager reports {} lost pages", after.pages_lost);
         let restored = after.pages_restored - before.pages_restored;
         let went = result.before.away as u64;
@@ -124,7 +129,8 @@ impl Arm for Folded {
             after.pages_second_chance - before.pages_second_chance
         );
         let served = Served {
-            waits: waits_after - waits_before,
+            waits: waits_after.0 - waits_before.0,
+            ns: waits_after.1 - waits_before.1,
             real_time: after.faults_real_time - before.faults_real_time,
         };
         Ok((result, Some(served)))

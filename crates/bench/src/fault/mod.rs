@@ -106,6 +106,7 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         touched,
         skipped: result.skipped,
         mean_ns: sum_ns as f64 / touched as f64,
+        sum_ns,
         served,
         touch_ns: result.touch_ns,
     })

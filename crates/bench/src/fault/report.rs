@@ -27,6 +27,8 @@ pub struct Run {
     pub skipped: usize,
     /// Mean time of a touch, ns.
     pub mean_ns: f64,
+    /// All of them together, by the program's own clock, ns.
+    pub sum_ns: u64,
     /// How the pager served them; `None` for zram.
     pub served: Option<Served>,
     /// Every sample, ns; written to its own file.
@@ -46,6 +48,7 @@ pub struct Row {
     pub skipped_pages: usize,
     pub touches: u64,
     pub mean_ns: f64,
+    pub pager_mean_ns: Option<f64>,
     pub p50_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
@@ -74,8 +77,10 @@ pub struct ArmReport {
     pub evicted_pages: usize,
     /// Pages left out because they were present before their touch.
     pub skipped_pages: usize,
-    /// Touches of all rounds together, ns.
+    /// Touches of all rounds together, by the program's own clock, ns.
     pub touch_ns: Quantiles,
+    /// What the pager counted as waits, over what the program's own clock says of all touches; `None` for zram.
+    pub pager_over_program: Option<f64>,
 }
 
 /// Ratios folded / zram, each the median over pairs of rounds.
@@ -186,6 +191,7 @@ impl FaultReport {
             skipped_pages: run.skipped,
             touches: run.touched,
             mean_ns: run.mean_ns,
+            pager_mean_ns: run.served.map(|served| served.ns as f64 / run.touched as f64),
             p50_ns: run.touch_ns.quantile(0.5).unwrap_or(0),
             p99_ns: run.touch_ns.quantile(0.99).unwrap_or(0),
             max_ns: run.touch_ns.quantile(1.0).unwrap_or(0),
@@ -223,6 +229,11 @@ fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<C
                 evicted_pages: runs.iter().map(|run| run.evicted_pages).sum(),
                 skipped_pages: runs.iter().map(|run| run.skipped).sum(),
                 touch_ns: pooled(runs.iter().copied()).quantiles()?,
+                pager_over_program: runs
+                    .iter()
+                    .map(|run| run.served.map(|served| served.ns))
+                    .sum::<Option<u64>>()
+                    .map(|pager| pager as f64 / runs.iter().map(|run| run.sum_ns).sum::<u64>().max(1) as f64),
             })
         })
         .collect();
@@ -253,14 +264,15 @@ impl fmt::Display for FaultReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "touch of an evicted page, us  ({} MiB, {} rounds an arm, interleaved)",
+            "touch of an evicted page by the program's own clock, us, and the pager's count of it  ({} MiB, {} rounds an \
+             arm, interleaved)",
             self.options.bytes >> 20,
             self.options.rounds
         )?;
         writeln!(
             f,
-            "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}",
-            "", "mean", "p50", "p95", "p99", "p99.9", "max", "touches"
+            "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}{:>9}{:>10}",
+            "", "mean", "p50", "p95", "p99", "p99.9", "max", "touches", "pager's", "of clock's"
         )?;
         for condition in &self.conditions {
             let load =
@@ -270,7 +282,7 @@ impl fmt::Display for FaultReport {
                 let q = arm.touch_ns;
                 writeln!(
                     f,
-                    "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}",
+                    "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}{:>9}{:>10}",
                     format!("{order}, {load}: {}", arm.arm),
                     micros(q.mean),
                     micros(q.p50 as f64),
@@ -278,7 +290,9 @@ impl fmt::Display for FaultReport {
                     micros(q.p99 as f64),
                     micros(q.p999 as f64),
                     micros(q.max as f64),
-                    q.count
+                    q.count,
+                    arm.pager_over_program.map_or("-".into(), |part| micros(q.mean * part)),
+                    arm.pager_over_program.map_or("-".into(), |part| format!("{:.0} %", 100.0 * part)),
                 )?;
             }
             if let Some(ratio) = &condition.folded_over_zram {
@@ -341,7 +355,12 @@ mod tests {
             touched: 100,
             skipped: 0,
             mean_ns: ns as f64,
-            served: (arm == "folded").then_some(Served { waits: 90, real_time: 30 * round as u64 }),
+            sum_ns: 100 * ns,
+            served: (arm == "folded").then_some(Served {
+                waits: 90,
+                ns: 90 * ns,
+                real_time: 30 * round as u64,
+            }),
             touch_ns,
         }
     }
@@ -362,6 +381,8 @@ mod tests {
         let comparison = condition.folded_over_zram.unwrap();
         assert_eq!(comparison.mean.median, 2.0);
         assert!(comparison.mean.differs);
+        assert_eq!(condition.arms[0].pager_over_program, Some(0.9));
+        assert_eq!(condition.arms[1].pager_over_program, None);
     }
 
     #[test]

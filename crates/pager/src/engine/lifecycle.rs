@@ -6,7 +6,6 @@
 use super::{Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
-use crate::gauge::Gauge;
 use crate::kernel::Kernel;
 use crate::{background, fault, proxy};
 use core::sync::atomic::Ordering::*;
@@ -58,7 +57,7 @@ impl Engine {
     /// # Safety
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
-        [Gauge::Memory, Gauge::Delay].into_iter().for_each(|gauge| self.close_gauge(gauge));
+        self.close_gauges();
         // SAFETY: the caller's contract.
         unsafe { *self.kernel_mut() = None };
     }
