@@ -186,6 +186,25 @@ pub fn is_locked(path: &Path) -> Option<bool> {
     }
 }
 
+/// A page whose process is gone and that its forked children still have mapped.
+#[derive(Debug)]
+pub struct Inherited(File);
+
+impl Inherited {
+    /// The page at `path`, if some process still has it mapped.
+    pub fn look(path: &Path) -> Option<Inherited> {
+        Inherited(File::open(path).ok()?).still()
+    }
+
+    /// The same later; the file may have lost its name.
+    pub fn still(self) -> Option<Inherited> {
+        match Flock::lock(self.0, FlockArg::LockExclusiveNonblock) {
+            Err((file, nix::errno::Errno::EWOULDBLOCK)) => Some(Inherited(file)),
+            _ => None,
+        }
+    }
+}
+
 /// Marks a file or directory as one that is in use, for as long as what is returned is kept.
 pub fn lock_shared(path: &Path) -> Option<Flock<File>> {
     Flock::lock(File::open(path).ok()?, FlockArg::LockSharedNonblock).ok()

@@ -331,6 +331,7 @@ impl FaultReport {
     fn real_time_use(&self, hogs: usize, order: Order) -> String {
         let own = self.runs.iter().filter(|run| (run.hogs, run.order) == (hogs, order));
         let all = own.filter_map(|run| run.served).fold(Served::default(), |sum, served| Served {
+            ns: sum.ns + served.ns,
             waits: sum.waits + served.waits,
             real_time: sum.real_time + served.real_time,
         });

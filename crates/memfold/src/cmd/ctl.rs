@@ -3,11 +3,13 @@
 use crate::control::Mailbox;
 use crate::options;
 use crate::pages::Found;
+use crate::process;
 use crate::run::launch;
 use crate::target::Target;
 use crate::text;
 use anyhow::bail;
 use clap::Subcommand;
+use nix::unistd::geteuid;
 use pager::config::{parse_duration, Setting};
 use pager::control::{Command, Mode};
 use serde_json::json;
@@ -185,11 +187,21 @@ fn log_file(pid: u32, file: Option<&Path>) -> anyhow::Result<String> {
     let text = text
         .ok_or_else(|| crate::exit::usage(format!("--file {}: a shorter path is needed", path.display())))?;
     // The process writes it: what keeps us from writing keeps it too.
-    std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(&path)
-        .map_err(|error| crate::exit::usage(format!("cannot write {}: {error}", path.display())))?;
+    let refused = |error| crate::exit::usage(format!("cannot write {}: {error}", path.display()));
+    let mut open = std::fs::OpenOptions::new();
+    open.append(true);
+    match open.clone().create_new(true).open(&path) {
+        // Root may ask it of another user's process.
+        Ok(file) if geteuid().is_root() => {
+            let user = process::users(pid).get(1).copied();
+            std::os::unix::fs::fchown(&file, user, None).map_err(refused)?;
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            drop(open.open(&path).map_err(refused)?)
+        }
+        Err(error) => return Err(refused(error)),
+    }
     Ok(text.to_owned())
 }
 

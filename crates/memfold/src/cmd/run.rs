@@ -151,7 +151,7 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
     let wall = begun.elapsed();
     let beyond = launch.as_ref().map_or(Beyond::default(), |launch| Beyond {
         not_followed: args.no_follow || variable("MEMFOLD_FOLLOW").is_some_and(|value| value == "off"),
-        left: left_behind(launch.control_dir()),
+        left: if total.some_left { left_behind(launch.control_dir()) } else { 0 },
     });
     let turned_off = launch::pager_off(args.no_pager).then(|| "the pager was turned off".to_owned());
     let why = launch.err().or(turned_off);
@@ -161,6 +161,8 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
 
 /// How many processes of a run go on after its program has ended.
 fn left_behind(dir: &Path) -> usize {
+    // As the kernel names what a process has mapped.
+    let dir = dir.canonicalize().unwrap_or(dir.to_owned());
     let is_left = |pid: &u32| {
         process::is_running(*pid)
             && process::has_mapped(*pid, library::FILE_NAME)

@@ -7,7 +7,7 @@
 //! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
 
 use crate::control::{Costs, Latency, Pages, Sizes, Snapshot};
-use crate::pages::Name;
+use crate::pages::{Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
 use pager::control::Mode;
@@ -17,6 +17,9 @@ use std::path::PathBuf;
 
 /// So many processes are listed one by one, the largest first.
 const LISTED: usize = 64;
+
+/// So many pages are looked at again at the end, each of which costs a descriptor.
+const INHERITED: usize = 64;
 
 /// One process in the list of a summary.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +42,8 @@ pub struct Process {
 pub struct Tally {
     dir: PathBuf,
     live: BTreeMap<Name, (String, Snapshot)>,
+    /// Some of the pages that forked children have from processes that are gone.
+    inherited: Vec<Inherited>,
     total: Total,
 }
 
@@ -63,6 +68,8 @@ pub struct Total {
     pub fault: Latency,
     /// All work on restores.
     pub restore: Latency,
+    /// Whether some process goes on.
+    pub some_left: bool,
     /// The largest processes.
     pub list: Vec<Process>,
 }
@@ -70,7 +77,7 @@ pub struct Total {
 impl Tally {
     /// For the pages that appear in `dir`.
     pub fn new(dir: PathBuf) -> Tally {
-        Tally { dir, live: BTreeMap::new(), total: Total::default() }
+        Tally { dir, live: BTreeMap::new(), inherited: Vec::new(), total: Total::default() }
     }
 
     /// Looks at the pages once.
@@ -94,6 +101,9 @@ impl Tally {
                 self.live.insert(file, (name, page));
             } else {
                 self.total.add(name, &page);
+                if self.inherited.len() < INHERITED {
+                    self.inherited.extend(Inherited::look(&path));
+                }
                 let _ = std::fs::remove_file(&path);
             }
         }
@@ -103,6 +113,8 @@ impl Tally {
     /// The sum over all processes, those that still run included.
     pub fn finish(mut self) -> Total {
         self.sample();
+        let inherited = self.inherited.drain(..).find_map(Inherited::still);
+        self.total.some_left = inherited.is_some() || !self.live.is_empty();
         for (name, page) in self.live.values() {
             self.total.add(name.clone(), page);
         }
