@@ -141,7 +141,7 @@ impl Worker {
                 && if self.recording.is_some() {
                     self.record()
                 } else if self.policing.is_some() {
-                    self.police() | self.help_page_daemon()
+                    self.police()
                 } else {
                     self.make_room() || self.pass(&mut touches)
                 };

@@ -354,9 +354,10 @@ impl Engine {
         self.control().settings[setting as usize].store(value, Relaxed);
     }
 
-    /// Whether resident memory is to be kept at a limit.
+    /// Whether resident memory is to be kept at a limit, other than by a page daemon.
     pub fn is_limited(&self) -> bool {
         self.setting(Setting::ResidentLimit) != u64::MAX
+            && matches!(self.policy.read(&mut [0; 128]), "" | "age")
     }
 
     /// Stored pages that came back before they had been away for long, since the start.

@@ -7,8 +7,8 @@
 //! When that gains nothing either, no more can be had: what is resident then, the compressed pages above all and those that
 //! cannot be compressed, is the base, and the program gets a part of the limit above it, for as long as it takes.
 //!
-//! What it is not: a policy for memory below the limit, which goes by its age all the same; nor `--policy`, whose page
-//! daemon chooses the pages itself, and whose place this takes only when it leaves threads waiting.
+//! What it is not: a policy for memory below the limit, which goes by its age all the same; nor `--policy`, under which nobody
+//! waits: a page daemon is given the limit for the managed pages, and what it then does is what is studied.
 //!
 //! Background thread only. It tries locks of extents, and takes no more pages at once than the limit can bear twice.
 
@@ -41,8 +41,6 @@ const SPARING: usize = 2;
 const ROUNDS: usize = 3;
 /// How often it is seen to that the kernel reports first touches of all managed memory, where that could not be had at once.
 const ARM_EVERY: Nanos = Nanos::from_millis(250);
-/// How long a page daemon may leave threads waiting.
-const PATIENCE: Nanos = Nanos::from_millis(50);
 
 /// Where the hand is.
 pub(crate) struct Hand {
@@ -54,8 +52,6 @@ pub(crate) struct Hand {
     base_at: Nanos,
     /// Who had been turned away when everybody was last woken.
     released: TurnedAway,
-    /// Since when threads wait.
-    waiting_since: Option<Nanos>,
     told: bool,
     /// What is to go of the extent at the hand, and whether anything has gone.
     plan: PageSet,
@@ -71,7 +67,6 @@ impl Hand {
             base: 0,
             base_at: Nanos(0),
             released: TurnedAway { threads: 0, since: 0 },
-            waiting_since: None,
             told: false,
             plan: PageSet::EMPTY,
             gained: false,
@@ -84,7 +79,8 @@ impl Worker {
     /// Pages that may be resident; `None` where there is no limit to keep.
     fn limit_to_keep(&self) -> Option<u64> {
         let limit = self.engine.setting(Setting::ResidentLimit);
-        let kept = limit != u64::MAX
+        let kept = self.engine.is_limited()
+            && self.policing.is_none()
             && self.recording.is_none()
             && self.engine.control().paused.load(Relaxed) == 0
             && matches!(self.engine.phase(), Phase::Starting | Phase::Running);
@@ -133,16 +129,10 @@ impl Worker {
         room
     }
 
-    /// Whether threads wait for room.
-    fn is_waited_for(&self) -> bool {
-        self.engine.room.turned_away().threads != self.hand.released.threads
-    }
-
     /// Lets everybody who waits try again, and counts for how long they have waited.
     pub(crate) fn release(&mut self) {
         let away = self.engine.room.turned_away();
         let before = core::mem::replace(&mut self.hand.released, away);
-        self.hand.waiting_since = None;
         if away.threads == before.threads {
             return;
         }
@@ -179,28 +169,6 @@ impl Worker {
                 return true;
             }
         }
-    }
-
-    /// Makes room where a page daemon, which chooses the pages, has left threads waiting.
-    pub(crate) fn help_page_daemon(&mut self) -> bool {
-        let Some(limit) = self.limit_to_keep() else { return false };
-        if self.measure(limit) > 0 {
-            self.release();
-            return false;
-        }
-        if !self.is_waited_for() {
-            return false;
-        }
-        let since = *self.hand.waiting_since.get_or_insert(self.now);
-        self.now.since(since) >= PATIENCE && self.make_room()
-    }
-
-    /// The managed pages that may be in use, in view or set aside, under the limit, where `view` are in view.
-    pub(crate) fn room_for_managed(&self, view: u64) -> u64 {
-        let Some(limit) = self.limit_to_keep() else { return u64::MAX };
-        let in_use = view + self.engine.aside_pages.load(Relaxed);
-        let others = self.anonymous().unwrap_or(in_use).saturating_sub(in_use);
-        (limit - limit / RESERVE).saturating_sub(others).max(limit / FLOOR)
     }
 
     /// Nothing more can be evicted now: what is resident is taken as it is, and somebody told.

@@ -13,6 +13,7 @@
 //! program's heap; what the daemon says can only choose among pages, all of which go by [`crate::evict`] and its rules.
 
 use crate::bitmap::PageSet;
+use crate::config::Setting;
 use crate::engine::Phase;
 use crate::entry::State;
 use crate::evict;
@@ -249,9 +250,8 @@ impl Worker {
     }
 
     fn limit_pages(&self) -> usize {
-        let view = self.engine.control().resident_bytes.load(Relaxed) / PAGE_SIZE as u64;
-        let pages = self.room_for_managed(view).min(self.share() / PAGE_SIZE as u64);
-        usize::try_from(pages).unwrap_or(usize::MAX).clamp(1, 1 << 40)
+        let limit = self.engine.setting(Setting::ResidentLimit).min(self.share());
+        usize::try_from(limit / PAGE_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 1 << 40)
     }
 
     /// Does what is due. Returns whether there is more to do at once.

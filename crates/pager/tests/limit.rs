@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use pager::config::Setting;
 use pager::control::Command;
-use pager::Engine;
+use pager::{Engine, Phase};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::Arc;
 use std::thread;
@@ -86,10 +86,23 @@ impl Thin {
     }
 }
 
-/// An engine whose process may grow by so much from here.
-fn limited(room: u64) -> (&'static Engine, u64) {
+/// An engine whose process may grow by so much from here, while the guard lives.
+fn limited(room: u64) -> (&'static Engine, u64, Unlimited) {
+    take_turn();
     let limit = anonymous() + room;
-    (engine_with(DAY, limit), limit)
+    let engine = engine_with(DAY, limit);
+    (engine, limit, Unlimited(engine))
+}
+
+/// Takes the limit away, of which the next test's process would be full.
+struct Unlimited(&'static Engine);
+
+impl Drop for Unlimited {
+    fn drop(&mut self) {
+        if self.0.phase() == Phase::Running {
+            request(self.0, Command::Set, Setting::ResidentLimit as u64, u64::MAX, "");
+        }
+    }
 }
 
 fn assert_kept(peak: u64, limit: u64) {
@@ -98,7 +111,7 @@ fn assert_kept(peak: u64, limit: u64) {
 
 #[test]
 fn a_program_that_fills_four_times_the_limit_waits_and_stays_below_it() {
-    let (engine, limit) = limited(24 * MIB as u64);
+    let (engine, limit, _guard) = limited(24 * MIB as u64);
     let watch = Watch::begin();
     let memory = Thin::new(engine, 96 * MIB);
     memory.fill(31);
@@ -111,7 +124,7 @@ fn a_program_that_fills_four_times_the_limit_waits_and_stays_below_it() {
 
 #[test]
 fn threads_that_touch_at_random_wait_for_room_and_none_for_ever() {
-    let (engine, limit) = limited(24 * MIB as u64);
+    let (engine, limit, _guard) = limited(24 * MIB as u64);
     let memory = Arc::new(Thin::new(engine, 64 * MIB));
     memory.fill(32);
     let watch = Watch::begin();
@@ -154,7 +167,7 @@ fn a_limit_that_is_set_while_the_program_runs_holds_from_then_on_and_ends_when_i
 
 #[test]
 fn a_program_of_which_nothing_can_be_compressed_is_let_through() {
-    let (engine, _) = limited(8 * MIB as u64);
+    let (engine, _, _guard) = limited(8 * MIB as u64);
     let memory = Memory::new(engine, 24 * MIB);
     let mut state = 1u64;
     for word in 0..24 * MIB / 8 {
@@ -168,7 +181,7 @@ fn a_program_of_which_nothing_can_be_compressed_is_let_through() {
 
 #[test]
 fn memory_is_locked_unmapped_and_forked_while_threads_wait_for_room() {
-    let (engine, _) = limited(16 * MIB as u64);
+    let (engine, _, _guard) = limited(16 * MIB as u64);
     let memory = Arc::new(Thin::new(engine, 48 * MIB));
     memory.fill(35);
     let over = Arc::new(AtomicBool::new(false));
@@ -208,7 +221,7 @@ fn memory_is_locked_unmapped_and_forked_while_threads_wait_for_room() {
 #[test]
 fn who_waits_goes_on_when_folding_is_paused_and_when_the_pager_stops() {
     for command in [Command::Pause, Command::Stop] {
-        let (engine, _) = limited(8 * MIB as u64);
+        let (engine, _, _guard) = limited(8 * MIB as u64);
         let memory = Arc::new(Thin::new(engine, 48 * MIB));
         let over = Arc::new(AtomicBool::new(false));
         let writer = thread::spawn({
@@ -224,5 +237,6 @@ fn who_waits_goes_on_when_folding_is_paused_and_when_the_pager_stops() {
         over.store(true, SeqCst);
         writer.join().unwrap();
         memory.check(37);
+        wait_until("it is not limited", || !matches!(engine.phase(), Phase::Stopping));
     }
 }

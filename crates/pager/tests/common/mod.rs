@@ -23,7 +23,7 @@ thread_local! {
 /// Lets the tests of a program run one after another, each until its thread ends: they fork the whole process, and
 /// leave holes that the mapping of another would fill; and an engine's background thread, which is the last to get
 /// the CPU, should not wait for the other tests.
-fn take_turn() {
+pub fn take_turn() {
     MINE.with_borrow_mut(|mine| {
         mine.get_or_insert_with(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
     });
