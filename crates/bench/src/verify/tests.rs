@@ -3,11 +3,12 @@
 use super::area::Area;
 use super::blocks::Block;
 use super::calls::{Pipe, WAYS};
+use super::children::{self, Kind};
 use super::pieces::cut_at;
 use super::ring::{Hand, Ring};
 use super::shared::{lock, Shared, Tags};
 use super::way::Way;
-use super::{children, run, Options, Work};
+use super::{run, Options, Work};
 use stats::Rng;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -221,10 +222,10 @@ fn a_lost_increment_is_found() {
 fn what_a_child_finds_wrong_or_how_it_dies_reaches_its_parent() {
     let shared = shared();
     let (area, _) = written(&shared);
-    let child = children::fork(&shared, || area.check(&shared, "area", 0..8)).unwrap();
+    let child = children::make(&shared, Kind::Forked, || area.check(&shared, "area", 0..8)).unwrap();
     child.wait(&shared);
     assert_eq!((mismatches(&shared), shared.bytes_verified.load(Relaxed)), (0, 8 * PAGE_SIZE as u64));
-    let child = children::fork(&shared, || {
+    let child = children::make(&shared, Kind::Forked, || {
         copy_page(&area, 0, 1);
         area.check(&shared, "area", 0..8);
     });
@@ -232,7 +233,7 @@ fn what_a_child_finds_wrong_or_how_it_dies_reaches_its_parent() {
     assert_eq!(mismatches(&shared), 1);
     assert!(lock(&shared.mismatches)[0].what.starts_with("area in child"));
     // SAFETY: the child ends itself, which is the point.
-    let child = children::fork(&shared, || unsafe { libc::_exit(9) }).unwrap();
+    let child = children::make(&shared, Kind::Forked, || unsafe { libc::_exit(9) }).unwrap();
     child.wait(&shared);
     assert!(lock(&shared.failures)[0].contains("status 9"));
 }
