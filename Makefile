@@ -24,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build libraries demo test test-programs test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries demo test test-programs test-suites test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 build: libraries
 	$(CARGO) build --release --locked -p memfold
@@ -45,6 +45,10 @@ test: lint libraries test-deps
 # The big programs with four times as much to do, and those that not every machine lets run; a quarter of an hour.
 test-programs: build test-deps
 	SCALE=4 $(CARGO) test --locked -p memfold-e2e --test big_programs -- --include-ignored --nocapture
+
+# Test-suites that nobody here wrote, plain and under the harshest folding; an hour and more.
+test-suites: build
+	scripts/suites --write docs/reliability.md
 
 # Hours of what `make test` does for two minutes.
 torture: build
