@@ -6,8 +6,8 @@
 //!
 //! A page counts as touched if it was written, by the kernel's write tracking; if a thread waited for it to come back from
 //! where it was set aside or stored; and if it could not leave. What came with such a page, or ahead of a reader, was not
-//! touched: it is inactive, and stays in view until the next pass. A read of a page in view is not seen: such a page has its second chance when it is
-//! set aside, and a fault then says that it is in use.
+//! touched: it is inactive, and stays in view until the next pass. A read of a page in view is not seen: such a page has its
+//! second chance when it is set aside, and a fault then says that it is in use.
 //!
 //! Invariants: the daemon's memory comes from the global allocator, which in a program is the library's own and never the
 //! program's heap; what the daemon says can only choose among pages, all of which go by [`crate::evict`] and its rules.
@@ -330,8 +330,9 @@ impl Worker {
         let (asked, whole) = take_asked(extent, &away);
         policing.pass.faults += asked.minus(&fresh).len() as u64;
         policing.pass.minor_faults += whole.minus(&fresh).len() as u64;
-        // Whatever is put in place counts as written at first.
-        known.ahead = view.and(&known.away).minus(&asked);
+        // What did not shrink came back to stay.
+        let back = view.and(&known.away);
+        known.ahead = back.minus(&asked).minus(&extent.incompressible.load());
         let seen = view.and(&asked.or(&written).or(&known.stayed)).minus(&known.ahead);
         let touched = fresh.or(&seen);
         known.backlog = known.backlog.minus(&view).minus(&gone);
@@ -347,7 +348,8 @@ impl Worker {
             (lo..hi).for_each(|index| policing.daemon.bring(first + index as u32));
         }
         (known.view, known.away) = (view, away);
-        extent.incompressible.remove(&written);
+        // Whatever is put in place counts as written at first.
+        extent.incompressible.remove(&written.minus(&back));
         view.len()
     }
 

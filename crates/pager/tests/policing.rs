@@ -261,6 +261,28 @@ fn a_fault_is_counted_once_and_what_its_window_brought_is_no_reference() {
     }
 }
 
+#[test]
+fn pages_that_do_not_shrink_stay_and_are_not_tried_again_pass_after_pass() {
+    const PAGES: usize = 1024;
+    let (engine, memory) = policed("freebsd", PAGES / 4, PAGES, true);
+    let memory = memory.in_small_pages();
+    let mut random = 7u64;
+    let words = (memory.base as *mut u64, PAGES * PAGE_SIZE / 8);
+    for word in unsafe { core::slice::from_raw_parts_mut(words.0, words.1) } {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        *word = random;
+    }
+    let tried = || engine.control().pages_incompressible.load(Relaxed);
+    let pass = || assert_eq!(request(engine, Command::Pass, 0, INTERVAL, ""), 0);
+    for _ in 0..60 {
+        pass();
+    }
+    // Each at most once, and a few more whose try was interrupted.
+    assert!((1..=PAGES as u64 * 5 / 4).contains(&tried()), "{} tries of {PAGES} pages", tried());
+}
+
 fn memory_is(memory: &Memory) {
     for page in 0..memory.pages {
         assert_eq!(unsafe { *((memory.base + page * PAGE_SIZE) as *const u64) }, page as u64);
