@@ -203,12 +203,13 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
 
         // What the kernel accounts.
         agrees("host_peak_rss_bytes", last.peak, 0.03, MIB);
-        let most = worker.looks.iter().map(|look| look.resident).fold(0.0, f64::max);
-        assert!(
-            (most - MIB..most * 1.2 + 8.0 * MIB).contains(&last.peak),
-            "{workload}, {arm}: {most} of {}",
-            last.peak
-        );
+        let (churns, moves) = (workload == "mmap_churn", arm != "baseline");
+        // What moves while the page tables are walked is seen twice, or not at all.
+        if !churns && !moves {
+            let most = worker.looks.iter().map(|look| look.resident).fold(0.0, f64::max);
+            let peaks = most - MIB..most * 1.2 + 8.0 * MIB;
+            assert!(peaks.contains(&last.peak), "{workload}, {arm}: {most} of {}", last.peak);
+        }
         near("CPU", value("host_user_s") + value("host_system_s"), last.cpu_s, 0.1, 0.25);
         agrees("host_minor_faults", last.minor, 0.15, 300.0);
         agrees("host_major_faults", last.major, 0.1, 20.0);
@@ -216,14 +217,18 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         // What is sampled, beside other samples of the same time, that of the last count among it.
         let looks = worker.within(seconds + 0.1);
         let resident = mean(looks.iter().map(|look| look.resident));
-        agrees("resident_mean_bytes", resident, 0.1, 2.0 * MIB);
+        agrees("resident_mean_bytes", resident, if churns { 0.2 } else { 0.1 }, 2.0 * MIB);
         agrees("footprint_mean_bytes", value("resident_mean_bytes"), 0.0, 0.0);
         let (least, most) = looks.iter().fold((f64::INFINITY, 0.0f64), |(least, most), look| {
             (least.min(look.resident), most.max(look.resident))
         });
         let end = value("footprint_end_bytes");
-        assert!((least - MIB..=most + MIB).contains(&end), "{workload}, {arm}: {end} of {least} to {most}");
-        let (cold, churns) = (value("cold_bytes_mean"), workload == "mmap_churn");
+        assert!(end <= value("host_peak_rss_bytes"), "{workload}, {arm}: {end} is more than the peak");
+        assert!(
+            (least - 4.0 * MIB..=most + 4.0 * MIB).contains(&end),
+            "{workload}, {arm}: {end} of {least} to {most}"
+        );
+        let cold = value("cold_bytes_mean");
         assert!((REGION as f64 * 0.5..=REGION as f64).contains(&cold), "{workload}: {cold} are cold");
 
         // What is compared with the baseline.

@@ -228,7 +228,9 @@ fn fill_host_metrics(metrics: &mut Metrics, cost: &Cost, memory: &Memory, sample
     metrics.host_system_s = Some(cost.system_s);
     metrics.host_minor_faults = Some(cost.minor_faults as f64);
     metrics.host_major_faults = Some(cost.major_faults as f64);
-    metrics.host_peak_rss_bytes = Some(memory.rss_peak_bytes as f64);
+    // The kernel's counters may be some pages behind, each by itself.
+    let sampled = samples.iter().map(|sample| sample.resident_bytes).max().unwrap_or(0);
+    metrics.host_peak_rss_bytes = Some(memory.rss_peak_bytes.max(sampled) as f64);
     metrics.resident_mean_bytes = Some(mean(samples, |sample| sample.resident_bytes));
     metrics.footprint_mean_bytes = Some(mean(samples, Sample::footprint));
     metrics.footprint_end_bytes = samples.last().map(|sample| sample.footprint() as f64);
