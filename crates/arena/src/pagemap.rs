@@ -97,17 +97,26 @@ pub(crate) fn set_all(span: &'static Span) {
 pub(crate) fn clear(base: usize, len: usize) {
     let mut addr = base;
     while addr < base + len {
-        // An extent's slots fill one page of the leaf exactly.
-        if let Some(leaf) = leaf_of(addr) {
-            let page = slot_of(leaf, addr) as *const AtomicPtr<Span> as usize;
-            // SAFETY: drops slots of pages that the caller owns; they read as null afterwards.
-            if unsafe { sys::mem::madvise(page, PAGE_SIZE, libc::MADV_DONTNEED) }.is_err() {
-                for index in 0..sys::EXTENT_PAGES {
-                    slot_of(leaf, addr + index * PAGE_SIZE).store(core::ptr::null_mut(), Relaxed);
-                }
+        let Some(leaf) = leaf_of(addr) else {
+            addr += sys::EXTENT_SIZE;
+            continue;
+        };
+        // An extent's slots fill one page of the leaf exactly, and those of the next extent in the leaf the next page.
+        let page_of = |addr: usize| slot_of(leaf, addr) as *const AtomicPtr<Span> as usize;
+        let page = page_of(addr);
+        let mut end = addr + sys::EXTENT_SIZE;
+        let in_leaf = |end: usize| leaf_of(end).is_some_and(|other| core::ptr::eq(other, leaf));
+        while end < base + len && in_leaf(end) {
+            end += sys::EXTENT_SIZE;
+        }
+        let pages = (end - addr) / sys::EXTENT_SIZE;
+        // SAFETY: drops slots of pages that the caller owns; they read as null afterwards.
+        if unsafe { sys::mem::madvise(page, pages * PAGE_SIZE, libc::MADV_DONTNEED) }.is_err() {
+            for at in (addr..end).step_by(PAGE_SIZE) {
+                slot_of(leaf, at).store(core::ptr::null_mut(), Relaxed);
             }
         }
-        addr += sys::EXTENT_SIZE;
+        addr = end;
     }
 }
 

@@ -84,13 +84,13 @@ fn process() -> (u64, u64) {
     (field(24) * sys::PAGE_SIZE as u64, field(10))
 }
 
-/// As [`publish`], which looks through all spans: if that was not done within the last second, or an eighth of the address
-/// space has come or gone since.
+/// As [`publish`], which looks through all spans: if that was not done within the last second, or the address space has
+/// grown by an eighth since. Not where it has shrunk: a large block may come and go all the time.
 pub fn publish_if_due(page: &AllocCounters) {
     const PERIOD: Nanos = Nanos::from_secs(1);
     let (now, before) = (arena::COUNTERS.mapped_bytes.get() as u64, page.mapped_bytes.load(Relaxed));
     let age = time::coarse().since(Nanos(page.updated_ns.load(Relaxed)));
-    if age >= PERIOD || now.abs_diff(before) > now / 8 {
+    if age >= PERIOD || now > before + before / 8 {
         publish(page);
     }
 }
