@@ -1,0 +1,75 @@
+//! `--resident-limit`: a program in a control group that is too small for it ends plainly by the kernel's hand, and folded as it
+//! should.
+//!
+//! Where no memory cgroup can be made, that is said on standard error, past the test harness.
+
+use e2e::run::{counters, program, run_folded, run_plain};
+use pagecache::cgroup::{Group, Hierarchy};
+use pager::config::Setting;
+use std::io::Write;
+use std::process::Command;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+const MIB: u64 = 1 << 20;
+
+/// 160 MiB that shrink well, each block read back.
+const SCRIPT: &str = "
+blocks = [b'%08d' % i * 512 for i in range(40000)]
+print(sum(block == b'%08d' % i * 512 for i, block in enumerate(blocks)))
+";
+
+/// The script in a group.
+fn script(group: &Group) -> Command {
+    let mut command = Command::new("/bin/sh");
+    let doors = group.doors();
+    let enter: String = doors.iter().map(|door| format!("echo $$ > {}; ", door.display())).collect();
+    command.arg("-c").arg(format!("{enter} exec \"$@\"")).arg("sh");
+    command.arg(program("python3", "python3")).arg("-c").arg(SCRIPT);
+    command
+}
+
+#[test]
+fn what_the_kernel_kills_in_a_small_group_finishes_when_its_limit_is_taken_from_the_group() {
+    let hierarchy = match Hierarchy::find() {
+        Ok(hierarchy) => hierarchy,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "NOT TESTED: a limit taken from a control group: {error:#}");
+            return;
+        }
+    };
+    let group = Group::create(&hierarchy, "limit").unwrap();
+    group.limit(96 * MIB).unwrap();
+    let plain = run_plain(script(&group), LIMIT);
+    assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
+    for limit in ["auto", "70%"] {
+        let folding = bench::launch::Folding::new(&e2e::preload_library())
+            .unwrap()
+            .set(Setting::ResidentLimit, limit);
+        let folded = run_folded(script(&group), &folding, LIMIT).expect_success("python3 in a group of 96 MiB");
+        assert_eq!(String::from_utf8_lossy(&folded.stdout), "40000\n", "{limit}");
+        let all = counters(&folding);
+        assert!(all.iter().all(|counters| counters.pages_lost == 0));
+    }
+}
+
+#[test]
+fn a_limit_that_no_group_sets_is_refused_with_the_remedy() {
+    let run = |limit: &str| {
+        let mut command = Command::new(e2e::command_line::executable());
+        command.args(["run", "--resident-limit", limit, "--", "true"]);
+        run_plain(command, LIMIT)
+    };
+    if sys::cgroup::memory_limit(None).is_ok() {
+        let _ = writeln!(std::io::stderr(), "NOT TESTED: no group limits memory: one does here");
+    } else {
+        for limit in ["auto", "60%"] {
+            let outcome = run(limit);
+            assert_eq!(outcome.status.code(), Some(2), "{limit}");
+            assert!(outcome.stderr.contains("a size such as 256M is needed"), "{}", outcome.stderr);
+        }
+    }
+    let outcome = run("0%");
+    assert_eq!(outcome.status.code(), Some(2));
+    assert!(outcome.stderr.contains("0%") && outcome.stderr.contains("60%"), "{}", outcome.stderr);
+}
