@@ -43,10 +43,10 @@ fn what_the_kernel_kills_in_a_small_group_finishes_when_its_limit_is_taken_from_
     let plain = run_plain(script(&group), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
     for limit in ["auto", "70%"] {
-        let folding = bench::launch::Folding::new(&e2e::preload_library())
-            .unwrap()
-            .set(Setting::ResidentLimit, limit);
-        let folded = run_folded(script(&group), &folding, LIMIT).expect_success("python3 in a group of 96 MiB");
+        let folding =
+            bench::launch::Folding::new(&e2e::preload_library()).unwrap().set(Setting::ResidentLimit, limit);
+        let folded =
+            run_folded(script(&group), &folding, LIMIT).expect_success("python3 in a group of 96 MiB");
         assert_eq!(String::from_utf8_lossy(&folded.stdout), "40000\n", "{limit}");
         let all = counters(&folding);
         assert!(all.iter().all(|counters| counters.pages_lost == 0));
