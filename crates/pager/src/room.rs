@@ -38,6 +38,8 @@ pub(crate) struct Room {
     /// Threads turned away since the engine was made, and the times at which that was, added up.
     turned_away: AtomicU64,
     since: AtomicU64,
+    /// Odd while these two are being written.
+    version: AtomicU64,
     /// Incremented when everybody is woken.
     wakes: AtomicU32,
     /// Those turned away since the last of these wakes. The fault thread's own.
@@ -69,6 +71,7 @@ impl Room {
             low: AtomicU64::new(u64::MAX),
             turned_away: AtomicU64::new(0),
             since: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             wakes: AtomicU32::new(0),
             sleepers: UnsafeCell::new(Sleepers { wakes: 0, count: 0, tids: [0; SLEEPERS] }),
         }
@@ -119,11 +122,12 @@ impl Room {
     /// Who was turned away so far. Background thread.
     pub(crate) fn turned_away(&self) -> TurnedAway {
         loop {
-            let threads = self.turned_away.load(SeqCst);
-            let since = self.since.load(SeqCst);
-            if self.turned_away.load(SeqCst) == threads {
-                return TurnedAway { threads, since };
+            let version = self.version.load(SeqCst);
+            let away = TurnedAway { threads: self.turned_away.load(SeqCst), since: self.since.load(SeqCst) };
+            if version.is_multiple_of(2) && self.version.load(SeqCst) == version {
+                return away;
             }
+            core::hint::spin_loop();
         }
     }
 
@@ -142,9 +146,11 @@ impl Room {
             sleepers.tids[sleepers.count] = tid;
             sleepers.count += 1;
         }
-        // The sum first: who sees the count sees what belongs to it, or looks again.
+        // Who reads one of the two without the other looks again.
+        self.version.fetch_add(1, SeqCst);
         self.since.fetch_add(now.0, SeqCst);
         self.turned_away.fetch_add(1, SeqCst);
+        self.version.fetch_add(1, SeqCst);
     }
 
     /// Forgets who waited, in a forked child, where they do not exist.
@@ -152,6 +158,7 @@ impl Room {
         self.wakes.fetch_add(1, Relaxed);
         self.turned_away.store(0, Relaxed);
         self.since.store(0, Relaxed);
+        self.version.store(0, Relaxed);
     }
 }
 

@@ -20,6 +20,8 @@ use sys::time::Nanos;
 
 /// A place is given to another thread when its own has not faulted for so long.
 const FORGOTTEN: Nanos = Nanos::from_millis(100);
+/// A finding above this, ns, was somebody else's time slice: it counts for itself, and does not stand for others.
+const RARE: u64 = 500_000;
 /// So many findings make up the mean; then all count half.
 const FINDINGS: u64 = 64;
 
@@ -65,7 +67,9 @@ impl Waits {
         if self.count >= FINDINGS {
             (self.sum, self.count) = (self.sum / 2, self.count / 2);
         }
-        (self.sum, self.count) = (self.sum + waited, self.count + 1);
+        if waited <= RARE {
+            (self.sum, self.count) = (self.sum + waited, self.count + 1);
+        }
         waited + engine.wake_cost.load(Relaxed).min(ENTRY)
     }
 
