@@ -6,7 +6,7 @@
 use crate::bitmap::PageSet;
 use crate::config::Setting;
 use crate::control::Mode;
-use crate::engine::{Engine, Phase};
+use crate::engine::{Agent, Engine, Phase};
 use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
@@ -53,6 +53,7 @@ pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
     thread::set_name(c"memfold-bg");
+    engine.number_agent(Agent::Background, thread::current_tid());
     let in_child = engine.kernel().is_some();
     if !planted(Bug::TableShared) {
         if let Err(error) = table::leave(engine.device()) {

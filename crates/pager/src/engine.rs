@@ -126,7 +126,9 @@ pub struct Engine {
     kernel: UnsafeCell<Option<Kernel>>,
     /// The background thread's own; here so that a forked child finds it.
     store: UnsafeCell<Store>,
-    threads: UnsafeCell<Threads>,
+    threads: Threads,
+    /// The kernel's numbers of the agents, by [`Agent`]; 0 before they run.
+    tids: [AtomicU32; 3],
     /// What program threads ask of the userfaultfd.
     pub(crate) proxy: Proxy,
     /// The process that the engine belongs to; a child of `vfork` that shares its memory is another one.
@@ -144,20 +146,47 @@ pub struct Engine {
     host: Host,
 }
 
-#[derive(Default)]
+/// The agent threads. Each place is reached by one thread at a time: `background` by who makes it and by who waits for its end, the
+/// others by the background thread until it has ended.
 struct Threads {
-    fault: Option<Thread>,
-    background: Option<Thread>,
-    proxy: Option<Thread>,
+    fault: UnsafeCell<Option<Thread>>,
+    proxy: UnsafeCell<Option<Thread>>,
+    background: UnsafeCell<Option<Thread>>,
 }
 
 impl Threads {
-    fn take(&mut self) -> impl Iterator<Item = Thread> {
-        [self.fault.take(), self.proxy.take(), self.background.take()].into_iter().flatten()
+    const fn new() -> Threads {
+        Threads {
+            fault: UnsafeCell::new(None),
+            proxy: UnsafeCell::new(None),
+            background: UnsafeCell::new(None),
+        }
+    }
+
+    /// All that there are.
+    ///
+    /// # Safety
+    /// No other thread reaches any of them.
+    unsafe fn take(&self) -> impl Iterator<Item = Thread> {
+        // SAFETY: the caller's contract.
+        let take = |place: &UnsafeCell<Option<Thread>>| unsafe { (*place.get()).take() };
+        [take(&self.fault), take(&self.proxy), take(&self.background)].into_iter().flatten()
     }
 }
 
-// SAFETY: `space` and `kernel` are written before others look (see the module); `threads` is reached by who
+/// An agent thread, by what it does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub(crate) enum Agent {
+    /// [`crate::fault`].
+    Fault = 0,
+    /// [`crate::background`].
+    Background = 1,
+    /// [`crate::proxy`].
+    Proxy = 2,
+}
+
+// SAFETY: `space` and `kernel` are written before others look (see the module); each of `threads` is reached by who
 // starts or ends the engine, one at a time by `phase`; `restorer` by who holds its mutex.
 unsafe impl Sync for Engine {}
 
@@ -223,7 +252,8 @@ impl Engine {
             control: AtomicPtr::new(core::ptr::null_mut()),
             control_is_private: AtomicU32::new(1),
             kernel: UnsafeCell::new(None),
-            threads: UnsafeCell::new(Threads { fault: None, background: None, proxy: None }),
+            threads: Threads::new(),
+            tids: [const { AtomicU32::new(0) }; 3],
             proxy: Proxy::new(),
             process: AtomicU32::new(0),
             leaving: AtomicU32::new(0),

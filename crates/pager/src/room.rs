@@ -13,7 +13,7 @@
 //! background thread is rung, and that thread looks at the count after it was.
 
 use crate::bitmap::PageSet;
-use crate::engine::{Engine, Phase};
+use crate::engine::{Agent, Engine, Phase};
 use crate::extent::Extent;
 use crate::kernel::Kernel;
 use core::cell::UnsafeCell;
@@ -178,7 +178,7 @@ impl Engine {
             || self.phase() != Phase::Running
             || self.brake.wanted()
             || self.forking.load(SeqCst) != 0
-            || self.thread_ids().1 == Some(tid)
+            || self.tid(Agent::Background) == Some(tid)
         {
             return false;
         }

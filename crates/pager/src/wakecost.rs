@@ -1,5 +1,6 @@
 //! What a fault takes beside the fault thread's own work, measured when the engine starts.
 
+use crate::engine::Agent;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use sys::thread::{self, CpuSet};
@@ -16,7 +17,7 @@ impl Worker {
     /// thread's CPU: where it runs when it follows the program.
     pub(crate) fn measure_wake_cost(&mut self) {
         let usual = CpuSet::of_current_thread();
-        let (fault, _) = self.engine.thread_ids();
+        let fault = self.engine.tid(Agent::Fault);
         let (Ok(usual), Some(fault)) = (usual, fault) else { return };
         if let Some(cpu) = thread::current_cpu().filter(|&cpu| usual.contains(cpu)) {
             let _ = (CpuSet::only(cpu).apply(), CpuSet::only(cpu).apply_to(fault));

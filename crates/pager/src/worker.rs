@@ -3,7 +3,7 @@
 use crate::codec::{Codecs, Page};
 use crate::control::bump;
 use crate::crowd::Crowd;
-use crate::engine::{Engine, Phase};
+use crate::engine::{Agent, Engine, Phase};
 use crate::kernel::Kernel;
 use crate::limit::Hand;
 use crate::patience::patiently;
@@ -204,12 +204,9 @@ impl Worker {
         let passed = self.now.since(self.last_count).0 / 1_000_000;
         bump(&control.saved_byte_millis, saved * passed);
         self.last_count = self.last_count + Nanos::from_millis(passed);
-        let (fault, background) = engine.thread_ids();
-        for (tid, cpu) in [(fault, &control.cpu_fault_ns), (background, &control.cpu_background_ns)] {
-            if let Some(tid) = tid {
-                cpu.store(time::cpu_of(tid).0, Relaxed);
-            }
-        }
+        let cpu_of = |agent| engine.tid(agent).map_or(0, |tid| time::cpu_of(tid).0);
+        control.cpu_fault_ns.store(cpu_of(Agent::Fault), Relaxed);
+        control.cpu_background_ns.store(cpu_of(Agent::Background) + cpu_of(Agent::Proxy), Relaxed);
         control.updated_ns.store(self.now.0, Relaxed);
     }
 }

@@ -3,7 +3,7 @@
 //! Invariants: one thread at a time starts or ends the engine, by `phase`; a fork finds the engine either idle or starting with its
 //! thread made.
 
-use super::{Engine, Phase};
+use super::{Agent, Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::kernel::Kernel;
@@ -115,7 +115,7 @@ impl Engine {
         // SAFETY: `background::main` keeps to the rules of agent threads.
         let thread = unsafe { Thread::spawn(background::main, self as *const Engine as usize) }?;
         // SAFETY: the phase is `Starting`, which one thread at a time reaches.
-        unsafe { (*self.threads.get()).background = Some(thread) };
+        unsafe { *self.threads.background.get() = Some(thread) };
         Ok(())
     }
 
@@ -156,15 +156,18 @@ impl Engine {
     /// to be ended but by [`Engine::end_servants`].
     pub(crate) fn spawn_servants(&'static self) -> Result<()> {
         let arg = self as *const Engine as usize;
-        // SAFETY: only the thread that starts the engine comes here.
-        let threads = unsafe { &mut *self.threads.get() };
         // SAFETY: `fault::main` keeps to the rules of agent threads.
-        threads.fault = Some(unsafe { Thread::spawn(fault::main, arg) }?);
+        let fault = unsafe { Thread::spawn(fault::main, arg) }?;
+        self.number_agent(Agent::Fault, fault.tid());
+        // SAFETY: only the thread that starts the engine comes here.
+        unsafe { *self.threads.fault.get() = Some(fault) };
         self.proxy.open();
         // SAFETY: `proxy::main` keeps to the rules of agent threads.
         match unsafe { Thread::spawn(proxy::main, arg) } {
             Ok(thread) => {
-                threads.proxy = Some(thread);
+                self.number_agent(Agent::Proxy, thread.tid());
+                // SAFETY: as above.
+                unsafe { *self.threads.proxy.get() = Some(thread) };
                 Ok(())
             }
             Err(error) => {
@@ -178,21 +181,24 @@ impl Engine {
     pub(crate) fn end_servants(&self, kernel: &Kernel) {
         self.proxy.close();
         // SAFETY: one thread at a time starts or ends the engine.
-        let threads = unsafe { &mut *self.threads.get() };
-        if let Some(proxy) = threads.proxy.take() {
+        let (proxy, fault) = unsafe { (&mut *self.threads.proxy.get(), &mut *self.threads.fault.get()) };
+        if let Some(proxy) = proxy.take() {
             proxy.join();
         }
-        if let Some(fault) = threads.fault.take() {
+        if let Some(fault) = fault.take() {
             self.ring_doorbell(kernel);
             fault.join();
         }
     }
 
-    /// The kernel's numbers of the fault and the background thread.
-    pub(crate) fn thread_ids(&self) -> (Option<u32>, Option<u32>) {
-        // SAFETY: written before the engine runs; read by agent threads afterwards.
-        let threads = unsafe { &*self.threads.get() };
-        (threads.fault.as_ref().map(Thread::tid), threads.background.as_ref().map(Thread::tid))
+    /// Remembers the kernel's number of an agent thread.
+    pub(crate) fn number_agent(&self, agent: Agent, tid: u32) {
+        self.tids[agent as usize].store(tid, Relaxed);
+    }
+
+    /// The kernel's number of an agent thread, once it runs.
+    pub(crate) fn tid(&self, agent: Agent) -> Option<u32> {
+        Some(self.tids[agent as usize].load(Relaxed)).filter(|&tid| tid != 0)
     }
 
     /// The engine belongs to the calling process, a forked child, from now on.
@@ -205,7 +211,8 @@ impl Engine {
     /// Forgets the threads that a forked child does not have.
     pub(crate) fn forget_threads_in_child(&self) {
         // SAFETY: the only thread of the process.
-        unsafe { &mut *self.threads.get() }.take().for_each(Thread::forget_in_child);
+        unsafe { self.threads.take() }.for_each(Thread::forget_in_child);
+        self.tids.iter().for_each(|tid| tid.store(0, Relaxed));
         self.proxy.reset_in_child();
         self.forget_gauges_in_child();
     }
@@ -224,7 +231,6 @@ impl Engine {
     pub(crate) fn join_threads(&self) {
         let _guard = self.joining.lock();
         // SAFETY: under the lock, and the engine is off: no thread of it looks any more.
-        let threads = unsafe { &mut *self.threads.get() };
-        threads.take().for_each(Thread::join);
+        unsafe { self.threads.take() }.for_each(Thread::join);
     }
 }
