@@ -302,7 +302,9 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         assert!((pages..4.0 * pages).contains(&value("pager_pages_tracked_peak")), "{workload}, {arm}");
         let moved = [value("pager_range_add_msgs"), value("pager_range_del_msgs")];
         let units = if churns { value("units") } else { 0.0 };
-        assert!(moved.iter().all(|moved| *moved >= units), "{workload}, {arm}: {moved:?} of {units}");
+        // A program of the daemon's registers each; the pager enters none into its tables that is gone before it could be cold.
+        let least = if daemon.is_some() { units } else { 0.0 };
+        assert!(moved.iter().all(|moved| *moved >= least), "{workload}, {arm}: {moved:?} of {units}");
         assert!(moved.iter().all(|moved| *moved <= units + 50.0), "{workload}, {arm}: {moved:?} of {units}");
         assert!(value("pager_faults_first_touch") >= 0.0 && value("pager_budget_holds") >= 0.0);
     }

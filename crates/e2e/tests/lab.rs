@@ -51,10 +51,10 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
         assert!(median(workload, "pager", "host_peak_rss_bytes") > 24e6, "{workload}");
         assert!(median(workload, "baseline", "host_minor_faults") > 1000.0, "{workload}");
     }
-    // Each mapping that comes and goes is seen by the pager; the baseline has none.
+    // A mapping that is gone before it could be cold costs the pager no entry.
     let units = median("mmap_churn", "pager", "units");
-    assert!(median("mmap_churn", "pager", "pager_range_add_msgs") >= units);
-    assert!(median("mmap_churn", "pager", "pager_range_del_msgs") >= units);
+    assert!(median("mmap_churn", "pager", "pager_range_add_msgs") < units);
+    assert!(median("mmap_churn", "pager", "pager_range_del_msgs") < units);
     let compressed: f64 = only.split(',').map(|w| median(w, "pager", "pager_compress_success")).sum();
     assert!(compressed > 0.0, "nothing was folded in seven runs");
     for file in
@@ -111,10 +111,10 @@ fn the_share_of_a_cpu_reaches_whoever_folds_and_is_kept_with_the_commit_of_the_e
     for arm in ["pager", "daemon"] {
         assert_eq!(starved(arm, "pager_compress_success"), 0.0, "{arm}");
         assert!(fed(arm, "pager_compress_success") > 0.0, "{arm}");
-        // Each mapping that comes and goes is registered.
-        assert!(fed(arm, "pager_range_add_msgs") >= fed(arm, "units"), "{arm}");
-        assert!(fed(arm, "pager_range_del_msgs") >= fed(arm, "units"), "{arm}");
     }
+    // Each mapping that comes and goes is registered with the daemon's agent.
+    assert!(fed("daemon", "pager_range_add_msgs") >= fed("daemon", "units"));
+    assert!(fed("daemon", "pager_range_del_msgs") >= fed("daemon", "units"));
 }
 
 #[test]
