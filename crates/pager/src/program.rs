@@ -337,7 +337,8 @@ impl Engine {
             let (lo, hi) = extent.clip(range.start, range.end);
             extent.begin_change(lo, hi);
         }
-        if let Some(range) = let_go {
+        // What could not be brought back must stay registered, or it would read as zeros.
+        if let (Some(range), Ok(())) = (let_go, ready) {
             self.let_go(locked().map(|(_, extent)| extent), range);
         }
         let result = ready.and_then(|()| op());

@@ -182,7 +182,7 @@ fn carry_out(
         Request::BringBack { extent, lo, hi } => {
             let restorer = match restorer {
                 Some(restorer) => restorer,
-                None => restorer.insert(Restorer::new()?),
+                None => restorer.insert(patiently(Restorer::new)?),
             };
             bring_extent_back(engine, kernel, restorer, extent, lo, hi);
             Ok(())
