@@ -1,4 +1,4 @@
-//! The engine: what the three kinds of threads share.
+//! The engine: what the four kinds of threads share.
 //!
 //! How it starts and ends is in [`lifecycle`]. What it is not: any of the work. The fault thread's is in [`crate::fault`], the background thread's in
 //! [`crate::background`] and [`crate::evict`], the program's threads' in [`crate::program`] and
@@ -187,7 +187,7 @@ pub(crate) enum Agent {
 }
 
 // SAFETY: `space` and `kernel` are written before others look (see the module); each of `threads` is reached by who
-// starts or ends the engine, one at a time by `phase`; `restorer` by who holds its mutex.
+// starts or ends the engine, one at a time by `phase`.
 unsafe impl Sync for Engine {}
 
 /// Before this kernel a move of a page of a huge one that is mapped in part, and pinned in part, may never end: seen on

@@ -3,9 +3,10 @@
 //! What it is not: a way into the program. It manages what it is told of ([`Engine::mapped`] and its kin);
 //! the preload library and the client library are who tells.
 //!
-//! Three kinds of threads meet in it, each with its modules:
+//! Four kinds of threads meet in it, each with its modules:
 //! - program threads, when they change mappings ([`program`], [`forking`]);
 //! - the fault thread, which puts absent pages back ([`fault`], [`events`], [`follow`], [`restore`]);
+//! - the proxy, which makes the calls that program threads need of the userfaultfd ([`proxy`]);
 //! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]).
 //!
 //! [`entry`] and [`extent`] hold the state they share and the rules by which they share it; read those first.
