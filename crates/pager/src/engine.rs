@@ -105,6 +105,14 @@ pub struct Engine {
     pub(crate) last_service: AtomicU64,
     /// What a fault takes beside the fault thread's own work: entering the kernel, and two wake-ups. Measured at start, ns.
     pub(crate) wake_cost: AtomicU64,
+    /// What entering the kernel by a fault and leaving it takes, ns.
+    pub(crate) entry_cost: AtomicU64,
+    /// What a thread waited outside of the fault thread's sight when it was last measured, ns. For the measurement at the start.
+    pub(crate) last_outside: AtomicU64,
+    /// How many threads may have waited for a page that another agent than the fault thread was bringing, without their messages
+    /// being read, and the longest that one can have, ns.
+    pub(crate) waits_ahead: AtomicU64,
+    pub(crate) longest_ahead: AtomicU64,
     /// Slots that restores gave up during a fork; the fault thread's own.
     deferred: UnsafeCell<Deferred>,
     /// The engine that was prepared before this one; a process has more than one in tests only.
@@ -238,6 +246,10 @@ impl Engine {
             contended: AtomicU32::new(1),
             last_service: AtomicU64::new(0),
             wake_cost: AtomicU64::new(0),
+            entry_cost: AtomicU64::new(0),
+            last_outside: AtomicU64::new(0),
+            waits_ahead: AtomicU64::new(0),
+            longest_ahead: AtomicU64::new(0),
             store: UnsafeCell::new(Store::new()),
             deferred: UnsafeCell::new(Deferred::new()),
             next: AtomicPtr::new(core::ptr::null_mut()),

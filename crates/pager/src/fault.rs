@@ -112,7 +112,8 @@ impl Service {
         }
         self.backoff = Backoff::new();
         // While the thread is asleep, and what is said of it stands still.
-        let outside = self.waits.outside(self.engine, tid, self.read_at);
+        let found = self.waits.found(self.engine, tid, self.read_at);
+        self.charge_late(control, found.late, found.late_ns);
         loop {
             let outcome = match extent {
                 Some(extent) => {
@@ -126,7 +127,7 @@ impl Service {
                         self.waits.woken(tid, ended);
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         control.restore_ns.record(ended.since(began).0);
-                        self.charge_wait(control, ended.since(self.read_at), outside);
+                        self.charge_wait(control, ended.since(self.read_at).0 + found.outside);
                         self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
@@ -138,8 +139,12 @@ impl Service {
                 None => Outcome::Resident,
             };
             match outcome {
-                Outcome::Done { .. } | Outcome::InOtherHands => break,
-                Outcome::Resident if self.first_touch(extent, page, write, control) => break,
+                Outcome::Done { .. } => break,
+                Outcome::InOtherHands => {
+                    self.waits.left(tid, self.read_at, found.outside);
+                    break;
+                }
+                Outcome::Resident if self.first_touch(extent, page, write, tid, found.outside) => break,
                 // The page's mapping is gone, or no longer registered: who touches it is told by the kernel.
                 Outcome::Gone => {
                     self.kernel.uffd.wake(page, PAGE_SIZE);
@@ -160,8 +165,10 @@ impl Service {
         extent: Option<&Extent>,
         page: usize,
         write: bool,
-        control: &ControlPage,
+        tid: u32,
+        outside: u64,
     ) -> bool {
+        let control = self.engine.control();
         // While zeros are put there nobody may evict the page: it could be one that came back a moment ago.
         let entry = extent.and_then(|e| Some(&e.entries()?[(page - e.base()) / PAGE_SIZE]));
         if entry.is_some_and(|entry| !entry.take(Entry::RESIDENT)) {
@@ -178,12 +185,18 @@ impl Service {
         if let Some(entry) = entry {
             entry.put_back(Entry::RESIDENT);
         }
+        let now = time::now();
+        let took = now.since(self.read_at).0;
         match progress.error {
             None => {
                 bump(&control.faults_zero, 1);
                 self.engine.room.take(1);
             }
-            Some(Errno::EEXIST) => bump(&control.faults_spurious, 1),
+            // Somebody else was about to bring it when it was touched.
+            Some(Errno::EEXIST) => {
+                bump(&control.faults_spurious, 1);
+                self.charge_wait(control, took + outside);
+            }
             Some(Errno::EAGAIN) => return false,
             Some(Errno::ENOMEM) => {
                 time::sleep(Nanos::from_millis(1));
@@ -192,7 +205,8 @@ impl Service {
             // No registered mapping there any more: who touches it is told by the kernel.
             Some(_) => {}
         }
-        self.engine.last_service.store(time::now().since(self.read_at).0, Relaxed);
+        self.engine.last_service.store(took, Relaxed);
+        self.waits.woken(tid, now);
         self.kernel.uffd.wake(page, PAGE_SIZE);
         true
     }
@@ -206,23 +220,27 @@ impl Service {
         let began = time::now();
         let outcome = self.restorer.restore(self.engine, self.kernel, extent, from, most, Reason::Fault);
         let Outcome::Done { first, pages } = outcome else { return 0 };
-        let touched = self.kernel.uffd.has_message();
-        let took = time::now().since(began);
-        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-        if touched && !self.kernel.uffd.has_message() {
-            // A thread has touched one of them, and waited for no longer than this took.
-            self.charge_wait(self.engine.control(), took, self.waits.mean(self.engine));
+        // Before the wake-up, after which the thread may run in our place and touch the next page.
+        if self.kernel.uffd.has_message() {
+            self.waits.unseen(time::now().since(began));
         }
+        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
         pages
     }
 
-    /// A thread waited so long for its page, beside the ns that it waited outside of our sight.
-    fn charge_wait(&self, control: &ControlPage, time: Nanos, outside: u64) {
-        let waited = time.0 + outside;
+    /// A thread waited so long for its page, ns.
+    fn charge_wait(&self, control: &ControlPage, waited: u64) {
         control.fault_ns.record(waited);
         bump(&control.faults_real_time, u64::from(self.follower.is_real_time()));
         // One writer: this thread.
         bump(&self.engine.stall, waited);
+    }
+
+    /// So many waits took so long together.
+    fn charge_late(&self, control: &ControlPage, waits: u64, together: u64) {
+        for _ in 0..waits {
+            self.charge_wait(control, together / waits);
+        }
     }
 
     /// Asks the background thread to go ahead of a sequential reader.

@@ -17,6 +17,7 @@ use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
+use sys::time;
 use sys::uffd::Progress;
 use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
@@ -122,6 +123,7 @@ impl Restorer {
         reason: Reason,
     ) -> Outcome {
         let Some(entries) = extent.entries() else { return Outcome::Resident };
+        let began = time::now();
         let mut run = match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0) {
             Ok(run) => run,
             Err(outcome) => return outcome,
@@ -152,7 +154,7 @@ impl Restorer {
         };
         if run.put_back_rest() && reason != Reason::Fault {
             // The fault thread may have seen the entries busy, and left the waking to us.
-            kernel.uffd.wake(extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE);
+            engine.wake_ahead(kernel, extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE, began);
         }
         engine.room.take(done);
         if reason == Reason::Ahead {

@@ -1,4 +1,5 @@
-//! What a fault takes beside the fault thread's own work, measured when the engine starts.
+//! What a fault takes beside the fault thread's own work, and beside what that thread finds out of each (`waits.rs`), measured
+//! when the engine starts.
 
 use crate::engine::Agent;
 use crate::worker::Worker;
@@ -30,17 +31,28 @@ impl Worker {
         const TRIES: usize = 16;
         let Ok(base) = mem::map_anonymous(0, TRIES * PAGE_SIZE, 0) else { return };
         let mut costs = [0u64; TRIES];
+        let (mut entries, mut found) = ([0u64; TRIES], 0);
         if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {
-            for (n, cost) in costs.iter_mut().enumerate() {
+            for n in 0..TRIES {
+                self.engine.last_outside.store(0, Relaxed);
                 let began = time::now();
                 // SAFETY: our own page; the fault thread serves it like any first touch.
                 unsafe { core::ptr::read_volatile((base + n * PAGE_SIZE) as *const u8) };
-                *cost = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
+                costs[n] = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
+                // That of the wake-up before, and of this touch until its message was read.
+                let outside = self.engine.last_outside.load(Relaxed);
+                if outside != 0 {
+                    entries[found] = costs[n].saturating_sub(outside);
+                    found += 1;
+                }
             }
         }
         // The least: what is more was the wait for a CPU, which may be free when the program faults.
         let least = costs.iter().copied().min().unwrap_or(0).min(WAKE_COST_MOST);
         self.engine.wake_cost.store(least, Relaxed);
+        let entries = &mut entries[..found];
+        entries.sort_unstable();
+        self.engine.entry_cost.store(entries.get(found / 2).map_or(0, |&median| median.min(least)), Relaxed);
         // Unregistered first: unmapping a registered range would be reported.
         let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);
         // SAFETY: our own pages, no longer needed.
