@@ -144,6 +144,7 @@ cases! {
     mappings {
         moved_to_a_place_of_choice,
         moved_in_a_child,
+        moved_without_memory,
         grown_in_a_child,
     }
     exceptions {

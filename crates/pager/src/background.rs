@@ -90,7 +90,8 @@ pub extern "C" fn main(arg: usize) {
     });
     match worker {
         Ok(mut worker) => {
-            if !in_child {
+            // A forked child has its parent's.
+            if engine.wake_cost.load(Relaxed) == 0 {
                 worker.measure_wake_cost();
             }
             // An improvement only; after the measurement, which it would spoil.

@@ -338,7 +338,7 @@ impl Engine {
             extent.begin_change(lo, hi);
         }
         // What could not be brought back must stay registered, or it would read as zeros.
-        if let (Some(range), Ok(())) = (let_go, ready) {
+        if let Some(range) = let_go.filter(|_| ready.is_ok() || planted(Bug::LetGoWhileAway)) {
             self.let_go(locked().map(|(_, extent)| extent), range);
         }
         let result = ready.and_then(|()| op());

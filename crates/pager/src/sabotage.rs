@@ -120,6 +120,8 @@ bugs! {
     HandlersEvictable = "handlers-evictable",
     /// A move to an address of choice goes to the kernel as one mapping, though registering has cut it.
     CutNotSeen = "cut-not-seen",
+    /// A range is let go of before a move though it could not be brought back.
+    LetGoWhileAway = "let-go-while-away",
 }
 
 #[cfg(not(feature = "sabotage"))]

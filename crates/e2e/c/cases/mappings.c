@@ -1,6 +1,7 @@
 /* Moving a mapping of which the pager has registered a part, so that the kernel has it in pieces. Before Linux 6.17,
  * mremap(2) takes one piece at a time. */
 #include "case.h"
+#include <sys/resource.h>
 
 enum { IN_USE = LEN / 2 };
 
@@ -62,6 +63,25 @@ static void grown_in_a_child(void)
     CHECK(child_is_well(child) && intact(p));
 }
 
+/* While no memory can be mapped, nothing can be brought back, and so nothing moved. */
+static void moved_without_memory(void)
+{
+    uint64_t *p = half_evicted();
+    uint64_t *there = mmap(0, LEN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(there != MAP_FAILED);
+    struct rlimit usual, none;
+    CHECK(getrlimit(RLIMIT_AS, &usual) == 0);
+    none = usual;
+    none.rlim_cur = PAGE;
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    uint64_t *moved = mremap(p, LEN, LEN, MREMAP_MAYMOVE | MREMAP_FIXED, there);
+    int refusal = errno;
+    CHECK(setrlimit(RLIMIT_AS, &usual) == 0);
+    CHECK(moved == there || (moved == MAP_FAILED && refusal == ENOMEM));
+    CHECK(intact(moved == there ? there : p));
+}
+
 CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"moved_in_a_child", moved_in_a_child},
-      {"grown_in_a_child", grown_in_a_child})
+      {"grown_in_a_child", grown_in_a_child},
+      {"moved_without_memory", moved_without_memory})
