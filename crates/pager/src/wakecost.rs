@@ -33,16 +33,16 @@ impl Worker {
         let mut costs = [0u64; TRIES];
         let (mut entries, mut found) = ([0u64; TRIES], 0);
         if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {
-            for n in 0..TRIES {
+            for (n, cost) in costs.iter_mut().enumerate() {
                 self.engine.last_outside.store(0, Relaxed);
                 let began = time::now();
                 // SAFETY: our own page; the fault thread serves it like any first touch.
                 unsafe { core::ptr::read_volatile((base + n * PAGE_SIZE) as *const u8) };
-                costs[n] = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
+                *cost = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
                 // That of the wake-up before, and of this touch until its message was read.
                 let outside = self.engine.last_outside.load(Relaxed);
                 if outside != 0 {
-                    entries[found] = costs[n].saturating_sub(outside);
+                    entries[found] = cost.saturating_sub(outside);
                     found += 1;
                 }
             }

@@ -158,6 +158,10 @@ impl Engine {
         panic!("{message}")
     }
 
+    pub(crate) fn wake_ahead(&self, kernel: &Kernel, start: usize, len: usize, _: crate::time::Nanos) {
+        kernel.uffd.wake(start, len);
+    }
+
     pub(crate) fn give_up_slot(&self, slot: Slot) {
         // SAFETY: the caller took the entry that named the slot.
         unsafe { self.free_slots.push(slot) };
