@@ -21,6 +21,7 @@ impl Engine {
     /// is no memory for tables, `EINVAL` above 2^47: what lies before that place is managed then.
     pub fn offer(&'static self, addr: usize, len: usize) -> Result<()> {
         let Bounds { start, end } = Bounds::of(addr, len);
+        self.tell_young(Bounds { start, end });
         // Relaxed: a statistic that orders nothing.
         self.control().ranges_added.fetch_add(1, Relaxed);
         {

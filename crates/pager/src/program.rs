@@ -23,7 +23,7 @@ const LONGEST: usize = 1 << 40;
 impl Engine {
     /// The program mapped private anonymous memory, readable and writable, at `addr`: it may be managed.
     pub fn mapped(&'static self, addr: usize, len: usize) {
-        if len <= LONGEST && self.phase() != Phase::Off && !self.note_young(addr, len) {
+        if self.phase() != Phase::Off && !self.note_young(addr, len) {
             self.add_mapping(addr, len, true, || {});
         }
         self.start_if_due();
@@ -169,6 +169,7 @@ impl Engine {
     /// on. Takes no lock.
     pub(crate) fn mapped_and_left_alone(&self, addr: usize, len: usize) {
         let Bounds { start, end } = Bounds::of(addr, len);
+        self.disown_young(Bounds { start, end });
         let mut at = start;
         while at < end {
             // Without tables, it is not known.

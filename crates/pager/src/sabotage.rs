@@ -87,6 +87,8 @@ bugs! {
     SlotsNotKept = "slots-not-kept",
     /// The pager ends without waiting until all is back.
     StoppedTooSoon = "stopped-too-soon",
+    /// A note of a mapping that went past libc stays while the next mapping there is entered into the tables.
+    NoteLeft = "note-left",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 

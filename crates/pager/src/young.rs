@@ -17,6 +17,7 @@
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::program::Bounds;
+use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::worker::Worker;
 use sys::thread::Backoff;
@@ -130,17 +131,19 @@ impl Engine {
     /// Notes memory that the program has just mapped. False if it must be told to the tables at once.
     pub(crate) fn note_young(&'static self, addr: usize, len: usize) -> bool {
         let range = Bounds::of(addr, len);
-        let Some(note) = pack(range).filter(|_| self.notes_young()) else { return false };
         // A report of something past libc that is being acted on may be of this range. What is not read yet has left its
         // traces in the tables.
         self.turns.wait_for_reader();
-        // What is noted of the range went past libc.
-        self.young.settle(range, |slot, note| {
-            self.young.end(slot, note);
-        });
-        if self.is_anonymous(addr, len) {
-            return false;
+        // What is noted of the range went past libc. Were the tables told of it once they know this mapping, they would forget
+        // what was evicted of it.
+        if !planted(Bug::NoteLeft) || self.notes_young() {
+            self.young.settle(range, |slot, note| {
+                self.young.end(slot, note);
+            });
         }
+        let Some(note) = pack(range).filter(|_| self.notes_young() && !self.is_anonymous(addr, len)) else {
+            return false;
+        };
         self.keep_pages_small(range.start, range.end - range.start);
         self.young.bytes.fetch_add((range.end - range.start) as u64, Relaxed);
         let first = range.start / EXTENT_SIZE;

@@ -11,7 +11,7 @@ use common::*;
 use pager::config::Setting;
 use pager::control::Command;
 use pager::{Engine, Phase};
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU32, Ordering::*};
 use sys::{mem, PAGE_SIZE};
 
 /// A running engine that looks for what is cold only when it is told to.
@@ -199,4 +199,49 @@ fn threads_map_and_unmap_while_everything_is_evicted_again_and_again() {
     });
     engine.stop(&"the test is over");
     keep.check(51);
+}
+
+/// Maps the pages again, where they were reserved.
+fn map_at(addr: usize, len: usize) {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    assert_eq!(unsafe { mem::mmap(addr, len, prot, flags, -1, 0) }, Ok(addr));
+}
+
+#[test]
+fn a_note_of_what_went_past_libc_takes_nothing_from_the_mapping_that_came_after_it() {
+    let engine = patient();
+    let base = mem::reserve_aligned(8 * MIB, 2 * MIB).unwrap();
+    map_at(base, MIB);
+    engine.mapped(base, MIB);
+    assert!(engine.is_managed(base, MIB));
+    map_at(base + MIB, 7 * MIB);
+    engine.mapped(base + MIB, 7 * MIB);
+    let (begun, over) = (AtomicU32::new(0), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        // While the first extent is in other hands, the tables are told nothing of the note.
+        scope.spawn(|| {
+            let change = || {
+                begun.store(1, SeqCst);
+                wait_until("the test goes on", || over.load(SeqCst) != 0);
+                Ok(())
+            };
+            engine.protect(base, MIB, true, change).unwrap();
+        });
+        wait_until("the extent is being changed", || begun.load(SeqCst) != 0);
+        unsafe { mem::munmap(base + MIB, 7 * MIB) }.unwrap();
+        // Under a limit, no mapping is young.
+        assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, 1 << 40, ""), 0);
+        map_at(base + 4 * MIB, 4 * MIB);
+        engine.mapped(base + 4 * MIB, 4 * MIB);
+        let memory = Memory { base: base + 4 * MIB, pages: 4 * MIB / PAGE_SIZE };
+        memory.fill(47);
+        have(engine, Command::Evict);
+        assert!(evicted(engine) >= 4 * MIB as u64);
+        over.store(1, SeqCst);
+        wait_until("the change is over", || engine.is_managed(base, MIB));
+        (0..4).for_each(|_| have(engine, Command::Evict));
+        memory.check(47);
+    });
+    engine.stop(&"the test is over");
 }
