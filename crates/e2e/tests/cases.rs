@@ -145,6 +145,7 @@ cases! {
         moved_to_a_place_of_choice,
         moved_in_a_child,
         moved_without_memory,
+        unmapped_stays_unmapped,
         grown_in_a_child,
     }
     exceptions {

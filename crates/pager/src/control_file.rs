@@ -136,7 +136,9 @@ fn make_at(unfinished: &CStr, path: &CStr) -> Result<&'static ControlPage> {
         let _ = file::lock_shared(file.raw());
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of a file of this length, never unmapped.
-        let addr = unsafe { mem::mmap(0, CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }?;
+        let addr = unsafe {
+            mem::mmap(mem::place(CONTROL_LEN), CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0)
+        }?;
         // SAFETY: zeros are a control page, and the file is as long as one.
         let page = unsafe { &*(addr as *const ControlPage) };
         page.begin();

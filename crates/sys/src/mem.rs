@@ -2,8 +2,8 @@
 
 use crate::call::Result;
 use crate::inject::{self, Point};
-use crate::syscall;
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use crate::{syscall, thread, EXTENT_SIZE, PAGE_SIZE};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 
 /// Called with address and length of every range that memfold maps for itself.
 pub type ClaimHook = fn(usize, usize);
@@ -26,9 +26,27 @@ fn claim(addr: usize, len: usize) {
     }
 }
 
+/// Where agents map memory next; 0 before any has.
+static AGENTS_PLACE: AtomicUsize = AtomicUsize::new(0);
+
+/// Where the calling thread had better map `len` bytes; 0 for wherever the kernel likes. A wish, no more.
+///
+/// Agents map memory at any time, and the kernel would give them what the program has unmapped a moment ago. A program that knows
+/// that nothing is there, because it alone maps, would be wrong. So they have a place of their own, half as high as this
+/// library, which is at random, and far from all else; what was unmapped there is not used again.
+pub fn place(len: usize) -> usize {
+    if !thread::is_agent() {
+        return 0;
+    }
+    let library = &raw const AGENTS_PLACE as usize;
+    let first = (library / 2).next_multiple_of(EXTENT_SIZE);
+    let _ = AGENTS_PLACE.compare_exchange(0, first, Relaxed, Relaxed);
+    AGENTS_PLACE.fetch_add(len.next_multiple_of(PAGE_SIZE), Relaxed)
+}
+
 /// Maps `len` bytes of private anonymous memory, readable and writable.
 ///
-/// `flags` are added to `MAP_PRIVATE | MAP_ANONYMOUS`; a `hint` of 0 leaves the address to the kernel.
+/// `flags` are added to `MAP_PRIVATE | MAP_ANONYMOUS`; a `hint` of 0 leaves the address to the kernel, or for agents to [`place`].
 pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
@@ -36,16 +54,17 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
         return Err(error);
     }
     debug_assert!(flags & libc::MAP_FIXED == 0, "map_anonymous must not replace a mapping");
+    let hint = if hint == 0 { place(len) } else { hint };
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
     let start = unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }?;
     claim(start, len);
     Ok(start)
 }
 
-/// Maps a part of an open file, shared, to be read.
-pub fn map_file(fd: i32, len: usize, offset: usize) -> Result<usize> {
+/// Maps a part of an open file, shared, to be read, where the kernel likes and the added `flags` permit.
+pub fn map_file(fd: i32, len: usize, offset: usize, flags: i32) -> Result<usize> {
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
-    let start = unsafe { mmap(0, len, libc::PROT_READ, libc::MAP_SHARED, fd, offset as i64) }?;
+    let start = unsafe { mmap(0, len, libc::PROT_READ, libc::MAP_SHARED | flags, fd, offset as i64) }?;
     claim(start, len);
     Ok(start)
 }
@@ -56,7 +75,7 @@ pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let padded = len.checked_add(align).ok_or(crate::Errno::ENOMEM)?;
     // SAFETY: takes address space that nobody uses.
-    let raw = unsafe { syscall!(mmap, 0, padded, libc::PROT_NONE, flags, -1isize, 0) }?;
+    let raw = unsafe { syscall!(mmap, place(padded), padded, libc::PROT_NONE, flags, -1isize, 0) }?;
     let start = raw.next_multiple_of(align);
     // SAFETY: both trimmed ends lie within the mapping just made and are not handed out.
     unsafe {
@@ -122,7 +141,7 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<()> {
 /// Writes for each page of a range whether it is resident, in the lowest bit of a byte; `pages` says how many (mincore(2)).
 pub fn mincore(addr: usize, pages: &mut [u8]) -> Result<()> {
     // SAFETY: the kernel writes a byte for each page of the given length, and that many there are.
-    unsafe { syscall!(mincore, addr, pages.len() * crate::PAGE_SIZE, pages.as_mut_ptr() as usize) }.map(drop)
+    unsafe { syscall!(mincore, addr, pages.len() * PAGE_SIZE, pages.as_mut_ptr() as usize) }.map(drop)
 }
 
 /// Names a range of anonymous memory in `/proc/PID/maps` (Linux 5.17, `CONFIG_ANON_VMA_NAME`).

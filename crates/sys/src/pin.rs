@@ -21,6 +21,11 @@ type RingParameters = [u64; 15];
 
 /// Offset at which the submission entries are mapped.
 const OFF_SQES: usize = 0x1000_0000;
+/// The kernel permits no wish for a place here ([`mem::place`]), but for the lowest 2 GiB, on x86-64.
+#[cfg(target_arch = "x86_64")]
+const FAR_FROM_PROGRAMS: i32 = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+const FAR_FROM_PROGRAMS: i32 = 0;
 const REGISTER_FILES: usize = 2;
 const UNREGISTER_FILES: usize = 3;
 /// `IOCB_CMD_POLL` (linux/aio_abi.h).
@@ -52,7 +57,8 @@ impl Pin {
         let ring = unsafe { Fd::from_raw(ring as i32) };
         // SAFETY: one number.
         unsafe { syscall!(io_uring_register, ring.raw(), REGISTER_FILES, &fd as *const i32 as usize, 1) }?;
-        let at = mem::map_file(ring.raw(), PAGE_SIZE, OFF_SQES)?;
+        let map = |flags| mem::map_file(ring.raw(), PAGE_SIZE, OFF_SQES, flags);
+        let at = map(FAR_FROM_PROGRAMS).or_else(|_| map(0))?;
         let pin = Pin::Ring(ring, at);
         // A child would hold its parent's file otherwise.
         // SAFETY: our own mapping, which nobody touches.

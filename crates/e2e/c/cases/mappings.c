@@ -81,7 +81,28 @@ static void moved_without_memory(void)
     CHECK(intact(moved == there ? there : p));
 }
 
+/* A program whose only thread maps nothing finds nothing where it has unmapped something, also while a pager starts in it. */
+static void unmapped_stays_unmapped(void)
+{
+    for (int round = 0; round < 8; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            uint64_t *p = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            void *hole = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            CHECK(p != MAP_FAILED && hole != MAP_FAILED && munmap(hole, PAGE) == 0);
+            fill(p);
+            wait_until_evicted(p);
+            unsigned char here;
+            CHECK(mincore(hole, PAGE, &here) == -1 && errno == ENOMEM);
+            CHECK(intact(p));
+            _exit(0);
+        }
+        CHECK(child_is_well(child));
+    }
+}
+
 CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"moved_in_a_child", moved_in_a_child},
       {"grown_in_a_child", grown_in_a_child},
-      {"moved_without_memory", moved_without_memory})
+      {"moved_without_memory", moved_without_memory},
+      {"unmapped_stays_unmapped", unmapped_stays_unmapped})
