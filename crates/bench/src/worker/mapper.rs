@@ -69,11 +69,14 @@ fn turns(mapper: &Mapper, time: Duration) -> Result<f64> {
     let turns = std::thread::scope(|scope| {
         let work = || {
             let mut turns = 0u64;
-            while !over.load(Relaxed) {
+            // At least one, where no CPU was to be had in time.
+            loop {
                 turn(mapper)?;
                 turns += 1;
+                if over.load(Relaxed) {
+                    return anyhow::Ok(turns);
+                }
             }
-            anyhow::Ok(turns)
         };
         let threads: Vec<_> = (0..mapper.threads).map(|_| scope.spawn(work)).collect();
         std::thread::sleep(time);
