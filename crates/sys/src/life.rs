@@ -7,10 +7,10 @@
 //!
 //! What it is not: a way to be told. Whoever wants to know looks now and then, at the cost of one short read.
 
-use crate::call::Result;
+use crate::call::{Errno, Result};
 use crate::file::{self, Fd};
 use crate::syscall;
-use crate::thread::current_pid;
+use crate::thread::{current_pid, current_tid};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// What tells of the main thread.
@@ -43,6 +43,13 @@ impl Life {
         over
     }
 
+    /// The calling thread of the program is about to end.
+    pub fn thread_leaves(&self) {
+        if current_tid() != current_pid() && main_thread_is_gone() {
+            self.survived.store(1, Relaxed);
+        }
+    }
+
     /// The status of the program's last thread, from 0 to 255, once it is over: the main thread's, or, if others were seen after
     /// it had ended, `of_others`. 0 where it cannot be told.
     pub fn status(&self, of_others: u32) -> u32 {
@@ -57,6 +64,18 @@ impl Life {
         let mut digit = [0u8; 1];
         file::pread(self.statm.raw(), &mut digit, 0) == Ok(1) && digit == *b"0"
     }
+}
+
+/// Whether the main thread has given up the process's memory, as it does when it ends. Asked without a descriptor, for threads of the
+/// program: its memory cannot be read by its number then. False where that cannot be told.
+fn main_thread_is_gone() -> bool {
+    let (mut to, from) = (0u8, 0u8);
+    let piece = |at: usize| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
+    let (local, remote) = (piece(&raw mut to as usize), piece(&raw const from as usize));
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    // SAFETY: a byte of this stack is copied to another.
+    let read = unsafe { syscall!(process_vm_readv, current_pid(), local, 1, remote, 1, 0) };
+    read == Err(Errno::ESRCH)
 }
 
 /// What the main thread ended with.
@@ -103,14 +122,13 @@ fn number(text: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thread::current_tid;
     use std::sync::mpsc::channel;
     use std::thread;
 
     #[test]
     fn a_process_whose_main_thread_runs_is_not_over() {
         let life = Life::watch().unwrap();
-        assert!(!life.main_thread_has_ended());
+        assert!(!life.main_thread_has_ended() && !main_thread_is_gone());
         assert!(!life.is_over(&[current_tid()]));
     }
 

@@ -410,13 +410,13 @@ static void ends_by_the_exit_of_a_thread(void)
 
 static int end_after_main(void *status)
 {
-    /* Until the main thread has ended: its memory map is empty then. */
+    CHECK(intact(memory));
+    /* Until the main thread has ended: its memory map is empty then. And end at once, before a pager has looked. */
     char first = 0;
     while (first != '0') {
         int fd = open("/proc/self/statm", O_RDONLY);
         CHECK(fd >= 0 && read(fd, &first, 1) == 1 && close(fd) == 0);
     }
-    CHECK(intact(memory));
     syscall(SYS_exit, (long)status);
     return 0;
 }

@@ -221,6 +221,9 @@ impl Engine {
     /// then too.
     pub fn thread_leaves(&self, status: u32) {
         if self.is_at_home() {
+            if let Some(kernel) = self.kernel() {
+                kernel.life.thread_leaves();
+            }
             self.last_status.store(status, Relaxed);
             self.leaving.store(1, Release);
             self.ring();
