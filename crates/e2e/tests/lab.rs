@@ -13,8 +13,19 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// What an attempt gives whose programs run for so long that something is folded: not long, but on a busy machine.
+fn until_folded<R>(mut attempt: impl FnMut(&str) -> R, folded: impl Fn(&R) -> bool) -> R {
+    for duration in ["900ms", "4s", "16s"] {
+        let result = attempt(duration);
+        if folded(&result) {
+            return result;
+        }
+    }
+    panic!("nothing is folded in 16 s")
+}
+
 /// A small experiment that is over in seconds.
-fn experiment(runtime: &Path, out: &Path, only: &str) -> Command {
+fn experiment(runtime: &Path, out: &Path, only: &str, duration: &str) -> Command {
     let mut command = memfold(runtime);
     command.args([
         "bench",
@@ -22,7 +33,7 @@ fn experiment(runtime: &Path, out: &Path, only: &str) -> Command {
         "--runs",
         "1",
         "--duration",
-        "900ms",
+        duration,
         "--cold-age",
         "100ms",
         "--region",
@@ -35,17 +46,24 @@ fn experiment(runtime: &Path, out: &Path, only: &str) -> Command {
 #[test]
 fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
     let dir = scratch();
-    let out = dir.path().join("results");
     let only =
         "interactive_burst,anon_streamer,random_touch_heap,mmap_churn,phase_shift,zipf_heap,fork_touch_exit";
-    let output = run(&mut experiment(dir.path(), &out, only));
-    assert!(output.status.success(), "{}", said(&output));
-    let results: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let median = |workload: &str, arm: &str, metric: &str| {
+    let attempt = |duration: &str| {
+        let out = dir.path().join(duration);
+        let mut command = experiment(dir.path(), &out, only, duration);
+        let output = run(&mut command);
+        assert!(output.status.success(), "{}", said(&output));
+        (command, out, serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON"))
+    };
+    let median = |results: &serde_json::Value, workload: &str, arm: &str, metric: &str| {
         let rows = results["aggregate"].as_array().unwrap();
         let row = rows.iter().find(|r| r["workload"] == workload && r["arm"] == arm && r["metric"] == metric);
         row.unwrap_or_else(|| panic!("{workload} {arm} {metric}"))["median"].as_f64().unwrap()
     };
+    let (mut command, out, results) = until_folded(attempt, |(_, _, results)| {
+        only.split(',').map(|w| median(results, w, "pager", "pager_compress_success")).sum::<f64>() > 0.0
+    });
+    let median = |workload: &str, arm: &str, metric: &str| median(&results, workload, arm, metric);
     for workload in only.split(',') {
         assert!(median(workload, "baseline", "units_per_s") > 0.0, "{workload}");
         assert!(median(workload, "pager", "host_peak_rss_bytes") > 24e6, "{workload}");
@@ -55,8 +73,6 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
     let units = median("mmap_churn", "pager", "units");
     assert!(median("mmap_churn", "pager", "pager_range_add_msgs") < units);
     assert!(median("mmap_churn", "pager", "pager_range_del_msgs") < units);
-    let compressed: f64 = only.split(',').map(|w| median(w, "pager", "pager_compress_success")).sum();
-    assert!(compressed > 0.0, "nothing was folded in seven runs");
     for file in
         ["manifest.json", "all_runs_long.csv", "aggregate.csv", "aggregate_summary.txt", "report.html"]
     {
@@ -70,8 +86,8 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
         files.filter(|e| e.file_name() != "lock").map(|e| e.metadata().unwrap().modified().unwrap())
     };
     let before: Vec<_> = runs().collect();
-    assert!(run(&mut experiment(dir.path(), &out, only)).status.success());
-    let other = run(&mut experiment(dir.path(), &out, "mmap_churn"));
+    assert!(run(&mut command).status.success());
+    let other = run(&mut experiment(dir.path(), &out, "mmap_churn", "900ms"));
     assert_eq!(other.status.code(), Some(2), "{}", said(&other));
     assert!(said(&other).contains("differs"), "{}", said(&other));
     assert_eq!(runs().collect::<Vec<_>>(), before);
@@ -84,9 +100,9 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
 #[test]
 fn the_share_of_a_cpu_reaches_whoever_folds_and_is_kept_with_the_commit_of_the_executable() {
     let dir = scratch();
-    let fold = |max_cpu: &str| {
-        let out = dir.path().join(format!("cpu-{max_cpu}"));
-        let mut command = experiment(dir.path(), &out, "mmap_churn");
+    let fold = |max_cpu: &str, duration: &str| {
+        let out = dir.path().join(format!("cpu-{max_cpu}-{duration}"));
+        let mut command = experiment(dir.path(), &out, "mmap_churn", duration);
         command.args(["--arms", "baseline,pager,daemon", "--max-cpu", max_cpu]);
         // Somebody else's working copy, whose commit is none of ours.
         let output = run(command.current_dir(dir.path()));
@@ -107,11 +123,13 @@ fn the_share_of_a_cpu_reaches_whoever_folds_and_is_kept_with_the_commit_of_the_e
     let other = Command::new("git").args(["init", "--quiet"]).current_dir(dir.path()).status();
     assert!(other.is_ok_and(|status| status.success()));
     // A tenth of a millisecond in ten seconds: looking alone takes more.
-    let (starved, fed) = (fold("0.001"), fold("100"));
-    for arm in ["pager", "daemon"] {
-        assert_eq!(starved(arm, "pager_compress_success"), 0.0, "{arm}");
-        assert!(fed(arm, "pager_compress_success") > 0.0, "{arm}");
-    }
+    let arms = ["pager", "daemon"];
+    let starved = fold("0.001", "900ms");
+    assert!(arms.iter().all(|arm| starved(arm, "pager_compress_success") == 0.0));
+    let fed = until_folded(
+        |duration| fold("100", duration),
+        |fed| arms.iter().all(|arm| fed(arm, "pager_compress_success") > 0.0),
+    );
     // Each mapping that comes and goes is registered with the daemon's agent.
     assert!(fed("daemon", "pager_range_add_msgs") >= fed("daemon", "units"));
     assert!(fed("daemon", "pager_range_del_msgs") >= fed("daemon", "units"));

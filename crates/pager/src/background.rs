@@ -23,7 +23,7 @@ use policy::returns::SOON;
 use sys::table;
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
-use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+use sys::{Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
@@ -237,7 +237,8 @@ impl Worker {
         Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
     }
 
-    /// Looks at every extent once. Returns whether there is more to do at once.
+    /// Looks at every extent once, or at as many as there is time for; the next pass goes on with the others. Returns whether
+    /// there is more to do at once.
     fn pass(&mut self, touches: &mut u64) -> bool {
         let cold_age = self.cold_age();
         if self.may_fold() && !self.is_free_of_budget() {
@@ -250,14 +251,18 @@ impl Worker {
         let mut probes = headroom / 4 / (*touches * self.touch_cost()).max(1);
         let broken = self.stall.headroom(self.now.0, limit.saturating_mul(BROKEN)) == 0;
         let mut held = false;
-        let mut more = false;
-        // A probe counts too, but the first comes after a whole cold age.
-        let wanted = !self.engine.daemon.is_empty();
-        let census = wanted && self.now.since(self.last_census) >= CENSUS;
-        // Who rests was told so by the cold age that held then.
-        let all = census || core::mem::replace(&mut self.paced_by, cold_age) != cold_age;
+        // A round that was interrupted goes on: from the beginning it would never come to the end where there is little time.
+        let (began, mut round) = (self.round.at, core::mem::take(&mut self.round));
+        if began == 0 {
+            // A probe counts too, but the first comes after a whole cold age.
+            let wanted = !self.engine.daemon.is_empty();
+            round.census = wanted && self.now.since(self.last_census) >= CENSUS;
+            // Who rests was told so by the cold age that held then.
+            round.all = round.census || core::mem::replace(&mut self.paced_by, cold_age) != cold_age;
+        }
         let (space, mut resident) = (self.engine.space(), 0);
-        for extent in space.awake(if all { u32::MAX } else { moment(self.now.0) }) {
+        let awake = space.awake(if round.all { u32::MAX } else { moment(self.now.0) });
+        for extent in awake.filter(|extent| extent.base() >= began) {
             if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
                 self.let_empty_rest(extent);
                 continue;
@@ -265,34 +270,36 @@ impl Worker {
             if broken && !self.engine.room.is_kept() && self.recently_touched(extent) {
                 self.retreat(extent);
             } else {
-                more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
+                round.more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
             }
-            if census {
+            if round.census {
                 self.count_present(extent);
             }
             resident += u64::from(extent.present.load(Relaxed));
             if self.interrupted() {
-                more = true;
+                round.at = extent.base() + EXTENT_SIZE;
                 break;
             }
         }
         if held {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
-        if all && more {
-            // Not all were looked at.
+        if round.at > began {
+            self.round = round;
+            return true;
+        }
+        if round.all && round.more {
+            // Some have something left to do.
             self.paced_by = 0;
         }
-        if !more {
-            if all {
-                self.resident = resident;
-            }
-            self.engine.control().resident_bytes.store(self.resident * PAGE_SIZE as u64, Relaxed);
-            if census {
-                self.last_census = self.now;
-            }
+        if round.all && began == 0 {
+            self.resident = resident;
         }
-        more
+        self.engine.control().resident_bytes.store(self.resident * PAGE_SIZE as u64, Relaxed);
+        if round.census {
+            self.last_census = self.now;
+        }
+        round.more
     }
 
     /// Counts the managed pages of an extent that are in view.

@@ -56,6 +56,8 @@ pub struct Worker {
     pub(crate) last_census: Nanos,
     /// The cold age of the last pass, by which extents rest; 0 before any.
     pub(crate) paced_by: u64,
+    /// The round over all extents that the last pass did not finish.
+    pub(crate) round: Round,
     /// Pages in view by the last look at each extent.
     pub(crate) resident: u64,
     /// What all extents have in [`crate::extent::Extent::scattered`], or less in a forked child.
@@ -67,6 +69,19 @@ pub struct Worker {
     pub(crate) lease: Lease,
     /// Where eviction for the limit goes on.
     pub(crate) hand: Hand,
+}
+
+/// A round over all extents, by address.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Round {
+    /// Where it goes on; 0 at its beginning.
+    pub at: usize,
+    /// Those that rest are looked at too.
+    pub all: bool,
+    /// Resident pages are counted.
+    pub census: bool,
+    /// Some extent has something left to do.
+    pub more: bool,
 }
 
 impl Worker {
@@ -99,6 +114,7 @@ impl Worker {
             last_decay: now,
             last_census: Nanos(0),
             paced_by: 0,
+            round: Round::default(),
             resident: 0,
             scattered: 0,
             policing: None,

@@ -17,7 +17,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// After so many seconds a child counts as hung. Less than the standstill that its parent is allowed.
-const ALARM_SECONDS: u32 = 45;
+const ALARM_SECONDS: u32 = 100;
 
 /// What a child has to say.
 #[derive(Debug, Serialize, Deserialize)]

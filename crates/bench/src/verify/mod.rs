@@ -115,7 +115,7 @@ impl std::str::FromStr for Work {
 }
 
 /// A thread that finishes no operation for so long counts as hung.
-pub const STANDSTILL: Duration = Duration::from_secs(60);
+pub const STANDSTILL: Duration = Duration::from_secs(120);
 
 /// Runs the verification in this process.
 ///
