@@ -9,6 +9,9 @@
 //! The thread that made the call goes on as soon as the report is read; what that means for others that move pages, see
 //! [`crate::turns`].
 //!
+//! Memory that was moved is followed page by page. Its thread may do more to it meanwhile, by calls whose reports are read on the way:
+//! they are kept in order, as [`Steps`], and each page goes where they lead it.
+//!
 //! Fault thread only. It may wait for the background thread, which never waits for it.
 
 use crate::bitmap::PageSet;
@@ -18,7 +21,6 @@ use crate::kernel::Kernel;
 use crate::patience::patiently;
 use crate::restore::{Outcome, Restorer};
 use crate::sabotage::{planted, widen, Bug};
-use core::ops::Range;
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
 use sys::uffd::{self, Event};
@@ -30,8 +32,99 @@ pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
     kernel.uffd.read().map(|message| message.event())
 }
 
+/// Most reports that are read while one `mremap` is being followed.
+const MOST_STEPS: usize = 64;
+/// Most `mremap`s that are being followed, each begun while the one before was.
+const MOST_FOLLOWED: usize = 16;
+
+/// What became of ranges since the first of the `mremap`s that are being followed was reported, in order.
+pub struct Steps {
+    steps: [Step; MOST_STEPS],
+    count: usize,
+    /// From where the memory came that is being followed.
+    followed: [(usize, usize); MOST_FOLLOWED],
+    depth: usize,
+}
+
+/// A range was moved, or, to nowhere, dropped.
+#[derive(Clone, Copy)]
+struct Step {
+    from: usize,
+    len: usize,
+    to: Option<usize>,
+}
+
+impl Step {
+    fn is_of(&self, addr: usize) -> bool {
+        (self.from..self.from + self.len).contains(&addr)
+    }
+}
+
+impl Steps {
+    /// Nothing is being followed.
+    pub const fn new() -> Steps {
+        let none = Step { from: 0, len: 0, to: None };
+        Steps { steps: [none; MOST_STEPS], count: 0, followed: [(0, 0); MOST_FOLLOWED], depth: 0 }
+    }
+
+    /// Where a page at `addr` is after the steps from number `since` on; `None` if it was dropped.
+    fn lead(&self, since: usize, addr: usize) -> Option<usize> {
+        self.lead_before(since, self.count, addr)
+    }
+
+    fn lead_before(&self, since: usize, end: usize, addr: usize) -> Option<usize> {
+        self.steps[since..end].iter().try_fold(addr, |at, step| match step.to {
+            _ if !step.is_of(at) => Some(at),
+            to => to.map(|to| at - step.from + to),
+        })
+    }
+
+    /// Whether the step moved a page of the range that was followed since step `since`.
+    fn concerns(&self, step: usize, since: usize, from: usize, len: usize) -> bool {
+        let led = |addr| self.lead_before(since, step, addr).is_some_and(|at| self.steps[step].is_of(at));
+        step == since || (from..from + len).step_by(PAGE_SIZE).any(led)
+    }
+
+    /// Keeps what a report says, for as long as memory is being followed. Whether there was room.
+    fn keep(&mut self, event: Event) -> bool {
+        let (from, len, to) = match event {
+            Event::Remap { from, to, len } => (from, len, Some(to)),
+            Event::Remove { start, end } | Event::Unmap { start, end } => (start, end - start, None),
+            Event::Fault { .. } | Event::Unknown(_) => return true,
+        };
+        if self.depth == 0 {
+            return true;
+        }
+        let Some(step) = self.steps.get_mut(self.count) else { return false };
+        *step = Step { from, len, to };
+        self.count += 1;
+        true
+    }
+
+    /// The memory of a range that was reported as moved is being followed from now on. Returns the number of the step that moved it.
+    fn begin(&mut self, from: usize, to: usize, len: usize) -> Option<usize> {
+        *self.followed.get_mut(self.depth)? = (from, from + len);
+        self.depth += 1;
+        if self.depth == 1 {
+            self.count = 0;
+            self.keep(Event::Remap { from, to, len });
+        }
+        // That of another was kept when it was read.
+        Some(self.count - 1)
+    }
+
+    fn end(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Whether the range is where memory came from that is being followed: that the kernel unmaps it then is no news.
+    fn was_left(&self, start: usize, end: usize) -> bool {
+        self.followed[..self.depth].iter().any(|&(from, to)| from <= start && end <= to)
+    }
+}
+
 /// Acts on a report of the kernel.
-pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event: Event) {
+pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, event: Event) {
     widen(Bug::TurnNotTaken, 20);
     let ignored = match event {
         Event::Remove { .. } => Bug::RemoveReportIgnored,
@@ -41,7 +134,11 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
     if planted(ignored) {
         return;
     }
+    if !planted(Bug::StepNotFollowed) && !steps.keep(event) {
+        engine.fail_hard("memfold: too many mappings were changed while an mremap was being followed");
+    }
     match event {
+        Event::Unmap { start, end } if steps.was_left(start, end) => {}
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
                 engine.changed_past_libc.store(1, Release);
@@ -56,7 +153,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
                 engine.moved_past_libc.store(1, Release);
                 engine.changed_past_libc.store(1, Release);
                 engine.brake.hold();
-                move_along(engine, kernel, from, to, len);
+                move_along(engine, kernel, steps, from, to, len);
                 engine.brake.let_go();
                 kernel.uffd.wake(from, len);
                 kernel.uffd.wake(to, len);
@@ -66,9 +163,8 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, event
     }
 }
 
-/// Reads the next message if there is one, so that a change that is under way can go on. `moved` was moved away:
-/// that the kernel unmaps it then is no news.
-pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, moved: Range<usize>, backoff: &mut Backoff) {
+/// Reads the next message if there is one, so that a change that is under way can go on.
+pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, backoff: &mut Backoff) {
     let Ok(message) = read(engine, kernel) else {
         backoff.wait();
         return;
@@ -76,8 +172,7 @@ pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, moved: Range<us
     match message {
         // Its sleeper touches the page again, and the message comes again.
         Event::Fault { page, .. } => kernel.uffd.wake(page, PAGE_SIZE),
-        Event::Unmap { start, end } if moved.start <= start && end <= moved.end => {}
-        other => changed_past_libc(engine, kernel, other),
+        other => changed_past_libc(engine, kernel, steps, other),
     }
 }
 
@@ -106,29 +201,47 @@ fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
 }
 
 /// What was evicted at `from` belongs to `to` now. It is brought back there at once, from a copy of its own.
-fn move_along(engine: &'static Engine, kernel: &'static Kernel, from: usize, to: usize, len: usize) {
+fn move_along(
+    engine: &'static Engine,
+    kernel: &'static Kernel,
+    steps: &mut Steps,
+    from: usize,
+    to: usize,
+    len: usize,
+) {
     let Ok(mut restorer) = patiently(Restorer::new) else {
         engine.fail_hard("memfold: no memory to follow an mremap")
+    };
+    let Some(first) = steps.begin(from, to, len) else {
+        engine.fail_hard("memfold: too many mremaps at once to follow them")
     };
     for extent in engine.space().existing(from, from + len) {
         let (lo, hi) = extent.clip(from, from + len);
         for index in lo..hi {
-            if extent.entry(index) != Entry::RESIDENT {
-                let target = to + (extent.page_addr(index) - from);
-                let mut backoff = Backoff::new();
-                loop {
-                    match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
-                        Outcome::Done { .. } | Outcome::Resident => break,
-                        // The kernel holds restores back until the thread that moved the mapping has run again.
-                        Outcome::TryAgain => read_on(engine, kernel, from..from + len, &mut backoff),
-                        Outcome::InOtherHands => backoff.wait(),
-                        // Its thread went on, and unmapped or moved it again.
-                        Outcome::Gone => engine.forget_page(extent, index),
-                    }
+            let mut backoff = Backoff::new();
+            while extent.entry(index) != Entry::RESIDENT {
+                let Some(target) = steps.lead(first, extent.page_addr(index)) else {
+                    engine.forget_page(extent, index);
+                    break;
+                };
+                match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
+                    Outcome::Done { .. } | Outcome::Resident => break,
+                    // The kernel holds restores back until the thread that moved the mapping has run again, and from when one
+                    // begins to move it further until its report is read.
+                    Outcome::TryAgain => read_on(engine, kernel, steps, &mut backoff),
+                    Outcome::InOtherHands => backoff.wait(),
+                    // Another mapping than anonymous memory was put there.
+                    Outcome::Gone => engine.forget_page(extent, index),
                 }
             }
         }
         engine.forget_mapping(extent, &PageSet::range(lo, hi));
     }
-    engine.mapped_and_left_alone(to, len);
+    for step in (first..steps.count).filter(|&step| steps.concerns(step, first, from, len)) {
+        let Step { to, len, .. } = steps.steps[step];
+        if let Some(to) = to {
+            engine.mapped_and_left_alone(to, len);
+        }
+    }
+    steps.end();
 }

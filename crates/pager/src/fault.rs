@@ -42,6 +42,7 @@ pub extern "C" fn main(arg: usize) {
         restorer,
         follower: Follower::new(),
         waits: Waits::new(),
+        steps: events::Steps::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
         ended: false,
@@ -56,6 +57,7 @@ struct Service {
     restorer: Restorer,
     follower: Follower,
     waits: Waits,
+    steps: events::Steps,
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
@@ -91,7 +93,7 @@ impl Service {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Fault { page, write, tid } => self.fault(page, write, tid),
-            other => events::changed_past_libc(self.engine, self.kernel, other),
+            other => events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other),
         }
     }
 
@@ -152,7 +154,7 @@ impl Service {
                 }
                 // A mapping is being changed, which the kernel reports before it lets us go on.
                 Outcome::TryAgain | Outcome::Resident => {
-                    events::read_on(self.engine, self.kernel, 0..0, &mut self.backoff);
+                    events::read_on(self.engine, self.kernel, &mut self.steps, &mut self.backoff);
                 }
             }
         }

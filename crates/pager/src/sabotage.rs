@@ -87,6 +87,8 @@ bugs! {
     SlotsNotKept = "slots-not-kept",
     /// The pager ends without waiting until all is back.
     StoppedTooSoon = "stopped-too-soon",
+    /// What becomes of moved memory while it is being followed is not followed.
+    StepNotFollowed = "step-not-followed",
     /// A note of a mapping that went past libc stays while the next mapping there is entered into the tables.
     NoteLeft = "note-left",
 

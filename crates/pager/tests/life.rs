@@ -127,6 +127,31 @@ fn memory_mapped_where_evicted_memory_was_is_new() {
 }
 
 #[test]
+fn evicted_memory_follows_however_often_it_is_moved_before_the_pager_has_followed() {
+    let (engine, memory) = evicted_memory(8 * MIB, 17);
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let mut at = memory.base;
+    for _ in 0..5 {
+        let to = mem::map_anonymous(0, 8 * MIB, 0).unwrap();
+        unsafe { mem::mremap(at, 8 * MIB, 8 * MIB, flags, to) }.unwrap();
+        at = to;
+    }
+    // The second half once more, by itself, and a part of the first dropped.
+    let to = mem::map_anonymous(0, 4 * MIB, 0).unwrap();
+    unsafe { mem::mremap(at + 4 * MIB, 4 * MIB, 4 * MIB, flags, to) }.unwrap();
+    unsafe { mem::madvise(at + MIB, MIB, libc::MADV_DONTNEED) }.unwrap();
+    let half = memory.pages / 2;
+    let dropped = MIB / PAGE_SIZE..2 * MIB / PAGE_SIZE;
+    for (base, first) in [(at, 0), (to, half)] {
+        for page in first..first + half {
+            let expected = if dropped.contains(&page) { [0; PAGE_SIZE / 8] } else { content(17, page) };
+            assert!(page_at(base + (page - first) * PAGE_SIZE) == expected, "page {page}");
+        }
+    }
+    engine.stop(&"the test is over");
+}
+
+#[test]
 fn evicted_memory_follows_an_mremap_whoever_makes_it() {
     for past_libc in [false, true] {
         let (engine, mut memory) = evicted_memory(8 * MIB, 6);
