@@ -195,7 +195,7 @@ pub unsafe extern "C" fn mremap(
             let whole = round(new_len) == round(old_len) && engine.may_have_cut(old, old_len);
             engine.remap(old, old_len, new_len, fixed, || match fixed {
                 Some(new) if whole && is_cut(old, old_len) && !overlap(old, new, round(old_len)) => {
-                    move_in_pieces(old, round(old_len), new, round(new_len))
+                    move_in_pieces(old, round(old_len), new, round(new_len)).map_err(|(_, error)| error)
                 }
                 _ => call(flags),
             })
@@ -270,15 +270,25 @@ fn resize(
 }
 
 fn move_or_unmap(old: usize, old_len: usize, new: usize, new_len: usize) -> Result<usize> {
-    move_in_pieces(old, old_len, new, new_len).inspect_err(|_| {
-        // SAFETY: what is left at the new place is empty.
-        let _ = unsafe { mem::munmap(new, new_len) };
+    move_in_pieces(old, old_len, new, new_len).map_err(|(ours, error)| {
+        if ours > 0 {
+            // SAFETY: empty again. What lies behind is not unmapped: the kernel may have done so before it refused a move there,
+            // and another thread have mapped something since.
+            let _ = unsafe { mem::munmap(new, ours) };
+        }
+        error
     })
 }
 
 /// Moves memory that the kernel has as several mappings, because parts of it were registered with the pager:
-/// `mremap` takes only one at a time. The new place, at least as long, is replaced; the last mapping grows to its length.
-fn move_in_pieces(old: usize, old_len: usize, new: usize, new_len: usize) -> Result<usize> {
+/// `mremap` takes only one at a time. The new place, at least as long, is replaced; the last mapping grows to its length. On
+/// failure nothing has happened but to the new place, and it says how many bytes of that are there for certain.
+fn move_in_pieces(
+    old: usize,
+    old_len: usize,
+    new: usize,
+    new_len: usize,
+) -> core::result::Result<usize, (usize, Errno)> {
     debug_assert!(new_len >= old_len);
     // The last piece goes for good, with its growth; what comes before it can come back until then.
     let mut last = 0;
@@ -306,7 +316,7 @@ fn move_in_pieces(old: usize, old_len: usize, new: usize, new_len: usize) -> Res
             if moved > 0 && move_contents(new, old, moved).is_err() {
                 sys::thread::abort_process();
             }
-            return Err(error);
+            return Err((moved, error));
         }
     }
     Ok(new)
