@@ -83,6 +83,7 @@ macro_rules! included {
 // The pager's.
 included! {
     "../../pager/src/bitmap.rs" bitmap,
+    "../../pager/src/blocks.rs" blocks,
     "../../pager/src/entries.rs" entries,
     "../../pager/src/entry.rs" entry,
     "../../pager/src/evict.rs" evict,

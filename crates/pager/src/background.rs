@@ -515,9 +515,6 @@ impl Worker {
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
             match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
-                    if !planted(Bug::AheadWakeLost) {
-                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-                    }
                     (index, tries) = (first + pages, 0);
                 }
                 Outcome::TryAgain if tries < TRIES => {

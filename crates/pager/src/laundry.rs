@@ -114,7 +114,6 @@ impl Worker {
             match self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
                     bump(&self.engine.control().pages_incompressible, pages.min(hi - at) as u64);
-                    self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                     at = (first + pages).max(at + 1);
                 }
                 _ => at += 1,

@@ -19,6 +19,7 @@ extern crate std;
 
 mod background;
 mod bitmap;
+mod blocks;
 pub mod codec;
 pub mod config;
 pub mod control;

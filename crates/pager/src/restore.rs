@@ -17,7 +17,7 @@ use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
-use sys::time;
+use sys::time::{self, Nanos};
 use sys::uffd::Progress;
 use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
@@ -112,7 +112,8 @@ impl Restorer {
     }
 
     /// Brings back the page `index` of the extent and up to `limit - 1` pages behind it that are away too.
-    /// Wakes nobody but who was turned away meanwhile.
+    ///
+    /// Ahead of a touch it wakes whoever touched them meanwhile; otherwise nobody but who was turned away.
     pub fn restore(
         &mut self,
         engine: &Engine,
@@ -123,7 +124,8 @@ impl Restorer {
         reason: Reason,
     ) -> Outcome {
         let Some(entries) = extent.entries() else { return Outcome::Resident };
-        let began = time::now();
+        // The fault thread's waits begin with its messages.
+        let began = if reason == Reason::Fault { Nanos(0) } else { time::now() };
         let mut run = match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0) {
             Ok(run) => run,
             Err(outcome) => return outcome,
@@ -159,6 +161,11 @@ impl Restorer {
         engine.room.take(done);
         if reason == Reason::Ahead {
             control.pages_prefetched.fetch_add(done as u64, Relaxed);
+            if let Outcome::Done { first, pages } = outcome {
+                if !planted(Bug::AheadWakeLost) {
+                    engine.wake_ahead(kernel, extent.page_addr(first), pages * PAGE_SIZE, began);
+                }
+            }
         }
         outcome
     }

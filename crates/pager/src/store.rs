@@ -9,18 +9,13 @@
 //! from there. So who has taken the entry may look at the bytes, and the background thread, which takes none, copies them
 //! ([`Slot::copy`]). Memory of an empty block goes back to the kernel.
 
+use crate::blocks::{Block, List, BLOCK, BLOCKS};
+pub use crate::blocks::{GRAIN, SEGMENT};
 use crate::codec::{CodecId, MAX_STORED};
 use crate::sync::{AtomicUsize, Ordering::*};
-use core::ptr::{self, NonNull};
+use core::ptr;
 use sys::{mem, racing, Result, PAGE_SIZE};
 
-/// Slot sizes are multiples of this, and slots are aligned to it.
-pub const GRAIN: usize = 64;
-/// Bytes of a block.
-const BLOCK: usize = 8 * PAGE_SIZE;
-/// Bytes of a segment, the unit of address space; aligned to its size. Its first block holds the headers.
-pub const SEGMENT: usize = 4 << 20;
-const BLOCKS: usize = SEGMENT / BLOCK;
 /// Bytes in front of the compressed data.
 pub const HEADER: usize = 8;
 const CLASSES: usize = (MAX_STORED + HEADER).div_ceil(GRAIN) + 1;
@@ -143,36 +138,6 @@ impl FreeQueue {
     }
 }
 
-/// What describes a block; it lies in the first block of the segment.
-struct Block {
-    base: usize,
-    class: usize,
-    live: usize,
-    used: [u64; BLOCK / GRAIN / 64],
-    /// Neighbours in the list of its class, or in the list of empty blocks.
-    prev: Option<NonNull<Block>>,
-    next: Option<NonNull<Block>>,
-    /// Whether an empty block still has its memory.
-    backed: bool,
-}
-
-impl Block {
-    fn slot_size(&self) -> usize {
-        self.class * GRAIN
-    }
-
-    fn capacity(&self) -> usize {
-        BLOCK / self.slot_size()
-    }
-}
-
-/// A doubly linked list of blocks.
-#[derive(Clone, Copy, Default)]
-struct List {
-    head: Option<NonNull<Block>>,
-    tail: Option<NonNull<Block>>,
-}
-
 /// Bytes in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -208,11 +173,10 @@ impl Default for Store {
 impl Store {
     /// An empty store; takes no memory.
     pub const fn new() -> Store {
-        const NONE: List = List { head: None, tail: None };
         Store {
-            open: [NONE; CLASSES],
+            open: [List::EMPTY; CLASSES],
             room: [0; CLASSES],
-            empty: NONE,
+            empty: List::EMPTY,
             spare: 0,
             usage: Usage { data: 0, memory: 0 },
             shared: None,
@@ -286,10 +250,10 @@ impl Store {
         let Some(class) = (1..CLASSES).find(|&class| self.room[class] > 2 * (BLOCK / (class * GRAIN))) else {
             return false;
         };
-        let Some(victim) = self.open[class].tail else { return false };
+        let Some(victim) = self.open[class].last() else { return false };
         // SAFETY: blocks in lists are valid and ours.
         let victim = unsafe { &mut *victim.as_ptr() };
-        self.unlink(victim);
+        self.open[victim.class].remove(victim);
         self.room[class] -= victim.capacity() - victim.live;
         let before = victim.live;
         for index in 0..victim.capacity() {
@@ -319,7 +283,7 @@ impl Store {
         } else {
             // Its last slots are in the free queue, or there was no memory for copies.
             self.room[class] += victim.capacity() - victim.live;
-            self.push_front(class, victim);
+            self.open[class].push_front(victim);
         }
         victim.live < before
     }
@@ -327,11 +291,11 @@ impl Store {
     fn block_of(slot: Slot) -> &'static mut Block {
         // SAFETY: only the one owner of the store comes here, and has no reference to the block of a slot that it allocates
         // or frees.
-        unsafe { &mut *place_of(slot.addr()).as_ptr() }
+        unsafe { &mut *Block::of(slot.addr()).as_ptr() }
     }
 
     fn alloc(&mut self, class: usize) -> Result<Slot> {
-        let block = match self.open[class].head {
+        let block = match self.open[class].first() {
             // SAFETY: blocks in lists are valid and ours.
             Some(block) => unsafe { &mut *block.as_ptr() },
             None => self.open_block(class)?,
@@ -342,7 +306,7 @@ impl Store {
         block.live += 1;
         self.room[class] -= 1;
         if block.live == block.capacity() {
-            self.unlink(block);
+            self.open[block.class].remove(block);
         }
         Ok(Slot(((block.base + (word * 64 + bit) * block.slot_size()) / GRAIN) as u64))
     }
@@ -355,29 +319,29 @@ impl Store {
         block.live -= 1;
         self.room[block.class] += 1;
         if block.live + 1 == block.capacity() {
-            self.push_front(block.class, block);
+            self.open[block.class].push_front(block);
         } else if block.live == 0 {
-            self.unlink(block);
+            self.open[block.class].remove(block);
             self.room[block.class] -= block.capacity();
             self.retire(block);
         } else if block.live == block.capacity() / 4 {
             // Sparse ones wait at the end, for the compaction.
-            self.unlink(block);
-            self.push_back(block.class, block);
+            self.open[block.class].remove(block);
+            self.open[block.class].push_back(block);
         }
     }
 
     fn open_block(&mut self, class: usize) -> Result<&'static mut Block> {
-        if self.empty.head.is_none() {
+        if self.empty.first().is_none() {
             self.add_segment()?;
         }
-        let Some(block) = self.empty.head else { return Err(sys::Errno::ENOMEM) };
+        let Some(block) = self.empty.first() else { return Err(sys::Errno::ENOMEM) };
         // SAFETY: blocks in lists are valid and ours.
         let block = unsafe { &mut *block.as_ptr() };
         if self.shared.is_some() && !block.backed {
             populate(block.base)?;
         }
-        remove(&mut self.empty, block);
+        self.empty.remove(block);
         if block.backed {
             self.spare -= 1;
         }
@@ -390,7 +354,7 @@ impl Store {
         }
         self.room[class] += block.capacity();
         self.usage.memory += BLOCK as u64;
-        self.push_front(class, block);
+        self.open[class].push_front(block);
         Ok(block)
     }
 
@@ -400,14 +364,14 @@ impl Store {
         if self.spare < SPARE {
             self.spare += 1;
             block.backed = true;
-            insert_front(&mut self.empty, block);
+            self.empty.push_front(block);
             return;
         }
         block.backed = false;
         let advice = if self.shared.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: nothing in the block is of use any more.
         let _ = unsafe { mem::madvise(block.base, BLOCK, advice) };
-        insert_back(&mut self.empty, block);
+        self.empty.push_back(block);
     }
 
     /// Address space for a segment, readable and writable.
@@ -436,38 +400,12 @@ impl Store {
 
     fn add_segment(&mut self) -> Result<()> {
         let segment = self.take_segment()?;
-        const { assert!(BLOCKS * core::mem::size_of::<Block>() <= BLOCK) };
         for index in 1..BLOCKS {
-            // SAFETY: the headers fit into the first block; nobody else has the segment.
-            let block = unsafe {
-                let header = (segment as *mut Block).add(index);
-                header.write(Block {
-                    base: segment + index * BLOCK,
-                    class: 1,
-                    live: 0,
-                    used: [0; BLOCK / GRAIN / 64],
-                    prev: None,
-                    next: None,
-                    backed: false,
-                });
-                &mut *header
-            };
-            insert_back(&mut self.empty, block);
+            // SAFETY: nobody else has the segment.
+            self.empty.push_back(unsafe { Block::describe(segment, index) });
         }
         self.usage.memory += (BLOCKS * core::mem::size_of::<Block>()) as u64;
         Ok(())
-    }
-
-    fn unlink(&mut self, block: &mut Block) {
-        remove(&mut self.open[block.class], block);
-    }
-
-    fn push_front(&mut self, class: usize, block: &mut Block) {
-        insert_front(&mut self.open[class], block);
-    }
-
-    fn push_back(&mut self, class: usize, block: &mut Block) {
-        insert_back(&mut self.open[class], block);
     }
 }
 
@@ -476,54 +414,6 @@ impl Store {
 fn populate(block: usize) -> Result<()> {
     // SAFETY: changes no contents.
     unsafe { mem::madvise(block, BLOCK, libc::MADV_POPULATE_WRITE) }.map_err(|_| sys::Errno::ENOMEM)
-}
-
-/// Where the block that holds an address is described. Lists keep this, and not the address of a reference, which would be
-/// of no more use once the reference that it came from is used again.
-fn place_of(addr: usize) -> NonNull<Block> {
-    let segment = addr & !(SEGMENT - 1);
-    let index = (addr - segment) / BLOCK;
-    // SAFETY: each segment starts with its blocks' headers, and is not at address 0.
-    unsafe { NonNull::new_unchecked((segment as *mut Block).add(index)) }
-}
-
-fn insert_front(list: &mut List, block: &mut Block) {
-    block.prev = None;
-    block.next = list.head;
-    let this = place_of(block.base);
-    match list.head {
-        // SAFETY: blocks in lists are valid and the store's own.
-        Some(head) => unsafe { (*head.as_ptr()).prev = Some(this) },
-        None => list.tail = Some(this),
-    }
-    list.head = Some(this);
-}
-
-fn insert_back(list: &mut List, block: &mut Block) {
-    block.next = None;
-    block.prev = list.tail;
-    let this = place_of(block.base);
-    match list.tail {
-        // SAFETY: blocks in lists are valid and the store's own.
-        Some(tail) => unsafe { (*tail.as_ptr()).next = Some(this) },
-        None => list.head = Some(this),
-    }
-    list.tail = Some(this);
-}
-
-fn remove(list: &mut List, block: &mut Block) {
-    match block.prev {
-        // SAFETY: neighbours in a list are valid and the store's own.
-        Some(prev) => unsafe { (*prev.as_ptr()).next = block.next },
-        None => list.head = block.next,
-    }
-    match block.next {
-        // SAFETY: as above.
-        Some(next) => unsafe { (*next.as_ptr()).prev = block.prev },
-        None => list.tail = block.prev,
-    }
-    block.prev = None;
-    block.next = None;
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ use sys::{mem, PAGE_SIZE};
 /// something else.
 const WAKE_COST_MOST: u64 = 12_000;
 
+/// What entering the kernel by a fault and leaving it takes where it could not be measured, ns.
+const ENTRY_COST_USUAL: u64 = 1_000;
+
 impl Worker {
     /// Measures what a fault takes beside the fault thread's own work, by touching pages of our own from the fault
     /// thread's CPU: where it runs when it follows the program.
@@ -52,7 +55,8 @@ impl Worker {
         self.engine.wake_cost.store(least, Relaxed);
         let entries = &mut entries[..found];
         entries.sort_unstable();
-        self.engine.entry_cost.store(entries.get(found / 2).map_or(0, |&median| median.min(least)), Relaxed);
+        let entry = entries.get(found / 2).map_or(ENTRY_COST_USUAL, |&median| median);
+        self.engine.entry_cost.store(entry.min(least), Relaxed);
         // Unregistered first: unmapping a registered range would be reported.
         let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);
         // SAFETY: our own pages, no longer needed.

@@ -156,13 +156,10 @@ impl Worker {
                 let index = (at - extent.base()) / PAGE_SIZE;
                 // A few at a time: who touches one of them meanwhile waits for all.
                 let limit = ((end - at) / PAGE_SIZE).min(EXTENT_PAGES - index).min(AT_ONCE as usize);
-                let began = time::now();
                 let outcome =
                     self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Ahead);
                 match outcome {
                     Outcome::Done { first, pages } => {
-                        let (start, len) = (extent.page_addr(first), pages * PAGE_SIZE);
-                        self.engine.wake_ahead(self.kernel, start, len, began);
                         // The next fault of a sequential reader comes behind what it finds there.
                         extent.next_fault.store((first + pages) as u32, Relaxed);
                         extent.window.fetch_max(AT_ONCE, Relaxed);

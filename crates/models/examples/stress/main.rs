@@ -17,6 +17,7 @@ macro_rules! included {
 }
 
 included! {
+    "../../../pager/src/blocks.rs" blocks,
     "../../../pager/src/gate.rs" gate,
     "../../../pager/src/lock.rs" lock,
     "../../../pager/src/prefetch.rs" prefetch,
@@ -26,7 +27,7 @@ included! {
     "../../../pager/src/turns.rs" turns,
 }
 
-mod blocks;
+mod allocator;
 mod parts;
 
 /// What the store asks of the codecs.
@@ -74,7 +75,7 @@ fn together(threads: usize, body: fn(usize)) {
 fn main() {
     // With `PLANTED_BUG=turn-not-taken`, ThreadSanitizer must find a race.
     sabotage::choose(None);
-    for (name, part) in parts::PARTS.iter().chain(blocks::PARTS) {
+    for (name, part) in parts::PARTS.iter().chain(allocator::PARTS) {
         part();
         println!("{name}: done");
     }

@@ -3,8 +3,7 @@
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
-use crate::restore::{Outcome, Reason, Restorer};
-use crate::sabotage::{planted, Bug};
+use crate::restore::{Reason, Restorer};
 use crate::store::Store;
 use sys::time::Nanos;
 use sys::PAGE_SIZE;
@@ -48,11 +47,6 @@ impl Worker {
     /// Brings a page back ahead of a touch, as the pager's `serve_prefetch` does.
     pub(crate) fn go_ahead(&mut self, index: usize) {
         let extent = self.engine.space.0;
-        let outcome = self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
-        if let Outcome::Done { first, pages } = outcome {
-            if !planted(Bug::AheadWakeLost) {
-                self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-            }
-        }
+        self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
     }
 }
