@@ -1,6 +1,7 @@
 //! Processes that the daemon serves: many at once, liars among them, and the daemon killed under load.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -246,6 +247,92 @@ fn a_client_that_ends_leaves_nothing_in_the_runtime_directory() {
     daemon.client(dir.path(), 1).finish("a client");
     let left: Vec<_> = std::fs::read_dir(dir.path().join("runtime")).unwrap().flatten().collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// A user to whom nothing here belongs.
+const STRANGER: u32 = 61_301;
+
+/// A process of the stranger's that waits where a daemon should, and what it says of each connection.
+fn impostor(dir: &Path, socket: &Path) -> (Running, impl Iterator<Item = String>) {
+    let mut command = Running::command(dir, &["impostor", socket.to_str().unwrap()]);
+    let mut running = Running(command.uid(STRANGER).gid(STRANGER).current_dir("/").spawn().unwrap());
+    let lines = BufReader::new(running.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let began = Instant::now();
+    while !socket.exists() {
+        assert!(began.elapsed() < Duration::from_secs(120), "the impostor does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    (running, lines)
+}
+
+/// A directory in which everybody may make files.
+fn open_dir(mode: u32) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    dir
+}
+
+/// What a client says that does not start.
+fn refusal(dir: &Path, socket: &Path) -> String {
+    let mut client = Running::start(dir, &["work", socket.to_str().unwrap(), "any", "1", "16"]);
+    assert_eq!(client.0.wait().unwrap().code(), Some(101), "it started");
+    let mut said = String::new();
+    client.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+fn may_become_another() -> bool {
+    // SAFETY: always succeeds.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: only root can start a process of another user's");
+    }
+    root
+}
+
+#[test]
+fn who_listens_as_another_user_is_given_nothing() {
+    if !may_become_another() {
+        return;
+    }
+    let dir = open_dir(0o1777);
+    let socket = dir.path().join("daemon.sock");
+    let (_impostor, mut heard) = impostor(dir.path(), &socket);
+    let said = refusal(dir.path(), &socket);
+    assert!(said.contains(socket.to_str().unwrap()) && said.contains(&format!("user {STRANGER}")), "{said}");
+    assert_eq!(heard.next().as_deref(), Some("0 bytes, 0 descriptors"));
+}
+
+#[test]
+fn who_listens_as_another_user_when_the_daemon_has_gone_is_given_nothing() {
+    if !may_become_another() {
+        return;
+    }
+    let dir = open_dir(0o1777);
+    let mut daemon = Daemon::start(dir.path(), &[]);
+    let client = Running::start(dir.path(), &["work", daemon.socket.to_str().unwrap(), "any", "1", "16"]);
+    let mut said = BufReader::new(daemon.running.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    said.find(|line| line.ends_with("is served")).expect("the client came");
+    daemon.running.signal(libc::SIGTERM);
+    assert!(daemon.running.0.wait().unwrap().success());
+    let (_impostor, heard) = impostor(dir.path(), &daemon.socket);
+    // Again and again, as a client does that looks for its daemon.
+    assert!(heard.take(3).all(|line| line == "0 bytes, 0 descriptors"));
+    assert_eq!(value(&client.finish("a client that is beset by an impostor"), "lost"), 0);
+}
+
+#[test]
+fn a_daemon_in_a_directory_that_others_can_change_or_own_is_not_trusted() {
+    if !may_become_another() {
+        return;
+    }
+    let dir = open_dir(0o777);
+    let daemon = Daemon::start(dir.path(), &[]);
+    let said = refusal(dir.path(), &daemon.socket);
+    assert!(said.contains("mode 777"), "{said}");
+    std::os::unix::fs::chown(dir.path(), Some(STRANGER), None).unwrap();
+    let said = refusal(dir.path(), &daemon.socket);
+    assert!(said.contains(&format!("belongs to user {STRANGER}")), "{said}");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn map(memory: &Fd, pages: u64) -> Result<Shared, Trouble> {
     // SAFETY: no memory involved.
     let seals = unsafe { libc::fcntl(memory.raw(), libc::F_GET_SEALS) };
     // Without this seal the process could shorten the file under us, and a look at it would end the daemon.
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || length(memory) != Some(len as i64) {
+    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || sys::file::status(memory.raw()).map_or(0, |status| status.st_size) != len as i64 {
         return Err(BAD);
     }
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -208,12 +208,4 @@ fn map(memory: &Fd, pages: u64) -> Result<Shared, Trouble> {
     // SAFETY: a part of our mapping, which is only read.
     unsafe { mem::mprotect(start, end - start, libc::PROT_READ) }?;
     Ok(shared)
-}
-
-fn length(file: &Fd) -> Option<i64> {
-    // SAFETY: zeros are a status, which the call fills in.
-    unsafe {
-        let mut status: libc::stat = core::mem::zeroed();
-        (libc::fstat(file.raw(), &mut status) == 0).then_some(status.st_size)
-    }
 }

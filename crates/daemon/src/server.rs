@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -119,7 +120,10 @@ pub fn run(
 }
 
 fn admit(socket: UnixStream, state: &Arc<State>, stop: &'static AtomicBool, say: fn(&str)) {
-    let Some(credentials) = credentials(&socket) else { return };
+    let Ok(credentials) = sys::socket::peer(socket.as_raw_fd()) else { return };
+    if credentials.pid == 0 {
+        return;
+    }
     // SAFETY: always succeeds.
     if credentials.uid != unsafe { libc::geteuid() } {
         say(&format!("process {} of user {} was refused", credentials.pid, credentials.uid));
@@ -130,7 +134,7 @@ fn admit(socket: UnixStream, state: &Arc<State>, stop: &'static AtomicBool, say:
         say(&format!("process {} was refused: {MOST_PEERS} are served", credentials.pid));
         return;
     }
-    let (pid, state) = (credentials.pid as u32, state.clone());
+    let (pid, state) = (credentials.pid, state.clone());
     // Without blocking: a process that does not greet waits by itself.
     let served = thread::Builder::new().name(format!("peer-{pid}")).spawn({
         let state = state.clone();
@@ -175,18 +179,6 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = listener?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
-}
-
-fn credentials(socket: &UnixStream) -> Option<libc::ucred> {
-    use std::os::fd::AsRawFd;
-    let mut out = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the structure and its length are valid for the call.
-    let result = unsafe {
-        let to = (&mut out as *mut libc::ucred).cast();
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len)
-    };
-    (result == 0 && out.pid > 0).then_some(out)
 }
 
 /// Looks at all processes once a second, and says what each may keep if there is a budget.

@@ -190,9 +190,15 @@ fn limit(resource: u32) -> Option<u64> {
 
 /// Major and minor number of the character device that `fd` is open to; `None` where it is something else.
 pub fn device_number(fd: i32) -> Option<u64> {
-    // SAFETY: zeros are a `struct stat`, which the kernel fills.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: a whole structure.
-    unsafe { syscall!(fstat, fd, &mut stat as *mut libc::stat as usize) }.ok()?;
+    let stat = status(fd).ok()?;
     (stat.st_mode & libc::S_IFMT == libc::S_IFCHR).then_some(stat.st_rdev)
+}
+
+/// What `fstat(2)` says of an open file.
+pub fn status(fd: i32) -> Result<libc::stat> {
+    // SAFETY: zeros are a `struct stat`, which the kernel fills.
+    let mut stat: libc::stat = unsafe { zeroed() };
+    // SAFETY: a whole structure.
+    unsafe { syscall!(fstat, fd, &raw mut stat as usize) }?;
+    Ok(stat)
 }

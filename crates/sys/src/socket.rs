@@ -32,6 +32,26 @@ pub fn connect(path: &[u8]) -> Result<Fd> {
     Ok(fd)
 }
 
+/// Who is at the other end of a connected socket: a process that connected, or the one that listens, as it was when it began to
+/// (`SO_PEERCRED`, unix(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// Its id, 0 where it is in another PID namespace.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+}
+
+/// Tells who is at the other end.
+pub fn peer(socket: i32) -> Result<Credentials> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (to, len) = (&raw mut found as usize, &raw mut len as usize);
+    // SAFETY: the structure and its length are valid for the call.
+    unsafe { syscall!(getsockopt, socket, libc::SOL_SOCKET, libc::SO_PEERCRED, to, len) }?;
+    Ok(Credentials { pid: found.pid as u32, uid: found.uid })
+}
+
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
@@ -142,6 +162,10 @@ mod tests {
     fn bytes_and_descriptors_arrive_together() {
         let (here, there) = UnixStream::pair().unwrap();
         let counter = event_counter().unwrap();
+        // SAFETY: always succeeds.
+        let me = Credentials { pid: std::process::id(), uid: unsafe { libc::geteuid() } };
+        assert_eq!(peer(here.as_raw_fd()), Ok(me));
+        assert_eq!(peer(counter.raw()), Err(Errno(libc::ENOTSOCK)));
         assert_eq!(send(here.as_raw_fd(), b"hello", &[counter.raw(), 1]), Ok(5));
         let (mut bytes, mut fds) = ([0; 16], [const { None }; MOST_FDS]);
         assert_eq!(receive(there.as_raw_fd(), &mut bytes, &mut fds), Ok(5));

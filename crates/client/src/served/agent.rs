@@ -7,6 +7,7 @@
 //! It is a thread that libc does not know of (`sys::thread`): no `std` that allocates or locks, and nothing that may be folded.
 
 use super::counters::Counts;
+use super::door;
 use super::mail::Mail;
 use super::region::Region;
 use daemon::channel::{job, Channel, Entry, State, JOBS, REGIONS, WANTED};
@@ -291,7 +292,7 @@ impl Agent {
         }
         self.link = Link::Alone(Nanos(self.now) + TICK);
         let len = self.path.iter().position(|&byte| byte == 0).unwrap_or(PATH_LEN);
-        let Ok(fd) = socket::connect(&self.path[..len]) else { return };
+        let Ok(fd) = door::connect(&self.path[..len]) else { return };
         let hello = Hello { version: VERSION, pages: self.channel.pages() as u64 };
         let fds = [self.memory.raw(), self.uffd.raw_fd(), self.daemon_bell.raw(), self.bell.raw()];
         if socket::send(fd.raw(), &hello.bytes(), &fds).is_ok() {

@@ -5,6 +5,7 @@
 
 mod agent;
 mod counters;
+mod door;
 mod fold;
 mod mail;
 mod region;
@@ -58,9 +59,7 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
     if name.len() >= PATH_LEN {
         return Err(Error::NotSupported(format!("{} is too long for a socket's path", path.display())));
     }
-    drop(socket::connect(name).map_err(|e| {
-        Error::NotSupported(format!("no daemon at {}: {e}; start one with `memfold daemon`", path.display()))
-    })?);
+    drop(door::connect(name).map_err(|refused| Error::NotSupported(format!("{}: {refused}", path.display())))?);
     home::settle();
     let control = match home::make_page() {
         Some(page) => page,

@@ -5,7 +5,9 @@
 //!   registers and unregisters more, verifies every byte, and prints what came of it as `name value` lines. It works until its
 //!   standard input is closed and its goal is reached;
 //! - `memfold-served forks SOCKET` is one that forks while it is folded; its children verify every byte;
-//! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises.
+//! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises;
+//! - `memfold-served impostor SOCKET` listens there and serves nobody. It prints a line for each connection, with how many bytes and
+//!   descriptors came by it.
 
 // Every address here lies in a mapping that the program itself made.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -37,7 +39,8 @@ fn main() {
         ["work", socket, goal, seed, mib] => work(socket, Goal::of(goal), number(seed), number(mib) as usize),
         ["forks", socket] => forks(socket),
         ["liar", socket, what] => lie(socket, what),
-        _ => panic!("daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET or liar SOCKET WHAT"),
+        ["impostor", socket] => impersonate(socket),
+        _ => panic!("daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET, liar SOCKET WHAT or impostor SOCKET"),
     }
 }
 
@@ -282,6 +285,18 @@ fn lie(socket: &str, what: &str) {
     socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(10));
     assert_eq!(socket::receive(fd.raw(), &mut answer, &mut [const { None }; MOST_FDS]).unwrap_or(0), 0);
     println!("caught");
+}
+
+/// Takes what anybody sends, and answers nothing.
+fn impersonate(socket: &str) {
+    use std::os::fd::AsRawFd;
+    let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    for connection in listener.incoming() {
+        let (mut buffer, mut fds) = ([0; 64], [const { None }; MOST_FDS]);
+        let bytes = socket::receive(connection.unwrap().as_raw_fd(), &mut buffer, &mut fds).unwrap_or(0);
+        println!("{bytes} bytes, {} descriptors", fds.iter().flatten().count());
+    }
 }
 
 /// Entries that lead anywhere, jobs without end, regions over everything; then a touch.
