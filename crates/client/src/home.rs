@@ -5,6 +5,7 @@
 //! link, so that no other user can put a page there or read one. A directory that was made here goes with the last process that
 //! has a page in it, if that ends by `exit`; `memfold stat` clears away what others leave.
 
+use crate::environment::variable;
 use pager::control::ControlPage;
 use pager::control_file::ControlDir;
 use std::fs::{self, DirBuilder};
@@ -17,7 +18,7 @@ static CONTROL_DIR: ControlDir = ControlDir::new();
 
 /// Decides where pages go. To be called once, before another thread of memfold's exists.
 pub fn settle() {
-    let given = std::env::var_os("MEMFOLD_CONTROL_DIR").map(PathBuf::from);
+    let given = variable("MEMFOLD_CONTROL_DIR").map(PathBuf::from);
     let own = given.is_none();
     if let Some(dir) = given.or_else(make_own).and_then(|dir| dir.into_os_string().into_string().ok()) {
         // SAFETY: `start` succeeds once, and calls this once before it starts anything.
@@ -51,11 +52,10 @@ fn make_own() -> Option<PathBuf> {
 }
 
 fn candidates() -> Vec<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = variable("MEMFOLD_RUNTIME_DIR") {
-        return vec![dir];
+        return vec![dir.into()];
     }
-    let session = variable("XDG_RUNTIME_DIR").map(|dir| dir.join("memfold"));
+    let session = variable("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("memfold"));
     // SAFETY: always succeeds.
     let user = unsafe { libc::getuid() };
     session.into_iter().chain([PathBuf::from(format!("/tmp/memfold-{user}"))]).collect()

@@ -20,6 +20,7 @@
 
 mod api;
 mod embedded;
+mod environment;
 mod error;
 mod home;
 mod maps;

@@ -1,5 +1,6 @@
 //! How folding is to go: the pager's settings, as `memfold run` has them.
 
+use crate::environment::variable;
 use crate::Error;
 use pager::config::{Config, Setting};
 use std::path::PathBuf;
@@ -43,9 +44,7 @@ impl Options {
 
     /// The daemon's socket, if a daemon is to fold the process.
     pub(crate) fn daemon_path(&self) -> Option<PathBuf> {
-        self.daemon
-            .clone()
-            .or_else(|| std::env::var_os("MEMFOLD_DAEMON").filter(|v| !v.is_empty()).map(PathBuf::from))
+        self.daemon.clone().or_else(|| variable("MEMFOLD_DAEMON").map(PathBuf::from))
     }
 
     fn set(mut self, setting: Setting, value: u64) -> Options {
@@ -60,11 +59,13 @@ impl Options {
         let mut config = Config::default();
         config.set(Setting::StartAt, 0);
         for setting in Setting::ALL {
-            let variable = setting.variable();
-            let Ok(value) = std::env::var(variable) else { continue };
+            let name = setting.variable();
+            let Some(value) = variable(name).map(|value| value.to_string_lossy().into_owned()) else {
+                continue;
+            };
             match setting.parse(&value) {
                 Ok(number) => config.set(setting, number),
-                Err(_) => return Err(Error::BadVariable { variable, value }),
+                Err(_) => return Err(Error::BadVariable { variable: name, value }),
             }
         }
         self.given.iter().for_each(|&(setting, value)| config.set(setting, value));

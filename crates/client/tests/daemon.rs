@@ -336,6 +336,32 @@ fn a_daemon_in_a_directory_that_others_can_change_or_own_is_not_trusted() {
 }
 
 #[test]
+fn a_set_user_id_client_makes_no_files_where_the_environment_says() {
+    if !may_become_another() {
+        return;
+    }
+    let dir = open_dir(0o755);
+    let daemon = Daemon::start(dir.path(), &[]);
+    let (program, private) = (dir.path().join("program"), dir.path().join("private"));
+    std::fs::copy(env!("CARGO_BIN_EXE_memfold-served"), &program).unwrap();
+    std::fs::create_dir(&private).unwrap();
+    std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let files = || std::fs::read_dir(&private).unwrap().count();
+    let run = |mode: u32, user: u32| {
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["work", daemon.socket.to_str().unwrap(), "any", "1", "16"]).uid(user).current_dir("/");
+        command.env("MEMFOLD_CONTROL_DIR", &private).stdin(Stdio::piped());
+        let running = Running(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        assert_eq!(value(&running.finish("a client of root's"), "lost"), 0);
+    };
+    run(0o4755, STRANGER);
+    assert_eq!(files(), 0, "it made files of root's where another user said");
+    run(0o755, 0);
+    assert_eq!(files(), 1);
+}
+
+#[test]
 fn a_start_without_a_daemon_is_refused_with_the_remedy() {
     let error = client::start(&client::Options::default().daemon("/nonexistent/socket"));
     let said = error.unwrap_err().to_string();

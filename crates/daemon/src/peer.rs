@@ -195,7 +195,10 @@ fn map(memory: &Fd, pages: u64) -> Result<Shared, Trouble> {
     // SAFETY: no memory involved.
     let seals = unsafe { libc::fcntl(memory.raw(), libc::F_GET_SEALS) };
     // Without this seal the process could shorten the file under us, and a look at it would end the daemon.
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || sys::file::status(memory.raw()).map_or(0, |status| status.st_size) != len as i64 {
+    if seals < 0
+        || seals & libc::F_SEAL_SHRINK == 0
+        || sys::file::status(memory.raw()).map_or(0, |status| status.st_size) != len as i64
+    {
         return Err(BAD);
     }
     let prot = libc::PROT_READ | libc::PROT_WRITE;

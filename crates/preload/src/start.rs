@@ -70,8 +70,12 @@ static CONSTRUCTOR: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = c
 static DESTRUCTOR: extern "C" fn() = destruct;
 
 extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
-    // SAFETY: the environment that the dynamic loader hands to constructors.
-    let environment = unsafe { Environment::new(envp) };
+    // Of a program that has rights which whoever started it has not, nothing of the environment is believed (getauxval(3)).
+    // SAFETY: reads what the kernel told this process at its start.
+    let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    let strings = if has_more_rights { core::ptr::null_mut() } else { envp };
+    // SAFETY: the environment that the dynamic loader hands to constructors, or none.
+    let environment = unsafe { Environment::new(strings) };
     fork::register();
     QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| v != "0"), Relaxed);
     allocator::configure(environment);

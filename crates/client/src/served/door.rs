@@ -62,7 +62,11 @@ pub fn connect(path: &[u8]) -> Result<Fd, Refused> {
 /// Opens the directory itself, so that what is looked at is what is used.
 fn open_dir(dir: &[u8]) -> Result<Fd, Errno> {
     let mut bytes = [0; PATH_LEN];
-    bytes.get_mut(..dir.len()).filter(|room| room.len() < PATH_LEN).ok_or(Errno::EINVAL)?.copy_from_slice(dir);
+    bytes
+        .get_mut(..dir.len())
+        .filter(|room| room.len() < PATH_LEN)
+        .ok_or(Errno::EINVAL)?
+        .copy_from_slice(dir);
     let path = CStr::from_bytes_until_nul(&bytes).map_err(|_| Errno::EINVAL)?;
     file::open(path, libc::O_PATH | libc::O_DIRECTORY, 0)
 }

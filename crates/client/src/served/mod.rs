@@ -59,7 +59,10 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
     if name.len() >= PATH_LEN {
         return Err(Error::NotSupported(format!("{} is too long for a socket's path", path.display())));
     }
-    drop(door::connect(name).map_err(|refused| Error::NotSupported(format!("{}: {refused}", path.display())))?);
+    drop(
+        door::connect(name)
+            .map_err(|refused| Error::NotSupported(format!("{}: {refused}", path.display())))?,
+    );
     home::settle();
     let control = match home::make_page() {
         Some(page) => page,

@@ -40,7 +40,9 @@ fn main() {
         ["forks", socket] => forks(socket),
         ["liar", socket, what] => lie(socket, what),
         ["impostor", socket] => impersonate(socket),
-        _ => panic!("daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET, liar SOCKET WHAT or impostor SOCKET"),
+        _ => panic!(
+            "daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET, liar SOCKET WHAT or impostor SOCKET"
+        ),
     }
 }
 
