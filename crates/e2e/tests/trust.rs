@@ -1,9 +1,9 @@
 //! Attacks on what memfold should not believe. Each takes root, to be two users; without it a test says so and does nothing.
 
-use e2e::preload_library;
 use e2e::run::program;
+use e2e::{memfold, preload_library, scratch};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -53,6 +53,41 @@ fn linked(dir: &Path) -> PathBuf {
 fn run(command: &mut Command, control_dir: &Path) -> Output {
     command.env("MEMFOLD_PAGER", "on").env("MEMFOLD_CONTROL_DIR", control_dir).env("MEMFOLD_START_AT", "0");
     command.env("MEMFOLD_STATS", "1").output().unwrap()
+}
+
+#[test]
+fn a_library_that_another_user_can_change_is_not_used() {
+    if !is_root() {
+        return;
+    }
+    let (dir, _) = scene();
+    let library = dir.path().join("libmemfold.so");
+    fs::copy(preload_library(), &library).unwrap();
+    let runtime = scratch();
+    let run = || {
+        let mut command = memfold(runtime.path());
+        let output =
+            command.args(["run", "--quiet", "--", "/bin/echo", "ran"]).env("MEMFOLD_LIB", &library).output();
+        let output = output.unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8_lossy(&output.stderr),
+        )
+    };
+    assert_eq!(run(), (Some(0), "ran\n".to_owned()));
+    let refused = |why: &str| {
+        let (code, said) = run();
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains(library.to_str().unwrap()) && said.contains(why), "{said}");
+    };
+    chown(&library, Some(STRANGER), None).unwrap();
+    refused(&format!("belongs to user {STRANGER}"));
+    chown(&library, Some(0), None).unwrap();
+    chown(dir.path(), Some(STRANGER), None).unwrap();
+    refused(&format!("belongs to user {STRANGER}"));
+    chown(dir.path(), Some(0), None).unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+    refused("writable by everybody");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Where `libmemfold.so` is.
 
 use crate::exit;
+use nix::unistd::geteuid;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file name of the preload library.
@@ -14,11 +17,12 @@ pub const VARIABLE: &str = "MEMFOLD_LIB";
 ///
 /// # Errors
 /// Ends with exit code 2 and the list of places where it looked. A path with a space or a colon cannot be
-/// written in `LD_PRELOAD` (ld.so(8)) and is refused too.
+/// written in `LD_PRELOAD` (ld.so(8)) and is refused too, and so is what the variable names if another user could change it.
 pub fn find() -> anyhow::Result<PathBuf> {
     let executable = std::env::current_exe()?;
-    let places = match std::env::var_os(VARIABLE).filter(|v| !v.is_empty()) {
-        Some(path) => vec![PathBuf::from(path)],
+    let named = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let places = match &named {
+        Some(path) => vec![path.clone()],
         None => usual_places(executable.parent().unwrap_or(Path::new("/"))),
     };
     let Some(found) = places.iter().find(|p| p.is_file()) else {
@@ -29,6 +33,9 @@ pub fn find() -> anyhow::Result<PathBuf> {
         )));
     };
     let path = found.canonicalize()?;
+    if named.is_some() {
+        check_owners(&path)?;
+    }
     if path.to_string_lossy().contains([' ', ':', '\t', '\n']) {
         return Err(exit::usage(format!(
             "the path {path:?} has a space or a colon, which LD_PRELOAD cannot carry; \
@@ -36,6 +43,29 @@ pub fn find() -> anyhow::Result<PathBuf> {
         )));
     }
     Ok(path)
+}
+
+/// The variable may come from another user's environment (`su`, `sudo -E`), and the library's code runs as who calls: neither it nor
+/// a directory above it may be another user's, nor be writable by everybody. `path` has no links in it.
+fn check_owners(path: &Path) -> anyhow::Result<()> {
+    for part in path.ancestors() {
+        let meta = fs::symlink_metadata(part)?;
+        // In a sticky directory only owners remove and rename.
+        let open = meta.mode() & 0o002 != 0 && !(meta.is_dir() && meta.mode() & 0o1000 != 0);
+        let why = if meta.uid() != 0 && meta.uid() != geteuid().as_raw() {
+            format!("belongs to user {}", meta.uid())
+        } else if open {
+            "is writable by everybody".to_owned()
+        } else {
+            continue;
+        };
+        return Err(exit::usage(format!(
+            "{VARIABLE}={}: {} {why}, and the library's code would run in your programs; name one that only root or you can change",
+            path.display(),
+            part.display()
+        )));
+    }
+    Ok(())
 }
 
 fn usual_places(beside: &Path) -> Vec<PathBuf> {
