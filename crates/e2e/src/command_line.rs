@@ -99,7 +99,8 @@ impl Installed {
     }
 }
 
-fn is_root() -> bool {
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
     // SAFETY: geteuid always succeeds.
     unsafe { libc::geteuid() == 0 }
 }

@@ -13,7 +13,7 @@ pub mod run;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use command_line::{installed_for_all, memfold, scratch};
+pub use command_line::{installed_for_all, is_root, memfold, scratch};
 
 /// Waits until `seen` says so, at most `limit`.
 ///

@@ -1,7 +1,7 @@
 //! Attacks on what memfold should not believe. Each takes root, to be two users; without it a test says so and does nothing.
 
 use e2e::run::program;
-use e2e::{memfold, preload_library, scratch};
+use e2e::{is_root, memfold, preload_library, scratch};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -11,9 +11,8 @@ use std::process::{Command, Output};
 /// A user to whom nothing here belongs.
 const STRANGER: u32 = 61_302;
 
-fn is_root() -> bool {
-    // SAFETY: always succeeds.
-    let root = unsafe { libc::geteuid() } == 0;
+fn may_be_two_users() -> bool {
+    let root = is_root();
     if !root {
         eprintln!("skipped: only root can be two users");
     }
@@ -57,7 +56,7 @@ fn run(command: &mut Command, control_dir: &Path) -> Output {
 
 #[test]
 fn a_library_that_another_user_can_change_is_not_used() {
-    if !is_root() {
+    if !may_be_two_users() {
         return;
     }
     let (dir, _) = scene();
@@ -92,7 +91,7 @@ fn a_library_that_another_user_can_change_is_not_used() {
 
 #[test]
 fn a_set_user_id_program_that_links_the_library_believes_nothing_of_the_environment() {
-    if !is_root() {
+    if !may_be_two_users() {
         return;
     }
     let (dir, private) = scene();

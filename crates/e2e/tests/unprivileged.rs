@@ -4,6 +4,7 @@
 //! Run as root the programs run as user 65534; run as anybody else, as that user.
 
 use bench::launch::Folding;
+use e2e::is_root;
 use e2e::run::{self, program, Outcome};
 use pager::control::Mode;
 use std::ffi::CString;
@@ -27,11 +28,6 @@ time.sleep(1.0)
 print(hashlib.sha256(b''.join(data)).hexdigest())
 sys.exit(7)
 ";
-
-fn is_root() -> bool {
-    // SAFETY: no arguments, no effects.
-    unsafe { libc::geteuid() == 0 }
-}
 
 /// The library where the other user can read it, and the harshest folding with a control directory that is theirs.
 fn folding() -> (TempDir, Folding) {

@@ -70,10 +70,8 @@ static CONSTRUCTOR: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = c
 static DESTRUCTOR: extern "C" fn() = destruct;
 
 extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
-    // Of a program that has rights which whoever started it has not, nothing of the environment is believed (getauxval(3)).
-    // SAFETY: reads what the kernel told this process at its start.
-    let has_more_rights = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    let strings = if has_more_rights { core::ptr::null_mut() } else { envp };
+    // With rights that whoever started the program has not, nothing of the environment is believed.
+    let strings = if thread::process_has_more_rights() { core::ptr::null_mut() } else { envp };
     // SAFETY: the environment that the dynamic loader hands to constructors, or none.
     let environment = unsafe { Environment::new(strings) };
     fork::register();

@@ -300,6 +300,12 @@ pub fn current_pid() -> u32 {
     unsafe { syscall!(getpid) }.unwrap_or(0) as u32
 }
 
+/// Whether this process has rights that whoever started it has not, as set-user-ID programs have (`AT_SECURE`, getauxval(3)).
+pub fn process_has_more_rights() -> bool {
+    // SAFETY: reads what the kernel told this process at its start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// The number of its parent.
 pub fn parent_pid() -> u32 {
     // SAFETY: no arguments.

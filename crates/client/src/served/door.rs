@@ -5,9 +5,8 @@
 //!
 //! Invariants: nothing is sent to anybody else, at the first connection as at each later one. No allocation: the agent connects too.
 
-use super::agent::PATH_LEN;
-use core::ffi::CStr;
 use core::fmt::Write;
+use pager::control_file::FilePath;
 use pager::Line;
 use sys::file::{self, Fd};
 use sys::socket::{self, Credentials};
@@ -32,12 +31,15 @@ pub enum Refused {
 
 /// Connects to the daemon at a path, if it may be trusted.
 pub fn connect(path: &[u8]) -> Result<Fd, Refused> {
-    let (dir, name) = match path.iter().rposition(|&byte| byte == b'/') {
-        Some(0) => (&b"/"[..], &path[1..]),
-        Some(at) => (&path[..at], &path[at + 1..]),
-        None => (&b"."[..], path),
+    let path = core::str::from_utf8(path).map_err(|_| Errno::EINVAL)?;
+    let (dir, name) = match path.rsplit_once('/') {
+        Some(("", name)) => ("/", name),
+        Some(parts) => parts,
+        None => (".", path),
     };
-    let held = open_dir(dir)?;
+    let dir = FilePath::of(dir).ok_or(Errno::EINVAL)?;
+    // The directory itself, so that what is looked at is what is used.
+    let held = file::open(dir.as_c_str(), libc::O_PATH | libc::O_DIRECTORY, 0)?;
     let status = file::status(held.raw())?;
     if !is_trusted(status.st_uid) {
         return Err(Refused::Theirs(status.st_uid));
@@ -48,7 +50,6 @@ pub fn connect(path: &[u8]) -> Result<Fd, Refused> {
         return Err(Refused::Open(status.st_mode & 0o7777));
     }
     let mut place = Line::new();
-    let name = core::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
     let _ = write!(place, "/proc/thread-self/fd/{}/{name}", held.raw());
     let socket = socket::connect(place.as_str().as_bytes())?;
     let peer = socket::peer(socket.raw())?;
@@ -57,18 +58,6 @@ pub fn connect(path: &[u8]) -> Result<Fd, Refused> {
     } else {
         Err(Refused::Stranger(peer))
     }
-}
-
-/// Opens the directory itself, so that what is looked at is what is used.
-fn open_dir(dir: &[u8]) -> Result<Fd, Errno> {
-    let mut bytes = [0; PATH_LEN];
-    bytes
-        .get_mut(..dir.len())
-        .filter(|room| room.len() < PATH_LEN)
-        .ok_or(Errno::EINVAL)?
-        .copy_from_slice(dir);
-    let path = CStr::from_bytes_until_nul(&bytes).map_err(|_| Errno::EINVAL)?;
-    file::open(path, libc::O_PATH | libc::O_DIRECTORY, 0)
 }
 
 /// Whether that user may have what is this process's.

@@ -6,8 +6,8 @@
 //!   standard input is closed and its goal is reached;
 //! - `memfold-served forks SOCKET` is one that forks while it is folded; its children verify every byte;
 //! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises;
-//! - `memfold-served impostor SOCKET` listens there and serves nobody. It prints a line for each connection, with how many bytes and
-//!   descriptors came by it.
+//! - `memfold-served impostor SOCKET` listens there and serves nobody. It says when it listens, and of each connection how many bytes
+//!   and descriptors came by it.
 
 // Every address here lies in a mapping that the program itself made.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -294,6 +294,7 @@ fn impersonate(socket: &str) {
     use std::os::fd::AsRawFd;
     let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
     std::fs::set_permissions(socket, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    println!("listening");
     for connection in listener.incoming() {
         let (mut buffer, mut fds) = ([0; 64], [const { None }; MOST_FDS]);
         let bytes = socket::receive(connection.unwrap().as_raw_fd(), &mut buffer, &mut fds).unwrap_or(0);
