@@ -271,9 +271,11 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         agrees("pager_client_evict_success", stored, 0.0, 0.0);
         // A page compressed costs some microseconds: compressing is what the background did.
         assert!(value("pager_bg_cpu_pct") > value("pager_fault_cpu_pct"), "{workload}, {arm}");
-        // Each wait ended with a page from the store or from staging.
+        // Who waits has faulted. What was waited for may never have been away: pages that do not shrink go back by themselves.
+        let faults = last.minor + last.major;
+        assert!(waits <= faults, "{workload}, {arm}: {waits} waits in {faults} faults");
         let back = value("pager_restore_success") + value("pager_second_chance");
-        assert!(waits <= back, "{workload}, {arm}: {waits} waits for {back} pages");
+        assert!(back > 0.0, "{workload}, {arm}: {waits} waits, and nothing came back");
         let [restore, wait] = ["pager_restore_wall_p99_ns", "pager_fault_missing_p99_ns"].map(value);
         assert!(
             restore <= wait && (wait > 0.0) == (waits > 0.0),

@@ -318,7 +318,7 @@ pub struct ControlPage {
     pub pages_set_aside: AtomicU64,
     /// Evicted pages that were one word repeated.
     pub pages_same_value: AtomicU64,
-    /// Pages that did not shrink by 5 %, and went back.
+    /// Pages that did not shrink by 5 %, and went back; not restored, since they were never stored.
     pub pages_incompressible: AtomicU64,
     /// Pages re-compressed with the stronger codec.
     pub pages_recompressed: AtomicU64,

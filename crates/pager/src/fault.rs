@@ -114,7 +114,7 @@ impl Service {
         }
         self.backoff = Backoff::new();
         // While the thread is asleep, and what is said of it stands still.
-        let found = self.waits.found(self.engine, tid, self.read_at);
+        let found = self.waits.found(self.engine, tid, page, self.read_at);
         self.charge_late(control, found.late, found.late_ns);
         loop {
             let outcome = match extent {

@@ -159,12 +159,9 @@ impl Restorer {
             engine.wake_ahead(kernel, extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE, began);
         }
         engine.room.take(done);
-        if reason == Reason::Ahead {
-            control.pages_prefetched.fetch_add(done as u64, Relaxed);
-            if let Outcome::Done { first, pages } = outcome {
-                if !planted(Bug::AheadWakeLost) {
-                    engine.wake_ahead(kernel, extent.page_addr(first), pages * PAGE_SIZE, began);
-                }
+        if let (Reason::Ahead, Outcome::Done { first, pages }) = (reason, outcome) {
+            if !planted(Bug::AheadWakeLost) {
+                engine.wake_ahead(kernel, extent.page_addr(first), pages * PAGE_SIZE, began);
             }
         }
         outcome
@@ -277,6 +274,9 @@ impl Restorer {
         }
         engine.stored_pages.fetch_sub(pages as u64, Relaxed);
         control.pages_restored.fetch_add(pages as u64, Relaxed);
+        if run.reason == Reason::Ahead {
+            control.pages_prefetched.fetch_add(pages as u64, Relaxed);
+        }
         if extent.flags.load(Relaxed) & SETTLED == 0 {
             engine.soon_back.fetch_add(pages as u64, Relaxed);
         }

@@ -9,7 +9,8 @@
 //! agent that was serving it. Where it was asleep for longer than a message takes, or was not seen before, the mean of what was
 //! found lately stands for it.
 //!
-//! A wait that another agent ended, or that was over before its message was read, is found in the same way, when its thread
+//! Who is woken where its page only ended its way out asks for it again at once, without having run: that is one wait, from the
+//! first message on. A wait that another agent ended, or that was over before its message was read, is found in the same way, when its thread
 //! faults the next time: whatever it did not run was waiting ([`Waits::left`], [`Waits::unseen`]).
 //!
 //! What entering the kernel by a fault and leaving it takes counts as running, and is measured once, when the engine starts
@@ -37,6 +38,8 @@ const FINDINGS: u64 = 64;
 #[derive(Clone, Copy, Default)]
 struct Toucher {
     tid: u32,
+    /// The page of its last fault.
+    page: usize,
     /// Since when it has only run and waited; 0 where that is not known.
     since: Nanos,
     /// Another agent is to wake it, and what it had waited by then is not charged yet, ns.
@@ -101,7 +104,8 @@ pub(crate) struct Waits {
 impl Waits {
     /// Nothing found.
     pub(crate) const fn new() -> Waits {
-        let nobody = Toucher { tid: 0, since: Nanos(0), left: false, owed: 0, ran: 0, queued: 0, turns: 0 };
+        let nobody =
+            Toucher { tid: 0, page: 0, since: Nanos(0), left: false, owed: 0, ran: 0, queued: 0, turns: 0 };
         Waits {
             touchers: [nobody; TOUCHERS],
             unseen: Unseen { waits: 0, most: 0 },
@@ -113,8 +117,8 @@ impl Waits {
         }
     }
 
-    /// The message of a fault of thread `tid`, which is asleep, was read at `read`.
-    pub(crate) fn found(&mut self, engine: &Engine, tid: u32, read: Nanos) -> Found {
+    /// The message of a fault of thread `tid` at `page`, for which it is asleep, was read at `read`.
+    pub(crate) fn found(&mut self, engine: &Engine, tid: u32, page: usize, read: Nanos) -> Found {
         let unseen = self.take_unseen(engine);
         let costs = Costs { wake: engine.wake_cost.load(Relaxed), entry: engine.entry_cost.load(Relaxed) };
         let Some(place) = self.place(engine, tid, read) else { return self.unknown(costs) };
@@ -122,7 +126,7 @@ impl Waits {
             self.touchers[place].tid = 0;
             return self.unknown(costs);
         };
-        let now = Toucher { tid, ran, queued, turns, ..Toucher::default() };
+        let now = Toucher { tid, page, ran, queued, turns, ..Toucher::default() };
         let before = core::mem::replace(&mut self.touchers[place], now);
         let judged = self.judge(before, now, read, unseen, costs);
         if let Some(waited) = judged.exact {
@@ -147,6 +151,10 @@ impl Waits {
         let lost_cpu =
             known && !before.left && waited <= RARE && self.is_usual(asleep.saturating_sub(unseen.most));
         let found = |outside, late_ns| Found { outside, late, late_ns };
+        // It was woken where the page was not there yet, and the kernel asks again: one touch, and one wait.
+        if before.left && before.page == now.page && more_turns == 0 && ran <= costs.entry {
+            return Found { outside: before.owed + waited + ran, late: 0, late_ns: 0 }.into();
+        }
         if !only_waited && !lost_cpu {
             return found(usual, before.owed + late * usual).into();
         }
@@ -316,6 +324,18 @@ mod tests {
         let left = Toucher { left: true, owed: 4_000, ..woken() };
         let found = judge(&mut experienced(), left, again(1), 318_000, Unseen::default());
         assert_eq!(found, Found { outside: 8_000, late: 1, late_ns: 4_000 + 300_000 + 3_000 });
+    }
+
+    #[test]
+    fn who_asks_again_for_the_page_that_was_on_its_way_waits_once() {
+        let left = Toucher { page: 4096, left: true, owed: 4_000, ..woken() };
+        let same = Toucher { page: 4096, ran: 51_000, ..again(1) };
+        let found = judge(&mut experienced(), left, same, 318_000, Unseen::default());
+        assert_eq!(found, Found { outside: 4_000 + 318_000, late: 0, late_ns: 0 });
+        // It had it, worked, lost it and touched it once more.
+        let found =
+            judge(&mut experienced(), left, Toucher { ran: 60_000, ..same }, 318_000, Unseen::default());
+        assert_eq!(found.late, 1);
     }
 
     #[test]

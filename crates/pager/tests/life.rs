@@ -340,6 +340,8 @@ fn random_bytes_are_not_kept_compressed() {
     }
     wait_until("all were tried", || engine.control().pages_incompressible.load(Relaxed) >= 1024);
     assert_eq!(evicted(engine), 0);
+    // They came back, but nobody was to touch them soon.
+    assert_eq!(engine.control().pages_prefetched.load(Relaxed), 0);
 }
 
 /// A mapping of so many extents with one page in each.
