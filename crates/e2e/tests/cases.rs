@@ -124,6 +124,11 @@ cases! {
         ends_by_the_exit_of_the_last_thread,
         ends_by_a_signal,
     }
+    secrets {
+        core_dumps,
+        children,
+        memory_that_stays,
+    }
     children {
         a_child_is_killed,
         a_parent_is_killed,

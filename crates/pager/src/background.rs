@@ -151,6 +151,7 @@ impl Worker {
             self.tidy_store();
             self.count();
             self.let_allocator_decay();
+            self.wipe_working_memory(!busy);
             self.engine.brake.park();
             if !busy && self.engine.prefetch.is_empty() {
                 thread::sleep_on(&self.engine.bell, bell, self.tick());

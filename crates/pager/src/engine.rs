@@ -95,6 +95,8 @@ pub struct Engine {
     pub(crate) stored_pages: AtomicU64,
     /// What all extents have in [`crate::extent::Extent::copies`], or somewhat more.
     pub(crate) copies: AtomicU64,
+    /// 1 where what comes back or is given up is overwritten at once, and not within a second.
+    pub(crate) wipes: AtomicU32,
     /// Stored pages that came back before they had been away for long, since the start.
     pub(crate) soon_back: AtomicU64,
     /// Waiting of the program's threads since the start, ns.
@@ -240,6 +242,7 @@ impl Engine {
             managed: AtomicU64::new(0),
             aside_pages: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            wipes: AtomicU32::new(0),
             soon_back: AtomicU64::new(0),
             stored_pages: AtomicU64::new(0),
             stall: AtomicU64::new(0),
@@ -339,6 +342,11 @@ impl Engine {
             self.policy.set(text);
         }
         known
+    }
+
+    /// Has what comes back or is given up overwritten at once, and not within a second.
+    pub fn wipe_at_once(&self) {
+        self.wipes.store(1, Relaxed);
     }
 
     /// Has passes of the page daemon logged to a file, by its whole path, from the start.

@@ -58,7 +58,7 @@ pub struct Extent {
     pub away: AtomicU32,
     /// The staging slot that belongs to the extent, plus one; 0 for none. Written by the background thread.
     pub staging: AtomicU32,
-    /// Pages that restores copied out of staging, and that still lie there.
+    /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
     /// [`STAGED_HUGE`], [`SETTLED`] and [`DENSE`].
     pub flags: AtomicU32,

@@ -158,6 +158,8 @@ impl Service {
                 }
             }
         }
+        // The page is there, and who waited for it runs.
+        self.restorer.wipe();
         self.follower.follow(self.engine, tid, self.read_at);
     }
 

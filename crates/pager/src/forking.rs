@@ -265,7 +265,15 @@ mod tests {
         assert_eq!(kept.map(|(_, data)| data), Some(&bytes[..]));
         assert_ne!(store.usage().data, 0);
         engine.forking.store(0, SeqCst);
+        engine.wipe_at_once();
         engine.flush_deferred();
+        // SAFETY: it is in the queue, and was not freed yet.
+        let left = unsafe { slot.read() }.map(|(_, data)| data[8..].to_vec());
+        assert_eq!(
+            left,
+            Some(std::vec![0; bytes.len() - 8]),
+            "overwritten, but for the link, before it is freed"
+        );
         store.drain(&engine.free_slots);
         assert_eq!(store.usage().data, 0);
     }

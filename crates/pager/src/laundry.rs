@@ -40,18 +40,25 @@ impl Worker {
         for (lo, hi) in back.runs() {
             self.take_back(extent, lo, hi);
         }
-        self.drop_staged(extent, entries);
+        self.drop_staged(extent, entries, false);
         extent.last_laundry.store(self.now.0, Relaxed);
         extent.flags.fetch_and(!(SETTLED | DENSE), Relaxed);
         finished
     }
 
     /// Gives the frames back of all that is aside no more, and the slot if nothing is. Dropping a range costs an interrupt on
-    /// every CPU that runs the program, however short it is, so the longest ranges are taken that hold nothing aside.
-    pub(crate) fn drop_staged(&self, extent: &Extent, entries: &Entries) {
+    /// every CPU that runs the program, however short it is, so the longest ranges are taken that hold nothing aside. A huge page is
+    /// left whole, unless it is to be split.
+    pub(crate) fn drop_staged(&self, extent: &Extent, entries: &Entries, split: bool) {
         // What is still aside was taken meanwhile or found no memory in the store, and keeps the slot.
-        if self.release_staging(extent) || extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
+        if self.release_staging(extent) {
             return;
+        }
+        if extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
+            if !split {
+                return;
+            }
+            extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
         self.forget_copies(extent);
         let drops =

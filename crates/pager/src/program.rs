@@ -427,7 +427,9 @@ impl Engine {
             extent.away.fetch_sub(1, SeqCst);
             self.control().pages_discarded.fetch_add(1, Relaxed);
             if entry.state() == State::Aside {
-                // The staged copy goes when the extent gives its slot back.
+                // The staged copy is no more than one that a restore has left.
+                self.copies.fetch_add(1, Relaxed);
+                extent.copies.fetch_add(1, Relaxed);
                 self.aside_pages.fetch_sub(1, Relaxed);
                 return;
             }

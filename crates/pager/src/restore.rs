@@ -100,6 +100,8 @@ pub struct Restorer {
     codecs: Codecs,
     /// [`MAX_WINDOW`] pages.
     buffer: usize,
+    /// So many of them may hold bytes of the program's.
+    used: usize,
     /// How far from its extent a page is put; 0 except after an `mremap` past libc.
     shift: usize,
 }
@@ -108,7 +110,20 @@ impl Restorer {
     /// Maps it.
     pub fn new() -> Result<Restorer> {
         let buffer = mem::map_anonymous(0, MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
-        Ok(Restorer { codecs: Codecs::new()?, buffer, shift: 0 })
+        Ok(Restorer { codecs: Codecs::new()?, buffer, used: 0, shift: 0 })
+    }
+
+    /// Overwrites what the last restores left in the working memory. [`restore`](Self::restore) does so itself, but for a fault: whoever
+    /// waits for the page is to be woken before.
+    pub fn wipe(&mut self) {
+        let used = core::mem::take(&mut self.used);
+        if used == 0 || planted(Bug::BufferNotWiped) {
+            return;
+        }
+        // SAFETY: the buffer is ours and has so many pages, of which nobody has a reference.
+        unsafe { core::ptr::write_bytes(self.buffer as *mut u8, 0, used * PAGE_SIZE) };
+        // SAFETY: as above, and of the first page there is no other reference.
+        self.codecs.wipe(unsafe { &mut *(self.buffer as *mut Page) });
     }
 
     /// Brings back the page `index` of the extent and up to `limit - 1` pages behind it that are away too.
@@ -158,6 +173,9 @@ impl Restorer {
             // The fault thread may have seen the entries busy, and left the waking to us.
             engine.wake_ahead(kernel, extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE, began);
         }
+        if reason != Reason::Fault {
+            self.wipe();
+        }
         engine.room.take(done);
         if let (Reason::Ahead, Outcome::Done { first, pages }) = (reason, outcome) {
             if !planted(Bug::AheadWakeLost) {
@@ -204,7 +222,8 @@ impl Restorer {
         let progress = if huge && len < EXTENT_SIZE {
             // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
             Progress { done: 0, error: Some(Errno::EBUSY) }
-        } else if run.reason.gives_way()
+        } else if engine.wipes.load(Relaxed) == 0
+            && run.reason.gives_way()
             && hi - lo <= COPY_MOST
             && engine.copies.load(Relaxed) < 2 * copies_kept(engine)
         {
@@ -248,6 +267,7 @@ impl Restorer {
         hi: usize,
         control: &ControlPage,
     ) -> core::result::Result<usize, Errno> {
+        self.used = self.used.max(hi - lo);
         for index in lo..hi {
             if !self.decompress(run.entry(index), index - lo) {
                 control.pages_lost.fetch_add(1, Relaxed);

@@ -89,6 +89,12 @@ bugs! {
     StoppedTooSoon = "stopped-too-soon",
     /// What becomes of moved memory while it is being followed is not followed.
     StepNotFollowed = "step-not-followed",
+    /// What a slot of the store held stays there when it is freed.
+    SlotNotWiped = "slot-not-wiped",
+    /// What lies in staging and is of no use stays there.
+    StagingNotWiped = "staging-not-wiped",
+    /// What went through the working memory of an agent stays there.
+    BufferNotWiped = "buffer-not-wiped",
     /// A note of a mapping that went past libc stays while the next mapping there is entered into the tables.
     NoteLeft = "note-left",
 

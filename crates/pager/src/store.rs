@@ -7,11 +7,12 @@
 //! Invariants: a slot's bytes do not change from the moment a page entry names it until the slot is given up; then the
 //! word behind its header links it in the free queue, and everything else stays until the background thread has taken it
 //! from there. So who has taken the entry may look at the bytes, and the background thread, which takes none, copies them
-//! ([`Slot::copy`]). Memory of an empty block goes back to the kernel.
+//! ([`Slot::copy`]). Memory of an empty block goes back to the kernel. What a slot held is overwritten when it is freed.
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
 use crate::codec::{CodecId, MAX_STORED};
+use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr;
 use sys::{mem, racing, Result, PAGE_SIZE};
@@ -70,6 +71,17 @@ impl Slot {
         // SAFETY: a slot has whole words; the only one that is written meanwhile is the link, by an atomic.
         unsafe { racing::copy(self.addr() + HEADER, out) };
         Some((codec, len))
+    }
+
+    /// Overwrites the bytes stored, before the slot is given up.
+    ///
+    /// # Safety
+    /// The slot is allocated and no page entry names it; the caller took the one that did.
+    pub unsafe fn wipe(self) {
+        // SAFETY: the slot is allocated, and keeps its header.
+        let header = Header(unsafe { *(self.addr() as *const u64) });
+        // SAFETY: a slot has whole words, as many as its header says at least. The background thread may be copying them.
+        unsafe { racing::clear(self.addr() + HEADER, header.len()) };
     }
 
     /// The word behind the header, which links the free queue.
@@ -222,6 +234,8 @@ impl Store {
         // SAFETY: an allocated slot starts with its header.
         let header = Header(unsafe { *(slot.addr() as *const u64) });
         self.usage.data -= (header.len() + HEADER) as u64;
+        // SAFETY: the slot is the caller's.
+        unsafe { wipe(slot, header) };
         self.release(slot);
     }
 
@@ -272,9 +286,13 @@ impl Store {
                 racing::copy(old.addr(), core::slice::from_raw_parts_mut(copy.addr() as *mut u8, len));
             }
             if relocate(header.page(), old, copy) {
+                // SAFETY: no entry names it any more, and who has taken one did so before `relocate` swapped it.
+                unsafe { wipe(old, header) };
                 victim.used[index / 64] &= !(1 << (index % 64));
                 victim.live -= 1;
             } else {
+                // SAFETY: no entry came to name it.
+                unsafe { wipe(copy, header) };
                 self.release(copy);
             }
         }
@@ -406,6 +424,17 @@ impl Store {
         }
         self.usage.memory += (BLOCKS * core::mem::size_of::<Block>()) as u64;
         Ok(())
+    }
+}
+
+/// Overwrites what a freed slot held, so that what the program erases does not live on here.
+///
+/// # Safety
+/// The slot has that header, and is the caller's alone.
+unsafe fn wipe(slot: Slot, header: Header) {
+    if !planted(Bug::SlotNotWiped) {
+        // SAFETY: a slot is as long as its header says, and the caller's.
+        unsafe { ptr::write_bytes((slot.addr() + HEADER) as *mut u8, 0, header.len()) };
     }
 }
 

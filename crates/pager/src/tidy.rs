@@ -7,24 +7,37 @@ use crate::sabotage::{planted, Bug};
 use crate::store::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::worker::Worker;
+use sys::time::Nanos;
 use sys::PAGE_SIZE;
 
+/// For how long bytes that the program may have erased since can be found in staging or in working memory: two passes may come
+/// between, and half a second later they are gone.
+pub(crate) const LEFTOVERS: Nanos = Nanos::from_millis(400);
+
 impl Worker {
-    /// Drops what restores have left behind in staging, once it is worth the interrupts.
+    /// Drops what restores have left behind in staging, and what was discarded there, once it is worth the interrupts or has lain for
+    /// [`LEFTOVERS`].
     pub(crate) fn drop_copies(&mut self) {
-        if self.engine.copies.load(Relaxed) < copies_kept(self.engine) {
+        let copies = self.engine.copies.load(Relaxed);
+        if copies == 0 || planted(Bug::StagingNotWiped) {
+            self.copies_since = self.now;
+            return;
+        }
+        let old = self.engine.wipes.load(Relaxed) != 0 || self.now.since(self.copies_since) >= LEFTOVERS;
+        if copies < copies_kept(self.engine) && !old {
             return;
         }
         for extent in self.engine.space().all() {
             if extent.copies.load(Relaxed) != 0 {
                 if let Some(entries) = extent.entries() {
-                    self.drop_staged(extent, entries);
+                    self.drop_staged(extent, entries, old);
                 }
                 if self.interrupted() {
-                    break;
+                    return;
                 }
             }
         }
+        self.copies_since = self.now;
     }
 
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.

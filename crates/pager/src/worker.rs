@@ -10,8 +10,10 @@ use crate::patience::patiently;
 use crate::policing::Policing;
 use crate::recording::Recording;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
+use crate::sabotage::{planted, Bug};
 use crate::share::Lease;
 use crate::store::Store;
+use crate::tidy::LEFTOVERS;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{Budget, WINDOW};
 use policy::pace::Pace;
@@ -50,6 +52,9 @@ pub struct Worker {
     /// The store could not get memory since the last look.
     pub(crate) short_of_memory: bool,
     pub(crate) last_count: Nanos,
+    /// Since when something may lie in staging that is of no use, and when this thread's working memory was last overwritten.
+    pub(crate) copies_since: Nanos,
+    pub(crate) last_wipe: Nanos,
     pub(crate) crowd: Crowd,
     pub(crate) last_decay: Nanos,
     /// When resident pages were last counted, for a limit or a daemon.
@@ -110,6 +115,8 @@ impl Worker {
             behind: None,
             short_of_memory: false,
             last_count: now,
+            copies_since: now,
+            last_wipe: now,
             crowd: Crowd::new(),
             last_decay: now,
             last_census: Nanos(0),
@@ -194,6 +201,16 @@ impl Worker {
         let ppm = self.stall.used(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
         self.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
+    }
+
+    /// Overwrites what pages have left in this thread's working memory, before it sleeps and now and then while it does not.
+    pub(crate) fn wipe_working_memory(&mut self, sleeps: bool) {
+        if planted(Bug::BufferNotWiped) || !sleeps && self.now.since(self.last_wipe) < LEFTOVERS {
+            return;
+        }
+        self.last_wipe = self.now;
+        self.codecs.wipe(&mut self.page);
+        self.buffer.fill(0);
     }
 
     /// Brings the gauges on the control page up to date.

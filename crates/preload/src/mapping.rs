@@ -150,7 +150,6 @@ impl Meaning {
             | libc::MADV_KEEPONFORK
             | libc::MADV_UNMERGEABLE
             | libc::MADV_NOHUGEPAGE
-            | libc::MADV_DONTDUMP
             | libc::MADV_DODUMP
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT

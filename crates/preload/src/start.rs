@@ -127,6 +127,12 @@ fn start_pager(environment: Environment) {
     if let Some(path) = environment.get("MEMFOLD_POLICY_LOG") {
         ENGINE.log_to(path);
     }
+    match environment.get("MEMFOLD_WIPE") {
+        Some("on") => ENGINE.wipe_at_once(),
+        None if environment.get("MEMFOLD_PROFILE") == Some("secure") => ENGINE.wipe_at_once(),
+        None | Some("off" | "") => {}
+        Some(other) => complain("MEMFOLD_WIPE", other, "`on` or `off`"),
+    }
     if let Some(socket) = environment.get("MEMFOLD_BUDGET_OF").filter(|socket| !ENGINE.obey_daemon(socket)) {
         complain("MEMFOLD_BUDGET_OF", socket, "the path of a daemon's socket");
     }

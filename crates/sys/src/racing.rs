@@ -1,4 +1,4 @@
-//! Reading memory that others may change meanwhile.
+//! Reading memory that others may change meanwhile, and clearing what others may read.
 //!
 //! Rust lets nobody have a reference to such memory, nor read it plainly. What is read here word by word is of no use by
 //! itself: the caller finds out afterwards, by something that orders it, whether the memory was changed, and throws the copy
@@ -37,6 +37,20 @@ pub unsafe fn copy(from: usize, to: &mut [u8]) {
     let rest = whole.into_remainder();
     if !rest.is_empty() {
         rest.copy_from_slice(&word(n)[..rest.len()]);
+    }
+}
+
+/// Fills whole words from the address `at`, a multiple of 8, with zeros, as many as `len` bytes take.
+///
+/// # Safety
+/// They are writable, and whoever reads them meanwhile does so by the functions above.
+pub unsafe fn clear(at: usize, len: usize) {
+    debug_assert!(at.is_multiple_of(8));
+    for place in (at..at + len).step_by(8) {
+        // SAFETY: writable by the caller's contract, and aligned.
+        let word = unsafe { AtomicU64::from_ptr(place as *mut u64) };
+        // Relaxed: the caller orders what it does next.
+        word.store(0, Relaxed);
     }
 }
 

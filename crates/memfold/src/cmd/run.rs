@@ -60,6 +60,10 @@ pub struct Args {
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]
     no_pager: bool,
+    /// Overwrite the pager's copies at once when pages come back or are given up, not within a second; --profile secure
+    /// does so too [env: MEMFOLD_WIPE=on].
+    #[arg(long)]
+    wipe: bool,
     /// Programs that the program starts run plainly [env: MEMFOLD_FOLLOW=off].
     #[arg(long)]
     no_follow: bool,
@@ -205,6 +209,7 @@ fn prepare(
         policy_log: args.policy_log.as_deref().map(std::path::absolute).transpose()?,
         daemon,
         no_pager: args.no_pager,
+        wipe: args.wipe,
         no_follow: args.no_follow,
         quiet,
     };

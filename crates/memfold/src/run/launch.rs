@@ -45,6 +45,8 @@ pub struct Choices {
     pub daemon: Option<PathBuf>,
     /// Allocator only.
     pub no_pager: bool,
+    /// What comes back, or is given up, is overwritten in the pager at once.
+    pub wipe: bool,
     /// Programs that the program starts run plainly.
     pub no_follow: bool,
     /// The library says nothing on standard error.
@@ -76,6 +78,9 @@ impl Launch {
         let mut set = |name, value: &str| variables.push((name, value.into()));
         if choices.no_follow {
             set("MEMFOLD_FOLLOW", "off");
+        }
+        if choices.wipe {
+            set("MEMFOLD_WIPE", "on");
         }
         if choices.quiet {
             set("MEMFOLD_QUIET", "1");

@@ -55,6 +55,7 @@ pub struct Engine {
     pub(crate) changed_past_libc: AtomicU32,
     pub(crate) aside_pages: AtomicU64,
     pub(crate) copies: AtomicU64,
+    pub(crate) wipes: AtomicU32,
     pub(crate) soon_back: AtomicU64,
     pub(crate) stored_pages: AtomicU64,
     pub(crate) managed: AtomicU64,
@@ -127,6 +128,7 @@ impl Engine {
             changed_past_libc: AtomicU32::new(0),
             aside_pages: AtomicU64::new(0),
             copies: AtomicU64::new(0),
+            wipes: AtomicU32::new(0),
             soon_back: AtomicU64::new(0),
             stored_pages: AtomicU64::new(1),
             managed: AtomicU64::new(0),
@@ -164,7 +166,12 @@ impl Engine {
 
     pub(crate) fn give_up_slot(&self, slot: Slot) {
         // SAFETY: the caller took the entry that named the slot.
-        unsafe { self.free_slots.push(slot) };
+        unsafe {
+            if self.wipes.load(Relaxed) != 0 {
+                slot.wipe();
+            }
+            self.free_slots.push(slot);
+        }
     }
 
     /// A program thread reads or, with `Some`, writes a page; as in the pager, a touch of an absent page is reported to

@@ -1,4 +1,5 @@
-//! Reading memory that others may change meanwhile, in a model: they may do so between the first word and the rest.
+//! Reading memory that others may change meanwhile, in a model, and clearing what others may read: they may do so between the first
+//! word and the rest.
 
 use crate::world::enter;
 
@@ -13,5 +14,18 @@ pub unsafe fn copy(from: usize, to: &mut [u8]) {
         linux::racing::copy(from, first);
         enter(|_| ());
         linux::racing::copy(from + 8, rest);
+    }
+}
+
+/// As in `sys`.
+///
+/// # Safety
+/// As in `sys`.
+pub unsafe fn clear(at: usize, len: usize) {
+    // SAFETY: the caller's contract, for the first word and for the rest.
+    unsafe {
+        linux::racing::clear(at, len.min(8));
+        enter(|_| ());
+        linux::racing::clear(at + 8, len.saturating_sub(8));
     }
 }

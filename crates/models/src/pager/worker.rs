@@ -18,6 +18,7 @@ pub struct Worker {
     pub(crate) buffer: Box<Page>,
     pub(crate) page: Box<Page>,
     pub(crate) now: Nanos,
+    pub(crate) copies_since: Nanos,
     pub(crate) short_of_memory: bool,
     pub(crate) scattered: u64,
 }
@@ -34,6 +35,7 @@ impl Worker {
             buffer: Box::new([0; PAGE_SIZE]),
             page: Box::new([0; PAGE_SIZE]),
             now: Nanos(0),
+            copies_since: Nanos(0),
             short_of_memory: false,
             scattered: 0,
         }

@@ -211,6 +211,8 @@ fn unmapped_while_touched() {
 fn recompressed() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
+    // What is given up is overwritten at once, also while it is copied.
+    engine.wipes.store(1, SeqCst);
     let background = spawn(2, move || {
         worker.recompress(extent);
         worker.tidy_store();
@@ -223,6 +225,7 @@ fn recompressed() {
 fn compacted() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
+    engine.wipes.store(1, SeqCst);
     // The page's block becomes the sparsest of three, which hold eight pages each.
     let rest: Vec<_> = (0..23)
         .map(|n| {

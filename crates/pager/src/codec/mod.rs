@@ -75,6 +75,12 @@ impl Codecs {
         Ok(Codecs { lz4: Lz4::new()?, zstd: Zstd::new()? })
     }
 
+    /// Makes the working memory forget the pages that went through it. `spare` is written to, and holds zeros afterwards.
+    pub fn wipe(&mut self, spare: &mut Page) {
+        // The fast one keeps positions and no bytes.
+        self.zstd.wipe(spare);
+    }
+
     /// Decompresses with the codec that wrote the data.
     pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
         match codec {

@@ -13,9 +13,16 @@ const LEVEL: i32 = 1;
 const COMPRESS_LEN: usize = 1 << 20;
 const DECOMPRESS_LEN: usize = 256 << 10;
 
+/// A page of zeros as the library writes none, but reads it: one block of 4096 literals, all of them given by one byte
+/// (RFC 8878, 3.1.1.3.1). Reading it puts zeros where the literals of the page before it still lie.
+const ZEROS: [u8; 10] = [0x00, 0x10, 0x2D, 0x00, 0x00, 0x0D, 0x00, 0x01, 0x00, 0x00];
+
 /// The codec and its contexts.
 pub struct Zstd {
     memory: usize,
+    /// Whether bytes of pages lie in the contexts.
+    compressed: bool,
+    decompressed: bool,
     compressor: *mut ZSTD_CCtx,
     decompressor: *mut ZSTD_DCtx,
 }
@@ -47,11 +54,35 @@ impl Zstd {
             }
             (compressor, decompressor)
         };
-        let codec = Zstd { memory, compressor, decompressor };
+        let codec = Zstd { memory, compressed: false, decompressed: false, compressor, decompressor };
         if compressor.is_null() || decompressor.is_null() {
             return Err(sys::Errno::ENOMEM);
         }
         Ok(codec)
+    }
+}
+
+impl Zstd {
+    /// Makes the contexts forget the pages that they worked on: they keep the literals of the last one. What they keep beside those
+    /// are numbers of how often which byte came. `spare` is written to.
+    pub fn wipe(&mut self, spare: &mut Page) {
+        if core::mem::take(&mut self.decompressed) {
+            let read = self.decompress(&ZEROS, spare);
+            debug_assert!(read, "the page of zeros cannot be read");
+            self.decompressed = false;
+        }
+        if core::mem::take(&mut self.compressed) {
+            // Of a page without any likeness all bytes are literals. What comes of it is thrown away.
+            let mut word = 1u64;
+            for chunk in spare.chunks_exact_mut(8) {
+                word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                chunk.copy_from_slice(&(word ^ word >> 29).to_le_bytes());
+            }
+            let mut out = [0; 64];
+            let _ = self.compress(spare, &mut out);
+            self.compressed = false;
+        }
+        spare.fill(0);
     }
 }
 
@@ -66,6 +97,7 @@ impl Codec for Zstd {
     const ID: CodecId = CodecId::Zstd;
 
     unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize> {
+        self.compressed = true;
         // SAFETY: source and destination are valid for the lengths given.
         let len = unsafe {
             ZSTD_compress2(
@@ -81,6 +113,7 @@ impl Codec for Zstd {
     }
 
     fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool {
+        self.decompressed = true;
         // SAFETY: the library reads no further than `data` and writes no further than the page.
         let len = unsafe {
             ZSTD_decompressDCtx(
@@ -92,5 +125,47 @@ impl Codec for Zstd {
             )
         };
         len == PAGE_SIZE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that shrinks and holds literals that no other page has, of few enough values to be written with fewer bits each.
+    fn page() -> Page {
+        let mut page = [b'.'; PAGE_SIZE];
+        for (n, chunk) in page.chunks_exact_mut(64).enumerate() {
+            let word = (n as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            chunk[..16].copy_from_slice(std::format!("{word:016x}").as_bytes());
+        }
+        page
+    }
+
+    /// How many of the page's literals lie in the contexts.
+    fn found(zstd: &Zstd) -> usize {
+        // SAFETY: the mapping of both contexts.
+        let memory =
+            unsafe { core::slice::from_raw_parts(zstd.memory as *const u8, COMPRESS_LEN + DECOMPRESS_LEN) };
+        let page = page();
+        page.chunks_exact(64).filter(|chunk| memory.windows(16).any(|window| window == &chunk[..16])).count()
+    }
+
+    #[test]
+    fn nothing_of_a_page_stays_in_the_contexts() {
+        let mut zstd = Zstd::new().unwrap();
+        let (mut out, mut spare) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        let len = zstd.compress(&page(), &mut out).unwrap();
+        assert_ne!(found(&zstd), 0, "the compressor keeps nothing, and nothing is tested");
+        zstd.wipe(&mut spare);
+        assert_eq!((found(&zstd), spare), (0, [0; PAGE_SIZE]));
+        let mut back = [0; PAGE_SIZE];
+        assert!(zstd.decompress(&out[..len], &mut back) && back == page());
+        assert_ne!(found(&zstd), 0, "the decompressor keeps nothing, and nothing is tested");
+        zstd.wipe(&mut spare);
+        assert_eq!(found(&zstd), 0);
+        // And both go on.
+        let again = zstd.compress(&page(), &mut out).unwrap();
+        assert!(zstd.decompress(&out[..again], &mut back) && back == page());
     }
 }

@@ -29,7 +29,7 @@ impl Engine {
     pub(crate) fn give_up_slot(&self, slot: Slot) {
         if self.forking.load(SeqCst) == 0 || planted(Bug::SlotsNotKept) {
             // SAFETY: the caller took the entry that named the slot.
-            unsafe { self.free_slots.push(slot) };
+            unsafe { self.free(slot) };
             return;
         }
         // SAFETY: the fault thread's own.
@@ -49,9 +49,23 @@ impl Engine {
         }
         for slot in &deferred.slots[..deferred.len] {
             // SAFETY: each was given up once.
-            unsafe { self.free_slots.push(*slot) };
+            unsafe { self.free(*slot) };
         }
         deferred.len = 0;
+    }
+
+    /// Leaves the slot to the background thread, which overwrites it, or overwrites it first.
+    ///
+    /// # Safety
+    /// The caller took the entry that named the slot, and gives it up once.
+    unsafe fn free(&self, slot: Slot) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.wipes.load(Relaxed) != 0 {
+                slot.wipe();
+            }
+            self.free_slots.push(slot);
+        }
     }
 
     /// Forgets the parent's, in a forked child: its pages still name them, or they stay allocated for ever.

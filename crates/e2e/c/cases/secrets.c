@@ -1,0 +1,240 @@
+/* What the program keeps from core dumps, from its children or from the disk is not found there because a pager has copied
+ * it. A secret is 32 bytes, of which each 8 follow from the 8 before: so it is known wherever it lies, and who looks for it
+ * has no copy. */
+#include "case.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+static uint64_t next(uint64_t word)
+{
+    word += 0x9E3779B97F4A7C15u;
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
+    word = (word ^ word >> 27) * 0x94D049BB133111EBu;
+    return word ^ word >> 31;
+}
+
+/* A secret in each page, amid what shrinks. */
+static void confide(void *at)
+{
+    for (size_t page = 0; page < LEN / PAGE; page++) {
+        uint64_t *p = (uint64_t *)((char *)at + page * PAGE);
+        for (size_t i = 0; i < PAGE / 8; i++)
+            p[i] = word(i);
+        uint64_t *secret = p + page % 16 * 4;
+        secret[0] = next(page + 1);
+        for (int i = 1; i < 4; i++)
+            secret[i] = next(secret[i - 1]);
+    }
+}
+
+static void *some_memory(void)
+{
+    void *p = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
+}
+
+/* Each is found twice, and once if a part of it was overwritten. */
+static size_t secrets_in(const unsigned char *bytes, size_t len)
+{
+    size_t count = 0;
+    uint64_t w[3];
+    for (size_t i = 0; i + sizeof w <= len; i++) {
+        memcpy(w, bytes + i, sizeof w);
+        if (w[0] && next(w[0]) == w[1] && next(w[1]) == w[2])
+            count++;
+    }
+    return count;
+}
+
+/* Secrets in a file; of one that lies across the end of a part, the part that follows has the whole. */
+static size_t secrets_in_file(const char *path)
+{
+    enum { PART = 1 << 20, OVERLAP = 23 };
+    unsigned char *part = malloc(PART + OVERLAP);
+    size_t count = 0, kept = 0;
+    ssize_t got;
+    int fd = open(path, O_RDONLY);
+    CHECK(part && fd >= 0);
+    while ((got = read(fd, part + kept, PART)) > 0) {
+        count += secrets_in(part, kept + got);
+        size_t len = kept + got;
+        kept = len < OVERLAP ? len : OVERLAP;
+        memmove(part, part + len - kept, kept);
+    }
+    CHECK(got == 0 && close(fd) == 0);
+    free(part);
+    return count;
+}
+
+/* Secrets in this process's own memory, as a core would have it: what is away is not brought back for the question. */
+static size_t secrets_in_memory(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    int mem = open("/proc/self/mem", O_RDONLY), pagemap = open("/proc/self/pagemap", O_RDONLY);
+    static unsigned char page[PAGE];
+    char line[512];
+    size_t count = 0;
+    CHECK(maps && mem >= 0 && pagemap >= 0);
+    while (fgets(line, sizeof line, maps)) {
+        unsigned long lo, hi;
+        char rights[8];
+        CHECK(sscanf(line, "%lx-%lx %7s", &lo, &hi, rights) == 3);
+        if (rights[0] != 'r' || strstr(line, "[v"))
+            continue;
+        for (; lo < hi; lo += PAGE) {
+            uint64_t entry;
+            if (pread(pagemap, &entry, 8, lo / PAGE * 8) != 8 || !(entry >> 62))
+                continue;
+            if (lo < (uintptr_t)page + PAGE && (uintptr_t)page < lo + PAGE)
+                continue;
+            if (pread(mem, page, PAGE, lo) == PAGE)
+                count += secrets_in(page, PAGE);
+        }
+    }
+    return count;
+}
+
+/* Where a core of a child lies; null if the machine puts them elsewhere, or writes none. */
+static const char *core_of(pid_t child, int status)
+{
+    static char name[64];
+    if (!WIFSIGNALED(status) || !WCOREDUMP(status))
+        return 0;
+    snprintf(name, sizeof name, "core.%d", child);
+    return access(name, R_OK) == 0 ? name : access("core", R_OK) == 0 ? "core" : 0;
+}
+
+/* A directory of its own to die in, with leave to leave a core. Whether cores go there. */
+static int may_die_here(void)
+{
+    static char place[] = "secrets-XXXXXX";
+    char pattern[256] = "";
+    struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
+    FILE *file = fopen("/proc/sys/kernel/core_pattern", "r");
+    CHECK(file && fgets(pattern, sizeof pattern, file));
+    fclose(file);
+    pattern[strcspn(pattern, "\n")] = 0;
+    CHECK(mkdtemp(place) && chdir(place) == 0);
+    if (strcmp(pattern, "core") != 0 || setrlimit(RLIMIT_CORE, &unlimited) != 0) {
+        printf("skipped: cores go to %s\n", pattern);
+        return 0;
+    }
+    return 1;
+}
+
+/* Has a child make `secrets` and something else, and die when the other is evicted; secrets in its core, -1 if it has none. */
+static long secrets_in_core(void (*keep)(void *))
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        void *secrets = some_memory();
+        keep(secrets);
+        confide(secrets);
+        /* When the last is away, what went first is compressed. */
+        for (int i = 0; i < 3; i++)
+            evicted();
+        abort();
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    const char *core = core_of(child, status);
+    long found = core ? (long)secrets_in_file(core) : -1;
+    if (core)
+        CHECK(unlink(core) == 0);
+    return found;
+}
+
+static void keep_nothing(void *at)
+{
+    (void)at;
+}
+
+static void keep_from_dumps(void *at)
+{
+    CHECK(madvise(at, LEN, MADV_DONTDUMP) == 0);
+}
+
+static void make_no_dump(void *at)
+{
+    (void)at;
+    CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+}
+
+static void core_dumps(void)
+{
+    if (!may_die_here())
+        return;
+    /* There is something to find where nothing is kept, unless it is on its way just then. */
+    int tries = 0;
+    while (secrets_in_core(keep_nothing) <= 0)
+        CHECK(++tries < 100);
+    CHECK(secrets_in_core(keep_from_dumps) == 0);
+    CHECK(secrets_in_core(make_no_dump) == -1);
+}
+
+static void children(void)
+{
+    void *wiped = some_memory(), *left = some_memory();
+    CHECK(madvise(wiped, LEN, MADV_WIPEONFORK) == 0 && madvise(left, LEN, MADV_DONTFORK) == 0);
+    confide(wiped);
+    confide(left);
+    uint64_t *other = evicted();
+    CHECK(secrets_in_memory() >= 4 * LEN / PAGE);
+    pid_t child = fork();
+    if (child == 0) {
+        for (size_t i = 0; i < WORDS; i++)
+            CHECK(((uint64_t *)wiped)[i] == 0);
+        CHECK(secrets_in_memory() == 0);
+        CHECK(intact(other));
+        _exit(0);
+    }
+    CHECK(child_is_well(child));
+    CHECK(intact(other));
+}
+
+/* What is locked into memory, or the kernel alone may not read, stays there. */
+static void memory_that_stays(void)
+{
+    struct rlimit locked;
+    CHECK(getrlimit(RLIMIT_MEMLOCK, &locked) == 0);
+    if (locked.rlim_cur < 4ul * LEN && geteuid() != 0) {
+        printf("skipped: %lu bytes may be locked\n", (unsigned long)locked.rlim_cur);
+        return;
+    }
+    void *before = some_memory(), *after = some_memory(), *on_fault = some_memory();
+    void *mapped = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_LOCKED, -1, 0);
+    CHECK(mapped != MAP_FAILED && mlock(before, LEN) == 0);
+    CHECK(mlock2(on_fault, LEN, MLOCK_ONFAULT) == 0);
+    confide(before);
+    confide(after);
+    confide(on_fault);
+    confide(mapped);
+    CHECK(mlock(after, LEN) == 0);
+    void *secret = 0;
+#ifdef SYS_memfd_secret
+    int fd = syscall(SYS_memfd_secret, 0);
+    if (fd >= 0 && ftruncate(fd, LEN) == 0) {
+        secret = mmap(0, LEN, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (secret == MAP_FAILED)
+            secret = 0;
+        else
+            confide(secret);
+    }
+#endif
+    uint64_t *other = evicted();
+    CHECK(away(before, LEN) == 0 && away(after, LEN) == 0 && away(on_fault, LEN) == 0 && away(mapped, LEN) == 0);
+    CHECK(!secret || secrets_in(secret, LEN) == 2 * LEN / PAGE);
+    CHECK(intact(other));
+}
+
+int main(int argc, char **argv)
+{
+    static const struct hard_case cases[] = {
+      {"core_dumps", core_dumps}, {"children", children}, {"memory_that_stays", memory_that_stays},
+    };
+    return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
+}
