@@ -1,12 +1,14 @@
-//! Attacks on what memfold should not believe. Each takes root, to be two users; without it a test says so and does nothing.
+//! Attacks on what memfold should not believe. Most take root, to be two users; without it a test says so and does nothing.
 
 use e2e::run::program;
-use e2e::{is_root, memfold, preload_library, scratch};
+use e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{chown, PermissionsExt};
+use std::io::Read;
+use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 /// A user to whom nothing here belongs.
 const STRANGER: u32 = 61_302;
@@ -109,4 +111,162 @@ fn a_set_user_id_program_that_links_the_library_believes_nothing_of_the_environm
     // Started by root itself it does what it is told.
     let output = run(&mut Command::new(&executable), &private);
     assert!(output.status.success() && !output.stderr.is_empty() && entries(&private) == 1, "{output:?}");
+}
+
+/// Another user to whom nothing here belongs, who has memfold's own directory taken away.
+const VICTIM: u32 = 61_303;
+
+/// Removes what tests leave in `/tmp` under the names of users of their own.
+struct Swept(&'static str);
+
+impl Swept {
+    fn names(&self) -> Vec<PathBuf> {
+        let names = fs::read_dir("/tmp").unwrap().flatten().map(|entry| entry.path());
+        names.filter(|path| path.to_string_lossy().starts_with(self.0)).collect()
+    }
+}
+
+impl Drop for Swept {
+    fn drop(&mut self) {
+        for path in self.names() {
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir_all(&path));
+        }
+    }
+}
+
+/// A launcher that ends with the test, and its program with it.
+struct Launcher(Child);
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // Passed on to the program.
+        // SAFETY: a system call without memory.
+        let _ = unsafe { libc::kill(self.0.id() as i32, libc::SIGTERM) };
+        let _ = self.0.wait();
+    }
+}
+
+/// `memfold` for all users, run by this one, who has no session.
+fn as_user(installed: &e2e::command_line::Installed, user: u32) -> Command {
+    let mut command = installed.command();
+    command.uid(user).gid(user);
+    command
+}
+
+fn as_root(installed: &e2e::command_line::Installed) -> Command {
+    as_user(installed, 0)
+}
+
+fn end(pid: u64) {
+    // SAFETY: a system call without memory.
+    assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGTERM) }, 0);
+}
+
+fn folded(mut stat: Command) -> Vec<u64> {
+    let output = stat.args(["stat", "--json"]).output().unwrap();
+    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    rows.as_array().unwrap().iter().filter_map(|row| row["pid"].as_u64()).collect()
+}
+
+#[test]
+fn another_user_who_has_taken_the_directorys_name_prevents_nothing() {
+    if !may_be_two_users() {
+        return;
+    }
+    let installed = installed_for_all();
+    let swept = Swept("/tmp/memfold-61303");
+    let taken = Path::new("/tmp/memfold-61303");
+    let theirs: [(&str, fn(&Path)); 3] = [
+        ("a directory", |path| fs::create_dir(path).unwrap()),
+        ("a file", |path| fs::write(path, b"").unwrap()),
+        ("a link", |path| std::os::unix::fs::symlink("/nonexistent", path).unwrap()),
+    ];
+    for (what, make) in theirs {
+        make(taken);
+        std::os::unix::fs::lchown(taken, Some(STRANGER), Some(STRANGER)).unwrap();
+        let mut command = as_user(&installed, VICTIM);
+        command.args(["run", "--", "/bin/sleep", "600"]).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut launcher = Launcher(command.spawn().unwrap());
+        let found = || folded(as_user(&installed, VICTIM));
+        wait_until(Duration::from_secs(60), what, || found().len() == 1);
+        // Root finds it too, by what the process has mapped.
+        assert!(folded(as_root(&installed)).contains(&found()[0]), "{what}");
+        end(found()[0]);
+        let status = launcher.0.wait().unwrap();
+        let mut said = String::new();
+        launcher.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!said.contains("no directory"), "{what}: {status}: {said}");
+        // A second one uses the same, and nothing of a run is left in it.
+        assert_eq!(
+            as_user(&installed, VICTIM).args(["run", "--", "/bin/true"]).status().unwrap().code(),
+            Some(0)
+        );
+        let names = swept.names();
+        assert_eq!(names.len(), 2, "{names:?}");
+        let ours = names.iter().find(|path| *path != taken).unwrap();
+        let meta = fs::symlink_metadata(ours).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o777, entries(ours)), (VICTIM, 0o700, 0));
+        drop(Swept(swept.0));
+    }
+}
+
+#[test]
+fn root_with_another_users_environment_makes_nothing_among_that_users_files() {
+    if !may_be_two_users() {
+        return;
+    }
+    let (dir, _) = scene();
+    let theirs = dir.path().join("session");
+    fs::create_dir(&theirs).unwrap();
+    fs::set_permissions(&theirs, Permissions::from_mode(0o700)).unwrap();
+    chown(&theirs, Some(STRANGER), Some(STRANGER)).unwrap();
+    let runtime = scratch();
+    // The session's directory: the next one is taken.
+    let mut command = memfold(runtime.path());
+    command.env_remove("MEMFOLD_RUNTIME_DIR").env("XDG_RUNTIME_DIR", &theirs);
+    let output = command.args(["run", "--", "/bin/echo", "ran"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"ran\n"[..]), "{said}");
+    assert!(!said.contains("no directory") && entries(&theirs) == 0, "{said}");
+    // One that was named: refused, and named, be it theirs or in theirs.
+    let own = theirs.join("own");
+    fs::create_dir(&own).unwrap();
+    fs::set_permissions(&own, Permissions::from_mode(0o700)).unwrap();
+    let within = theirs.join("new");
+    for named in [&theirs, &own, &within] {
+        let output = memfold(named).args(["run", "--", "/bin/echo", "ran"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(2), &b""[..]), "{said}");
+        assert!(said.contains(theirs.to_str().unwrap()), "{said}");
+        assert!(said.contains(&format!("belongs to user {STRANGER}")), "{said}");
+    }
+    assert!(entries(&own) == 0 && !within.exists());
+    // The library's own: the program runs, and makes nothing there.
+    for dir in [&theirs, &own, &within] {
+        let mut command = Command::new("/bin/true");
+        command
+            .env("LD_PRELOAD", preload_library())
+            .env("MEMFOLD_PAGER", "on")
+            .env("MEMFOLD_CONTROL_DIR", dir);
+        assert!(command.status().unwrap().success());
+    }
+    assert!(entries(&own) == 0 && !within.exists() && entries(&theirs) == 1);
+}
+
+#[test]
+fn a_directory_that_everybody_can_swap_is_refused() {
+    let dir = scratch();
+    let open = dir.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, Permissions::from_mode(0o777)).unwrap();
+    let own = open.join("own");
+    let run = || {
+        let output = memfold(&own).args(["run", "--", "/bin/echo", "ran"]).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, said) = run();
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains(&format!("{} is open to others (mode 777)", open.display())), "{said}");
+    fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
+    assert_eq!(run().0, Some(0));
 }

@@ -9,7 +9,7 @@
 //! process of this user, and its process began before it; no number on it counts for more than the kernel says of the
 //! process. The page is written, not mapped: one that is cut short meanwhile is an error and no SIGBUS.
 
-use crate::pages::{self, Found, Name};
+use crate::pages::{self, Found, PageFile};
 use crate::process;
 use anyhow::{ensure, Context};
 use daemon::budget::{Load, LEAST};
@@ -18,10 +18,10 @@ use daemon::metrics::Counters;
 use pager::control::{ControlPage, Mode, CONTROL_LEN};
 use pager::share::Share;
 use std::collections::HashMap;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::mem::offset_of;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 /// No process has more address space than this: 2^47 bytes, the kernel's limit on x86-64.
 const MOST: u64 = 1 << 47;
@@ -29,7 +29,7 @@ const MOST: u64 = 1 << 47;
 /// The programs that want to be under the budget of the daemon at one socket.
 pub struct Programs {
     socket: String,
-    pages: HashMap<u32, PathBuf>,
+    pages: HashMap<u32, PageFile>,
     /// Renewals so far, by this daemon.
     renewals: u64,
 }
@@ -46,7 +46,7 @@ impl Programs {
         let page = &found.page;
         page.mode == Mode::Embedded
             && page.daemon == self.socket
-            && Name::of(&found.path).map(|name| name.pid) == Some(page.pid)
+            && found.file.name.pid == page.pid
             && process::made_page(found.pid, page.started_ns)
             && process::is_own(found.pid)
     }
@@ -57,14 +57,14 @@ impl Fleet for Programs {
         self.renewals += 1;
         let found: Vec<Found> = pages::running().into_iter().filter(|found| self.is_ours(found)).collect();
         let governed = found.iter().filter_map(governed).collect();
-        self.pages = found.into_iter().map(|found| (found.pid, found.path)).collect();
+        self.pages = found.into_iter().map(|found| (found.pid, found.file)).collect();
         governed
     }
 
     fn grant(&mut self, pid: u32, bytes: u64) {
-        if let Some(path) = self.pages.get(&pid) {
+        if let Some(Ok(file)) = self.pages.get(&pid).map(PageFile::open) {
             // A program that has ended meanwhile needs none, and a page that cannot be written is its owner's doing.
-            let _ = write_share(path, bytes, self.renewals);
+            let _ = write_share(&file, bytes, self.renewals);
         }
     }
 }
@@ -98,12 +98,8 @@ fn governed(found: &Found) -> Option<Governed> {
 }
 
 /// Writes a share, then its renewal.
-fn write_share(path: &Path, bytes: u64, renewals: u64) -> anyhow::Result<()> {
-    let mut open = OpenOptions::new();
-    let file = open.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    let meta = file.metadata()?;
-    ensure!(meta.is_file() && meta.uid() == nix::unistd::geteuid().as_raw(), "not a page of this user's");
-    ensure!(meta.len() == CONTROL_LEN as u64, "not as long as a page");
+fn write_share(file: &File, bytes: u64, renewals: u64) -> anyhow::Result<()> {
+    ensure!(file.metadata()?.len() == CONTROL_LEN as u64, "not as long as a page");
     let share = offset_of!(ControlPage, share);
     let at = |field| (share + field) as u64;
     file.write_all_at(&bytes.to_ne_bytes(), at(offset_of!(Share, bytes))).context("the share")?;
@@ -114,7 +110,10 @@ fn write_share(path: &Path, bytes: u64, renewals: u64) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::control::{fixture, Snapshot};
+    use crate::directory::Directory;
+    use crate::pages::Name;
     use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::Arc;
 
     const SOCKET: &str = "/run/memfold/daemon.sock";
 
@@ -129,7 +128,8 @@ mod tests {
             lie(page);
         });
         let page = Snapshot::read(&path).unwrap();
-        Found { path, page, pid: std::process::id() }
+        let file = PageFile { run: Arc::new(Directory::hold(dir).unwrap()), name: Name::of(&path).unwrap() };
+        Found { file, page, pid: std::process::id() }
     }
 
     #[test]
@@ -168,18 +168,22 @@ mod tests {
     fn a_share_arrives_on_a_page_and_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
         let found = found(dir.path(), |_| {});
-        write_share(&found.path, 50 << 20, 9).unwrap();
-        assert_eq!(Snapshot::read(&found.path).unwrap().share, 50 << 20);
-        let link = dir.path().join("link");
-        std::os::unix::fs::symlink(&found.path, &link).unwrap();
-        assert!(write_share(&link, 1, 1).is_err());
-        let short = dir.path().join("short");
-        std::fs::write(&short, b"short").unwrap();
+        write_share(&found.file.open().unwrap(), 50 << 20, 9).unwrap();
+        assert_eq!(Snapshot::read(&found.file.path()).unwrap().share, 50 << 20);
+        let instead = |make: &dyn Fn(&Path)| {
+            let path = found.file.path();
+            std::fs::remove_file(&path).unwrap();
+            make(&path);
+            found.file.open()
+        };
+        std::fs::write(dir.path().join("target"), vec![0; CONTROL_LEN]).unwrap();
+        assert!(instead(&|path| std::os::unix::fs::symlink("target", path).unwrap()).is_err());
+        assert!(instead(&|path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()).is_err());
+        let short = instead(&|path| std::fs::write(path, b"short").unwrap()).unwrap();
         assert!(write_share(&short, 1, 1).is_err());
-        assert_eq!(std::fs::read(&short).unwrap(), b"short");
+        assert_eq!(std::fs::read(found.file.path()).unwrap(), b"short");
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(write_share(&pipe, 1, 1).is_err());
         assert!(Snapshot::read(&pipe).is_err());
     }
 }

@@ -14,6 +14,7 @@ mod bar;
 mod cmd;
 mod control;
 mod demo;
+mod directory;
 mod doctor;
 mod exit;
 mod governed;

@@ -4,19 +4,22 @@
 //! whose directory it is in. A process that lives in a namespace beside or above ours is not to be seen: its page is left alone for
 //! as long as its file is locked, which it is while a process has it mapped.
 //!
-//! Invariants: nothing is removed but what is this user's own: pages, and directories of runs, whose processes are gone. Of another
-//! user's directory, which only root comes to see, every file is a regular one of that user's, and its process runs with that user's
-//! rights.
+//! Invariants: nothing is removed but what is this user's own: pages, and directories of runs, whose processes are gone. A directory is
+//! held open while it is looked into, and every file in it is a regular one of its owner's. Of another
+//! user's, which only root comes to see, the process runs with that user's rights.
 
 use crate::control::Snapshot;
+use crate::directory::{is_locked, open_file, Directory};
 use crate::process::{self, Nested};
 use crate::runtime;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fmt, io};
 
 /// The variable that tells a process where its page is to be.
 pub const VARIABLE: &str = "MEMFOLD_CONTROL_DIR";
@@ -24,11 +27,35 @@ pub const VARIABLE: &str = "MEMFOLD_CONTROL_DIR";
 /// The control page of a running process.
 pub struct Found {
     /// The file.
-    pub path: PathBuf,
+    pub file: PageFile,
     /// What it says.
     pub page: Snapshot,
     /// The process, by the id that it has in our PID namespace; the page has the one that it knows itself.
     pub pid: u32,
+}
+
+/// The file of a page, in a directory that is held open.
+#[derive(Clone)]
+pub struct PageFile {
+    /// The directory.
+    pub run: Arc<Directory>,
+    /// Its name there.
+    pub name: Name,
+}
+
+impl PageFile {
+    /// Opens it to read and write.
+    ///
+    /// # Errors
+    /// It is gone, or no longer a file of the directory's owner.
+    pub fn open(&self) -> io::Result<File> {
+        self.run.open(&self.name.to_string(), libc::O_RDWR)
+    }
+
+    /// Where it was.
+    pub fn path(&self) -> PathBuf {
+        self.run.path().join(self.name.to_string())
+    }
 }
 
 /// What a page's file is named by.
@@ -43,7 +70,11 @@ pub struct Name {
 impl Name {
     /// From the path of a page; `None` for any other file.
     pub fn of(path: &Path) -> Option<Name> {
-        let name = path.file_name()?.to_str()?;
+        Name::parse(path.file_name()?.to_str()?)
+    }
+
+    /// From a file's name.
+    pub fn parse(name: &str) -> Option<Name> {
         let (pid, namespace) = name.split_once('@').map_or((name, None), |(pid, number)| (pid, Some(number)));
         let namespace = namespace.map(str::parse).transpose().ok()?;
         Some(Name { pid: pid.parse().ok()?, namespace })
@@ -54,6 +85,15 @@ impl Name {
         match self.namespace.filter(|&number| process::namespace() != Some(number)) {
             Some(number) => nested.find(number, self.pid),
             None => Some(self.pid),
+        }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace {
+            Some(number) => write!(f, "{}@{number}", self.pid),
+            None => self.pid.fmt(f),
         }
     }
 }
@@ -87,16 +127,16 @@ pub fn running() -> Vec<Found> {
 pub fn visible() -> Vec<Found> {
     let mut found = running();
     let mut nested = Nested::default();
-    let mut seen: HashSet<(u64, u64)> = runtime::runs().iter().filter_map(|run| identity(run)).collect();
+    let mut seen: HashSet<(u64, u64)> = runtime::runs().iter().map(|run| run.identity()).collect();
     for pid in process::all() {
         let Some(dir) = directory_of(pid) else { continue };
-        if identity(&dir).is_some_and(|identity| seen.insert(identity)) {
+        if seen.insert(dir.identity()) {
             found.extend(in_directory(&dir, &mut nested));
         }
     }
     if geteuid().is_root() {
         for run in runtime::runs_of_others() {
-            if identity(&run).is_some_and(|identity| seen.insert(identity)) {
+            if seen.insert(run.identity()) {
                 found.extend(in_directory(&run, &mut nested));
             }
         }
@@ -124,38 +164,39 @@ fn is_of_run(page: &Path) -> bool {
 }
 
 /// The directory in which the page of a process is to be found from here; `None` if there is none, or none that may be trusted.
-fn directory_of(pid: u32) -> Option<PathBuf> {
+fn directory_of(pid: u32) -> Option<Arc<Directory>> {
     let told = told(pid)?;
     let mounts = |pid: &str| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|link| link.ino());
     let dir = match mounts("self") == mounts(&pid.to_string()) {
         true => told,
         false => Path::new(&format!("/proc/{pid}/root")).join(told.strip_prefix("/").ok()?),
     };
-    let owner = fs::symlink_metadata(&dir).ok()?.uid();
-    let trusted = owner == geteuid().as_raw() || process::users(pid).contains(&owner);
-    (trusted && runtime::check_for(&dir, owner).is_ok()).then_some(dir)
-}
-
-fn identity(dir: &Path) -> Option<(u64, u64)> {
-    fs::metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()))
+    let dir = Directory::hold(&dir).ok()?;
+    let trusted = dir.owner() == geteuid().as_raw() || process::users(pid).contains(&dir.owner());
+    (trusted && dir.check().is_ok()).then(|| Arc::new(dir))
 }
 
 /// The pages of running processes in a directory.
-fn in_directory(run: &Path, nested: &mut Nested) -> Vec<Found> {
-    let Ok(dir) = fs::symlink_metadata(run) else { return Vec::new() };
+fn in_directory(run: &Arc<Directory>, nested: &mut Nested) -> Vec<Found> {
     let mut found = Vec::new();
-    for path in runtime::entries(run) {
-        let (Some(name), Ok(page)) = (Name::of(&path), Snapshot::read(&path)) else { continue };
-        let Life::Here(pid) = life(run, name, page.started_ns, nested) else { continue };
+    for (name, file) in files(run) {
+        let Ok(page) = Snapshot::of_file(&file) else { continue };
+        let Life::Here(pid) = life(run.path(), name, page.started_ns, nested) else { continue };
         // Of another user's making it may say anything.
-        let owner = dir.uid();
+        let owner = run.owner();
         let honest = owner == geteuid().as_raw() || owner == 0 || process::users(pid).contains(&owner);
         // A process that has executed a program without the library has its number still.
-        if honest && name.pid == page.pid && is_locked(&path) != Some(false) {
-            found.push(Found { path, page, pid });
+        if honest && name.pid == page.pid && is_locked(file) != Some(false) {
+            found.push(Found { file: PageFile { run: run.clone(), name }, page, pid });
         }
     }
     found
+}
+
+/// The files in a directory that have the names of pages.
+fn files(run: &Directory) -> impl Iterator<Item = (Name, File)> + '_ {
+    let names = run.names().into_iter().filter_map(|name| Name::parse(&name));
+    names.filter_map(|name| Some((name, run.open(&name.to_string(), libc::O_RDONLY).ok()?)))
 }
 
 fn life(run: &Path, name: Name, started_ns: u64, nested: &mut Nested) -> Life {
@@ -174,18 +215,6 @@ fn life(run: &Path, name: Name, started_ns: u64, nested: &mut Nested) -> Life {
     }
 }
 
-/// Whether some process has the file locked: a page that it has mapped, or the directory of a launcher that runs. `None` where the
-/// file system does not tell.
-pub fn is_locked(path: &Path) -> Option<bool> {
-    let mut open = OpenOptions::new();
-    let file = open.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(_) => Some(false),
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Some(true),
-        Err(_) => None,
-    }
-}
-
 /// A page whose process is gone and that its forked children still have mapped.
 #[derive(Debug)]
 pub struct Inherited(File);
@@ -193,7 +222,7 @@ pub struct Inherited(File);
 impl Inherited {
     /// The page at `path`, if some process still has it mapped.
     pub fn look(path: &Path) -> Option<Inherited> {
-        Inherited(File::open(path).ok()?).still()
+        Inherited(open_file(path, libc::O_RDONLY).ok()?).still()
     }
 
     /// The same later; the file may have lost its name.
@@ -205,38 +234,36 @@ impl Inherited {
     }
 }
 
-/// Marks a file or directory as one that is in use, for as long as what is returned is kept.
-pub fn lock_shared(path: &Path) -> Option<Flock<File>> {
-    Flock::lock(File::open(path).ok()?, FlockArg::LockSharedNonblock).ok()
-}
-
-/// Removes the pages in a run's directory whose process is gone.
-pub fn tidy(run: &Path, nested: &mut Nested) {
-    for path in runtime::entries(run) {
-        let Some(name) = Name::of(&path) else { continue };
+/// Removes the pages in a run's directory whose process is gone, and whatever else has their names.
+pub fn tidy(run: &Directory, nested: &mut Nested) {
+    for name in run.names().into_iter().filter_map(|name| Name::parse(&name)) {
+        let file = run.open(&name.to_string(), libc::O_RDONLY).ok();
         // One that cannot be read is of another version: old enough for any process with its number.
-        let started_ns = Snapshot::read(&path).map_or(u64::MAX, |page| page.started_ns);
-        let in_use = match life(run, name, started_ns, nested) {
+        let started_ns = file
+            .as_ref()
+            .and_then(|file| Snapshot::of_file(file).ok())
+            .map_or(u64::MAX, |page| page.started_ns);
+        let in_use = match life(run.path(), name, started_ns, nested) {
             Life::Here(_) => true,
-            Life::Elsewhere => is_locked(&path) != Some(false),
+            Life::Elsewhere => file.and_then(is_locked) != Some(false),
             Life::Gone => false,
         };
         if !in_use {
-            let _ = fs::remove_file(&path);
+            run.remove(&name.to_string());
         }
     }
 }
 
 /// Removes a run's directory, with what the library noted there for its processes to share, unless a page
 /// is left in it.
-pub fn remove_unused(run: &Path) {
-    let left = runtime::entries(run);
-    if left.iter().all(|path| Name::of(path).is_none()) {
+pub fn remove_unused(run: &Directory) {
+    let left = run.names();
+    if left.iter().all(|name| Name::parse(name).is_none()) {
         // Plain files only, and the directory only once it is empty: what is not memfold's stays.
-        for path in left {
-            let _ = fs::remove_file(path);
+        for name in left {
+            run.remove(&name);
         }
-        let _ = fs::remove_dir(run);
+        let _ = fs::remove_dir(run.path());
     }
 }
 
@@ -244,6 +271,7 @@ pub fn remove_unused(run: &Path) {
 mod tests {
     use super::*;
     use crate::control::fixture;
+    use nix::fcntl::{Flock, FlockArg};
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
@@ -262,7 +290,7 @@ mod tests {
         fs::write(&gone, b"").unwrap();
         let mine = dir.path().join(std::process::id().to_string());
         fs::write(&mine, b"").unwrap();
-        tidy(dir.path(), &mut Nested::default());
+        tidy(&Directory::hold(dir.path()).unwrap(), &mut Nested::default());
         assert!(!gone.exists() && mine.exists());
     }
 
@@ -271,6 +299,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().join("run-7-ff-1");
         fs::create_dir(&run).unwrap();
+        let held = Arc::new(Directory::hold(&run).unwrap());
         // The number is that of a process here, which is not the one meant.
         let page = run.join(std::process::id().to_string());
         fixture::write(&page, |page| {
@@ -279,10 +308,10 @@ mod tests {
         });
         let locked = Flock::lock(File::open(&page).unwrap(), FlockArg::LockSharedNonblock).unwrap();
         let mut nested = Nested::default();
-        tidy(&run, &mut nested);
-        assert!(page.exists() && in_directory(&run, &mut nested).is_empty());
+        tidy(&held, &mut nested);
+        assert!(page.exists() && in_directory(&held, &mut nested).is_empty());
         drop(locked);
-        tidy(&run, &mut nested);
+        tidy(&held, &mut nested);
         assert!(!page.exists());
     }
 
@@ -294,7 +323,8 @@ mod tests {
             page.pid.store(std::process::id(), Relaxed);
             page.started_ns.store(sys::time::now().0, Relaxed);
         });
-        let found = || in_directory(dir.path(), &mut Nested::default()).len();
+        let found =
+            || in_directory(&Arc::new(Directory::hold(dir.path()).unwrap()), &mut Nested::default()).len();
         assert_eq!(found(), 0);
         let _locked = Flock::lock(File::open(&page).unwrap(), FlockArg::LockSharedNonblock).unwrap();
         assert_eq!(found(), 1);
@@ -307,10 +337,11 @@ mod tests {
         fs::create_dir(&run).unwrap();
         fs::write(run.join("notice"), b"").unwrap();
         fs::write(run.join("4194303"), b"").unwrap();
-        remove_unused(&run);
+        let held = Directory::hold(&run).unwrap();
+        remove_unused(&held);
         assert!(run.exists());
-        tidy(&run, &mut Nested::default());
-        remove_unused(&run);
+        tidy(&held, &mut Nested::default());
+        remove_unused(&held);
         assert!(!run.exists());
     }
 }

@@ -1,21 +1,23 @@
 //! The directories that hold control pages.
 //!
-//! `BASE/run-PID-TIME-NAMESPACE/PID`: one directory for each `memfold run`, one file in it for each folded process.
-//! `BASE` is `$MEMFOLD_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/memfold`, else `/tmp/memfold-UID`. The number of the launcher's PID
+//! `BASE/run-PID-TIME-NAMESPACE/PID`: one directory for each `memfold run`, one file in it for each folded process. Where `BASE` is
+//! and whether it may be used says [`pager::base`]. The number of the launcher's PID
 //! namespace is part of the name because containers that share a base have the same process ids.
 //!
-//! Invariants: a directory that is used is the user's own and closed to everybody else (0700), and is no symbolic link,
+//! Invariants: a directory that is used is held open and that of one user alone, whom others cannot lead elsewhere,
 //! so that no other user can put a page there or read one. The launcher has its directory locked while it runs (flock(2)).
 
+use crate::directory::Directory;
 use crate::exit;
 use crate::pages;
 use crate::process::{self, Nested};
-use anyhow::{bail, Context};
+use anyhow::anyhow;
 use nix::fcntl::Flock;
-use nix::unistd::getuid;
-use std::fs::{self, DirBuilder, File};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use pager::base::{Base, Environment, Refused};
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use sys::dir::Fault;
 
 /// The variable that names the base directory.
 pub const VARIABLE: &str = "MEMFOLD_RUNTIME_DIR";
@@ -23,7 +25,7 @@ pub const VARIABLE: &str = "MEMFOLD_RUNTIME_DIR";
 /// The directory of one run, open for the processes of that run.
 #[derive(Debug)]
 pub struct RunDir {
-    path: PathBuf,
+    dir: Directory,
     /// Says that the launcher runs. `None` where the file system has no locks; then its id does.
     _lock: Option<Flock<File>>,
 }
@@ -35,49 +37,60 @@ impl RunDir {
     /// No base directory can be made or trusted.
     pub fn create() -> anyhow::Result<RunDir> {
         let base = usable_base()?;
-        let namespace = process::namespace().map(|number| format!("-{number}")).unwrap_or_default();
-        let (pid, now) = (std::process::id(), sys::time::now().0);
-        let path = base.join(format!("run-{pid}-{now:x}{namespace}"));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .with_context(|| format!("cannot create {}", path.display()))?;
-        let _lock = pages::lock_shared(&path);
-        Ok(RunDir { path, _lock })
+        let run = base
+            .make_run()
+            .map_err(|error| anyhow!("cannot make a directory in {:?}: {error}", base.path))?;
+        let dir = Directory::of(run.dir, run.path.as_str().into())?;
+        let _lock = dir.lock_shared();
+        Ok(RunDir { dir, _lock })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
     }
 }
 
 impl Drop for RunDir {
     /// Removes the directory unless processes are left that still use it.
     fn drop(&mut self) {
-        pages::tidy(&self.path, &mut Nested::default());
-        pages::remove_unused(&self.path);
+        pages::tidy(&self.dir, &mut Nested::default());
+        pages::remove_unused(&self.dir);
     }
 }
 
 /// The directories of this user's runs.
-pub fn runs() -> Vec<PathBuf> {
-    let bases = candidates().into_iter().filter(|base| check(base).is_ok());
-    bases.flat_map(|base| entries(&base)).filter(|run| launcher_of(run).is_some()).collect()
+pub fn runs() -> Vec<Arc<Directory>> {
+    let (named, session) = (variable(VARIABLE), variable("XDG_RUNTIME_DIR"));
+    let mut found: Vec<Arc<Directory>> = Vec::new();
+    Base::each(Environment { named: named.as_deref(), session: session.as_deref() }, |base| {
+        let Ok(base) = Directory::of(base.dir, base.path.as_str().into()) else { return };
+        for run in runs_in(&base, base.owner()) {
+            if found.iter().all(|other| other.identity() != run.identity()) {
+                found.push(run);
+            }
+        }
+    });
+    found
 }
 
 /// The directories of other users' runs in the usual places, for root.
-pub fn runs_of_others() -> Vec<PathBuf> {
+pub fn runs_of_others() -> Vec<Arc<Directory>> {
     let sessions = entries(Path::new("/run/user")).into_iter().map(|dir| dir.join("memfold"));
     let temporary = entries(Path::new("/tmp"))
         .into_iter()
         .filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("memfold-")));
-    let bases = sessions
-        .chain(temporary)
-        .filter(|base| fs::symlink_metadata(base).is_ok_and(|meta| check_for(base, meta.uid()).is_ok()));
-    let runs = bases.flat_map(|base| entries(&base)).filter(|run| launcher_of(run).is_some());
-    runs.filter(|run| fs::symlink_metadata(run).is_ok_and(|meta| check_for(run, meta.uid()).is_ok()))
-        .collect()
+    let bases = sessions.chain(temporary).filter_map(|base| Directory::hold(&base).ok());
+    bases.filter(|base| base.check().is_ok()).flat_map(|base| runs_in(&base, base.owner())).collect()
+}
+
+/// The directories of runs in a base, as far as they are of the user `owner` alone.
+fn runs_in(base: &Directory, owner: u32) -> Vec<Arc<Directory>> {
+    let names = base.names().into_iter().filter(|name| launcher_of(Path::new(name)).is_some());
+    let runs = names
+        .filter_map(|name| base.enter(&name).ok())
+        .filter(|run| run.owner() == owner && run.check().is_ok());
+    runs.map(Arc::new).collect()
 }
 
 /// The whole path of a daemon's socket, the one of this user's usual daemon if none is given; the same path for the same
@@ -91,7 +104,7 @@ pub fn socket(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match given {
         Some(path) => std::path::absolute(path)
             .map_err(|error| exit::usage(format!("the path of a socket is needed: {error}")))?,
-        None => usable_base()?.join("daemon.sock"),
+        None => Path::new(usable_base()?.path.as_str()).join("daemon.sock"),
     };
     let whole = match (path.parent().and_then(|dir| dir.canonicalize().ok()), path.file_name()) {
         (Some(dir), Some(name)) => dir.join(name),
@@ -127,9 +140,13 @@ pub fn namespace_of(run: &Path) -> Option<u64> {
 }
 
 /// Whether the launcher that made the directory is still there.
-pub fn launcher_runs(run: &Path) -> bool {
+pub fn launcher_runs(run: &Directory) -> bool {
+    runs_by(run.path(), run.is_locked())
+}
+
+fn runs_by(run: &Path, is_locked: Option<bool>) -> bool {
     let is_ours = namespace_of(run).is_none_or(|number| process::namespace() == Some(number));
-    match pages::is_locked(run) {
+    match is_locked {
         Some(true) => true,
         Some(false) if !is_ours => false,
         // The usual id will do: a launcher without locks, or of an earlier version.
@@ -137,94 +154,85 @@ pub fn launcher_runs(run: &Path) -> bool {
     }
 }
 
-fn candidates() -> Vec<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let tmp = PathBuf::from(format!("/tmp/memfold-{}", getuid()));
-    let mut all: Vec<PathBuf> = variable(VARIABLE).into_iter().collect();
-    all.extend(variable("XDG_RUNTIME_DIR").map(|dir| dir.join("memfold")));
-    all.push(tmp);
-    all
+/// A variable that is set and not empty. What is not UTF-8, as the library wants paths, names no directory that is there.
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(|value| value.to_string_lossy().into_owned())
 }
 
 /// The directory that holds those of runs, made if need be.
 ///
 /// # Errors
 /// No such directory can be made or trusted.
-pub fn usable_base() -> anyhow::Result<PathBuf> {
-    let mut last = None;
-    for base in candidates() {
-        let _ = DirBuilder::new().mode(0o700).create(&base);
-        match check(&base) {
-            Ok(()) => return Ok(base),
-            Err(error) => last = Some(error),
-        }
-        if std::env::var_os(VARIABLE).is_some_and(|v| base == *v) {
-            break;
-        }
-    }
-    Err(last.expect("there is always a candidate"))
+pub fn usable_base() -> anyhow::Result<Base> {
+    let (named, session) = (variable(VARIABLE), variable("XDG_RUNTIME_DIR"));
+    Base::usable(Environment { named: named.as_deref(), session: session.as_deref() })
+        .map_err(|refused| explain(&refused))
 }
 
-fn check(dir: &Path) -> anyhow::Result<()> {
-    check_for(dir, getuid().as_raw())
-}
-
-/// Whether the directory may be trusted to be that of the user `owner`.
-///
-/// # Errors
-/// It is none, belongs to another user, or is open to others.
-pub fn check_for(dir: &Path, owner: u32) -> anyhow::Result<()> {
-    let meta = fs::symlink_metadata(dir).with_context(|| format!("cannot use {}", dir.display()))?;
+/// What speaks against a directory, and what to do.
+fn explain(refused: &Refused) -> anyhow::Error {
+    let dir = Path::new(refused.path.as_str());
+    // As the kernel goes up, past links.
+    let whole =
+        dir.canonicalize().or_else(|_| match (dir.parent().map(Path::canonicalize), dir.file_name()) {
+            (Some(Ok(parent)), Some(name)) => Ok(parent.join(name)),
+            _ => std::path::absolute(dir),
+        });
+    let whole = whole.unwrap_or(dir.to_owned());
+    let at = |up: usize| match up {
+        0 => dir.display().to_string(),
+        up => whole.ancestors().nth(up).unwrap_or(dir).display().to_string(),
+    };
     let remedy = format!("name a directory of your own in {VARIABLE}");
-    if !meta.is_dir() {
-        bail!("{} is not a directory; {remedy}", dir.display());
+    match refused.fault {
+        Fault::Kernel(error) => anyhow::Error::new(std::io::Error::from_raw_os_error(error.0))
+            .context(format!("cannot use {}", at(0))),
+        Fault::NotDirectory => anyhow!("{} is not a directory; {remedy}", at(0)),
+        Fault::Theirs { uid, up } => anyhow!("{} belongs to user {uid}; {remedy}", at(up)),
+        Fault::Open { mode, up: 0 } => {
+            anyhow!("{} is open to others (mode {:o}); chmod 700 it or {remedy}", at(0), mode & 0o777)
+        }
+        Fault::Open { mode, up } => anyhow!(
+            "{} is open to others (mode {mode:o}), who could swap {}; {remedy}",
+            at(up),
+            dir.display()
+        ),
     }
-    if meta.uid() != owner {
-        bail!("{} belongs to user {}; {remedy}", dir.display(), meta.uid());
-    }
-    if meta.mode() & 0o077 != 0 {
-        bail!(
-            "{} is open to others (mode {:o}); chmod 700 it or {remedy}",
-            dir.display(),
-            meta.mode() & 0o777
-        );
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::{symlink, PermissionsExt};
+    use pager::control_file::FilePath;
 
     #[test]
-    fn a_directory_that_others_can_enter_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(check(dir.path()).unwrap_err().to_string().contains("mode 755"));
-        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        check(dir.path()).unwrap();
-    }
-
-    #[test]
-    fn a_symbolic_link_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let link = dir.path().join("link");
-        symlink(dir.path(), &link).unwrap();
-        assert!(check(&link).unwrap_err().to_string().contains("not a directory"));
+    fn what_speaks_against_a_directory_is_said_of_the_one_that_is_meant() {
+        let say = |fault| {
+            let path = FilePath::of("/usr/bin/run").unwrap();
+            explain(&Refused { path, fault }).to_string()
+        };
+        assert!(say(Fault::NotDirectory)
+            .starts_with("/usr/bin/run is not a directory; name a directory of your own in MEMFOLD"));
+        assert!(say(Fault::Theirs { uid: 7, up: 2 }).starts_with("/usr belongs to user 7"));
+        assert!(say(Fault::Open { mode: 0o755, up: 0 })
+            .contains("/usr/bin/run is open to others (mode 755); chmod 700 it"));
+        assert!(say(Fault::Open { mode: 0o777, up: 1 })
+            .contains("/usr/bin is open to others (mode 777), who could swap /usr/bin/run"));
+        assert!(say(Fault::Kernel(sys::Errno(libc::EROFS))).contains("cannot use /usr/bin/run"));
     }
 
     #[test]
     fn the_directory_of_a_running_launcher_is_told_from_a_stale_one() {
         let now = sys::time::now().0;
-        assert!(launcher_runs(Path::new(&format!("/x/run-{}-{now:x}", std::process::id()))));
-        assert!(!launcher_runs(Path::new("/x/run-4194303-ffff")));
+        let launcher_runs = |run: &str| runs_by(Path::new(run), None);
+        assert!(launcher_runs(&format!("/x/run-{}-{now:x}", std::process::id())));
+        assert!(!launcher_runs("/x/run-4194303-ffff"));
         assert_eq!(launcher_of(Path::new("/x/run-7-ff")), Some((7, 255)));
         assert_eq!(launcher_of(Path::new("/x/run-7-ff-99")), Some((7, 255)));
         assert_eq!(namespace_of(Path::new("/x/run-7-ff-99")), Some(99));
         assert_eq!(namespace_of(Path::new("/x/run-7-ff")), None);
         // The number of a process here means another one there.
-        assert!(!launcher_runs(Path::new(&format!("/x/run-{}-{now:x}-1", std::process::id()))));
+        assert!(!launcher_runs(&format!("/x/run-{}-{now:x}-1", std::process::id())));
         for other in ["/x/Documents", "/x/run-7", "/x/run-a-b", "/x/run--", "/x/run-7-ff-x"] {
             assert_eq!(launcher_of(Path::new(other)), None, "{other}");
         }

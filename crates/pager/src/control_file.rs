@@ -5,7 +5,8 @@
 //!
 //! What it is not: who reads it; that is the `memfold` command.
 //!
-//! Invariants: no allocation and no libc, because a forked child's background thread makes its page itself; a page gets its
+//! Invariants: no allocation and no libc, because a forked child's background thread makes its page itself; a file is made, never
+//! found, in a directory that is held open and that no other user but root can swap or write to; a page gets its
 //! name only when it is whole, and is mapped only when the file system has set its blocks aside; the file is locked (flock(2)) for
 //! as long as a process has it mapped, which says even in another PID namespace that it is in use.
 
@@ -13,7 +14,9 @@ use crate::control::{ControlPage, CONTROL_LEN};
 use crate::text::Line;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::fmt::Write;
+use core::fmt::{self, Write};
+use sys::dir::{Dir, Fault};
+use sys::file::Fd;
 use sys::{file, mem, thread, Errno, Result};
 
 /// Longest path, with its zero.
@@ -25,7 +28,7 @@ const TRIES: u32 = 3;
 
 /// A directory in static memory; none until it is set.
 pub struct ControlDir {
-    bytes: UnsafeCell<[u8; LEN]>,
+    path: UnsafeCell<FilePath>,
 }
 
 // SAFETY: written once, before others look, by the contract of `set`.
@@ -40,7 +43,7 @@ impl Default for ControlDir {
 impl ControlDir {
     /// No directory.
     pub const fn new() -> ControlDir {
-        ControlDir { bytes: UnsafeCell::new([0; LEN]) }
+        ControlDir { path: UnsafeCell::new(FilePath::empty()) }
     }
 
     /// Sets it. A path of 472 bytes or more is left out: the counters are then seen by nobody.
@@ -48,26 +51,24 @@ impl ControlDir {
     /// # Safety
     /// No other thread uses it yet, and it is set only once.
     pub unsafe fn set(&self, text: &str) {
-        if text.len() < LEN - NAME {
+        if let Some(path) = FilePath::of(text).filter(|_| text.len() < LEN - NAME) {
             // SAFETY: the caller's contract.
-            unsafe { (&mut *self.bytes.get())[..text.len()].copy_from_slice(text.as_bytes()) };
+            unsafe { *self.path.get() = path };
         }
     }
 
-    /// The path of a file in this directory; `None` when there is no directory, or the name is too long.
-    pub fn join(&self, name: &str) -> Option<FilePath> {
+    fn path(&self) -> &FilePath {
         // SAFETY: no longer written.
-        let dir = unsafe { &*self.bytes.get() };
-        let len = dir.iter().position(|&b| b == 0).filter(|&n| n > 0)?;
-        let end = len + 1 + name.len();
-        if end >= LEN {
-            return None;
+        unsafe { &*self.path.get() }
+    }
+
+    /// The directory, held open. `ENOENT` where there is none, `EPERM` where another user could swap it or what is in it.
+    pub fn open(&self) -> Result<Dir> {
+        if self.path().as_str().is_empty() {
+            return Err(Errno::ENOENT);
         }
-        let mut path = FilePath { bytes: [0; LEN] };
-        path.bytes[..len].copy_from_slice(&dir[..len]);
-        path.bytes[len] = b'/';
-        path.bytes[len + 1..end].copy_from_slice(name.as_bytes());
-        Some(path)
+        let (parent, name) = self.path().parent()?;
+        trusted(parent.enter(name.as_c_str())?)
     }
 
     /// Makes this process's control file and maps it, for ever. `None` when there is no directory for it, no access, no room in
@@ -76,17 +77,14 @@ impl ControlDir {
     /// A directory that is gone is made anew: a launcher that ends while its program goes on removes it, if no process has a page
     /// in it yet.
     pub fn make_page(&self) -> Option<&'static ControlPage> {
-        let mut name = Line::new();
-        self.write_name(&mut name);
-        let mut unfinished = Line::new();
-        let _ = write!(unfinished, "new-{}", name.as_str());
-        let (path, unfinished) = (self.join(name.as_str())?, self.join(unfinished.as_str())?);
+        if self.path().as_str().is_empty() {
+            return None;
+        }
         for _ in 0..TRIES {
-            match make_at(unfinished.as_c_str(), path.as_c_str()) {
+            match self.open().and_then(|dir| self.make_in(&dir)) {
                 Err(Errno::ENOENT) => {
-                    // SAFETY: no longer written.
-                    let dir = CStr::from_bytes_until_nul(unsafe { &*self.bytes.get() }).ok()?;
-                    let _ = file::make_dir(dir);
+                    let (parent, name) = self.path().parent().ok()?;
+                    let _ = trusted(parent).and_then(|parent| parent.make(name.as_c_str()));
                 }
                 made => return made.ok(),
             }
@@ -94,28 +92,66 @@ impl ControlDir {
         None
     }
 
+    /// Makes a control page in a new file, and gives that its name when it is whole.
+    fn make_in(&self, dir: &Dir) -> Result<&'static ControlPage> {
+        let mut line = Line::new();
+        let _ = write!(line, "new-");
+        let own = line.as_str().len();
+        self.write_name(&mut line);
+        let unfinished = FilePath::of(line.as_str()).ok_or(Errno::EINVAL)?;
+        let name = FilePath::of(&line.as_str()[own..]).ok_or(Errno::EINVAL)?;
+        let (unfinished, name) = (unfinished.as_c_str(), name.as_c_str());
+        let file = match dir.create(unfinished, libc::O_RDWR) {
+            // Of a process with this number that was killed here.
+            Err(Errno(libc::EEXIST)) => {
+                dir.remove(unfinished)?;
+                dir.create(unfinished, libc::O_RDWR)
+            }
+            made => made,
+        }?;
+        let made = map(&file).and_then(|page| {
+            // Under its own name only now: the process may end at any moment, and readers find whole pages only.
+            dir.rename(unfinished, name).map(|()| page).inspect_err(|_| {
+                // SAFETY: our own mapping, to which nothing refers any more.
+                let _ = unsafe { mem::munmap(page as *const ControlPage as usize, CONTROL_LEN) };
+            })
+        });
+        if made.is_err() {
+            let _ = dir.remove(unfinished);
+        }
+        made
+    }
+
     /// Removes this process's control file, and the directory if it was the last in it. The page stays mapped.
     pub fn remove_page(&self) {
-        let mut name = Line::new();
-        self.write_name(&mut name);
-        let Some(path) = self.join(name.as_str()) else { return };
-        let _ = file::remove(path.as_c_str());
-        // SAFETY: no longer written.
-        if let Ok(dir) = CStr::from_bytes_until_nul(unsafe { &*self.bytes.get() }) {
-            let _ = file::remove_dir(dir);
+        let Ok(dir) = self.open() else { return };
+        let mut line = Line::new();
+        self.write_name(&mut line);
+        if let Some(name) = FilePath::of(line.as_str()) {
+            let _ = dir.remove(name.as_c_str());
+        }
+        if let Ok((parent, name)) = self.path().parent() {
+            let _ = parent.remove_dir(name.as_c_str());
         }
     }
 
     /// What this process's file is called.
     fn write_name(&self, name: &mut Line) {
         let _ = write!(name, "{}", thread::current_pid());
-        // SAFETY: no longer written.
-        let dir = CStr::from_bytes_until_nul(unsafe { &*self.bytes.get() }).unwrap_or(c"");
-        let Some(theirs) = dir.to_str().ok().and_then(namespace_of_dir) else { return };
+        let Some(theirs) = namespace_of_dir(self.path().as_str()) else { return };
         // Without /proc it cannot be told, and the launcher's is the likeliest.
         if let Some(own) = file::inode(c"/proc/self/ns/pid").ok().filter(|own| *own != theirs) {
             let _ = write!(name, "@{own}");
         }
+    }
+}
+
+/// The directory, if no other user but root can swap what is made in it.
+fn trusted(dir: Dir) -> Result<Dir> {
+    match dir.check_place(thread::effective_user()) {
+        Ok(()) => Ok(dir),
+        Err(Fault::Kernel(error)) => Err(error),
+        Err(_) => Err(Errno::EPERM),
     }
 }
 
@@ -127,43 +163,33 @@ pub fn namespace_of_dir(dir: &str) -> Option<u64> {
     parts.nth(2)?.parse().ok()
 }
 
-/// Makes a control page in a new file `unfinished`, and gives that the name `path` when it is whole.
-fn make_at(unfinished: &CStr, path: &CStr) -> Result<&'static ControlPage> {
-    let flags = libc::O_CREAT | libc::O_TRUNC | libc::O_RDWR | libc::O_NOFOLLOW;
-    let file = file::open(unfinished, flags, 0o600)?;
-    let made = file::allocate(file.raw(), 0, CONTROL_LEN as u64).and_then(|()| {
-        // A file system without locks: other namespaces take the page for one that nobody uses.
-        let _ = file::lock_shared(file.raw());
-        let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping of a file of this length, never unmapped.
-        let addr = unsafe {
-            mem::mmap(mem::place(CONTROL_LEN), CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0)
-        }?;
-        // SAFETY: zeros are a control page, and the file is as long as one.
-        let page = unsafe { &*(addr as *const ControlPage) };
-        page.begin();
-        // Under its own name only now: the process may end at any moment, and readers find whole pages only.
-        match file::rename(unfinished, path) {
-            Ok(()) => Ok(page),
-            Err(error) => {
-                // SAFETY: our own mapping, to which nothing refers any more.
-                let _ = unsafe { mem::munmap(addr, CONTROL_LEN) };
-                Err(error)
-            }
-        }
-    });
-    if made.is_err() {
-        let _ = file::remove(unfinished);
-    }
-    made
+/// Makes a control page in an empty file.
+fn map(file: &Fd) -> Result<&'static ControlPage> {
+    file::allocate(file.raw(), 0, CONTROL_LEN as u64)?;
+    // A file system without locks: other namespaces take the page for one that nobody uses.
+    let _ = file::lock_shared(file.raw());
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a file of this length, unmapped only where nobody uses it.
+    let addr =
+        unsafe { mem::mmap(mem::place(CONTROL_LEN), CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }?;
+    // SAFETY: zeros are a control page, and the file is as long as one.
+    let page = unsafe { &*(addr as *const ControlPage) };
+    page.begin();
+    Ok(page)
 }
 
 /// A zero-terminated path.
+#[derive(Clone)]
 pub struct FilePath {
     bytes: [u8; LEN],
 }
 
 impl FilePath {
+    /// No path.
+    pub const fn empty() -> FilePath {
+        FilePath { bytes: [0; LEN] }
+    }
+
     /// Of a whole path; `None` when it is too long, or has a zero in it.
     pub fn of(path: &str) -> Option<FilePath> {
         let mut bytes = [0; LEN];
@@ -171,8 +197,46 @@ impl FilePath {
         (!path.as_bytes().contains(&0)).then_some(FilePath { bytes })
     }
 
+    /// Of something in a directory; `None` as for [`FilePath::of`].
+    pub fn joined(dir: &str, name: &str) -> Option<FilePath> {
+        let mut path = FilePath::of(dir)?;
+        let end = dir.len() + 1 + name.len();
+        if end >= LEN || name.as_bytes().contains(&0) {
+            return None;
+        }
+        path.bytes[dir.len()] = b'/';
+        path.bytes[dir.len() + 1..end].copy_from_slice(name.as_bytes());
+        Some(path)
+    }
+
     /// For a system call.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        self.as_c_str().to_str().unwrap_or("")
+    }
+
+    /// The directory that it is in, held open, and its name in that.
+    pub fn parent(&self) -> Result<(Dir, FilePath)> {
+        let path = match self.as_str().trim_end_matches('/') {
+            "" if !self.as_str().is_empty() => "/.",
+            path => path,
+        };
+        let (dir, name) = match path.rsplit_once('/') {
+            Some(("", name)) => ("/", name),
+            Some(parts) => parts,
+            None => (".", path),
+        };
+        let dir = FilePath::of(dir).ok_or(Errno::EINVAL)?;
+        Ok((Dir::open(dir.as_c_str())?, FilePath::of(name).ok_or(Errno::EINVAL)?))
+    }
+}
+
+impl fmt::Debug for FilePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_str().fmt(f)
     }
 }

@@ -18,6 +18,7 @@ extern crate alloc;
 extern crate std;
 
 mod background;
+pub mod base;
 mod bitmap;
 mod blocks;
 pub mod codec;

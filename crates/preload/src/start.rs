@@ -52,9 +52,8 @@ fn say_once(line: &str) {
     if QUIET.load(Relaxed) {
         return;
     }
-    if let Some(path) = CONTROL_DIR.join("notice") {
-        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
-        if matches!(file::open(path.as_c_str(), flags, 0o600), Err(e) if e.0 == libc::EEXIST) {
+    if let Ok(dir) = CONTROL_DIR.open() {
+        if matches!(dir.create(c"notice", libc::O_WRONLY), Err(e) if e.0 == libc::EEXIST) {
             return;
         }
     }

@@ -17,6 +17,7 @@ extern crate std;
 pub mod cachestat;
 pub mod call;
 pub mod cgroup;
+pub mod dir;
 pub mod file;
 pub mod futex;
 pub mod inject;

@@ -8,6 +8,7 @@
 //! What it is not: a way to be told. Whoever wants to know looks now and then, at the cost of one short read.
 
 use crate::call::{Errno, Result};
+use crate::dir::for_each_name;
 use crate::file::{self, Fd};
 use crate::syscall;
 use crate::thread::{current_pid, current_tid};
@@ -90,27 +91,14 @@ fn main_thread_status() -> Result<u32> {
 
 /// Whether the process has a thread other than its main one and `agents`.
 fn others(agents: &[u32]) -> Result<bool> {
-    /// Offsets in `struct linux_dirent64` (getdents64(2)).
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
     let tasks = file::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
     let main = current_pid();
-    let mut list = [0u8; 1024];
-    loop {
-        // SAFETY: the buffer is valid for its length.
-        let len = unsafe { syscall!(getdents64, tasks.raw(), list.as_mut_ptr() as usize, list.len()) }?;
-        if len == 0 {
-            return Ok(false);
-        }
-        let mut at = 0;
-        while at + NAME < len {
-            let length = usize::from(u16::from_ne_bytes([list[at + LENGTH], list[at + LENGTH + 1]]));
-            if number(&list[at + NAME..len]).is_some_and(|tid| tid != main && !agents.contains(&tid)) {
-                return Ok(true);
-            }
-            at += length.max(1);
-        }
-    }
+    let mut found = false;
+    for_each_name(&tasks, |name| {
+        found = number(name.to_bytes()).is_some_and(|tid| tid != main && !agents.contains(&tid));
+        found
+    })?;
+    Ok(found)
 }
 
 /// The number that a text begins with; `None` where it begins with none (`.` and `..`).

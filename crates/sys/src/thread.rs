@@ -306,6 +306,12 @@ pub fn process_has_more_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// The effective user.
+pub fn effective_user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall!(geteuid) }.unwrap_or(0) as u32
+}
+
 /// The number of its parent.
 pub fn parent_pid() -> u32 {
     // SAFETY: no arguments.

@@ -7,7 +7,7 @@ use crate::process;
 use crate::run::launch;
 use crate::target::Target;
 use crate::text;
-use anyhow::bail;
+use anyhow::{bail, Context};
 use clap::Subcommand;
 use nix::unistd::geteuid;
 use pager::config::{parse_duration, Setting};
@@ -147,7 +147,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     {
         bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", pid);
     }
-    Mailbox::open(&found.path, pid)?.ask(command, argument, value, &text, args.timeout)?;
+    let file = found.file.open().with_context(|| format!("cannot open {}", found.file.path().display()))?;
+    Mailbox::open(&file, pid)?.ask(command, argument, value, &text, args.timeout)?;
     Ok(ExitCode::SUCCESS)
 }
 

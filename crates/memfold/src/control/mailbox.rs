@@ -8,10 +8,8 @@ use crate::process;
 use anyhow::{bail, Context};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
 use pager::control::{Command, ControlPage, CONTROL_LEN};
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -23,28 +21,21 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Maps the page of process `pid` at `path`.
+    /// Maps the page of process `pid` in a file.
     ///
     /// # Errors
-    /// The file is missing, another user's, incomplete, or of another version of memfold.
-    pub fn open(path: &Path, pid: u32) -> anyhow::Result<Mailbox> {
-        let what = || format!("cannot open the control page {}", path.display());
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(path)
-            .with_context(what)?;
+    /// The file is incomplete, or of another version of memfold.
+    pub fn open(file: &File, pid: u32) -> anyhow::Result<Mailbox> {
         if file.metadata()?.len() < CONTROL_LEN as u64 {
-            bail!("{} is not complete yet; ask again", path.display());
+            bail!("the control page of process {pid} is not complete yet; ask again");
         }
         let len = NonZeroUsize::new(CONTROL_LEN).expect("a page is not empty");
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a mapping that the kernel places; the file is long enough, and a process that owns a
         // page does not shorten it.
-        let page = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, &file, 0) }?.cast();
+        let page = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, file, 0) }?.cast();
         let mailbox = Mailbox { page, pid };
-        check(mailbox.page()).with_context(|| path.display().to_string())?;
+        check(mailbox.page()).with_context(|| format!("the control page of process {pid}"))?;
         Ok(mailbox)
     }
 
@@ -141,6 +132,8 @@ impl Drop for Mailbox {
 mod tests {
     use super::*;
     use crate::control::snapshot::fixture;
+    use std::fs::OpenOptions;
+    use std::path::Path;
     use std::thread;
 
     /// A page that claims to be this process's.
@@ -151,9 +144,14 @@ mod tests {
         (dir, path)
     }
 
+    fn open(path: &Path) -> Mailbox {
+        Mailbox::open(&OpenOptions::new().read(true).write(true).open(path).unwrap(), std::process::id())
+            .unwrap()
+    }
+
     /// Answers one request with `error`, as the process would.
     fn answer(path: &Path, error: u32) -> thread::JoinHandle<(u32, u64, u64)> {
-        let process = Mailbox::open(path, std::process::id()).unwrap();
+        let process = open(path);
         let page = process.page.as_ptr() as usize;
         thread::spawn(move || {
             let _keep = process;
@@ -178,7 +176,7 @@ mod tests {
     fn a_request_arrives_and_its_answer_returns() {
         let (_dir, path) = page();
         let process = answer(&path, 0);
-        let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
+        let mailbox = open(&path);
         mailbox.ask(Command::Set, 1, 42, "", Duration::from_secs(10)).unwrap();
         assert_eq!(process.join().unwrap(), (Command::Set as u32, 1, 42));
         assert_eq!(mailbox.page().mailbox.writer.load(Relaxed), 0);
@@ -188,7 +186,7 @@ mod tests {
     fn an_error_of_the_process_is_named() {
         let (_dir, path) = page();
         let process = answer(&path, libc::EINVAL as u32);
-        let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
+        let mailbox = open(&path);
         let error = mailbox.ask(Command::Evict, 0, 0, "", Duration::from_secs(10)).unwrap_err();
         assert!(error.to_string().contains("EINVAL"), "{error}");
         process.join().unwrap();
@@ -197,7 +195,7 @@ mod tests {
     #[test]
     fn silence_ends_with_an_error_and_frees_the_mailbox() {
         let (_dir, path) = page();
-        let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
+        let mailbox = open(&path);
         let error = mailbox.ask(Command::Pause, 0, 0, "", Duration::from_millis(20)).unwrap_err();
         assert!(error.to_string().contains("no answer"), "{error}");
         assert_eq!(mailbox.page().mailbox.writer.load(Relaxed), 0);
@@ -206,7 +204,7 @@ mod tests {
     #[test]
     fn a_mailbox_left_by_a_dead_writer_is_taken_over() {
         let (_dir, path) = page();
-        let mailbox = Mailbox::open(&path, std::process::id()).unwrap();
+        let mailbox = open(&path);
         mailbox.page().mailbox.writer.store(4_194_303, Relaxed);
         let process = answer(&path, 0);
         mailbox.ask(Command::Resume, 0, 0, "", Duration::from_secs(10)).unwrap();

@@ -3,14 +3,14 @@
 //! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
 
 use super::{Alloc, Latency};
+use crate::directory::open_file;
 use crate::text;
 use anyhow::{bail, Context};
 use pager::config::Setting;
 use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
 use serde::Serialize;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -111,22 +111,29 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads a page.
+    /// Reads the page at a path.
     ///
     /// # Errors
-    /// The file is missing, another user's, incomplete, or of another version of memfold.
+    /// The file is missing, no regular one, another user's, incomplete, or of another version of memfold.
     pub fn read(path: &Path) -> anyhow::Result<Snapshot> {
+        let file = open_file(path, libc::O_RDONLY);
+        let file = file.with_context(|| format!("cannot read the control page {}", path.display()))?;
+        Snapshot::of_file(&file).with_context(|| path.display().to_string())
+    }
+
+    /// Reads the page in a file.
+    ///
+    /// # Errors
+    /// It is incomplete, or of another version of memfold.
+    pub fn of_file(file: &File) -> anyhow::Result<Snapshot> {
         let mut words = vec![0u64; CONTROL_LEN / 8];
         // SAFETY: the words are valid for as many bytes, and any bytes are valid words.
         let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
-        // Without waiting, and no link: what is there may be a pipe, or lead elsewhere.
-        let open = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path);
-        open.and_then(|mut file| file.read_exact(bytes))
-            .with_context(|| format!("cannot read the control page {}", path.display()))?;
+        file.read_exact_at(bytes, 0).context("not a whole control page")?;
         // SAFETY: the buffer is aligned to 8 and as long as the file, which holds a whole page; every
         // field is an integer, so any bytes are a valid page.
         let page = unsafe { &*words.as_ptr().cast::<ControlPage>() };
-        check(page).with_context(|| path.display().to_string())?;
+        check(page)?;
         Ok(Snapshot::of(page))
     }
 

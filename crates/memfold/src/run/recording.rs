@@ -6,9 +6,11 @@
 use super::launch::{Choices, Launch};
 use super::supervise::{supervise, Ended};
 use crate::control::{Mailbox, Snapshot};
-use crate::pages::{is_locked, lock_shared, Name};
+use crate::directory::{is_locked, open_file};
+use crate::pages::Name;
 use crate::{library, runtime, text};
 use anyhow::{ensure, Context, Result};
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::prctl::set_thp_disable;
 use pager::control::{Command as Request, Mode};
 use std::ffi::OsString;
@@ -72,7 +74,7 @@ pub fn record(
         .prefix(PREFIX)
         .tempfile_in(wish.dir)
         .with_context(|| format!("cannot make a file in {}", wish.dir.display()))?;
-    let _in_use = lock_shared(touches.path());
+    let _in_use = Flock::lock(touches.reopen()?, FlockArg::LockSharedNonblock);
     let mut choices = Choices::default();
     choices.settings.start_at = Some("0".into());
     let launch = Launch::prepare(&library::find()?, &choices)?;
@@ -115,7 +117,7 @@ fn sweep(dir: &Path) {
     let is_touches =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
     for path in runtime::entries(dir).into_iter().filter(is_touches) {
-        if is_locked(&path) == Some(false) {
+        if open_file(&path, libc::O_RDONLY).ok().and_then(is_locked) == Some(false) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -134,8 +136,9 @@ fn page_of_child(dir: &Path) -> Option<Snapshot> {
 fn stop(dir: &Path) {
     let Some(page) = page_of_child(dir) else { return };
     let path = dir.join(page.pid.to_string());
-    let asked =
-        Mailbox::open(&path, page.pid).and_then(|mailbox| mailbox.ask(Request::Stop, 0, 0, "", STOPPING));
+    let asked = open_file(&path, libc::O_RDWR)
+        .map_err(Into::into)
+        .and_then(|file| Mailbox::open(&file, page.pid)?.ask(Request::Stop, 0, 0, "", STOPPING));
     if let Err(error) = asked {
         text::say(format_args!("cannot end the recording of process {}: {error:#}", page.pid));
     }

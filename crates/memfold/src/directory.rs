@@ -1,0 +1,151 @@
+//! The directory of a run, held open, so that what was looked at is what is read and written.
+//!
+//! Invariants: nothing is reached through a link, and opening waits for nobody; of a file that is opened the owner is that of the
+//! directory.
+
+use nix::fcntl::{Flock, FlockArg};
+use pager::control_file::FilePath;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::FromRawFd;
+use std::path::{Path, PathBuf};
+use sys::dir::{Dir, Fault};
+use sys::file::Fd;
+
+/// A directory.
+#[derive(Debug)]
+pub struct Directory {
+    dir: Dir,
+    path: PathBuf,
+    status: libc::stat,
+}
+
+impl Directory {
+    /// Holds the directory at a path, which is no link.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn hold(path: &Path) -> io::Result<Directory> {
+        let (parent, name) = parent(path)?;
+        Directory::of(parent.enter(name.as_c_str()).map_err(error)?, path.to_owned())
+    }
+
+    /// Takes over one that is held, and that was at `path`.
+    ///
+    /// # Errors
+    /// The kernel tells nothing of it.
+    pub fn of(dir: Dir, path: PathBuf) -> io::Result<Directory> {
+        let status = dir.status().map_err(error)?;
+        Ok(Directory { dir, path, status })
+    }
+
+    /// Holds one in this.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn enter(&self, name: &str) -> io::Result<Directory> {
+        Directory::of(self.dir.enter(&text(name)?).map_err(error)?, self.path.join(name))
+    }
+
+    /// Whether nobody but its owner and root can change it, or lead its path elsewhere.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn check(&self) -> Result<(), Fault> {
+        self.dir.check(self.owner())
+    }
+
+    /// Where it was.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whose it is.
+    pub fn owner(&self) -> u32 {
+        self.status.st_uid
+    }
+
+    /// What it is known by, whatever its path.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.status.st_dev, self.status.st_ino)
+    }
+
+    /// The names of what is in it; none if it cannot be read.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        let _ = self.dir.for_each_name(|name| {
+            names.extend(name.to_str().ok().filter(|name| !matches!(*name, "." | "..")).map(str::to_owned));
+            false
+        });
+        names
+    }
+
+    /// Opens a regular file of the owner's; `flags` as `O_RDONLY` and its kin.
+    ///
+    /// # Errors
+    /// It is missing, something else or somebody else's, or may not be opened.
+    pub fn open(&self, name: &str, flags: i32) -> io::Result<File> {
+        let file = self.dir.open_file(&text(name)?, flags).map_err(error)?;
+        match sys::file::status(file.raw()).map_err(error)?.st_uid {
+            owner if owner == self.owner() => Ok(to_file(file)),
+            _ => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+
+    /// Removes a file's name; whether it could.
+    pub fn remove(&self, name: &str) -> bool {
+        text(name).is_ok_and(|name| self.dir.remove(&name).is_ok())
+    }
+
+    /// Marks the directory as one that is in use, for as long as what is returned is kept.
+    pub fn lock_shared(&self) -> Option<Flock<File>> {
+        Flock::lock(self.readable()?, FlockArg::LockSharedNonblock).ok()
+    }
+
+    /// Whether some process keeps it marked; `None` where the file system does not tell.
+    pub fn is_locked(&self) -> Option<bool> {
+        is_locked(self.readable()?)
+    }
+
+    fn readable(&self) -> Option<File> {
+        File::open(format!("/proc/self/fd/{}", self.dir.raw())).ok()
+    }
+}
+
+/// Opens the regular file at a path, which is no link, without waiting for anybody.
+///
+/// # Errors
+/// It is missing or something else, or may not be opened.
+pub fn open_file(path: &Path, flags: i32) -> io::Result<File> {
+    let (parent, name) = parent(path)?;
+    parent.open_file(name.as_c_str(), flags).map(to_file).map_err(error)
+}
+
+/// Whether some process has the file locked: a page that it has mapped, or the directory of a launcher that runs. `None` where the
+/// file system does not tell.
+pub fn is_locked(file: File) -> Option<bool> {
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(_) => Some(false),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Some(true),
+        Err(_) => None,
+    }
+}
+
+fn parent(path: &Path) -> io::Result<(Dir, FilePath)> {
+    let path = path.to_str().and_then(FilePath::of).ok_or(io::ErrorKind::InvalidInput)?;
+    path.parent().map_err(error)
+}
+
+fn text(name: &str) -> io::Result<CString> {
+    CString::new(name).map_err(Into::into)
+}
+
+fn error(error: sys::Errno) -> io::Error {
+    io::Error::from_raw_os_error(error.0)
+}
+
+fn to_file(fd: Fd) -> File {
+    // SAFETY: nobody else closes it.
+    unsafe { File::from_raw_fd(fd.into_raw()) }
+}
