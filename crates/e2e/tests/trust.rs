@@ -270,3 +270,45 @@ fn a_directory_that_everybody_can_swap_is_refused() {
     fs::set_permissions(&open, Permissions::from_mode(0o1777)).unwrap();
     assert_eq!(run().0, Some(0));
 }
+
+#[test]
+fn what_another_user_put_where_a_file_is_to_be_is_neither_followed_nor_written_to() {
+    if !may_be_two_users() {
+        return;
+    }
+    let (dir, private) = scene();
+    let shared = dir.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, Permissions::from_mode(0o1777)).unwrap();
+    let (link, file, pipe) = (shared.join("link"), shared.join("file"), shared.join("pipe"));
+    let victim = private.join("victim");
+    fs::write(&victim, b"bytes").unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    fs::write(&file, b"").unwrap();
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    // SAFETY: a valid path.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o666) }, 0);
+    for path in [&link, &file, &pipe] {
+        std::os::unix::fs::lchown(path, Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+    let runtime = scratch();
+    for path in [&link, &file, &pipe] {
+        let path = path.to_str().unwrap();
+        for options in
+            [["run", "--summary", path, "--", "/bin/true"], ["record", "--out", path, "--", "/bin/true"]]
+        {
+            let output = memfold(runtime.path()).args(options).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{options:?}: {said}");
+            assert!(said.contains(path) && said.contains("another user's"), "{said}");
+        }
+    }
+    assert_eq!(fs::read(&victim).unwrap(), b"bytes");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    // One's own link is followed, there as anywhere.
+    let own = shared.join("own");
+    std::os::unix::fs::symlink(private.join("summary"), &own).unwrap();
+    let options = ["run", "--quiet", "--summary", own.to_str().unwrap(), "--", "/bin/true"];
+    assert!(memfold(runtime.path()).args(options).status().unwrap().success());
+    assert!(fs::read_to_string(private.join("summary")).unwrap().contains("memfold-summary"));
+}

@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use sys::dir::{Dir, Fault};
 use sys::file::Fd;
@@ -120,6 +121,31 @@ impl Directory {
 pub fn open_file(path: &Path, flags: i32) -> io::Result<File> {
     let (parent, name) = parent(path)?;
     parent.open_file(name.as_c_str(), flags).map(to_file).map_err(error)
+}
+
+/// Opens the file that a user named for something to be written to, or makes it, as a shell does for `>`; in a sticky directory where
+/// others may write, not what is theirs.
+///
+/// # Errors
+/// It cannot be written, or is another user's where that one could lead us anywhere.
+pub fn open_named(path: &Path) -> io::Result<File> {
+    let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    };
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = Dir::open(&CString::new(dir.as_os_str().as_bytes())?).map_err(error)?;
+    let name = CString::new(name.as_bytes())?;
+    dir.open_named(&name, libc::O_WRONLY | libc::O_NOCTTY, 0o666).map(to_file).map_err(|error| {
+        match error.0 {
+            libc::EACCES if dir.status().is_ok_and(|status| status.st_mode & libc::S_ISVTX != 0) => {
+                io::Error::new(
+                    io::ErrorKind::PermissionDenied,
+                    "it is another user's, in a directory where others may write",
+                )
+            }
+            _ => self::error(error),
+        }
+    })
 }
 
 /// Whether some process has the file locked: a page that it has mapped, or the directory of a launcher that runs. `None` where the

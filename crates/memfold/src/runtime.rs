@@ -65,7 +65,7 @@ pub fn runs() -> Vec<Arc<Directory>> {
     let mut found: Vec<Arc<Directory>> = Vec::new();
     Base::each(Environment { named: named.as_deref(), session: session.as_deref() }, |base| {
         let Ok(base) = Directory::of(base.dir, base.path.as_str().into()) else { return };
-        for run in runs_in(&base, base.owner()) {
+        for run in runs_in(&base) {
             if found.iter().all(|other| other.identity() != run.identity()) {
                 found.push(run);
             }
@@ -81,15 +81,13 @@ pub fn runs_of_others() -> Vec<Arc<Directory>> {
         .into_iter()
         .filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("memfold-")));
     let bases = sessions.chain(temporary).filter_map(|base| Directory::hold(&base).ok());
-    bases.filter(|base| base.check().is_ok()).flat_map(|base| runs_in(&base, base.owner())).collect()
+    bases.filter(|base| base.check().is_ok()).flat_map(|base| runs_in(&base)).collect()
 }
 
-/// The directories of runs in a base, as far as they are of the user `owner` alone.
-fn runs_in(base: &Directory, owner: u32) -> Vec<Arc<Directory>> {
+/// The directories of runs in a base that nobody but its owner can look into or change.
+fn runs_in(base: &Directory) -> Vec<Arc<Directory>> {
     let names = base.names().into_iter().filter(|name| launcher_of(Path::new(name)).is_some());
-    let runs = names
-        .filter_map(|name| base.enter(&name).ok())
-        .filter(|run| run.owner() == owner && run.check().is_ok());
+    let runs = names.filter_map(|name| base.enter(&name).ok()).filter(|run| run.owner() == base.owner());
     runs.map(Arc::new).collect()
 }
 

@@ -1,13 +1,14 @@
 //! The log of the page daemon: one row for each pass, as CSV, or as JSON lines where the file's name ends in `.jsonl`.
 //!
-//! What it is not: needed. A file that cannot be written is left unwritten, and nothing else changes. The file is opened for
+//! What it is not: needed. A file that cannot be written, or is another user's, is left unwritten, and nothing else changes. The file is opened for
 //! each row, so that the program finds no descriptor that is not its own.
 
 use crate::control_file::FilePath;
 use crate::text::Text;
 use core::fmt::Write;
 use policy::daemon::Row;
-use sys::file;
+use sys::file::{self, Fd};
+use sys::{Errno, Result};
 
 /// What a row has beside the daemon's own counters.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,11 +65,20 @@ fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 26] {
     ]
 }
 
+/// Opens the log, or makes it; no link, nothing that would have us wait, and nothing that another user put there.
+fn open(path: &FilePath) -> Result<Fd> {
+    let (dir, name) = path.parent()?;
+    let flags = libc::O_WRONLY | libc::O_APPEND;
+    match dir.create(name.as_c_str(), flags) {
+        Err(Errno(libc::EEXIST)) => dir.open_own_file(name.as_c_str(), flags),
+        made => made,
+    }
+}
+
 /// Adds a row to the file at `path`, with the names of the columns before it in an empty CSV file.
 pub fn append(path: &str, pass: &Pass, row: &Row) {
     let Some(name) = FilePath::of(path) else { return };
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let Ok(file) = file::open(name.as_c_str(), flags, 0o600) else { return };
+    let Ok(file) = open(&name) else { return };
     let mut text = Text::<2048>::new();
     let json = path.ends_with(".jsonl");
     if !json && file::is_empty(file.raw()) {

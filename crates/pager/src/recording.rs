@@ -7,7 +7,7 @@
 //! What it is not: the trace. The file has little-endian words of eight bytes, piece by piece: the number of an interval, how
 //! many pages follow, and their numbers (address divided by 4096). `memfold record` makes a trace of it.
 //!
-//! Invariants: one process writes to the file, the direct child of the recorder, and only while that lives; it is opened for each
+//! Invariants: one process writes to the file, which the recorder made for it, the direct child of the recorder, and only while that lives; it is opened for each
 //! interval, so that the program finds no descriptor that is not its own. A recording that cannot be written stops the pager,
 //! never the program.
 
@@ -88,8 +88,8 @@ impl Errand {
 
     fn append(&self, bytes: &[u8]) -> Result<()> {
         let path = self.file_path().ok_or(Errno::EINVAL)?;
-        let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = file::open(path.as_c_str(), flags, 0)?;
+        let (dir, name) = path.parent()?;
+        let file = dir.open_own_file(name.as_c_str(), libc::O_WRONLY | libc::O_APPEND)?;
         quietly(|| file::write_all(file.raw(), bytes))
     }
 

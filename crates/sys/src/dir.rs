@@ -78,6 +78,37 @@ impl Dir {
         }
     }
 
+    /// The same of a file of the effective user's; `EPERM` for another's.
+    pub fn open_own_file(&self, name: &CStr, flags: i32) -> Result<Fd> {
+        let fd = self.open_file(name, flags)?;
+        match file::status(fd.raw())?.st_uid == crate::thread::effective_user() {
+            true => Ok(fd),
+            false => Err(Errno::EPERM),
+        }
+    }
+
+    /// Opens a file that a user named, or makes it, as a shell does for `>`, but for what the kernel's `fs.protected_symlinks`, `_regular`
+    /// and `_fifos` forbid (proc_sys_fs(5)), whatever they are set to: in a sticky directory where others may write, `EACCES` for what
+    /// belongs neither to the effective user nor to the directory's owner. A link that is neither is not followed either.
+    pub fn open_named(&self, name: &CStr, flags: i32, mode: u32) -> Result<Fd> {
+        match self.open_at(name, flags | libc::O_CREAT | libc::O_EXCL, mode) {
+            Err(Errno(libc::EEXIST)) => {}
+            made => return made,
+        }
+        let (place, there) =
+            (self.status()?, file::status(self.open_at(name, libc::O_PATH | libc::O_NOFOLLOW, 0)?.raw())?);
+        let shared =
+            place.st_mode & libc::S_ISVTX != 0 && place.st_mode & (libc::S_IWGRP | libc::S_IWOTH) != 0;
+        if shared && there.st_uid != crate::thread::effective_user() && there.st_uid != place.st_uid {
+            return Err(Errno(libc::EACCES));
+        }
+        // Nobody else can have swapped it for a link meanwhile where that matters.
+        match there.st_mode & libc::S_IFMT {
+            libc::S_IFLNK => self.open_at(name, flags | libc::O_CREAT, mode),
+            _ => self.open_at(name, flags | libc::O_NOFOLLOW, mode),
+        }
+    }
+
     fn open_at(&self, name: &CStr, flags: i32, mode: u32) -> Result<Fd> {
         // SAFETY: the name is a valid string, and the kernel just made the descriptor for us.
         unsafe {

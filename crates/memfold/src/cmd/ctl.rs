@@ -1,6 +1,7 @@
 //! `memfold ctl`: change how a running program is folded.
 
 use crate::control::Mailbox;
+use crate::directory::open_named;
 use crate::options;
 use crate::pages::Found;
 use crate::process;
@@ -189,19 +190,15 @@ fn log_file(pid: u32, file: Option<&Path>) -> anyhow::Result<String> {
         .ok_or_else(|| crate::exit::usage(format!("--file {}: a shorter path is needed", path.display())))?;
     // The process writes it: what keeps us from writing keeps it too.
     let refused = |error| crate::exit::usage(format!("cannot write {}: {error}", path.display()));
-    let mut open = std::fs::OpenOptions::new();
-    open.append(true);
-    match open.clone().create_new(true).open(&path) {
-        // Root may ask it of another user's process.
-        Ok(file) if geteuid().is_root() => {
-            let user = process::users(pid).get(1).copied();
-            std::os::unix::fs::fchown(&file, user, None).map_err(refused)?;
-        }
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            drop(open.open(&path).map_err(refused)?)
-        }
-        Err(error) => return Err(refused(error)),
+    let new = std::fs::symlink_metadata(&path).is_err();
+    if std::fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_file()) {
+        return Err(refused(std::io::Error::other("it is no regular file")));
+    }
+    let file = open_named(&path).map_err(refused)?;
+    // Root may ask it of another user's process.
+    if new && geteuid().is_root() {
+        let user = process::users(pid).get(1).copied();
+        std::os::unix::fs::fchown(&file, user, None).map_err(refused)?;
     }
     Ok(text.to_owned())
 }

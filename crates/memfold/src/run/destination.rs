@@ -1,10 +1,11 @@
 //! The file that a summary goes to: opened before the program starts, written after it ended.
 //!
-//! Invariants: a file that was there is not shortened before there is something to write; a file that was
+//! Invariants: what another user could have put there is not written to ([`open_named`]); a file that was there is not shortened before there is something to write; a file that was
 //! not there is removed again if nothing was written.
 
+use crate::directory::open_named;
 use anyhow::Context;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -22,13 +23,8 @@ impl Destination {
     /// # Errors
     /// It cannot be written; nothing was changed.
     pub fn open(path: &Path) -> io::Result<Destination> {
-        let mut options = OpenOptions::new();
-        options.write(true);
-        let (file, ours) = match options.clone().create_new(true).open(path) {
-            Ok(file) => (file, true),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => (options.open(path)?, false),
-            Err(e) => return Err(e),
-        };
+        let ours = fs::symlink_metadata(path).is_err();
+        let file = open_named(path)?;
         Ok(Destination { path: path.to_owned(), file, ours })
     }
 
@@ -50,7 +46,7 @@ impl Destination {
 impl Drop for Destination {
     fn drop(&mut self) {
         if self.ours {
-            let _ = std::fs::remove_file(&self.path);
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -58,7 +54,6 @@ impl Drop for Destination {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     #[test]
     fn a_file_that_was_there_keeps_its_contents_until_the_summary_is_written() {
