@@ -6,16 +6,17 @@
 //! is given back, whether an answer came or not.
 
 use anyhow::{bail, ensure, Context, Result};
-use pager::control::{Command, ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
+use pager::control::{Command, ControlPage, Mode, CONTROL_LEN, MAGIC, MAILBOX, VERSION};
 use serde::Serialize;
 use stats::Histogram;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use sys::{file, Errno};
 
 const POLL: Duration = Duration::from_millis(1);
 
@@ -23,6 +24,7 @@ const POLL: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct Peer {
     page: NonNull<ControlPage>,
+    file: File,
 }
 
 // SAFETY: the page consists of atomics and stays mapped until the value is dropped.
@@ -83,7 +85,7 @@ impl Peer {
         };
         ensure!(raw != libc::MAP_FAILED, "cannot map {name}: {}", std::io::Error::last_os_error());
         let page = NonNull::new(raw.cast()).context("the kernel mapped the control page at address 0")?;
-        let peer = Peer { page };
+        let peer = Peer { page, file: handle };
         let (magic, version) = (peer.page().magic.load(Acquire), peer.page().version.load(Relaxed));
         ensure!(magic == MAGIC, "{name} is not a control page: it starts with {magic:#x}, not {MAGIC:#x}");
         ensure!(
@@ -98,10 +100,10 @@ impl Peer {
     /// # Errors
     /// When there is none by then.
     pub fn of(directory: &Path, pid: u32, patience: Duration) -> Result<Peer> {
-        let file = directory.join(pid.to_string());
+        let path = directory.join(pid.to_string());
         let end = Instant::now() + patience;
         loop {
-            match Peer::open(&file) {
+            match Peer::open(&path) {
                 Ok(peer) => return Ok(peer),
                 Err(error) if Instant::now() >= end => {
                     return Err(error.context(format!(
@@ -221,11 +223,11 @@ impl Peer {
     ) -> Result<()> {
         let mailbox = &self.page().mailbox;
         let end = Instant::now() + patience;
-        let writer = std::process::id();
-        while let Err(holder) = mailbox.writer.compare_exchange(0, writer, AcqRel, Relaxed) {
+        let fd = self.file.as_raw_fd();
+        while file::lock_range(fd, MAILBOX.0, MAILBOX.1) == Err(Errno(libc::EAGAIN)) {
             ensure!(
                 Instant::now() < end,
-                "{command:?}: process {holder} has held the mailbox for {patience:?}"
+                "{command:?}: another process has held the mailbox for {patience:?}"
             );
             sleep(POLL);
         }
@@ -246,8 +248,7 @@ impl Peer {
             }
             sleep(POLL);
         };
-        // Release: the next writer's request comes after our reading of the answer.
-        mailbox.writer.store(0, Release);
+        let _ = file::unlock_range(fd, MAILBOX.0, MAILBOX.1);
         match answer {
             Some(0) => Ok(()),
             Some(error) => {
@@ -323,8 +324,6 @@ mod tests {
             let error = peer.ask(Command::Evict, 0, 0, patience).unwrap_err();
             assert!(error.to_string().contains("Invalid argument"), "{error}");
         });
-        assert_eq!(peer.page().mailbox.writer.load(Relaxed), 0);
         assert!(peer.ask(Command::Evict, 0, 0, Duration::from_millis(5)).is_err());
-        assert_eq!(peer.page().mailbox.writer.load(Relaxed), 0);
     }
 }

@@ -4,7 +4,8 @@ use e2e::run::program;
 use e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until};
 use std::fs::{self, Permissions};
 use std::io::Read;
-use std::os::unix::fs::{chown, MetadataExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{chown, FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -311,4 +312,122 @@ fn what_another_user_put_where_a_file_is_to_be_is_neither_followed_nor_written_t
     let options = ["run", "--quiet", "--summary", own.to_str().unwrap(), "--", "/bin/true"];
     assert!(memfold(runtime.path()).args(options).status().unwrap().success());
     assert!(fs::read_to_string(private.join("summary")).unwrap().contains("memfold-summary"));
+}
+
+/// Runs a command to its end, which must come by itself. Returns its exit code and what it said.
+fn ends(command: &mut Command, what: &str) -> (i32, String) {
+    let dir = scratch();
+    let said = fs::File::create(dir.path().join("said")).unwrap();
+    command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
+    let mut child = Launcher(command.spawn().unwrap());
+    let mut status = None;
+    wait_until(Duration::from_secs(60), what, || {
+        status = child.0.try_wait().unwrap();
+        status.is_some()
+    });
+    let said = fs::read_to_string(dir.path().join("said")).unwrap();
+    let code = status.unwrap().code();
+    (code.unwrap_or_else(|| panic!("{what}: ended by a signal, {:?}: {said}", status.unwrap())), said)
+}
+
+/// The bytes of a page of this process that folds, with `filler` for whatever else it says.
+fn page_bytes(filler: u64) -> Vec<u8> {
+    use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
+    use std::sync::atomic::Ordering::Relaxed;
+    let mut words = vec![filler; CONTROL_LEN / 8];
+    // SAFETY: as long as a page and aligned like one, any bytes are one, and nothing else uses them meanwhile.
+    let page = unsafe { &*words.as_mut_ptr().cast::<ControlPage>() };
+    page.magic.store(MAGIC, Relaxed);
+    page.version.store(VERSION, Relaxed);
+    page.pid.store(std::process::id(), Relaxed);
+    page.mode.store(Mode::Embedded as u32, Relaxed);
+    page.started_ns.store(sys::time::now().0, Relaxed);
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// A page in use, as its lock says.
+fn write_page(path: &Path, bytes: &[u8]) -> fs::File {
+    fs::write(path, bytes).unwrap();
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    sys::file::lock_shared(file.as_raw_fd()).unwrap();
+    file
+}
+
+fn make_pipe(path: &Path) {
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a valid path.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+}
+
+#[test]
+fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
+    let runtime = scratch();
+    let pid = std::process::id().to_string();
+    let run = runtime.path().join(format!("run-{pid}-{:x}", sys::time::now().0));
+    let page = run.join(&pid);
+    let look = |what: &str| {
+        for options in
+            [&["stat"][..], &["stat", "--json"], &["stat", "--alloc"], &["stat", "--alloc", "--json"]]
+        {
+            let (code, said) = ends(memfold(runtime.path()).args(options), what);
+            assert_eq!(code, 0, "{what}: {options:?}: {said}");
+        }
+        for options in
+            [&["stat", &pid][..], &["ctl", &pid, "get"], &["ctl", &pid, "evict", "--timeout", "10ms"]]
+        {
+            let (code, said) = ends(memfold(runtime.path()).args(options), what);
+            assert!(code <= 1, "{what}: {options:?}: {code}: {said}");
+        }
+    };
+    let afresh = || {
+        let _ = fs::remove_dir_all(&run).or_else(|_| fs::remove_file(&run));
+        fs::create_dir(&run).unwrap();
+    };
+    let whole = page_bytes(0);
+    let lengths = [0, 1, 7, 8, 12, 4095, 4096, whole.len() - 1, whole.len(), whole.len() + 1, 1 << 20];
+    for filler in [0, 1, u64::MAX, 0x5555_5555_5555_5555, 1 << 63] {
+        for length in lengths {
+            afresh();
+            let mut bytes = page_bytes(filler);
+            bytes.resize(length, 0xAA);
+            let _kept = write_page(&page, &bytes);
+            look(&format!("{length} bytes, the rest {filler:#x}"));
+        }
+    }
+    let instead: [(&str, &dyn Fn(&Path)); 6] = [
+        ("a pipe", &make_pipe),
+        ("a directory", &|path| fs::create_dir(path).unwrap()),
+        ("a link to nothing", &|path| std::os::unix::fs::symlink("/nonexistent", path).unwrap()),
+        ("a link to a device", &|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap()),
+        ("a socket", &|path| drop(std::os::unix::net::UnixListener::bind(path).unwrap())),
+        ("a file", &|path| fs::write(path, b"bytes").unwrap()),
+    ];
+    for (what, make) in instead {
+        afresh();
+        make(&page);
+        look(&format!("{what} in place of the page"));
+        let _ = fs::remove_dir_all(&run);
+        make(&run);
+        look(&format!("{what} in place of the directory"));
+        let _ = fs::remove_dir_all(&run).or_else(|_| fs::remove_file(&run));
+    }
+    // While it is asked.
+    afresh();
+    let kept = write_page(&page, &whole);
+    let mut command = memfold(runtime.path());
+    command.args(["ctl", &pid, "evict", "--timeout", "50s"]);
+    let cutter = std::thread::spawn(move || {
+        let asked = || {
+            let mut word = [0; 4];
+            let at = pager::control::MAILBOX.0 + std::mem::offset_of!(pager::control::Mailbox, asked) as u64;
+            kept.read_exact_at(&mut word, at).unwrap();
+            u32::from_ne_bytes(word) != 0
+        };
+        wait_until(Duration::from_secs(60), "it asks", asked);
+        kept.set_len(0).unwrap();
+    });
+    let (code, said) = ends(&mut command, "a page that is cut short while it is asked");
+    cutter.join().unwrap();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("cut short"), "{said}");
 }

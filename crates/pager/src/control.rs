@@ -158,11 +158,10 @@ pub enum Command {
     Pass = 9,
 }
 
-/// A request to the process and its answer.
+/// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).
 #[repr(C)]
 pub struct Mailbox {
-    /// Taken by the writer with a compare-and-swap from 0 to its own process id; set back to 0 after the answer was read.
-    pub writer: AtomicU32,
+    reserved: AtomicU32,
     /// The [`Command`].
     pub command: AtomicU32,
     /// First argument of the command.
@@ -175,8 +174,12 @@ pub struct Mailbox {
     pub answered: AtomicU32,
     /// The answer: 0, or an error number of the kernel.
     pub error: AtomicU32,
-    reserved: AtomicU32,
+    reserved_too: AtomicU32,
 }
+
+/// Where the mailbox is in the file: its first byte, and how many it has.
+pub const MAILBOX: (u64, u64) =
+    (core::mem::offset_of!(ControlPage, mailbox) as u64, core::mem::size_of::<Mailbox>() as u64);
 
 /// Size classes that [`AllocCounters`] has room for.
 pub const ALLOC_CLASSES: usize = 80;

@@ -160,6 +160,26 @@ pub fn lock_shared(fd: i32) -> Result<()> {
     unsafe { syscall!(flock, fd, libc::LOCK_SH | libc::LOCK_NB) }.map(drop)
 }
 
+/// Locks a range of an open file that can be written to, without waiting: `EAGAIN` where another open file has locked some of it. The lock
+/// ends with [`unlock_range`] or with the open file (`F_OFD_SETLK`, fcntl(2)).
+pub fn lock_range(fd: i32, start: u64, len: u64) -> Result<()> {
+    set_lock(fd, libc::F_WRLCK as i16, start, len)
+}
+
+/// Ends a lock of [`lock_range`].
+pub fn unlock_range(fd: i32, start: u64, len: u64) -> Result<()> {
+    set_lock(fd, libc::F_UNLCK as i16, start, len)
+}
+
+fn set_lock(fd: i32, kind: i16, start: u64, len: u64) -> Result<()> {
+    // SAFETY: zeros are a `struct flock`.
+    let mut lock: libc::flock = unsafe { zeroed() };
+    (lock.l_type, lock.l_whence) = (kind, libc::SEEK_SET as i16);
+    (lock.l_start, lock.l_len) = (start as i64, len as i64);
+    // SAFETY: a whole structure.
+    unsafe { syscall!(fcntl, fd, libc::F_OFD_SETLK, &raw const lock as usize) }.map(drop)
+}
+
 /// The number of a file within its file system; of a file in `/proc/PID/ns`, the number of the namespace (namespaces(7)).
 pub fn inode(path: &CStr) -> Result<u64> {
     // SAFETY: zeros are a `statx`, which the kernel fills in; the path is a valid string.

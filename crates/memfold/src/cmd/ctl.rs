@@ -149,7 +149,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", pid);
     }
     let file = found.file.open().with_context(|| format!("cannot open {}", found.file.path().display()))?;
-    Mailbox::open(&file, pid)?.ask(command, argument, value, &text, args.timeout)?;
+    Mailbox::open(file, pid)?.ask(command, argument, value, &text, args.timeout)?;
     Ok(ExitCode::SUCCESS)
 }
 

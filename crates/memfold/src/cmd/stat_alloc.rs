@@ -95,5 +95,5 @@ pub fn one(row: &Row) -> String {
 
 /// The share of a class's spans that is used, per cent.
 fn filled(class: &AllocClass) -> f64 {
-    100.0 * (class.used_blocks * class.block_bytes) as f64 / class.span_bytes as f64
+    100.0 * class.used_blocks as f64 * class.block_bytes as f64 / class.span_bytes as f64
 }

@@ -64,6 +64,8 @@ impl Alloc {
 
     /// Calls of the kernel by the allocator.
     pub fn kernel_calls(&self) -> u64 {
-        self.mmap_calls + self.munmap_calls + self.madvise_calls + self.mprotect_calls + self.mremap_calls
+        let calls =
+            [self.mmap_calls, self.munmap_calls, self.madvise_calls, self.mprotect_calls, self.mremap_calls];
+        calls.into_iter().fold(0, u64::saturating_add)
     }
 }

@@ -1,54 +1,51 @@
 //! Asking a folded process for something, through the mailbox on its control page.
 //!
-//! One request at a time: the mailbox is taken with a compare-and-swap of the writer's process id. A
-//! mailbox whose writer died is taken over.
+//! One request at a time: who asks has the mailbox's part of the file locked (fcntl(2), `F_OFD_SETLK`), which ends with who asks, however
+//! that ends.
+//!
+//! Invariants: the page is read and written as a file and never mapped, so one that is cut short or replaced meanwhile is an error and no
+//! SIGBUS; nothing is written to a file that is not as long as a page.
 
 use super::snapshot::check;
 use crate::process;
-use anyhow::{bail, Context};
-use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
-use pager::control::{Command, ControlPage, CONTROL_LEN};
+use anyhow::{bail, ensure, Context};
+use pager::control::{Command, ControlPage, Mailbox as Layout, CONTROL_LEN, MAILBOX};
+use pager::SharedText;
 use std::fs::File;
-use std::num::NonZeroUsize;
-use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::mem::{offset_of, size_of};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
+use sys::{file, Errno};
 
-/// The mapped control page of a process.
+/// The control page of a process, to ask it for something.
 pub struct Mailbox {
-    page: NonNull<ControlPage>,
+    file: File,
     pid: u32,
 }
 
+/// Where a field of the mailbox is in the file.
+macro_rules! at {
+    ($field:ident) => {
+        MAILBOX.0 + offset_of!(Layout, $field) as u64
+    };
+}
+
 impl Mailbox {
-    /// Maps the page of process `pid` in a file.
+    /// On the page of process `pid` in a file, open to read and write.
     ///
     /// # Errors
     /// The file is incomplete, or of another version of memfold.
-    pub fn open(file: &File, pid: u32) -> anyhow::Result<Mailbox> {
-        if file.metadata()?.len() < CONTROL_LEN as u64 {
-            bail!("the control page of process {pid} is not complete yet; ask again");
-        }
-        let len = NonZeroUsize::new(CONTROL_LEN).expect("a page is not empty");
-        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a mapping that the kernel places; the file is long enough, and a process that owns a
-        // page does not shorten it.
-        let page = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, file, 0) }?.cast();
-        let mailbox = Mailbox { page, pid };
-        check(mailbox.page()).with_context(|| format!("the control page of process {pid}"))?;
-        Ok(mailbox)
-    }
-
-    fn page(&self) -> &ControlPage {
-        // SAFETY: mapped until `self` is dropped; every field is an atomic.
-        unsafe { self.page.as_ref() }
+    pub fn open(file: File, pid: u32) -> anyhow::Result<Mailbox> {
+        check(&file).with_context(|| format!("the control page of process {pid}"))?;
+        Ok(Mailbox { file, pid })
     }
 
     /// Sends one command, with a text where it takes one, and waits for its answer.
     ///
     /// # Errors
     /// The process ends or does not answer in time (it may still carry the command out), another writer
-    /// keeps the mailbox, or the process says that it cannot.
+    /// keeps the mailbox, the page is no longer whole, or the process says that it cannot.
     pub fn ask(
         &self,
         command: Command,
@@ -59,9 +56,8 @@ impl Mailbox {
     ) -> anyhow::Result<()> {
         let deadline = Instant::now() + timeout;
         self.take(deadline)?;
-        self.page().request.set(text);
-        let result = self.exchange(command, argument, value, deadline);
-        self.page().mailbox.writer.store(0, Release);
+        let result = self.write_text(text).and_then(|()| self.exchange(command, argument, value, deadline));
+        let _ = file::unlock_range(self.file.as_raw_fd(), MAILBOX.0, MAILBOX.1);
         match result? {
             0 => Ok(()),
             error => bail!("process {} could not: {}", self.pid, nix::errno::Errno::from_raw(error as i32)),
@@ -69,23 +65,24 @@ impl Mailbox {
     }
 
     fn take(&self, deadline: Instant) -> anyhow::Result<()> {
-        let writer = &self.page().mailbox.writer;
-        let mine = std::process::id();
-        let mut holder = 0;
-        while let Err(other) = writer.compare_exchange(holder, mine, AcqRel, Relaxed) {
-            holder = match other {
-                0 => 0,
-                dead if !process::is_running(dead) => dead,
-                alive if Instant::now() > deadline => {
-                    bail!("process {alive} is asking process {} for something else", self.pid)
+        loop {
+            match file::lock_range(self.file.as_raw_fd(), MAILBOX.0, MAILBOX.1) {
+                Ok(()) => return Ok(()),
+                Err(Errno(libc::EAGAIN)) if Instant::now() > deadline => {
+                    bail!("another process is asking process {} for something else", self.pid)
                 }
-                _ => {
-                    std::thread::sleep(Duration::from_millis(5));
-                    0
-                }
-            };
+                Err(Errno(libc::EAGAIN)) => std::thread::sleep(Duration::from_millis(5)),
+                // A file system without locks: two that ask at the same time may get one answer.
+                Err(_) => return Ok(()),
+            }
         }
-        Ok(())
+    }
+
+    fn write_text(&self, text: &str) -> anyhow::Result<()> {
+        let mut bytes = [0; size_of::<SharedText<64>>()];
+        let len = text.len().min(SharedText::<64>::MOST);
+        bytes[..len].copy_from_slice(&text.as_bytes()[..len]);
+        self.write(offset_of!(ControlPage, request) as u64, &bytes)
     }
 
     fn exchange(
@@ -95,15 +92,14 @@ impl Mailbox {
         value: u64,
         deadline: Instant,
     ) -> anyhow::Result<u32> {
-        let mailbox = &self.page().mailbox;
-        // Relaxed: ordered by the release of `asked` below.
-        mailbox.command.store(command as u32, Relaxed);
-        mailbox.argument.store(argument, Relaxed);
-        mailbox.value.store(value, Relaxed);
-        let ticket = mailbox.asked.load(Relaxed).wrapping_add(1);
-        mailbox.asked.store(ticket, Release);
+        self.write(at!(command), &(command as u32).to_ne_bytes())?;
+        self.write(at!(argument), &argument.to_ne_bytes())?;
+        self.write(at!(value), &value.to_ne_bytes())?;
+        let ticket = self.word(at!(asked))?.wrapping_add(1);
+        // Last: who sees the ticket sees the rest, as each write is in place before the next begins.
+        self.write(at!(asked), &ticket.to_ne_bytes())?;
         let mut pause = Duration::from_millis(1);
-        while mailbox.answered.load(Acquire) != ticket {
+        while self.word(at!(answered))? != ticket {
             let state = process::stat(self.pid).map(|s| s.state);
             match state {
                 None | Some('Z' | 'X') => bail!("process {} ended before it answered", self.pid),
@@ -117,14 +113,22 @@ impl Mailbox {
             }
             pause = (pause * 2).min(Duration::from_millis(20));
         }
-        Ok(mailbox.error.load(Relaxed))
+        self.word(at!(error))
     }
-}
 
-impl Drop for Mailbox {
-    fn drop(&mut self) {
-        // SAFETY: maps exactly this range, and nothing borrowed from it outlives `self`.
-        let _ = unsafe { munmap(self.page.cast(), CONTROL_LEN) };
+    fn word(&self, at: u64) -> anyhow::Result<u32> {
+        let mut bytes = [0; 4];
+        self.file.read_exact_at(&mut bytes, at).with_context(|| self.is_cut())?;
+        Ok(u32::from_ne_bytes(bytes))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> anyhow::Result<()> {
+        ensure!(self.file.metadata()?.len() >= CONTROL_LEN as u64, self.is_cut());
+        self.file.write_all_at(bytes, at).context("cannot write to the control page")
+    }
+
+    fn is_cut(&self) -> String {
+        format!("the control page of process {} was cut short; nothing can be asked of it any more", self.pid)
     }
 }
 
@@ -134,6 +138,7 @@ mod tests {
     use crate::control::snapshot::fixture;
     use std::fs::OpenOptions;
     use std::path::Path;
+    use std::sync::atomic::Ordering::Relaxed;
     use std::thread;
 
     /// A page that claims to be this process's.
@@ -145,49 +150,43 @@ mod tests {
     }
 
     fn open(path: &Path) -> Mailbox {
-        Mailbox::open(&OpenOptions::new().read(true).write(true).open(path).unwrap(), std::process::id())
+        Mailbox::open(OpenOptions::new().read(true).write(true).open(path).unwrap(), std::process::id())
             .unwrap()
     }
 
+    /// Waits for a request.
+    fn wait(process: &Mailbox) {
+        while process.word(at!(asked)).unwrap() == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Answers one request with `error`, as the process would.
-    fn answer(path: &Path, error: u32) -> thread::JoinHandle<(u32, u64, u64)> {
+    fn answer(path: &Path, error: u32) -> thread::JoinHandle<(u32, u32, u32)> {
         let process = open(path);
-        let page = process.page.as_ptr() as usize;
         thread::spawn(move || {
-            let _keep = process;
-            // SAFETY: mapped while `_keep` lives.
-            let mailbox = unsafe { &(*(page as *const ControlPage)).mailbox };
-            while mailbox.asked.load(Acquire) == 0 {
-                thread::sleep(Duration::from_millis(1));
-            }
-            let seen =
-                (mailbox.command.load(Relaxed), mailbox.argument.load(Relaxed), mailbox.value.load(Relaxed));
-            mailbox.error.store(error, Relaxed);
-            mailbox.answered.store(mailbox.asked.load(Relaxed), Release);
+            wait(&process);
+            let word = |at| process.word(at).unwrap();
+            let seen = (word(at!(command)), word(at!(argument)), word(at!(value)));
+            process.write(at!(error), &error.to_ne_bytes()).unwrap();
+            process.write(at!(answered), &word(at!(asked)).to_ne_bytes()).unwrap();
             seen
         })
     }
-
-    // The mapping is only read and written through atomics.
-    // SAFETY: `Mailbox` owns the mapping wherever it is.
-    unsafe impl Send for Mailbox {}
 
     #[test]
     fn a_request_arrives_and_its_answer_returns() {
         let (_dir, path) = page();
         let process = answer(&path, 0);
-        let mailbox = open(&path);
-        mailbox.ask(Command::Set, 1, 42, "", Duration::from_secs(10)).unwrap();
+        open(&path).ask(Command::Set, 1, 42, "", Duration::from_secs(10)).unwrap();
         assert_eq!(process.join().unwrap(), (Command::Set as u32, 1, 42));
-        assert_eq!(mailbox.page().mailbox.writer.load(Relaxed), 0);
     }
 
     #[test]
     fn an_error_of_the_process_is_named() {
         let (_dir, path) = page();
         let process = answer(&path, libc::EINVAL as u32);
-        let mailbox = open(&path);
-        let error = mailbox.ask(Command::Evict, 0, 0, "", Duration::from_secs(10)).unwrap_err();
+        let error = open(&path).ask(Command::Evict, 0, 0, "", Duration::from_secs(10)).unwrap_err();
         assert!(error.to_string().contains("EINVAL"), "{error}");
         process.join().unwrap();
     }
@@ -198,16 +197,36 @@ mod tests {
         let mailbox = open(&path);
         let error = mailbox.ask(Command::Pause, 0, 0, "", Duration::from_millis(20)).unwrap_err();
         assert!(error.to_string().contains("no answer"), "{error}");
-        assert_eq!(mailbox.page().mailbox.writer.load(Relaxed), 0);
+        open(&path).take(Instant::now()).unwrap();
     }
 
     #[test]
-    fn a_mailbox_left_by_a_dead_writer_is_taken_over() {
+    fn two_do_not_ask_at_once_and_one_that_died_hinders_nobody() {
         let (_dir, path) = page();
-        let mailbox = open(&path);
-        mailbox.page().mailbox.writer.store(4_194_303, Relaxed);
+        let first = open(&path);
+        first.take(Instant::now()).unwrap();
+        let second = open(&path);
+        let error = second.ask(Command::Resume, 0, 0, "", Duration::from_millis(20)).unwrap_err();
+        assert!(error.to_string().contains("something else"), "{error}");
+        drop(first);
         let process = answer(&path, 0);
-        mailbox.ask(Command::Resume, 0, 0, "", Duration::from_secs(10)).unwrap();
+        second.ask(Command::Resume, 0, 0, "", Duration::from_secs(10)).unwrap();
         process.join().unwrap();
+    }
+
+    #[test]
+    fn a_page_that_is_cut_short_while_it_is_asked_is_an_error() {
+        let (_dir, path) = page();
+        let process = open(&path);
+        let cutter = thread::spawn(move || {
+            wait(&process);
+            process.file.set_len(0).unwrap();
+        });
+        let error = open(&path).ask(Command::Evict, 0, 0, "", Duration::from_secs(60)).unwrap_err();
+        assert!(error.to_string().contains("cut short"), "{error:#}");
+        cutter.join().unwrap();
+        // And nothing is written to it any more.
+        assert!(Mailbox::open(OpenOptions::new().read(true).write(true).open(&path).unwrap(), 1).is_err());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
     }
 }

@@ -126,15 +126,7 @@ impl Snapshot {
     /// # Errors
     /// It is incomplete, or of another version of memfold.
     pub fn of_file(file: &File) -> anyhow::Result<Snapshot> {
-        let mut words = vec![0u64; CONTROL_LEN / 8];
-        // SAFETY: the words are valid for as many bytes, and any bytes are valid words.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
-        file.read_exact_at(bytes, 0).context("not a whole control page")?;
-        // SAFETY: the buffer is aligned to 8 and as long as the file, which holds a whole page; every
-        // field is an integer, so any bytes are a valid page.
-        let page = unsafe { &*words.as_ptr().cast::<ControlPage>() };
-        check(page)?;
-        Ok(Snapshot::of(page))
+        copy(file, |page| check_copy(page).map(|()| Snapshot::of(page)))?
     }
 
     fn of(page: &ControlPage) -> Snapshot {
@@ -207,8 +199,22 @@ impl Snapshot {
     }
 }
 
-/// Whether a page is whole and of this version.
-pub fn check(page: &ControlPage) -> anyhow::Result<()> {
+/// Copies the page in a file, for `look`.
+fn copy<R>(file: &File, look: impl FnOnce(&ControlPage) -> R) -> anyhow::Result<R> {
+    let mut words = vec![0u64; CONTROL_LEN / 8];
+    // SAFETY: the words are valid for as many bytes, and any bytes are valid words.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), CONTROL_LEN) };
+    file.read_exact_at(bytes, 0).context("not a whole control page")?;
+    // SAFETY: the buffer is aligned to 8 and as long as a page; every field is an integer, so any bytes are a valid page.
+    Ok(look(unsafe { &*words.as_ptr().cast::<ControlPage>() }))
+}
+
+/// Whether the page in a file is whole and of this version.
+pub fn check(file: &File) -> anyhow::Result<()> {
+    copy(file, check_copy)?
+}
+
+fn check_copy(page: &ControlPage) -> anyhow::Result<()> {
     let version = page.version.load(Relaxed);
     if page.magic.load(Relaxed) != MAGIC {
         bail!("not a control page, or not complete yet");
@@ -227,7 +233,7 @@ pub mod fixture {
     /// Writes a page that `fill` has filled in to `path`.
     pub fn write(path: &Path, fill: impl FnOnce(&ControlPage)) {
         let mut words = vec![0u64; CONTROL_LEN / 8];
-        // SAFETY: as in `Snapshot::read`; nothing else uses the words while the page is borrowed.
+        // SAFETY: as in `copy`; nothing else uses the words while the page is borrowed.
         let page = unsafe { &*words.as_mut_ptr().cast::<ControlPage>() };
         page.magic.store(MAGIC, Relaxed);
         page.version.store(VERSION, Relaxed);

@@ -138,7 +138,7 @@ fn stop(dir: &Path) {
     let path = dir.join(page.pid.to_string());
     let asked = open_file(&path, libc::O_RDWR)
         .map_err(Into::into)
-        .and_then(|file| Mailbox::open(&file, page.pid)?.ask(Request::Stop, 0, 0, "", STOPPING));
+        .and_then(|file| Mailbox::open(file, page.pid)?.ask(Request::Stop, 0, 0, "", STOPPING));
     if let Err(error) = asked {
         text::say(format_args!("cannot end the recording of process {}: {error:#}", page.pid));
     }

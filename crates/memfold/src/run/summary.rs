@@ -173,7 +173,7 @@ impl Summary {
             nanos(self.fault_ns.p50),
             nanos(self.fault_ns.p99),
             self.stall_pct,
-            nanos(self.cpu_ns.background + self.cpu_ns.fault),
+            nanos(self.cpu_ns.background.saturating_add(self.cpu_ns.fault)),
         )
     }
 }

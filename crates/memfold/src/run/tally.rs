@@ -3,7 +3,7 @@
 //! Pages are sampled while the program runs. Counters are exact, since a page outlives its process;
 //! totals of bytes over several processes are those of the sampled moments.
 //!
-//! Invariants: a process is counted once for each program that it executed; the page of a process that
+//! Invariants: a page may say anything, and ends nothing; a process is counted once for each program that it executed; the page of a process that
 //! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
 
 use crate::control::{Costs, Latency, Pages, Sizes, Snapshot};
@@ -134,7 +134,7 @@ impl Total {
         }
         // A process's own peak may lie between two samples.
         raise(&mut self.peaks, &page.sizes);
-        self.saved_byte_millis += page.saved_byte_millis;
+        add(&mut self.saved_byte_millis, page.saved_byte_millis);
         add_pages(&mut self.pages, &page.pages);
         add_costs(&mut self.costs, &page.costs);
         self.fault.add(&page.fault);
@@ -170,10 +170,10 @@ impl Total {
     fn peak<'a>(&mut self, live: impl Iterator<Item = &'a Sizes>) {
         let mut now = Sizes::default();
         for sizes in live {
-            now.managed_bytes_peak += sizes.managed_bytes;
-            now.evicted_bytes_peak += sizes.evicted_bytes;
-            now.stored_bytes_peak += sizes.stored_bytes;
-            now.saved_bytes_peak += sizes.saved_bytes;
+            add(&mut now.managed_bytes_peak, sizes.managed_bytes);
+            add(&mut now.evicted_bytes_peak, sizes.evicted_bytes);
+            add(&mut now.stored_bytes_peak, sizes.stored_bytes);
+            add(&mut now.saved_bytes_peak, sizes.saved_bytes);
         }
         raise(&mut self.peaks, &now);
     }
@@ -187,31 +187,36 @@ fn raise(to: &mut Sizes, from: &Sizes) {
     to.saved_bytes_peak = to.saved_bytes_peak.max(from.saved_bytes_peak);
 }
 
+/// Adds what a page says, which may be any number.
+fn add(to: &mut u64, number: u64) {
+    *to = to.saturating_add(number);
+}
+
 fn add_pages(to: &mut Pages, from: &Pages) {
-    to.evicted += from.evicted;
-    to.restored += from.restored;
-    to.second_chance += from.second_chance;
-    to.same_value += from.same_value;
-    to.incompressible += from.incompressible;
-    to.lost += from.lost;
-    to.prefetched += from.prefetched;
-    to.set_aside += from.set_aside;
-    to.recompressed += from.recompressed;
-    to.discarded += from.discarded;
+    add(&mut to.evicted, from.evicted);
+    add(&mut to.restored, from.restored);
+    add(&mut to.second_chance, from.second_chance);
+    add(&mut to.same_value, from.same_value);
+    add(&mut to.incompressible, from.incompressible);
+    add(&mut to.lost, from.lost);
+    add(&mut to.prefetched, from.prefetched);
+    add(&mut to.set_aside, from.set_aside);
+    add(&mut to.recompressed, from.recompressed);
+    add(&mut to.discarded, from.discarded);
 }
 
 fn add_costs(to: &mut Costs, from: &Costs) {
-    to.stall_ns += from.stall_ns;
+    add(&mut to.stall_ns, from.stall_ns);
     to.stall_ppm_peak = to.stall_ppm_peak.max(from.stall_ppm_peak);
-    to.cpu_background_ns += from.cpu_background_ns;
-    to.cpu_fault_ns += from.cpu_fault_ns;
-    to.budget_holds += from.budget_holds;
-    to.extents_registered += from.extents_registered;
-    to.faults_zero += from.faults_zero;
-    to.limit_waits += from.limit_waits;
-    to.limit_wait_ns += from.limit_wait_ns;
-    to.limit_misses += from.limit_misses;
-    to.faults_spurious += from.faults_spurious;
+    add(&mut to.cpu_background_ns, from.cpu_background_ns);
+    add(&mut to.cpu_fault_ns, from.cpu_fault_ns);
+    add(&mut to.budget_holds, from.budget_holds);
+    add(&mut to.extents_registered, from.extents_registered);
+    add(&mut to.faults_zero, from.faults_zero);
+    add(&mut to.limit_waits, from.limit_waits);
+    add(&mut to.limit_wait_ns, from.limit_wait_ns);
+    add(&mut to.limit_misses, from.limit_misses);
+    add(&mut to.faults_spurious, from.faults_spurious);
 }
 
 #[cfg(test)]
@@ -253,6 +258,30 @@ mod tests {
         page(dir.path(), pid, 2, 5, 100);
         let total = tally.finish();
         assert_eq!((total.processes, total.pages.evicted), (2, 15));
+    }
+
+    #[test]
+    fn pages_that_say_anything_and_files_that_are_none_are_added_up_too() {
+        let dir = tempfile::tempdir().unwrap();
+        for pid in [4_194_301, 4_194_302] {
+            fixture::write(&dir.path().join(pid.to_string()), |page| {
+                page.mode.store(Mode::Embedded as u32, Relaxed);
+                for word in
+                    [&page.pages_evicted, &page.saved_byte_millis, &page.stall_ns, &page.managed_bytes]
+                {
+                    word.store(u64::MAX, Relaxed);
+                }
+                page.fault_ns.sum.store(u64::MAX, Relaxed);
+                page.fault_ns.buckets.iter().for_each(|bucket| bucket.store(u32::MAX, Relaxed));
+            });
+        }
+        nix::unistd::mkfifo(&dir.path().join("4194303"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(dir.path().join("4194300"), b"short").unwrap();
+        let mut tally = Tally::new(dir.path().to_owned());
+        tally.sample();
+        let total = tally.finish();
+        assert_eq!((total.processes, total.pages.evicted, total.costs.stall_ns), (2, u64::MAX, u64::MAX));
+        assert_eq!(total.fault.percentiles().max, 0);
     }
 
     #[test]
