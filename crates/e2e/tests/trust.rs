@@ -431,3 +431,66 @@ fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("cut short"), "{said}");
 }
+
+/// Runs a script in a mount namespace of its own, in which `/etc`, `/var/lib` and the device are copies.
+fn beside_the_system(script: &str) -> Option<Output> {
+    let dir = scratch();
+    let whole = format!(
+        "set -e; cd {dir}; mkdir lib; cp -a /etc etc; cp -a /dev/userfaultfd device || exit 77
+         mkdir -p etc/udev/rules.d etc/security/limits.d; chown 0:0 device; chmod 600 device
+         mount --make-rprivate / && mount --bind etc /etc && mount --bind lib /var/lib && mount --bind device /dev/userfaultfd || exit 77
+         command -v groupadd usermod > /dev/null || exit 77
+         memfold() {{ {memfold} \"$@\"; }}
+         {script}",
+        dir = dir.path().display(),
+        memfold = e2e::command_line::executable().display(),
+    );
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", &whole]).output().ok()?;
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: no mount namespace, no device or no groupadd here");
+        return None;
+    }
+    Some(output)
+}
+
+#[test]
+fn setup_says_whom_it_lets_in_and_removing_it_leaves_everything_as_it_was() {
+    if !may_be_two_users() {
+        return;
+    }
+    // Copies that groupadd and its kin keep of what they change are theirs.
+    let script = "all() { find etc lib ! -name '*-' -type f -printf '%p %m %U %G %l ' -exec cksum {} ';' | sort; stat -c '%a %u %g' device; }
+        all > before; memfold setup --user nobody; memfold setup
+        grep -q SUBSYSTEM /etc/udev/rules.d/60-memfold.rules; stat -c 'device %a %G' /dev/userfaultfd; find lib -type f
+        memfold setup --remove; all > after; diff before after && echo same; find lib";
+    let Some(output) = beside_the_system(script) else { return };
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{errors}");
+    let lines = "members of the group memfold may open /dev/userfaultfd, and fold their own programs: nobody
+nothing to change
+device 660 memfold
+lib/memfold/setup.json
+no group of setup's may open /dev/userfaultfd (user 0, group 0, mode 600)
+same";
+    for line in lines.lines() {
+        assert!(said.contains(line), "{line}: {said}{errors}");
+    }
+    assert!(said.ends_with("same\nlib\n"), "{said}{errors}");
+}
+
+#[test]
+fn setup_believes_no_memory_that_another_user_can_change() {
+    if !may_be_two_users() {
+        return;
+    }
+    let script = format!(
+        "mkdir /var/lib/memfold; chown {STRANGER} /var/lib/memfold; echo bytes > victim; ln -s $PWD/victim /var/lib/memfold/setup.json
+         memfold setup && exit 1; memfold setup --remove && exit 1; cat victim; ls /etc/udev/rules.d | grep memfold && exit 1
+         grep memfold /etc/group && exit 1; stat -c 'device %a %g' /dev/userfaultfd"
+    );
+    let Some(output) = beside_the_system(&script) else { return };
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}{errors}");
+    assert!(said.ends_with("bytes\ndevice 600 0\n"), "{said}{errors}");
+    assert!(errors.contains(&format!("belongs to user {STRANGER}")), "{errors}");
+}

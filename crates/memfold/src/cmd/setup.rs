@@ -1,6 +1,6 @@
 //! `memfold setup`: once, as root, so that ordinary users may fold their own programs.
 
-use crate::setup::{machine, plan, plan::Change, GROUP};
+use crate::setup::{machine, plan, plan::Change};
 use crate::text;
 use anyhow::bail;
 use std::process::ExitCode;
@@ -54,10 +54,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if changes.iter().all(|c| matches!(c, Change::Tell(_))) {
         text::print("nothing to change\n")?;
-    } else if !args.remove && !args.dry_run && args.user.is_none() {
-        text::print(&format!(
-            "members of the group {GROUP} may fold now; add one: memfold setup --user NAME\n"
-        ))?;
+    }
+    if !args.dry_run {
+        text::print(&format!("{}\n", plan::opened(&machine::look()?)))?;
+        if args.remove {
+            text::print("programs that have the device open keep it, and log-ins that have the group, until they end\n")?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,10 +4,14 @@ use super::plan::{Before, Change, Ownership, Seen};
 use super::{DEVICE, GROUP, LIMITS, RULES, STATE};
 use anyhow::{bail, Context};
 use nix::unistd::{Gid, Group, Uid};
-use std::fs;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use sys::dir::{Dir, Fault};
 
 /// Looks at the machine.
 ///
@@ -31,6 +35,10 @@ pub fn look() -> anyhow::Result<Seen> {
 }
 
 fn remembered() -> anyhow::Result<Option<Before>> {
+    let dir = Path::new(STATE).parent().unwrap_or(Path::new("/"));
+    if dir.exists() {
+        check(dir)?;
+    }
     match fs::read_to_string(STATE) {
         Ok(text) => Ok(Some(serde_json::from_str(&text).with_context(|| format!("{STATE} is damaged"))?)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -71,7 +79,7 @@ fn attempt(change: &Change) -> anyhow::Result<()> {
             if let Some(dir) = Path::new(STATE).parent() {
                 fs::create_dir_all(dir)?;
             }
-            Ok(fs::write(STATE, serde_json::to_string_pretty(before)? + "\n")?)
+            write_whole(Path::new(STATE), &(serde_json::to_string_pretty(before)? + "\n"))
         }
         Change::Forget => {
             fs::remove_file(STATE)?;
@@ -84,7 +92,7 @@ fn attempt(change: &Change) -> anyhow::Result<()> {
         Change::AddUser(user) => one_of(&[&["usermod", "-aG", GROUP, user], &["addgroup", user, GROUP]]),
         Change::RemoveUser(user) => one_of(&[&["gpasswd", "-d", user, GROUP], &["delgroup", user, GROUP]]),
         Change::Write(path, text) => {
-            fs::write(path, text)?;
+            write_whole(Path::new(path), text)?;
             reload(path);
             Ok(())
         }
@@ -100,6 +108,36 @@ fn attempt(change: &Change) -> anyhow::Result<()> {
         Change::RestoreDevice(was) => own(*was),
         Change::Tell(_) => Ok(()),
     }
+}
+
+/// Whether nobody but root, or who runs this, can change what is in a directory.
+fn check(dir: &Path) -> anyhow::Result<()> {
+    let name = CString::new(dir.as_os_str().as_bytes())?;
+    let held = Dir::open(&name)
+        .map_err(|error| std::io::Error::from_raw_os_error(error.0))
+        .context(dir.display().to_string())?;
+    let what = || format!("{} is not for setup to use: it or a directory above", dir.display());
+    match held.check_place(sys::thread::effective_user()) {
+        Ok(()) => Ok(()),
+        Err(Fault::Theirs { uid, .. }) => bail!("{} belongs to user {uid}; give it to root", what()),
+        Err(Fault::Open { mode, .. }) => {
+            bail!("{} is writable by everybody (mode {mode:o}); chmod o-w it", what())
+        }
+        Err(fault) => bail!("{} cannot be looked at: {fault:?}", what()),
+    }
+}
+
+/// Puts a file in place of whatever has its name, as a whole or not at all, whenever the machine stops; readable for all.
+fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    check(dir)?;
+    let readable = fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().prefix(".memfold-").permissions(readable).tempfile_in(dir)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(File::open(dir)?.sync_all()?)
 }
 
 fn own(ownership: Ownership) -> anyhow::Result<()> {
@@ -131,4 +169,61 @@ fn one_of(commands: &[&[&str]]) -> anyhow::Result<()> {
         }
     }
     bail!("there is neither {}", commands.iter().map(|c| c[0]).collect::<Vec<_>>().join(" nor "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::plan;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_is_put_in_place_of_what_has_its_name_and_not_written_through_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, victim) = (dir.path().join("state"), dir.path().join("victim"));
+        fs::write(&victim, b"bytes").unwrap();
+        symlink(&victim, &path).unwrap();
+        write_whole(&path, "one").unwrap();
+        write_whole(&path, "two").unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read(&victim).unwrap()),
+            (b"two".to_vec(), b"bytes".to_vec())
+        );
+        let meta = fs::symlink_metadata(&path).unwrap();
+        assert!(meta.is_file() && meta.mode() & 0o777 == 0o644);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_put_in_place_leaves_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state");
+        write_whole(&path, "whole").unwrap();
+        // In the way of the last step.
+        let taken = dir.path().join("taken");
+        fs::create_dir(&taken).unwrap();
+        assert!(write_whole(&taken, "text").is_err());
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let refused = write_whole(&path, "other").unwrap_err().to_string();
+        assert!(refused.contains("mode 777"), "{refused}");
+        assert_eq!(fs::read(&path).unwrap(), b"whole");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn udev_finds_nothing_wrong_with_the_rule() {
+        let help = Command::new("udevadm").args(["verify", "--help"]).output();
+        if !help.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: there is no `udevadm verify` (systemd 254 or later)");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let rule = dir.path().join("60-memfold.rules");
+        // `root` is a group everywhere, memfold's only after setup.
+        fs::write(&rule, plan::rules().replace(GROUP, "root")).unwrap();
+        let output =
+            Command::new("udevadm").args(["verify", "--resolve-names=early"]).arg(&rule).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+    }
 }

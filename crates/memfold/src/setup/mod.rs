@@ -5,7 +5,7 @@
 //! makes the changes. What was there before is remembered in a file, so that the way back is exact.
 //!
 //! Invariants: doing it twice changes nothing the second time; files that memfold did not write are
-//! neither overwritten nor removed.
+//! neither overwritten nor removed; a file is there as a whole or not at all, in a directory that only root can change.
 
 pub mod machine;
 pub mod plan;

@@ -1,6 +1,6 @@
 //! What has to change, from what is there. Pure: it reads and writes nothing.
 
-use super::{GROUP, HEADER, LIMITS, RULES};
+use super::{DEVICE, GROUP, HEADER, LIMITS, RULES};
 use serde::{Deserialize, Serialize};
 
 /// Who owns a file and who may use it.
@@ -13,6 +13,9 @@ pub struct Ownership {
     /// The permission bits.
     pub mode: u32,
 }
+
+/// Whose the kernel makes the device.
+const AT_FIRST: Ownership = Ownership { uid: 0, gid: 0, mode: 0o600 };
 
 /// What has to be undone one day.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,8 +74,9 @@ pub enum Change {
     Tell(String),
 }
 
-fn rules() -> String {
-    format!("{HEADER}\nKERNEL==\"userfaultfd\", GROUP=\"{GROUP}\", MODE=\"0660\"\n")
+/// The udev rule.
+pub fn rules() -> String {
+    format!("{HEADER}\nSUBSYSTEM==\"misc\", KERNEL==\"userfaultfd\", GROUP=\"{GROUP}\", MODE=\"0660\"\n")
 }
 
 fn limits() -> String {
@@ -127,29 +131,35 @@ pub fn install(seen: &Seen, user: Option<&str>) -> Vec<Change> {
     changes
 }
 
-/// What to do so that everything is as before [`install`].
+/// What to do so that everything is as before [`install`], from its last step back to its first.
 pub fn remove(seen: &Seen) -> Vec<Change> {
     let mut changes = Vec::new();
     let before = seen.before.clone().unwrap_or_default();
-    if let (Some(was), Some(is)) = (before.device, seen.device) {
+    if let Some((_, members)) = seen.group.as_ref().filter(|_| !before.made_group) {
+        let ours = before.added_users.iter().filter(|user| members.contains(user));
+        changes.extend(ours.cloned().map(Change::RemoveUser));
+    }
+    let is_ours = |text: &Option<String>| text.as_ref().is_some_and(|text| text.starts_with(HEADER));
+    let was = match (seen.before.is_some(), seen.device, &seen.group) {
+        (true, ..) => before.device,
+        // What was remembered is lost, and the device is as only setup makes it: root's alone, as the kernel does.
+        (false, Some(is), Some((gid, _))) if is.gid == *gid && is_ours(&seen.rules) => Some(AT_FIRST),
+        _ => None,
+    };
+    if let (Some(was), Some(is)) = (was, seen.device) {
         if was != is {
             changes.push(Change::RestoreDevice(was));
         }
     }
-    for (path, there) in [(RULES, &seen.rules), (LIMITS, &seen.limits)] {
+    for (path, there) in [(LIMITS, &seen.limits), (RULES, &seen.rules)] {
         match there {
-            Some(text) if text.starts_with(HEADER) => changes.push(Change::Delete(path)),
+            Some(_) if is_ours(there) => changes.push(Change::Delete(path)),
             Some(_) => changes.push(Change::Tell(format!("{path} is not memfold's and is left as it is"))),
             None => {}
         }
     }
-    if let Some((_, members)) = &seen.group {
-        if before.made_group {
-            changes.push(Change::DeleteGroup);
-        } else {
-            let ours = before.added_users.into_iter().filter(|user| members.contains(user));
-            changes.extend(ours.map(Change::RemoveUser));
-        }
+    if before.made_group && seen.group.is_some() {
+        changes.push(Change::DeleteGroup);
     }
     if seen.before.is_some() {
         changes.push(Change::Forget);
@@ -157,14 +167,37 @@ pub fn remove(seen: &Seen) -> Vec<Change> {
     changes
 }
 
+/// Who may open the device, as things are.
+pub fn opened(seen: &Seen) -> String {
+    let Some(device) = seen.device else { return format!("there is no {DEVICE}, so nobody may open it") };
+    let members = match &seen.group {
+        Some((gid, members)) if *gid == device.gid && device.mode & 0o060 == 0o060 => Some(members),
+        _ => None,
+    };
+    match members {
+        _ if device.mode & 0o006 == 0o006 => {
+            format!("every user may open {DEVICE}, and fold their own programs")
+        }
+        Some(members) if members.is_empty() => {
+            format!("root and members of the group {GROUP} may open {DEVICE}; it has none yet: memfold setup --user NAME adds one")
+        }
+        Some(members) => format!(
+            "root and members of the group {GROUP} may open {DEVICE}, and fold their own programs: {}",
+            members.join(", ")
+        ),
+        None => format!(
+            "no group of setup's may open {DEVICE} (user {}, group {}, mode {:o})",
+            device.uid, device.gid, device.mode
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ROOT_ONLY: Ownership = Ownership { uid: 0, gid: 0, mode: 0o600 };
-
     fn fresh() -> Seen {
-        Seen { has_udev: true, has_limits: true, device: Some(ROOT_ONLY), ..Seen::default() }
+        Seen { has_udev: true, has_limits: true, device: Some(AT_FIRST), ..Seen::default() }
     }
 
     /// What is there after the changes were made.
@@ -204,7 +237,7 @@ mod tests {
         let done = after(&fresh(), &install(&fresh(), Some("ann")));
         let back = after(&done, &remove(&done));
         assert_eq!((back.group, back.rules, back.limits, back.before), (None, None, None, None));
-        assert_eq!(back.device, Some(ROOT_ONLY));
+        assert_eq!(back.device, Some(AT_FIRST));
         assert_eq!(remove(&fresh()), []);
     }
 
@@ -216,7 +249,44 @@ mod tests {
         assert_eq!(twice.group.as_ref().unwrap().1, ["bob", "ann", "cy"]);
         let back = after(&twice, &remove(&twice));
         assert_eq!(back.group, Some((7, vec!["bob".into()])));
-        assert_eq!(back.device, Some(ROOT_ONLY));
+        assert_eq!(back.device, Some(AT_FIRST));
+    }
+
+    #[test]
+    fn it_goes_back_step_by_step_from_the_last() {
+        let seen = Seen { group: Some((7, vec![])), ..fresh() };
+        let there = after(&seen, &install(&seen, Some("ann")));
+        let back = remove(&there);
+        assert!(matches!(
+            back[..],
+            [
+                Change::RemoveUser(_),
+                Change::RestoreDevice(AT_FIRST),
+                Change::Delete(LIMITS),
+                Change::Delete(RULES),
+                Change::Forget
+            ]
+        ));
+    }
+
+    #[test]
+    fn a_device_is_taken_back_from_the_group_although_what_was_there_is_forgotten() {
+        let done = Seen { before: None, ..after(&fresh(), &install(&fresh(), Some("ann"))) };
+        assert_eq!(after(&done, &remove(&done)).device, Some(AT_FIRST));
+        // Of a device that somebody else gave to a group of this name nothing is known.
+        let theirs = Seen { rules: None, ..done };
+        assert_eq!(remove(&theirs), [Change::Delete(LIMITS)]);
+    }
+
+    #[test]
+    fn it_is_said_who_may_open_the_device() {
+        let done = after(&fresh(), &install(&fresh(), Some("ann")));
+        assert!(opened(&done).ends_with("fold their own programs: ann"), "{}", opened(&done));
+        let nobody = after(&fresh(), &install(&fresh(), None));
+        assert!(opened(&nobody).contains("it has none yet"));
+        assert!(opened(&fresh()).starts_with("no group of setup's"));
+        let open = Seen { device: Some(Ownership { mode: 0o666, ..AT_FIRST }), ..fresh() };
+        assert!(opened(&open).starts_with("every user may open"));
     }
 
     #[test]
