@@ -9,13 +9,21 @@
 //! What it is not: trusted with more than it needs, or trusting. A process that sends nonsense is left to itself; its
 //! thread in the daemon is the only one that notices.
 
+pub mod account;
+mod breaker;
 pub mod budget;
 pub mod channel;
 pub mod damon;
+mod door;
 pub mod governed;
+mod guard;
 pub mod metrics;
 mod peer;
+pub mod quota;
 pub mod remote;
+pub mod sandbox;
+mod scrape;
 pub mod serve;
 pub mod server;
+pub mod token;
 pub mod wire;

@@ -3,7 +3,6 @@
 use crate::governed::Governed;
 use crate::peer::Shared;
 use std::fmt::Write;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 /// What is shown of a process, served or governed.
@@ -31,17 +30,18 @@ pub struct Counters {
 
 impl Counters {
     fn of_served(shared: &Shared) -> Counters {
-        let header = shared.channel().header();
+        let (account, header) = (&shared.account, shared.channel().header());
+        let (sizes, done) = (account.sizes(shared.channel()), account.done());
         Counters {
-            managed_bytes: header.managed_bytes.load(Relaxed),
-            resident_bytes: header.resident_bytes.load(Relaxed),
-            evicted_bytes: header.evicted_bytes.load(Relaxed),
-            stored_bytes: header.store_bytes.load(Relaxed),
-            compressed: header.compressed.load(Relaxed),
-            restored: header.restored.load(Relaxed),
-            zeroed: header.zeroed.load(Relaxed),
-            stall_ns: header.stall_ns.load(Relaxed),
-            cpu_ns: header.cpu_ns.load(Relaxed),
+            managed_bytes: sizes.managed,
+            resident_bytes: sizes.resident,
+            evicted_bytes: sizes.evicted,
+            stored_bytes: sizes.stored,
+            compressed: done.compressed,
+            restored: done.restored,
+            zeroed: done.zeroed,
+            stall_ns: account.waited_ns(header),
+            cpu_ns: account.cpu_ns(),
         }
     }
 }
@@ -62,9 +62,18 @@ const METRICS: [(&str, &str, &str, Source); 9] = [
     ("cpu_nanoseconds_total", "counter", "CPU time spent on it.", |c| c.cpu_ns),
 ];
 
+/// What there is to divide.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    /// How much.
+    pub bytes: u64,
+    /// How often it was divided.
+    pub divisions: u64,
+}
+
 /// The text for the processes that are served, and those that fold themselves under the budget.
-pub fn text(budget: Option<u64>, served: &[(u32, Arc<Shared>)], governed: &[Governed]) -> String {
-    let rows = served.iter().map(|(pid, shared)| (*pid, Counters::of_served(shared)));
+pub fn text(budget: Option<Budget>, served: &[Arc<Shared>], governed: &[Governed]) -> String {
+    let rows = served.iter().map(|shared| (shared.pid, Counters::of_served(shared)));
     let rows: Vec<_> = rows.chain(governed.iter().map(|one| (one.pid, one.counters))).collect();
     let mut out = String::new();
     let head = |out: &mut String, name: &str, kind: &str, help: &str| {
@@ -77,7 +86,9 @@ pub fn text(budget: Option<u64>, served: &[(u32, Arc<Shared>)], governed: &[Gove
     let _ = writeln!(out, "memfold_governed_processes {}", governed.len());
     if let Some(budget) = budget {
         head(&mut out, "budget_bytes", "gauge", "The budget.");
-        let _ = writeln!(out, "memfold_budget_bytes {budget}");
+        let _ = writeln!(out, "memfold_budget_bytes {}", budget.bytes);
+        head(&mut out, "divisions_total", "counter", "How often the budget was divided.");
+        let _ = writeln!(out, "memfold_divisions_total {}", budget.divisions);
     }
     for (name, kind, help, read) in METRICS {
         head(&mut out, name, kind, help);
@@ -85,9 +96,11 @@ pub fn text(budget: Option<u64>, served: &[(u32, Arc<Shared>)], governed: &[Gove
             let _ = writeln!(out, "memfold_{name}{{pid=\"{pid}\"}} {}", read(counters));
         }
     }
-    head(&mut out, "share_bytes", "gauge", "What a process that folds itself may keep, by the budget.");
-    for one in governed.iter().filter(|one| one.load.limit != u64::MAX) {
-        let _ = writeln!(out, "memfold_share_bytes{{pid=\"{}\"}} {}", one.pid, one.load.limit);
+    head(&mut out, "share_bytes", "gauge", "What a process may keep, by the budget.");
+    let shares = served.iter().map(|shared| (shared.pid, shared.account.limit()));
+    let shares = shares.chain(governed.iter().map(|one| (one.pid, one.load.limit)));
+    for (pid, limit) in shares.filter(|&(_, limit)| limit != u64::MAX) {
+        let _ = writeln!(out, "memfold_share_bytes{{pid=\"{pid}\"}} {limit}");
     }
     out
 }
@@ -104,8 +117,13 @@ mod tests {
             load: Load { limit, ..Load::default() },
             counters: Counters { evicted_bytes: 7, ..Counters::default() },
         };
-        let text = text(Some(100), &[], &[one(5, 50), one(6, u64::MAX)]);
-        for line in ["memfold_processes 0", "memfold_governed_processes 2", "memfold_budget_bytes 100"] {
+        let text = text(Some(Budget { bytes: 100, divisions: 3 }), &[], &[one(5, 50), one(6, u64::MAX)]);
+        for line in [
+            "memfold_processes 0",
+            "memfold_governed_processes 2",
+            "memfold_budget_bytes 100",
+            "memfold_divisions_total 3",
+        ] {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
         }
         assert!(text.contains("memfold_evicted_bytes{pid=\"5\"} 7\nmemfold_evicted_bytes{pid=\"6\"} 7\n"));

@@ -2,13 +2,16 @@
 //! there is no daemon.
 //!
 //! Invariants: nothing here allocates, locks or touches the program's memory but through the userfaultfd. A page's entry is
-//! taken before its bytes are looked at, and says `Resident` or `Returned` only after the page is in the program's view.
+//! taken before its bytes are looked at, and says `Resident` or `Returned` only after the page is in the program's view. What the
+//! process writes is read once, into memory of the daemon's own. A server that is *wary* waits for nothing that a process can hold
+//! back, and does nothing over and over because of one.
 
+use crate::breaker::Breaker;
 use crate::channel::{job, Channel, Entry, State, JOBS, WANTED};
 use core::sync::atomic::Ordering::*;
 use pager::codec::{repeated_word, Codec, Codecs, Page, MAX_STORED};
 use sys::time::{self, Nanos};
-use sys::uffd::{Event, Userfaultfd};
+use sys::uffd::{Event, RawMessage, Userfaultfd};
 use sys::{Errno, Result, PAGE_SIZE};
 
 /// What became of a touch.
@@ -22,12 +25,37 @@ pub enum Outcome {
     Theirs,
     /// Somebody else is restoring it, and wakes who waits.
     InOtherHands,
-    /// The entry leads nowhere: the process has broken its own memory.
-    Broken,
+    /// The entry leads nowhere (`EINVAL`), or cannot be carried out (`ETIMEDOUT`): the process has broken its own memory.
+    Broken(Errno),
 }
+
+/// What a server has done since it was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Done {
+    /// Pages restored.
+    pub restored: u64,
+    /// First touches served.
+    pub zeroed: u64,
+    /// Pages tried to be compressed.
+    pub compressed: u64,
+    /// Touches that the agent was told of.
+    pub told: u64,
+    /// Waits for restored pages, each from the reading of the message to the wake-up, ns.
+    pub waited_ns: u64,
+}
+
+/// How often a wary server tries to put a page in place, a millisecond apart.
+const TRIES: u32 = 1000;
+/// How often it tries to take an entry that changes under it.
+const GRABS: u32 = 1000;
 
 /// Working memory for one process.
 pub struct Server {
+    /// Whether who is served may mean harm.
+    wary: bool,
+    /// Ends reads that wait, on kernels where a wary server needs it.
+    breaker: Option<Breaker>,
+    done: Done,
     /// CPU time that compressing has taken.
     compressing: Nanos,
     codecs: Codecs,
@@ -40,14 +68,27 @@ pub struct Server {
 struct Aligned(Page);
 
 impl Server {
-    /// Maps it. `ENOMEM` when there is none.
+    /// For a process that serves itself: it tries for as long as it takes. `ENOMEM` when there is no memory.
     pub fn new() -> Result<Server> {
         Ok(Server {
+            wary: false,
+            breaker: None,
+            done: Done::default(),
             compressing: Nanos(0),
             codecs: Codecs::new()?,
             page: Aligned([0; PAGE_SIZE]),
             packed: Aligned([0; PAGE_SIZE]),
         })
+    }
+
+    /// For a process that may mean harm.
+    pub fn wary() -> Result<Server> {
+        Ok(Server { wary: true, ..Server::new()? })
+    }
+
+    /// What it has done.
+    pub fn done(&self) -> Done {
+        self.done
     }
 
     /// CPU time of the calling threads that [`Server::compress_one`] has taken so far.
@@ -56,16 +97,22 @@ impl Server {
     }
 
     /// Serves the touches that wait at the userfaultfd, up to `most`. Counts them in the channel. Returns how many pages the
-    /// agent was told of; `Err` when an entry led nowhere or the userfaultfd is of no use.
+    /// agent was told of; `Err` when an entry led nowhere or the userfaultfd is of no use, and, if wary, when it has other news than
+    /// touches: nobody was to ask for those.
     pub fn serve(&mut self, channel: &Channel, uffd: &Userfaultfd, most: usize) -> Result<usize> {
         let mut theirs = 0;
         for _ in 0..most {
-            let message = match uffd.read() {
+            let message = match self.read(uffd) {
                 Ok(message) => message.event(),
                 Err(Errno::EAGAIN | Errno::EINTR) => break,
                 Err(error) => return Err(error),
             };
-            let Event::Fault { page, write, .. } = message else { continue };
+            let Event::Fault { page, write, .. } = message else {
+                if self.wary {
+                    return Err(Errno::EINVAL);
+                }
+                continue;
+            };
             let read_at = time::now();
             match self.touch(channel, uffd, page, write) {
                 Outcome::Restored(work) => {
@@ -74,14 +121,32 @@ impl Server {
                     header.fault_ns.record(waited);
                     header.restore_ns.record(work.0);
                     header.stall_ns.fetch_add(waited, Relaxed);
+                    self.done.waited_ns += waited;
                 }
                 Outcome::Served => {}
                 Outcome::Theirs => theirs += 1,
                 Outcome::InOtherHands => {}
-                Outcome::Broken => return Err(Errno::EINVAL),
+                Outcome::Broken(error) => return Err(error),
             }
         }
+        self.done.told += theirs as u64;
         Ok(theirs)
+    }
+
+    /// Reads a message, without waiting for one where somebody else may have made reads wait.
+    fn read(&mut self, uffd: &Userfaultfd) -> Result<RawMessage> {
+        if !self.wary {
+            return uffd.read();
+        }
+        match uffd.read_now() {
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                if self.breaker.is_none() {
+                    self.breaker = Some(Breaker::start()?);
+                }
+                uffd.read()
+            }
+            message => message,
+        }
     }
 
     /// Serves a touch of the page at `addr`.
@@ -92,8 +157,13 @@ impl Server {
             uffd.wake(addr, PAGE_SIZE);
             return Outcome::Served;
         };
-        let Some(cell) = channel.entry(number) else { return Outcome::Broken };
+        let Some(cell) = channel.entry(number) else { return Outcome::Broken(Errno::EINVAL) };
+        let mut grabs = 0;
         loop {
+            grabs += 1;
+            if self.wary && grabs > GRABS {
+                return Outcome::Broken(Errno::ETIMEDOUT);
+            }
             let entry = Entry(cell.load(SeqCst));
             if entry.is_busy() {
                 return Outcome::InOtherHands;
@@ -120,9 +190,12 @@ impl Server {
                 uffd.wake(addr, PAGE_SIZE);
                 return Outcome::Served;
             }
-            let Some(then) = self.put(channel, uffd, addr, entry, write) else {
-                cell.store(entry.0, SeqCst);
-                return Outcome::Broken;
+            let then = match self.put(channel, uffd, addr, entry, write) {
+                Ok(then) => then,
+                Err(error) => {
+                    cell.store(entry.0, SeqCst);
+                    return Outcome::Broken(error);
+                }
             };
             cell.store(then.0, SeqCst);
             // Before the wake-up: the program's thread may run in our place from then on.
@@ -132,7 +205,8 @@ impl Server {
         }
     }
 
-    /// Puts the page of a taken entry in place. Returns what the entry says then; `None` when it leads nowhere.
+    /// Puts the page of a taken entry in place. Returns what the entry says then; `EINVAL` when it leads nowhere, `ETIMEDOUT` when a
+    /// wary server has tried for long enough.
     fn put(
         &mut self,
         channel: &Channel,
@@ -140,14 +214,15 @@ impl Server {
         addr: usize,
         entry: Entry,
         write: bool,
-    ) -> Option<Entry> {
+    ) -> Result<Entry> {
         let header = channel.header();
         let page = &mut self.page.0;
         let then = match entry.state() {
             State::Stored => {
-                let (codec, len) = channel.read_slot(entry.payload(), addr, &mut self.packed.0)?;
+                let (codec, len) =
+                    channel.read_slot(entry.payload(), addr, &mut self.packed.0).ok_or(Errno::EINVAL)?;
                 if !self.codecs.decompress(codec, &self.packed.0[..len], page) {
-                    return None;
+                    return Err(Errno::EINVAL);
                 }
                 Entry::new(State::Returned, entry.payload())
             }
@@ -162,6 +237,7 @@ impl Server {
             }
         };
         let untouched = then == entry;
+        let mut tries = 0;
         loop {
             let progress = if untouched && !write {
                 uffd.zero(addr, PAGE_SIZE)
@@ -171,14 +247,25 @@ impl Server {
             };
             match progress.error {
                 None => {
-                    let count = if untouched { &header.zeroed } else { &header.restored };
+                    let (count, done) = match untouched {
+                        true => (&header.zeroed, &mut self.done.zeroed),
+                        false => (&header.restored, &mut self.done.restored),
+                    };
                     count.fetch_add(1, Relaxed);
-                    return Some(then);
+                    *done += 1;
+                    return Ok(then);
                 }
-                Some(Errno::EEXIST) => return Some(then),
-                Some(Errno::EAGAIN | Errno::ENOMEM) => time::sleep(Nanos::from_millis(1)),
+                Some(Errno::EEXIST) => return Ok(then),
+                // Its memory is changing, or it has none left: for a moment, or for as long as it likes.
+                Some(Errno::EAGAIN | Errno::ENOMEM) => {
+                    tries += 1;
+                    if self.wary && tries == TRIES {
+                        return Err(Errno::ETIMEDOUT);
+                    }
+                    time::sleep(Nanos::from_millis(1));
+                }
                 // No mapping that is registered, or no process: the kernel tells who touches it.
-                Some(_) => return Some(entry),
+                Some(_) => return Ok(entry),
             }
         }
     }
@@ -204,9 +291,70 @@ impl Server {
         };
         jobs[n].result.store(result, Relaxed);
         channel.header().compressed.fetch_add(1, Relaxed);
+        self.done.compressed += 1;
         // Release: who sees it done sees the result.
         jobs[n].state.store(job::DONE, Release);
         self.compressing = self.compressing + time::thread_cpu().since(began);
         Some(n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::channel::len_for;
+    use std::thread;
+    use sys::mem;
+    use sys::uffd::{Features, Modes};
+
+    /// A channel in memory of this process's own, and a range that it is to serve.
+    fn scene(features: Features) -> (Channel, &'static Userfaultfd, usize) {
+        const PAGES: usize = 4;
+        let uffd = Userfaultfd::open().expect("userfaultfd is permitted to root");
+        uffd.handshake(features).unwrap();
+        let base = mem::map_anonymous(0, PAGES * PAGE_SIZE, 0).unwrap();
+        uffd.register(base, PAGES * PAGE_SIZE, Modes::MISSING).unwrap();
+        let place = mem::map_anonymous(0, len_for(PAGES), libc::MAP_NORESERVE).unwrap();
+        // SAFETY: a mapping of that length, never unmapped.
+        let channel = unsafe { Channel::at(place, PAGES) };
+        let region = &channel.header().regions[0];
+        region.pages.store(PAGES as u64, SeqCst);
+        region.base.store(base as u64, SeqCst);
+        // Stays for the threads that sleep for ever.
+        (channel, Box::leak(Box::new(uffd)), base)
+    }
+
+    #[test]
+    fn a_page_whose_memory_changes_for_ever_is_given_up_and_its_entry_given_back() {
+        let (channel, uffd, base) = scene(Features::MOVE | Features::EVENT_REMOVE);
+        // Sleeps until somebody reads of it, which nobody does.
+        // SAFETY: a range of the test's own, which nobody touches.
+        thread::spawn(move || unsafe { mem::madvise(base, PAGE_SIZE, libc::MADV_DONTNEED) });
+        while !uffd.is_changing() {
+            thread::yield_now();
+        }
+        let mut server = Server::wary().unwrap();
+        let outcome = server.touch(&channel, uffd, base, true);
+        assert_eq!(outcome, Outcome::Broken(Errno::ETIMEDOUT));
+        assert_eq!(channel.entry(0).unwrap().load(SeqCst), Entry::RESIDENT.0);
+    }
+
+    #[test]
+    fn whoever_asked_for_other_news_than_touches_is_not_served() {
+        let (channel, uffd, base) = scene(Features::MOVE | Features::EVENT_REMOVE);
+        // SAFETY: as above.
+        thread::spawn(move || unsafe { mem::madvise(base, PAGE_SIZE, libc::MADV_DONTNEED) });
+        while !uffd.has_message() {
+            thread::yield_now();
+        }
+        assert_eq!(Server::wary().unwrap().serve(&channel, uffd, 8), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn a_read_never_waits_whatever_the_client_has_made_of_its_userfaultfd() {
+        let (channel, uffd, _) = scene(Features::MOVE);
+        // SAFETY: no memory involved.
+        assert_eq!(unsafe { libc::fcntl(uffd.raw_fd(), libc::F_SETFL, 0) }, 0);
+        assert_eq!(Server::wary().unwrap().serve(&channel, uffd, 8), Ok(0));
     }
 }

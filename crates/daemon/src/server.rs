@@ -1,53 +1,52 @@
 //! The daemon's threads: one that lets processes in, one for each process, one that divides the budget, one that answers
 //! who asks for the counters.
+//!
+//! Invariants: none of them waits for another, nor for a process; when the daemon is to end it ends, whatever they do.
 
+use crate::account::Account;
 use crate::budget::{self, Load};
+use crate::channel::Channel;
+use crate::door::Door;
 use crate::governed::{Fleet, Governed};
-use crate::metrics;
 use crate::peer::{Peer, Shared, Trouble};
+use crate::quota::{self, Ledger};
+use crate::scrape::{Listener, Scraper};
+use crate::token::Token;
+use crate::wire::{Reply, VERSION};
+use crate::{guard, metrics, sandbox};
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::io;
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
+use sys::socket::{self, Credentials};
+use sys::time::{self, Nanos};
 
-/// Most processes at a time.
-pub const MOST_PEERS: usize = 256;
+pub use crate::scrape::MetricsAt;
+
 /// How often the budget is divided.
 const DIVIDE: Duration = Duration::from_secs(1);
 /// How often a thread that waits for connections looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Nanos = Nanos::from_millis(50);
+/// How long the threads have to leave their processes in order when the daemon is to end. Those that do not are left behind.
+const LEAVE: Nanos = Nanos::from_millis(300);
+/// What a thread that serves a process needs of a stack, bytes.
+const STACK: usize = 256 << 10;
 
-/// Where the counters can be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MetricsAt {
-    /// A Unix socket, 0600.
-    Path(PathBuf),
-    /// A port of the loopback interface.
-    Port(SocketAddr),
-}
-
-impl std::str::FromStr for MetricsAt {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MetricsAt, String> {
-        if text.starts_with('/') {
-            return Ok(MetricsAt::Path(text.into()));
-        }
-        match text.parse::<SocketAddr>() {
-            Ok(address) if address.ip().is_loopback() => Ok(MetricsAt::Port(address)),
-            _ => Err(format!(
-                "{text:?}: an absolute path or a loopback address such as 127.0.0.1:9273 is needed"
-            )),
-        }
-    }
+/// Who may read the counters, and where.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Where.
+    pub at: MetricsAt,
+    /// What they have to say; `None` for whoever can connect.
+    pub token: Option<Token>,
 }
 
 /// What the daemon is to do.
@@ -58,21 +57,36 @@ pub struct Options {
     /// Bytes that all processes together may keep in memory; `None` for no limit.
     pub budget: Option<u64>,
     /// Where the counters can be read; nowhere by default.
-    pub metrics: Option<MetricsAt>,
+    pub metrics: Option<Metrics>,
 }
 
-#[derive(Default)]
 struct State {
-    peers: Mutex<Vec<(u32, Arc<Shared>)>>,
+    ledger: Arc<Ledger>,
+    peers: Mutex<Vec<Arc<Shared>>>,
     governed: Mutex<Vec<Governed>>,
+    divisions: AtomicU64,
+    /// Threads that greet or serve.
     threads: AtomicUsize,
+    /// Of them those that greet.
+    greeting: AtomicUsize,
 }
 
 impl State {
+    fn new() -> State {
+        State {
+            ledger: Ledger::new(quota::make_room_for_descriptors()),
+            peers: Mutex::default(),
+            governed: Mutex::default(),
+            divisions: AtomicU64::new(0),
+            threads: AtomicUsize::new(0),
+            greeting: AtomicUsize::new(0),
+        }
+    }
+
     /// The processes that are served now.
-    fn peers(&self) -> MutexGuard<'_, Vec<(u32, Arc<Shared>)>> {
+    fn peers(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
         let mut peers = self.peers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        peers.retain(|(_, shared)| shared.connected.load(Acquire));
+        peers.retain(|shared| shared.connected.load(Acquire));
         peers
     }
 
@@ -82,66 +96,85 @@ impl State {
     }
 }
 
-/// Runs until `stop` is set. `say` gets a line for each process that comes or goes.
+/// Runs until `stop` is set, then within moments leaves every process to itself and returns; the threads of processes that keep theirs
+/// from ending are left behind, so the caller's process should end. `say` gets a line for each process that comes or goes.
+///
+/// The process is confined from then on ([`sandbox`]): it should do nothing else, and have no other threads.
 ///
 /// # Errors
-/// The socket cannot be made, or another daemon listens there.
+/// The socket cannot be made, another daemon listens there, or the kernel does not let the daemon confine itself.
 pub fn run(
     options: &Options,
     fleet: Box<dyn Fleet>,
     stop: &'static AtomicBool,
     say: fn(&str),
 ) -> io::Result<()> {
-    let listener = listen(&options.socket)?;
-    let state = Arc::new(State::default());
-    let mut helpers = Vec::new();
-    if let Some(at) = &options.metrics {
-        helpers.push(answer(at, options.budget, state.clone(), stop)?);
+    let mut door = Door::new(listen(&options.socket)?)?;
+    let scraper = options.metrics.as_ref().map(scraper).transpose()?;
+    let state = Arc::new(State::new());
+    guard::install()?;
+    sandbox::enter()
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot confine itself: {error}")))?;
+    if let Some(mut scraper) = scraper {
+        let (budget, state) = (options.budget, state.clone());
+        thread::spawn(move || {
+            while !stop.load(Relaxed) {
+                scraper.step(LOOK, || counters(budget, &state));
+            }
+        });
     }
     if options.budget.is_some() || options.metrics.is_some() {
         let (budget, state) = (options.budget, state.clone());
-        helpers.push(thread::spawn(move || govern(budget, &state, fleet, stop)));
+        thread::spawn(move || govern(budget, &state, fleet, stop));
     }
-    listener.set_nonblocking(true)?;
     while !stop.load(Relaxed) {
-        match listener.accept() {
-            Ok((socket, _)) => admit(socket, &state, stop, say),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(LOOK),
-            // Too many descriptors, or a process that left at once.
-            Err(_) => thread::sleep(LOOK),
+        let room = quota::GREETINGS - state.greeting.load(Acquire).min(quota::GREETINGS);
+        for (socket, who) in door.wait(LOOK, room, |socket, who| is_own(socket, who, say)) {
+            admit(socket, who, &state, stop, say);
         }
     }
-    let _ = fs::remove_file(&options.socket);
-    helpers.into_iter().for_each(|helper| drop(helper.join()));
-    while state.threads.load(Acquire) != 0 {
-        thread::sleep(LOOK);
+    let paths = options.metrics.iter().filter_map(|metrics| match &metrics.at {
+        MetricsAt::Path(path) => Some(path),
+        MetricsAt::Port(_) => None,
+    });
+    paths.chain([&options.socket]).for_each(|path| drop(fs::remove_file(path)));
+    let until = time::now() + LEAVE;
+    while state.threads.load(Acquire) != 0 && time::now() < until {
+        time::sleep(Nanos::from_millis(5));
     }
     Ok(())
 }
 
-fn admit(socket: UnixStream, state: &Arc<State>, stop: &'static AtomicBool, say: fn(&str)) {
-    let Ok(credentials) = sys::socket::peer(socket.as_raw_fd()) else { return };
-    if credentials.pid == 0 {
-        return;
-    }
+/// Whether a connection is one of the daemon's own user; who is not is told.
+fn is_own(socket: &UnixStream, who: Credentials, say: fn(&str)) -> bool {
+    // In another PID namespace: nothing could be known of it.
     // SAFETY: always succeeds.
-    if credentials.uid != unsafe { libc::geteuid() } {
-        say(&format!("process {} of user {} was refused", credentials.pid, credentials.uid));
-        return;
+    let own = who.pid != 0 && who.uid == unsafe { libc::geteuid() };
+    if !own {
+        say(&format!("process {} of user {} was refused", who.pid, who.uid));
+        let _ = socket::send(
+            socket.as_raw_fd(),
+            &Reply { version: VERSION, error: libc::EACCES as u32 }.bytes(),
+            &[],
+        );
     }
-    if state.threads.fetch_add(1, AcqRel) >= MOST_PEERS {
-        state.threads.fetch_sub(1, AcqRel);
-        say(&format!("process {} was refused: {MOST_PEERS} are served", credentials.pid));
-        return;
-    }
-    let (pid, state) = (credentials.pid, state.clone());
-    // Without blocking: a process that does not greet waits by itself.
-    let served = thread::Builder::new().name(format!("peer-{pid}")).spawn({
+    own
+}
+
+/// Has a thread of its own greet and serve a process.
+fn admit(socket: UnixStream, who: Credentials, state: &Arc<State>, stop: &'static AtomicBool, say: fn(&str)) {
+    state.threads.fetch_add(1, AcqRel);
+    state.greeting.fetch_add(1, AcqRel);
+    let pid = who.pid;
+    let thread = thread::Builder::new().name(format!("peer-{pid}")).stack_size(STACK);
+    let served = thread.spawn({
         let state = state.clone();
         move || {
-            match Peer::greet(socket) {
+            let peer = Peer::greet(socket, who, &state.ledger);
+            state.greeting.fetch_sub(1, AcqRel);
+            match peer {
                 Ok(peer) => {
-                    state.peers().push((pid, peer.shared()));
+                    state.peers().push(peer.shared());
                     say(&format!("process {pid} is served"));
                     match peer.serve(stop) {
                         Ok(()) => say(&format!("process {pid} has left")),
@@ -155,6 +188,7 @@ fn admit(socket: UnixStream, state: &Arc<State>, stop: &'static AtomicBool, say:
         }
     });
     if served.is_err() {
+        state.greeting.fetch_sub(1, AcqRel);
         state.threads.fetch_sub(1, AcqRel);
     }
 }
@@ -181,6 +215,20 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+fn scraper(metrics: &Metrics) -> io::Result<Scraper> {
+    let listener = match &metrics.at {
+        MetricsAt::Path(path) => Listener::Unix(listen(path)?),
+        MetricsAt::Port(address) => Listener::Tcp(TcpListener::bind(address)?),
+    };
+    Scraper::new(listener, metrics.token.clone())
+}
+
+fn counters(budget: Option<u64>, state: &State) -> String {
+    let divisions = state.divisions.load(Relaxed);
+    let budget = budget.map(|bytes| metrics::Budget { bytes, divisions });
+    metrics::text(budget, &state.peers(), &state.governed())
+}
+
 /// Looks at all processes once a second, and says what each may keep if there is a budget.
 fn govern(budget: Option<u64>, state: &State, mut fleet: Box<dyn Fleet>, stop: &AtomicBool) {
     let mut waited = HashMap::new();
@@ -193,6 +241,7 @@ fn govern(budget: Option<u64>, state: &State, mut fleet: Box<dyn Fleet>, stop: &
                 one.load.limit = limit;
                 fleet.grant(one.pid, limit);
             }
+            state.divisions.fetch_add(1, Relaxed);
         }
         *state.governed() = governed;
     }
@@ -202,11 +251,11 @@ fn govern(budget: Option<u64>, state: &State, mut fleet: Box<dyn Fleet>, stop: &
 /// waited a second ago.
 fn divide(
     budget: u64,
-    served: &[(u32, Arc<Shared>)],
+    served: &[Arc<Shared>],
     governed: &[Governed],
     waited: &mut HashMap<u32, u64>,
 ) -> Vec<u64> {
-    let both = served.iter().map(|(pid, shared)| (*pid, load_of(shared)));
+    let both = served.iter().map(|shared| (shared.pid, load_of(&shared.account, shared.channel())));
     let (pids, mut loads): (Vec<u32>, Vec<Load>) =
         both.chain(governed.iter().map(|one| (one.pid, one.load))).unzip();
     waited.retain(|pid, _| pids.contains(pid));
@@ -217,95 +266,18 @@ fn divide(
     let budget = budget::under_pressure(budget, budget::pressure().unwrap_or(0.0));
     let mut limits = budget::divide(budget, &loads);
     let rest = limits.split_off(served.len());
-    for ((_, shared), limit) in served.iter().zip(limits) {
-        shared.channel().header().resident_limit.store(limit, Relaxed);
+    for (shared, limit) in served.iter().zip(limits) {
+        shared.account.set_limit(shared.channel().header(), limit);
     }
     rest
 }
 
-fn load_of(shared: &Shared) -> Load {
-    let header = shared.channel().header();
-    let most = (shared.channel().pages() * sys::PAGE_SIZE) as u64;
+fn load_of(account: &Account, channel: &Channel) -> Load {
+    let sizes = account.sizes(channel);
     Load {
-        // Nobody has more than its channel can hold.
-        resident_bytes: header.resident_bytes.load(Relaxed).min(most)
-            + header.store_bytes.load(Relaxed).min(most),
-        evicted_bytes: header.evicted_bytes.load(Relaxed).min(most),
-        waited_ns: header.stall_ns.load(Relaxed),
-        limit: match header.resident_limit.load(Relaxed) {
-            0 => u64::MAX,
-            limit => limit,
-        },
-    }
-}
-
-/// Answers every connection with the counters, as a web server would.
-fn answer(
-    at: &MetricsAt,
-    budget: Option<u64>,
-    state: Arc<State>,
-    stop: &'static AtomicBool,
-) -> io::Result<thread::JoinHandle<()>> {
-    type Accept = Box<dyn Fn() -> io::Result<Box<dyn Connection>> + Send>;
-    let accept: Accept = match at {
-        MetricsAt::Path(path) => {
-            let listener = listen(path)?;
-            listener.set_nonblocking(true)?;
-            Box::new(move || Ok(Box::new(listener.accept()?.0)))
-        }
-        MetricsAt::Port(address) => {
-            let listener = TcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            Box::new(move || Ok(Box::new(listener.accept()?.0)))
-        }
-    };
-    let path = if let MetricsAt::Path(path) = at { Some(path.clone()) } else { None };
-    Ok(thread::spawn(move || {
-        while !stop.load(Relaxed) {
-            match accept() {
-                // Whoever asks and does not read is forgotten.
-                Ok(mut connection) => {
-                    let text = metrics::text(budget, &state.peers(), &state.governed());
-                    drop(connection.answer(&text));
-                }
-                Err(_) => thread::sleep(LOOK),
-            }
-        }
-        path.map(fs::remove_file);
-    }))
-}
-
-/// Somebody who asks for the counters.
-trait Connection: Read + Write {
-    fn set_patience(&self) -> io::Result<()>;
-
-    fn answer(&mut self, text: &str) -> io::Result<()> {
-        self.set_patience()?;
-        // The request says nothing that matters.
-        let _ = self.read(&mut [0; 1024])?;
-        write!(
-            self,
-            "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\r\n{text}",
-            text.len()
-        )
-    }
-}
-
-/// How long somebody who asks for the counters may take.
-const PATIENCE: Option<Duration> = Some(Duration::from_millis(500));
-
-impl Connection for UnixStream {
-    fn set_patience(&self) -> io::Result<()> {
-        self.set_nonblocking(false)?;
-        self.set_read_timeout(PATIENCE)?;
-        self.set_write_timeout(PATIENCE)
-    }
-}
-
-impl Connection for std::net::TcpStream {
-    fn set_patience(&self) -> io::Result<()> {
-        self.set_nonblocking(false)?;
-        self.set_read_timeout(PATIENCE)?;
-        self.set_write_timeout(PATIENCE)
+        resident_bytes: sizes.resident + sizes.stored,
+        evicted_bytes: sizes.evicted,
+        waited_ns: account.waited_ns(channel.header()),
+        limit: account.limit(),
     }
 }

@@ -1,19 +1,20 @@
 //! The greeting between a process and the daemon. Everything after it goes through the channel.
 //!
-//! The process sends a [`Hello`] with four descriptors: the channel, its userfaultfd, and the event counters by which the
-//! daemon and the process are rung. The daemon answers with a [`Reply`]. The end of the connection, from either side, is
-//! the end of the service.
+//! The process sends a [`Hello`] with two descriptors: the channel and its userfaultfd. The daemon answers with a [`Reply`]. From then
+//! on each side rings the other by sending bytes, whatever they are: there is something new in the channel. (Sockets alone can be
+//! read and written without waiting, whatever the other side does to the descriptors that it shares.) The end of the connection,
+//! from either side, is the end of the service; a connection that ends without a reply may be tried again.
 
 /// First bytes of a greeting.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfoldD");
 /// Version of greeting and channel. Another one is refused, by a reply that names the daemon's own.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes of a greeting.
 pub const HELLO_LEN: usize = 32;
 /// Bytes of a reply.
 pub const REPLY_LEN: usize = 16;
 /// Descriptors that come with a greeting.
-pub const FDS: usize = 4;
+pub const FDS: usize = 2;
 
 /// What a process says first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,11 @@ pub struct Reply {
     pub version: u32,
     /// 0, or the error number for which the process is refused.
     pub error: u32,
+}
+
+/// Rings the other side. One that has not heard the bells before has been rung.
+pub fn ring(socket: i32) {
+    let _ = sys::socket::send(socket, &[0], &[]);
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

@@ -2,6 +2,7 @@
 
 use e2e::command_line::{memfold, scratch};
 use e2e::wait_until;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -50,6 +51,17 @@ fn what_the_daemon_cannot_do_is_named_and_ends_with_2() {
     };
     assert!(say(&["--budget", "some"]).contains("4M or more"));
     assert!(say(&["--metrics", "0.0.0.0:9273"]).contains("loopback"));
+    // Over TCP, either a token that nobody else can read or an open door.
+    let port = ["--metrics", "127.0.0.1:0"];
+    assert!(say(&port).contains("--metrics-token") && say(&["--metrics", "0"]).contains("--metrics-open"));
+    let token = home.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let name = token.to_str().unwrap();
+    let said = say(&[&port[..], &["--metrics-token", name]].concat());
+    assert!(said.contains(name) && said.contains("mode 644"), "{said}");
+    say(&[&port[..], &["--metrics-token", name, "--metrics-open"]].concat());
+    say(&["--metrics-token", name]);
     assert!(say(&["--socket", &"x".repeat(200)]).contains("107 bytes"));
 }
 

@@ -55,7 +55,7 @@ impl Programs {
 impl Fleet for Programs {
     fn look(&mut self) -> Vec<Governed> {
         self.renewals += 1;
-        let found: Vec<Found> = pages::running().into_iter().filter(|found| self.is_ours(found)).collect();
+        let found: Vec<Found> = pages::present().into_iter().filter(|found| self.is_ours(found)).collect();
         let governed = found.iter().filter_map(governed).collect();
         self.pages = found.into_iter().map(|found| (found.pid, found.file)).collect();
         governed

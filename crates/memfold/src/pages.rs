@@ -112,15 +112,19 @@ enum Life {
 /// that left nothing else.
 pub fn running() -> Vec<Found> {
     let mut nested = Nested::default();
-    let mut found = Vec::new();
     for run in runtime::runs() {
         tidy(&run, &mut nested);
-        found.extend(in_directory(&run, &mut nested));
         if !runtime::launcher_runs(&run) {
             remove_unused(&run);
         }
     }
-    sorted(found)
+    present()
+}
+
+/// The same, with nothing removed: for who may not see all of this user's processes, and would take some for gone.
+pub fn present() -> Vec<Found> {
+    let mut nested = Nested::default();
+    sorted(runtime::runs().iter().flat_map(|run| in_directory(run, &mut nested)).collect())
 }
 
 /// Those and all others that this user may see, wherever they lie: for root everybody's.

@@ -35,6 +35,12 @@ impl Errno {
     pub const ESRCH: Errno = Errno(libc::ESRCH);
     /// The process has no number left for a descriptor.
     pub const EMFILE: Errno = Errno(libc::EMFILE);
+    /// Beyond what one user may have.
+    pub const EDQUOT: Errno = Errno(libc::EDQUOT);
+    /// It has taken too long.
+    pub const ETIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
+    /// The kernel or the file does not have this call, or not with these flags.
+    pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
     /// The kernel does not have this call.
     pub const ENOSYS: Errno = Errno(libc::ENOSYS);
 
@@ -62,6 +68,8 @@ impl Errno {
             libc::EPIPE => "EPIPE",
             libc::ENOSYS => "ENOSYS",
             libc::ENOTTY => "ENOTTY",
+            libc::EDQUOT => "EDQUOT",
+            libc::ETIMEDOUT => "ETIMEDOUT",
             libc::EOPNOTSUPP => "EOPNOTSUPP",
             _ => "errno",
         }

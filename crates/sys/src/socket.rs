@@ -55,7 +55,8 @@ pub fn peer(socket: i32) -> Result<Credentials> {
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// Sends `bytes` with copies of the descriptors; at most [`MOST_FDS`]. Returns how many bytes went.
+/// Sends `bytes` with copies of the descriptors; at most [`MOST_FDS`]. Returns how many bytes went; `EAGAIN`, without waiting and
+/// whatever the other users of the socket have set, where there is no room.
 pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
     let mut control = Control([0; CONTROL]);
     let mut part = libc::iovec { iov_base: bytes.as_ptr() as *mut _, iov_len: bytes.len() };
@@ -77,12 +78,13 @@ pub fn send(socket: i32, bytes: &[u8], fds: &[i32]) -> Result<usize> {
         }
         (message.msg_control, message.msg_controllen) = (header.cast(), len.next_multiple_of(8) as _);
     }
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: a whole message.
-    unsafe { syscall!(sendmsg, socket, &message as *const _ as usize, libc::MSG_NOSIGNAL) }
+    unsafe { syscall!(sendmsg, socket, &message as *const _ as usize, flags) }
 }
 
 /// Receives into `bytes` and takes over the descriptors that come along, closed again beyond [`MOST_FDS`]. Returns the
-/// number of bytes, 0 at the end.
+/// number of bytes, 0 at the end; `EAGAIN`, without waiting, where there are none yet.
 pub fn receive(socket: i32, bytes: &mut [u8], fds: &mut [Option<Fd>; MOST_FDS]) -> Result<usize> {
     let mut control = Control([0; CONTROL]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -90,8 +92,9 @@ pub fn receive(socket: i32, bytes: &mut [u8], fds: &mut [Option<Fd>; MOST_FDS]) 
     let mut message: libc::msghdr = unsafe { zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&mut part, 1);
     (message.msg_control, message.msg_controllen) = (control.0.as_mut_ptr().cast(), CONTROL as _);
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
     // SAFETY: a whole message; what it points to is writable.
-    let len = unsafe { syscall!(recvmsg, socket, &mut message as *mut _ as usize, libc::MSG_CMSG_CLOEXEC) }?;
+    let len = unsafe { syscall!(recvmsg, socket, &mut message as *mut _ as usize, flags) }?;
     let header = control.0.as_ptr().cast::<libc::cmsghdr>();
     // SAFETY: the buffer is aligned and longer than a header.
     let (kind, got) = unsafe { ((*header).cmsg_type, (*header).cmsg_len) };
@@ -106,6 +109,27 @@ pub fn receive(socket: i32, bytes: &mut [u8], fds: &mut [Option<Fd>; MOST_FDS]) 
         }
     }
     Ok(len)
+}
+
+/// Reads bytes, and leaves aside the descriptors that come with them. Returns their number, 0 at the end; `EAGAIN`, without waiting,
+/// where there are none yet.
+pub fn hear(socket: i32, bytes: &mut [u8]) -> Result<usize> {
+    let (to, len) = (bytes.as_mut_ptr() as usize, bytes.len());
+    // SAFETY: the buffer is valid for its length.
+    unsafe { syscall!(recvfrom, socket, to, len, libc::MSG_DONTWAIT, 0usize, 0usize) }
+}
+
+/// Whether there is something to read, which it leaves there. `None` at the end, or where the connection is broken.
+pub fn has_bytes(socket: i32) -> Option<bool> {
+    let mut byte = 0u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: room for one byte.
+    match unsafe { syscall!(recvfrom, socket, &raw mut byte as usize, 1, flags, 0usize, 0usize) } {
+        Ok(0) => None,
+        Ok(_) => Some(true),
+        Err(Errno::EAGAIN | Errno::EINTR) => Some(false),
+        Err(_) => None,
+    }
 }
 
 /// Makes an event counter (`eventfd(2)`): reading never blocks.
@@ -140,16 +164,27 @@ pub fn sealed_memory(name: &'static core::ffi::CStr, len: u64) -> Result<Fd> {
 /// Waits until one of the descriptors can be read or was closed at the other end, at most `timeout`. Negative numbers are
 /// left out. Bit `n` of the result is set for descriptor `n`; it is 0 after a signal or when the time is over.
 pub fn wait_for<const N: usize>(fds: [i32; N], timeout: Nanos) -> u32 {
+    let news = poll(fds, timeout);
+    news.iter().enumerate().fold(0, |bits, (n, &events)| bits | u32::from(events != 0) << n)
+}
+
+/// The same, with what there is to say of each descriptor: `POLLIN` and its kin (poll(2)).
+pub fn poll<const N: usize>(fds: [i32; N], timeout: Nanos) -> [i16; N] {
     let mut polls = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    poll_all(&mut polls, timeout);
+    polls.map(|poll| poll.revents)
+}
+
+/// Waits until there is something to say of one of the descriptors, and writes it down. Nothing is said after a signal or when the time
+/// is over.
+pub fn poll_all(polls: &mut [libc::pollfd], timeout: Nanos) {
     let timeout = timeout.to_timespec();
+    let (to, time) = (polls.as_mut_ptr() as usize, &raw const timeout as usize);
     // SAFETY: valid structures; no signal mask.
-    let ready = unsafe {
-        syscall!(ppoll, polls.as_mut_ptr() as usize, N, &timeout as *const _ as usize, 0usize, 0usize)
-    };
+    let ready = unsafe { syscall!(ppoll, to, polls.len(), time, 0usize, 0usize) };
     if ready.is_err() {
-        return 0;
+        polls.iter_mut().for_each(|poll| poll.revents = 0);
     }
-    polls.iter().enumerate().fold(0, |bits, (n, poll)| bits | u32::from(poll.revents != 0) << n)
 }
 
 #[cfg(test)]
@@ -179,8 +214,19 @@ mod tests {
         assert_eq!(wait_for([counter.raw()], Nanos(0)), 0);
         assert_eq!(send(here.as_raw_fd(), b"x", &[]), Ok(1));
         assert_eq!(receive(there.as_raw_fd(), &mut bytes, &mut [const { None }; MOST_FDS]), Ok(1));
+        assert_eq!(receive(there.as_raw_fd(), &mut bytes, &mut fds), Err(Errno::EAGAIN));
+        assert_eq!(
+            (hear(there.as_raw_fd(), &mut bytes), has_bytes(there.as_raw_fd())),
+            (Err(Errno::EAGAIN), Some(false))
+        );
+        assert_eq!(send(here.as_raw_fd(), b"bell", &[1]), Ok(4));
+        assert_eq!((has_bytes(there.as_raw_fd()), hear(there.as_raw_fd(), &mut bytes)), (Some(true), Ok(4)));
+        // Nobody reads: there is an end to what fits.
+        while send(here.as_raw_fd(), &[0; 4096], &[]) != Err(Errno::EAGAIN) {}
+        while hear(there.as_raw_fd(), &mut bytes).is_ok() {}
         drop(here);
         assert_eq!(wait_for([there.as_raw_fd()], Nanos::from_secs(10)), 1);
+        assert_eq!(has_bytes(there.as_raw_fd()), None);
         assert_eq!(receive(there.as_raw_fd(), &mut bytes, &mut [const { None }; MOST_FDS]), Ok(0));
     }
 

@@ -86,6 +86,9 @@ pub enum Event {
     Unknown(u8),
 }
 
+/// The number of a report of a fork.
+const FORK: u8 = 0x13;
+
 /// A message as the kernel writes it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -96,6 +99,16 @@ pub struct RawMessage {
 }
 
 impl RawMessage {
+    /// A report of a fork comes with a descriptor for the child's memory, made by the read itself. Nobody here asks for such
+    /// reports; a process that passes its userfaultfd on may have, and each would be left open.
+    fn received(self) -> RawMessage {
+        if self.event == FORK {
+            // SAFETY: the kernel just made the descriptor for us.
+            drop(unsafe { Fd::from_raw(self.words[0] as i32) });
+        }
+        self
+    }
+
     /// What it says.
     pub fn event(&self) -> Event {
         let [a, b, c] = self.words.map(|w| w as usize);
@@ -341,10 +354,20 @@ impl Userfaultfd {
             return Err(error);
         }
         let mut message = RawMessage::default();
-        let len = core::mem::size_of::<RawMessage>();
         // SAFETY: the message is plain words that any bytes may fill.
-        unsafe { syscall!(read, self.fd.raw(), &mut message as *mut RawMessage as usize, len) }?;
-        Ok(message)
+        unsafe { syscall!(read, self.fd.raw(), &raw mut message as usize, size_of::<RawMessage>()) }?;
+        Ok(message.received())
+    }
+
+    /// The same, and waits for nothing even where somebody who shares the userfaultfd has made its reads wait (`RWF_NOWAIT`,
+    /// preadv2(2)). `EOPNOTSUPP` before Linux 6.10.
+    pub fn read_now(&self) -> Result<RawMessage> {
+        let mut message = RawMessage::default();
+        let part = libc::iovec { iov_base: (&raw mut message).cast(), iov_len: size_of::<RawMessage>() };
+        let (parts, here) = (&raw const part as usize, usize::MAX);
+        // SAFETY: as for `read`; a place of -1 is that of the file.
+        unsafe { syscall!(preadv2, self.fd.raw(), parts, 1, here, here, libc::RWF_NOWAIT) }?;
+        Ok(message.received())
     }
 
     /// Whether a thread is in the middle of a change of which the report was not read yet, or was read so recently that the

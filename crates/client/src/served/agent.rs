@@ -12,7 +12,7 @@ use super::mail::Mail;
 use super::region::Region;
 use daemon::channel::{job, Channel, Entry, State, JOBS, REGIONS, WANTED};
 use daemon::serve::{Outcome, Server};
-use daemon::wire::{Hello, Reply, REPLY_LEN, VERSION};
+use daemon::wire::{self, Hello, Reply, REPLY_LEN, VERSION};
 use pager::codec::Page;
 use pager::config::{Config, Setting};
 use pager::control::{ControlPage, Mode};
@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering::*;
 use sys::file::{self, Fd};
 use sys::life::Life;
 use sys::pagemap::Pagemap;
-use sys::socket::{self, MOST_FDS};
+use sys::socket;
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
 use sys::uffd::Userfaultfd;
@@ -88,7 +88,6 @@ pub struct Agent {
     bell: Fd,
     /// Tells when the program has ended.
     life: Life,
-    daemon_bell: Fd,
     path: [u8; PATH_LEN],
     pub control: &'static ControlPage,
     pub config: Config,
@@ -145,7 +144,6 @@ impl Agent {
             returns: Returns::new(0, 0),
             server: Server::new()?,
             link: Link::Alone(Nanos(0)),
-            daemon_bell: socket::event_counter()?,
             frozen: false,
             ended: false,
             wanted_seen: 0,
@@ -183,8 +181,8 @@ impl Agent {
             self.answer_program();
             self.answer_mailbox();
             busy = self.is_served() && !self.frozen && self.control.paused.load(Relaxed) == 0 && self.pass();
-            if core::mem::take(&mut self.ring_daemon) {
-                socket::ring(self.daemon_bell.raw());
+            if let (Link::Served(fd), true) = (&self.link, core::mem::take(&mut self.ring_daemon)) {
+                wire::ring(fd.raw());
             }
             if self.now.saturating_sub(self.counted_at) >= TICK.0 {
                 self.counted_at = self.now;
@@ -294,24 +292,26 @@ impl Agent {
         let len = self.path.iter().position(|&byte| byte == 0).unwrap_or(PATH_LEN);
         let Ok(fd) = door::connect(&self.path[..len]) else { return };
         let hello = Hello { version: VERSION, pages: self.channel.pages() as u64 };
-        let fds = [self.memory.raw(), self.uffd.raw_fd(), self.daemon_bell.raw(), self.bell.raw()];
+        let fds = [self.memory.raw(), self.uffd.raw_fd()];
         if socket::send(fd.raw(), &hello.bytes(), &fds).is_ok() {
             self.link = Link::Asked(fd);
         }
     }
 
-    /// The socket has news: an answer, or the end.
+    /// The socket has news: an answer, a bell, or the end.
     fn hear(&mut self) {
         let (asked, fd) = match &self.link {
             Link::Asked(fd) => (true, fd.raw()),
             Link::Served(fd) => (false, fd.raw()),
             Link::Alone(_) => return,
         };
+        // The answer is read by itself: bells may follow it.
         let mut bytes = [0; REPLY_LEN];
-        let reply = match socket::receive(fd, &mut bytes, &mut [const { None }; MOST_FDS]) {
-            Ok(len) => Reply::parse(&bytes[..len]),
-            Err(_) => None,
-        };
+        let heard = socket::hear(fd, &mut bytes);
+        if matches!(heard, Err(Errno::EAGAIN | Errno::EINTR)) || !asked && heard.is_ok_and(|len| len != 0) {
+            return;
+        }
+        let reply = heard.ok().and_then(|len| Reply::parse(&bytes[..len]));
         match (asked, reply) {
             (true, Some(Reply { error: 0, version: VERSION })) => {
                 if let Link::Asked(fd) = core::mem::replace(&mut self.link, Link::Alone(Nanos(0))) {
@@ -323,12 +323,12 @@ impl Agent {
                 self.ring_daemon = true;
             }
             (asked, reply) => {
-                let refusal = reply.map_or(libc::EPIPE as u32, |reply| reply.error.max(1));
                 self.link = Link::Alone(time::now() + TICK);
-                if asked {
-                    self.mail.set_served(refusal);
-                } else {
+                if !asked {
                     self.take_over();
+                } else if let Some(reply) = reply {
+                    // Without a reply there was no room for us: we come again.
+                    self.mail.set_served(reply.error.max(1));
                 }
             }
         }
@@ -471,8 +471,10 @@ impl Agent {
                     }
                     _ => {
                         let addr = self.regions[region].addr(page);
-                        if self.server.touch(&self.channel, &self.uffd, addr, true) == Outcome::Broken {
-                            self.fail(Errno::EINVAL);
+                        if let Outcome::Broken(error) =
+                            self.server.touch(&self.channel, &self.uffd, addr, true)
+                        {
+                            self.fail(error);
                         }
                     }
                 }

@@ -3,6 +3,8 @@
 // Every address here lies in a mapping that the test itself made. Not every test uses everything.
 #![allow(clippy::undocumented_unsafe_blocks, dead_code)]
 
+pub mod running;
+
 use client::Options;
 use std::sync::Once;
 use std::time::{Duration, Instant};

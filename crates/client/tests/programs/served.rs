@@ -1,21 +1,25 @@
 //! Both sides of the daemon in one small program, which the tests start, kill and start again:
 //!
-//! - `memfold-served daemon SOCKET [BUDGET [METRICS]]` is the daemon; SIGTERM ends it;
+//! - `memfold-served daemon SOCKET [BUDGET [METRICS [TOKEN-FILE]]]` is the daemon; SIGTERM ends it;
 //! - `memfold-served work SOCKET GOAL SEED MIB` is a program that the daemon folds. It touches its memory, most of it seldom,
 //!   registers and unregisters more, verifies every byte, and prints what came of it as `name value` lines. It works until its
 //!   standard input is closed and its goal is reached;
 //! - `memfold-served forks SOCKET` is one that forks while it is folded; its children verify every byte;
 //! - `memfold-served liar SOCKET WHAT` is a program that breaks its promises;
+//! - `memfold-served attack SOCKET WHAT` is one that tries to harm the daemon or others (`attacks.rs`);
 //! - `memfold-served impostor SOCKET` listens there and serves nobody. It says when it listens, and of each connection how many bytes
 //!   and descriptors came by it.
 
 // Every address here lies in a mapping that the program itself made.
 #![allow(clippy::undocumented_unsafe_blocks)]
 
+mod attacks;
+
 use client::{register, start, stats, stop, unregister, Options};
 use daemon::channel::{len_for, Channel, Entry, State};
 use daemon::governed::NoFleet;
 use daemon::server;
+use daemon::token::Token;
 use daemon::wire::{Hello, VERSION};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -39,9 +43,10 @@ fn main() {
         ["work", socket, goal, seed, mib] => work(socket, Goal::of(goal), number(seed), number(mib) as usize),
         ["forks", socket] => forks(socket),
         ["liar", socket, what] => lie(socket, what),
+        ["attack", socket, what] => attacks::attack(socket, what),
         ["impostor", socket] => impersonate(socket),
         _ => panic!(
-            "daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET, liar SOCKET WHAT or impostor SOCKET"
+            "daemon SOCKET, work SOCKET GOAL SEED MIB, forks SOCKET, liar SOCKET WHAT, attack SOCKET WHAT or impostor SOCKET"
         ),
     }
 }
@@ -55,7 +60,10 @@ fn be_daemon(socket: &str, rest: &[&str]) {
     let options = server::Options {
         socket: socket.into(),
         budget: rest.first().map(|text| number(text)).filter(|&bytes| bytes != 0),
-        metrics: rest.get(1).map(|text| text.parse().unwrap()),
+        metrics: rest.get(1).map(|text| server::Metrics {
+            at: text.parse().unwrap(),
+            token: rest.get(2).map(|path| Token::read(path.as_ref()).unwrap()),
+        }),
     };
     server::run(&options, Box::new(NoFleet), &STOP, |line| eprintln!("{line}")).unwrap();
 }
@@ -255,9 +263,8 @@ fn lie(socket: &str, what: &str) {
     let memory = socket::sealed_memory(c"liar", len_for(pages) as u64).unwrap();
     let uffd = Userfaultfd::open().unwrap();
     uffd.handshake(Features::MOVE).unwrap();
-    let (bell, other) = (socket::event_counter().unwrap(), socket::event_counter().unwrap());
     let fd = socket::connect(socket.as_bytes()).unwrap();
-    let fds = [memory.raw(), uffd.raw_fd(), bell.raw(), other.raw()];
+    let fds = [memory.raw(), uffd.raw_fd()];
     let hello = Hello { version: VERSION, pages: pages as u64 };
     let greeting = hello.bytes();
     let send = |bytes: &[u8], fds: &[i32]| assert!(socket::send(fd.raw(), bytes, fds).is_ok());
@@ -269,23 +276,32 @@ fn lie(socket: &str, what: &str) {
         "unsealed" => {
             let raw = unsafe { libc::memfd_create(c"x".as_ptr(), 0) };
             sys::file::set_len(raw, len_for(pages) as u64).unwrap();
-            send(&greeting, &[raw, fds[1], fds[2], fds[3]]);
+            send(&greeting, &[raw, fds[1]]);
         }
-        "descriptors" => send(&greeting, &[fds[0], 1, 1, 1]),
-        "few" => send(&greeting, &fds[..2]),
+        "descriptors" => send(&greeting, &[fds[0], 1]),
+        "few" => send(&greeting, &fds[..1]),
         "silent" => std::thread::sleep(Duration::from_secs(4)),
         "entries" => send(&greeting, &fds),
         other => panic!("no lie {other:?}"),
     }
     let mut answer = [0; 64];
+    socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(60));
     let len = socket::receive(fd.raw(), &mut answer, &mut [const { None }; MOST_FDS]).unwrap_or(0);
     if what == "entries" {
         assert_ne!(len, 0, "an honest greeting was refused");
-        break_tables(&memory, &uffd, &bell, pages);
+        break_tables(&memory, &uffd, pages);
+        daemon::wire::ring(fd.raw());
     }
-    // The daemon ends the connection of a liar.
-    socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(10));
-    assert_eq!(socket::receive(fd.raw(), &mut answer, &mut [const { None }; MOST_FDS]).unwrap_or(0), 0);
+    // The daemon ends the connection of a liar; it may have rung before.
+    loop {
+        socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(60));
+        match socket::hear(fd.raw(), &mut answer) {
+            Ok(0) => break,
+            Err(sys::Errno::EAGAIN) => panic!("the daemon goes on with a liar"),
+            Err(_) => break,
+            Ok(_) => {}
+        }
+    }
     println!("caught");
 }
 
@@ -297,13 +313,15 @@ fn impersonate(socket: &str) {
     println!("listening");
     for connection in listener.incoming() {
         let (mut buffer, mut fds) = ([0; 64], [const { None }; MOST_FDS]);
-        let bytes = socket::receive(connection.unwrap().as_raw_fd(), &mut buffer, &mut fds).unwrap_or(0);
+        let connection = connection.unwrap();
+        socket::wait_for([connection.as_raw_fd()], sys::time::Nanos::from_secs(60));
+        let bytes = socket::receive(connection.as_raw_fd(), &mut buffer, &mut fds).unwrap_or(0);
         println!("{bytes} bytes, {} descriptors", fds.iter().flatten().count());
     }
 }
 
 /// Entries that lead anywhere, jobs without end, regions over everything; then a touch.
-fn break_tables(memory: &sys::file::Fd, uffd: &Userfaultfd, bell: &sys::file::Fd, pages: usize) {
+fn break_tables(memory: &sys::file::Fd, uffd: &Userfaultfd, pages: usize) {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let base = unsafe { mem::mmap(0, len_for(pages), prot, libc::MAP_SHARED, memory.raw(), 0) }.unwrap();
     let channel = unsafe { Channel::at(base, pages) };
@@ -322,7 +340,6 @@ fn break_tables(memory: &sys::file::Fd, uffd: &Userfaultfd, bell: &sys::file::Fd
     header.jobs.iter().for_each(|job| job.state.store(1, SeqCst));
     header.resident_limit.store(0, SeqCst);
     header.resident_bytes.store(u64::MAX, SeqCst);
-    socket::ring(bell.raw());
     // Nobody serves it any more: the thread stays asleep and ends with the process.
     std::thread::spawn(move || unsafe { core::ptr::read_volatile(page as *const u8) });
 }

@@ -2,21 +2,26 @@
 //! --daemon`.
 
 use crate::governed::Programs;
-use crate::{runtime, text};
+use crate::{exit, runtime, text};
 use anyhow::Context;
 use daemon::budget::LEAST;
-use daemon::server::{self, MetricsAt, Options};
+use daemon::server::{self, Metrics, MetricsAt, Options};
+use daemon::token::Token;
+use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
+use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use pager::config::parse_size;
-use std::path::PathBuf;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Mutex;
 
 const AFTER_HELP: &str = "\
 Examples:
   memfold daemon                                       serve programs of this user
   memfold daemon --budget 2G                           the programs together keep 2 GiB at most
   memfold run --daemon -- redis-server                 an unchanged program, under that budget
-  memfold daemon --metrics 127.0.0.1:9273              counters for Prometheus
+  memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
 It may be killed and started again at any time: the programs go on, and find it again within a second.
@@ -34,8 +39,14 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", value_parser = budget)]
     budget: Option<u64>,
     /// Answer requests for the counters, in the text format of Prometheus, on a Unix socket or a loopback port.
-    #[arg(long, value_name = "PATH|ADDRESS:PORT")]
+    #[arg(long, value_name = "PATH|[ADDRESS:]PORT")]
     metrics: Option<MetricsAt>,
+    /// Answer who sends `Authorization: Bearer TOKEN`, with the token in this file, which must be closed to others (0600).
+    #[arg(long, value_name = "FILE", requires = "metrics", conflicts_with = "metrics_open")]
+    metrics_token: Option<PathBuf>,
+    /// Answer whoever can connect to the port: every user of this machine.
+    #[arg(long, requires = "metrics")]
+    metrics_open: bool,
     /// Say nothing of programs that come and go.
     #[arg(long)]
     quiet: bool,
@@ -50,15 +61,19 @@ fn budget(text: &str) -> Result<u64, String> {
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
-/// Runs until SIGINT or SIGTERM.
+/// Runs until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
-/// The socket cannot be made, or another daemon listens there.
+/// The socket cannot be made, another daemon listens there, or the token's file is not to be trusted.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let socket = runtime::socket(args.socket.as_deref())?;
-    ctrlc::set_handler(|| STOP.store(true, Relaxed))?;
-    let options = Options { socket: socket.clone(), budget: args.budget, metrics: args.metrics };
-    let say: fn(&str) = if args.quiet { |_| {} } else { |line| text::say(line) };
+    let metrics = match &args.metrics {
+        Some(at) => Some(metrics(at.clone(), args.metrics_token.as_deref(), args.metrics_open)?),
+        None => None,
+    };
+    stop_on_signals()?;
+    let options = Options { socket: socket.clone(), budget: args.budget, metrics };
+    let say: fn(&str) = if args.quiet { |_| {} } else { say };
     say(&format!("serving at {}", socket.display()));
     if let Err(error) = daemon::remote::try_to_evict(sys::thread::parent_pid()) {
         say(&format!(
@@ -68,4 +83,43 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     server::run(&options, Box::new(Programs::of(&socket)), &STOP, say)
         .with_context(|| format!("cannot serve at {}", socket.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who may read the counters: over TCP nobody that is not meant to, as every user of the machine can connect.
+fn metrics(at: MetricsAt, token: Option<&Path>, open: bool) -> anyhow::Result<Metrics> {
+    if matches!(at, MetricsAt::Port(_)) && token.is_none() && !open {
+        return Err(exit::usage(
+            "every user of this machine can connect to the port: name a file with a token (--metrics-token FILE), or say that \
+             whoever asks may know (--metrics-open), or give the path of a socket",
+        ));
+    }
+    let read = |path: &Path| {
+        Token::read(path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
+    };
+    Ok(Metrics { at, token: token.map(read).transpose()? })
+}
+
+/// Without a thread for it: those that run before the daemon is confined are not.
+fn stop_on_signals() -> anyhow::Result<()> {
+    extern "C" fn stop(_: i32) {
+        STOP.store(true, Relaxed);
+    }
+    let action = SigAction::new(SigHandler::Handler(stop), SaFlags::empty(), SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler stores a word and nothing more.
+        unsafe { sigaction(signal, &action) }.with_context(|| format!("cannot watch for {signal}"))?;
+    }
+    Ok(())
+}
+
+/// A line that nobody makes room for is lost: who does not read what the daemon says must not keep it from serving, nor from ending.
+fn say(line: &str) {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock();
+    let stderr = std::io::stderr();
+    let mut room = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    // Where a pipe has any, it has enough for a line (pipe(7)).
+    if poll(&mut room, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+        text::say(line);
+    }
 }
