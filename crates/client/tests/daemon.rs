@@ -3,6 +3,7 @@
 mod common;
 
 use common::running::{judge, value, Daemon, Running};
+use common::wait_until;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -46,9 +47,18 @@ fn clients_go_on_while_the_daemon_is_killed_and_started_again() {
 #[test]
 fn clients_end_well_after_their_daemon_has_left_for_good() {
     let dir = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(dir.path(), &[]);
+    let metrics = dir.path().join("metrics.sock");
+    let daemon = Daemon::start(dir.path(), &["0", metrics.to_str().unwrap()]);
     let client = daemon.client(dir.path(), 1);
-    std::thread::sleep(Duration::from_millis(1_500));
+    // Without a daemon nothing more is folded, so nothing more would be restored.
+    let key = format!("memfold_pages_restored_total{{pid=\"{}\"}} ", client.0.id());
+    wait_until("something was restored", || {
+        let mut connection = UnixStream::connect(&metrics).unwrap();
+        connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut text = String::new();
+        connection.read_to_string(&mut text).unwrap();
+        text.lines().any(|line| line.strip_prefix(&key).is_some_and(|count| count != "0"))
+    });
     daemon.running.signal(libc::SIGTERM);
     daemon.running.finish("the daemon");
     judge(&[client.finish("a client without daemon")]);

@@ -135,6 +135,18 @@ fn a_client_that_forks_leaves_no_descriptors_behind() {
 }
 
 #[test]
+fn nothing_of_a_client_that_has_left_stays_with_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path(), &[]);
+    let before = descriptors(&daemon);
+    serves_an_honest_client(&daemon, dir.path());
+    let maps = || fs::read_to_string(format!("/proc/{}/maps", daemon.running.0.id())).unwrap();
+    wait_until("its memory has gone", || {
+        !maps().contains("memfold channel") && descriptors(&daemon) == before
+    });
+}
+
+#[test]
 fn a_channel_in_huge_pages_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path(), &[]);

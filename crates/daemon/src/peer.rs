@@ -244,19 +244,20 @@ fn map(memory: Fd, pages: usize, len: usize, pid: u32) -> Result<Shared, Trouble
     let base = unsafe { mem::mmap(0, len, prot, flags, memory.raw(), 0) }?;
     // SAFETY: just mapped, and unmapped when `Shared` goes.
     let channel = unsafe { Channel::at(base, pages) };
-    let made = Guard::over(base, len).and_then(|guard| {
-        // What a daemon before had granted; only the process itself can lose by it.
-        let limit = match channel.header().resident_limit.load(Relaxed) {
-            0 => u64::MAX,
-            bytes => bytes.max(LEAST),
-        };
-        Some((guard, Account::open(pid, memory, limit).ok()?))
-    });
-    let Some((guard, account)) = made else {
+    let unmap = |_: &Errno| {
         // SAFETY: our own mapping, unused.
         let _ = unsafe { mem::munmap(base, len) };
-        return Err(Trouble::Kernel(Errno::EMFILE));
     };
+    // Before anything of it is looked at.
+    let guard = Guard::over(base, len).ok_or(Errno::EMFILE).inspect_err(unmap)?;
+    // What a daemon before had granted; only the process itself can lose by it.
+    let limit = match channel.header().resident_limit.load(Relaxed) {
+        0 => u64::MAX,
+        bytes => bytes.max(LEAST),
+    };
+    let account = Account::open(pid, memory, limit)
+        .map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EMFILE)))
+        .inspect_err(unmap)?;
     let shared = Shared { pid, account, channel, base, len, guard, connected: AtomicBool::new(true) };
     let (start, end) = channel.store();
     // SAFETY: a part of our mapping, which is only read.

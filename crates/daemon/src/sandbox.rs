@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn who_takes_the_daemon_over_can_start_connect_make_and_trace_nothing() {
-        let (path, file) = (c"/bin/true".as_ptr() as usize, c"/tmp/memfold-sandbox".as_ptr() as usize);
+        // It is not there: a program that was started would end well.
+        let (path, file) = (c"/nonexistent".as_ptr() as usize, c"/tmp/memfold-sandbox".as_ptr() as usize);
         let here = libc::AT_FDCWD as usize;
         let parent = std::process::id() as usize;
         let write_exec = (libc::PROT_WRITE | libc::PROT_EXEC) as usize;
@@ -249,6 +250,10 @@ mod tests {
             };
             assert_eq!((field("NoNewPrivs"), field("Seccomp")), ("1", "2"));
             assert_eq!((field("CapEff"), field("CapPrm")), ("0000000000000000", "0000000000000000"));
+            // SAFETY: refused, whatever the arguments.
+            let refused = unsafe { libc::syscall(libc::SYS_clone3, 0, 0) };
+            let why = std::io::Error::last_os_error().raw_os_error();
+            assert_eq!((refused, why), (-1, Some(libc::ENOSYS)));
             let sum = std::thread::spawn(|| vec![1u8; 1 << 20].iter().map(|&n| u32::from(n)).sum::<u32>());
             assert_eq!(sum.join().unwrap(), 1 << 20);
             assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 0);

@@ -180,6 +180,8 @@ fn admit(socket: UnixStream, who: Credentials, state: &Arc<State>, stop: &'stati
                         Ok(()) => say(&format!("process {pid} has left")),
                         Err(trouble) => say(&format!("process {pid}: {trouble}")),
                     }
+                    // Its channel, and all that it has in memory, goes with the last who knows of it.
+                    drop(state.peers());
                 }
                 Err(Trouble::Left) => {}
                 Err(trouble) => say(&format!("process {pid} was refused: {trouble}")),

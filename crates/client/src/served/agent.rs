@@ -34,6 +34,8 @@ use sys::{Errno, Result, EXTENT_PAGES, PAGE_SIZE};
 const TICK: Nanos = Nanos::from_millis(250);
 /// Cold age while more is resident than the limit allows, ns.
 const COLD_AGE_OVER_LIMIT: u64 = 200_000_000;
+/// Bells that are heard as one.
+const BELLS: usize = 512;
 /// Touches served before anything else is looked at.
 const BATCH: usize = 32;
 /// What a page that is set aside will yet cost the agent and the daemon, ns.
@@ -306,8 +308,8 @@ impl Agent {
             Link::Alone(_) => return,
         };
         // The answer is read by itself: bells may follow it.
-        let mut bytes = [0; REPLY_LEN];
-        let heard = socket::hear(fd, &mut bytes);
+        let mut bytes = [0; BELLS];
+        let heard = socket::hear(fd, if asked { &mut bytes[..REPLY_LEN] } else { &mut bytes });
         if matches!(heard, Err(Errno::EAGAIN | Errno::EINTR)) || !asked && heard.is_ok_and(|len| len != 0) {
             return;
         }

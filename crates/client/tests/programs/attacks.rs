@@ -122,7 +122,7 @@ fn crowd(socket: &str) {
                 Err(_) => break,
             }
         }
-        let mut polls: Vec<_> = held.iter().map(|stream| poll_of(stream)).collect();
+        let mut polls: Vec<_> = held.iter().map(poll_of).collect();
         drop(held);
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as u64, 1) };
         let mut at = 0;
@@ -145,14 +145,13 @@ fn poll_of(stream: &UnixStream) -> libc::pollfd {
     libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
 
-/// One process with many connections, each in order but that its reads may block.
+/// One process with many connections, each in order.
 fn hoard(socket: &str) {
     let all: Vec<_> = (0..HOARD)
         .filter_map(|_| {
             let memory = socket::sealed_memory(c"attack", len_for(PAGES) as u64).unwrap();
             let uffd = uffd_with(Features::MOVE);
             let fd = offer(socket, &memory, &uffd, PAGES)?;
-            unblock(&uffd);
             Some((fd, uffd, memory))
         })
         .collect();
@@ -229,7 +228,8 @@ fn forking(socket: &str) -> Greeted {
     let greeted = greet(socket, PAGES, Features::MOVE | Features::EVENT_FORK);
     registered(&greeted, 1);
     std::thread::spawn(|| loop {
-        let pid = unsafe { libc::fork() };
+        // The bare call: the C library's would keep its locks while it waits for somebody to read of the fork.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if pid == 0 {
             unsafe { libc::_exit(0) };
         }
@@ -273,7 +273,7 @@ fn flipping(socket: &str) -> Greeted {
             let entry = Entry::new(states[next() as usize % 5], next() % (1 << 16));
             channel.entry(number).unwrap().store(entry.0, SeqCst);
             let slot = store + next() as usize % (end - store) / 64 * 64;
-            unsafe { *(slot as *mut u64) = ((base / PAGE_SIZE + number) as u64) << 16 | next() % 65536 };
+            unsafe { *(slot as *mut u64) = (((base / PAGE_SIZE + number) as u64) << 16) | (next() % 65536) };
             header.regions[0].first.store(if next() % 4 == 0 { next() } else { 0 }, SeqCst);
             header.regions[0].generation.store(next() % 3, SeqCst);
             header.wanted_count.store(next(), SeqCst);
@@ -296,7 +296,7 @@ fn flipping(socket: &str) -> Greeted {
 fn hugetlb(socket: &str) {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
     let memory = unsafe { Fd::from_raw(libc::memfd_create(c"attack".as_ptr(), flags)) };
-    let pages = (1..).step_by(512).find(|&pages| len_for(pages) % (2 << 20) == 0).unwrap();
+    let pages = (1..).step_by(512).find(|&pages| len_for(pages).is_multiple_of(2 << 20)).unwrap();
     if sys::file::set_len(memory.raw(), len_for(pages) as u64).is_err() {
         return say("skipped");
     }
