@@ -114,6 +114,9 @@ fn a_set_user_id_program_that_links_the_library_believes_nothing_of_the_environm
     assert!(output.status.success() && !output.stderr.is_empty() && entries(&private) == 1, "{output:?}");
 }
 
+/// Puts something at a path.
+type Make = fn(&Path);
+
 /// Another user to whom nothing here belongs, who has memfold's own directory taken away.
 const VICTIM: u32 = 61_303;
 
@@ -177,7 +180,7 @@ fn another_user_who_has_taken_the_directorys_name_prevents_nothing() {
     let installed = installed_for_all();
     let swept = Swept("/tmp/memfold-61303");
     let taken = Path::new("/tmp/memfold-61303");
-    let theirs: [(&str, fn(&Path)); 3] = [
+    let theirs: [(&str, Make); 3] = [
         ("a directory", |path| fs::create_dir(path).unwrap()),
         ("a file", |path| fs::write(path, b"").unwrap()),
         ("a link", |path| std::os::unix::fs::symlink("/nonexistent", path).unwrap()),
@@ -394,13 +397,13 @@ fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
             look(&format!("{length} bytes, the rest {filler:#x}"));
         }
     }
-    let instead: [(&str, &dyn Fn(&Path)); 6] = [
-        ("a pipe", &make_pipe),
-        ("a directory", &|path| fs::create_dir(path).unwrap()),
-        ("a link to nothing", &|path| std::os::unix::fs::symlink("/nonexistent", path).unwrap()),
-        ("a link to a device", &|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap()),
-        ("a socket", &|path| drop(std::os::unix::net::UnixListener::bind(path).unwrap())),
-        ("a file", &|path| fs::write(path, b"bytes").unwrap()),
+    let instead: [(&str, Make); 6] = [
+        ("a pipe", make_pipe),
+        ("a directory", |path| fs::create_dir(path).unwrap()),
+        ("a link to nothing", |path| std::os::unix::fs::symlink("/nonexistent", path).unwrap()),
+        ("a link to a device", |path| std::os::unix::fs::symlink("/dev/zero", path).unwrap()),
+        ("a socket", |path| drop(std::os::unix::net::UnixListener::bind(path).unwrap())),
+        ("a file", |path| fs::write(path, b"bytes").unwrap()),
     ];
     for (what, make) in instead {
         afresh();

@@ -9,6 +9,9 @@
 //! symbolic link, and lies where no other user but root can swap it. What is above it is looked at before it is made, so that root with
 //! another user's environment (`su`, `sudo -E`) makes nothing among that user's files. No allocation.
 
+// Without allocation there is no box for a path; it is asked once a process.
+#![allow(clippy::result_large_err)]
+
 use crate::control_file::FilePath;
 use crate::text::Line;
 use core::ffi::CStr;

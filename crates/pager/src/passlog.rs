@@ -99,3 +99,39 @@ pub fn append(path: &str, pass: &Pass, row: &Row) {
     // A full disk costs the row.
     file::say(file.raw(), text.as_str().as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{chown, symlink};
+    use std::string::String;
+
+    #[test]
+    fn rows_go_to_a_file_of_the_own_user_and_to_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| String::from(dir.path().join(name).to_str().unwrap());
+        let add = |path: &str| append(path, &Pass::default(), &Row::default());
+        let lines = |path: &str| fs::read_to_string(path).unwrap().lines().count();
+        add(&at("new"));
+        add(&at("new"));
+        assert_eq!(lines(&at("new")), 3);
+        fs::write(at("victim"), b"bytes\n").unwrap();
+        symlink("victim", at("link")).unwrap();
+        add(&at("link"));
+        let pipe = std::ffi::CString::new(at("pipe")).unwrap();
+        // SAFETY: a valid path.
+        assert_eq!(unsafe { libc::mkfifo(pipe.as_ptr(), 0o600) }, 0);
+        // With a reader, whom a row would reach.
+        let reader = file::open(&pipe, libc::O_RDONLY | libc::O_NONBLOCK, 0).unwrap();
+        add(&at("pipe"));
+        assert_eq!((file::read(reader.raw(), &mut [0; 8]), lines(&at("victim"))), (Ok(0), 1));
+        if sys::thread::effective_user() != 0 {
+            std::eprintln!("skipped: only root can be two users");
+            return;
+        }
+        chown(at("victim"), Some(61_302), None).unwrap();
+        add(&at("victim"));
+        assert_eq!(lines(&at("victim")), 1);
+    }
+}

@@ -175,6 +175,7 @@ fn one_of(commands: &[&[&str]]) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::setup::plan;
+    use crate::text;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -214,7 +215,7 @@ mod tests {
     fn udev_finds_nothing_wrong_with_the_rule() {
         let help = Command::new("udevadm").args(["verify", "--help"]).output();
         if !help.is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: there is no `udevadm verify` (systemd 254 or later)");
+            text::say("skipped: there is no `udevadm verify` (systemd 254 or later)");
             return;
         }
         let dir = tempfile::tempdir().unwrap();
