@@ -324,6 +324,13 @@ mod tests {
         (channel, Box::leak(Box::new(uffd)), base)
     }
 
+    /// What comes of something that must not take for ever.
+    fn in_time<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+        let (done, result) = std::sync::mpsc::channel();
+        thread::spawn(move || done.send(act()));
+        result.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for ever")
+    }
+
     #[test]
     fn a_page_whose_memory_changes_for_ever_is_given_up_and_its_entry_given_back() {
         let (channel, uffd, base) = scene(Features::MOVE | Features::EVENT_REMOVE);
@@ -333,8 +340,7 @@ mod tests {
         while !uffd.is_changing() {
             thread::yield_now();
         }
-        let mut server = Server::wary().unwrap();
-        let outcome = server.touch(&channel, uffd, base, true);
+        let outcome = in_time(move || Server::wary().unwrap().touch(&channel, uffd, base, true));
         assert_eq!(outcome, Outcome::Broken(Errno::ETIMEDOUT));
         assert_eq!(channel.entry(0).unwrap().load(SeqCst), Entry::RESIDENT.0);
     }
@@ -355,6 +361,6 @@ mod tests {
         let (channel, uffd, _) = scene(Features::MOVE);
         // SAFETY: no memory involved.
         assert_eq!(unsafe { libc::fcntl(uffd.raw_fd(), libc::F_SETFL, 0) }, 0);
-        assert_eq!(Server::wary().unwrap().serve(&channel, uffd, 8), Ok(0));
+        assert_eq!(in_time(move || Server::wary().unwrap().serve(&channel, uffd, 8)), Ok(0));
     }
 }
