@@ -110,22 +110,20 @@ impl AtomicPageSet {
         PageSet(core::array::from_fn(|w| self.0[w].load(Relaxed)))
     }
 
-    /// Adds all pages of `set`.
-    pub fn insert(&self, set: &PageSet) {
-        for (word, bits) in self.0.iter().zip(set.0) {
-            if bits != 0 {
-                word.fetch_or(bits, Relaxed);
-            }
-        }
+    /// Adds all pages of `set`. Returns those that were not there: of several threads that add a page, one is told of it.
+    pub fn insert(&self, set: &PageSet) -> PageSet {
+        PageSet(core::array::from_fn(|w| match set.0[w] {
+            0 => 0,
+            bits => bits & !self.0[w].fetch_or(bits, Relaxed),
+        }))
     }
 
-    /// Removes all pages of `set`.
-    pub fn remove(&self, set: &PageSet) {
-        for (word, bits) in self.0.iter().zip(set.0) {
-            if bits != 0 {
-                word.fetch_and(!bits, Relaxed);
-            }
-        }
+    /// Removes all pages of `set`. Returns those that were there, each to one thread only.
+    pub fn remove(&self, set: &PageSet) -> PageSet {
+        PageSet(core::array::from_fn(|w| match set.0[w] {
+            0 => 0,
+            bits => bits & self.0[w].fetch_and(!bits, Relaxed),
+        }))
     }
 
     /// Adds one page.
@@ -154,9 +152,31 @@ mod tests {
             prop_assert_eq!(listed, model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.len(), model.len());
             let shared = AtomicPageSet::default();
-            shared.insert(&set);
-            shared.remove(&PageSet::range(100, 300));
+            prop_assert_eq!(shared.insert(&set), set);
+            prop_assert_eq!(shared.insert(&PageSet::ALL), PageSet::ALL.minus(&set));
+            shared.remove(&PageSet::ALL.minus(&set));
+            prop_assert_eq!(shared.remove(&PageSet::range(100, 300)), set.and(&PageSet::range(100, 300)));
+            prop_assert_eq!(shared.remove(&PageSet::range(100, 300)), PageSet::EMPTY);
             prop_assert_eq!(shared.load(), set.minus(&PageSet::range(100, 300)));
         }
+    }
+
+    #[test]
+    fn a_page_that_two_remove_at_once_counts_for_one_of_them() {
+        let shared = AtomicPageSet::default();
+        let both = std::sync::Barrier::new(2);
+        let remove = || {
+            (0..2_000).map(|_| {
+                both.wait();
+                shared.insert(&PageSet::ALL);
+                both.wait();
+                shared.remove(&PageSet::ALL).len()
+            })
+        };
+        let removed: usize = std::thread::scope(|scope| {
+            let other = scope.spawn(|| remove().sum::<usize>());
+            remove().sum::<usize>() + other.join().unwrap()
+        });
+        assert_eq!(removed, 2_000 * EXTENT_PAGES);
     }
 }

@@ -145,7 +145,9 @@ impl Worker {
             }
             let start = extent.page_addr(lo);
             match self.kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, self.kernel.armed_modes()) {
-                Ok(()) => extent.armed.insert(&run),
+                Ok(()) => {
+                    extent.armed.insert(&run);
+                }
                 Err(e) => {
                     self.not_registrable(extent, lo, hi, e);
                     return false;

@@ -452,16 +452,15 @@ impl Engine {
         extent.incompressible.remove(pages);
     }
 
-    /// Makes pages managed or not, and keeps count.
+    /// Makes pages managed or not, and keeps count. The fault thread, which acts on reports without the extent's lock, may be doing so
+    /// too: a page counts for who changed it.
     pub(crate) fn set_managed(&self, extent: &Extent, pages: &PageSet, managed: bool) {
         let before = extent.managed.load();
         if managed {
-            let added = pages.minus(&before);
-            extent.managed.insert(&added);
+            let added = extent.managed.insert(&pages.minus(&before));
             self.managed.fetch_add((added.len() * PAGE_SIZE) as u64, Relaxed);
         } else {
-            let removed = pages.and(&before);
-            extent.managed.remove(&removed);
+            let removed = extent.managed.remove(&pages.and(&before));
             self.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
         }
         self.space().wake(extent);
