@@ -56,8 +56,7 @@ impl Token {
         if !meta.is_file() {
             return Err(Refused::Kind);
         }
-        // SAFETY: always succeeds.
-        let own = unsafe { libc::geteuid() };
+        let own = sys::thread::effective_user();
         if meta.uid() != own && meta.uid() != 0 {
             return Err(Refused::Owner(meta.uid()));
         }

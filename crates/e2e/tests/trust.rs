@@ -289,9 +289,7 @@ fn what_another_user_put_where_a_file_is_to_be_is_neither_followed_nor_written_t
     fs::write(&victim, b"bytes").unwrap();
     std::os::unix::fs::symlink(&victim, &link).unwrap();
     fs::write(&file, b"").unwrap();
-    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-    // SAFETY: a valid path.
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o666) }, 0);
+    make_pipe(&pipe);
     for path in [&link, &file, &pipe] {
         std::os::unix::fs::lchown(path, Some(STRANGER), Some(STRANGER)).unwrap();
     }

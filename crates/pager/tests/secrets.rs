@@ -109,27 +109,15 @@ fn secrets_in_part(memory: &File, pagemap: &File, part: usize, bytes: &mut [u8])
 
 /// Waits until there is no secret anywhere. That it takes a second at most is the clock's of the background thread, and no test's.
 fn wait_until_forgotten(what: &str) {
-    let mut last = Vec::new();
-    wait_until_told(what, || {
-        last = found();
-        if last.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{last:?}"))
-        }
-    });
-}
-
-fn wait_until_told(what: &str, mut condition: impl FnMut() -> Result<(), String>) {
-    let mut told = String::new();
+    let mut left = Vec::new();
     for _ in 0..200 {
-        match condition() {
-            Ok(()) => return,
-            Err(why) => told = why,
+        left = found();
+        if left.is_empty() {
+            return;
         }
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    panic!("{what}: still {told}");
+    panic!("{what}: still {left:?}");
 }
 
 /// From now on pages leave when they are told to.

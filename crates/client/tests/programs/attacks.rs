@@ -192,6 +192,16 @@ fn ringing(socket: &str) {
     }
 }
 
+/// A thread that touches all pages from the one numbered `first` on, and drops the memory, again and again.
+fn touch_and_drop(base: usize, len: usize, first: usize) {
+    std::thread::spawn(move || loop {
+        for page in (base + first * PAGE_SIZE..base + len).step_by(PAGE_SIZE) {
+            unsafe { core::ptr::read_volatile(page as *const u8) };
+        }
+        let _ = unsafe { mem::madvise(base, len, libc::MADV_DONTNEED) };
+    });
+}
+
 /// Threads that drop memory again and again, while others touch it: a copy to it is answered by `EAGAIN` for as long as nobody reads
 /// of the drop, and who copies reads nothing.
 fn again(socket: &str) -> Greeted {
@@ -201,12 +211,7 @@ fn again(socket: &str) -> Greeted {
         std::thread::spawn(move || loop {
             let _ = unsafe { mem::madvise(base + n * PAGE_SIZE, PAGE_SIZE, libc::MADV_DONTNEED) };
         });
-        std::thread::spawn(move || loop {
-            for page in (base + n * PAGE_SIZE..base + len).step_by(PAGE_SIZE) {
-                unsafe { core::ptr::read_volatile(page as *const u8) };
-            }
-            let _ = unsafe { mem::madvise(base, len, libc::MADV_DONTNEED) };
-        });
+        touch_and_drop(base, len, n);
     }
     say("ready");
     greeted
@@ -281,12 +286,7 @@ fn flipping(socket: &str) -> Greeted {
         }
     });
     for n in 0..2 {
-        std::thread::spawn(move || loop {
-            for page in (base + n * PAGE_SIZE..base + len).step_by(PAGE_SIZE) {
-                unsafe { core::ptr::read_volatile(page as *const u8) };
-            }
-            let _ = unsafe { mem::madvise(base, len, libc::MADV_DONTNEED) };
-        });
+        touch_and_drop(base, len, n);
     }
     say("ready");
     greeted
