@@ -4,6 +4,7 @@ mod common;
 
 use client::{hint, register, Hint};
 use common::*;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -27,6 +28,30 @@ fn what_is_not_needed_soon_leaves_at_once_and_what_will_be_needed_is_back_when_t
     wait_until("it is set aside", || memory.present() == 0);
     say(&memory, Hint::WillNeed);
     assert_eq!(memory.present(), memory.pages());
+    assert!(memory.is_right());
+}
+
+/// While a mapping is changed past memfold nothing can leave; what was said holds still when that is over.
+#[test]
+fn what_is_said_while_other_memory_goes_is_done_when_it_has_gone() {
+    let memory = registered(5);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                let other = registered(6);
+                say(&other, Hint::DontNeedSoon);
+                wait_until("something of the other is set aside", || other.present() < other.pages());
+            }
+        });
+        for _ in 0..30 {
+            say(&memory, Hint::DontNeedSoon);
+            wait_until("it is set aside", || memory.present() == 0);
+            say(&memory, Hint::WillNeed);
+            assert_eq!(memory.present(), memory.pages());
+        }
+        over.store(true, Relaxed);
+    });
     assert!(memory.is_right());
 }
 

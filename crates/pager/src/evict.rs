@@ -225,10 +225,14 @@ impl Worker {
     /// Moves pages `lo..hi`, where they are `Resident`, to staging. Returns how many went.
     fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
         // The fault thread may be waiting for us to stand still.
-        let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else { return 0 };
+        let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else {
+            self.put_off = true;
+            return 0;
+        };
         if self.kernel.uffd.is_changing() && !planted(Bug::ReportNotAwaited) {
             // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
             // place may be true no more.
+            self.put_off = true;
             return 0;
         }
         let leaving = Entry::new(State::Leaving);
@@ -302,6 +306,7 @@ impl Worker {
                 // Stopped in the middle: ask at the page itself.
                 Some(_) if gone > 0 => {}
                 Some(Errno::EAGAIN) => {
+                    self.put_off = true;
                     self.stay(extent, entries, at, hi);
                     return moved;
                 }

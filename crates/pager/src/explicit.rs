@@ -107,12 +107,21 @@ impl Engine {
 impl Worker {
     /// Sets aside what the program will not need soon. Under the extent's lock.
     pub(crate) fn set_aside_as_told(&mut self, extent: &Extent, age: &mut ExtentAge) {
+        // SAFETY: we are the background thread.
+        if extent.staging.load(Relaxed) == 0 && !unsafe { self.kernel.staging.has_room() } {
+            // There is once some of what lies there was compressed.
+            return;
+        }
         let told = extent.soon.load();
         extent.soon.remove(&told);
         let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
         extent.hot.remove(&told);
         extent.refused.remove(&told);
+        self.put_off = false;
         let pages = self.set_aside(extent, &scan.present.and(&told), scan.huge);
+        if self.put_off {
+            extent.soon.insert(&told.minus(&extent.away_pages()).minus(&extent.refused.load()));
+        }
         if pages != 0 {
             extent.probed_pages.store(pages as u32, Relaxed);
             extent.touched.store(0, Relaxed);

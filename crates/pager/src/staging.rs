@@ -62,6 +62,16 @@ impl Staging {
         &self.uffd
     }
 
+    /// Whether a slot is free.
+    ///
+    /// # Safety
+    /// Only the background thread may call this.
+    pub unsafe fn has_room(&self) -> bool {
+        // SAFETY: the caller's contract.
+        let taken = unsafe { &*self.taken.get() };
+        (0..self.slots).any(|slot| taken[slot / 64] >> (slot % 64) & 1 == 0)
+    }
+
     /// Takes a free slot for the extent.
     ///
     /// # Safety

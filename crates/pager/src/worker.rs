@@ -51,6 +51,8 @@ pub struct Worker {
     pub(crate) behind: Option<Nanos>,
     /// The store could not get memory since the last look.
     pub(crate) short_of_memory: bool,
+    /// Pages stayed because somebody was in the way for that moment: they may go at the next look.
+    pub(crate) put_off: bool,
     pub(crate) last_count: Nanos,
     /// Since when something may lie in staging that is of no use, and when this thread's working memory was last overwritten.
     pub(crate) copies_since: Nanos,
@@ -114,6 +116,7 @@ impl Worker {
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             behind: None,
             short_of_memory: false,
+            put_off: false,
             last_count: now,
             copies_since: now,
             last_wipe: now,

@@ -20,6 +20,7 @@ pub struct Worker {
     pub(crate) now: Nanos,
     pub(crate) copies_since: Nanos,
     pub(crate) short_of_memory: bool,
+    pub(crate) put_off: bool,
     pub(crate) scattered: u64,
 }
 
@@ -37,6 +38,7 @@ impl Worker {
             now: Nanos(0),
             copies_since: Nanos(0),
             short_of_memory: false,
+            put_off: false,
             scattered: 0,
         }
     }
