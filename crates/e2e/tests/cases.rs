@@ -5,8 +5,8 @@
 //! counter of evicted pages tells of those that are stored already, and most cases end sooner.)
 
 use bench::launch::Folding;
-use e2e::preload_library;
 use e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
+use e2e::{command_line, preload_library};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -45,7 +45,10 @@ fn build(theme: &str) -> PathBuf {
 fn command(executable: &Path, case: &str, way: &str) -> Command {
     let mut command = Command::new(executable);
     // Scratch files of the cases stay on a disk.
-    command.args([case, way]).current_dir(env!("CARGO_TARGET_TMPDIR"));
+    command
+        .args([case, way])
+        .current_dir(env!("CARGO_TARGET_TMPDIR"))
+        .env("TESTED", command_line::executable());
     command
 }
 
@@ -128,6 +131,9 @@ cases! {
         core_dumps,
         children,
         memory_that_stays,
+    }
+    cores {
+        folded_pages_are_put_back,
     }
     children {
         a_child_is_killed,

@@ -333,3 +333,29 @@ fn a_session_of_its_own_changes_nothing_about_exit_codes() {
     command.args(["run", "--quiet", "--", "sh", "-c", "exit 4"]).process_group(0);
     assert_eq!(output(&mut command).status.code(), Some(4));
 }
+
+#[test]
+fn a_file_that_is_no_core_dump_of_a_folded_program_is_refused_by_what_it_is() {
+    let dir = scratch();
+    let (text, plain, taken) =
+        (dir.path().join("text"), dir.path().join("plain"), dir.path().join("plain.whole"));
+    fs::write(&text, "nothing").unwrap();
+    // The head of a core dump, without any memory.
+    let mut head = vec![0x7F, b'E', b'L', b'F', 2, 1, 1];
+    head.resize(64, 0);
+    (head[16], head[54]) = (4, 56);
+    fs::write(&plain, head).unwrap();
+    let refused = |path: &Path| {
+        let result = output(memfold(dir.path()).arg("core").arg(path));
+        assert_eq!(result.status.code(), Some(2), "{}", error_text(&result));
+        error_text(&result)
+    };
+    assert!(refused(&dir.path().join("missing")).contains("missing: No such file"));
+    assert!(refused(dir.path()).contains("is no file"));
+    assert!(refused(&text).contains("text is no core dump"));
+    assert!(refused(&e2e::command_line::executable()).contains("another kind of ELF file"));
+    assert!(refused(&plain).contains("tables are not in it"));
+    fs::write(&taken, "mine").unwrap();
+    assert!(refused(&plain).contains("plain.whole exists already"));
+    assert_eq!(fs::read(&taken).unwrap(), b"mine");
+}

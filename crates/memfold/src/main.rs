@@ -13,6 +13,7 @@ mod absence;
 mod bar;
 mod cmd;
 mod control;
+mod core_dump;
 mod demo;
 mod directory;
 mod doctor;
@@ -51,6 +52,7 @@ enum Command {
     Ctl(cmd::ctl::Args),
     Daemon(cmd::daemon::Args),
     Doctor(cmd::doctor::Args),
+    Core(cmd::core_dump::Args),
     Setup(cmd::setup::Args),
     Demo(cmd::demo::Args),
     Bench(cmd::bench::Args),
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Command::Ctl(args) => cmd::ctl::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),
         Command::Doctor(args) => cmd::doctor::run(args),
+        Command::Core(args) => cmd::core_dump::run(args),
         Command::Setup(args) => cmd::setup::run(args),
         Command::Demo(args) => cmd::demo::run(args),
         Command::Bench(args) => cmd::bench::run(args),

@@ -17,12 +17,14 @@ use crate::gauge::{self, Gauge};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::pool::Pool;
+use crate::postmortem::Anchor;
 use crate::prefetch::PrefetchQueue;
 use crate::proxy::Proxy;
 use crate::recording::Errand;
 use crate::room::Room;
 use crate::sabotage;
 use crate::space::Space;
+use crate::staging::Staging;
 use crate::store::{FreeQueue, Store};
 use crate::turns::Turns;
 use crate::young::Young;
@@ -68,6 +70,8 @@ pub struct Host {
 pub struct Engine {
     pub(crate) pool: Pool,
     pub(crate) space: UnsafeCell<*const Space>,
+    /// Where a core has it: the first that was made in `pool`, so that a page begins with it.
+    anchor: AtomicPtr<Anchor>,
     pub(crate) gate: Gate,
     pub(crate) brake: Brake,
     /// Why it is being stopped: a `&'static &'static str`.
@@ -226,6 +230,7 @@ impl Engine {
         Engine {
             pool: Pool::new(),
             space: UnsafeCell::new(core::ptr::null()),
+            anchor: AtomicPtr::new(core::ptr::null_mut()),
             gate: Gate::new(),
             brake: Brake::new(),
             stop_reason: AtomicPtr::new(core::ptr::null_mut()),
@@ -284,8 +289,12 @@ impl Engine {
     /// nothing is managed before. `ENOMEM` when there is no memory for the tables.
     pub fn prepare(&'static self, config: &Config) -> Result<()> {
         sabotage::choose(None);
+        // SAFETY: zeros are an anchor of nothing.
+        let anchor = unsafe { self.pool.make::<Anchor>() }?;
         // SAFETY: zeros are an empty space; nobody else uses the engine yet.
         unsafe { *self.space.get() = self.pool.make::<Space>()? };
+        anchor.begin(self.space());
+        self.anchor.store(anchor as *const Anchor as *mut Anchor, Release);
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
@@ -298,6 +307,14 @@ impl Engine {
         self.next.store(before, Release);
         sys::mem::on_claim(disown);
         Ok(())
+    }
+
+    /// Has a core tell where staging lies.
+    pub(crate) fn tell_staging(&self, staging: &Staging) {
+        // SAFETY: made once, for ever.
+        if let Some(anchor) = unsafe { self.anchor.load(Acquire).as_ref() } {
+            anchor.set_staging(staging.base());
+        }
     }
 
     /// Keeps the counters where nobody else sees them.

@@ -10,16 +10,18 @@ use crate::bitmap::PageSet;
 use crate::entry::AtomicEntry;
 use crate::pool::Pool;
 use crate::sync::{AtomicPtr, Ordering::*};
+use core::mem::offset_of;
 use core::ops::Index;
 use sys::{Result, EXTENT_PAGES};
 
 /// Pages to a group: 512 bytes of entries.
-const GROUP: usize = if EXTENT_PAGES < 64 { EXTENT_PAGES } else { 64 };
-const GROUPS: usize = EXTENT_PAGES / GROUP;
+pub const GROUP: usize = if EXTENT_PAGES < 64 { EXTENT_PAGES } else { 64 };
+pub const GROUPS: usize = EXTENT_PAGES / GROUP;
 
 type Group = [AtomicEntry; GROUP];
 
 /// The entries. All-zero bytes are an extent of which every page is `Resident`.
+#[repr(C)]
 pub struct Entries {
     groups: [AtomicPtr<Group>; GROUPS],
     /// Stands for every page of a group that was never made.
@@ -27,6 +29,9 @@ pub struct Entries {
 }
 
 impl Entries {
+    /// Where the addresses of the groups lie in its bytes.
+    pub const GROUPS_AT: usize = offset_of!(Entries, groups);
+
     fn group(&self, index: usize) -> Option<&Group> {
         // Acquire: pairs with the release in `make`, for the zeros. SAFETY: groups stay for ever once made.
         unsafe { self.groups[index / GROUP].load(Acquire).as_ref() }

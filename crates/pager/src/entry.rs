@@ -63,6 +63,11 @@ impl Entry {
         Entry(payload << PAYLOAD_SHIFT | state as u64)
     }
 
+    /// From the word of an [`AtomicEntry`] in a core.
+    pub fn from_word(word: u64) -> Entry {
+        Entry(word)
+    }
+
     /// Where the page is.
     pub fn state(self) -> State {
         match self.0 & STATE_MASK {

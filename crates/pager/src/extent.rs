@@ -17,11 +17,13 @@ use crate::pool::Pool;
 use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use core::cell::UnsafeCell;
+use core::mem::offset_of;
 use policy::age::ExtentAge;
 use sys::thread::Backoff;
 use sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// An extent. All-zero bytes are an extent at address 0 of which nothing is known.
+#[repr(C)]
 pub struct Extent {
     /// Its address; written once, before anybody else can see the extent.
     base: UnsafeCell<usize>,
@@ -97,6 +99,13 @@ pub const DENSE: u32 = 4;
 unsafe impl Sync for Extent {}
 
 impl Extent {
+    /// Where in its bytes lie its address, that of its entries, and the number of its staging slot plus one, of 32 bits.
+    pub const BASE_AT: usize = offset_of!(Extent, base);
+    /// See [`Extent::BASE_AT`].
+    pub const ENTRIES_AT: usize = offset_of!(Extent, entries);
+    /// See [`Extent::BASE_AT`].
+    pub const STAGING_AT: usize = offset_of!(Extent, staging);
+
     /// Sets the address of a new extent.
     ///
     /// # Safety

@@ -46,6 +46,7 @@ mod passlog;
 mod patience;
 mod policing;
 mod pool;
+pub mod postmortem;
 mod prefetch;
 mod program;
 mod proxy;

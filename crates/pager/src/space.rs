@@ -14,13 +14,14 @@ use sys::{Errno, Result, EXTENT_SIZE};
 
 const LEAF_BITS: u32 = 13;
 const ROOT_BITS: u32 = 13;
-const LEAF: usize = 1 << LEAF_BITS;
-const ROOT: usize = 1 << ROOT_BITS;
+pub const LEAF: usize = 1 << LEAF_BITS;
+pub const ROOT: usize = 1 << ROOT_BITS;
 /// One past the highest address that can be managed: 2^47, the user half of x86-64 with four-level page tables and less
 /// than that of aarch64.
 pub const LIMIT: usize = EXTENT_SIZE << (LEAF_BITS + ROOT_BITS);
 
 /// Extents side by side, and until when each may rest.
+#[repr(C)]
 struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF]);
 
 /// Nanoseconds to a moment as extents rest until it, as a power of two: 67 ms. Moments are rounded down, so nothing is looked

@@ -20,6 +20,9 @@ use sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
 const MOST_SLOTS: usize = 1024;
 /// Fewest slots that are worth having.
 const LEAST_SLOTS: usize = 4;
+/// So many slots are always in a core dump, and others while they are needed: address space with nothing in it makes it longer, and
+/// where it goes through a pipe, slower.
+const DUMPED_SLOTS: usize = 4;
 
 /// The staging area.
 pub struct Staging {
@@ -28,9 +31,11 @@ pub struct Staging {
     uffd: Userfaultfd,
     /// One bit a slot, set when taken; background thread only.
     taken: UnsafeCell<[u64; MOST_SLOTS / 64]>,
+    /// How many slots, the first, are in a core dump; all that are taken. Background thread only.
+    dumped: UnsafeCell<usize>,
 }
 
-// SAFETY: `taken` is reached by the background thread only; the rest does not change.
+// SAFETY: `taken` and `dumped` are reached by the background thread only; the rest does not change.
 unsafe impl Sync for Staging {}
 
 impl Staging {
@@ -50,11 +55,37 @@ impl Staging {
         unsafe {
             mem::mprotect(base, len, libc::PROT_READ | libc::PROT_WRITE)?;
             let _ = mem::madvise(base, len, libc::MADV_NOHUGEPAGE);
-            let _ = mem::madvise(base, len, libc::MADV_DONTDUMP);
         }
         mem::name_range(base, len, c"memfold staging");
         patiently(|| uffd.register(base, len, Modes::WP))?;
-        Ok(Staging { base, slots, uffd, taken: UnsafeCell::new([0; MOST_SLOTS / 64]) })
+        let taken = UnsafeCell::new([0; MOST_SLOTS / 64]);
+        let staging = Staging { base, slots, uffd, taken, dumped: UnsafeCell::new(slots) };
+        // SAFETY: nobody else has it.
+        unsafe { staging.dump(DUMPED_SLOTS) };
+        Ok(staging)
+    }
+
+    /// Where it lies.
+    pub fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Has the first `slots` be in a core dump, and no others.
+    ///
+    /// # Safety
+    /// Only the background thread may call this.
+    unsafe fn dump(&self, slots: usize) {
+        // SAFETY: the caller's contract.
+        let dumped = unsafe { &mut *self.dumped.get() };
+        let slots = slots.min(self.slots);
+        let (lo, hi) = (slots.min(*dumped), slots.max(*dumped));
+        if lo < hi {
+            let advice = if slots > *dumped { libc::MADV_DODUMP } else { libc::MADV_DONTDUMP };
+            let (at, len) = (self.base + lo * EXTENT_SIZE, (hi - lo) * EXTENT_SIZE);
+            // SAFETY: our own mapping, of which this changes no bytes. Where it cannot be cut, a core has more or less of it.
+            let _ = unsafe { mem::madvise(at, len, advice) };
+            *dumped = slots;
+        }
     }
 
     /// The userfaultfd to move pages into staging with.
@@ -82,6 +113,12 @@ impl Staging {
         let free = (0..self.slots).find(|slot| taken[slot / 64] >> (slot % 64) & 1 == 0);
         let Some(slot) = free else { return false };
         taken[slot / 64] |= 1 << (slot % 64);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if slot >= *self.dumped.get() {
+                self.dump((slot + 1).next_power_of_two());
+            }
+        }
         extent.staging.store(slot as u32 + 1, SeqCst);
         true
     }
@@ -112,7 +149,13 @@ impl Staging {
         unsafe { self.drop_pages(extent, 0, EXTENT_SIZE / PAGE_SIZE) };
         let slot = extent.staging.swap(0, SeqCst) as usize - 1;
         // SAFETY: the caller's contract.
-        unsafe { (*self.taken.get())[slot / 64] &= !(1 << (slot % 64)) };
+        unsafe {
+            let taken = &mut *self.taken.get();
+            taken[slot / 64] &= !(1 << (slot % 64));
+            if taken.iter().all(|&word| word == 0) {
+                self.dump(DUMPED_SLOTS);
+            }
+        }
     }
 
     /// Registers the copy of the area that a forked child has with a userfaultfd of the child's own.

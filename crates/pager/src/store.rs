@@ -41,7 +41,8 @@ impl Slot {
         self.0
     }
 
-    fn addr(self) -> usize {
+    /// Where it lies: a word, which [`parse_header`] reads, and the bytes stored.
+    pub fn addr(self) -> usize {
         self.0 as usize * GRAIN
     }
 

@@ -2,10 +2,9 @@
  * it. A secret is 32 bytes, of which each 8 follow from the 8 before: so it is known wherever it lies, and who looks for it
  * has no copy. */
 #include "case.h"
+#include "dying.h"
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 
 static uint64_t next(uint64_t word)
@@ -98,38 +97,9 @@ static size_t secrets_in_memory(void)
     return count;
 }
 
-/* Where a core of a child lies; null if the machine puts them elsewhere, or writes none. */
-static const char *core_of(pid_t child, int status)
-{
-    static char name[64];
-    if (!WIFSIGNALED(status) || !WCOREDUMP(status))
-        return 0;
-    snprintf(name, sizeof name, "core.%d", child);
-    return access(name, R_OK) == 0 ? name : access("core", R_OK) == 0 ? "core" : 0;
-}
-
-/* A directory of its own to die in, with leave to leave a core. Whether cores go there. */
-static int may_die_here(void)
-{
-    static char place[] = "secrets-XXXXXX";
-    char pattern[256] = "";
-    struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
-    FILE *file = fopen("/proc/sys/kernel/core_pattern", "r");
-    CHECK(file && fgets(pattern, sizeof pattern, file));
-    fclose(file);
-    pattern[strcspn(pattern, "\n")] = 0;
-    CHECK(mkdtemp(place) && chdir(place) == 0);
-    if (strcmp(pattern, "core") != 0 || setrlimit(RLIMIT_CORE, &unlimited) != 0) {
-        printf("skipped: cores go to %s\n", pattern);
-        return 0;
-    }
-    return 1;
-}
-
 /* Has a child make `secrets` and something else, and die when the other is evicted; secrets in its core, -1 if it has none. */
 static long secrets_in_core(void (*keep)(void *))
 {
-    int status;
     pid_t child = fork();
     if (child == 0) {
         void *secrets = some_memory();
@@ -140,8 +110,7 @@ static long secrets_in_core(void (*keep)(void *))
             evicted();
         abort();
     }
-    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-    const char *core = core_of(child, status);
+    const char *core = core_of_aborted(child);
     long found = core ? (long)secrets_in_file(core) : -1;
     if (core)
         CHECK(unlink(core) == 0);

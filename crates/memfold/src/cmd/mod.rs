@@ -1,6 +1,7 @@
 //! One file a command: its arguments and what it prints.
 
 pub mod bench;
+pub mod core_dump;
 pub mod ctl;
 pub mod daemon;
 pub mod demo;

@@ -138,6 +138,7 @@ impl Engine {
     /// Opens what the engine needs. The background thread calls it.
     pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, sys::Errno)> {
         let kernel = Kernel::open(self.device())?;
+        self.tell_staging(&kernel.staging);
         // SAFETY: no other thread looks before it is started.
         unsafe { *self.kernel_mut() = Some(kernel) };
         Ok(())
