@@ -57,12 +57,13 @@ impl CoreDump {
     /// If the file cannot be read, or is no core dump of this kind of machine.
     pub fn open(path: &Path) -> Result<CoreDump> {
         let name = path.display();
-        let file = File::open(path)
-            .map_err(|error| exit::usage(format!("cannot open core dump {name}: {error}")))?;
-        let meta = file.metadata()?;
+        let cannot = |error| exit::usage(format!("cannot open core dump {name}: {error}"));
+        // To open a pipe would be to wait for a writer.
+        let meta = path.metadata().map_err(cannot)?;
         if !meta.is_file() {
             return Err(exit::usage(format!("{name} is no file: a core dump has to be saved first")));
         }
+        let file = File::open(path).map_err(cannot)?;
         let segments = segments(&file)
             .map_err(|why| exit::usage(format!("{name} is no core dump of a process: {why}")))?;
         Ok(CoreDump { file, len: meta.len(), segments })
