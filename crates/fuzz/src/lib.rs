@@ -26,6 +26,7 @@ pub struct Target {
 pub static TARGETS: &[Target] = &[
     Target { name: "greeting", run: peers::greeting, seeds: peers::greetings },
     Target { name: "channel", run: peers::channel, seeds: peers::channels },
+    Target { name: "channel_changing", run: peers::changing_channel, seeds: peers::changing_channels },
     Target { name: "codec", run: peers::codec, seeds: peers::packed_pages },
     Target { name: "trace_native", run: traces::native, seeds: traces::native_seeds },
     Target { name: "trace_native_block", run: traces::native_block, seeds: traces::native_block_seeds },

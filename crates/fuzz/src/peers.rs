@@ -6,7 +6,7 @@ use daemon::wire::{Hello, Reply, VERSION};
 use pager::codec::{Codec, CodecId, Codecs, MAX_STORED};
 use pager::store::{GRAIN, HEADER};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use sys::{mem, PAGE_SIZE};
 
 /// Pages of the channel under test.
@@ -109,6 +109,29 @@ impl Mapped {
     }
 }
 
+impl Mapped {
+    /// Changes bits of a word that the daemon believes something of: of a range, of an entry, of a slot or of a job.
+    fn flip(&self, place: usize, bits: u64) {
+        let (channel, n) = (self.channel(), place / 4);
+        let region = &channel.header().regions[n / 4 % REGIONS];
+        let job = &channel.header().jobs[n / 2 % JOBS];
+        let word = match place % 4 {
+            0 => [&region.base, &region.pages, &region.first, &region.generation][n % 4],
+            1 => channel.entry(n % PAGES).expect("a page of the channel"),
+            2 => {
+                let (start, end) = channel.store();
+                // SAFETY: a word of the store, on a boundary of 8.
+                unsafe { &*((start + n * 8 % (end - start)) as *const AtomicU64) }
+            }
+            _ => {
+                [&job.state, &job.result][n % 2].fetch_xor(bits as u32, Relaxed);
+                return;
+            }
+        };
+        word.fetch_xor(bits << (n % 8 * 8), Relaxed);
+    }
+}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: our own mapping; no channel of it is left.
@@ -119,8 +142,62 @@ impl Drop for Mapped {
 /// A channel that a process may write as it likes, read as the daemon reads it. The input is a list of writes.
 pub(crate) fn channel(bytes: &[u8]) {
     let mapped = Mapped::new();
-    let channel = mapped.channel();
+    let touched = write(&mapped, &mut Script(bytes), true);
+    touched.into_iter().for_each(|addr| restore(&mapped.channel(), addr, true));
+}
+
+/// The same, while another thread changes words of it for as long as it is read. The input begins with which.
+pub(crate) fn changing_channel(bytes: &[u8]) {
+    let mapped = Mapped::new();
     let mut script = Script(bytes);
+    let mut flips = Vec::from_iter((0..8).map(|_| (script.number(2) as usize, script.number(2))));
+    flips.dedup();
+    let touched = write(&mapped, &mut Script(script.0), false);
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                flips.iter().for_each(|&(place, bits)| mapped.flip(place, bits));
+                begun.store(true, Relaxed);
+            }
+        });
+        let _over = Over(&over);
+        while !begun.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        for _ in 0..10 {
+            touched.iter().for_each(|&addr| restore(&mapped.channel(), addr, false));
+        }
+        for n in 0..4 {
+            compress(&mapped.channel(), n, &[], false);
+        }
+    });
+}
+
+/// Ends what goes on until then, also in a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// As `channels`, with flips in the range, in its first entries and in the slot.
+pub(crate) fn changing_channels() -> Vec<Vec<u8>> {
+    let flips = |kinds: &[u16]| -> Vec<u8> {
+        let places = (0..8).map(|n| kinds[n as usize % kinds.len()] + n * 4);
+        // The slot begins at the 24th word; its length is 12 bits.
+        let bits = |n: u16| if n.is_multiple_of(2) { 0xFFF } else { 1 << (n % 16) };
+        places.flat_map(|at| [at + at % 4 / 2 * 96, bits(at / 4)].map(u16::to_le_bytes).concat()).collect()
+    };
+    let ways = [flips(&[0]), flips(&[1]), flips(&[2]), flips(&[0, 1, 2, 3])];
+    ways.iter().flat_map(|way| channels().into_iter().map(|seed| [&way[..], &seed].concat())).collect()
+}
+
+/// Writes to the channel as the script says. Returns the addresses that are to be touched. With `still`, nobody else writes.
+fn write(mapped: &Mapped, script: &mut Script<'_>, still: bool) -> Vec<usize> {
+    let channel = mapped.channel();
     let mut touched = vec![script.number(8) as usize];
     while !script.0.is_empty() {
         match script.number(1) % 4 {
@@ -142,17 +219,17 @@ pub(crate) fn channel(bytes: &[u8]) {
                 let (number, word) = (script.number(1) as usize % PAGES, script.number(8));
                 channel.entry(number).expect("a page of the channel").store(word, SeqCst);
             }
-            _ => compress(&channel, script.number(1) as usize, script.bytes(64)),
+            _ => compress(&channel, script.number(1) as usize, script.bytes(64), still),
         }
     }
-    touched.into_iter().for_each(|addr| restore(&channel, addr));
+    touched
 }
 
-/// As the daemon restores a touched page, up to the point where it would put it in place.
-fn restore(channel: &Channel, addr: usize) {
+/// As the daemon restores a touched page, up to the point where it would put it in place. With `still`, nobody writes meanwhile.
+fn restore(channel: &Channel, addr: usize, still: bool) {
     let addr = addr & !(PAGE_SIZE - 1);
     let Some((region, generation, number)) = channel.find(addr) else { return };
-    assert!(channel.is_still(region, generation));
+    assert!(channel.is_still(region, generation) || !still);
     let entry = Entry(channel.entry(number).expect("what is found lies in the channel").load(SeqCst));
     if entry.state() != State::Stored {
         return;
@@ -165,7 +242,7 @@ fn restore(channel: &Channel, addr: usize) {
 }
 
 /// Has a page compressed that repeats `pattern`, and sees that the result is one of those there are.
-fn compress(channel: &Channel, from: usize, pattern: &[u8]) {
+fn compress(channel: &Channel, from: usize, pattern: &[u8], still: bool) {
     let n = from % JOBS;
     if !pattern.is_empty() {
         let page: Vec<u8> = pattern.iter().copied().cycle().take(PAGE_SIZE).collect();
@@ -174,10 +251,12 @@ fn compress(channel: &Channel, from: usize, pattern: &[u8]) {
     channel.header().jobs[n].state.store(job::ASKED, Release);
     SERVER.with_borrow_mut(|server| {
         let server = server.get_or_insert_with(|| Server::new().expect("there is memory for a server"));
-        assert_eq!(server.compress_one(channel, n), Some(n));
+        let done = server.compress_one(channel, n);
+        assert!(done == Some(n) || !still, "{done:?}");
     });
     match channel.header().jobs[n].result.load(Relaxed) {
         job::SAME | job::INCOMPRESSIBLE => {}
+        _ if !still => {}
         len => assert!(len as usize <= MAX_STORED),
     }
 }

@@ -149,23 +149,29 @@ impl Tables {
                 if entries == 0 {
                     return;
                 }
-                for_pointers(memory, entries + Entries::GROUPS_AT, GROUPS, unread, |n, group, unread| {
-                    let mut words = [0; GROUP * 8];
-                    if !memory.read(group, &mut words) {
-                        *unread += 1;
-                        return;
-                    }
-                    for (entry, index) in words.chunks_exact(8).zip(n * GROUP..) {
-                        let entry = Entry::from_word(word_of(entry));
-                        let offset = index * PAGE_SIZE;
-                        if entry.state() != State::Resident {
-                            let mut page = [0; PAGE_SIZE];
-                            let staged = staged.map(|staged| staged + offset);
-                            let known = bring(memory, codecs, entry, base + offset, staged, &mut page);
-                            found(base + offset, known.then_some(&page));
+                for_pointers(
+                    memory,
+                    entries.wrapping_add(Entries::GROUPS_AT),
+                    GROUPS,
+                    unread,
+                    |n, group, unread| {
+                        let mut words = [0; GROUP * 8];
+                        if !memory.read(group, &mut words) {
+                            *unread += 1;
+                            return;
                         }
-                    }
-                });
+                        for (entry, index) in words.chunks_exact(8).zip(n * GROUP..) {
+                            let entry = Entry::from_word(word_of(entry));
+                            let offset = index * PAGE_SIZE;
+                            if entry.state() != State::Resident {
+                                let mut page = [0; PAGE_SIZE];
+                                let staged = staged.map(|staged| staged.wrapping_add(offset));
+                                let known = bring(memory, codecs, entry, base + offset, staged, &mut page);
+                                found(base + offset, known.then_some(&page));
+                            }
+                        }
+                    },
+                );
             });
         });
         unread
@@ -178,7 +184,7 @@ impl Tables {
             return None;
         }
         let slot = u32::from_ne_bytes(bytes[Extent::STAGING_AT..][..4].try_into().ok()?);
-        let staged = (slot as usize).checked_sub(1).map(|slot| self.staging + slot * EXTENT_SIZE);
+        let staged = (slot as usize).checked_sub(1).map(|slot| self.staging.wrapping_add(slot * EXTENT_SIZE));
         Some((word_of(&bytes[Extent::ENTRIES_AT..]) as usize, staged))
     }
 }
@@ -200,7 +206,7 @@ fn for_pointers(
     let mut bytes = [0; WORDS * 8];
     for first in (0..len).step_by(WORDS) {
         let part = &mut bytes[..(len - first).min(WORDS) * 8];
-        if !memory.read(table + first * 8, part) {
+        if !memory.read(table.wrapping_add(first * 8), part) {
             *unread += 1;
             continue;
         }
@@ -239,7 +245,8 @@ fn bring(
             }
             match parse_header(u64::from_ne_bytes(header)) {
                 Some((page_of, codec, len)) if page_of == addr => {
-                    memory.read(at + HEADER, &mut data[..len]) && codecs.decompress(codec, &data[..len], page)
+                    memory.read(at.wrapping_add(HEADER), &mut data[..len])
+                        && codecs.decompress(codec, &data[..len], page)
                 }
                 _ => false,
             }
@@ -256,21 +263,49 @@ mod tests {
     use crate::codec::Codec;
     use crate::pool::Pool;
     use crate::store::Store;
+    use core::cell::Cell;
+    use core::ops::Range;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
     use std::vec::Vec;
 
-    /// This process's own, but for a range.
+    /// This process's own, but for a range, and damaged at random if there is a seed.
     struct Own {
-        hole: core::ops::Range<usize>,
+        memory: File,
+        hole: Range<usize>,
+        damage: Cell<u64>,
+    }
+
+    impl Own {
+        fn but(hole: Range<usize>, damage: u64) -> Own {
+            Own { memory: File::open("/proc/self/mem").unwrap(), hole, damage: Cell::new(damage) }
+        }
+
+        /// A number that looks random (splitmix64, Steele, Lea and Flood 2014).
+        fn random(&self) -> usize {
+            self.damage.set(self.damage.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
+            let mut z = self.damage.get();
+            z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (z ^ z >> 31) as usize
+        }
     }
 
     impl Memory for Own {
         fn read(&self, addr: usize, out: &mut [u8]) -> bool {
             let unknown = addr < self.hole.end && self.hole.start < addr + out.len();
-            if !unknown {
-                // SAFETY: tables that the test made itself.
-                unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) };
+            if unknown || self.memory.read_exact_at(out, addr as u64).is_err() {
+                return false;
             }
-            !unknown
+            if self.damage.get() != 0 && self.random().is_multiple_of(4) {
+                let (at, kind) = (self.random() % out.len(), self.random() % 3);
+                match kind {
+                    0 => out[at] ^= 1 << (self.random() % 8),
+                    1 => out[at..].iter_mut().take(8).for_each(|byte| *byte = 0xFF),
+                    _ => out[at..].iter_mut().take(64).for_each(|byte| *byte = self.random() as u8),
+                }
+            }
+            true
         }
     }
 
@@ -316,9 +351,9 @@ mod tests {
         // In the second slot.
         extent.staging.store(2, Relaxed);
 
-        let look = |hole: core::ops::Range<usize>| {
+        let look = |hole: Range<usize>| {
             let mut pages = Vec::new();
-            let unread = tables.pages(&Own { hole }, &mut Codecs::new().unwrap(), |addr, page| {
+            let unread = tables.pages(&Own::but(hole, 0), &mut Codecs::new().unwrap(), |addr, page| {
                 pages.push(((addr - base) / PAGE_SIZE, page.copied()));
             });
             (pages, unread)
@@ -335,6 +370,15 @@ mod tests {
         assert!(unread == 0 && pages[3] == (6, None) && pages[0] == (3, Some(page(77))));
         let of_extent = extent as *const Extent as usize;
         assert_eq!(look(of_extent..of_extent + 1), (Vec::new(), 1));
+        // And of damage something may come, but no page where none can be.
+        for seed in 1..1000 {
+            tables.pages(&Own::but(0..0, seed), &mut codecs, |addr, _| {
+                assert!(
+                    addr % PAGE_SIZE == 0 && (base..base + EXTENT_SIZE).contains(&addr),
+                    "{seed}: {addr:#x}"
+                );
+            });
+        }
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Slot {
 
     /// Where it lies: a word, which [`parse_header`] reads, and the bytes stored.
     pub fn addr(self) -> usize {
-        self.0 as usize * GRAIN
+        (self.0 as usize).wrapping_mul(GRAIN)
     }
 
     /// The codec and the bytes stored; `None` when the header makes no sense.
