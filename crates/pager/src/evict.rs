@@ -61,6 +61,15 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
     Ok(scan)
 }
 
+/// Has the next look take pages for unwritten that were just put back, which is no write of the program's. One that it writes before
+/// this is taken for unwritten too.
+pub fn forget_written(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) {
+    let all = Categories::PRESENT | Categories::WRITTEN;
+    let query = Query { all, none: Categories::ZERO, report: Categories::WRITTEN, protect: true };
+    // Where writes are not tracked the kernel refuses.
+    let _ = read_range(kernel, extent, lo, hi, &query, |_, _| {});
+}
+
 fn read_runs(
     kernel: &Kernel,
     extent: &Extent,

@@ -8,6 +8,7 @@ use crate::codec::{repeated_word_at, Codec, CodecId, MAX_STORED};
 use crate::control::bump;
 use crate::entries::Entries;
 use crate::entry::{AtomicEntry, Entry, State};
+use crate::evict::forget_written;
 use crate::extent::{Extent, DENSE, SETTLED, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
 use crate::sabotage::{planted, Bug};
@@ -121,6 +122,11 @@ impl Worker {
             match self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
                     bump(&self.engine.control().pages_incompressible, pages.min(hi - at) as u64);
+                    // Else they would be tried again at every look: a limit that they do not fit under has the program wait for
+                    // each of these.
+                    if !planted(Bug::ReturnTakenForWrite) {
+                        forget_written(self.kernel, extent, first, first + pages);
+                    }
                     at = (first + pages).max(at + 1);
                 }
                 _ => at += 1,

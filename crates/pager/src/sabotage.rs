@@ -25,6 +25,8 @@ macro_rules! bugs {
 bugs! {
     /// A page that does not shrink is dropped from staging instead of going back.
     IncompressibleDropped = "incompressible-dropped",
+    /// A page that does not shrink and goes back is taken for written, and tried again.
+    ReturnTakenForWrite = "return-taken-for-write",
     /// What restores copied out of staging is not counted, so that it stays there as well.
     CopiesUncounted = "copies-uncounted",
     /// With what restores left behind in staging, what is still set aside is dropped.
