@@ -4,7 +4,6 @@ mod common;
 
 use client::{hint, register, Hint};
 use common::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -35,22 +34,20 @@ fn what_is_not_needed_soon_leaves_at_once_and_what_will_be_needed_is_back_when_t
 #[test]
 fn what_is_said_while_other_memory_goes_is_done_when_it_has_gone() {
     let memory = registered(5);
-    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Relaxed) {
-                let other = registered(6);
-                say(&other, Hint::DontNeedSoon);
-                wait_until("something of the other is set aside", || other.present() < other.pages());
+        let rounds = scope.spawn(|| {
+            for _ in 0..30 {
+                say(&memory, Hint::DontNeedSoon);
+                wait_until("it is set aside", || memory.present() == 0);
+                say(&memory, Hint::WillNeed);
+                assert_eq!(memory.present(), memory.pages());
             }
         });
-        for _ in 0..30 {
-            say(&memory, Hint::DontNeedSoon);
-            wait_until("it is set aside", || memory.present() == 0);
-            say(&memory, Hint::WillNeed);
-            assert_eq!(memory.present(), memory.pages());
+        while !rounds.is_finished() {
+            let other = registered(6);
+            say(&other, Hint::DontNeedSoon);
+            wait_until("something of the other is set aside", || other.present() < other.pages());
         }
-        over.store(true, Relaxed);
     });
     assert!(memory.is_right());
 }

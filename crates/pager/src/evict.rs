@@ -49,13 +49,9 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
         scan.huge |= categories.contains(Categories::HUGE) && pages.len() == EXTENT_PAGES;
     })?;
     if protect {
-        let all = Categories::PRESENT | Categories::WRITTEN;
-        let arm = Query { all, none: Categories::ZERO, report: Categories::WRITTEN, protect: true };
         // What was written between the two looks counts as written too.
         for (lo, hi) in extent.managed.load().runs() {
-            read_range(kernel, extent, lo, hi, &arm, |pages, _| {
-                scan.written = scan.written.or(&pages);
-            })?;
+            protect_written(kernel, extent, lo, hi, |pages| scan.written = scan.written.or(&pages))?;
         }
     }
     Ok(scan)
@@ -64,10 +60,21 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
 /// Has the next look take pages for unwritten that were just put back, which is no write of the program's. One that it writes before
 /// this is taken for unwritten too.
 pub fn forget_written(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) {
+    // Where writes are not tracked the kernel refuses.
+    let _ = protect_written(kernel, extent, lo, hi, |_| {});
+}
+
+/// Tells which pages were written since the last time, and begins anew.
+fn protect_written(
+    kernel: &Kernel,
+    extent: &Extent,
+    lo: usize,
+    hi: usize,
+    mut written: impl FnMut(PageSet),
+) -> Result<(), Errno> {
     let all = Categories::PRESENT | Categories::WRITTEN;
     let query = Query { all, none: Categories::ZERO, report: Categories::WRITTEN, protect: true };
-    // Where writes are not tracked the kernel refuses.
-    let _ = read_range(kernel, extent, lo, hi, &query, |_, _| {});
+    read_range(kernel, extent, lo, hi, &query, |pages, _| written(pages))
 }
 
 fn read_runs(

@@ -99,8 +99,11 @@ impl Staging {
     /// Only the background thread may call this.
     pub unsafe fn has_room(&self) -> bool {
         // SAFETY: the caller's contract.
-        let taken = unsafe { &*self.taken.get() };
-        (0..self.slots).any(|slot| taken[slot / 64] >> (slot % 64) & 1 == 0)
+        self.free_slot(unsafe { &*self.taken.get() }).is_some()
+    }
+
+    fn free_slot(&self, taken: &[u64; MOST_SLOTS / 64]) -> Option<usize> {
+        (0..self.slots).find(|slot| taken[slot / 64] >> (slot % 64) & 1 == 0)
     }
 
     /// Takes a free slot for the extent.
@@ -110,8 +113,7 @@ impl Staging {
     pub unsafe fn take(&self, extent: &Extent) -> bool {
         // SAFETY: the caller's contract.
         let taken = unsafe { &mut *self.taken.get() };
-        let free = (0..self.slots).find(|slot| taken[slot / 64] >> (slot % 64) & 1 == 0);
-        let Some(slot) = free else { return false };
+        let Some(slot) = self.free_slot(taken) else { return false };
         taken[slot / 64] |= 1 << (slot % 64);
         // SAFETY: the caller's contract.
         unsafe {

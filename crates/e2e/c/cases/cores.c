@@ -85,7 +85,7 @@ static void folded_pages_are_put_back(void)
     const char *core = core_of_aborted(child);
     CHECK(core);
     if (!folded) {
-        CHECK(wrong(core) == 0);
+        CHECK(wrong(core) == 0 && unlink(core) == 0);
         return;
     }
     CHECK(wrong(core) > 2 * PAGES);
@@ -97,6 +97,7 @@ static void folded_pages_are_put_back(void)
     CHECK(wrong("whole") == 0);
     /* Again, and where something stands already. */
     CHECK(WEXITSTATUS(system(strcat(command, " 2>/dev/null"))) == 2);
+    CHECK(unlink(core) == 0 && unlink("whole") == 0);
 }
 
 CASES({"folded_pages_are_put_back", folded_pages_are_put_back})
