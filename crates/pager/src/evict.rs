@@ -124,7 +124,11 @@ impl Worker {
         if !any && extent.armed.load().is_empty() {
             return false;
         }
-        let scan = scan(self.kernel, extent, true);
+        let scan = scan(self.kernel, extent, true).or_else(|_| {
+            // Something lies where there was a hole when its neighbours were registered.
+            self.arm_again(extent, &extent.armed.load());
+            scan(self.kernel, extent, true)
+        });
         // Nobody has watched, so all that may have been written counts.
         scan.map(|scan| extent.refused.remove(&scan.written)).is_ok()
     }
@@ -144,7 +148,51 @@ impl Worker {
         self.engine.managed.fetch_sub((gone.len() * PAGE_SIZE) as u64, Relaxed);
     }
 
-    /// Registers pages for missing faults, before the first of them leaves. Under the extent's lock.
+    /// Registers pages that can leave for missing faults, and returns those of which that is certain: from then on the kernel reports
+    /// whatever happens to their mapping. Under the extent's lock.
+    ///
+    /// That it is noted of a page is not enough. The kernel skips holes when it registers, and a hole is what something leaves that goes
+    /// past libc before it is registered, which nobody reports; nor what comes to lie there next.
+    fn arm_for_certain(&self, extent: &Extent, wanted: &PageSet) -> PageSet {
+        if planted(Bug::HoleTakenForArmed) {
+            return if self.arm(extent, wanted) { *wanted } else { PageSet::EMPTY };
+        }
+        if !self.kernel.tracks_writes {
+            // The kernel does not tell.
+            self.arm_again(extent, wanted);
+            return wanted.and(&extent.armed.load());
+        }
+        for _ in 0..2 {
+            let (mut there, mut certain) = (PageSet::EMPTY, PageSet::EMPTY);
+            let (all, report) = (Categories::PRESENT, Categories::TRACKED);
+            let look = Query { all, none: Categories::empty(), report, protect: false };
+            let looked = self.arm(extent, wanted)
+                && read_runs(self.kernel, extent, &look, |pages, categories| {
+                    there = there.or(&pages);
+                    if categories.contains(Categories::TRACKED) {
+                        certain = certain.or(&pages);
+                    }
+                })
+                .is_ok();
+            if !looked {
+                break;
+            }
+            let uncertain = wanted.and(&there).minus(&certain);
+            if uncertain.is_empty() {
+                return wanted.and(&certain);
+            }
+            self.arm_again(extent, &uncertain);
+        }
+        PageSet::EMPTY
+    }
+
+    /// Registers what lies at pages of which it is noted that they are registered already.
+    fn arm_again(&self, extent: &Extent, pages: &PageSet) {
+        extent.armed.remove(pages);
+        self.arm(extent, pages);
+    }
+
+    /// Registers pages for missing faults, except those of which that is noted. Under the extent's lock.
     pub(crate) fn arm(&self, extent: &Extent, pages: &PageSet) -> bool {
         let missing = pages.minus(&extent.armed.load());
         if missing.is_empty() {
@@ -198,7 +246,11 @@ impl Worker {
         }
         let Ok(entries) = extent.make_entries(&wanted, &self.engine.pool) else { return 0 };
         self.engine.space().wake(extent);
-        if !planted(Bug::ArmedTooLate) && !self.arm(extent, &wanted) {
+        let wanted = match planted(Bug::ArmedTooLate) {
+            true => wanted,
+            false => self.arm_for_certain(extent, &wanted),
+        };
+        if wanted.is_empty() {
             return 0;
         }
         if extent.staging.load(SeqCst) != 0 {

@@ -100,6 +100,11 @@ bugs! {
     /// A note of a mapping that went past libc stays while the next mapping there is entered into the tables.
     NoteLeft = "note-left",
 
+    /// Where it is noted that pages are registered it is taken for true, though there may have been a hole.
+    HoleTakenForArmed = "hole-taken-for-armed",
+    /// The pager looks itself at the file in which others see its counters.
+    FileTouched = "file-touched",
+
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
     /// A program that confines its system calls (seccomp) is folded on.

@@ -245,3 +245,26 @@ fn a_note_of_what_went_past_libc_takes_nothing_from_the_mapping_that_came_after_
     });
     engine.stop(&"the test is over");
 }
+
+#[test]
+fn what_comes_to_lie_in_a_hole_that_nobody_reported_is_registered_before_it_is_evicted() {
+    let engine = patient();
+    let base = mem::reserve_aligned(2 * MIB, 2 * MIB).unwrap();
+    map_at(base, 2 * MIB);
+    engine.mapped(base, 2 * MIB);
+    // Past libc, before anything of it is registered.
+    unsafe { mem::munmap(base + MIB, MIB / 2) }.unwrap();
+    let around = Memory { base, pages: MIB / PAGE_SIZE };
+    around.fill(51);
+    have(engine, Command::Evict);
+    assert!(evicted(engine) >= MIB as u64);
+    // Past libc as well.
+    map_at(base + MIB, MIB / 2);
+    let inside = Memory { base: base + MIB, pages: MIB / 2 / PAGE_SIZE };
+    inside.fill(52);
+    have(engine, Command::Evict);
+    assert!(evicted(engine) >= (MIB + MIB / 2) as u64);
+    inside.check(52);
+    around.check(51);
+    engine.stop(&"the test is over");
+}

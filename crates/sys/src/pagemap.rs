@@ -10,6 +10,8 @@ bitflags! {
     /// Properties of a page, as `PAGEMAP_SCAN` names them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Categories: u64 {
+        /// In a mapping of which writes are tracked: registered with a userfaultfd, for write protection with `WP_ASYNC`.
+        const TRACKED = 1 << 0;
         /// Written since it was last write-protected.
         const WRITTEN = 1 << 1;
         /// In memory.
