@@ -131,7 +131,7 @@ impl Peer {
         self.page().reason.read(&mut [0; 512]).to_owned()
     }
 
-    /// All counters, each read once; they are not of one instant.
+    /// All counters, each read once: as they were when the process last brought them up to date ([`Peer::await_count`]), or a moment later.
     pub fn counters(&self) -> Counters {
         let page = self.page();
         macro_rules! read {

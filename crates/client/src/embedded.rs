@@ -25,9 +25,7 @@ pub fn start(options: &Options) -> Result<&'static Engine, Error> {
     probe()?;
     home::settle();
     ENGINE.prepare(&config)?;
-    if let Some(page) = home::make_page() {
-        ENGINE.adopt_control(page);
-    }
+    ENGINE.publish_control();
     // SAFETY: functions of this library. A library that is unloaded takes the engine's threads' code with it, fork or no
     // fork: `memfold.h` forbids it.
     if unsafe { libc::pthread_atfork(Some(before_fork), Some(after_in_parent), Some(after_in_child)) } != 0 {

@@ -8,6 +8,7 @@ use crate::environment::variable;
 use pager::base::{Base, Environment};
 use pager::control::ControlPage;
 use pager::control_file::ControlDir;
+use pager::mirror::Mapped;
 use std::path::PathBuf;
 
 /// The directory of this process's page, and of its children's.
@@ -32,9 +33,9 @@ extern "C" fn leave() {
     CONTROL_DIR.remove_page();
 }
 
-/// Makes the calling process's page.
-pub fn make_page() -> Option<&'static ControlPage> {
-    CONTROL_DIR.make_page()
+/// Makes the file in which others see the calling process's page.
+pub fn make_page(page: &ControlPage) -> Option<Mapped> {
+    CONTROL_DIR.make_page(page)
 }
 
 /// A fresh directory. Nothing if none can be made: the counters are then seen by nobody.

@@ -152,6 +152,7 @@ cases! {
         read_by_a_debugger,
         a_userfaultfd_of_its_own,
         advice_to_swap_and_to_populate,
+        a_page_that_is_tampered_with,
         without_huge_pages,
     }
     mappings {

@@ -107,6 +107,7 @@ fn redis_returns_every_value_after_its_memory_was_evicted() {
     // 40 000 values of about 1 KB are 10 000 pages; most must have gone.
     assert!(before.evicted_bytes > 20 << 20, "only {} bytes are evicted", before.evicted_bytes);
     read_back(&mut folded);
+    peer.await_count(Duration::from_secs(60)).expect("the server counts");
     let after = peer.counters();
     assert!(
         after.pages_restored - before.pages_restored > 5_000,

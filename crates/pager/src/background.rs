@@ -99,6 +99,7 @@ pub extern "C" fn main(arg: usize) {
             let nice = if engine.policy.is_empty() && !engine.is_limited() { 19 } else { 0 };
             let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
+            engine.show_control();
             sys::inject::begin();
             // Before the program goes on, as what it touches meanwhile would not be reported.
             worker.look_at_limit();
@@ -150,6 +151,7 @@ impl Worker {
             self.drop_copies();
             self.tidy_store();
             self.count();
+            self.engine.show_control();
             self.let_allocator_decay();
             self.wipe_working_memory(!busy);
             self.engine.brake.park();

@@ -1,15 +1,14 @@
 //! The control page: what a folded process tells the world, and what the world may ask of it.
 //!
-//! One file a process, named by its process id, in the directory `MEMFOLD_CONTROL_DIR`; the process maps it
-//! shared and keeps its counters in it, so they can be read while it runs and after it died, however it
+//! One file a process, named by its process id, in the directory `MEMFOLD_CONTROL_DIR`; the process has its counters
+//! copied to it ([`crate::mirror`]), so they can be read while it runs and after it died, however it
 //! died. `memfold stat`, `memfold ctl` and the summary of `memfold run` read and write this page and
 //! nothing else. Commands go the other way through a mailbox with a ticket number.
 //!
 //! What it is not: a protocol between users. The file is 0600, in a directory that is 0700.
 //!
-//! Invariants: the layout is `repr(C)`, fixed by [`VERSION`]; every field is an atomic; the process never
-//! reads back a counter that it wrote, so nothing that a peer writes there can harm it; a command is
-//! validated like any other input.
+//! Invariants: the layout is `repr(C)`, fixed by [`VERSION`]; every field is an atomic; of the file the process
+//! takes the mailbox, the request's text and the share, and nothing else; a command is validated like any other input.
 
 use crate::config::Setting;
 use crate::share::Share;

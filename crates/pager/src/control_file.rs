@@ -11,6 +11,7 @@
 //! as long as a process has it mapped, which says even in another PID namespace that it is in use.
 
 use crate::control::{ControlPage, CONTROL_LEN};
+use crate::mirror::Mapped;
 use crate::text::Line;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -71,17 +72,18 @@ impl ControlDir {
         trusted(parent.enter(name.as_c_str())?)
     }
 
-    /// Makes this process's control file and maps it, for ever. `None` when there is no directory for it, no access, no room in
-    /// the file system or within `RLIMIT_FSIZE`: the counters are then seen by nobody, and that is all.
+    /// Makes this process's control file, maps it, for ever, and shows `page` in it, which was begun. `None` when there is no
+    /// directory for it, no access, no room in the file system or within `RLIMIT_FSIZE`, or the kernel does not copy
+    /// ([`crate::mirror`]): the counters are then seen by nobody, and that is all.
     ///
     /// A directory that is gone is made anew: a launcher that ends while its program goes on removes it, if no process has a page
     /// in it yet.
-    pub fn make_page(&self) -> Option<&'static ControlPage> {
+    pub fn make_page(&self, page: &ControlPage) -> Option<Mapped> {
         if self.path().as_str().is_empty() {
             return None;
         }
         for _ in 0..TRIES {
-            match self.open().and_then(|dir| self.make_in(&dir)) {
+            match self.open().and_then(|dir| self.make_in(&dir, page)) {
                 Err(Errno::ENOENT) => {
                     let (parent, name) = self.path().parent().ok()?;
                     let _ = trusted(parent).and_then(|parent| parent.make(name.as_c_str()));
@@ -93,7 +95,7 @@ impl ControlDir {
     }
 
     /// Makes a control page in a new file, and gives that its name when it is whole.
-    fn make_in(&self, dir: &Dir) -> Result<&'static ControlPage> {
+    fn make_in(&self, dir: &Dir, page: &ControlPage) -> Result<Mapped> {
         let mut line = Line::new();
         let _ = write!(line, "new-");
         let own = line.as_str().len();
@@ -109,11 +111,14 @@ impl ControlDir {
             }
             made => made,
         }?;
-        let made = map(&file).and_then(|page| {
+        let made = map(&file).and_then(|base| {
+            // SAFETY: a shared mapping as long as a page, of which nobody knows but who gets this.
+            let mapped = unsafe { Mapped::new(base) };
+            let shown = if mapped.show(page) { Ok(()) } else { Err(Errno::ENOSYS) };
             // Under its own name only now: the process may end at any moment, and readers find whole pages only.
-            dir.rename(unfinished, name).map(|()| page).inspect_err(|_| {
+            shown.and_then(|()| dir.rename(unfinished, name)).map(|()| mapped).inspect_err(|_| {
                 // SAFETY: our own mapping, to which nothing refers any more.
-                let _ = unsafe { mem::munmap(page as *const ControlPage as usize, CONTROL_LEN) };
+                let _ = unsafe { mem::munmap(base, CONTROL_LEN) };
             })
         });
         if made.is_err() {
@@ -163,19 +168,14 @@ pub fn namespace_of_dir(dir: &str) -> Option<u64> {
     parts.nth(2)?.parse().ok()
 }
 
-/// Makes a control page in an empty file.
-fn map(file: &Fd) -> Result<&'static ControlPage> {
+/// Makes an empty file as long as a control page, and maps it.
+fn map(file: &Fd) -> Result<usize> {
     file::allocate(file.raw(), 0, CONTROL_LEN as u64)?;
     // A file system without locks: other namespaces take the page for one that nobody uses.
     let _ = file::lock_shared(file.raw());
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping of a file of this length, unmapped only where nobody uses it.
-    let addr =
-        unsafe { mem::mmap(mem::place(CONTROL_LEN), CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }?;
-    // SAFETY: zeros are a control page, and the file is as long as one.
-    let page = unsafe { &*(addr as *const ControlPage) };
-    page.begin();
-    Ok(page)
+    unsafe { mem::mmap(mem::place(CONTROL_LEN), CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }
 }
 
 /// A zero-terminated path.

@@ -16,6 +16,7 @@ use crate::gate::{Brake, Gate};
 use crate::gauge::{self, Gauge};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
+use crate::mirror::{Mapped, Mirror};
 use crate::pool::Pool;
 use crate::postmortem::Anchor;
 use crate::prefetch::PrefetchQueue;
@@ -55,9 +56,9 @@ pub enum Phase {
 pub struct Host {
     /// Where messages for people go; the argument is one line without end.
     pub notice: fn(&str),
-    /// Makes and begins the control page of this process, which stays mapped for ever; `None` where there is nobody to read it.
-    /// Called by the background thread of a forked child.
-    pub open_control: fn() -> Option<&'static ControlPage>,
+    /// Makes the file in which others see this process's control page, which was begun, and shows it there; it stays mapped for
+    /// ever. `None` where there is nobody to read it. Called by the background thread of a forked child.
+    pub open_control: fn(&ControlPage) -> Option<Mapped>,
     /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs.
     pub decay: fn(),
     /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
@@ -136,7 +137,7 @@ pub struct Engine {
     /// What is recorded instead of folded.
     pub(crate) errand: Errand,
     control: AtomicPtr<ControlPage>,
-    control_is_private: AtomicU32,
+    mirror: Mirror,
     kernel: UnsafeCell<Option<Kernel>>,
     /// The background thread's own; here so that a forked child finds it.
     store: UnsafeCell<Store>,
@@ -270,7 +271,7 @@ impl Engine {
             small_pages_only: AtomicU32::new(0),
             errand: Errand::new(),
             control: AtomicPtr::new(core::ptr::null_mut()),
-            control_is_private: AtomicU32::new(1),
+            mirror: Mirror::new(),
             kernel: UnsafeCell::new(None),
             threads: Threads::new(),
             tids: [const { AtomicU32::new(0) }; 3],
@@ -322,25 +323,6 @@ impl Engine {
         // SAFETY: zeros are a control page.
         let page = unsafe { self.pool.make::<ControlPage>() }?;
         page.begin();
-        self.adopt_control(page);
-        self.control_is_private.store(1, Relaxed);
-        Ok(())
-    }
-
-    /// Whether nobody else sees the counters.
-    pub(crate) fn counts_for_nobody(&self) -> bool {
-        self.control_is_private.load(Relaxed) != 0
-    }
-
-    /// Lets the world see the counters of a forked child.
-    pub(crate) fn publish_control(&'static self) {
-        if let Some(page) = (self.host.open_control)() {
-            self.adopt_control(page);
-        }
-    }
-
-    /// Keeps the counters in `page` from now on, which was begun and must stay mapped for ever.
-    pub fn adopt_control(&'static self, page: &'static ControlPage) {
         for setting in Setting::ALL {
             page.settings[setting as usize].store(self.setting(setting), Relaxed);
         }
@@ -348,8 +330,38 @@ impl Engine {
         page.policy.set(self.policy.read(&mut buffer));
         page.log.set(self.log.read(&mut buffer));
         page.daemon.set(self.daemon.read(&mut buffer));
-        self.control_is_private.store(0, Relaxed);
+        self.mirror.set(None);
         self.control.store(page as *const ControlPage as *mut ControlPage, Release);
+        Ok(())
+    }
+
+    /// Whether nobody else sees the counters.
+    pub(crate) fn counts_for_nobody(&self) -> bool {
+        !self.mirror.is_set()
+    }
+
+    /// Lets others see the counters: of a process once it is prepared, of a forked child when it starts.
+    pub fn publish_control(&self) {
+        self.mirror.set((self.host.open_control)(self.control()));
+    }
+
+    /// Has others see the counters as they are now. A child that shares this memory, or has a copy of it that it was not told of,
+    /// shows nothing.
+    pub fn show_control(&self) {
+        if self.counts_for_nobody() || !self.is_at_home() {
+            return;
+        }
+        self.mirror.show(self.control());
+    }
+
+    /// Takes in what others ask for.
+    pub(crate) fn hear_requests(&self) {
+        self.mirror.hear(self.control());
+    }
+
+    /// Shows the counters no more: the program may have forbidden the call.
+    pub fn hide_control(&self) {
+        self.mirror.set(None);
     }
 
     /// Chooses the policy, `NAME` or `NAME:PARAMETER=VALUE,…`, before the engine starts. False if there is none such.

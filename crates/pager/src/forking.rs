@@ -243,7 +243,7 @@ mod tests {
     use std::boxed::Box;
 
     fn engine() -> &'static Engine {
-        let host = Host { notice: |_| {}, open_control: || None, decay: || {}, thread_cpu: |_| None };
+        let host = Host { notice: |_| {}, open_control: |_| None, decay: || {}, thread_cpu: |_| None };
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));
         engine.prepare(&Config::default()).unwrap();
         engine
@@ -281,9 +281,7 @@ mod tests {
     #[test]
     fn a_child_counts_its_own_waits_on_a_page_of_its_own() {
         let engine = engine();
-        // SAFETY: zeros are a control page.
-        let parents = unsafe { engine.pool.make::<crate::control::ControlPage>() }.unwrap();
-        engine.adopt_control(parents);
+        let parents = engine.control();
         engine.stall.store(1_000_000, Relaxed);
         engine.after_fork_in_child();
         assert_eq!(engine.stall.load(Relaxed), 0);

@@ -42,6 +42,7 @@ mod kernel;
 mod laundry;
 mod limit;
 pub mod lock;
+pub mod mirror;
 mod passlog;
 mod patience;
 mod policing;

@@ -12,8 +12,9 @@ use sys::time;
 impl Worker {
     /// Carries out what was asked for since the last look.
     pub(crate) fn answer_requests(&mut self) {
+        self.engine.hear_requests();
         let mailbox = &self.engine.control().mailbox;
-        let asked = mailbox.asked.load(Acquire);
+        let asked = mailbox.asked.load(Relaxed);
         if asked == mailbox.answered.load(Relaxed) {
             return;
         }
@@ -47,8 +48,9 @@ impl Worker {
         self.now = time::now();
         self.count();
         mailbox.error.store(error, Relaxed);
-        // Release: who sees the answer sees the error, and the counters as they are after the command.
-        mailbox.answered.store(asked, Release);
+        // Who is shown the answer is shown the error, and the counters as they are after the command.
+        mailbox.answered.store(asked, Relaxed);
+        self.engine.show_control();
     }
 
     fn change_setting(&self, index: u64, value: u64) -> u32 {

@@ -102,8 +102,6 @@ bugs! {
 
     /// Where it is noted that pages are registered it is taken for true, though there may have been a hole.
     HoleTakenForArmed = "hole-taken-for-armed",
-    /// The pager looks itself at the file in which others see its counters.
-    FileTouched = "file-touched",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
@@ -119,6 +117,8 @@ bugs! {
     UserNotSeen = "user-not-seen",
     /// A program that locks all its memory is folded on.
     LockNotSeen = "lock-not-seen",
+    /// The pager looks itself at the file in which others see its counters.
+    FileTouched = "file-touched",
     /// A program gets `EBUSY` when it registers evicted memory with a userfaultfd of its own.
     UserfaultfdNotSeen = "userfaultfd-not-seen",
     /// The pager's descriptors are open in the table of the program.

@@ -116,7 +116,7 @@ impl World {
         BEGAN.fetch_add(1, Relaxed);
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
             notice: |line| eprintln!("{line}"),
-            open_control: || None,
+            open_control: |_| None,
             decay: || {},
             thread_cpu: |_| None,
         })));

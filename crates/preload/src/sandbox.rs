@@ -65,13 +65,20 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        stop(&SECCOMP, Bug::SeccompNotSeen);
+        before_filter();
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(prctl, option, a, b, c, d) }) as c_int
 }
 
-static SECCOMP: &str = "the program confined its system calls (seccomp)";
+/// Before calls are forbidden. The one that shows the counters may be among them, and end the program.
+fn before_filter() {
+    static SECCOMP: &str = "the program confined its system calls (seccomp)";
+    stop(&SECCOMP, Bug::SeccompNotSeen);
+    if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
+        engine.hide_control();
+    }
+}
 
 /// `seccomp(2)`, which has a number only.
 ///
@@ -81,7 +88,7 @@ pub unsafe fn seccomp(operation: usize, flags: usize, args: usize) -> c_long {
     const SET_MODE_FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
     // The others only ask.
     if operation <= SET_MODE_FILTER {
-        stop(&SECCOMP, Bug::SeccompNotSeen);
+        before_filter();
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(seccomp, operation, flags, args) }) as c_long

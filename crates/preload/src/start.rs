@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use pager::config::{BadValue, Config, Setting, Unit};
 use pager::control::ControlPage;
 use pager::control_file::ControlDir;
+use pager::mirror::Mapped;
 use pager::{Engine, Host, Line};
 use sys::{file, mem, table, thread};
 
@@ -101,6 +102,7 @@ extern "C" fn destruct() {
         ENGINE.record_the_end();
         statistics::publish(&ENGINE.control().alloc);
         ENGINE.control().exited.store(1, Relaxed);
+        ENGINE.show_control();
     }
 }
 
@@ -146,9 +148,7 @@ fn start_pager(environment: Environment) {
         say_once("memfold: not folding this program: no memory for the pager's tables");
         return;
     }
-    if let Some(page) = open_control() {
-        ENGINE.adopt_control(page);
-    }
+    ENGINE.publish_control();
     PAGER.store(true, Release);
     syscall::route();
     arena::set_hooks(&HOOKS);
@@ -160,7 +160,7 @@ fn start_pager(environment: Environment) {
 static HOOKS: arena::Hooks = arena::Hooks {
     mapped: |base, len| {
         ENGINE.mapped(base, len);
-        statistics::publish_if_due(&ENGINE.control().alloc);
+        statistics::publish_if_due(&ENGINE);
     },
     discard: |addr, len| {
         // SAFETY: the arena gives up what the range holds.
@@ -223,7 +223,7 @@ fn stop_following(environment: Environment) {
 /// Gives back memory that the allocator has kept for nothing, and says now and then what it holds.
 fn decay() {
     arena::decay();
-    statistics::publish_if_due(&ENGINE.control().alloc);
+    statistics::publish_if_due(&ENGINE);
 }
 
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
@@ -251,6 +251,6 @@ fn thread_cpu(tid: u32) -> Option<usize> {
     Some(heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
 }
 
-fn open_control() -> Option<&'static ControlPage> {
-    CONTROL_DIR.make_page()
+fn open_control(page: &ControlPage) -> Option<Mapped> {
+    CONTROL_DIR.make_page(page)
 }

@@ -11,7 +11,7 @@ use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use heap::{classes, stats};
 use pager::control::{AllocCounters, ALLOC_CLASSES};
-use pager::Line;
+use pager::{Engine, Line};
 use sys::file;
 use sys::time::{self, Nanos};
 
@@ -86,12 +86,14 @@ fn process() -> (u64, u64) {
 
 /// As [`publish`], which looks through all spans: if that was not done within the last second, or the address space has
 /// grown by an eighth since. Not where it has shrunk: a large block may come and go all the time.
-pub fn publish_if_due(page: &AllocCounters) {
+pub fn publish_if_due(engine: &Engine) {
     const PERIOD: Nanos = Nanos::from_secs(1);
+    let page = &engine.control().alloc;
     let (now, before) = (arena::COUNTERS.mapped_bytes.get() as u64, page.mapped_bytes.load(Relaxed));
     let age = time::coarse().since(Nanos(page.updated_ns.load(Relaxed)));
     if age >= PERIOD || now > before + before / 8 {
         publish(page);
+        engine.show_control();
     }
 }
 

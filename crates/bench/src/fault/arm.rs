@@ -116,8 +116,10 @@ impl Arm for Folded {
             let waits = &peer.page().fault_ns;
             (waits.count.load(Relaxed), waits.sum.load(Relaxed))
         };
+        self.peer.await_count(PATIENCE)?;
         let (before, waits_before) = (self.peer.counters(), waits(&self.peer));
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
+        self.peer.await_count(PATIENCE)?;
         let (after, waits_after) = (self.peer.counters(), waits(&self.peer));
         ensure!(after.pages_lost == 0, "folded: the pager reports {} lost pages", after.pages_lost);
         let restored = after.pages_restored - before.pages_restored;

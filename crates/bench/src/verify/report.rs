@@ -4,6 +4,7 @@ use super::calls::WAYS;
 use super::shared::{lock, Shared};
 use super::Options;
 use crate::control::{self, Peer};
+use pager::control::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,6 +46,10 @@ pub struct PagerReport {
 
 impl PagerReport {
     pub(super) fn of(peer: &Peer, requests: u64) -> PagerReport {
+        if peer.mode() == Mode::Embedded {
+            // A busy machine, or an end meanwhile: then they are as of a moment ago.
+            let _ = peer.await_count(std::time::Duration::from_secs(1));
+        }
         PagerReport { mode: peer.mode().name(), reason: peer.reason(), requests, counters: peer.counters() }
     }
 }

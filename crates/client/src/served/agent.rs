@@ -16,6 +16,7 @@ use daemon::wire::{self, Hello, Reply, REPLY_LEN, VERSION};
 use pager::codec::Page;
 use pager::config::{Config, Setting};
 use pager::control::{ControlPage, Mode};
+use pager::mirror::Mirror;
 use pager::store::Store;
 use policy::budget::{Budget, BROKEN, NO_LIMIT};
 use policy::pace::{self, Pace};
@@ -92,6 +93,7 @@ pub struct Agent {
     life: Life,
     path: [u8; PATH_LEN],
     pub control: &'static ControlPage,
+    pub mirror: &'static Mirror,
     pub config: Config,
     pub mail: &'static Mail,
     /// A fork is under way: nothing may leave.
@@ -114,6 +116,7 @@ pub struct Parts {
     pub bell: Fd,
     pub path: [u8; PATH_LEN],
     pub control: &'static ControlPage,
+    pub mirror: &'static Mirror,
     pub config: Config,
     pub mail: &'static Mail,
 }
@@ -121,7 +124,7 @@ pub struct Parts {
 impl Agent {
     /// Puts one together, in the calling thread.
     pub fn new(parts: Parts) -> Result<Agent> {
-        let Parts { channel, memory, uffd, staging, bell, path, control, config, mail } = parts;
+        let Parts { channel, memory, uffd, staging, bell, path, control, mirror, config, mail } = parts;
         let (start, end) = channel.store();
         Ok(Agent {
             pagemap: Pagemap::open()?,
@@ -159,6 +162,7 @@ impl Agent {
             bell,
             path,
             control,
+            mirror,
             config,
             mail,
         })
@@ -320,6 +324,7 @@ impl Agent {
                     self.link = Link::Served(fd);
                 }
                 self.control.mode.store(Mode::Daemon as u32, Release);
+                self.mirror.show(self.control);
                 self.mail.set_served(0);
                 // What arrived before the daemon looked is there to be found.
                 self.ring_daemon = true;

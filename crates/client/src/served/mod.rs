@@ -20,6 +20,7 @@ use mail::Mail;
 use pager::config::Setting;
 use pager::control::ControlPage;
 use pager::lock::Mutex;
+use pager::mirror::Mirror;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -38,6 +39,8 @@ const MOST_BYTES: usize = 16 << 30;
 const LEAST_BYTES: usize = 16 << 20;
 
 static MAIL: Mail = Mail::new();
+/// Where others see the counters.
+static MIRROR: Mirror = Mirror::new();
 /// Held from before a fork until after it.
 static FORKING: Mutex = Mutex::new();
 /// The process that the agent runs in; a forked child has none.
@@ -64,13 +67,11 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
             .map_err(|refused| Error::NotSupported(format!("{}: {refused}", path.display())))?,
     );
     home::settle();
-    let control = match home::make_page() {
-        Some(page) => page,
-        None => private_page()?,
-    };
+    let control = private_page()?;
     for setting in Setting::ALL {
         control.settings[setting as usize].store(config.get(setting), Relaxed);
     }
+    MIRROR.set(home::make_page(control));
     let mut bytes = [0; PATH_LEN];
     bytes[..name.len()].copy_from_slice(name);
     let (channel, memory) = make_channel(pages_within(sys::file::size_limit())?)?;
@@ -86,6 +87,7 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
         bell,
         path: bytes,
         control,
+        mirror: &MIRROR,
         config,
         mail: &MAIL,
     };
@@ -157,7 +159,7 @@ fn make_channel(pages: usize) -> Result<(Channel, sys::file::Fd), Error> {
     Ok((channel, memory))
 }
 
-/// A control page that nobody else sees.
+/// A control page.
 fn private_page() -> Result<&'static ControlPage, Error> {
     let addr = mem::map_anonymous(0, pager::control::CONTROL_LEN, 0)?;
     // SAFETY: zeros are a control page, and the mapping stays for ever.

@@ -158,13 +158,15 @@ impl Agent {
         }
         self.control.mode.store(Mode::Off as u32, Release);
         self.control.reason.set("stopped by the program");
+        self.mirror.show(self.control);
         self.link = Link::Alone(Nanos(u64::MAX));
         self.ended = true;
     }
 
     pub fn answer_mailbox(&mut self) {
+        self.mirror.hear(self.control);
         let mailbox = &self.control.mailbox;
-        let asked = mailbox.asked.load(Acquire);
+        let asked = mailbox.asked.load(Relaxed);
         if asked == mailbox.answered.load(Relaxed) {
             return;
         }
@@ -197,7 +199,8 @@ impl Agent {
         };
         self.count();
         mailbox.error.store(error, Relaxed);
-        mailbox.answered.store(asked, Release);
+        mailbox.answered.store(asked, Relaxed);
+        self.mirror.show(self.control);
     }
 
     fn change_setting(&mut self, index: u64, value: u64) -> u32 {

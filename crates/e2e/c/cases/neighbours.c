@@ -178,7 +178,43 @@ static void pages_are_huge(void)
     }
 }
 
+/* A control page that somebody of the same user cuts short, fills with anything, and takes away. */
+static void a_page_that_is_tampered_with(void)
+{
+    uint64_t *p = reserved();
+    pid_t child = fork();
+    if (child == 0) {
+        fill(p);
+        wait_until_evicted(p);
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%d", folded ? getenv("MEMFOLD_CONTROL_DIR") : ".", getpid());
+        int fd = open(path, folded ? O_RDWR : O_RDWR | O_CREAT | O_TRUNC, 0600);
+        CHECK(fd >= 0 && ftruncate(fd, 0) == 0);
+        /* It goes away and comes back again and again: whoever counts or asks meets the page that is not there. */
+        for (int i = 0; i < 20; i++) {
+            CHECK(intact(p));
+            wait_until_evicted(p);
+        }
+        /* Every word says something else now, a request among them. */
+        static unsigned char junk[1 << 14];
+        memset(junk, 0xa5, sizeof junk);
+        for (int i = 0; i < 5; i++) {
+            CHECK(pwrite(fd, junk, sizeof junk, 0) == sizeof junk && intact(p));
+            wait_until_evicted(p);
+        }
+        CHECK(unlink(path) == 0 && close(fd) == 0 && intact(p));
+        wait_until_evicted(p);
+        CHECK(intact(p));
+        exit(0);
+    }
+    CHECK(child_is_well(child));
+    fill(p);
+    wait_until_evicted(p);
+    CHECK(intact(p));
+}
+
 CASES({"pages_are_in_swap", pages_are_in_swap}, {"pages_are_huge", pages_are_huge},
       {"read_from_outside", read_from_outside}, {"read_by_a_debugger", read_by_a_debugger},
       {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
-      {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages})
+      {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages},
+      {"a_page_that_is_tampered_with", a_page_that_is_tampered_with})

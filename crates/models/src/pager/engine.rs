@@ -121,6 +121,7 @@ impl Engine {
                 uffd: Userfaultfd,
                 staging: Staging(Userfaultfd),
                 pagemap: Pagemap,
+                tracks_writes: true,
             }),
             proxy: Proxy::default(),
             room: Room,

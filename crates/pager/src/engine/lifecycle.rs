@@ -44,6 +44,7 @@ impl Engine {
         let control = self.control();
         control.reason.set(reason);
         control.mode.store(Mode::Off as u32, Release);
+        self.show_control();
         self.set_phase(Phase::Off);
     }
 

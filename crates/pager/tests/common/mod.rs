@@ -42,7 +42,7 @@ pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
         notice: |line| {
             let _ = sys::file::write_all(2, line.as_bytes());
         },
-        open_control: || None,
+        open_control: |_| None,
         thread_cpu: |_| None,
         decay: || (),
     })));

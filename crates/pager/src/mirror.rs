@@ -1,0 +1,169 @@
+//! The copy of a control page in a file, where others see it.
+//!
+//! What is counted is counted in the process's own memory, and copied to the file now and then; what others write there, a request
+//! or a share, is copied back. A thread that touched the file itself would end the process by SIGBUS once somebody has cut the
+//! file short. So the kernel copies (process_vm_writev(2)), which then answers `EFAULT`, and needs no descriptor, which the program
+//! might close.
+//!
+//! What it is not: who makes the file ([`crate::control_file`]), or what is in it ([`crate::control`]).
+//!
+//! Invariants: nothing but the kernel touches the mapped file; what is shown last is newest in every field, whichever threads show
+//! at once; a field goes one way only.
+
+use crate::control::{ControlPage, Mailbox};
+use crate::sabotage::{planted, Bug};
+use crate::share::Share;
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use sys::syscall;
+
+/// Parts of a page: offset and length.
+type Parts<const N: usize> = [(usize, usize); N];
+
+const ASKED: usize = offset_of!(ControlPage, mailbox) + offset_of!(Mailbox, asked);
+const ANSWERED: usize = offset_of!(ControlPage, mailbox) + offset_of!(Mailbox, answered);
+const ERROR: usize = offset_of!(ControlPage, mailbox) + offset_of!(Mailbox, error);
+const UPDATED: usize = offset_of!(ControlPage, updated_ns);
+const REQUEST: usize = offset_of!(ControlPage, request);
+const DAEMON: usize = offset_of!(ControlPage, daemon);
+const RENEWALS: usize = offset_of!(ControlPage, share) + offset_of!(Share, renewals);
+const SHARE: usize = offset_of!(ControlPage, share);
+const WORD: usize = size_of::<u32>();
+
+/// What others write. First what says that there is something new: the rest is then no older.
+const HEARD: Parts<5> = [
+    (ASKED, WORD),
+    (RENEWALS, size_of::<u64>()),
+    (offset_of!(ControlPage, mailbox), ASKED - offset_of!(ControlPage, mailbox)),
+    (REQUEST, DAEMON - REQUEST),
+    (SHARE, RENEWALS - SHARE),
+];
+
+/// What the process writes. Last what says as of when that is, and that it has answered.
+const SHOWN: Parts<7> = [
+    (0, UPDATED),
+    (UPDATED + size_of::<u64>(), offset_of!(ControlPage, mailbox) - UPDATED - size_of::<u64>()),
+    (ERROR, REQUEST - ERROR),
+    (DAEMON, SHARE - DAEMON),
+    (SHARE + size_of::<Share>(), size_of::<ControlPage>() - SHARE - size_of::<Share>()),
+    (UPDATED, size_of::<u64>()),
+    (ANSWERED, WORD),
+];
+
+/// A mapped file as long as a control page.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped(usize);
+
+impl Mapped {
+    /// The mapping at `base`.
+    ///
+    /// # Safety
+    /// It is shared, writable and at least as long as a control page, nothing else uses it, and it stays for as long as it is
+    /// shown in.
+    pub unsafe fn new(base: usize) -> Mapped {
+        Mapped(base)
+    }
+
+    /// Copies what the process writes. False where the kernel does not copy: the file was cut short, or the call is not there or
+    /// not permitted.
+    pub fn show(self, page: &ControlPage) -> bool {
+        let own = page as *const ControlPage as usize;
+        if planted(Bug::FileTouched) {
+            // SAFETY: none, if the file is shorter.
+            unsafe { (self.0 as *const u32).read_volatile() };
+        }
+        let (local, remote) = (pieces(own, SHOWN), pieces(self.0, SHOWN));
+        // SAFETY: parts of a page to the same parts of the mapping, which nothing refers to. The page's words are atomics.
+        let copied = unsafe {
+            syscall!(
+                process_vm_writev,
+                sys::thread::current_tid(),
+                local.as_ptr() as usize,
+                local.len(),
+                remote.as_ptr() as usize,
+                remote.len(),
+                0
+            )
+        };
+        copied == Ok(SHOWN.iter().map(|part| part.1).sum())
+    }
+
+    /// Copies back what others write.
+    fn hear(self, page: &ControlPage) {
+        let own = page as *const ControlPage as usize;
+        let (local, remote) = (pieces(own, HEARD), pieces(self.0, HEARD));
+        // SAFETY: parts of the mapping to the same parts of a page, whose words are atomics of any value.
+        let _ = unsafe {
+            syscall!(
+                process_vm_readv,
+                sys::thread::current_tid(),
+                local.as_ptr() as usize,
+                local.len(),
+                remote.as_ptr() as usize,
+                remote.len(),
+                0
+            )
+        };
+    }
+}
+
+fn pieces<const N: usize>(base: usize, parts: Parts<N>) -> [libc::iovec; N] {
+    parts.map(|(offset, len)| libc::iovec { iov_base: (base + offset) as *mut libc::c_void, iov_len: len })
+}
+
+/// Where a process's counters are shown, if they are.
+pub struct Mirror {
+    /// See [`Mapped`]; 0 for nowhere.
+    file: AtomicUsize,
+    /// How often somebody began to show.
+    begun: AtomicU32,
+}
+
+impl Default for Mirror {
+    fn default() -> Self {
+        Mirror::new()
+    }
+}
+
+impl Mirror {
+    /// Nowhere.
+    pub const fn new() -> Mirror {
+        Mirror { file: AtomicUsize::new(0), begun: AtomicU32::new(0) }
+    }
+
+    /// Shown in `file` from now on, or nowhere.
+    pub fn set(&self, file: Option<Mapped>) {
+        self.file.store(file.map_or(0, |mapped| mapped.0), Release);
+    }
+
+    /// Whether they are shown.
+    pub fn is_set(&self) -> bool {
+        self.file.load(Relaxed) != 0
+    }
+
+    fn file(&self) -> Option<Mapped> {
+        Some(self.file.load(Acquire)).filter(|&base| base != 0).map(Mapped)
+    }
+
+    /// Has others see the counters as they are now.
+    pub fn show(&self, page: &ControlPage) {
+        let Some(file) = self.file() else { return };
+        let mut begun = self.begun.fetch_add(1, SeqCst) + 1;
+        loop {
+            file.show(page);
+            // Who began meanwhile may have seen newer counts, and have shown them before ours.
+            let now = self.begun.load(SeqCst);
+            if now == begun {
+                return;
+            }
+            begun = now;
+        }
+    }
+
+    /// Takes in what others wrote.
+    pub fn hear(&self, page: &ControlPage) {
+        if let Some(file) = self.file() {
+            file.hear(page);
+        }
+    }
+}
