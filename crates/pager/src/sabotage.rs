@@ -99,7 +99,8 @@ bugs! {
     BufferNotWiped = "buffer-not-wiped",
     /// A note of a mapping that went past libc stays while the next mapping there is entered into the tables.
     NoteLeft = "note-left",
-
+    /// A report that a range was unmapped is believed also of what was moved there since.
+    LateReportBelieved = "late-report-believed",
     /// Where it is noted that pages are registered it is taken for true, though there may have been a hole.
     HoleTakenForArmed = "hole-taken-for-armed",
 
