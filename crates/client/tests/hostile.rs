@@ -138,11 +138,14 @@ fn a_client_that_forks_leaves_no_descriptors_behind() {
 fn nothing_of_a_client_that_has_left_stays_with_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path(), &[]);
+    // The connection by which the daemon's start was waited for may be one of them. What each of two clients leaves is more.
     let before = descriptors(&daemon);
-    serves_an_honest_client(&daemon, dir.path());
+    judge(
+        &[1, 2].map(|seed| daemon.client(dir.path(), seed)).map(|client| client.finish("an honest client")),
+    );
     let maps = || fs::read_to_string(format!("/proc/{}/maps", daemon.running.0.id())).unwrap();
     wait_until("its memory has gone", || {
-        !maps().contains("memfold channel") && descriptors(&daemon) == before
+        !maps().contains("memfold channel") && descriptors(&daemon) <= before
     });
 }
 
