@@ -126,7 +126,7 @@ impl Worker {
         }
         let scan = scan(self.kernel, extent, true).or_else(|_| {
             // Something lies where there was a hole when its neighbours were registered.
-            self.arm_again(extent, &extent.armed.load());
+            self.register(extent, &extent.armed.load());
             scan(self.kernel, extent, true)
         });
         // Nobody has watched, so all that may have been written counts.
@@ -158,9 +158,8 @@ impl Worker {
             return if self.arm(extent, wanted) { *wanted } else { PageSet::EMPTY };
         }
         if !self.kernel.tracks_writes {
-            // The kernel does not tell.
-            self.arm_again(extent, wanted);
-            return wanted.and(&extent.armed.load());
+            // The kernel does not tell. To register again changes nothing.
+            return if self.register(extent, wanted) { *wanted } else { PageSet::EMPTY };
         }
         for _ in 0..2 {
             let (mut there, mut certain) = (PageSet::EMPTY, PageSet::EMPTY);
@@ -181,21 +180,19 @@ impl Worker {
             if uncertain.is_empty() {
                 return wanted.and(&certain);
             }
-            self.arm_again(extent, &uncertain);
+            self.register(extent, &uncertain);
         }
         PageSet::EMPTY
     }
 
-    /// Registers what lies at pages of which it is noted that they are registered already.
-    fn arm_again(&self, extent: &Extent, pages: &PageSet) {
-        extent.armed.remove(pages);
-        self.arm(extent, pages);
-    }
-
     /// Registers pages for missing faults, except those of which that is noted. Under the extent's lock.
     pub(crate) fn arm(&self, extent: &Extent, pages: &PageSet) -> bool {
-        let missing = pages.minus(&extent.armed.load());
-        if missing.is_empty() {
+        self.register(extent, &pages.minus(&extent.armed.load()))
+    }
+
+    /// The same, whatever is noted. What is away stays noted as registered throughout, since a forked child goes by that.
+    fn register(&self, extent: &Extent, pages: &PageSet) -> bool {
+        if pages.is_empty() {
             return true;
         }
         if extent.armed.load().is_empty() {
@@ -204,7 +201,7 @@ impl Worker {
         // Whole managed runs, so that the mapping is not cut into more pieces than it must.
         for (lo, hi) in extent.managed.load().runs() {
             let run = PageSet::range(lo, hi);
-            if run.and(&missing).is_empty() {
+            if run.and(pages).is_empty() {
                 continue;
             }
             let start = extent.page_addr(lo);

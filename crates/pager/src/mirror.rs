@@ -15,7 +15,8 @@ use crate::sabotage::{planted, Bug};
 use crate::share::Share;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use sys::syscall;
+use sys::call::{call, Sysno};
+use sys::{thread, Result};
 
 /// Parts of a page: offset and length.
 type Parts<const N: usize> = [(usize, usize); N];
@@ -67,43 +68,25 @@ impl Mapped {
     /// Copies what the process writes. False where the kernel does not copy: the file was cut short, or the call is not there or
     /// not permitted.
     pub fn show(self, page: &ControlPage) -> bool {
-        let own = page as *const ControlPage as usize;
         if planted(Bug::FileTouched) {
             // SAFETY: none, if the file is shorter.
             unsafe { (self.0 as *const u32).read_volatile() };
         }
-        let (local, remote) = (pieces(own, SHOWN), pieces(self.0, SHOWN));
-        // SAFETY: parts of a page to the same parts of the mapping, which nothing refers to. The page's words are atomics.
-        let copied = unsafe {
-            syscall!(
-                process_vm_writev,
-                sys::thread::current_tid(),
-                local.as_ptr() as usize,
-                local.len(),
-                remote.as_ptr() as usize,
-                remote.len(),
-                0
-            )
-        };
+        let copied = self.copy(Sysno::process_vm_writev, page, SHOWN);
         copied == Ok(SHOWN.iter().map(|part| part.1).sum())
     }
 
     /// Copies back what others write.
     fn hear(self, page: &ControlPage) {
-        let own = page as *const ControlPage as usize;
-        let (local, remote) = (pieces(own, HEARD), pieces(self.0, HEARD));
-        // SAFETY: parts of the mapping to the same parts of a page, whose words are atomics of any value.
-        let _ = unsafe {
-            syscall!(
-                process_vm_readv,
-                sys::thread::current_tid(),
-                local.as_ptr() as usize,
-                local.len(),
-                remote.as_ptr() as usize,
-                remote.len(),
-                0
-            )
-        };
+        let _ = self.copy(Sysno::process_vm_readv, page, HEARD);
+    }
+
+    /// Has the kernel copy parts of a page to the same parts of the file, or back. Returns how many bytes.
+    fn copy<const N: usize>(self, number: Sysno, page: &ControlPage, parts: Parts<N>) -> Result<usize> {
+        let (local, remote) = (pieces(page as *const ControlPage as usize, parts), pieces(self.0, parts));
+        let tid = thread::current_tid() as usize;
+        // SAFETY: nothing refers to the mapping, and the page's words are atomics of any value.
+        unsafe { call(number, [tid, local.as_ptr() as usize, N, remote.as_ptr() as usize, N, 0]) }
     }
 }
 

@@ -194,6 +194,7 @@ impl Agent {
                 self.counted_at = self.now;
                 self.pack();
                 self.count();
+                self.mirror.show(self.control);
             }
         }
     }

@@ -87,7 +87,6 @@ impl Agent {
         }
         merge([&header.fault_ns, &header.held_ns], &control.fault_ns);
         merge([&header.restore_ns, &header.held_restore_ns], &control.restore_ns);
-        self.mirror.show(self.control);
     }
 
     /// What the entries, the tables of the pieces and the pages of the jobs take.
