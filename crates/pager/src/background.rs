@@ -137,8 +137,9 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
+            self.crowd.look(self.now);
+            self.engine.contended.store(u32::from(self.crowd.is_crowded()), Relaxed);
             self.charge();
-            self.crowd.look(self.engine, self.kernel.loadavg.as_ref());
             let paused = self.engine.control().paused.load(Relaxed) != 0;
             let busy = !paused
                 && if self.recording.is_some() {
@@ -226,7 +227,8 @@ impl Worker {
 
     /// The share of a CPU that folding may take, in millionths.
     pub(crate) fn cpu_share(&self) -> u64 {
-        self.returns.allowed(self.engine.setting(Setting::MaxCpu))
+        let limit = self.engine.setting(Setting::MaxCpu);
+        self.returns.allowed(pace::share(limit, self.crowd.has_spare(), self.pace.total()))
     }
 
     fn tick(&self) -> Nanos {
@@ -410,8 +412,10 @@ impl Worker {
                 if age.retry_due(now) {
                     extent.refused.remove(&PageSet::ALL);
                 }
+                let before = extent.refused.load().minus(&extent.shared.load());
                 let pages = self.probe(extent);
-                if !extent.refused.load().is_empty() {
+                let refused = extent.refused.load();
+                if !refused.is_empty() {
                     age.refused(now, cold_age);
                 }
                 if pages == 0 {
@@ -421,6 +425,8 @@ impl Worker {
                     extent.probed_pages.store(pages as u32, Relaxed);
                     age.set_aside(now);
                 }
+                drop(guard);
+                self.set_aside_unshared(extent, &refused.minus(&before));
                 false
             }
             Step::Launder => {
@@ -503,6 +509,8 @@ impl Worker {
                     }
                 }
             }
+            let refused = extent.refused.load();
+            self.set_aside_unshared(extent, &refused);
             while !self.launder(extent, &PageSet::ALL) {
                 if self.engine.phase() != Phase::Running {
                     return;

@@ -19,7 +19,8 @@ pub enum Setting {
     ResidentLimit = 3,
     /// Managed bytes below which no agent is started.
     StartAt = 4,
-    /// Highest share of one CPU that folding may take, in millionths; restoring and keeping a limit are not bounded.
+    /// Highest share of one CPU that folding may take, in millionths; less where CPUs have nothing to spare (`policy::pace`). Restoring and
+    /// keeping a limit are not bounded.
     MaxCpu = 5,
 }
 
@@ -109,7 +110,7 @@ impl Setting {
             Setting::MaxStall => 5_000,
             Setting::ResidentLimit => u64::MAX,
             Setting::StartAt => 16 << 20,
-            Setting::MaxCpu => 30_000,
+            Setting::MaxCpu => 250_000,
         }
     }
 

@@ -1,60 +1,214 @@
-//! Whether as many threads want to run as there are CPUs.
+//! Whether the CPUs of the machine have anything to spare.
 //!
-//! The fault thread needs real-time priority when they do: it would wait for a time slice like everybody else.
-//! When a CPU is idle, real-time priority does harm: the scheduler then sends the program's thread, when it is woken, away
-//! from the CPU on which the fault thread still runs, to an idle one that must be woken by an interrupt.
+//! Two answers. *Crowded*: as many threads want to run as there are CPUs. The fault thread needs real-time priority then: it would wait
+//! for a time slice like everybody else. When a CPU is idle, real-time priority does harm: the scheduler then sends the program's thread,
+//! when it is woken, away from the CPU on which the fault thread still runs, to an idle one that must be woken by an interrupt.
+//!
+//! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not crowded, hardly anything waits for a CPU (which tells
+//! of quotas too, that leave CPUs idle), and it does not run on a battery.
 
-use crate::engine::Engine;
-use core::sync::atomic::Ordering::*;
+use core::ffi::CStr;
+use core::fmt::Write;
+use sys::dir;
 use sys::file::{self, Fd};
 use sys::thread::CpuSet;
+use sys::time::Nanos;
 
-/// Samples of the number of runnable threads.
+/// How often the waiting is looked at, and whether there is a battery in use.
+const WAITING: Nanos = Nanos::from_secs(1);
+const POWER: Nanos = Nanos::from_secs(30);
+/// The part of the time in which something waits for a CPU, in per cent, above which there is none to spare.
+const MUCH: u64 = 10;
+
+/// What is known of it. Opens its files in the thread that makes it.
+#[derive(Debug)]
 pub struct Crowd {
+    /// `/proc/loadavg` and `/proc/pressure/cpu`, where they can be read.
+    loadavg: Option<Fd>,
+    pressure: Option<Fd>,
     /// CPUs that this process may use.
     cpus: u32,
     /// Moving average of the runnable threads beside ourselves, in sixteenths.
     runnable: u32,
+    crowded: bool,
+    /// For how long anything has waited for a CPU since the machine was started, us, and when that was read.
+    waited: u64,
+    waited_at: Nanos,
+    waits: bool,
+    battery: bool,
+    battery_at: Option<Nanos>,
 }
 
 impl Crowd {
-    /// Nothing sampled yet.
+    /// Nothing sampled yet: there is nothing to spare.
     pub fn new() -> Crowd {
         let cpus = CpuSet::of_current_thread().map_or(1, |set| set.len());
-        Crowd { cpus, runnable: 16 * cpus }
+        let open = |path| file::open(path, libc::O_RDONLY, 0).ok();
+        Crowd {
+            loadavg: open(c"/proc/loadavg"),
+            pressure: open(c"/proc/pressure/cpu"),
+            cpus,
+            runnable: 16 * cpus,
+            crowded: true,
+            waited: 0,
+            waited_at: Nanos(0),
+            waits: true,
+            battery: true,
+            battery_at: None,
+        }
     }
 
-    /// Takes a sample, from `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine
-    /// counts as crowded.
-    pub fn look(&mut self, engine: &Engine, loadavg: Option<&Fd>) {
+    /// Takes a sample at `now`.
+    pub fn look(&mut self, now: Nanos) {
+        self.count_runnable();
+        if now.since(self.waited_at) >= WAITING {
+            self.look_at_waiting(now);
+        }
+        if self.battery_at.is_none_or(|at| now.since(at) >= POWER) {
+            (self.battery, self.battery_at) = (runs_on_battery(c"/sys/class/power_supply"), Some(now));
+        }
+    }
+
+    /// Whether as many threads want to run as there are CPUs.
+    pub fn is_crowded(&self) -> bool {
+        self.crowded
+    }
+
+    /// Whether there is CPU time that nobody else has a use for.
+    pub fn has_spare(&self) -> bool {
+        !self.crowded && !self.waits && !self.battery
+    }
+
+    /// By `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine counts as crowded.
+    fn count_runnable(&mut self) {
         let mut text = [0u8; 64];
-        let len = loadavg.and_then(|file| file::pread(file.raw(), &mut text, 0).ok());
-        let sample = len.and_then(|len| running(&text[..len]));
+        let sample = read(&self.loadavg, &mut text).and_then(running);
         // This thread is running too.
         let others = sample.map_or(u32::MAX / 64, |running| running.saturating_sub(1));
         self.runnable = (self.runnable * 3 + others.min(1 << 16) * 16) / 4;
         // No CPU is idle; a quarter of one must be for the crowd to end.
-        let free = if engine.contended.load(Relaxed) == 0 { 2 } else { 4 };
-        let crowded = self.runnable + free > 16 * self.cpus;
-        engine.contended.store(u32::from(crowded), Relaxed);
+        let free = if self.crowded { 4 } else { 2 };
+        self.crowded = self.runnable + free > 16 * self.cpus;
     }
+
+    /// By `/proc/pressure/cpu` (Documentation/accounting/psi.rst). Where it cannot be read, that nothing is crowded must do.
+    fn look_at_waiting(&mut self, now: Nanos) {
+        let mut text = [0u8; 128];
+        let Some(waited) = read(&self.pressure, &mut text).and_then(waited) else {
+            self.waits = false;
+            return;
+        };
+        let passed = now.since(core::mem::replace(&mut self.waited_at, now)).0 / 1000;
+        let before = core::mem::replace(&mut self.waited, waited);
+        // The first time it is since the machine was started.
+        self.waits = before == 0 || waited.saturating_sub(before) * 100 > passed * MUCH;
+    }
+}
+
+impl Default for Crowd {
+    fn default() -> Crowd {
+        Crowd::new()
+    }
+}
+
+fn read<'a>(file: &Option<Fd>, text: &'a mut [u8]) -> Option<&'a [u8]> {
+    let len = file::pread(file.as_ref()?.raw(), text, 0).ok()?;
+    Some(&text[..len])
 }
 
 /// The number before the slash in the fourth field.
 fn running(loadavg: &[u8]) -> Option<u32> {
     let field = loadavg.split(|&b| b == b' ').nth(3)?;
-    let digits = field.split(|&b| b == b'/').next()?;
+    number(field.split(|&b| b == b'/').next()?).and_then(|n| n.try_into().ok())
+}
+
+/// The number behind `total=` in the line `some`, us.
+fn waited(pressure: &[u8]) -> Option<u64> {
+    let line = pressure.split(|&b| b == b'\n').find(|line| line.starts_with(b"some "))?;
+    number(line.split(|&b| b == b' ').find_map(|word| word.strip_prefix(b"total="))?)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Whether the machine has a mains supply and none of them gives anything (Documentation/ABI/testing/sysfs-class-power).
+fn runs_on_battery(class: &CStr) -> bool {
+    let Ok(dir) = file::open(class, libc::O_RDONLY | libc::O_DIRECTORY, 0) else { return false };
+    let (mut mains, mut online) = (false, false);
+    let looked = dir::for_each_name(&dir, |name| {
+        let is = |file: &str, wanted: &[u8]| {
+            let mut path = [0u8; 512];
+            let mut line = Path { bytes: &mut path, len: 0 };
+            let class = class.to_str().unwrap_or_default();
+            let fits = write!(line, "{class}/{}/{file}\0", name.to_str().unwrap_or_default());
+            let path = fits.ok().and_then(|()| CStr::from_bytes_until_nul(line.bytes).ok());
+            let mut text = [0u8; 16];
+            let opened = path.and_then(|path| file::open(path, libc::O_RDONLY, 0).ok());
+            read(&opened, &mut text).is_some_and(|text| text.trim_ascii_end() == wanted)
+        };
+        if is("type", b"Mains") {
+            mains = true;
+            online |= is("online", b"1");
+        }
+        online
+    });
+    looked.is_ok() && mains && !online
+}
+
+/// Text that is cut off by an error, not silently.
+struct Path<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+}
+
+impl Write for Path<'_> {
+    fn write_str(&mut self, text: &str) -> core::fmt::Result {
+        let end = self.len + text.len();
+        self.bytes.get_mut(self.len..end).ok_or(core::fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
+    use std::fs;
 
     #[test]
     fn the_number_of_running_threads_is_found() {
         assert_eq!(running(b"0.57 1.10 2.71 3/120 4711\n"), Some(3));
         assert_eq!(running(b"0.57 1.10"), None);
         assert_eq!(running(b""), None);
+    }
+
+    #[test]
+    fn the_time_that_anything_waited_is_found() {
+        let text = b"some avg10=0.00 avg60=1.25 avg300=1.67 total=29361485214\nfull avg10=0.00 total=7\n";
+        assert_eq!(waited(text), Some(29_361_485_214));
+        assert_eq!(waited(b"full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"), None);
+    }
+
+    #[test]
+    fn a_machine_runs_on_a_battery_when_its_mains_supplies_give_nothing() {
+        let class = std::env::temp_dir().join(std::format!("memfold-power-{}", std::process::id()));
+        let path = CString::new(class.to_str().unwrap()).unwrap();
+        let set = |name: &str, kind: &str, online: &str| {
+            let supply = class.join(name);
+            fs::create_dir_all(&supply).unwrap();
+            fs::write(supply.join("type"), kind).unwrap();
+            fs::write(supply.join("online"), online).unwrap();
+        };
+        assert!(!runs_on_battery(&path), "there is no such class");
+        set("BAT0", "Battery\n", "0\n");
+        assert!(!runs_on_battery(&path), "a battery in a mouse says nothing of the machine");
+        set("AC", "Mains\n", "0\n");
+        set("AC1", "Mains\n", "0\n");
+        assert!(runs_on_battery(&path));
+        set("AC1", "Mains\n", "1\n");
+        assert!(!runs_on_battery(&path));
+        fs::remove_dir_all(&class).unwrap();
     }
 }

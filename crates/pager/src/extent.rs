@@ -46,6 +46,8 @@ pub struct Extent {
     pub asked_whole: AtomicPageSet,
     /// Pages that the kernel refused to move: left alone until they are written, or for a while.
     pub refused: AtomicPageSet,
+    /// Of those the ones that a forked child shared when last looked: they may go when it has ended. Background thread only.
+    pub shared: AtomicPageSet,
     /// Pages that did not shrink when last tried.
     pub incompressible: AtomicPageSet,
     /// Pages that the program said it will not need soon; the background thread sets them aside and clears them.

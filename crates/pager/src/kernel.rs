@@ -24,8 +24,6 @@ pub struct Kernel {
     pub life: Life,
     /// Keeps `uffd` open for as long as anybody uses the program's memory.
     pin: Option<Pin>,
-    /// `/proc/loadavg`, if it can be read.
-    pub loadavg: Option<Fd>,
     /// Whether writes can be tracked.
     pub tracks_writes: bool,
 }
@@ -77,7 +75,6 @@ struct Rest {
     pagemap: Pagemap,
     life: Life,
     pin: Option<Pin>,
-    loadavg: Option<Fd>,
 }
 
 impl Rest {
@@ -94,7 +91,6 @@ impl Rest {
                 true => None,
                 false => Some(Pin::new(uffd.raw_fd()).map_err(|e| (NO_PIN, e))?),
             },
-            loadavg: sys::file::open(c"/proc/loadavg", libc::O_RDONLY, 0).ok(),
         })
     }
 }
@@ -105,8 +101,8 @@ impl Kernel {
         let (uffd, tracks_writes) = make_main(device)?;
         let staging =
             Staging::new(make_second(device)?).map_err(|e| ("no address space for the staging area", e))?;
-        let Rest { uffd_info, pagemap, life, pin, loadavg } = Rest::open(&uffd)?;
-        Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, loadavg, tracks_writes })
+        let Rest { uffd_info, pagemap, life, pin } = Rest::open(&uffd)?;
+        Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, tracks_writes })
     }
 
     /// Opens again what a forked child cannot share with its parent. What was open there is not open here: the numbers may be
@@ -122,16 +118,15 @@ impl Kernel {
         forget(core::mem::replace(&mut self.pagemap, rest.pagemap));
         forget(core::mem::replace(&mut self.life, rest.life));
         forget(core::mem::replace(&mut self.pin, rest.pin));
-        forget(core::mem::replace(&mut self.loadavg, rest.loadavg));
         self.tracks_writes = tracks_writes;
         Ok(())
     }
 
     /// Gives up what a forked child has of it that needs nothing of it: address space, and no descriptors.
     pub fn forget_in_child(self) {
-        let Kernel { uffd, staging, uffd_info, pagemap, life, pin, loadavg, tracks_writes: _ } = self;
+        let Kernel { uffd, staging, uffd_info, pagemap, life, pin, tracks_writes: _ } = self;
         staging.forget_in_child();
-        forget((uffd, uffd_info, pagemap, life, pin, loadavg));
+        forget((uffd, uffd_info, pagemap, life, pin));
     }
 
     /// What a range is registered for while pages of it may be away.

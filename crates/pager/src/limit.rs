@@ -256,6 +256,10 @@ impl Worker {
 
     /// Sets aside what is to go next of an extent; returns what was.
     fn choose(&mut self, extent: &Extent, limit: u64, sparing: bool) -> PageSet {
+        if !sparing {
+            let plan = self.hand.plan;
+            self.own(extent, &plan);
+        }
         let Some(_guard) = extent.lock.try_lock() else {
             self.hand.plan = PageSet::EMPTY;
             return PageSet::EMPTY;
@@ -274,13 +278,6 @@ impl Worker {
             left -= hi - lo;
         }
         self.hand.plan = wanted.minus(&batch);
-        if !sparing {
-            // What is dropped past libc in this moment has this thread wait for the fault thread, and that one may be waiting
-            // for it to stand still.
-            self.engine.brake.park();
-            own(extent, &batch);
-            self.engine.brake.unpark();
-        }
         self.set_aside_any(extent, &batch, scan.huge);
         extent.aside_pages()
     }
@@ -293,16 +290,5 @@ impl Worker {
                 self.arm(extent, &extent.managed.load());
             }
         }
-    }
-}
-
-/// Makes pages that were shared with a forked child the program's own, since only those can be moved.
-fn own(extent: &Extent, pages: &PageSet) {
-    for (lo, hi) in pages.runs() {
-        // Where the kernel cannot (before 5.14), such pages stay.
-        // SAFETY: the kernel writes nothing to the pages, which are the program's and present; it prepares them for writing.
-        let _ = unsafe {
-            sys::mem::madvise(extent.page_addr(lo), (hi - lo) * PAGE_SIZE, libc::MADV_POPULATE_WRITE)
-        };
     }
 }

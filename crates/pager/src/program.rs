@@ -449,6 +449,7 @@ impl Engine {
         extent.armed.remove(pages);
         extent.hot.remove(pages);
         extent.refused.remove(pages);
+        extent.shared.remove(pages);
         extent.incompressible.remove(pages);
     }
 

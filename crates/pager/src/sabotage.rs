@@ -103,6 +103,10 @@ bugs! {
     LateReportBelieved = "late-report-believed",
     /// Where it is noted that pages are registered it is taken for true, though there may have been a hole.
     HoleTakenForArmed = "hole-taken-for-armed",
+    /// What was shared with a child that has ended stays refused.
+    SharingNotEnded = "sharing-not-ended",
+    /// What a child still shares is taken for the program's own.
+    SharedTaken = "shared-taken",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 

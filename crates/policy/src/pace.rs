@@ -1,5 +1,7 @@
 //! A share of time that is spent evenly: a bucket that fills at the rate of the share, and out of which work is paid.
 //!
+//! How large the share is, [`share`] says: what nobody else has a use for may be had up to a limit, and little of what others wait for.
+//!
 //! What it is not: a record of what was spent in a window, which is [`crate::budget`]. A window may be spent at its
 //! beginning, all of it, and then nothing for as long as it lasts: what lives for four seconds would never notice the limit.
 //!
@@ -11,6 +13,12 @@ pub const BURST: u64 = 500_000_000;
 
 /// So much worth of the share can be owed, ns: for work that had to be done whatever it cost.
 pub const DEBT: u64 = 10_000_000_000;
+
+/// The highest share where CPUs have nothing to spare, millionths.
+pub const CONTENDED: u64 = 30_000;
+
+/// So much may be spent at any share first, ns: a program that has just come to be has everything to gain.
+pub const CREDIT: u64 = 2_000_000_000;
 
 /// A share of 1, in millionths.
 const WHOLE: u64 = 1_000_000;
@@ -64,6 +72,16 @@ pub fn worth(time: u64, share: u64) -> u64 {
     (u128::from(time) * u128::from(share) / u128::from(WHOLE)).min(i64::MAX as u128) as u64
 }
 
+/// The share of a CPU that may be taken at most, millionths, below `limit`: whether there is CPU time to `spare`, and how much
+/// was `spent` so far, ns. A limit of a whole CPU is none, and holds always.
+pub fn share(limit: u64, spare: bool, spent: u64) -> u64 {
+    if spare || spent < CREDIT || limit >= WHOLE {
+        limit
+    } else {
+        limit.min(CONTENDED)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +112,15 @@ mod tests {
         assert_eq!(pace.left(), 0);
         pace.charge(10 * SECOND + SECOND / 10, 100 * SECOND, 100_000);
         assert_eq!(pace.left(), SECOND / 100);
+    }
+
+    #[test]
+    fn where_there_is_nothing_to_spare_little_is_taken_once_the_credit_is_spent() {
+        assert_eq!(share(250_000, true, 100 * SECOND), 250_000);
+        assert_eq!(share(250_000, false, CREDIT - 1), 250_000);
+        assert_eq!(share(250_000, false, CREDIT), CONTENDED);
+        assert_eq!(share(10_000, false, CREDIT), 10_000);
+        assert_eq!(share(WHOLE, false, 100 * SECOND), WHOLE);
     }
 
     #[test]

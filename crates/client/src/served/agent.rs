@@ -16,6 +16,7 @@ use daemon::wire::{self, Hello, Reply, REPLY_LEN, VERSION};
 use pager::codec::Page;
 use pager::config::{Config, Setting};
 use pager::control::{ControlPage, Mode};
+use pager::crowd::Crowd;
 use pager::mirror::Mirror;
 use pager::store::Store;
 use policy::budget::{Budget, BROKEN, NO_LIMIT};
@@ -76,6 +77,7 @@ pub struct Agent {
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
     pace: Pace,
+    crowd: Crowd,
     /// CPU time of the agent that went into what threads of the program waited for.
     pub serving: Nanos,
     /// Waits of the program's threads for folded memory.
@@ -142,6 +144,7 @@ impl Agent {
             backlog: false,
             held: 0,
             pace: Pace::new(time::now().0, 0),
+            crowd: Crowd::new(),
             serving: Nanos(0),
             stall: Budget::new(0),
             broken: false,
@@ -180,6 +183,7 @@ impl Agent {
             if self.life.is_over(&thread::agents()) {
                 thread::exit(self.life.status(0));
             }
+            self.crowd.look(Nanos(self.now));
             self.charge();
             self.meet_the_daemon();
             self.bring_wanted();
@@ -261,7 +265,8 @@ impl Agent {
 
     /// The share of a CPU that folding may take, the daemon's part included, in millionths.
     fn cpu_share(&self) -> u64 {
-        self.returns.allowed(self.config.get(Setting::MaxCpu))
+        let limit = self.config.get(Setting::MaxCpu);
+        self.returns.allowed(pace::share(limit, self.crowd.has_spare(), self.pace.total()))
     }
 
     /// How long pages stay untouched before they are cold, ns.
