@@ -22,6 +22,7 @@ use crate::postmortem::Anchor;
 use crate::prefetch::PrefetchQueue;
 use crate::proxy::Proxy;
 use crate::recording::Errand;
+use crate::reservations::Reservations;
 use crate::room::Room;
 use crate::sabotage;
 use crate::space::Space;
@@ -83,6 +84,8 @@ pub struct Engine {
     pub(crate) bell: AtomicU32,
     pub(crate) turns: Turns,
     pub(crate) young: Young,
+    /// What the program has reserved and the tables do not know.
+    pub(crate) reservations: Reservations,
     /// What a limit on resident memory leaves.
     pub(crate) room: Room,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
@@ -240,6 +243,7 @@ impl Engine {
             bell: AtomicU32::new(0),
             turns: Turns::new(),
             young: Young::new(),
+            reservations: Reservations::new(),
             room: Room::new(),
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),

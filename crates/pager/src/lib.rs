@@ -54,6 +54,7 @@ mod program;
 mod proxy;
 mod recording;
 mod requests;
+mod reservations;
 mod restore;
 mod room;
 pub mod sabotage;

@@ -253,6 +253,12 @@ impl Engine {
         })
     }
 
+    /// Whether the tables know anonymous memory right before or behind the range.
+    pub fn lies_beside_known(&self, addr: usize, len: usize) -> bool {
+        self.is_anonymous(addr.saturating_sub(PAGE_SIZE), PAGE_SIZE)
+            || self.is_anonymous(addr.saturating_add(len), PAGE_SIZE)
+    }
+
     /// Never evicts from the pages again.
     pub(crate) fn leave_alone(&self, extent: &Extent, pages: &PageSet) {
         extent.left_alone.insert(pages);

@@ -10,10 +10,11 @@ use pager::sabotage::{planted, Bug};
 use pager::Engine;
 use sys::{mem, Errno, Result, PAGE_SIZE};
 
-/// Mappings shorter than this are not managed.
-const LEAST: usize = 1 << 20;
-/// Inaccessible mappings up to this length are remembered, to be managed when they become accessible.
-const LONGEST_RESERVATION: usize = 4 << 30;
+/// Mappings shorter than this are managed only if they lie next to one that is.
+const LEAST: usize = 64 << 10;
+/// Inaccessible mappings up to this length are entered into the tables at once, to be managed when they become accessible; longer ones
+/// part by part, as they do.
+const LONG_RESERVATION: usize = 1 << 30;
 
 const PLAIN: c_int = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -25,15 +26,15 @@ fn status(result: Result<()>) -> c_int {
     or_errno(result.map(|()| 0)) as c_int
 }
 
-/// Whether a mapping made with these arguments may be managed.
-fn is_manageable(len: usize, flags: c_int) -> bool {
+/// Whether a mapping made with these flags may be managed.
+fn is_manageable(flags: c_int) -> bool {
     const WANTED: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     const ODD: c_int = libc::MAP_SHARED & !libc::MAP_PRIVATE
         | libc::MAP_STACK
         | libc::MAP_GROWSDOWN
         | libc::MAP_LOCKED
         | libc::MAP_HUGETLB;
-    len >= LEAST && flags & WANTED == WANTED && flags & ODD == 0
+    flags & WANTED == WANTED && flags & ODD == 0
 }
 
 /// `mmap(2)`.
@@ -54,13 +55,19 @@ pub unsafe extern "C" fn mmap(
     let Some(engine) = pager() else { return pointer(map()) };
     let replaces =
         flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE != libc::MAP_FIXED_NOREPLACE;
+    let manageable = is_manageable(flags);
+    if replaces && !manageable {
+        engine.no_longer_reserved(addr as usize, len);
+    }
     let result = if replaces { engine.unmap(addr as usize, len, map) } else { map() };
-    if let Ok(start) = result {
-        if is_manageable(len, flags) {
-            if prot == PLAIN {
-                engine.mapped(start, len);
-            } else if prot == libc::PROT_NONE && len <= LONGEST_RESERVATION {
+    if let Some(start) = result.ok().filter(|_| manageable) {
+        if prot == PLAIN && (len >= LEAST || engine.lies_beside_known(start, len)) {
+            engine.mapped(start, len);
+        } else if prot == libc::PROT_NONE && len >= LEAST {
+            if len <= LONG_RESERVATION {
                 engine.reserved(start, len);
+            } else {
+                engine.reserved_long(start, len);
             }
         }
     }
@@ -93,7 +100,10 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     // SAFETY: the caller's contract.
     let unmap = || unsafe { mem::munmap(addr as usize, len) };
     status(match pager() {
-        Some(engine) => engine.unmap(addr as usize, len, unmap),
+        Some(engine) => {
+            engine.no_longer_reserved(addr as usize, len);
+            engine.unmap(addr as usize, len, unmap)
+        }
         None => unmap(),
     })
 }
@@ -107,7 +117,12 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     // SAFETY: the caller's contract.
     let protect = || unsafe { mem::mprotect(addr as usize, len, prot) };
     status(match pager() {
-        Some(engine) => engine.protect(addr as usize, len, prot == PLAIN, protect),
+        Some(engine) => {
+            if prot == PLAIN {
+                engine.enter_reserved(addr as usize, len);
+            }
+            engine.protect(addr as usize, len, prot == PLAIN, protect)
+        }
         None => protect(),
     })
 }
@@ -180,6 +195,10 @@ pub unsafe extern "C" fn mremap(
     let fits = |start: usize, len: usize| start.checked_add(len).is_some_and(|end| end < 1 << 47);
     if new_len == 0 || !fits(old, old_len) || !fits(old, new_len) {
         return pointer(call(flags));
+    }
+    engine.no_longer_reserved(old, old_len);
+    if flags & libc::MREMAP_FIXED != 0 && fits(new, new_len) {
+        engine.no_longer_reserved(new, new_len);
     }
     let moves_only = flags & !libc::MREMAP_MAYMOVE != 0 || old_len == 0;
     let result = if !moves_only && old % PAGE_SIZE == 0 {

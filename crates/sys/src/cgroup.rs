@@ -15,9 +15,56 @@ const LONGEST: usize = 4096;
 /// More than this is no limit: version 1 has no word for that, and says a number that no machine has.
 const NO_LIMIT: u64 = 1 << 60;
 
+/// The group that limits the memory of a process most tightly.
+#[derive(Debug)]
+pub struct Group {
+    /// Its limit, bytes.
+    pub limit: u64,
+    /// Its `memory.stat`, if it can be read.
+    stat: Option<file::Fd>,
+}
+
+impl Group {
+    /// That of the calling process. Errors as of [`memory_limit`].
+    pub fn tightest() -> Result<Group> {
+        let (mut stat, mut least) = (None, u64::MAX);
+        let limit = walk(None, |limit, directory| {
+            if limit < least {
+                least = limit;
+                let end = directory.len;
+                let path = directory.push(format_args!("/memory.stat")).and_then(|()| directory.as_c_str());
+                stat = path.and_then(|path| file::open(path, libc::O_RDONLY, 0)).ok();
+                directory.len = end;
+            }
+        })?;
+        Ok(Group { limit, stat })
+    }
+
+    /// Anonymous memory of all processes in it, bytes; `None` where that cannot be read.
+    pub fn anonymous(&self) -> Option<u64> {
+        let mut text = [0; LONGEST];
+        let len = file::pread(self.stat.as_ref()?.raw(), &mut text, 0).ok()?;
+        anonymous(&text[..len])
+    }
+}
+
+/// What `memory.stat` says of anonymous memory: `anon` in version 2, in version 1 `total_rss`.
+fn anonymous(stat: &[u8]) -> Option<u64> {
+    let value = |line: &[u8]| {
+        let number = line.strip_prefix(b"anon ").or_else(|| line.strip_prefix(b"total_rss "))?;
+        core::str::from_utf8(number).ok()?.parse().ok()
+    };
+    stat.split(|&byte| byte == b'\n').find_map(value)
+}
+
 /// The tightest limit on the memory of a process, bytes: of `pid` as seen from here, or of the calling process. `ENODATA` where
 /// there is none, `ENOENT` where no memory controller is mounted here that the process is in.
 pub fn memory_limit(pid: Option<u32>) -> Result<u64> {
+    walk(pid, |_, _| {})
+}
+
+/// The same; `each` is told every limit that is found, and the directory of its group.
+fn walk(pid: Option<u32>, mut each: impl FnMut(u64, &mut Path)) -> Result<u64> {
     let mut list = Path::new();
     match pid {
         Some(pid) => list.push(format_args!("/proc/{pid}/cgroup"))?,
@@ -28,7 +75,7 @@ pub fn memory_limit(pid: Option<u32>) -> Result<u64> {
         let Some((version, group)) = membership(line) else { return };
         let walked = for_each_line(c"/proc/self/mountinfo", |line| {
             let Some((root, point)) = mount(line, version) else { return };
-            if let Some(limit) = tightest(root, point, group, version) {
+            if let Some(limit) = tightest(root, point, group, version, &mut each) {
                 found = true;
                 least = least.min(limit);
             }
@@ -82,7 +129,13 @@ fn mount(line: &[u8], version: Version) -> Option<(&[u8], &[u8])> {
 }
 
 /// The tightest limit from the group up to the mount's root; `None` if not one file could be read.
-fn tightest(root: &[u8], point: &[u8], group: &[u8], version: Version) -> Option<u64> {
+fn tightest(
+    root: &[u8],
+    point: &[u8],
+    group: &[u8],
+    version: Version,
+    each: &mut impl FnMut(u64, &mut Path),
+) -> Option<u64> {
     // A group outside of the mount, or of the namespace, is not seen: what is seen is what lies above it.
     let below = match group.strip_prefix(root).or(if root == b"/" { Some(group) } else { None }) {
         Some(rest) if !rest.windows(3).any(|w| w == b"/..") => rest,
@@ -103,6 +156,9 @@ fn tightest(root: &[u8], point: &[u8], group: &[u8], version: Version) -> Option
             let limit =
                 path.push(format_args!("/{name}")).ok().and_then(|()| read_limit(path.as_c_str().ok()?));
             path.len = end;
+            if let Some(limit) = limit {
+                each(limit, &mut path);
+            }
             least = match (least, limit) {
                 (Some(a), Some(b)) => Some(u64::min(a, b)),
                 (a, b) => a.or(b),
