@@ -30,7 +30,7 @@ fn script(group: &Group) -> Command {
 }
 
 #[test]
-fn what_the_kernel_kills_in_a_small_group_finishes_when_its_limit_is_taken_from_the_group() {
+fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
     let hierarchy = match Hierarchy::find() {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
@@ -42,15 +42,22 @@ fn what_the_kernel_kills_in_a_small_group_finishes_when_its_limit_is_taken_from_
     group.limit(96 * MIB).unwrap();
     let plain = run_plain(script(&group), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
-    for limit in ["auto", "70%"] {
-        let folding =
-            bench::launch::Folding::new(&e2e::preload_library()).unwrap().set(Setting::ResidentLimit, limit);
+    for limit in ["group", "auto", "70%"] {
+        let mut folding = bench::launch::Folding::new(&e2e::preload_library()).unwrap();
+        // The first is what holds where nobody says anything.
+        if limit != "group" {
+            folding = folding.set(Setting::ResidentLimit, limit);
+        }
         let folded =
             run_folded(script(&group), &folding, LIMIT).expect_success("python3 in a group of 96 MiB");
         assert_eq!(String::from_utf8_lossy(&folded.stdout), "40000\n", "{limit}");
         let all = counters(&folding);
         assert!(all.iter().all(|counters| counters.pages_lost == 0));
     }
+    let unlimited =
+        bench::launch::Folding::new(&e2e::preload_library()).unwrap().set(Setting::ResidentLimit, "none");
+    let killed = run_folded(script(&group), &unlimited, LIMIT);
+    assert!(!killed.status.success(), "a limit was kept that was not to be");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! into options and into the message for a bad value.
 
 use crate::text;
-use pager::config::{BadValue, Setting, Unit};
+use pager::config::{BadValue, Setting, Unit, BY_GROUP};
 
 /// Options that steer the pager, the same for every command that starts a program. An option that is
 /// given overrides its environment variable; a variable that is set stays in force otherwise.
@@ -23,14 +23,15 @@ pub struct PagerOptions {
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = value_of(Setting::MaxStall))]
     pub max_stall: Option<String>,
     /// Keep resident memory at this: the program waits while it would take more. A size such as 256M; 60% of what its
-    /// control group may use, or `auto`, three quarters of that [default: none] [env: MEMFOLD_RESIDENT_LIMIT].
+    /// control group may use, or `auto`, three quarters of that; `group`, which is `auto` once half of it is in use; or `none`
+    /// [default: group] [env: MEMFOLD_RESIDENT_LIMIT].
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = value_of(Setting::ResidentLimit))]
     pub resident_limit: Option<String>,
     /// Leave programs alone that manage less memory than this [default: 16M] [env: MEMFOLD_START_AT].
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = value_of(Setting::StartAt))]
     pub start_at: Option<String>,
-    /// The highest share of one CPU, in per cent, that folding may take while no limit presses [default: 3]
-    /// [env: MEMFOLD_MAX_CPU].
+    /// The highest share of one CPU, in per cent, that folding may take while no limit presses; above 3, and below 100, only while CPUs
+    /// have nothing else to do [default: 25] [env: MEMFOLD_MAX_CPU].
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = value_of(Setting::MaxCpu))]
     pub max_cpu: Option<String>,
 }
@@ -71,17 +72,19 @@ pub fn parse_for(pid: u32, setting: Setting, text: &str) -> Result<u64, String> 
     setting.parse_for(Some(pid), text).map_err(allowed)
 }
 
-/// A value in its own unit, such as `10s`, `256 MiB` or `0.5 %`; a limit that is not set reads `none`.
+/// A value in its own unit, such as `10s`, `256 MiB` or `0.5 %`; a limit that is not set reads `none`, and the control group's `group`.
 pub fn show(setting: Setting, value: u64) -> String {
-    if setting == Setting::ResidentLimit && value == u64::MAX {
-        return "none".into();
+    match value {
+        u64::MAX if setting == Setting::ResidentLimit => return "none".into(),
+        BY_GROUP if setting == Setting::ResidentLimit => return "group".into(),
+        _ => {}
     }
     show_unit(setting.unit(), value)
 }
 
-/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set is `null`.
+/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set, or the control group's, is `null`.
 pub fn json(setting: Setting, value: u64) -> Option<u64> {
-    (setting != Setting::ResidentLimit || value != u64::MAX).then_some(value)
+    (setting != Setting::ResidentLimit || value < BY_GROUP).then_some(value)
 }
 
 fn show_unit(unit: Unit, value: u64) -> String {
@@ -99,7 +102,7 @@ fn allowed(bad: BadValue) -> String {
         BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 5m is needed".into(),
         BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G is needed".into(),
         BadValue::Syntax(Unit::Limit) => {
-            "a size such as 256M, `none`, or of the control group's limit `auto` or a part such as 60% is needed".into()
+            "a size such as 256M, `none`, `group`, or of the control group's limit `auto` or a part such as 60% is needed".into()
         }
         BadValue::NoGroupLimit => {
             "no control group that can be seen here limits the memory of the program; a size such as 256M is needed".into()

@@ -11,6 +11,7 @@ use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
 use crate::extent::{Extent, DENSE, SETTLED};
+use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
 use crate::space::moment;
@@ -95,8 +96,14 @@ pub extern "C" fn main(arg: usize) {
                 worker.measure_wake_cost();
             }
             // An improvement only; after the measurement, which it would spoil.
-            // A program at its limit waits for a page daemon, which therefore competes as the program does.
-            let nice = if engine.policy.is_empty() && !engine.is_limited() { 19 } else { 0 };
+            worker.look_at_group();
+            // A program at its limit waits for a page daemon, which therefore competes as the program does; and somewhat where a limit may
+            // come near, as who has no right to may not do so later.
+            let nice = match (engine.policy.is_empty() && !engine.is_limited(), worker.group_pause()) {
+                (true, None) => 19,
+                (true, Some(_)) => 10,
+                (false, _) => 0,
+            };
             let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             engine.show_control();
@@ -124,7 +131,8 @@ impl Worker {
             self.engine.brake.unpark();
             let bell = self.engine.bell.load(Acquire);
             self.now = time::now();
-            (self.slice_began, self.slice) = (self.now, SLICE);
+            (self.slice_began, self.slice) =
+                (self.now, self.group_pause().map_or(SLICE, |pause| pause.min(SLICE)));
             if self.program_has_ended() {
                 self.engine.end_servants(self.kernel);
                 thread::exit(self.kernel.life.status(self.engine.last_status.load(Relaxed)));
@@ -133,6 +141,7 @@ impl Worker {
             self.adopt_young(false);
             self.answer_requests();
             self.look_at_share();
+            self.look_at_group();
             self.look_at_limit();
             if self.engine.phase() != Phase::Running {
                 break;
@@ -192,7 +201,9 @@ impl Worker {
 
     fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
-        if self.is_over_share() {
+        if self.watch.is_pressed() && !self.is_over_share() {
+            cold_age.min(COLD_AGE_PRESSED.0)
+        } else if self.is_over_share() {
             cold_age.min(COLD_AGE_OVER_SHARE.0)
         } else {
             cold_age
@@ -222,7 +233,7 @@ impl Worker {
     }
 
     fn is_free_of_budget(&self) -> bool {
-        self.is_over_share() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
+        self.is_over_share() || self.watch.is_pressed() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
     }
 
     /// The share of a CPU that folding may take, in millionths.
@@ -239,6 +250,7 @@ impl Worker {
             return policing.pause();
         }
         let longest = if self.engine.room.is_kept() { TICK_AT_LIMIT } else { TICK.1 };
+        let longest = self.group_pause().map_or(longest, |pause| pause.clamp(TICK.0, longest));
         Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
     }
 
@@ -248,7 +260,7 @@ impl Worker {
         let cold_age = self.cold_age();
         if self.may_fold() && !self.is_free_of_budget() {
             // Work takes at least as long as the CPU time that it costs.
-            self.slice = SLICE.min(Nanos(self.pace.left()));
+            self.slice = self.slice.min(Nanos(self.pace.left()));
         }
         let limit = self.engine.setting(Setting::MaxStall);
         let headroom = self.stall.headroom(self.now.0, limit);

@@ -15,7 +15,7 @@ pub enum Setting {
     RecompressAge = 1,
     /// Highest share of time that the program may wait for the pager, in millionths.
     MaxStall = 2,
-    /// Anonymous memory of the process that may be resident, bytes; `u64::MAX` for no limit.
+    /// Anonymous memory of the process that may be resident, bytes; `u64::MAX` for no limit, [`BY_GROUP`] for what control groups leave it.
     ResidentLimit = 3,
     /// Managed bytes below which no agent is started.
     StartAt = 4,
@@ -31,7 +31,7 @@ pub enum Unit {
     Duration,
     /// `64K`, `256M`, `2G`; a bare number is bytes.
     Size,
-    /// A size, `none`, or a part of what control groups leave the process: `60%`, or `auto` for [`AUTO`] of it.
+    /// A size, `none`, `group` for [`BY_GROUP`], or a part of what control groups leave the process: `60%`, or `auto` for [`AUTO`] of it.
     Limit,
     /// A share such as `0.5` or `0.5%`, in per cent.
     Percent,
@@ -108,7 +108,7 @@ impl Setting {
             Setting::ColdAge => Nanos::from_secs(10).0,
             Setting::RecompressAge => Nanos::from_secs(10).0,
             Setting::MaxStall => 5_000,
-            Setting::ResidentLimit => u64::MAX,
+            Setting::ResidentLimit => BY_GROUP,
             Setting::StartAt => 16 << 20,
             Setting::MaxCpu => 250_000,
         }
@@ -128,6 +128,7 @@ impl Setting {
             Unit::Percent => parse_percent(text),
             Unit::Limit => match parse_part(text) {
                 None if text.trim() == "none" => Some(u64::MAX),
+                None if text.trim() == "group" => Some(BY_GROUP),
                 None => parse_size(text),
                 Some(part) => {
                     let limit = sys::cgroup::memory_limit(pid).map_err(|_| BadValue::NoGroupLimit)?;
@@ -243,6 +244,9 @@ pub fn parse_duration(text: &str) -> Option<u64> {
     parse_scaled(text, SECOND)
 }
 
+/// A resident limit that is none until the limit of the control groups comes near.
+pub const BY_GROUP: u64 = u64::MAX - 1;
+
 /// What `auto` is of the tightest limit of control groups, millionths: the rest is for what a limit on anonymous memory does not
 /// count and the group does, which is page tables, other memory of the kernel's, the files in use, and the 5 % by which
 /// the limit may be exceeded.
@@ -298,6 +302,7 @@ mod tests {
     fn a_limit_is_a_size_or_a_part_of_what_the_group_has() {
         assert_eq!(Setting::ResidentLimit.parse("64M"), Ok(64 << 20));
         assert_eq!(Setting::ResidentLimit.parse("none"), Ok(u64::MAX));
+        assert_eq!(Setting::ResidentLimit.parse("group"), Ok(BY_GROUP));
         assert_eq!((parse_part("auto"), parse_part(" 12.5% ")), (Some(AUTO), Some(125_000)));
         for bad in ["0%", "100.1%", "%", "auto%", "64M"] {
             assert_eq!(parse_part(bad), None, "{bad}");

@@ -111,6 +111,8 @@ pub struct Engine {
     pub(crate) stall: AtomicU64,
     /// 1 while more threads want to run than there are CPUs.
     pub(crate) contended: AtomicU32,
+    /// The limit on resident memory that follows from the control groups', bytes; `u64::MAX` while none is kept.
+    pub(crate) group_limit: AtomicU64,
     /// What the last fault cost the fault thread, ns.
     pub(crate) last_service: AtomicU64,
     /// What a fault takes beside the fault thread's own work: entering the kernel, and two wake-ups. Measured at start, ns.
@@ -136,7 +138,7 @@ pub struct Engine {
     /// The socket of the daemon under whose budget the process wants to be; empty for none.
     pub(crate) daemon: SharedText<16>,
     /// 1 where managed memory must have no huge pages.
-    small_pages_only: AtomicU32,
+    pub(crate) small_pages_only: AtomicU32,
     /// What is recorded instead of folded.
     pub(crate) errand: Errand,
     control: AtomicPtr<ControlPage>,
@@ -257,6 +259,7 @@ impl Engine {
             stored_pages: AtomicU64::new(0),
             stall: AtomicU64::new(0),
             contended: AtomicU32::new(1),
+            group_limit: AtomicU64::new(u64::MAX),
             last_service: AtomicU64::new(0),
             wake_cost: AtomicU64::new(0),
             entry_cost: AtomicU64::new(0),
@@ -439,8 +442,7 @@ impl Engine {
 
     /// Whether resident memory is to be kept at a limit, other than by a page daemon.
     pub fn is_limited(&self) -> bool {
-        self.setting(Setting::ResidentLimit) != u64::MAX
-            && matches!(self.policy.read(&mut [0; 128]), "" | "age")
+        self.limit() != u64::MAX && matches!(self.policy.read(&mut [0; 128]), "" | "age")
     }
 
     /// Stored pages that came back before they had been away for long, since the start.

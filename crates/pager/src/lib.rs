@@ -38,6 +38,7 @@ mod follow;
 mod forking;
 mod gate;
 mod gauge;
+mod group;
 mod kernel;
 mod laundry;
 mod limit;

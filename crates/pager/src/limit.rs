@@ -13,7 +13,6 @@
 //! Background thread only. It tries locks of extents, and takes no more pages at once than the limit can bear twice.
 
 use crate::bitmap::PageSet;
-use crate::config::Setting;
 use crate::control::bump;
 use crate::engine::Phase;
 use crate::evict;
@@ -78,7 +77,7 @@ impl Hand {
 impl Worker {
     /// Pages that may be resident; `None` where there is no limit to keep.
     fn limit_to_keep(&self) -> Option<u64> {
-        let limit = self.engine.setting(Setting::ResidentLimit);
+        let limit = self.engine.limit();
         let kept = self.engine.is_limited()
             && self.policing.is_none()
             && self.recording.is_none()
@@ -104,7 +103,7 @@ impl Worker {
     }
 
     /// Anonymous memory of the process, pages.
-    fn anonymous(&self) -> Option<u64> {
+    pub(crate) fn anonymous(&self) -> Option<u64> {
         let [_, resident, shared] = self.engine.read_gauge(Gauge::Memory)?;
         self.engine
             .control()

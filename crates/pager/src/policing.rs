@@ -13,7 +13,6 @@
 //! program's heap; what the daemon says can only choose among pages, all of which go by [`crate::evict`] and its rules.
 
 use crate::bitmap::PageSet;
-use crate::config::Setting;
 use crate::engine::Phase;
 use crate::entry::State;
 use crate::evict;
@@ -250,7 +249,7 @@ impl Worker {
     }
 
     fn limit_pages(&self) -> usize {
-        let limit = self.engine.setting(Setting::ResidentLimit).min(self.share());
+        let limit = self.engine.limit().min(self.share());
         usize::try_from(limit / PAGE_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 1 << 40)
     }
 

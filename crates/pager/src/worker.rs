@@ -4,6 +4,7 @@ use crate::codec::{Codecs, Page};
 use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Agent, Engine, Phase};
+use crate::group::Watch;
 use crate::kernel::Kernel;
 use crate::limit::Hand;
 use crate::patience::patiently;
@@ -76,6 +77,8 @@ pub struct Worker {
     pub(crate) lease: Lease,
     /// Where eviction for the limit goes on.
     pub(crate) hand: Hand,
+    /// The limit of the control groups.
+    pub(crate) watch: Watch,
 }
 
 /// A round over all extents, by address.
@@ -131,6 +134,7 @@ impl Worker {
             recording: None,
             lease: Lease::new(&engine.control().share),
             hand: Hand::new(),
+            watch: Watch::new(),
         })
     }
 

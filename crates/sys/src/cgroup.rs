@@ -290,6 +290,13 @@ mod tests {
         assert_eq!((mount(two, Version::One), mount(other, Version::One)), (None, None));
     }
 
+    #[test]
+    fn anonymous_memory_of_a_group_is_found_in_either_version() {
+        assert_eq!(anonymous(b"anon 8192\nfile 5\nanon_thp 7\n"), Some(8192));
+        assert_eq!(anonymous(b"cache 1\nrss 2\ntotal_cache 3\ntotal_rss 4096\n"), Some(4096));
+        assert_eq!(anonymous(b"file 5\n"), None);
+    }
+
     /// A tree of directories as a mount shows it.
     fn tree(name: &str, files: &[(&str, &str)]) -> String {
         let base = std::env::temp_dir().join(format!("memfold cgroup {name} {}", std::process::id()));
@@ -317,7 +324,7 @@ mod tests {
         );
         let point = base.replace(' ', "\\040");
         let limit = |root: &str, group: &str| {
-            tightest(root.as_bytes(), point.as_bytes(), group.as_bytes(), Version::Two)
+            tightest(root.as_bytes(), point.as_bytes(), group.as_bytes(), Version::Two, &mut |_, _| {})
         };
         assert_eq!(limit("/", "/a/b"), Some(300));
         assert_eq!(limit("/", "/"), Some(900));
@@ -329,9 +336,9 @@ mod tests {
         fs::remove_dir_all(base).unwrap();
         let base = tree("v1", &[("a/memory.limit_in_bytes", "9223372036854771712\n")]);
         let point = base.replace(' ', "\\040");
-        let limit = tightest(b"/", point.as_bytes(), b"/a", Version::One);
+        let limit = tightest(b"/", point.as_bytes(), b"/a", Version::One, &mut |_, _| {});
         assert!(limit.is_some_and(|limit| limit >= NO_LIMIT));
-        assert_eq!(tightest(b"/", point.as_bytes(), b"/a", Version::Two), None);
+        assert_eq!(tightest(b"/", point.as_bytes(), b"/a", Version::Two, &mut |_, _| {}), None);
         fs::remove_dir_all(base).unwrap();
     }
 

@@ -11,7 +11,7 @@ use crate::text;
 use anyhow::{bail, Context};
 use clap::Subcommand;
 use nix::unistd::geteuid;
-use pager::config::{parse_duration, Setting};
+use pager::config::{parse_duration, Setting, BY_GROUP};
 use pager::control::{Command, Mode};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -144,7 +144,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Mode::Embedded | Mode::Daemon => {}
     }
     if matches!(&args.action, Action::Policy { name } if name != "age")
-        && found.page.settings[Setting::ResidentLimit as usize] == u64::MAX
+        && found.page.settings[Setting::ResidentLimit as usize] >= BY_GROUP
     {
         bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", pid);
     }

@@ -9,6 +9,7 @@ use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
 use crate::{library, pages, process, runtime, text};
+use pager::config::Setting;
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -140,6 +141,9 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
             (supervise(args, command, || {}), Total::default())
         }
         Ok(launch) => {
+            if !quiet {
+                tell_group_limit(args);
+            }
             launch.apply(&mut command);
             let mut tally = Tally::new(launch.control_dir().to_owned());
             let mut next = Instant::now() + SAMPLE_EVERY;
@@ -161,6 +165,21 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
     let why = launch.err().or(turned_off);
     let summary = Summary::new(&args.command, ended.end, wall, total, why, beyond);
     Ok((ended, summary))
+}
+
+/// Says which limit of the control groups the program is kept below, if it will be.
+fn tell_group_limit(args: &Args) {
+    let chosen = args.settings.resident_limit.clone().map(OsString::from);
+    let chosen = chosen.or_else(|| variable(Setting::ResidentLimit.variable()));
+    if launch::pager_off(args.no_pager) || chosen.is_some_and(|chosen| chosen != "group") {
+        return;
+    }
+    if let Ok(limit) = sys::cgroup::memory_limit(None) {
+        text::say(format_args!(
+            "control groups limit memory to {} here: as that comes near, more is folded, and sooner (`--resident-limit none` has it otherwise)",
+            text::bytes(limit)
+        ));
+    }
 }
 
 /// How many processes of a run go on after its program has ended.

@@ -74,6 +74,9 @@ struct Row {
     share_bytes: Option<u64>,
     /// In their own units: ns, bytes, millionths.
     settings: BTreeMap<&'static str, Option<u64>>,
+    /// As people read them.
+    #[serde(skip)]
+    shown: Vec<(&'static str, String)>,
 }
 
 /// Prints the table, once or again and again.
@@ -143,6 +146,7 @@ fn row(found: &Found) -> Row {
         daemon: (!page.daemon.is_empty()).then(|| page.daemon.clone()),
         share_bytes: (page.share_in_force != 0 && page.share_in_force != u64::MAX)
             .then_some(page.share_in_force),
+        shown: settings.clone().map(|(s, value)| (s.name(), options::show(s, value))).collect(),
         settings: settings.map(|(s, value)| (s.name(), options::json(s, value))).collect(),
     }
 }
@@ -229,8 +233,8 @@ fn one(row: &Row) -> String {
         line("daemon", daemon.clone());
         line("share of its budget, a wish", row.share_bytes.map_or("none".into(), bytes));
     }
-    for setting in Setting::ALL {
-        line(setting.name(), options::show(setting, row.settings[setting.name()].unwrap_or(u64::MAX)));
+    for (name, value) in &row.shown {
+        line(name, value.clone());
     }
     text::table(&table)
 }
