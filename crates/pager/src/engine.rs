@@ -27,7 +27,7 @@ use crate::room::Room;
 use crate::sabotage;
 use crate::space::Space;
 use crate::staging::Staging;
-use crate::store::{FreeQueue, Store};
+use crate::store::{FreeQueue, Stores};
 use crate::turns::Turns;
 use crate::young::Young;
 use core::cell::UnsafeCell;
@@ -145,7 +145,7 @@ pub struct Engine {
     mirror: Mirror,
     kernel: UnsafeCell<Option<Kernel>>,
     /// The background thread's own; here so that a forked child finds it.
-    store: UnsafeCell<Store>,
+    store: UnsafeCell<Stores>,
     threads: Threads,
     /// The kernel's numbers of the agents, by [`Agent`]; 0 before they run.
     tids: [AtomicU32; 3],
@@ -266,7 +266,7 @@ impl Engine {
             last_outside: AtomicU64::new(0),
             waits_ahead: AtomicU64::new(0),
             longest_ahead: AtomicU64::new(0),
-            store: UnsafeCell::new(Store::new()),
+            store: UnsafeCell::new(Stores::new()),
             deferred: UnsafeCell::new(Deferred::new()),
             next: AtomicPtr::new(core::ptr::null_mut()),
             phase: AtomicU32::new(Phase::Idle as u32),
@@ -494,7 +494,7 @@ impl Engine {
     /// # Safety
     /// Only the background thread may call this, once.
     #[allow(clippy::mut_from_ref)]
-    pub(crate) unsafe fn take_store(&'static self) -> &'static mut Store {
+    pub(crate) unsafe fn take_store(&'static self) -> &'static mut Stores {
         // SAFETY: the caller's contract.
         unsafe { &mut *self.store.get() }
     }

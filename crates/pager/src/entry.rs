@@ -167,6 +167,13 @@ impl AtomicEntry {
     }
 }
 
+impl AtomicEntry {
+    /// Ends what a forked child inherited of a page that it has not. Returns what it was.
+    pub fn forget_in_child(&self) -> Entry {
+        Entry(self.0.swap(Entry::RESIDENT.0, SeqCst))
+    }
+}
+
 /// The transitions that the background thread, a restore or a discard may make.
 fn legal(from: State, to: State) -> bool {
     use State::*;

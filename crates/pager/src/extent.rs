@@ -35,6 +35,8 @@ pub struct Extent {
     pub managed: AtomicPageSet,
     /// Pages that are never evicted again, whatever becomes of their protection.
     pub left_alone: AtomicPageSet,
+    /// Pages that no forked child has (`MADV_DONTFORK`).
+    pub unforked: AtomicPageSet,
     /// Pages registered for missing faults.
     pub armed: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.

@@ -16,6 +16,7 @@
 
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
+use crate::entry::State;
 use crate::extent::Extent;
 use crate::kernel::{make_uffd, Kernel};
 use crate::patience::patiently;
@@ -24,7 +25,7 @@ use crate::restore::Restorer;
 use crate::sabotage::{planted, Bug};
 use core::sync::atomic::Ordering::*;
 use sys::thread::Backoff;
-use sys::{file, Errno, EXTENT_PAGES, PAGE_SIZE};
+use sys::{file, mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
@@ -99,6 +100,10 @@ impl Engine {
         self.stall.store(0, Relaxed);
         self.forget_deferred_in_child();
         self.errand.forget_in_child();
+        self.space().all().for_each(|extent| self.forget_unforked_in_child(extent));
+        // SAFETY: the background thread does not exist here.
+        unsafe { self.take_store() }.reset_in_child();
+        self.free_slots.reset_in_child();
         if self.phase() != Phase::Running {
             // The page is the parent's.
             let _ = self.count_for_nobody();
@@ -195,6 +200,35 @@ impl Engine {
             anything |= extent.away.load(Relaxed) != 0;
         }
         anything
+    }
+
+    /// Forgets what the child has no part of (`MADV_DONTFORK`), and drops what staging has of it.
+    fn forget_unforked_in_child(&self, extent: &Extent) {
+        let unforked = extent.unforked.load();
+        if unforked.is_empty() || planted(Bug::UnforkedInherited) {
+            return;
+        }
+        let away = unforked.and(&extent.away_pages());
+        if away.runs().any(|(lo, hi)| mem::is_mapped(extent.page_addr(lo), (hi - lo) * PAGE_SIZE)) {
+            // The program let its children have this again, past libc. The memory is here, and what it held is not.
+            self.fail_hard(UNREACHABLE);
+        }
+        if let Some(entries) = extent.entries() {
+            for index in away.runs().flat_map(|(lo, hi)| lo..hi) {
+                let pages = match entries[index].forget_in_child().state() {
+                    State::Aside => &self.aside_pages,
+                    _ => &self.stored_pages,
+                };
+                pages.fetch_sub(1, Relaxed);
+            }
+        }
+        if let Some(kernel) = self.kernel() {
+            for (lo, hi) in unforked.runs() {
+                // SAFETY: none of them is aside any more.
+                unsafe { kernel.staging.drop_pages(extent, lo, hi) };
+            }
+        }
+        self.forget_mapping(extent, &unforked);
     }
 
     /// Registers what may be away with the child's own userfaultfd.

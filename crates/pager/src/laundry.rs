@@ -30,7 +30,7 @@ impl Worker {
             if !pages.contains(index) || entries[index].load() != aside {
                 continue;
             }
-            if !self.store_page(entries, index, extent.page_addr(index), staging + index * PAGE_SIZE) {
+            if !self.store_page(extent, entries, index, staging + index * PAGE_SIZE) {
                 back.insert(index);
             }
             if self.interrupted() {
@@ -71,8 +71,8 @@ impl Worker {
         }
     }
 
-    /// Compresses one page that lies in staging, and belongs at `addr`, and swaps its entry. False if it does not shrink.
-    fn store_page(&mut self, entries: &Entries, index: usize, addr: usize, staged: usize) -> bool {
+    /// Compresses one page of the extent, which lies in staging, and swaps its entry. False if it does not shrink.
+    fn store_page(&mut self, extent: &Extent, entries: &Entries, index: usize, staged: usize) -> bool {
         let aside = Entry::new(State::Aside);
         let control = self.engine.control();
         // SAFETY: staging is always readable, and only the kernel changes it. If the page is taken back while we read, here
@@ -89,7 +89,8 @@ impl Worker {
         // SAFETY: as above.
         let packed = unsafe { self.codecs.lz4.compress_at(staged, &mut self.buffer[..MAX_STORED]) };
         let Some(len) = packed else { return false };
-        let Ok(slot) = self.store.put(addr, CodecId::Lz4, &self.buffer[..len]) else {
+        let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
+        let Ok(slot) = self.store.put(addr, CodecId::Lz4, &self.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
             self.short_of_memory = true;
             return true;
@@ -160,9 +161,8 @@ impl Worker {
         if Store::size_of(len) >= Store::size_of(stored) {
             return;
         }
-        let Ok(slot) = self.store.put(extent.page_addr(index), CodecId::Zstd, &self.buffer[..len]) else {
-            return;
-        };
+        let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
+        let Ok(slot) = self.store.put(addr, CodecId::Zstd, &self.buffer[..len], unforked) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
             let freed = if planted(Bug::WrongSlotFreed) { slot } else { old };

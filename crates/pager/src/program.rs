@@ -86,6 +86,7 @@ impl Engine {
         }
         extent.anonymous.insert(pages);
         extent.left_alone.remove(pages);
+        extent.unforked.remove(pages);
         self.set_managed(extent, pages, managed);
     }
 
@@ -158,6 +159,42 @@ impl Engine {
         })
     }
 
+    /// Runs `op`, by which children that are forked have the range no more (`MADV_DONTFORK`), or have it again. What is evicted of it comes
+    /// back first, since what children have not is kept apart.
+    pub fn set_forked<R>(
+        &'static self,
+        addr: usize,
+        len: usize,
+        forked: bool,
+        op: impl Fn() -> Result<R>,
+    ) -> Result<R> {
+        // Of what the tables do not know nothing is kept anywhere. In part of a reservation it would be forgotten.
+        self.no_longer_reserved(addr, len);
+        let range = [Bounds::of(addr, len)];
+        let result = self.change(&range, First::BringBack, &op, |_, extent, lo, hi| {
+            let pages = PageSet::range(lo, hi);
+            if forked {
+                extent.unforked.remove(&pages);
+            } else {
+                extent.unforked.insert(&pages);
+            }
+        });
+        match result {
+            Ok(done) => Ok(done),
+            // It may hold for a part of the range now, and nobody knows for which.
+            Err(_) => self.exempt(addr, len, op),
+        }
+    }
+
+    /// Whether children would have none of some page of the range.
+    fn is_unforked(&self, addr: usize, len: usize) -> bool {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        self.space().existing(start, end).any(|extent| {
+            let (lo, hi) = extent.clip(start, end);
+            !extent.unforked.load().and(&PageSet::range(lo, hi)).is_empty()
+        })
+    }
+
     /// The same for a range that `op` registers with a userfaultfd of the program's own: the kernel lets no range have two.
     pub fn hand_over<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         self.change(&[Bounds::of(addr, len)], First::LetGo, op, |engine, extent, lo, hi| {
@@ -182,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// Whether every page of the range is managed.
+    /// Whether every page of the range is managed, and like any new mapping: what children have not is a mapping of another kind.
     pub fn is_managed(&'static self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.tell_young(Bounds { start, end });
@@ -190,7 +227,8 @@ impl Engine {
             let (lo, hi) = extent.clip(start, end);
             extent.managed.load().and(&PageSet::range(lo, hi)).len()
         };
-        self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
+        !self.is_unforked(addr, len)
+            && self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
     }
 
     /// Runs `op`, which moves the range to an address that it returns, `fixed` if that is told in advance;
@@ -456,6 +494,7 @@ impl Engine {
         extent.hot.remove(pages);
         extent.refused.remove(pages);
         extent.shared.remove(pages);
+        extent.unforked.remove(pages);
         extent.incompressible.remove(pages);
     }
 

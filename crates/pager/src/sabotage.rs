@@ -107,6 +107,8 @@ bugs! {
     SharingNotEnded = "sharing-not-ended",
     /// What a child still shares is taken for the program's own.
     SharedTaken = "shared-taken",
+    /// What the program keeps from its children is stored where they have it.
+    UnforkedInherited = "unforked-inherited",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 

@@ -8,6 +8,9 @@
 //! word behind its header links it in the free queue, and everything else stays until the background thread has taken it
 //! from there. So who has taken the entry may look at the bytes, and the background thread, which takes none, copies them
 //! ([`Slot::copy`]). Memory of an empty block goes back to the kernel. What a slot held is overwritten when it is freed.
+//!
+//! What the program keeps from its children (`MADV_DONTFORK`) is stored apart ([`Stores`]), in segments that no child has. So nobody may
+//! look at a slot of that store, nor at the description of its block, in a child.
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
@@ -80,9 +83,18 @@ impl Slot {
     /// The slot is allocated and no page entry names it; the caller took the one that did.
     pub unsafe fn wipe(self) {
         // SAFETY: the slot is allocated, and keeps its header.
-        let header = Header(unsafe { *(self.addr() as *const u64) });
+        let header = unsafe { self.header() };
         // SAFETY: a slot has whole words, as many as its header says at least. The background thread may be copying them.
         unsafe { racing::clear(self.addr() + HEADER, header.len()) };
+    }
+
+    /// What it starts with.
+    ///
+    /// # Safety
+    /// The slot is allocated.
+    unsafe fn header(self) -> Header {
+        // SAFETY: the caller's contract; a header was written when it was filled.
+        Header(unsafe { *(self.addr() as *const u64) })
     }
 
     /// The word behind the header, which links the free queue.
@@ -103,13 +115,19 @@ pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
     (header.len() <= MAX_STORED).then_some((header.page(), codec, header.len()))
 }
 
-/// Length (12 bits), codec (4 bits) and page number (48 bits) of a stored page.
+/// Length (12 bits), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
 #[derive(Clone, Copy)]
 struct Header(u64);
 
 impl Header {
-    fn new(page: usize, codec: CodecId, len: usize) -> Header {
-        Header(((page / PAGE_SIZE) as u64) << 16 | (codec as u64) << 12 | len as u64)
+    fn new(page: usize, codec: CodecId, len: usize, unforked: bool) -> Header {
+        Header(
+            (unforked as u64) << 63 | ((page / PAGE_SIZE) as u64) << 16 | (codec as u64) << 12 | len as u64,
+        )
+    }
+
+    fn is_unforked(self) -> bool {
+        self.0 >> 63 != 0
     }
 
     fn len(self) -> usize {
@@ -117,7 +135,7 @@ impl Header {
     }
 
     fn page(self) -> usize {
-        (self.0 >> 16) as usize * PAGE_SIZE
+        (self.0 >> 16 & ((1 << 36) - 1)) as usize * PAGE_SIZE
     }
 }
 
@@ -125,12 +143,14 @@ impl Header {
 #[derive(Default)]
 pub struct FreeQueue {
     head: AtomicUsize,
+    /// Of those that children have not. The same steps as with the other, which is the one that models look at.
+    unforked: core::sync::atomic::AtomicUsize,
 }
 
 impl FreeQueue {
     /// An empty queue.
     pub const fn new() -> FreeQueue {
-        FreeQueue { head: AtomicUsize::new(0) }
+        FreeQueue { head: AtomicUsize::new(0), unforked: core::sync::atomic::AtomicUsize::new(0) }
     }
 
     /// Gives a slot up. Never blocks; from any thread.
@@ -138,16 +158,52 @@ impl FreeQueue {
     /// # Safety
     /// No page entry names the slot any more, and nobody gives it up twice.
     pub unsafe fn push(&self, slot: Slot) {
+        // SAFETY: the slot is the caller's; its old bytes are of no more use.
+        let link = |head| unsafe { slot.link() }.store(head, Relaxed);
+        // SAFETY: it is allocated.
+        if unsafe { slot.header() }.is_unforked() {
+            let queue = &self.unforked;
+            let mut head = queue.load(Relaxed);
+            loop {
+                link(head);
+                // Release: the link is seen by who takes the list.
+                match queue.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
+                    Ok(_) => return,
+                    Err(now) => head = now,
+                }
+            }
+        }
         let mut head = self.head.load(Relaxed);
         loop {
-            // SAFETY: the slot is the caller's; its old bytes are of no more use.
-            unsafe { slot.link() }.store(head, Relaxed);
-            // Release: the link is seen by who takes the list.
+            link(head);
+            // Release: as above.
             match self.head.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
         }
+    }
+
+    /// Forgets slots that a forked child has not.
+    pub(crate) fn reset_in_child(&self) {
+        self.unforked.store(0, Relaxed);
+    }
+
+    /// Takes all that is in it, one by one.
+    fn take(&self, mut each: impl FnMut(Slot)) -> usize {
+        let mut count = 0;
+        // Acquire: pairs with the release of each push.
+        for mut next in [self.head.swap(0, Acquire), self.unforked.swap(0, Acquire)] {
+            while next != 0 {
+                let slot = Slot((next / GRAIN) as u64);
+                // SAFETY: a slot in the queue is nobody's any more, and its link stands behind the header.
+                // Relaxed: ordered by the swap of the head.
+                next = unsafe { slot.link() }.load(Relaxed);
+                each(slot);
+                count += 1;
+            }
+        }
+        count
     }
 }
 
@@ -172,6 +228,8 @@ pub struct Store {
     usage: Usage,
     /// Where segments come from: what is left of a mapping of a shared file; `None` for memory of the process's own.
     shared: Option<(usize, usize)>,
+    /// Whether forked children have none of it.
+    unforked: bool,
 }
 
 // SAFETY: the blocks belong to the store alone.
@@ -193,6 +251,7 @@ impl Store {
             spare: 0,
             usage: Usage { data: 0, memory: 0 },
             shared: None,
+            unforked: false,
         }
     }
 
@@ -220,7 +279,7 @@ impl Store {
         let slot = self.alloc(Store::size_of(data.len()) / GRAIN)?;
         // SAFETY: the slot is ours alone until an entry names it, and long enough.
         unsafe {
-            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len()).0;
+            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len(), self.unforked).0;
             ptr::copy_nonoverlapping(data.as_ptr(), (slot.addr() + HEADER) as *mut u8, data.len());
         }
         self.usage.data += (data.len() + HEADER) as u64;
@@ -233,7 +292,7 @@ impl Store {
     /// The slot came from [`Store::put`] and is not in the free queue.
     pub unsafe fn free(&mut self, slot: Slot) {
         // SAFETY: an allocated slot starts with its header.
-        let header = Header(unsafe { *(slot.addr() as *const u64) });
+        let header = unsafe { slot.header() };
         self.usage.data -= (header.len() + HEADER) as u64;
         // SAFETY: the slot is the caller's.
         unsafe { wipe(slot, header) };
@@ -242,20 +301,8 @@ impl Store {
 
     /// Frees what others gave up.
     pub fn drain(&mut self, queue: &FreeQueue) -> usize {
-        // Acquire: pairs with the release of each push.
-        let mut next = queue.head.swap(0, Acquire);
-        let mut count = 0;
-        while next != 0 {
-            let slot = Slot((next / GRAIN) as u64);
-            // SAFETY: a slot in the queue is nobody's any more, and its link stands behind the header.
-            unsafe {
-                // Relaxed: ordered by the swap of the head.
-                next = slot.link().load(Relaxed);
-                self.free(slot);
-            }
-            count += 1;
-        }
-        count
+        // SAFETY: nobody else has a slot of the queue.
+        queue.take(|slot| unsafe { self.free(slot) })
     }
 
     /// Empties the sparsest block of a class that has more room than two blocks hold, so that its memory can
@@ -278,7 +325,7 @@ impl Store {
             let old = Slot(((victim.base + index * victim.slot_size()) / GRAIN) as u64);
             // SAFETY: an allocated slot starts with its header. It may lie in the free queue; then no entry
             // names it, `relocate` says so, and the copy is thrown away.
-            let header = Header(unsafe { *(old.addr() as *const u64) });
+            let header = unsafe { old.header() };
             let Ok(copy) = self.alloc(class) else { break };
             // SAFETY: both slots are of this class, the copy is ours alone, and of the old one the link may be written
             // meanwhile, by an atomic.
@@ -412,6 +459,12 @@ impl Store {
                 return Err(e);
             }
             let _ = mem::madvise(segment, SEGMENT, libc::MADV_NOHUGEPAGE);
+            if self.unforked && !planted(Bug::UnforkedInherited) {
+                if let Err(e) = mem::madvise(segment, SEGMENT, libc::MADV_DONTFORK) {
+                    let _ = mem::munmap(segment, SEGMENT);
+                    return Err(e);
+                }
+            }
         }
         mem::name_range(segment, SEGMENT, c"memfold store");
         Ok(segment)
@@ -425,6 +478,67 @@ impl Store {
         }
         self.usage.memory += (BLOCKS * core::mem::size_of::<Block>()) as u64;
         Ok(())
+    }
+}
+
+/// The store of a process: what its forked children have too, and apart from it what they have not.
+pub struct Stores {
+    forked: Store,
+    unforked: Store,
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        Stores::new()
+    }
+}
+
+impl Stores {
+    /// Both empty.
+    pub const fn new() -> Stores {
+        Stores { forked: Store::new(), unforked: Stores::EMPTY_UNFORKED }
+    }
+
+    const EMPTY_UNFORKED: Store = Store { unforked: true, ..Store::new() };
+
+    /// Bytes in use.
+    pub fn usage(&self) -> Usage {
+        let (a, b) = (self.forked.usage(), self.unforked.usage());
+        Usage { data: a.data + b.data, memory: a.memory + b.memory }
+    }
+
+    /// As [`Store::put`]; `unforked` pages are in no child.
+    pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8], unforked: bool) -> Result<Slot> {
+        let store = if unforked { &mut self.unforked } else { &mut self.forked };
+        store.put(page, codec, data)
+    }
+
+    /// As [`Store::free`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn free(&mut self, slot: Slot) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let store = if slot.header().is_unforked() { &mut self.unforked } else { &mut self.forked };
+            store.free(slot);
+        }
+    }
+
+    /// As [`Store::drain`].
+    pub fn drain(&mut self, queue: &FreeQueue) -> usize {
+        // SAFETY: nobody else has a slot of the queue.
+        queue.take(|slot| unsafe { self.free(slot) })
+    }
+
+    /// As [`Store::compact`].
+    pub fn compact(&mut self, mut relocate: impl FnMut(usize, Slot, Slot) -> bool) -> bool {
+        self.forked.compact(&mut relocate) || self.unforked.compact(relocate)
+    }
+
+    /// Forgets what a forked child has not.
+    pub(crate) fn reset_in_child(&mut self) {
+        self.unforked = Stores::EMPTY_UNFORKED;
     }
 }
 

@@ -13,7 +13,7 @@ use crate::recording::Recording;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::sabotage::{planted, Bug};
 use crate::share::Lease;
-use crate::store::Store;
+use crate::store::Stores;
 use crate::tidy::LEFTOVERS;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{Budget, WINDOW};
@@ -32,7 +32,7 @@ const AGENT_BYTES: u64 = 1 << 20;
 pub struct Worker {
     pub(crate) engine: &'static Engine,
     pub(crate) kernel: &'static Kernel,
-    pub(crate) store: &'static mut Store,
+    pub(crate) store: &'static mut Stores,
     pub(crate) codecs: Codecs,
     pub(crate) restorer: Restorer,
     pub(crate) buffer: Page,
@@ -99,7 +99,7 @@ impl Worker {
     pub fn new(
         engine: &'static Engine,
         kernel: &'static Kernel,
-        store: &'static mut Store,
+        store: &'static mut Stores,
     ) -> Result<Worker> {
         let now = time::now();
         Ok(Worker {

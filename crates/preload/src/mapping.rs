@@ -139,6 +139,7 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
     status(match Meaning::of(advice) {
         Meaning::Drops => engine.drop_contents(addr as usize, len, advise),
         Meaning::Harmless => advise(),
+        Meaning::Forked(forked) => engine.set_forked(addr as usize, len, forked, advise),
         Meaning::Odd => engine.exempt(addr as usize, len, advise),
     })
 }
@@ -149,6 +150,8 @@ enum Meaning {
     Drops,
     /// Nothing.
     Harmless,
+    /// Whether forked children have the memory.
+    Forked(bool),
     /// Something that eviction could not honour.
     Odd,
 }
@@ -161,7 +164,6 @@ impl Meaning {
             | libc::MADV_RANDOM
             | libc::MADV_SEQUENTIAL
             | libc::MADV_WILLNEED
-            | libc::MADV_DOFORK
             | libc::MADV_KEEPONFORK
             | libc::MADV_UNMERGEABLE
             | libc::MADV_NOHUGEPAGE
@@ -170,6 +172,8 @@ impl Meaning {
             | libc::MADV_PAGEOUT
             | libc::MADV_POPULATE_READ
             | libc::MADV_POPULATE_WRITE => Meaning::Harmless,
+            libc::MADV_DONTFORK => Meaning::Forked(false),
+            libc::MADV_DOFORK => Meaning::Forked(true),
             _ => Meaning::Odd,
         }
     }

@@ -138,6 +138,20 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<()> {
     unsafe { syscall!(madvise, addr, len, advice) }.map(drop)
 }
 
+/// Whether anything is mapped in a range of whole pages. For a process of one thread: the range is taken for a moment.
+pub fn is_mapped(addr: usize, len: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: takes address space that nobody uses, or none.
+    match unsafe { mmap(addr, len, libc::PROT_NONE, flags, -1, 0) } {
+        Ok(at) => {
+            // SAFETY: just mapped.
+            let _ = unsafe { munmap(at, len) };
+            at != addr
+        }
+        Err(_) => (addr..addr + len).step_by(PAGE_SIZE).any(|page| mincore(page, &mut [0]).is_ok()),
+    }
+}
+
 /// Writes for each page of a range whether it is resident, in the lowest bit of a byte; `pages` says how many (mincore(2)).
 pub fn mincore(addr: usize, pages: &mut [u8]) -> Result<()> {
     // SAFETY: the kernel writes a byte for each page of the given length, and that many there are.

@@ -4,7 +4,7 @@ use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::restore::{Reason, Restorer};
-use crate::store::Store;
+use crate::store::Stores;
 use sys::time::Nanos;
 use sys::PAGE_SIZE;
 
@@ -12,7 +12,7 @@ use sys::PAGE_SIZE;
 pub struct Worker {
     pub(crate) engine: &'static Engine,
     pub(crate) kernel: &'static Kernel,
-    pub(crate) store: Box<Store>,
+    pub(crate) store: Box<Stores>,
     pub(crate) codecs: Codecs,
     pub(crate) restorer: Restorer,
     pub(crate) buffer: Box<Page>,
@@ -30,7 +30,7 @@ impl Worker {
         Worker {
             engine,
             kernel: engine.kernel,
-            store: Box::new(Store::new()),
+            store: Box::new(Stores::new()),
             codecs: Codecs::new().expect("a model's codecs need nothing"),
             restorer: Restorer::new().expect("a model's memory does not run out"),
             buffer: Box::new([0; PAGE_SIZE]),
