@@ -132,6 +132,7 @@ cases! {
     secrets {
         core_dumps,
         children,
+        children_past_libc,
         memory_that_stays,
     }
     cores {

@@ -107,8 +107,6 @@ bugs! {
     SharingNotEnded = "sharing-not-ended",
     /// What a child still shares is taken for the program's own.
     SharedTaken = "shared-taken",
-    /// What the program keeps from its children is stored where they have it.
-    UnforkedInherited = "unforked-inherited",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
@@ -128,6 +126,10 @@ bugs! {
     FileTouched = "file-touched",
     /// A program gets `EBUSY` when it registers evicted memory with a userfaultfd of its own.
     UserfaultfdNotSeen = "userfaultfd-not-seen",
+    /// What the program keeps from its children is stored where they have it.
+    UnforkedInherited = "unforked-inherited",
+    /// What the program let its children have again, past libc, reads as zeros there.
+    UnforkedUnseen = "unforked-unseen",
     /// The pager's descriptors are open in the table of the program.
     TableShared = "table-shared",
     /// Only the agents hold the userfaultfd, which is closed with them.

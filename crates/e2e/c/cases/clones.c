@@ -13,22 +13,6 @@
 
 static uint64_t *memory;
 
-static long bare(long number, long a, long b, long c, long d, long e)
-{
-#if defined(__x86_64__)
-    long result;
-    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
-                     : "rcx", "r11", "memory");
-    return result;
-#else
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c,
-                  x3 __asm__("x3") = d, x4 __asm__("x4") = e;
-    __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
-    return x0;
-#endif
-}
-
 /* What a child does with its descriptors that would harm a pager which had its own among them. */
 static void give_up_descriptors(void)
 {

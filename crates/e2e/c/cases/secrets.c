@@ -178,6 +178,26 @@ static void children(void)
     CHECK(child_is_well(child));
 }
 
+/* What a child has again without the pager's knowledge it does not read as something else. */
+static void children_past_libc(void)
+{
+    void *left = some_memory();
+    CHECK(madvise(left, LEN, MADV_DONTFORK) == 0);
+    confide(left);
+    wait_until_evicted(left);
+    CHECK(bare(SYS_madvise, (long)left, LEN, MADV_DOFORK, 0, 0) == 0);
+    /* A child that cannot have it says so, and ends. */
+    int said = dup(2), nowhere = open("/dev/null", O_WRONLY);
+    CHECK(said >= 0 && dup2(nowhere, 2) == 2);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(secrets_in(left, LEN) != 2 * LEN / PAGE);
+    int status;
+    CHECK(dup2(said, 2) == 2 && child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) ? WEXITSTATUS(status) == 0 : folded);
+    CHECK(secrets_in(left, LEN) == 2 * LEN / PAGE);
+}
+
 /* What is locked into memory, or the kernel alone may not read, stays there. */
 static void memory_that_stays(void)
 {
@@ -216,7 +236,7 @@ static void memory_that_stays(void)
 int main(int argc, char **argv)
 {
     static const struct hard_case cases[] = {
-      {"core_dumps", core_dumps}, {"children", children}, {"memory_that_stays", memory_that_stays},
+      {"core_dumps", core_dumps}, {"children", children}, {"children_past_libc", children_past_libc}, {"memory_that_stays", memory_that_stays},
     };
     return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
 }
