@@ -290,7 +290,7 @@ mod tests {
         // SAFETY: no background thread was started.
         let store = unsafe { engine.take_store() };
         let bytes = [0xA5; 200];
-        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes).unwrap();
+        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes, false).unwrap();
         engine.forking.store(1, SeqCst);
         engine.give_up_slot(slot);
         engine.flush_deferred();

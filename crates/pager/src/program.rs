@@ -168,8 +168,6 @@ impl Engine {
         forked: bool,
         op: impl Fn() -> Result<R>,
     ) -> Result<R> {
-        // Of what the tables do not know nothing is kept anywhere. In part of a reservation it would be forgotten.
-        self.no_longer_reserved(addr, len);
         let range = [Bounds::of(addr, len)];
         let result = self.change(&range, First::BringBack, &op, |_, extent, lo, hi| {
             let pages = PageSet::range(lo, hi);

@@ -139,7 +139,11 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
     status(match Meaning::of(advice) {
         Meaning::Drops => engine.drop_contents(addr as usize, len, advise),
         Meaning::Harmless => advise(),
-        Meaning::Forked(forked) => engine.set_forked(addr as usize, len, forked, advise),
+        Meaning::Forked(forked) => {
+            // What the tables do not know could not tell of it later.
+            engine.no_longer_reserved(addr as usize, len);
+            engine.set_forked(addr as usize, len, forked, advise)
+        }
         Meaning::Odd => engine.exempt(addr as usize, len, advise),
     })
 }

@@ -230,7 +230,10 @@ fn compacted() {
     let rest: Vec<_> = (0..23)
         .map(|n| {
             let page = BASE + (64 + n) * PAGE_SIZE;
-            worker.store.put(page, crate::codec::CodecId::Lz4, &[0; 3800]).expect("the segment is large")
+            worker
+                .store
+                .put(page, crate::codec::CodecId::Lz4, &[0; 3800], false)
+                .expect("the segment is large")
         })
         .collect();
     // The block that becomes sparse last is compacted first.
@@ -243,7 +246,10 @@ fn compacted() {
         // What the compaction emptied is used again.
         for n in 0..9 {
             let page = BASE + (128 + n) * PAGE_SIZE;
-            worker.store.put(page, crate::codec::CodecId::Lz4, &[0xFF; 3800]).expect("the segment is large");
+            worker
+                .store
+                .put(page, crate::codec::CodecId::Lz4, &[0xFF; 3800], false)
+                .expect("the segment is large");
         }
         set_aside(&mut worker, extent);
         worker.launder(extent, &PageSet::ALL);
