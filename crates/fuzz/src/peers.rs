@@ -48,7 +48,7 @@ fn decompress(codec: CodecId, data: &[u8]) -> bool {
 /// Compressed pages out of a store that somebody else wrote. The first byte picks the codec.
 pub(crate) fn codec(bytes: &[u8]) {
     let Some((&first, data)) = bytes.split_first() else { return };
-    if let Some(codec) = CodecId::from_bits(u64::from(first % 2)) {
+    if let Some(codec) = CodecId::from_bits(u64::from(first % 3)) {
         decompress(codec, &data[..data.len().min(MAX_STORED)]);
     }
 }

@@ -37,6 +37,15 @@ pub struct PagerOptions {
 }
 
 impl PagerOptions {
+    /// Folds what is not in use at once, as far as nothing else was given.
+    pub fn hurry(&mut self) {
+        for (value, hurried) in
+            [(&mut self.cold_age, "1s"), (&mut self.recompress_age, "1s"), (&mut self.max_cpu, "100")]
+        {
+            value.get_or_insert_with(|| hurried.into());
+        }
+    }
+
     /// The settings that were given, each with its value as text that `Setting::parse` accepts.
     pub fn given(&self) -> impl Iterator<Item = (Setting, &str)> {
         let values = [

@@ -475,7 +475,7 @@ impl Worker {
         let idle = self.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
         let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
         if wanted && idle && self.may_fold() {
-            if !self.recompress(extent) {
+            if self.gains.are_worth_it() && !self.recompress(extent) {
                 return true;
             }
             extent.flags.fetch_or(DENSE, Relaxed);

@@ -4,7 +4,7 @@
 //! been taken meanwhile.
 
 use crate::bitmap::PageSet;
-use crate::codec::{repeated_word_at, Codec, CodecId, MAX_STORED};
+use crate::codec::{repeated_word_at, MAX_STORED};
 use crate::control::bump;
 use crate::entries::Entries;
 use crate::entry::{AtomicEntry, Entry, State};
@@ -15,6 +15,7 @@ use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
+use policy::effort::Effort;
 use sys::{EXTENT_PAGES, PAGE_SIZE};
 
 impl Worker {
@@ -74,6 +75,7 @@ impl Worker {
     /// Compresses one page of the extent, which lies in staging, and swaps its entry. False if it does not shrink.
     fn store_page(&mut self, extent: &Extent, entries: &Entries, index: usize, staged: usize) -> bool {
         let aside = Entry::new(State::Aside);
+        let effort = self.effort();
         let control = self.engine.control();
         // SAFETY: staging is always readable, and only the kernel changes it. If the page is taken back while we read, here
         // and below, we read zeros or a part of it, and the entry is no longer `aside` when we try to swap it. Nobody has a
@@ -87,10 +89,10 @@ impl Worker {
             return true;
         }
         // SAFETY: as above.
-        let packed = unsafe { self.codecs.lz4.compress_at(staged, &mut self.buffer[..MAX_STORED]) };
-        let Some(len) = packed else { return false };
+        let packed = unsafe { self.codecs.compress_at(effort, staged, &mut self.buffer[..MAX_STORED]) };
+        let Some((codec, len)) = packed else { return false };
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
-        let Ok(slot) = self.store.put(addr, CodecId::Lz4, &self.buffer[..len], unforked) else {
+        let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
             self.short_of_memory = true;
             return true;
@@ -153,16 +155,23 @@ impl Worker {
     fn recompress_page(&mut self, extent: &Extent, cell: &AtomicEntry, entry: Entry, index: usize) {
         let old = Slot::from_payload(entry.payload());
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
-        let Some((CodecId::Lz4, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
-        if !self.codecs.lz4.decompress(&self.buffer[..stored], &mut self.page) {
+        let Some((codec, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
+        if codec.effort() == Effort::Most
+            || !self.codecs.decompress(codec, &self.buffer[..stored], &mut self.page)
+        {
             return;
         }
-        let Some(len) = self.codecs.zstd.compress(&self.page, &mut self.buffer[..MAX_STORED]) else { return };
-        if Store::size_of(len) >= Store::size_of(stored) {
+        let (page, out) = (self.page.as_ptr() as usize, &mut self.buffer[..MAX_STORED]);
+        // SAFETY: our own page, which nobody else writes.
+        let packed = unsafe { self.codecs.compress_at(Effort::Most, page, out) };
+        let Some((codec, len)) = packed else { return };
+        let (before, after) = (Store::size_of(stored), Store::size_of(len));
+        self.gains.note(before as u64, after.min(before) as u64);
+        if after >= before {
             return;
         }
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
-        let Ok(slot) = self.store.put(addr, CodecId::Zstd, &self.buffer[..len], unforked) else { return };
+        let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
             let freed = if planted(Bug::WrongSlotFreed) { slot } else { old };

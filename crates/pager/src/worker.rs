@@ -17,6 +17,7 @@ use crate::store::Stores;
 use crate::tidy::LEFTOVERS;
 use core::sync::atomic::Ordering::*;
 use policy::budget::{Budget, WINDOW};
+use policy::effort::{self, Effort, Gains};
 use policy::pace::Pace;
 use policy::returns::Returns;
 use sys::time::{self, Nanos};
@@ -48,6 +49,8 @@ pub struct Worker {
     pub(crate) pace: Pace,
     /// How many pages come back soon after they went.
     pub(crate) returns: Returns,
+    /// What compressing stored pages again has gained.
+    pub(crate) gains: Gains,
     /// When folding last waited for CPU time.
     pub(crate) behind: Option<Nanos>,
     /// The store could not get memory since the last look.
@@ -117,6 +120,7 @@ impl Worker {
             // What it has used so far, to start, counts too.
             pace: Pace::new(now.0, 0),
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
+            gains: Gains::new(),
             behind: None,
             short_of_memory: false,
             put_off: false,
@@ -136,6 +140,11 @@ impl Worker {
             hand: Hand::new(),
             watch: Watch::new(),
         })
+    }
+
+    /// How much work a page is worth that goes now.
+    pub(crate) fn effort(&self) -> Effort {
+        effort::first(self.engine.room.is_kept(), self.crowd.has_spare())
     }
 
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.

@@ -13,6 +13,7 @@ pub mod age;
 pub mod budget;
 #[cfg(feature = "replace")]
 pub mod daemon;
+pub mod effort;
 pub mod pace;
 #[cfg(feature = "replace")]
 pub mod replace;

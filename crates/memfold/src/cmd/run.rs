@@ -22,6 +22,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 const AFTER_HELP: &str = "\
 Examples:
   memfold run -- redis-server --port 6400
+  memfold run --now -- python3 train.py            fold what is not in use within two seconds
   memfold run --cold-age 2s --summary out.json -- python3 train.py
   memfold run --profile lean -- node server.js     free memory goes back early
   memfold run --policy freebsd --resident-limit 256M --policy-log passes.csv -- redis-server
@@ -43,6 +44,9 @@ here) runs plainly, and one line on standard error says why. `memfold doctor` sa
 pub struct Args {
     #[command(flatten)]
     settings: PagerOptions,
+    /// Fold what is not in use at once, whatever CPU that takes: --cold-age 1s --recompress-age 1s --max-cpu 100.
+    #[arg(long)]
+    now: bool,
     /// What is evicted: by age, or what a page daemon says to keep --resident-limit, such as freebsd, bonchance or
     /// s3fifo:small=0.1 [default: age] [env: MEMFOLD_POLICY].
     #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
@@ -83,7 +87,10 @@ pub struct Args {
 ///
 /// # Errors
 /// Before the program starts: the library or the summary file cannot be had (exit code 2).
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+    if args.now {
+        args.settings.hurry();
+    }
     if args.policy.as_deref().is_some_and(|policy| policy != "age")
         && args.settings.resident_limit.is_none()
         && variable("MEMFOLD_RESIDENT_LIMIT").is_none()

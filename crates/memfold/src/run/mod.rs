@@ -2,7 +2,7 @@
 //!
 //! [`program`] finds it and tells whether it can be folded, [`launch`] prepares its environment,
 //! [`supervise`] waits and passes signals on, [`tally`] adds up the control pages of its processes,
-//! [`summary`] turns the sum into JSON and three lines, [`destination`] is the file for it. [`recording`] has the pager note what
+//! [`summary`] turns the sum into JSON and lines for people, [`destination`] is the file for it. [`recording`] has the pager note what
 //! is touched instead.
 
 pub mod destination;

@@ -1,4 +1,4 @@
-//! What `memfold run` says at the end: the JSON of `--summary` and three lines for people.
+//! What `memfold run` says at the end: the JSON of `--summary` and a line for people, or three where anything was folded.
 
 use super::supervise::End;
 use super::tally::{Process, Total};
@@ -130,19 +130,26 @@ impl Summary {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// As three lines.
+    /// As three lines, or as one where nothing was folded.
     pub fn lines(&self) -> String {
         let name = self.command.first().map_or("", |c| c.rsplit('/').next().unwrap_or(c));
         let end = match self.signal {
             Some(signal) => format!("was killed by signal {signal}"),
             None => format!("exit code {}", self.exit_code),
         };
-        let first = format!("{name} ran {}, {end}; mode {}", nanos(self.wall_ns), self.mode);
-        let (second, third) = match &self.reason {
-            Some(reason) => (format!("not folded: {reason}"), "saved nothing, cost nothing".into()),
-            None => (self.saved_line(), self.cost_line()),
-        };
-        format!("memfold: {first}\nmemfold: {second}\nmemfold: {third}\n")
+        let first = format!("{name} ran {}, {end}", nanos(self.wall_ns));
+        match &self.reason {
+            Some(reason) => format!("memfold: {first}; not folded: {reason}\n"),
+            None if self.pages.evicted == 0 && self.pages.lost == 0 => {
+                format!("memfold: {first}; nothing of {} was cold\n", bytes(self.managed_bytes_peak))
+            }
+            None => format!(
+                "memfold: {first}; mode {}\nmemfold: {}\nmemfold: {}\n",
+                self.mode,
+                self.saved_line(),
+                self.cost_line()
+            ),
+        }
     }
 
     fn saved_line(&self) -> String {
@@ -255,6 +262,22 @@ mod tests {
         let summary = summary(total, None);
         assert_eq!(summary.saved_bytes_mean, 2_000);
         assert_eq!(summary.reason, None);
-        assert_eq!(summary.lines().lines().count(), 3);
+        assert_eq!(
+            summary.lines(),
+            "memfold: redis-server ran 2.00 s, exit code 3; nothing of 0 B was cold\n"
+        );
+    }
+
+    #[test]
+    fn what_was_folded_takes_three_lines_and_what_was_not_takes_one() {
+        let total = Total { mode: Some(Mode::Embedded), ..Total::default() };
+        let mut folded = summary(total, None);
+        folded.pages.evicted = 5;
+        assert_eq!(folded.lines().lines().count(), 3);
+        let plain = summary(Total::default(), Some("it is static"));
+        assert_eq!(
+            plain.lines(),
+            "memfold: redis-server ran 2.00 s, exit code 3; not folded: it is static\n"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Codecs in a model: a page is its first two words, read one after the other with others between.
 
 use crate::world::{enter, Content};
+use policy::effort::Effort;
 use sys::{Result, PAGE_SIZE};
 
 /// As in the pager.
@@ -28,15 +29,18 @@ impl CodecId {
             _ => None,
         }
     }
+
+    pub fn effort(self) -> Effort {
+        match self {
+            CodecId::Lz4 => Effort::Least,
+            CodecId::Zstd => Effort::Most,
+        }
+    }
 }
 
 /// As in the pager.
 pub trait Codec {
     unsafe fn compress_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize>;
-    fn compress(&mut self, page: &Page, out: &mut [u8]) -> Option<usize> {
-        // SAFETY: it is readable.
-        unsafe { self.compress_at(page.as_ptr() as usize, out) }
-    }
     fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool;
 }
 
@@ -79,6 +83,21 @@ impl Codecs {
 
     /// Nothing is kept.
     pub fn wipe(&mut self, _: &mut Page) {}
+
+    pub unsafe fn compress_at(
+        &mut self,
+        effort: Effort,
+        page: usize,
+        out: &mut [u8],
+    ) -> Option<(CodecId, usize)> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match effort {
+                Effort::Most => Some((CodecId::Zstd, self.zstd.compress_at(page, out)?)),
+                _ => Some((CodecId::Lz4, self.lz4.compress_at(page, out)?)),
+            }
+        }
+    }
 
     pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
         match codec {

@@ -14,6 +14,7 @@ pub struct Worker {
     pub(crate) kernel: &'static Kernel,
     pub(crate) store: Box<Stores>,
     pub(crate) codecs: Codecs,
+    pub(crate) gains: policy::effort::Gains,
     pub(crate) restorer: Restorer,
     pub(crate) buffer: Box<Page>,
     pub(crate) page: Box<Page>,
@@ -31,6 +32,7 @@ impl Worker {
             engine,
             kernel: engine.kernel,
             store: Box::new(Stores::new()),
+            gains: policy::effort::Gains::new(),
             codecs: Codecs::new().expect("a model's codecs need nothing"),
             restorer: Restorer::new().expect("a model's memory does not run out"),
             buffer: Box::new([0; PAGE_SIZE]),
@@ -41,6 +43,11 @@ impl Worker {
             put_off: false,
             scattered: 0,
         }
+    }
+
+    /// Pages go with little effort first, so that there is more to be done.
+    pub(crate) fn effort(&self) -> policy::effort::Effort {
+        policy::effort::Effort::Least
     }
 
     /// Nothing is more urgent.

@@ -10,6 +10,7 @@ pub use lz4::Lz4;
 pub use zstd::Zstd;
 
 use crate::sabotage::{planted, Bug};
+use policy::effort::Effort;
 use sys::{Result, PAGE_SIZE};
 
 /// The bytes of a page.
@@ -22,10 +23,12 @@ pub const MAX_STORED: usize = PAGE_SIZE * 95 / 100;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CodecId {
-    /// The fast one, for a page that has just gone cold.
+    /// LZ4, the fastest.
     Lz4 = 0,
-    /// The strong one, for what stays cold.
+    /// Zstandard at level 1.
     Zstd = 1,
+    /// Zstandard at level -1.
+    ZstdFast = 2,
 }
 
 impl CodecId {
@@ -34,7 +37,17 @@ impl CodecId {
         match bits {
             0 => Some(CodecId::Lz4),
             1 => Some(CodecId::Zstd),
+            2 => Some(CodecId::ZstdFast),
             _ => None,
+        }
+    }
+
+    /// The effort that it stands for.
+    pub fn effort(self) -> Effort {
+        match self {
+            CodecId::Lz4 => Effort::Least,
+            CodecId::ZstdFast => Effort::Once,
+            CodecId::Zstd => Effort::Most,
         }
     }
 }
@@ -81,11 +94,32 @@ impl Codecs {
         self.zstd.wipe(spare);
     }
 
+    /// Compresses the page at the address with the codec for that effort; returns which, and how many bytes it took, as
+    /// [`Codec::compress_at`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn compress_at(
+        &mut self,
+        effort: Effort,
+        page: usize,
+        out: &mut [u8],
+    ) -> Option<(CodecId, usize)> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match effort {
+                Effort::Least => Some((CodecId::Lz4, self.lz4.compress_at(page, out)?)),
+                Effort::Once => Some((CodecId::ZstdFast, self.zstd.compress_fast_at(page, out)?)),
+                Effort::Most => Some((CodecId::Zstd, self.zstd.compress_at(page, out)?)),
+            }
+        }
+    }
+
     /// Decompresses with the codec that wrote the data.
     pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
         match codec {
             CodecId::Lz4 => self.lz4.decompress(data, page),
-            CodecId::Zstd => self.zstd.decompress(data, page),
+            CodecId::Zstd | CodecId::ZstdFast => self.zstd.decompress(data, page),
         }
     }
 }
@@ -138,6 +172,15 @@ mod tests {
             let page = page_of(&words);
             survives(&mut codecs.lz4, &page);
             survives(&mut codecs.zstd, &page);
+            let mut out = [0u8; PAGE_SIZE];
+            for effort in [Effort::Least, Effort::Once, Effort::Most] {
+                // SAFETY: it is readable.
+                if let Some((codec, len)) = unsafe { codecs.compress_at(effort, page.as_ptr() as usize, &mut out) } {
+                    let mut back = [0u8; PAGE_SIZE];
+                    prop_assert_eq!(codec.effort(), effort);
+                    prop_assert!(codecs.decompress(codec, &out[..len], &mut back) && back == page);
+                }
+            }
         }
 
         #[test]
