@@ -104,6 +104,10 @@ impl Actor {
                 }
                 Ok(())
             }
+            55 if shared.does(Work::Protect) => {
+                beat.begin("keep");
+                self.keep_one(shared)
+            }
             55..=59 => {
                 beat.begin("common");
                 self.use_common(shared);
@@ -237,6 +241,16 @@ impl Actor {
         Ok(())
     }
 
+    /// Keeps an area from children, or one that was kept no more.
+    fn keep_one(&mut self, shared: &Shared) -> Result<()> {
+        let (at, way) = (self.pick(), self.way(shared));
+        let area = &mut self.areas[at];
+        area.keep_from_children(!area.is_kept(), way)?;
+        let range = any_range(&mut self.rng, area.pages());
+        area.check(shared, "kept from children", range);
+        Ok(())
+    }
+
     fn unmap_some(&mut self, shared: &Shared) -> Result<()> {
         let ((at, range), way) = (self.place(), self.way(shared));
         let inside = range.start > 0 && range.end < self.areas[at].pages();
@@ -302,6 +316,7 @@ impl Actor {
     fn fork(&mut self, shared: &Shared) -> Result<()> {
         let common = shared.common.read().unwrap_or_else(PoisonError::into_inner);
         let child = children::make(shared, Kind::any(&mut self.rng), || {
+            self.forget_kept();
             self.check(shared);
             shared.check_shared(&common);
             self.live_on(shared);
@@ -309,6 +324,14 @@ impl Actor {
         drop(common);
         child.wait(shared);
         Ok(())
+    }
+
+    /// Forgets, in a child, what was kept from it.
+    pub fn forget_kept(&mut self) {
+        let (kept, areas) = std::mem::take(&mut self.areas).into_iter().partition(Area::is_kept);
+        self.areas = areas;
+        // Something else may lie there.
+        std::mem::forget::<Vec<Area>>(kept);
     }
 
     /// What a child does with its copy: change it, and find it changed. It takes no lock.

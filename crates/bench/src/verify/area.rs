@@ -44,6 +44,8 @@ pub(super) struct Area {
     states: Vec<State>,
     /// Whether the kernel sees one mapping, which `mremap` must be able to move. What was mapped over may stay apart.
     whole: bool,
+    /// Whether children that are forked have it not.
+    kept: bool,
 }
 
 impl Area {
@@ -52,7 +54,7 @@ impl Area {
         // SAFETY: a fresh mapping, placed by the kernel.
         let raw = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE_SIZE, RW, PRIVATE, -1, 0) };
         ensure!(raw != libc::MAP_FAILED, "cannot map {pages} pages: {}", Error::last_os_error());
-        Ok(Area { base: raw as usize, states: vec![UNTOUCHED; pages], whole: true })
+        Ok(Area { base: raw as usize, states: vec![UNTOUCHED; pages], whole: true, kept: false })
     }
 
     /// Its length in pages.
@@ -159,6 +161,21 @@ impl Area {
         done.with_context(|| format!("madvise({advice}) of {} pages, {way:?}", range.len())).map(drop)
     }
 
+    /// Whether children that are forked have it not.
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Keeps the area from children that are forked from now on, or no more.
+    pub fn keep_from_children(&mut self, kept: bool, way: Way) -> Result<()> {
+        let advice = if kept { libc::MADV_DONTFORK } else { libc::MADV_DOFORK };
+        // What the pager is not told of it cannot know: a child would end where it has memory again.
+        let way = if way == Way::Bare { Way::Numbered } else { way };
+        self.advise(&(0..self.pages()), advice, way)?;
+        self.kept = kept;
+        Ok(())
+    }
+
     /// Forbids writing (or any access), lets `meanwhile` run, and allows everything again.
     pub fn protect(&self, range: Range<usize>, readable: bool, meanwhile: impl FnOnce()) -> Result<()> {
         let (start, len) = (self.pointer(range.start), range.len() * PAGE_SIZE);
@@ -184,6 +201,9 @@ impl Area {
         ensure!(place == start, "mmap over {start:#x} mapped {place:#x}, {way:?}");
         self.states[range].fill(UNTOUCHED);
         self.whole = false;
+        if self.kept {
+            self.keep_from_children(true, Way::Named)?;
+        }
         Ok(())
     }
 
@@ -193,7 +213,7 @@ impl Area {
         debug_assert!(range.start > 0 && range.end < self.pages(), "a split needs something on both sides");
         unmap(self.address(range.start), range.len(), way)?;
         let states = self.states.split_off(range.end);
-        let rest = Area { base: self.address(range.end), states, whole: self.whole };
+        let rest = Area { base: self.address(range.end), states, whole: self.whole, kept: self.kept };
         self.states.truncate(range.start);
         Ok(rest)
     }

@@ -167,7 +167,8 @@ fn fork_everything(shared: &Shared, kind: Kind, linger: Duration) -> Result<Chil
     make(shared, kind, || {
         // Meanwhile the parent goes on and changes its side of the copy.
         sleep(linger);
-        for actor in &actors {
+        for actor in &mut actors {
+            actor.forget_kept();
             actor.check(shared);
         }
         exchange.iter().for_each(|block| block.check(shared));
