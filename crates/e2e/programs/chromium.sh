@@ -11,7 +11,8 @@ for (let i = 0; i < 400; i++) { const d = document.createElement("div"); d.textC
 const p = document.createElement("p"); p.textContent = "sum " + sum; document.body.append(p);
 </script></body>
 PAGE
-$FOLD chromium --headless $SANDBOX --disable-gpu --run-all-compositor-stages-before-draw --disable-quic --no-first-run --disable-background-networking \
+# Its zygote, which is small, insists on having one thread.
+$FOLD env MEMFOLD_START_AT=2M chromium --headless $SANDBOX --disable-gpu --run-all-compositor-stages-before-draw --disable-quic --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --disable-dev-shm-usage --hide-scrollbars --window-size=800,600 \
     --user-data-dir="$PWD/profile" --virtual-time-budget=3000 --screenshot=picture.png \
     "file://$PWD/page.html" >log 2>&1
