@@ -91,6 +91,9 @@ pub extern "C" fn main(arg: usize) {
     });
     match worker {
         Ok(mut worker) => {
+            if in_child {
+                worker.spent_before = pace::CREDIT;
+            }
             // A forked child has its parent's.
             if engine.wake_cost.load(Relaxed) == 0 {
                 worker.measure_wake_cost();
@@ -239,7 +242,11 @@ impl Worker {
     /// The share of a CPU that folding may take, in millionths.
     pub(crate) fn cpu_share(&self) -> u64 {
         let limit = self.engine.setting(Setting::MaxCpu);
-        self.returns.allowed(pace::share(limit, self.crowd.has_spare(), self.pace.total()))
+        self.returns.allowed(pace::share(
+            limit,
+            self.crowd.has_spare(),
+            self.pace.total() + self.spent_before,
+        ))
     }
 
     fn tick(&self) -> Nanos {

@@ -47,6 +47,8 @@ pub struct Worker {
     pub(crate) stall: Budget,
     /// This thread's CPU time.
     pub(crate) pace: Pace,
+    /// CPU time that counts as spent beside it, ns: a forked child is no new program, and has no credit.
+    pub(crate) spent_before: u64,
     /// How many pages come back soon after they went.
     pub(crate) returns: Returns,
     /// What compressing stored pages again has gained.
@@ -119,6 +121,7 @@ impl Worker {
             stall: Budget::new(engine.stall.load(Relaxed)),
             // What it has used so far, to start, counts too.
             pace: Pace::new(now.0, 0),
+            spent_before: 0,
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             gains: Gains::new(),
             behind: None,
