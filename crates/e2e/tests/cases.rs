@@ -162,6 +162,8 @@ cases! {
         moved_without_memory,
         unmapped_stays_unmapped,
         grown_in_a_child,
+        parts_of_a_long_reservation,
+        many_small_pieces,
     }
     exceptions {
         unwound,

@@ -101,8 +101,79 @@ static void unmapped_stays_unmapped(void)
     }
 }
 
+/* What JavaScript engines do: much is reserved, and parts of it become accessible. */
+static void parts_of_a_long_reservation(void)
+{
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, usable = PROT_READ | PROT_WRITE;
+    char *all = mmap(0, 8ul << 30, PROT_NONE, flags, -1, 0);
+    CHECK(all != MAP_FAILED);
+    uint64_t *p = (uint64_t *)(all + (3ul << 30) + 5 * PAGE);
+    CHECK(mprotect(p, LEN, usable) == 0);
+    fill(p);
+    wait_until_evicted(p);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!intact(p));
+    CHECK(child_is_well(child));
+    CHECK(mprotect(p, LEN, PROT_NONE) == 0 && mprotect(p, LEN, usable) == 0);
+    CHECK(intact(p));
+    wait_until_evicted(p);
+    /* Given up, and used again. */
+    CHECK(mmap(p, LEN, PROT_NONE, flags | MAP_FIXED, -1, 0) == p && mprotect(p, LEN, usable) == 0);
+    for (size_t i = 0; i < WORDS; i++)
+        CHECK(p[i] == 0);
+    fill(p);
+    wait_until_evicted(p);
+    CHECK(intact(p));
+    /* A file in its middle is a file. */
+    uint64_t *q = (uint64_t *)(all + (1ul << 30));
+    int fd = memfd_create("file", 0);
+    CHECK(fd >= 0 && ftruncate(fd, LEN) == 0);
+    CHECK(mmap(q, LEN, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == q && mprotect(q, LEN, usable) == 0);
+    fill(q);
+    wait_until_evicted(evicted());
+    CHECK(away(q, LEN) == 0 && intact(q));
+    uint64_t *same = mmap(0, LEN, PROT_READ, MAP_SHARED, fd, 0);
+    CHECK(same != MAP_FAILED && intact(same));
+    /* What is left of the reservation on both sides of it goes on. */
+    uint64_t *behind = (uint64_t *)(all + (1ul << 30) + LEN);
+    CHECK(mprotect(behind, LEN, usable) == 0);
+    fill(behind);
+    wait_until_evicted(behind);
+    CHECK(intact(behind));
+    CHECK(munmap(all, 8ul << 30) == 0);
+}
+
+/* What JavaScript engines do too: many pieces, each for itself. */
+static void many_small_pieces(void)
+{
+    enum { PIECE = 64 << 10, PIECES = 160 };
+    static uint64_t *pieces[PIECES];
+    for (int n = 0; n < PIECES; n++) {
+        char *p = mmap(0, PIECE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(p != MAP_FAILED && munmap(p + PIECE, PAGE) == 0);
+        pieces[n] = (uint64_t *)p;
+        for (size_t i = 0; i < PIECE / 8; i++)
+            pieces[n][i] = word(i) + n;
+    }
+    for (int tries = 0; folded; tries++) {
+        size_t gone = 0;
+        for (int n = 0; n < PIECES; n++)
+            gone += away(pieces[n], PIECE);
+        if (gone >= PIECES * (size_t)PIECE / PAGE / 10 * 9)
+            break;
+        CHECK(tries < 30000);
+        usleep(1000);
+    }
+    for (int n = 0; n < PIECES; n++)
+        for (size_t i = 0; i < PIECE / 8; i++)
+            CHECK(pieces[n][i] == word(i) + n);
+}
+
 CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"moved_in_a_child", moved_in_a_child},
       {"grown_in_a_child", grown_in_a_child},
       {"moved_without_memory", moved_without_memory},
-      {"unmapped_stays_unmapped", unmapped_stays_unmapped})
+      {"unmapped_stays_unmapped", unmapped_stays_unmapped},
+      {"parts_of_a_long_reservation", parts_of_a_long_reservation},
+      {"many_small_pieces", many_small_pieces})
