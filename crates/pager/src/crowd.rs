@@ -7,6 +7,7 @@
 //! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not crowded, hardly anything waits for a CPU (which tells
 //! of quotas too, that leave CPUs idle), and it does not run on a battery.
 
+use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
 use sys::dir;
@@ -138,11 +139,11 @@ fn runs_on_battery(class: &CStr) -> bool {
     let (mut mains, mut online) = (false, false);
     let looked = dir::for_each_name(&dir, |name| {
         let is = |file: &str, wanted: &[u8]| {
-            let mut path = [0u8; 512];
-            let mut line = Path { bytes: &mut path, len: 0 };
-            let class = class.to_str().unwrap_or_default();
-            let fits = write!(line, "{class}/{}/{file}\0", name.to_str().unwrap_or_default());
-            let path = fits.ok().and_then(|()| CStr::from_bytes_until_nul(line.bytes).ok());
+            let mut line = Line::new();
+            let (class, name) = (class.to_str().unwrap_or_default(), name.to_str().unwrap_or_default());
+            // What does not fit has no end, and is no path.
+            let _ = write!(line, "{class}/{name}/{file}\0");
+            let path = CStr::from_bytes_until_nul(line.as_str().as_bytes()).ok();
             let mut text = [0u8; 16];
             let opened = path.and_then(|path| file::open(path, libc::O_RDONLY, 0).ok());
             read(&opened, &mut text).is_some_and(|text| text.trim_ascii_end() == wanted)
@@ -154,21 +155,6 @@ fn runs_on_battery(class: &CStr) -> bool {
         online
     });
     looked.is_ok() && mains && !online
-}
-
-/// Text that is cut off by an error, not silently.
-struct Path<'a> {
-    bytes: &'a mut [u8],
-    len: usize,
-}
-
-impl Write for Path<'_> {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        let end = self.len + text.len();
-        self.bytes.get_mut(self.len..end).ok_or(core::fmt::Error)?.copy_from_slice(text.as_bytes());
-        self.len = end;
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -222,14 +222,34 @@ impl Child {
     }
 }
 
-#[test]
-fn memory_that_was_shared_with_a_child_is_evicted_when_the_child_has_ended() {
+/// 16 MiB that a child shares, and an engine that is paused.
+fn shared_with_a_child() -> (&'static Engine, Memory, Child) {
     let engine = engine(20);
     let memory = Memory::new(engine, 16 * MIB).in_small_pages();
     wait_until("the engine runs", || engine.phase() == Phase::Running);
     have(engine, Command::Pause);
     memory.fill(31);
     let child = Child::of(engine);
+    (engine, memory, child)
+}
+
+#[test]
+fn memory_that_is_written_again_after_a_fork_is_evicted_again() {
+    let (engine, memory, child) = shared_with_a_child();
+    // The kernel takes the pages for shared until they are written, and moves none of them.
+    have(engine, Command::Evict);
+    assert_eq!(evicted(engine), 0, "the kernel moved pages that a child had");
+    have(engine, Command::Resume);
+    memory.fill(32);
+    wait_until("everything is evicted", || evicted(engine) == 16 * MIB as u64);
+    memory.check(32);
+    child.end();
+    engine.stop(&"the test is over");
+}
+
+#[test]
+fn memory_that_was_shared_with_a_child_is_evicted_when_the_child_has_ended() {
+    let (engine, memory, child) = shared_with_a_child();
     // To fold what the child has too would gain nothing, and to write to it would cost a copy.
     have(engine, Command::Evict);
     assert_eq!(evicted(engine), 0, "pages went that a child has");
@@ -244,12 +264,7 @@ fn memory_that_was_shared_with_a_child_is_evicted_when_the_child_has_ended() {
 
 #[test]
 fn memory_that_was_shared_with_a_child_grows_cold_when_the_child_has_ended() {
-    let engine = engine(20);
-    let memory = Memory::new(engine, 16 * MIB).in_small_pages();
-    wait_until("the engine runs", || engine.phase() == Phase::Running);
-    have(engine, Command::Pause);
-    memory.fill(31);
-    let child = Child::of(engine);
+    let (engine, memory, child) = shared_with_a_child();
     have(engine, Command::Resume);
     wait_until("they are tried", || engine.control().extents_registered.load(Relaxed) > 0);
     child.end();
