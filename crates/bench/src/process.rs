@@ -58,17 +58,58 @@ pub fn resident(pid: u32) -> Result<u64> {
     Ok(pages * sys::PAGE_SIZE as u64)
 }
 
+/// The proportional share of process `pid` (`Pss`): what it shares with others counts in parts, bytes.
+///
+/// # Errors
+/// When the process is gone.
+pub fn proportional(pid: u32) -> Result<u64> {
+    let file = format!("/proc/{pid}/smaps_rollup");
+    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    Ok(kilobytes(&text, "Pss:"))
+}
+
+/// Process `root` and all its descendants that are not reaped, parents first.
+pub fn tree(root: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u64)> = pids.filter_map(|pid| Some((pid, number(pid, 1).ok()?))).collect();
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        let children = parents.iter().filter(|(pid, of)| *of == u64::from(parent) && !found.contains(pid));
+        let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
+        found.extend(children);
+        next += 1;
+    }
+    found
+}
+
+/// CPU time of process `pid` and of the children that it has reaped, ns.
+///
+/// # Errors
+/// When the process is gone.
+pub fn cpu_ns(pid: u32) -> Result<u64> {
+    // utime, stime, cutime and cstime, in ticks of 1/100 s: USER_HZ is 100 on every Linux that memfold runs on.
+    let ticks = (11..15).map(|place| number(pid, place)).sum::<Result<u64>>()?;
+    Ok(ticks * 10_000_000)
+}
+
 /// Minor faults of process `pid` so far, those of all its threads among them.
 ///
 /// # Errors
 /// When the process is gone.
 pub fn faults(pid: u32) -> Result<u64> {
+    number(pid, 7)
+}
+
+/// A number of `/proc/PID/stat`, by its place behind the name, the state being 0.
+fn number(pid: u32, place: usize) -> Result<u64> {
     let file = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
     // The name stands in parentheses and may itself contain some (proc_pid_stat(5)).
     let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let minor = rest.split_whitespace().nth(7).and_then(|field| field.parse().ok());
-    minor.with_context(|| format!("{file} has no count of minor faults"))
+    let field = rest.split_whitespace().nth(place).and_then(|field| field.parse().ok());
+    field.with_context(|| format!("{file} has no number in place {}", place + 3))
 }
 
 /// Memory that programs can still have without swapping (`MemAvailable`), bytes.
@@ -123,6 +164,8 @@ mod tests {
         assert!(memory.rss_bytes > 0 && memory.rss_peak_bytes >= memory.rss_bytes);
         assert!(memory.anonymous_bytes < memory.rss_bytes);
         assert!(faults(std::process::id()).unwrap() > 0);
+        let share = proportional(std::process::id()).unwrap();
+        assert!(share > 0 && share <= Memory::of("self").unwrap().rss_peak_bytes);
         // The kernel counts in clock ticks: use up a few.
         while sys::time::thread_cpu() < sys::time::Nanos::from_millis(50) {
             std::hint::spin_loop();
@@ -131,6 +174,29 @@ mod tests {
         // SAFETY: no arguments, no effects.
         let tid = unsafe { libc::gettid() } as u32;
         let this = own.iter().find(|t| t.tid == tid).expect("the calling thread is listed");
+        assert!(cpu_ns(std::process::id()).unwrap() > 0);
         assert!(this.cpu_ns > 0 && this.policy == 0 && this.priority == 0, "{this:?}");
+    }
+
+    #[test]
+    fn a_tree_is_a_process_with_its_children_and_theirs_and_nobody_else() {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+        let mut shell = Command::new("sh");
+        // The child says its own child's number.
+        shell.args(["-c", "(sleep 1000 & echo $!; wait) & wait"]).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let found = tree(shell.id());
+        assert_eq!(found[0], shell.id());
+        assert_eq!((found.len(), found[2]), (3, line.trim().parse().unwrap()), "{found:?}");
+        let all = tree(std::process::id());
+        assert!(found.iter().all(|pid| all.contains(pid)));
+        for pid in found {
+            // SAFETY: a signal to a child of ours, not reaped yet, and its descendants.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        }
+        shell.wait().unwrap();
     }
 }

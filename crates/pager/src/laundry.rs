@@ -15,7 +15,7 @@ use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use policy::effort::Effort;
+use policy::effort::{self, Effort};
 use sys::{EXTENT_PAGES, PAGE_SIZE};
 
 impl Worker {
@@ -91,6 +91,7 @@ impl Worker {
         // SAFETY: as above.
         let packed = unsafe { self.codecs.compress_at(effort, staged, &mut self.buffer[..MAX_STORED]) };
         let Some((codec, len)) = packed else { return false };
+        self.see_what_more_gains(effort, staged, len);
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
         let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
@@ -105,6 +106,26 @@ impl Worker {
             unsafe { self.store.free(slot) };
         }
         true
+    }
+
+    /// Compresses one page in some the other way as well, which took `len` bytes with this effort, where there is CPU time for that.
+    fn see_what_more_gains(&mut self, effort: Effort, staged: usize, len: usize) {
+        let other = match effort {
+            Effort::Least => return,
+            Effort::Once => Effort::Most,
+            Effort::Most => Effort::Once,
+        };
+        self.compressed += 1;
+        if !self.compressed.is_multiple_of(effort::BOTH_ONE_IN) {
+            return;
+        }
+        // SAFETY: as in `store_page`: if the page is taken back meanwhile, a length that means nothing is noted.
+        let packed = unsafe { self.codecs.compress_at(other, staged, &mut self.page[..MAX_STORED]) };
+        // A page that does not shrink that way is as long as it is.
+        let other_len = packed.map_or(PAGE_SIZE, |(_, len)| len);
+        let (once, most) = if effort == Effort::Once { (len, other_len) } else { (other_len, len) };
+        let (once, most) = (Store::size_of(once) as u64, Store::size_of(most) as u64);
+        self.gains_at_once.note(once, most.min(once));
     }
 
     fn stored(&self, pages: u64) {

@@ -53,6 +53,9 @@ pub struct Worker {
     pub(crate) returns: Returns,
     /// What compressing stored pages again has gained.
     pub(crate) gains: Gains,
+    /// What it gains to compress a page with the most effort at once, and how many pages were compressed with that in question.
+    pub(crate) gains_at_once: Gains,
+    pub(crate) compressed: u64,
     /// When folding last waited for CPU time.
     pub(crate) behind: Option<Nanos>,
     /// The store could not get memory since the last look.
@@ -124,6 +127,8 @@ impl Worker {
             spent_before: 0,
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             gains: Gains::new(),
+            gains_at_once: Gains::new(),
+            compressed: 0,
             behind: None,
             short_of_memory: false,
             put_off: false,
@@ -147,7 +152,7 @@ impl Worker {
 
     /// How much work a page is worth that goes now.
     pub(crate) fn effort(&self) -> Effort {
-        effort::first(self.engine.room.is_kept(), self.crowd.has_spare())
+        effort::first(self.engine.room.is_kept(), self.crowd.has_spare(), self.gains_at_once.are_sure())
     }
 
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.

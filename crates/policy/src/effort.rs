@@ -2,7 +2,8 @@
 //!
 //! Measured on heaps of redis, python and node: the codec for [`Effort::Once`] takes some 10 to 30 % more time than the one for
 //! [`Effort::Least`], and stores half as much of two of the three. The one for [`Effort::Most`] takes half as much time again, and gains a
-//! third on the first heap and a twentieth on the others. So it is tried, and gone on with where it gains.
+//! third on the first heap and a twentieth on the others. So it is tried on some pages, and done at once where it gains: to compress a page twice costs
+//! as much as both.
 
 /// How much.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,14 +16,20 @@ pub enum Effort {
     Most,
 }
 
-/// For a page that goes: whether memory is short (`pressed`), and whether there is CPU time to `spare`.
-pub fn first(pressed: bool, spare: bool) -> Effort {
-    if pressed || !spare {
-        Effort::Least
-    } else {
-        Effort::Once
+/// For a page that goes: whether memory is short (`pressed`), whether there is CPU time to `spare`, and whether the most would `gain` enough over
+/// [`Effort::Once`], so that the page would be compressed again later.
+pub fn first(pressed: bool, spare: bool, gain: bool) -> Effort {
+    match (pressed || !spare, gain) {
+        (true, _) => Effort::Least,
+        (false, false) => Effort::Once,
+        (false, true) => Effort::Most,
     }
 }
+
+/// One page in so many is compressed both ways where there is CPU time to spare, to see what the most gains.
+pub const BOTH_ONE_IN: u64 = 32;
+/// Pages of which that is seen before it counts.
+const SEEN: u64 = 64;
 
 /// Pages of which it is seen what more work gains, before that is judged.
 const TRIED: u64 = 512;
@@ -59,10 +66,18 @@ impl Gains {
         self.after += after;
     }
 
+    fn are_enough(&self) -> bool {
+        self.before.saturating_sub(self.after) * 100 >= self.before * GAIN
+    }
+
+    /// Whether so much was seen to be gained that a page had better be compressed so at once.
+    pub fn are_sure(&self) -> bool {
+        self.pages >= SEEN && self.are_enough()
+    }
+
     /// Whether the next region is worth more work.
     pub fn are_worth_it(&mut self) -> bool {
-        let gained = self.before.saturating_sub(self.after);
-        if self.pages < TRIED || gained * 100 >= self.before * GAIN {
+        if self.pages < TRIED || self.are_enough() {
             return true;
         }
         self.asked += 1;
@@ -76,8 +91,23 @@ mod tests {
 
     #[test]
     fn where_somebody_waits_little_is_done() {
-        assert_eq!(first(false, true), Effort::Once);
-        assert_eq!([first(true, true), first(true, false), first(false, false)], [Effort::Least; 3]);
+        assert_eq!([first(false, true, false), first(false, true, true)], [Effort::Once, Effort::Most]);
+        for gain in [false, true] {
+            let waited_for = [first(true, true, gain), first(true, false, gain), first(false, false, gain)];
+            assert_eq!(waited_for, [Effort::Least; 3]);
+        }
+    }
+
+    #[test]
+    fn the_most_is_done_at_once_only_after_it_was_seen_to_gain() {
+        let mut gains = Gains::new();
+        assert!(!gains.are_sure());
+        (1..SEEN).for_each(|_| gains.note(1000, 800));
+        assert!(!gains.are_sure());
+        gains.note(1000, 800);
+        assert!(gains.are_sure());
+        (0..2 * TRIED).for_each(|_| gains.note(1000, 950));
+        assert!(!gains.are_sure());
     }
 
     #[test]

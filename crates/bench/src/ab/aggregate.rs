@@ -19,8 +19,8 @@ pub struct Row {
     pub count: usize,
     /// Their median.
     pub median: f64,
-    /// Their 95th percentile.
-    pub p95: f64,
+    /// Their 95th percentile; empty where it is a run in which what is timed never came.
+    pub p95: Option<f64>,
     /// Low end of the median's 95 % bootstrap interval; empty where there are too few runs.
     pub low: Option<f64>,
     /// High end.
@@ -77,7 +77,8 @@ pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
             let own: Vec<_> = runs.iter().filter(|run| (run.workload, run.arm) == (workload, arm)).collect();
             let Some(first) = own.first() else { continue };
             for (place, (name, _)) in first.metrics.values().into_iter().enumerate() {
-                let values: Vec<f64> = own.iter().filter_map(|run| run.metrics.values()[place].1).collect();
+                let of = |run: &&Run| run.metrics.values()[place].1.or_else(|| never(run, name));
+                let values: Vec<f64> = own.iter().filter_map(of).collect();
                 let interval = median_interval(&values, options.measures.seed);
                 rows.extend(row(workload, arm, name.to_owned(), &values, interval));
             }
@@ -107,6 +108,14 @@ const RATIOS: [(&str, Figure); 5] = [
     ("host_cpu_s", |run| Some(run.metrics.host_user_s? + run.metrics.host_system_s?)),
 ];
 
+/// Infinity for a time that never came in a run in which it could have: were such runs left out, an arm that reaches its aim
+/// in one run of six would be as fast as one that always does.
+fn never(run: &Run, metric: &str) -> Option<f64> {
+    let timed = metric == "half_of_cold_folded_s" && run.arm.folds();
+    (timed && run.samples.iter().any(|sample| sample.cold_bytes > Some(0))).then_some(f64::INFINITY)
+}
+
+/// `None` without values, and where the median is a time that never came.
 fn row(workload: Kind, arm: Arm, metric: String, values: &[f64], interval: Option<Interval>) -> Option<Row> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -115,10 +124,10 @@ fn row(workload: Kind, arm: Arm, metric: String, values: &[f64], interval: Optio
         arm,
         metric,
         count: values.len(),
-        median: quantile(&sorted, 0.5)?,
-        p95: quantile(&sorted, 0.95)?,
-        low: interval.map(|i| i.low),
-        high: interval.map(|i| i.high),
+        median: quantile(&sorted, 0.5).filter(|median| median.is_finite())?,
+        p95: quantile(&sorted, 0.95).filter(|p95| p95.is_finite()),
+        low: interval.map(|i| i.low).filter(|low| low.is_finite()),
+        high: interval.map(|i| i.high).filter(|high| high.is_finite()),
     })
 }
 

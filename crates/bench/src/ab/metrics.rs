@@ -66,6 +66,9 @@ metrics! {
     saved_pct_of_resident,
     /// Pages evicted, mean over the run, as a share of the cold bytes, per cent.
     folded_pct_of_cold,
+    /// Seconds from the begin of the run until half of what is cold then, by the workload's own account, is set aside or evicted for the
+    /// first time; empty where that never came, and counted as longer than any time in the aggregate.
+    half_of_cold_folded_s,
     /// Memory that the store takes, gaps and tables included, as a share of what is evicted, means over the run, per cent.
     pager_store_pct_of_evicted,
     /// Time that threads waited for the pager, as a share of the run, per cent.

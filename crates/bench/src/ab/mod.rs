@@ -25,6 +25,7 @@ pub use results::{write, Results};
 
 use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};
+use crate::turns;
 use crate::worker::Program;
 use crate::workload::{Data, Kind, Workload};
 use crate::zram::Zram;
@@ -57,6 +58,11 @@ impl Arm {
         ("daemon", Arm::Daemon),
         ("zram", Arm::Zram),
     ];
+
+    /// Whether memfold folds in it.
+    pub fn folds(self) -> bool {
+        matches!(self, Arm::Pager | Arm::Daemon)
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -146,9 +152,7 @@ impl Options {
         let mut plan = Vec::new();
         for repeat in 0..self.runs {
             for &workload in &self.workloads {
-                for place in 0..self.arms.len() {
-                    plan.push((workload, repeat, self.arms[(place + repeat) % self.arms.len()]));
-                }
+                plan.extend(turns::of(&self.arms, repeat).map(|arm| (workload, repeat, arm)));
             }
         }
         plan

@@ -8,7 +8,7 @@ use crate::control::{Counters, Peer};
 use crate::launch::{plain, Folding};
 use crate::process::{resident, Memory};
 use crate::worker::{Cost, Job, Program, Worker};
-use crate::workload::{Kind, Workload, WorkloadReport};
+use crate::workload::{Cold, Kind, Workload, WorkloadReport};
 use crate::zram::Zram;
 use crate::Unsupported;
 use anyhow::{anyhow, ensure, Result};
@@ -52,6 +52,12 @@ pub struct Sample {
     pub evicted_bytes: u64,
     /// Bytes that its store takes for them.
     pub store_bytes: u64,
+    /// Bytes that the pager has set aside and not evicted yet.
+    #[serde(default)]
+    pub aside_bytes: u64,
+    /// Bytes that are cold, by the workload's own account; `None` in runs of versions that did not keep it.
+    #[serde(default)]
+    pub cold_bytes: Option<u64>,
 }
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -182,20 +188,30 @@ fn watched(
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let sampler = scope.spawn(|| {
-            let (start, mut samples) = (Instant::now(), Vec::new());
+            let (start, start_ns, mut samples) = (Instant::now(), sys::time::now().0, Vec::new());
             while !stop.load(Relaxed) {
                 samples.extend(sample(start));
                 sleep(PAUSE);
             }
-            samples
+            (start_ns, samples)
         });
         let report = worker.ask::<WorkloadReport>(&());
         stop.store(true, Relaxed);
-        let samples = sampler.join().map_err(|_| anyhow!("the sampling thread panicked"))?;
+        let (start_ns, mut samples) = sampler.join().map_err(|_| anyhow!("the sampling thread panicked"))?;
         let report = report?;
         ensure!(!samples.is_empty(), "the run was over before its memory was looked at");
+        note_cold(&mut samples, start_ns, &report.cold);
         Ok((report, samples))
     })
+}
+
+/// Enters into each sample what was cold then, by the workload's account. The samples began at `start_ns`.
+fn note_cold(samples: &mut [Sample], start_ns: u64, account: &[Cold]) {
+    for sample in samples {
+        let at_ns = start_ns + (sample.at_ms * 1e6) as u64;
+        let known = account.partition_point(|cold| cold.at_ns <= at_ns);
+        sample.cold_bytes = Some(known.checked_sub(1).map_or(0, |last| account[last].bytes));
+    }
 }
 
 /// A sample, unless the process has just gone.
@@ -207,6 +223,8 @@ fn sample(pid: u32, start: Instant, peer: Option<&Peer>, zram: Option<&Zram>) ->
         swap_bytes: zram.and_then(|zram| zram.usage().ok()).map_or(0, |usage| usage.memory),
         evicted_bytes: counters.evicted_bytes,
         store_bytes: counters.overhead_bytes,
+        aside_bytes: counters.aside_bytes,
+        cold_bytes: None,
     })
 }
 
@@ -276,12 +294,20 @@ fn fill_pager_metrics(
     if report.cold_bytes_mean > 0.0 {
         metrics.folded_pct_of_cold = Some(evicted * 100.0 / report.cold_bytes_mean);
     }
+    let half = samples.iter().find(|sample| sample.half_is_folded());
+    metrics.half_of_cold_folded_s = half.map(|sample| sample.at_ms / 1e3);
 }
 
 impl Sample {
     /// Memory that the process takes, wherever it is, bytes.
     pub fn footprint(&self) -> u64 {
         self.resident_bytes + self.swap_bytes
+    }
+
+    /// Whether something is cold, and the pager has at least half as much set aside or evicted.
+    fn half_is_folded(&self) -> bool {
+        let folded = self.aside_bytes + self.evicted_bytes;
+        self.cold_bytes.is_some_and(|cold| cold > 0 && 2 * folded >= cold)
     }
 }
 
@@ -291,4 +317,37 @@ fn mean(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> f64 {
 
 fn percent(part_ns: u64, whole_ns: u64) -> f64 {
     part_ns as f64 * 100.0 / whole_ns.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(at_ms: f64, aside_bytes: u64, evicted_bytes: u64) -> Sample {
+        Sample {
+            at_ms,
+            resident_bytes: 1,
+            swap_bytes: 0,
+            evicted_bytes,
+            store_bytes: 0,
+            aside_bytes,
+            cold_bytes: None,
+        }
+    }
+
+    #[test]
+    fn half_is_folded_from_the_first_moment_on_at_which_half_of_what_is_cold_then_is_away() {
+        let mut samples = [
+            sample(0.0, 0, 0),
+            sample(50.0, 10, 0),
+            sample(100.0, 20, 20),
+            sample(150.0, 10, 40),
+            sample(200.0, 0, 60),
+        ];
+        let account = [Cold { at_ns: 1_060_000_000, bytes: 100 }, Cold { at_ns: 1_170_000_000, bytes: 200 }];
+        note_cold(&mut samples, 1_000_000_000, &account);
+        assert_eq!(samples.map(|s| s.cold_bytes.unwrap()), [0, 0, 100, 100, 200]);
+        // Not while nothing is cold, not before it is half, and not once more has become cold.
+        assert_eq!(samples.map(|s| s.half_is_folded()), [false, false, false, true, false]);
+    }
 }

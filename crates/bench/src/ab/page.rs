@@ -87,7 +87,7 @@ fn figures(results: &Results) -> Table {
 }
 
 fn pager(results: &Results) -> Table {
-    const COLUMNS: [(&str, &str, f64, usize); 11] = [
+    const COLUMNS: [(&str, &str, f64, usize); 12] = [
         ("pager_daemon_cpu_pct_total", "CPU, %", 1.0, 2),
         ("pager_bg_cpu_pct", "background, %", 1.0, 2),
         ("pager_fault_cpu_pct", "faults, %", 1.0, 2),
@@ -97,6 +97,7 @@ fn pager(results: &Results) -> Table {
         ("pager_faults_missing", "missing faults", 1.0, 0),
         ("pager_restore_success", "pages restored", 1.0, 0),
         ("folded_pct_of_cold", "folded of cold, %", 1.0, 0),
+        ("half_of_cold_folded_s", "half of cold folded after, s", 1.0, 1),
         ("pager_store_pct_of_evicted", "store of evicted, %", 1.0, 0),
         ("stall_pct", "stall, %", 1.0, 3),
     ];

@@ -47,8 +47,7 @@ impl Results {
 
     /// The arms in which memfold folds.
     pub(super) fn folding(&self) -> Vec<super::Arm> {
-        let folds = |arm: &super::Arm| matches!(arm, super::Arm::Pager | super::Arm::Daemon);
-        self.record.options.arms.iter().copied().filter(folds).collect()
+        self.record.options.arms.iter().copied().filter(|arm| arm.folds()).collect()
     }
 
     /// The median of a metric, if the arm has it on that workload.

@@ -46,7 +46,7 @@ pub(super) fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Resul
                 own("saved_pct_of_resident")
             )?;
             writeln!(f, "  {:<9}  throughput over baseline {}", "", row.ratio)?;
-            if matches!(row.arm, Arm::Pager | Arm::Daemon) {
+            if row.arm.folds() {
                 write_pager(f, &own)?;
             }
         }
@@ -57,9 +57,13 @@ pub(super) fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 fn write_pager(f: &mut fmt::Formatter<'_>, own: &dyn Fn(&str) -> f64) -> fmt::Result {
     writeln!(
         f,
-        "  {:<9}  folded {:.0} % of what is cold   CPU {:.2} % (background {:.2}, faults {:.2})   stall {:.3} %",
+        "  {:<9}  folded {:.0} % of what is cold, half of it {}   CPU {:.2} % (background {:.2}, faults {:.2})   stall {:.3} %",
         "",
         own("folded_pct_of_cold"),
+        match own("half_of_cold_folded_s") {
+            seconds if seconds.is_nan() => "never".to_owned(),
+            seconds => format!("after {seconds:.1} s"),
+        },
         own("pager_daemon_cpu_pct_total"),
         own("pager_bg_cpu_pct"),
         own("pager_fault_cpu_pct"),

@@ -40,6 +40,8 @@ fn made_up(workload: Kind, repeat: usize, arm: Arm) -> Run {
         swap_bytes: 0,
         evicted_bytes: 0,
         store_bytes: 0,
+        aside_bytes: 0,
+        cold_bytes: Some(8),
     };
     Run { workload, repeat, arm, metrics, samples: (0..3).map(sample).collect(), latencies }
 }
@@ -108,6 +110,32 @@ fn runs_become_ratios_savings_tables_plots_and_a_page() {
         text("aggregate_summary.txt")
     );
     assert!(text("report.html").contains("zipf_heap"));
+}
+
+#[test]
+fn a_run_in_which_half_was_never_folded_counts_as_the_slowest_and_not_as_missing() {
+    let folded_after = |seconds: [Option<f64>; 6]| {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = begin(directory.path(), &options(6)).unwrap();
+        for (workload, repeat, arm) in options(6).plan() {
+            let mut run = made_up(workload, repeat, arm);
+            run.metrics.half_of_cold_folded_s = seconds[repeat].filter(|_| arm.folds());
+            folder.keep(&run).unwrap();
+        }
+        let results = write(&folder).unwrap();
+        let median = |arm| results.median(Kind::ZipfHeap, arm, "half_of_cold_folded_s");
+        assert_eq!(median(Arm::Baseline), None);
+        let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
+        assert!(!text("aggregate.csv").contains("inf"), "{}", text("aggregate.csv"));
+        (median(Arm::Pager), results.to_string(), text("all_runs_long.csv"))
+    };
+    let (most, text, rows) = folded_after([Some(2.0), None, Some(3.0), Some(4.0), Some(5.0), None]);
+    assert_eq!(most, Some(4.5));
+    assert!(text.contains("half of it after 4.5 s"), "{text}");
+    assert!(rows.lines().any(|row| row.contains(",4.0,") || row.contains(",4,")), "{rows}");
+    let (few, text, _) = folded_after([Some(2.0), None, None, None, Some(5.0), None]);
+    assert_eq!(few, None);
+    assert!(text.contains("half of it never"), "{text}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub use quantity::Quantity;
 use crate::manifest::Manifest;
 use crate::output::Output;
 use crate::progress::{Advance, Progress};
+use crate::turns;
 use anyhow::{ensure, Context, Result};
 use quantity::Judged;
 use run::Run;
@@ -90,11 +91,10 @@ pub fn run(options: &Options, library: &Path, folder: &Path, progress: Progress<
     let total = (options.runs * options.policies.len()) as u64;
     let mut runs = Vec::new();
     for repeat in 0..options.runs {
-        for place in 0..options.policies.len() {
-            let policy = &options.policies[(place + repeat) % options.policies.len()];
+        for policy in turns::of(&options.policies, repeat) {
             let what = format!("{policy}, run {} of {}", repeat + 1, options.runs);
             progress(Advance { done: runs.len() as u64, total, what: &what });
-            let run = run::once(options, library, folder, policy, repeat)
+            let run = run::once(options, library, folder, &policy, repeat)
                 .with_context(|| format!("{what} failed"))?;
             runs.push(run);
         }

@@ -119,27 +119,42 @@ impl Worker {
     /// When it did not end well.
     pub fn finish(mut self) -> Result<Cost> {
         drop(self.requests.take());
-        let mut status = 0;
-        // SAFETY: an all-zero rusage is valid.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the child is ours and not yet reaped; both out-parameters are valid.
-        while unsafe { libc::wait4(self.pid() as i32, &mut status, 0, &mut usage) } < 0 {
-            let error = std::io::Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(error).context("cannot wait for the worker");
-            }
-        }
+        let (status, cost) = reap(self.pid(), true)?.context("the worker has no status")?;
         self.reaped = true;
-        let status = ExitStatus::from_raw(status);
         ensure!(status.success(), "the worker ended badly: {status}");
-        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
-        Ok(Cost {
-            user_s: seconds(usage.ru_utime),
-            system_s: seconds(usage.ru_stime),
-            minor_faults: usage.ru_minflt as u64,
-            major_faults: usage.ru_majflt as u64,
-        })
+        Ok(cost)
     }
+}
+
+/// Reaps a child of ours that is not reaped yet: how it ended, and what it took. `None` where it has not ended, if `wait` does not
+/// say to wait for that.
+///
+/// # Errors
+/// When there is no such child.
+pub(crate) fn reap(pid: u32, wait: bool) -> Result<Option<(ExitStatus, Cost)>> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let options = if wait { 0 } else { libc::WNOHANG };
+    let ended = loop {
+        // SAFETY: both out-parameters are valid; that the child is ours and not reaped is the caller's word, and otherwise an error.
+        let found = unsafe { libc::wait4(pid as i32, &mut status, options, &mut usage) };
+        if found >= 0 {
+            break found > 0;
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).with_context(|| format!("cannot wait for process {pid}"));
+        }
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let cost = Cost {
+        user_s: seconds(usage.ru_utime),
+        system_s: seconds(usage.ru_stime),
+        minor_faults: usage.ru_minflt as u64,
+        major_faults: usage.ru_majflt as u64,
+    };
+    Ok(ended.then(|| (ExitStatus::from_raw(status), cost)))
 }
 
 impl Drop for Worker {

@@ -17,6 +17,7 @@ mod touch;
 
 pub(crate) use alloc::BLOCKS_A_SECOND;
 pub use alloc::{Ask, Hello, Loop, Pattern, Phase, Written};
+pub(crate) use host::reap;
 pub use host::{Cost, Program, Worker};
 pub use mapper::{By, Mapper, MapperResult};
 pub use sleeper::Sleeper;

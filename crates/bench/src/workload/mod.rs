@@ -19,6 +19,7 @@ mod truth;
 
 pub use data::Data;
 pub use report::WorkloadReport;
+pub use truth::Cold;
 
 use crate::verify;
 use anyhow::{ensure, Result};

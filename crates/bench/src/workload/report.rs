@@ -1,7 +1,7 @@
 //! What a workload did.
 
 use super::meter::Done;
-use super::truth::Truth;
+use super::truth::{Cold, Truth};
 use super::Workload;
 use serde::{Deserialize, Serialize};
 use stats::{Histogram, Quantiles};
@@ -29,6 +29,8 @@ pub struct WorkloadReport {
     pub latency_ns: Option<Quantiles>,
     /// Mean of the bytes that had not been touched for the cold age, by the workload's own account.
     pub cold_bytes_mean: f64,
+    /// The same bytes each time that they changed.
+    pub cold: Vec<Cold>,
     /// CPU time of the thread that kept that account and had the kernel swap, ns.
     pub watcher_cpu_ns: u64,
     /// Every unit's time, ns, to three digits.
@@ -54,6 +56,7 @@ impl WorkloadReport {
             units_per_s: done.units as f64 / elapsed.as_secs_f64(),
             latency_ns: done.latencies.quantiles(),
             cold_bytes_mean: truth.cold_bytes_mean,
+            cold: truth.cold,
             watcher_cpu_ns: truth.cpu_ns,
             latencies: done.latencies.clone(),
         }

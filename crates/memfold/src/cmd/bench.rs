@@ -7,6 +7,7 @@ mod alloc;
 mod arena;
 mod pagedaemon;
 mod pager;
+mod programs;
 mod sim;
 mod sources;
 mod workload;
@@ -34,6 +35,7 @@ Examples:
   memfold bench alloc                        the allocator beside every other that is installed
   memfold bench overhead                     what folding costs programs that gain nothing
   memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
+  memfold bench programs --only redis,python3 real programs, plain and folded
   memfold bench sim --peer cachesim          the replacement policies' speed, and libCacheSim's beside
   memfold bench pagedaemon --policies freebsd,bonchance --out runs/d
   memfold run -- memfold bench verify        does any byte get lost?
@@ -55,6 +57,7 @@ enum What {
     Arena(arena::Args),
     Overhead(Overhead),
     Pager(pager::Args),
+    Programs(programs::Args),
     Sources(sources::Args),
     Pagedaemon(pagedaemon::Args),
     Workload(workload::Args),
@@ -184,6 +187,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Overhead(args) => args.run(),
         What::Sources(args) => args.run(),
         What::Pager(args) => args.run(),
+        What::Programs(args) => args.run(),
         What::Pagedaemon(args) => args.run(),
         What::Workload(args) => args.run(),
         What::Sim(args) => args.run(),

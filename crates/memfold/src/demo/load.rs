@@ -1,8 +1,8 @@
 //! Filling a server, keeping it busy, and reading everything back.
 
-use super::resp::Client;
-use super::values;
 use crate::exit;
+use bench::redis::resp::Client;
+use bench::redis::{self, values};
 use hdrhistogram::Histogram;
 use stats::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// Requests that are under way at a time.
 const PIPELINE: u64 = 16;
-/// Records that are written or read back at a time.
-const BATCH: u64 = 64;
 
 /// One key in so many is hot.
 pub const HOT_ONE_IN: u64 = 20;
@@ -46,29 +44,20 @@ fn check_interrupted() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Counts in `done`, until the user interrupts.
+fn counting(done: &AtomicU64) -> impl FnMut(u64) -> anyhow::Result<()> + '_ {
+    |records| {
+        done.fetch_add(records, Relaxed);
+        check_interrupted()
+    }
+}
+
 /// Writes all records. Counts them in `done` on the way. Returns the bytes of the values.
 ///
 /// # Errors
 /// The server fails, or the user interrupts.
 pub fn fill(client: &mut Client, records: u64, done: &AtomicU64) -> anyhow::Result<u64> {
-    let (mut value, mut answer, mut bytes) = (Vec::new(), Vec::new(), 0);
-    for start in (0..records).step_by(BATCH as usize) {
-        check_interrupted()?;
-        let batch = start..(start + BATCH).min(records);
-        for number in batch.clone() {
-            value.clear();
-            values::append(number, &mut value);
-            bytes += value.len() as u64;
-            client.queue(&[b"SET", values::key(number).as_bytes(), &value]);
-        }
-        client.flush()?;
-        for _ in batch {
-            answer.clear();
-            client.answer(&mut answer)?;
-            done.fetch_add(1, Relaxed);
-        }
-    }
-    Ok(bytes)
+    redis::fill(client, records, counting(done))
 }
 
 /// What one slice of load measured.
@@ -122,24 +111,7 @@ pub fn press(
 /// # Errors
 /// The server fails, or the user interrupts.
 pub fn verify(client: &mut Client, records: u64, done: &AtomicU64) -> anyhow::Result<u64> {
-    let (mut expected, mut answer, mut different) = (Vec::new(), Vec::new(), 0);
-    for start in (0..records).step_by(BATCH as usize) {
-        check_interrupted()?;
-        let batch = start..(start + BATCH).min(records);
-        for number in batch.clone() {
-            client.queue(&[b"GET", values::key(number).as_bytes()]);
-        }
-        client.flush()?;
-        for number in batch {
-            answer.clear();
-            client.answer(&mut answer)?;
-            expected.clear();
-            values::append(number, &mut expected);
-            different += u64::from(answer != expected);
-            done.fetch_add(1, Relaxed);
-        }
-    }
-    Ok(different)
+    redis::verify(client, records, counting(done))
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! A real redis-server, plain and folded, side by side on one machine: what the demo shows.
 //!
-//! [`values`] makes the data, [`resp`] speaks to a server, [`server`] starts and ends one, [`load`] keeps
-//! it busy, [`script`] is the order of things, and [`report`] what came of them.
+//! [`bench::redis`] makes the data and speaks to a server, [`server`] starts and ends one, [`load`] keeps it busy, [`script`] is
+//! the order of things, and [`report`] what came of them.
 //!
 //! Invariants: both servers get the same data, the same requests and the same slices of time, taken in
 //! turns; no figure is printed unless every value was read back; nothing is left behind, also after Ctrl-C.
 
 pub mod load;
 pub mod report;
-pub mod resp;
 pub mod script;
 pub mod server;
-pub mod values;

@@ -120,7 +120,7 @@ impl Stage<'_> {
     fn on_both(
         &self,
         part: std::ops::Range<u64>,
-        work: fn(&mut super::resp::Client, u64, &AtomicU64) -> anyhow::Result<u64>,
+        work: fn(&mut bench::redis::resp::Client, u64, &AtomicU64) -> anyhow::Result<u64>,
     ) -> anyhow::Result<[u64; 2]> {
         let records = self.plan.records;
         let done = AtomicU64::new(0);

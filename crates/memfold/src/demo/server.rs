@@ -1,12 +1,12 @@
 //! A redis-server of the demo's own: started on a private socket, ended when it is dropped.
 
-use super::resp::Client;
 use crate::control::Snapshot;
 use crate::exit;
 use crate::process;
 use crate::run::launch::Launch;
 use crate::run::program;
 use anyhow::{bail, Context};
+use bench::redis::resp::Client;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use std::ffi::OsStr;

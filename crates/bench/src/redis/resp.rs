@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a server may take for one answer before the demo gives up.
+/// How long a server may take for one answer before its user gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Most bytes of a value, which redis itself bounds so (`proto-max-bulk-len`).
