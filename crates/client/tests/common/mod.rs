@@ -28,6 +28,9 @@ pub fn content(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
     std::array::from_fn(|n| if n % 4 == 0 { first.wrapping_add(n as u64) } else { n as u64 })
 }
 
+/// What lies unused behind each [`Memory`]: who reads one through has what comes next brought back ahead, and that is not another's.
+const GAP: usize = 2 * MIB;
+
 /// A mapping of known contents.
 pub struct Memory {
     pub base: usize,
@@ -37,7 +40,7 @@ pub struct Memory {
 
 impl Memory {
     pub fn new(len: usize, seed: u64) -> Memory {
-        let memory = Memory { base: mem::map_anonymous(0, len, 0).unwrap(), len, seed };
+        let memory = Memory { base: mem::map_anonymous(0, len + GAP, 0).unwrap(), len, seed };
         // Parts of a huge page are not moved.
         let _ = unsafe { mem::madvise(memory.base, len, libc::MADV_NOHUGEPAGE) };
         for page in 0..memory.pages() {
@@ -71,7 +74,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        unsafe { mem::munmap(self.base, self.len) }.unwrap();
+        unsafe { mem::munmap(self.base, self.len + GAP) }.unwrap();
     }
 }
 
