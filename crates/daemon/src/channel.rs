@@ -128,7 +128,7 @@ pub enum State {
     Held = 1,
     /// The same, and somebody waits for it.
     HeldWanted = 2,
-    /// Compressed; the payload is the slot's place in the store, in units of 64 bytes.
+    /// Compressed; the payload is the slot's place in the store, in units of 16 bytes.
     Stored = 3,
     /// One word repeated, which is the payload.
     Same = 4,

@@ -8,7 +8,7 @@
 /// First bytes of a greeting.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfoldD");
 /// Version of greeting and channel. Another one is refused, by a reply that names the daemon's own.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of a greeting.
 pub const HELLO_LEN: usize = 32;
 /// Bytes of a reply.

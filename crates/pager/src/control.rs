@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -295,12 +295,16 @@ pub struct ControlPage {
     pub evicted_bytes_peak: AtomicU64,
     /// Bytes set aside, still whole, not yet compressed.
     pub aside_bytes: AtomicU64,
-    /// Compressed bytes, as they are.
+    /// The lengths of compressed pages.
     pub stored_bytes: AtomicU64,
     /// Highest value.
     pub stored_bytes_peak: AtomicU64,
-    /// What evicting costs: the store's memory with its gaps, tables and buffers.
+    /// What evicting costs: the store's memory, tables and buffers.
     pub overhead_bytes: AtomicU64,
+    /// Of that the store's memory: compressed bytes, what stands in front of them, gaps, and what describes blocks.
+    pub store_bytes: AtomicU64,
+    /// Of that tables of what became of each page.
+    pub table_bytes: AtomicU64,
     /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.
     pub saved_bytes: AtomicU64,
     /// Highest value.

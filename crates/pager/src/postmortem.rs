@@ -11,7 +11,7 @@ use crate::entries::{Entries, GROUP, GROUPS};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
 use crate::space::{Space, LEAF, ROOT};
-use crate::store::{parse_header, Slot, HEADER};
+use crate::store::{parse_header, Slot, GRAIN, HEADER};
 use crate::sync::{AtomicU64, Ordering::*};
 use core::mem::size_of;
 use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
@@ -47,7 +47,7 @@ const LAYOUT: u64 = {
         Extent::ENTRIES_AT as u64,
         Extent::STAGING_AT as u64,
         Entries::GROUPS_AT as u64,
-        (LEAF * GROUP * HEADER) as u64,
+        (LEAF * GROUP * HEADER * GRAIN) as u64,
     ];
     // FNV-1a, by words.
     let (mut hash, mut n) = (0xCBF2_9CE4_8422_2325u64, 0);

@@ -244,7 +244,8 @@ impl Worker {
         let managed = engine.managed.load(Relaxed);
         let evicted = engine.stored_pages.load(Relaxed) * page;
         let usage = self.store.usage();
-        let overhead = usage.memory + engine.pool.used_bytes() + AGENT_BYTES;
+        let tables = engine.pool.used_bytes();
+        let overhead = usage.memory + tables + AGENT_BYTES;
         let saved = evicted.saturating_sub(overhead);
         for (gauge, peak, value) in [
             (&control.managed_bytes, &control.managed_bytes_peak, managed),
@@ -257,6 +258,8 @@ impl Worker {
         }
         control.aside_bytes.store(engine.aside_pages.load(Relaxed) * page, Relaxed);
         control.overhead_bytes.store(overhead, Relaxed);
+        control.store_bytes.store(usage.memory, Relaxed);
+        control.table_bytes.store(tables, Relaxed);
         let passed = self.now.since(self.last_count).0 / 1_000_000;
         bump(&control.saved_byte_millis, saved * passed);
         self.last_count = self.last_count + Nanos::from_millis(passed);

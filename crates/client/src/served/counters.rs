@@ -71,6 +71,8 @@ impl Agent {
             (&control.resident_bytes, (managed - evicted) * page),
             (&control.aside_bytes, aside * page),
             (&control.overhead_bytes, overhead),
+            (&control.store_bytes, usage.memory),
+            (&control.table_bytes, overhead - usage.memory),
             (&control.pages_evicted, self.counts.evicted),
             (&control.pages_same_value, self.counts.same),
             (&control.pages_incompressible, self.counts.incompressible),

@@ -193,6 +193,19 @@ fn user(uid: Option<u32>) -> String {
     name.or(uid.map(|uid| uid.to_string())).unwrap_or("?".into())
 }
 
+/// What folding costs, and what that consists of.
+fn cost(sizes: &Sizes) -> String {
+    let Sizes { overhead_bytes, store_bytes, table_bytes, stored_bytes, .. } = *sizes;
+    let parts = [
+        ("compressed pages", stored_bytes),
+        ("gaps and headers", store_bytes.saturating_sub(stored_bytes)),
+        ("tables", table_bytes),
+        ("buffers", overhead_bytes.saturating_sub(store_bytes).saturating_sub(table_bytes)),
+    ];
+    let parts: Vec<String> = parts.iter().map(|(name, n)| format!("{name} {}", bytes(*n))).collect();
+    format!("{} ({})", bytes(overhead_bytes), parts.join(", "))
+}
+
 fn one(row: &Row) -> String {
     let mut table = Vec::new();
     let mut line = |name: &str, value: String| table.push(vec![name.to_owned(), value]);
@@ -208,7 +221,7 @@ fn one(row: &Row) -> String {
     line("set aside", bytes(row.sizes.aside_bytes));
     line("folded", bytes(row.sizes.evicted_bytes));
     line("folded into", bytes(row.sizes.stored_bytes));
-    line("cost of folding", bytes(row.sizes.overhead_bytes));
+    line("cost of folding", cost(&row.sizes));
     line("saved", bytes(row.sizes.saved_bytes));
     line("saved on average", bytes(row.saved_bytes_mean));
     line("pages folded", count(row.pages.evicted));

@@ -28,6 +28,8 @@ pub struct Sizes {
     pub stored_bytes: u64,
     pub stored_bytes_peak: u64,
     pub overhead_bytes: u64,
+    pub store_bytes: u64,
+    pub table_bytes: u64,
     pub saved_bytes: u64,
     pub saved_bytes_peak: u64,
 }
@@ -154,6 +156,8 @@ impl Snapshot {
                 stored_bytes: word(&page.stored_bytes),
                 stored_bytes_peak: word(&page.stored_bytes_peak),
                 overhead_bytes: word(&page.overhead_bytes),
+                store_bytes: word(&page.store_bytes),
+                table_bytes: word(&page.table_bytes),
                 saved_bytes: word(&page.saved_bytes),
                 saved_bytes_peak: word(&page.saved_bytes_peak),
             },

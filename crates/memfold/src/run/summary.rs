@@ -28,6 +28,9 @@ pub struct Summary {
     managed_bytes_peak: u64,
     evicted_bytes_peak: u64,
     stored_bytes_peak: u64,
+    overhead_bytes_peak: u64,
+    store_bytes_peak: u64,
+    table_bytes_peak: u64,
     saved_bytes_peak: u64,
     saved_bytes_mean: u64,
     pages: Pages,
@@ -103,6 +106,9 @@ impl Summary {
             managed_bytes_peak: total.peaks.managed_bytes_peak,
             evicted_bytes_peak: total.peaks.evicted_bytes_peak,
             stored_bytes_peak: total.peaks.stored_bytes_peak,
+            overhead_bytes_peak: total.peaks.overhead_bytes,
+            store_bytes_peak: total.peaks.store_bytes,
+            table_bytes_peak: total.peaks.table_bytes,
             saved_bytes_peak: total.peaks.saved_bytes_peak,
             saved_bytes_mean: total.saved_byte_millis.checked_div(wall.as_millis() as u64).unwrap_or(0),
             pages: total.pages,
@@ -158,12 +164,13 @@ impl Summary {
             lost => format!("; {} PAGES LOST", count(lost)),
         };
         format!(
-            "saved {} at peak, {} on average, of {} managed ({} folded into {}){lost}",
+            "saved {} at peak, {} on average, of {} managed ({} folded into {}, with {} of gaps, tables and buffers){lost}",
             bytes(self.saved_bytes_peak),
             bytes(self.saved_bytes_mean),
             bytes(self.managed_bytes_peak),
             bytes(self.evicted_bytes_peak),
             bytes(self.stored_bytes_peak),
+            bytes(self.overhead_bytes_peak.saturating_sub(self.stored_bytes_peak)),
         )
     }
 
@@ -225,7 +232,7 @@ mod tests {
         let text = summary(Total::default(), None).json().unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         let top = "schema command exit_code wall_ns mode reason managed_bytes_peak evicted_bytes_peak \
-                   stored_bytes_peak saved_bytes_peak saved_bytes_mean stall_ns_total stall_pct";
+                   stored_bytes_peak overhead_bytes_peak store_bytes_peak table_bytes_peak saved_bytes_peak saved_bytes_mean stall_ns_total stall_pct";
         for key in top.split_whitespace() {
             assert!(value.get(key).is_some(), "{key} is missing");
         }

@@ -173,6 +173,9 @@ impl Total {
             add(&mut now.managed_bytes_peak, sizes.managed_bytes);
             add(&mut now.evicted_bytes_peak, sizes.evicted_bytes);
             add(&mut now.stored_bytes_peak, sizes.stored_bytes);
+            add(&mut now.overhead_bytes, sizes.overhead_bytes);
+            add(&mut now.store_bytes, sizes.store_bytes);
+            add(&mut now.table_bytes, sizes.table_bytes);
             add(&mut now.saved_bytes_peak, sizes.saved_bytes);
         }
         raise(&mut self.peaks, &now);
@@ -184,6 +187,9 @@ fn raise(to: &mut Sizes, from: &Sizes) {
     to.managed_bytes_peak = to.managed_bytes_peak.max(from.managed_bytes_peak);
     to.evicted_bytes_peak = to.evicted_bytes_peak.max(from.evicted_bytes_peak);
     to.stored_bytes_peak = to.stored_bytes_peak.max(from.stored_bytes_peak);
+    to.overhead_bytes = to.overhead_bytes.max(from.overhead_bytes);
+    to.store_bytes = to.store_bytes.max(from.store_bytes);
+    to.table_bytes = to.table_bytes.max(from.table_bytes);
     to.saved_bytes_peak = to.saved_bytes_peak.max(from.saved_bytes_peak);
 }
 
