@@ -226,30 +226,22 @@ fn compacted() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
     engine.wipes.store(1, SeqCst);
-    // The page's block becomes the sparsest of three, which hold eight pages each.
-    let rest: Vec<_> = (0..23)
-        .map(|n| {
-            let page = BASE + (64 + n) * PAGE_SIZE;
-            worker
-                .store
-                .put(page, crate::codec::CodecId::Lz4, &[0; 3800], false)
-                .expect("the segment is large")
-        })
-        .collect();
-    // The block that becomes sparse last is compacted first.
-    for (_, slot) in rest.into_iter().enumerate().rev().filter(|(n, _)| n % 8 != 7) {
+    // Four blocks, full with eight slots each; only the page is left in the first, and two slots in each of the others.
+    let put = |worker: &mut Worker, n: usize, byte: u8| {
+        let page = BASE + (64 + n) * PAGE_SIZE;
+        let codec = crate::codec::CodecId::Lz4;
+        worker.store.put(page, codec, &[byte; 3800], false).expect("the segment is large")
+    };
+    let rest: Vec<_> = (0..31).map(|n| put(&mut worker, n, 0)).collect();
+    for (_, slot) in rest.into_iter().enumerate().filter(|(n, _)| *n < 7 || (n - 7) % 8 >= 2) {
         // SAFETY: no page entry ever named it.
         unsafe { worker.store.free(slot) };
     }
     let background = spawn(2, move || {
         worker.tidy_store();
         // What the compaction emptied is used again.
-        for n in 0..9 {
-            let page = BASE + (128 + n) * PAGE_SIZE;
-            worker
-                .store
-                .put(page, crate::codec::CodecId::Lz4, &[0xFF; 3800], false)
-                .expect("the segment is large");
+        for n in 32..64 {
+            put(&mut worker, n, 0xFF);
         }
         set_aside(&mut worker, extent);
         worker.launder(extent, &PageSet::ALL);
