@@ -63,9 +63,9 @@ pub mod job {
 pub struct Job {
     /// Of [`job`].
     pub state: AtomicU32,
-    /// Bytes in the second page, compressed by LZ4, or one of [`job`].
+    /// Bytes in the second page, which is compressed, or one of [`job`].
     pub result: AtomicU32,
-    /// The repeated word.
+    /// The repeated word, or the number of the codec ([`CodecId::bits`]).
     pub word: AtomicU64,
 }
 

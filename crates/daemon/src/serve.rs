@@ -9,7 +9,8 @@
 use crate::breaker::Breaker;
 use crate::channel::{job, Channel, Entry, State, JOBS, WANTED};
 use core::sync::atomic::Ordering::*;
-use pager::codec::{repeated_word, Codec, Codecs, Page, MAX_STORED};
+use pager::codec::{repeated_word, Codecs, Dictionaries, Page, MAX_STORED};
+use policy::effort::Effort;
 use sys::time::{self, Nanos};
 use sys::uffd::{Event, RawMessage, Userfaultfd};
 use sys::{Errno, Result, PAGE_SIZE};
@@ -221,7 +222,7 @@ impl Server {
             State::Stored => {
                 let (codec, len) =
                     channel.read_slot(entry.payload(), addr, &mut self.packed.0).ok_or(Errno::EINVAL)?;
-                if !self.codecs.decompress(codec, &self.packed.0[..len], page) {
+                if !self.codecs.decompress(codec, &Dictionaries::new(), &self.packed.0[..len], page) {
                     return Err(Errno::EINVAL);
                 }
                 Entry::new(State::Returned, entry.payload())
@@ -281,13 +282,18 @@ impl Server {
                 jobs[n].word.store(word, Relaxed);
                 job::SAME
             }
-            _ => match self.codecs.lz4.compress(&self.page.0, &mut self.packed.0[..MAX_STORED]) {
-                Some(len) => {
-                    channel.write_job(n, 1, &self.packed.0[..len]);
-                    len as u32
+            _ => {
+                let (page, out) = (self.page.0.as_ptr() as usize, &mut self.packed.0[..MAX_STORED]);
+                // SAFETY: our own page, which nobody else writes.
+                match unsafe { self.codecs.compress_at(Effort::Once, None, page, out) } {
+                    Some((codec, len)) => {
+                        channel.write_job(n, 1, &self.packed.0[..len]);
+                        jobs[n].word.store(codec.bits(), Relaxed);
+                        len as u32
+                    }
+                    None => job::INCOMPRESSIBLE,
                 }
-                None => job::INCOMPRESSIBLE,
-            },
+            }
         };
         jobs[n].result.store(result, Relaxed);
         channel.header().compressed.fetch_add(1, Relaxed);

@@ -3,7 +3,7 @@
 use daemon::channel::{job, len_for, Channel, Entry, State, JOBS, REGIONS};
 use daemon::serve::Server;
 use daemon::wire::{Hello, Reply, VERSION};
-use pager::codec::{Codec, CodecId, Codecs, MAX_STORED};
+use pager::codec::{Codec, CodecId, Codecs, Dictionaries, MAX_STORED};
 use pager::store::{GRAIN, HEADER};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -41,7 +41,7 @@ thread_local! {
 fn decompress(codec: CodecId, data: &[u8]) -> bool {
     CODECS.with_borrow_mut(|codecs| {
         let codecs = codecs.get_or_insert_with(|| Codecs::new().expect("there is memory for the codecs"));
-        codecs.decompress(codec, data, &mut [0; PAGE_SIZE])
+        codecs.decompress(codec, &Dictionaries::new(), data, &mut [0; PAGE_SIZE])
     })
 }
 

@@ -305,6 +305,8 @@ pub struct ControlPage {
     pub store_bytes: AtomicU64,
     /// Of that tables of what became of each page.
     pub table_bytes: AtomicU64,
+    /// Of that dictionaries, which pages are compressed with.
+    pub dictionary_bytes: AtomicU64,
     /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.
     pub saved_bytes: AtomicU64,
     /// Highest value.
@@ -328,6 +330,8 @@ pub struct ControlPage {
     pub pages_incompressible: AtomicU64,
     /// Pages re-compressed with the stronger codec.
     pub pages_recompressed: AtomicU64,
+    /// Dictionaries that pages are or were compressed with.
+    pub dictionaries_made: AtomicU64,
     /// Pages discarded while evicted (freed, unmapped, `MADV_DONTNEED`).
     pub pages_discarded: AtomicU64,
     /// Pages whose bytes could not be brought back. Anything but 0 is a defect.

@@ -10,6 +10,7 @@
 mod deferred;
 mod lifecycle;
 
+use crate::codec::Dictionaries;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::gate::{Brake, Gate};
@@ -79,6 +80,8 @@ pub struct Engine {
     /// Why it is being stopped: a `&'static &'static str`.
     stop_reason: AtomicPtr<&'static str>,
     pub(crate) free_slots: FreeQueue,
+    /// What stored pages need to be read.
+    pub(crate) dictionaries: Dictionaries,
     pub(crate) prefetch: PrefetchQueue,
     /// The background thread's futex: incremented to wake it.
     pub(crate) bell: AtomicU32,
@@ -241,6 +244,7 @@ impl Engine {
             brake: Brake::new(),
             stop_reason: AtomicPtr::new(core::ptr::null_mut()),
             free_slots: FreeQueue::new(),
+            dictionaries: Dictionaries::new(),
             prefetch: PrefetchQueue::new(),
             bell: AtomicU32::new(0),
             turns: Turns::new(),
@@ -317,10 +321,15 @@ impl Engine {
         Ok(())
     }
 
+    /// What a core is read by; `None` before there are tables.
+    pub(crate) fn anchor(&self) -> Option<&Anchor> {
+        // SAFETY: made once, for ever.
+        unsafe { self.anchor.load(Acquire).as_ref() }
+    }
+
     /// Has a core tell where staging lies.
     pub(crate) fn tell_staging(&self, staging: &Staging) {
-        // SAFETY: made once, for ever.
-        if let Some(anchor) = unsafe { self.anchor.load(Acquire).as_ref() } {
+        if let Some(anchor) = self.anchor() {
             anchor.set_staging(staging.base());
         }
     }

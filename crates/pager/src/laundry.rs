@@ -22,6 +22,7 @@ impl Worker {
     /// Compresses those `pages` of an extent that are still set aside. Gives up, to go on later, when something more urgent comes.
     /// Returns whether it is finished.
     pub fn launder(&mut self, extent: &Extent, pages: &PageSet) -> bool {
+        self.learn_if_due();
         let Some(entries) = extent.entries() else { return true };
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
         let aside = Entry::new(State::Aside);
@@ -88,10 +89,13 @@ impl Worker {
             }
             return true;
         }
+        let (dictionary, out) = (self.dictionary(), &mut self.buffer[..MAX_STORED]);
         // SAFETY: as above.
-        let packed = unsafe { self.codecs.compress_at(effort, staged, &mut self.buffer[..MAX_STORED]) };
+        let packed = unsafe { self.codecs.compress_at(effort, dictionary, staged, out) };
         let Some((codec, len)) = packed else { return false };
-        self.see_what_more_gains(effort, staged, len);
+        if dictionary.is_none() {
+            self.see_what_more_gains(effort, staged, len);
+        }
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
         let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
@@ -120,7 +124,7 @@ impl Worker {
             return;
         }
         // SAFETY: as in `store_page`: if the page is taken back meanwhile, a length that means nothing is noted.
-        let packed = unsafe { self.codecs.compress_at(other, staged, &mut self.page[..MAX_STORED]) };
+        let packed = unsafe { self.codecs.compress_at(other, None, staged, &mut self.page[..MAX_STORED]) };
         // A page that does not shrink that way is as long as it is.
         let other_len = packed.map_or(PAGE_SIZE, |(_, len)| len);
         let (once, most) = if effort == Effort::Once { (len, other_len) } else { (other_len, len) };
@@ -178,13 +182,19 @@ impl Worker {
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
         let Some((codec, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
         if codec.effort() == Effort::Most
-            || !self.codecs.decompress(codec, &self.buffer[..stored], &mut self.page)
+            || !self.codecs.decompress(
+                codec,
+                &self.engine.dictionaries,
+                &self.buffer[..stored],
+                &mut self.page,
+            )
         {
             return;
         }
+        let dictionary = self.dictionary();
         let (page, out) = (self.page.as_ptr() as usize, &mut self.buffer[..MAX_STORED]);
         // SAFETY: our own page, which nobody else writes.
-        let packed = unsafe { self.codecs.compress_at(Effort::Most, page, out) };
+        let packed = unsafe { self.codecs.compress_at(Effort::Most, dictionary, page, out) };
         let Some((codec, len)) = packed else { return };
         let (before, after) = (Store::size_of(stored), Store::size_of(len));
         self.gains.note(before as u64, after.min(before) as u64);

@@ -41,6 +41,7 @@ mod gauge;
 mod group;
 mod kernel;
 mod laundry;
+mod learning;
 mod limit;
 pub mod lock;
 pub mod mirror;

@@ -6,7 +6,7 @@
 //! be cut short, or be of a moment in which a table was being written. A stored page tells its own address, so bytes that
 //! belong elsewhere are never taken for a page's.
 
-use crate::codec::{Codecs, Page};
+use crate::codec::{Codecs, Dictionaries, Dictionary, Page, DICTIONARIES};
 use crate::entries::{Entries, GROUP, GROUPS};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
@@ -31,6 +31,8 @@ pub struct Anchor {
     version: [AtomicU64; 2],
     space: AtomicU64,
     staging: AtomicU64,
+    /// Address and length of the bytes of each dictionary.
+    dictionaries: [[AtomicU64; 2]; DICTIONARIES],
 }
 
 /// Bytes at the beginning of a page that [`Tables::at`] looks at.
@@ -48,6 +50,7 @@ const LAYOUT: u64 = {
         Extent::STAGING_AT as u64,
         Entries::GROUPS_AT as u64,
         (LEAF * GROUP * HEADER * GRAIN) as u64,
+        DICTIONARIES as u64,
     ];
     // FNV-1a, by words.
     let (mut hash, mut n) = (0xCBF2_9CE4_8422_2325u64, 0);
@@ -85,6 +88,13 @@ impl Anchor {
     pub(crate) fn set_staging(&self, base: usize) {
         self.staging.store(base as u64, Release);
     }
+
+    /// Says where the bytes of a dictionary are; none of them, if there is none of the number.
+    pub(crate) fn set_dictionary(&self, number: usize, bytes: &[u8]) {
+        let [at, len] = &self.dictionaries[number];
+        at.store(bytes.as_ptr() as u64, Release);
+        len.store(bytes.len() as u64, Release);
+    }
 }
 
 /// The memory of a process that has died.
@@ -98,6 +108,8 @@ pub trait Memory {
 pub struct Tables {
     space: usize,
     staging: usize,
+    /// Address and length of each dictionary's bytes.
+    dictionaries: [(usize, usize); DICTIONARIES],
 }
 
 /// Why tables cannot be read: another version wrote them.
@@ -126,7 +138,24 @@ impl Tables {
             version.copy_from_slice(bytes.get(24..40)?);
             return Some(Err(Foreign { version }));
         }
-        Some(Ok(Tables { space: word(5)? as usize, staging: word(6)? as usize }))
+        let mut dictionaries = [(0, 0); DICTIONARIES];
+        for (n, dictionary) in dictionaries.iter_mut().enumerate() {
+            *dictionary = (word(7 + 2 * n)? as usize, word(8 + 2 * n)? as usize);
+        }
+        Some(Ok(Tables { space: word(5)? as usize, staging: word(6)? as usize, dictionaries }))
+    }
+
+    /// The dictionaries, as far as they can be read.
+    fn dictionaries(&self, memory: &impl Memory) -> Dictionaries {
+        let mut known = Dictionaries::new();
+        for (number, &(at, len)) in self.dictionaries.iter().enumerate() {
+            let mut bytes = [0; Dictionary::MOST_BYTES];
+            let Some(bytes) = bytes.get_mut(..len).filter(|bytes| !bytes.is_empty()) else { continue };
+            if memory.read(at, bytes) {
+                known.set(number, Dictionary::build(bytes).ok());
+            }
+        }
+        known
     }
 
     /// Calls `found` for each page that was away or on its way, with its address and its bytes; `None` where these cannot be told.
@@ -139,6 +168,7 @@ impl Tables {
         mut found: impl FnMut(usize, Option<&Page>),
     ) -> u64 {
         let mut unread = 0;
+        let dictionaries = self.dictionaries(memory);
         for_pointers(memory, self.space, ROOT, &mut unread, |root, leaf, unread| {
             for_pointers(memory, leaf, LEAF, unread, |n, extent, unread| {
                 let base = (root * LEAF + n) * EXTENT_SIZE;
@@ -166,7 +196,8 @@ impl Tables {
                             if entry.state() != State::Resident {
                                 let mut page = [0; PAGE_SIZE];
                                 let staged = staged.map(|staged| staged.wrapping_add(offset));
-                                let known = bring(memory, codecs, entry, base + offset, staged, &mut page);
+                                let place = (base + offset, staged);
+                                let known = bring(memory, (codecs, &dictionaries), entry, place, &mut page);
                                 found(base + offset, known.then_some(&page));
                             }
                         }
@@ -221,10 +252,9 @@ fn for_pointers(
 /// Fills `page` with the bytes of a page that is away by its entry. Whether they are known.
 fn bring(
     memory: &impl Memory,
-    codecs: &mut Codecs,
+    (codecs, dictionaries): (&mut Codecs, &Dictionaries),
     entry: Entry,
-    addr: usize,
-    staged: Option<usize>,
+    (addr, staged): (usize, Option<usize>),
     page: &mut Page,
 ) -> bool {
     match entry.state() {
@@ -246,7 +276,7 @@ fn bring(
             match parse_header(u64::from_ne_bytes(header)) {
                 Some((page_of, codec, len)) if page_of == addr => {
                     memory.read(at.wrapping_add(HEADER), &mut data[..len])
-                        && codecs.decompress(codec, &data[..len], page)
+                        && codecs.decompress(codec, dictionaries, &data[..len], page)
                 }
                 _ => false,
             }
@@ -261,10 +291,12 @@ mod tests {
     use super::*;
     use crate::bitmap::PageSet;
     use crate::codec::Codec;
+    use crate::codec::CodecId;
     use crate::pool::Pool;
     use crate::store::Store;
     use core::cell::Cell;
     use core::ops::Range;
+    use policy::effort::Effort;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::vec::Vec;
@@ -325,6 +357,8 @@ mod tests {
         anchor.begin(space);
         let staging = Vec::from_iter((0..2 * EXTENT_PAGES).map(|n| page(n as u64)));
         anchor.set_staging(staging.as_ptr() as usize);
+        let taught = crate::codec::training::tests::dictionary();
+        anchor.set_dictionary(3, taught.bytes());
         let tables = Tables::at(bytes()).unwrap().unwrap();
         assert!(Tables::at(&bytes()[..ANCHOR_LEN - 1]).is_none());
 
@@ -348,6 +382,17 @@ mod tests {
         set(4, put(base + 90 * PAGE_SIZE, 78));
         set(5, Entry::same(0x0101_0101_0101_0101).unwrap());
         set(6, Entry::new(State::Aside));
+        // With a dictionary, and with one that is not there.
+        let of_dictionary = page(79);
+        // SAFETY: it is readable.
+        let packed = unsafe {
+            let at = of_dictionary.as_ptr() as usize;
+            codecs.compress_at(Effort::Most, Some((3, &taught)), at, &mut out).unwrap()
+        };
+        for (index, codec) in [(7, packed.0), (8, CodecId::Dictionary(4))] {
+            let slot = store.put(base + index * PAGE_SIZE, codec, &out[..packed.1]).unwrap();
+            set(index, Entry::with_payload(State::Stored, slot.payload()));
+        }
         // In the second slot.
         extent.staging.store(2, Relaxed);
 
@@ -361,7 +406,8 @@ mod tests {
         let (pages, unread) = look(0..0);
         assert_eq!(unread, 0);
         let staged = page((EXTENT_PAGES + 6) as u64);
-        assert!(pages == [(3, Some(page(77))), (4, None), (5, Some([1; PAGE_SIZE])), (6, Some(staged))]);
+        let before = [(3, Some(page(77))), (4, None), (5, Some([1; PAGE_SIZE])), (6, Some(staged))];
+        assert!(pages[..4] == before && pages[4..] == [(7, Some(page(79))), (8, None)]);
         // What a core does not have is neither made up nor the end of everything.
         let group = &entries[0] as *const _ as usize;
         let at = staging.as_ptr() as usize;

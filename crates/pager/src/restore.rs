@@ -269,7 +269,7 @@ impl Restorer {
     ) -> core::result::Result<usize, Errno> {
         self.used = self.used.max(hi - lo);
         for index in lo..hi {
-            if !self.decompress(run.entry(index), index - lo) {
+            if !self.decompress(engine, run.entry(index), index - lo) {
                 control.pages_lost.fetch_add(1, Relaxed);
                 engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
             }
@@ -304,7 +304,7 @@ impl Restorer {
     }
 
     /// Puts the bytes of a stored page into page `n` of the buffer.
-    fn decompress(&mut self, entry: Entry, n: usize) -> bool {
+    fn decompress(&mut self, engine: &Engine, entry: Entry, n: usize) -> bool {
         debug_assert!(n < MAX_WINDOW);
         // SAFETY: the buffer is ours and has so many pages.
         let page = unsafe { &mut *((self.buffer + n * PAGE_SIZE) as *mut Page) };
@@ -315,7 +315,7 @@ impl Restorer {
         }
         // SAFETY: the entry was taken, so its slot stays until we give it up.
         let stored = unsafe { Slot::from_payload(entry.payload()).read() };
-        stored.is_some_and(|(codec, data)| self.codecs.decompress(codec, data, page))
+        stored.is_some_and(|(codec, data)| self.codecs.decompress(codec, &engine.dictionaries, data, page))
     }
 }
 

@@ -105,6 +105,10 @@ bugs! {
     HoleTakenForArmed = "hole-taken-for-armed",
     /// What was shared with a child that has ended stays refused.
     SharingNotEnded = "sharing-not-ended",
+    /// A dictionary is dropped when another one takes its place, though stored pages need it.
+    DictionaryDropped = "dictionary-dropped",
+    /// Pages that were compressed with a dictionary carry no checksum.
+    DictionaryUnchecked = "dictionary-unchecked",
     /// What a child still shares is taken for the program's own.
     SharedTaken = "shared-taken",
 

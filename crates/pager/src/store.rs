@@ -18,7 +18,7 @@
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
-use crate::codec::{CodecId, MAX_STORED};
+use crate::codec::{CodecId, DICTIONARIES, MAX_STORED};
 use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr::{self, NonNull};
@@ -121,8 +121,7 @@ impl Slot {
 /// Page address, codec and length that the first word of a slot tells; `None` when it makes no sense.
 pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
     let header = Header(word);
-    let codec = CodecId::from_bits(word >> 12 & 0xF)?;
-    (header.len() <= MAX_STORED).then_some((header.page(), codec, header.len()))
+    (header.len() <= MAX_STORED).then_some((header.page(), header.codec()?, header.len()))
 }
 
 /// Length (12 bits), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
@@ -131,9 +130,7 @@ struct Header(u64);
 
 impl Header {
     fn new(page: usize, codec: CodecId, len: usize, unforked: bool) -> Header {
-        Header(
-            (unforked as u64) << 63 | ((page / PAGE_SIZE) as u64) << 16 | (codec as u64) << 12 | len as u64,
-        )
+        Header((unforked as u64) << 63 | ((page / PAGE_SIZE) as u64) << 16 | codec.bits() << 12 | len as u64)
     }
 
     fn is_unforked(self) -> bool {
@@ -142,6 +139,10 @@ impl Header {
 
     fn len(self) -> usize {
         (self.0 & 0xFFF) as usize
+    }
+
+    fn codec(self) -> Option<CodecId> {
+        CodecId::from_bits(self.0 >> 12 & 0xF)
     }
 
     fn page(self) -> usize {
@@ -236,6 +237,8 @@ pub struct Store {
     empty: List,
     spare: usize,
     usage: Usage,
+    /// How many slots need each dictionary.
+    needed: [u64; DICTIONARIES],
     /// Blocks with slots, and bytes of holes in them.
     blocks: usize,
     holes: u64,
@@ -265,6 +268,7 @@ impl Store {
             empty: List::EMPTY,
             spare: 0,
             usage: Usage { data: 0, memory: 0 },
+            needed: [0; DICTIONARIES],
             blocks: 0,
             holes: 0,
             patience: 0,
@@ -301,6 +305,9 @@ impl Store {
             ptr::copy_nonoverlapping(data.as_ptr(), (slot.addr() + HEADER) as *mut u8, data.len());
         }
         self.usage.data += data.len() as u64;
+        if let Some(dictionary) = codec.dictionary() {
+            self.needed[dictionary] += 1;
+        }
         Ok(slot)
     }
 
@@ -312,6 +319,9 @@ impl Store {
         // SAFETY: an allocated slot starts with its header.
         let header = unsafe { slot.header() };
         self.usage.data -= header.len() as u64;
+        if let Some(dictionary) = header.codec().and_then(CodecId::dictionary) {
+            self.needed[dictionary] -= 1;
+        }
         // SAFETY: the slot is the caller's.
         unsafe { wipe(slot, header) };
         self.release(slot, grains_of(header.len()));
@@ -554,6 +564,11 @@ impl Stores {
 
     const EMPTY_UNFORKED: Store = Store { unforked: true, ..Store::new() };
 
+    /// Whether a slot needs the dictionary of that number.
+    pub fn needs(&self, dictionary: u8) -> bool {
+        [&self.forked, &self.unforked].iter().any(|store| store.needed[usize::from(dictionary)] != 0)
+    }
+
     /// Bytes in use.
     pub fn usage(&self) -> Usage {
         let (a, b) = (self.forked.usage(), self.unforked.usage());
@@ -685,7 +700,7 @@ mod tests {
             for (page, (slot, len)) in &model {
                 // SAFETY: the model says that the slot is in use.
                 let (codec, data) = unsafe { slot.read() }.unwrap();
-                prop_assert_eq!(codec as usize, len % 2);
+                prop_assert_eq!(codec.bits() as usize, len % 2);
                 prop_assert_eq!(data, &content(*page, *len)[..]);
             }
         }

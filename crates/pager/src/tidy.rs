@@ -43,6 +43,7 @@ impl Worker {
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
     pub(crate) fn tidy_store(&mut self) {
         self.store.drain(&self.engine.free_slots);
+        self.drop_dictionaries();
         let engine = self.engine;
         while self.store.compact(|page, old, new| relocate(engine, page, old, new)) {
             if self.interrupted() {

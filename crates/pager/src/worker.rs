@@ -1,6 +1,7 @@
 //! The background thread's own state, and the small things that it does between pages.
 
 use crate::codec::{Codecs, Page};
+use crate::config::Setting;
 use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Agent, Engine, Phase};
@@ -16,8 +17,9 @@ use crate::share::Lease;
 use crate::store::Stores;
 use crate::tidy::LEFTOVERS;
 use core::sync::atomic::Ordering::*;
-use policy::budget::{Budget, WINDOW};
+use policy::budget::{Budget, NO_LIMIT, WINDOW};
 use policy::effort::{self, Effort, Gains};
+use policy::learning::Learning;
 use policy::pace::Pace;
 use policy::returns::Returns;
 use sys::time::{self, Nanos};
@@ -56,6 +58,9 @@ pub struct Worker {
     /// What it gains to compress a page with the most effort at once, and how many pages were compressed with that in question.
     pub(crate) gains_at_once: Gains,
     pub(crate) compressed: u64,
+    /// The number of the dictionary that pages are compressed with, and when the next is made.
+    pub(crate) dictionary: Option<u8>,
+    pub(crate) learning: Learning,
     /// When folding last waited for CPU time.
     pub(crate) behind: Option<Nanos>,
     /// The store could not get memory since the last look.
@@ -129,6 +134,8 @@ impl Worker {
             gains: Gains::new(),
             gains_at_once: Gains::new(),
             compressed: 0,
+            dictionary: None,
+            learning: Learning::default(),
             behind: None,
             short_of_memory: false,
             put_off: false,
@@ -152,7 +159,9 @@ impl Worker {
 
     /// How much work a page is worth that goes now.
     pub(crate) fn effort(&self) -> Effort {
-        effort::first(self.engine.room.is_kept(), self.crowd.has_spare(), self.gains_at_once.are_sure())
+        // Who sets no limit has time to spare.
+        let spare = self.crowd.has_spare() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT;
+        effort::first(self.engine.room.is_kept(), spare, self.gains_at_once.are_sure())
     }
 
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.
@@ -245,7 +254,9 @@ impl Worker {
         let evicted = engine.stored_pages.load(Relaxed) * page;
         let usage = self.store.usage();
         let tables = engine.pool.used_bytes();
-        let overhead = usage.memory + tables + AGENT_BYTES;
+        // SAFETY: we are the background thread.
+        let dictionaries = unsafe { engine.dictionaries.used_bytes() };
+        let overhead = usage.memory + tables + dictionaries + AGENT_BYTES;
         let saved = evicted.saturating_sub(overhead);
         for (gauge, peak, value) in [
             (&control.managed_bytes, &control.managed_bytes_peak, managed),
@@ -260,6 +271,7 @@ impl Worker {
         control.overhead_bytes.store(overhead, Relaxed);
         control.store_bytes.store(usage.memory, Relaxed);
         control.table_bytes.store(tables, Relaxed);
+        control.dictionary_bytes.store(dictionaries, Relaxed);
         let passed = self.now.since(self.last_count).0 / 1_000_000;
         bump(&control.saved_byte_millis, saved * passed);
         self.last_count = self.last_count + Nanos::from_millis(passed);

@@ -358,7 +358,7 @@ impl Agent {
                     None
                 }
                 job::SAME => Some(Entry::new(State::Same, word)),
-                len => self.store_page(n, region, page, len as usize),
+                len => self.store_page(n, region, page, (word, len as usize)),
             };
             match entry {
                 Some(entry) => {
@@ -382,12 +382,20 @@ impl Agent {
         }
     }
 
-    /// The entry of a page that was compressed. `None` if there is no room for it, or if its length is one that no compressed
-    /// page has, which comes from a daemon that is broken.
-    fn store_page(&mut self, n: usize, region: usize, page: usize, len: usize) -> Option<Entry> {
+    /// The entry of a page that was compressed. `None` if there is no room for it, or if its codec or its length is one that no
+    /// compressed page has, which comes from a daemon that is broken.
+    fn store_page(
+        &mut self,
+        n: usize,
+        region: usize,
+        page: usize,
+        (codec, len): (u64, usize),
+    ) -> Option<Entry> {
+        // A daemon has no dictionaries.
+        let codec = CodecId::from_bits(codec).filter(|codec| codec.dictionary().is_none())?;
         self.channel.read_job(n, 1, &mut self.buffer);
         let bytes = self.buffer.get(..len).filter(|_| (1..=MAX_STORED).contains(&len))?;
-        let slot = self.store.put(self.regions[region].addr(page), CodecId::Lz4, bytes).ok()?;
+        let slot = self.store.put(self.regions[region].addr(page), codec, bytes).ok()?;
         Some(Entry::new(State::Stored, slot.payload() - (self.channel.store().0 / GRAIN) as u64))
     }
 

@@ -195,12 +195,18 @@ fn user(uid: Option<u32>) -> String {
 
 /// What folding costs, and what that consists of.
 fn cost(sizes: &Sizes) -> String {
-    let Sizes { overhead_bytes, store_bytes, table_bytes, stored_bytes, .. } = *sizes;
+    let Sizes { overhead_bytes, store_bytes, table_bytes, dictionary_bytes, stored_bytes, .. } = *sizes;
     let parts = [
         ("compressed pages", stored_bytes),
         ("gaps and headers", store_bytes.saturating_sub(stored_bytes)),
         ("tables", table_bytes),
-        ("buffers", overhead_bytes.saturating_sub(store_bytes).saturating_sub(table_bytes)),
+        ("dictionaries", dictionary_bytes),
+        (
+            "buffers",
+            [store_bytes, table_bytes, dictionary_bytes]
+                .iter()
+                .fold(overhead_bytes, |rest, part| rest.saturating_sub(*part)),
+        ),
     ];
     let parts: Vec<String> = parts.iter().map(|(name, n)| format!("{name} {}", bytes(*n))).collect();
     format!("{} ({})", bytes(overhead_bytes), parts.join(", "))

@@ -30,6 +30,7 @@ pub struct Sizes {
     pub overhead_bytes: u64,
     pub store_bytes: u64,
     pub table_bytes: u64,
+    pub dictionary_bytes: u64,
     pub saved_bytes: u64,
     pub saved_bytes_peak: u64,
 }
@@ -158,6 +159,7 @@ impl Snapshot {
                 overhead_bytes: word(&page.overhead_bytes),
                 store_bytes: word(&page.store_bytes),
                 table_bytes: word(&page.table_bytes),
+                dictionary_bytes: word(&page.dictionary_bytes),
                 saved_bytes: word(&page.saved_bytes),
                 saved_bytes_peak: word(&page.saved_bytes_peak),
             },

@@ -41,9 +41,20 @@ mod codec {
         Lz4 = 0,
     }
 
+    /// As in the pager.
+    pub const DICTIONARIES: usize = 1;
+
     impl CodecId {
         pub fn from_bits(bits: u64) -> Option<CodecId> {
             (bits == 0).then_some(CodecId::Lz4)
+        }
+
+        pub fn bits(self) -> u64 {
+            self as u64
+        }
+
+        pub fn dictionary(self) -> Option<usize> {
+            None
         }
     }
 }

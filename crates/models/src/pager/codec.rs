@@ -30,6 +30,14 @@ impl CodecId {
         }
     }
 
+    pub fn bits(self) -> u64 {
+        self as u64
+    }
+
+    pub fn dictionary(self) -> Option<usize> {
+        None
+    }
+
     pub fn effort(self) -> Effort {
         match self {
             CodecId::Lz4 => Effort::Least,
@@ -37,6 +45,16 @@ impl CodecId {
         }
     }
 }
+
+/// As in the pager.
+pub const DICTIONARIES: usize = 1;
+
+/// Codecs of a model need none.
+#[derive(Default)]
+pub struct Dictionaries;
+
+/// There is none.
+pub enum Dictionary {}
 
 /// As in the pager.
 pub trait Codec {
@@ -87,6 +105,7 @@ impl Codecs {
     pub unsafe fn compress_at(
         &mut self,
         effort: Effort,
+        _dictionary: Option<(u8, &Dictionary)>,
         page: usize,
         out: &mut [u8],
     ) -> Option<(CodecId, usize)> {
@@ -99,7 +118,7 @@ impl Codecs {
         }
     }
 
-    pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
+    pub fn decompress(&mut self, codec: CodecId, _: &Dictionaries, data: &[u8], page: &mut Page) -> bool {
         match codec {
             CodecId::Lz4 => self.lz4.decompress(data, page),
             CodecId::Zstd => self.zstd.decompress(data, page),

@@ -47,6 +47,7 @@ pub struct Engine {
     pub(crate) brake: Brake,
     pub(crate) pool: Pool,
     pub(crate) free_slots: FreeQueue,
+    pub(crate) dictionaries: crate::codec::Dictionaries,
     pub(crate) space: Space,
     pub(crate) kernel: &'static Kernel,
     pub(crate) proxy: Proxy,
@@ -116,6 +117,7 @@ impl Engine {
             brake: Brake::new(),
             pool,
             free_slots: FreeQueue::new(),
+            dictionaries: crate::codec::Dictionaries,
             space: Space(extent),
             kernel: explore::keep(Kernel {
                 uffd: Userfaultfd,

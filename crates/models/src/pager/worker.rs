@@ -54,6 +54,17 @@ impl Worker {
         policy::effort::Effort::Least
     }
 
+    /// Nothing is learnt.
+    pub(crate) fn learn_if_due(&mut self) {}
+
+    /// Hence nothing to forget.
+    pub(crate) fn drop_dictionaries(&mut self) {}
+
+    /// Nor to compress with.
+    pub(crate) fn dictionary(&self) -> Option<(u8, &'static crate::codec::Dictionary)> {
+        None
+    }
+
     /// Nothing is more urgent.
     pub(crate) fn interrupted(&mut self) -> bool {
         false

@@ -3,9 +3,15 @@
 //! One file a codec, one trait for all. A codec works in memory that it was given, never allocates, and keeps
 //! nothing between pages. The number of a codec is written in front of each stored page.
 
+mod dictionaries;
+mod dictionary;
+mod entropy;
 mod lz4;
+pub(crate) mod training;
 mod zstd;
 
+pub use dictionaries::{Dictionaries, DICTIONARIES};
+pub use dictionary::Dictionary;
 pub use lz4::Lz4;
 pub use zstd::Zstd;
 
@@ -21,15 +27,19 @@ pub const MAX_STORED: usize = PAGE_SIZE * 95 / 100;
 
 /// Which codec wrote a stored page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub enum CodecId {
     /// LZ4, the fastest.
-    Lz4 = 0,
+    Lz4,
     /// Zstandard at level 1.
-    Zstd = 1,
+    Zstd,
     /// Zstandard at level -1.
-    ZstdFast = 2,
+    ZstdFast,
+    /// Zstandard at level 1 with a dictionary, of this number, below [`DICTIONARIES`].
+    Dictionary(u8),
 }
+
+/// The number of the first dictionary, of four bits, in front of a stored page. The last stands for no codec.
+const FIRST_DICTIONARY: u64 = 15 - DICTIONARIES as u64;
 
 impl CodecId {
     /// From the number in front of a stored page.
@@ -38,6 +48,25 @@ impl CodecId {
             0 => Some(CodecId::Lz4),
             1 => Some(CodecId::Zstd),
             2 => Some(CodecId::ZstdFast),
+            FIRST_DICTIONARY..15 => Some(CodecId::Dictionary((bits - FIRST_DICTIONARY) as u8)),
+            _ => None,
+        }
+    }
+
+    /// The number in front of a stored page, of four bits.
+    pub fn bits(self) -> u64 {
+        match self {
+            CodecId::Lz4 => 0,
+            CodecId::Zstd => 1,
+            CodecId::ZstdFast => 2,
+            CodecId::Dictionary(number) => FIRST_DICTIONARY + u64::from(number),
+        }
+    }
+
+    /// The number of the dictionary that the page needs.
+    pub fn dictionary(self) -> Option<usize> {
+        match self {
+            CodecId::Dictionary(number) => Some(usize::from(number)),
             _ => None,
         }
     }
@@ -47,7 +76,7 @@ impl CodecId {
         match self {
             CodecId::Lz4 => Effort::Least,
             CodecId::ZstdFast => Effort::Once,
-            CodecId::Zstd => Effort::Most,
+            CodecId::Zstd | CodecId::Dictionary(_) => Effort::Most,
         }
     }
 }
@@ -95,31 +124,47 @@ impl Codecs {
     }
 
     /// Compresses the page at the address with the codec for that effort; returns which, and how many bytes it took, as
-    /// [`Codec::compress_at`].
+    /// [`Codec::compress_at`]. Who takes more than the least has the dictionary, which has the number of its place, if there is one.
     ///
     /// # Safety
     /// As there.
     pub unsafe fn compress_at(
         &mut self,
         effort: Effort,
+        dictionary: Option<(u8, &Dictionary)>,
         page: usize,
         out: &mut [u8],
     ) -> Option<(CodecId, usize)> {
         // SAFETY: the caller's contract.
         unsafe {
-            match effort {
-                Effort::Least => Some((CodecId::Lz4, self.lz4.compress_at(page, out)?)),
-                Effort::Once => Some((CodecId::ZstdFast, self.zstd.compress_fast_at(page, out)?)),
-                Effort::Most => Some((CodecId::Zstd, self.zstd.compress_at(page, out)?)),
+            match (effort, dictionary) {
+                (Effort::Least, _) => Some((CodecId::Lz4, self.lz4.compress_at(page, out)?)),
+                (_, Some((number, dictionary))) => Some((
+                    CodecId::Dictionary(number),
+                    self.zstd.compress_with_dictionary_at(dictionary, page, out)?,
+                )),
+                (Effort::Once, None) => Some((CodecId::ZstdFast, self.zstd.compress_fast_at(page, out)?)),
+                (Effort::Most, None) => Some((CodecId::Zstd, self.zstd.compress_at(page, out)?)),
             }
         }
     }
 
-    /// Decompresses with the codec that wrote the data.
-    pub fn decompress(&mut self, codec: CodecId, data: &[u8], page: &mut Page) -> bool {
+    /// Decompresses with the codec that wrote the data, and the dictionary that it names; false where that is not there.
+    pub fn decompress(
+        &mut self,
+        codec: CodecId,
+        dictionaries: &Dictionaries,
+        data: &[u8],
+        page: &mut Page,
+    ) -> bool {
         match codec {
             CodecId::Lz4 => self.lz4.decompress(data, page),
             CodecId::Zstd | CodecId::ZstdFast => self.zstd.decompress(data, page),
+            CodecId::Dictionary(number) => {
+                // SAFETY: who decompresses has a stored page that names it.
+                let dictionary = unsafe { dictionaries.get(number) };
+                dictionary.is_some_and(|dictionary| self.zstd.decompress_with(dictionary, data, page))
+            }
         }
     }
 }
@@ -175,10 +220,10 @@ mod tests {
             let mut out = [0u8; PAGE_SIZE];
             for effort in [Effort::Least, Effort::Once, Effort::Most] {
                 // SAFETY: it is readable.
-                if let Some((codec, len)) = unsafe { codecs.compress_at(effort, page.as_ptr() as usize, &mut out) } {
+                if let Some((codec, len)) = unsafe { codecs.compress_at(effort, None, page.as_ptr() as usize, &mut out) } {
                     let mut back = [0u8; PAGE_SIZE];
                     prop_assert_eq!(codec.effort(), effort);
-                    prop_assert!(codecs.decompress(codec, &out[..len], &mut back) && back == page);
+                    prop_assert!(codecs.decompress(codec, &Dictionaries::new(), &out[..len], &mut back) && back == page);
                 }
             }
         }
@@ -187,9 +232,17 @@ mod tests {
         fn random_bytes_never_decompress_out_of_bounds(data in prop::collection::vec(any::<u8>(), 0..4096)) {
             let mut codecs = Codecs::new().unwrap();
             let mut page = [0u8; PAGE_SIZE];
-            codecs.decompress(CodecId::Lz4, &data, &mut page);
-            codecs.decompress(CodecId::Zstd, &data, &mut page);
+            codecs.decompress(CodecId::Lz4, &Dictionaries::new(), &data, &mut page);
+            codecs.decompress(CodecId::Zstd, &Dictionaries::new(), &data, &mut page);
         }
+    }
+
+    #[test]
+    fn every_number_stands_for_one_codec_and_the_last_for_none() {
+        let known = (0..16).filter_map(|bits| Some((bits, CodecId::from_bits(bits)?)));
+        assert_eq!(known.clone().filter(|(_, codec)| codec.dictionary().is_some()).count(), DICTIONARIES);
+        assert!(known.clone().all(|(bits, codec)| codec.bits() == bits) && known.count() == 3 + DICTIONARIES);
+        assert_eq!(CodecId::from_bits(15), None);
     }
 
     #[test]

@@ -1,7 +1,10 @@
-//! Zstandard at levels -1 and 1, without magic number, size, checksum or dictionary identifier. On heaps of real programs it leaves two
+//! Zstandard at levels -1 and 1, and at level 1 with a dictionary, without magic number, size or dictionary identifier, and without a checksum
+//! where there is no dictionary. On heaps of real programs it leaves two
 //! thirds of what LZ4 leaves at level -1, in little more time, and less still at level 1. To get a page back takes 3 to 9 us.
 
-use super::{Codec, CodecId, Page};
+use super::dictionary::LEVEL;
+use super::{Codec, CodecId, Dictionary, Page};
+use crate::sabotage::{planted, Bug};
 use core::ffi::c_void;
 use sys::{mem, Result, PAGE_SIZE};
 use zstd_sys::*;
@@ -14,7 +17,7 @@ const STRONG: i32 = 1;
 /// Only what a 4 KiB page needs of it is ever touched.
 const COMPRESS_LEN: usize = 1 << 20;
 const DECOMPRESS_LEN: usize = 256 << 10;
-const MEMORY_LEN: usize = 2 * COMPRESS_LEN + DECOMPRESS_LEN;
+const MEMORY_LEN: usize = 3 * COMPRESS_LEN + DECOMPRESS_LEN;
 
 /// A page of zeros as the library writes none, but reads it: one block of 4096 literals, all of them given by one byte
 /// (RFC 8878, 3.1.1.3.1). Reading it puts zeros where the literals of the page before it still lie.
@@ -28,6 +31,7 @@ pub struct Zstd {
     decompressed: bool,
     fast: *mut ZSTD_CCtx,
     strong: *mut ZSTD_CCtx,
+    taught: *mut ZSTD_CCtx,
     decompressor: *mut ZSTD_DCtx,
 }
 
@@ -40,18 +44,20 @@ impl Zstd {
         let memory = mem::map_anonymous(0, MEMORY_LEN, libc::MAP_NORESERVE)?;
         // SAFETY: the parts of the mapping are as long as said and used for nothing else; the parameters
         // are set before the first use.
-        let (fast, strong, decompressor) = unsafe {
-            let fast = compressor(memory, FAST);
-            let strong = compressor(memory + COMPRESS_LEN, STRONG);
-            let place = (memory + 2 * COMPRESS_LEN) as *mut c_void;
+        let (fast, strong, taught, decompressor) = unsafe {
+            let fast = compressor(memory, FAST, false);
+            let strong = compressor(memory + COMPRESS_LEN, STRONG, false);
+            let taught = compressor(memory + 2 * COMPRESS_LEN, LEVEL, !planted(Bug::DictionaryUnchecked));
+            let place = (memory + 3 * COMPRESS_LEN) as *mut c_void;
             let decompressor = ZSTD_initStaticDCtx(place, DECOMPRESS_LEN);
             if !decompressor.is_null() {
                 ZSTD_DCtx_setParameter(decompressor, ZSTD_dParameter::ZSTD_d_experimentalParam1, MAGICLESS);
             }
-            (fast, strong, decompressor)
+            (fast, strong, taught, decompressor)
         };
-        let codec = Zstd { memory, compressed: false, decompressed: false, fast, strong, decompressor };
-        if fast.is_null() || strong.is_null() || decompressor.is_null() {
+        let codec =
+            Zstd { memory, compressed: false, decompressed: false, fast, strong, taught, decompressor };
+        if fast.is_null() || strong.is_null() || taught.is_null() || decompressor.is_null() {
             return Err(sys::Errno::ENOMEM);
         }
         Ok(codec)
@@ -64,7 +70,7 @@ const MAGICLESS: i32 = ZSTD_format_e::ZSTD_f_zstd1_magicless as i32;
 ///
 /// # Safety
 /// [`COMPRESS_LEN`] bytes from `memory` on are mapped, and used for nothing else.
-unsafe fn compressor(memory: usize, level: i32) -> *mut ZSTD_CCtx {
+unsafe fn compressor(memory: usize, level: i32, checksum: bool) -> *mut ZSTD_CCtx {
     // SAFETY: the caller's contract.
     unsafe {
         let compressor = ZSTD_initStaticCCtx(memory as *mut c_void, COMPRESS_LEN);
@@ -73,7 +79,7 @@ unsafe fn compressor(memory: usize, level: i32) -> *mut ZSTD_CCtx {
                 (ZSTD_cParameter::ZSTD_c_compressionLevel, level),
                 (ZSTD_cParameter::ZSTD_c_experimentalParam2, MAGICLESS),
                 (ZSTD_cParameter::ZSTD_c_contentSizeFlag, 0),
-                (ZSTD_cParameter::ZSTD_c_checksumFlag, 0),
+                (ZSTD_cParameter::ZSTD_c_checksumFlag, i32::from(checksum)),
                 (ZSTD_cParameter::ZSTD_c_dictIDFlag, 0),
             ] {
                 ZSTD_CCtx_setParameter(compressor, parameter, value);
@@ -100,7 +106,7 @@ impl Zstd {
                 chunk.copy_from_slice(&(word ^ word >> 29).to_le_bytes());
             }
             let mut out = [0; 64];
-            for compressor in [self.fast, self.strong] {
+            for compressor in [self.fast, self.strong, self.taught] {
                 // SAFETY: the page is readable.
                 let _ = unsafe { self.compress_with(compressor, spare.as_ptr() as usize, &mut out) };
             }
@@ -118,6 +124,43 @@ impl Zstd {
     pub unsafe fn compress_fast_at(&mut self, page: usize, out: &mut [u8]) -> Option<usize> {
         // SAFETY: the caller's contract.
         unsafe { self.compress_with(self.fast, page, out) }
+    }
+
+    /// The same, with a dictionary.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn compress_with_dictionary_at(
+        &mut self,
+        dictionary: &Dictionary,
+        page: usize,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        // SAFETY: the dictionary is there until the context has none any more; and the caller's contract.
+        unsafe {
+            ZSTD_CCtx_refCDict(self.taught, dictionary.for_compression());
+            let len = self.compress_with(self.taught, page, out);
+            ZSTD_CCtx_refCDict(self.taught, core::ptr::null());
+            len
+        }
+    }
+
+    /// As [`Codec::decompress`], with the dictionary that the page was compressed with: with another one, or one that was changed, it
+    /// is false.
+    pub fn decompress_with(&mut self, dictionary: &Dictionary, data: &[u8], page: &mut Page) -> bool {
+        self.decompressed = true;
+        // SAFETY: the library reads no further than `data` and writes no further than the page.
+        let len = unsafe {
+            ZSTD_decompress_usingDDict(
+                self.decompressor,
+                page.as_mut_ptr().cast(),
+                PAGE_SIZE,
+                data.as_ptr().cast(),
+                data.len(),
+                dictionary.for_decompression(),
+            )
+        };
+        len == PAGE_SIZE
     }
 
     /// # Safety
@@ -198,6 +241,12 @@ mod tests {
         // SAFETY: it is readable.
         let fast = unsafe { zstd.compress_fast_at(page().as_ptr() as usize, &mut out) }.unwrap();
         assert!(fast < PAGE_SIZE);
+        let dictionary = super::super::training::tests::dictionary();
+        // SAFETY: it is readable.
+        unsafe { zstd.compress_with_dictionary_at(&dictionary, page().as_ptr() as usize, &mut out) }.unwrap();
+        assert_ne!(found(&zstd), 0, "the compressor with a dictionary keeps nothing, and nothing is tested");
+        zstd.wipe(&mut spare);
+        assert_eq!(found(&zstd), 0);
         let len = zstd.compress(&page(), &mut out).unwrap();
         assert_ne!(found(&zstd), 0, "the compressor keeps nothing, and nothing is tested");
         zstd.wipe(&mut spare);
