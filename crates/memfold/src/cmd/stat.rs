@@ -242,7 +242,7 @@ fn one(row: &Row) -> String {
     if let Some(why) = &row.why {
         let ago = nanos(row.age_ns.saturating_sub(why.taken_at_ns));
         line("resident of all, counted", format!("{} ({ago} ago)", bytes(why.resident_bytes)));
-        why.rows().iter().for_each(|row| line(&format!("  {}", row[0]), row[1].clone()));
+        why.short().for_each(|(name, part)| line(&format!("  {name}"), bytes(part)));
     }
     text::table(&table)
 }

@@ -50,15 +50,20 @@ impl Inventory {
         self.reasons.largest().into_iter().map(row).collect()
     }
 
+    /// The reasons that there are by their short names, and bytes, the most first.
+    pub fn short(&self) -> impl Iterator<Item = (String, u64)> {
+        let name = |why: Why| match why {
+            Why::Own => "memfold's own".to_owned(),
+            why => why.name().replace('_', " "),
+        };
+        self.reasons.largest().into_iter().map(move |(why, part)| (name(why), part))
+    }
+
     /// One line: how much was resident, and the most of it by reason.
     pub fn line(&self) -> String {
-        let largest = self.reasons.largest();
-        let named: Vec<_> = largest
-            .iter()
-            .take(NAMED)
-            .map(|(why, part)| format!("{} {}", bytes(*part), why.name().replace('_', " ")))
-            .collect();
-        let rest: u64 = largest.iter().skip(NAMED).fold(0, |sum, (_, part)| sum.saturating_add(*part));
+        let named: Vec<_> =
+            self.short().take(NAMED).map(|(name, part)| format!("{} {name}", bytes(part))).collect();
+        let rest = self.short().skip(NAMED).fold(0u64, |sum, (_, part)| sum.saturating_add(part));
         let rest = if rest == 0 { String::new() } else { format!(", {} for other reasons", bytes(rest)) };
         format!(
             "{} resident {} after its start: {}{rest}",
