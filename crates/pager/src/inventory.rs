@@ -29,8 +29,9 @@ const RAREST: Nanos = Nanos::from_secs(60);
 const SHARE: u64 = 1000;
 /// Mappings shorter than this are small; the preload library does not tell of them.
 const SMALL: usize = 64 << 10;
-/// Address space without tables that is looked at by one call.
+/// Address space without tables that is looked at by one call: where there may be much in it, and where there hardly is anything.
 const STRETCH: usize = 64 << 20;
+const EMPTY_STRETCH: usize = 1 << 30;
 /// How often an extent's lock is tried, and the pause between two tries.
 const TRIES: u32 = 50;
 const PAUSE: Nanos = Nanos(20_000);
@@ -147,17 +148,21 @@ impl Worker {
         let rest = mapping.rest(below);
         let tables = mapping.kind == Kind::Anonymous;
         let end = mapping.end.min(crate::space::LIMIT);
+        let stretch = if mapping.accessible { STRETCH } else { EMPTY_STRETCH };
         let mut at = mapping.start;
+        let engine = self.engine;
+        let known = engine.space().existing(at, end).take(if tables { usize::MAX } else { 0 });
+        let mut extents = known.peekable();
         while at < end && mapping.kind != Kind::Reserved {
-            let known = if tables { self.engine.space().existing(at, end).next() } else { None };
-            at = match known {
-                Some(extent) if extent.base() <= at => {
+            at = match extents.next_if(|extent| extent.base() <= at) {
+                Some(extent) => {
                     let stop = end.min(extent.base() + EXTENT_SIZE);
                     self.count_known(walk, extent, at, stop, rest)?;
                     stop
                 }
-                _ => {
-                    let stop = known.map_or(end, Extent::base).min(at.saturating_add(STRETCH));
+                None => {
+                    let next = extents.peek().map_or(end, |extent| extent.base());
+                    let stop = next.min(at.saturating_add(stretch));
                     self.count_unknown(walk, at, stop, rest)?;
                     stop
                 }
