@@ -1,16 +1,18 @@
 /* Holds memory of which it is known why it cannot be folded, or that it can, in parts of MiB as defined below. Prints its process id
-   when all is there, and goes on until its standard input ends. Each line that it reads meanwhile has it read what it holds cold, in
-   an order that nobody foresees, and answer with a line. */
+   when all is there, behind it "pinned" if it could pin memory for a device, and goes on until its standard input ends. A line "read"
+   has it read meanwhile what it holds cold, in an order that nobody foresees, a line "unlock" unlock what it has locked; it answers
+   each with the same line. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
+#include <linux/io_uring.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define MIB (1ul << 20)
@@ -19,7 +21,9 @@
 #define FORKED (8 * MIB)
 #define RANDOM (12 * MIB)
 #define WRITTEN (10 * MIB)
-#define LOCKED (6 * MIB)
+/* Together no more than a user may lock. */
+#define LOCKED (5 * MIB)
+#define PINNED (2 * MIB)
 #define EXCLUDED (4 * MIB)
 #define SHARED (5 * MIB)
 #define MAPPED_FILE (16 * MIB)
@@ -63,6 +67,7 @@ static char *filled(size_t len) {
 static void *write_always(void *at) {
     for (;; usleep(20000))
         for (size_t page = 0; page < WRITTEN; page += PAGE) ((volatile char *)at)[page]++;
+    return NULL;
 }
 
 static void *stand_deep(void *unused) {
@@ -72,18 +77,31 @@ static void *stand_deep(void *unused) {
     return unused;
 }
 
-static void all(const char *path) {
+static char *locked;
+
+/* Whether the memory is pinned, as a buffer of a ring. */
+static int pin(void *at, size_t len) {
+    struct io_uring_params parameters = {0};
+    struct iovec buffer = {at, len};
+    int ring = syscall(SYS_io_uring_setup, 1, &parameters);
+    return ring >= 0 && syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1) == 0;
+}
+
+static int all(const char *path) {
     /* First, so that the child shares nothing else. */
     filled(FORKED);
+    int ends[2];
+    check(pipe(ends) == 0, "pipe");
     if (fork() == 0) {
         char byte;
-        /* The other end of standard input is the test's. */
-        while (read(0, &byte, 1) > 0) {}
-        _exit(0);
+        close(ends[1]);
+        /* Until the parent has ended. */
+        _exit(read(ends[0], &byte, 1) != 0);
     }
     uint64_t *random = (uint64_t *)map(RANDOM, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     for (size_t n = 0; n < RANDOM / 8; n++) random[n] = any();
-    check(mlock(filled(LOCKED), LOCKED) == 0, "mlock");
+    locked = filled(LOCKED);
+    check(mlock(locked, LOCKED) == 0, "mlock");
     check(mprotect(filled(EXCLUDED), EXCLUDED, PROT_READ) == 0, "mprotect");
     memset(map(SHARED, MAP_SHARED | MAP_ANONYMOUS, -1), 1, SHARED);
     int file = open(path, O_RDWR | O_CREAT, 0600);
@@ -103,18 +121,23 @@ static void all(const char *path) {
     pthread_attr_setstacksize(&attributes, STACK + MIB);
     check(pthread_create(&thread, &attributes, stand_deep, NULL) == 0, "a thread");
     check(pthread_create(&thread, NULL, write_always, filled(WRITTEN)) == 0, "a thread");
+    return pin(filled(PINNED), PINNED);
 }
 
 int main(int count, char **arguments) {
     char line[16];
-    if (count > 1) all(arguments[1]);
+    int pinned = count > 1 && all(arguments[1]);
     volatile char *cold = filled(COLD);
-    printf("%d\n", getpid());
+    printf("%d%s\n", getpid(), pinned ? " pinned" : "");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
-        /* The step has no factor in common with the number of pages. */
-        for (size_t n = 0, page = 0; n < COLD / PAGE; n++, page = (page + 2731) % (COLD / PAGE)) (void)cold[page * PAGE];
-        puts("read");
+        if (strcmp(line, "unlock\n") == 0)
+            check(munlock(locked, LOCKED) == 0, "munlock");
+        else
+            /* The step has no factor in common with the number of pages. */
+            for (size_t n = 0, page = 0; n < COLD / PAGE; n++, page = (page + 2731) % (COLD / PAGE))
+                (void)cold[page * PAGE];
+        fputs(line, stdout);
         fflush(stdout);
     }
     return 0;

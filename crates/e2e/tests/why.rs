@@ -23,6 +23,8 @@ struct Folded {
     stdout: BufReader<ChildStdout>,
     launcher: Server,
     pid: u32,
+    /// Whether it could pin memory.
+    pins: bool,
     runtime: tempfile::TempDir,
 }
 
@@ -54,8 +56,10 @@ impl Folded {
         let mut launcher = Server(command.spawn().expect("memfold can be executed"));
         let stdin = launcher.0.stdin.take();
         let stdout = BufReader::new(launcher.0.stdout.take().expect("piped"));
-        let mut folded = Folded { stdin, stdout, launcher, pid: 0, runtime };
-        folded.pid = folded.hear().parse().expect("its number");
+        let mut folded = Folded { stdin, stdout, launcher, pid: 0, pins: false, runtime };
+        let ready = folded.hear();
+        let (pid, pinned) = ready.split_once(' ').unwrap_or((&ready, ""));
+        (folded.pid, folded.pins) = (pid.parse().expect("its number"), pinned == "pinned");
         folded
     }
 
@@ -65,10 +69,10 @@ impl Folded {
         line.trim().to_owned()
     }
 
-    /// Has it read its cold memory.
-    fn read_all(&mut self) {
-        writeln!(self.stdin.as_mut().expect("open until the end"), "read").expect("it listens");
-        assert_eq!(self.hear(), "read");
+    /// Has it do what a line says: `read` its cold memory, `unlock` what it has locked.
+    fn tell(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().expect("open until the end"), "{line}").expect("it listens");
+        assert_eq!(self.hear(), line);
     }
 
     fn ctl(&self, words: &[&str]) -> Output {
@@ -148,12 +152,12 @@ const FREELY: [&str; 6] = ["--cold-age", "2s", "--max-cpu", "100", "--max-stall"
 
 #[test]
 fn every_part_of_a_program_has_its_reason_and_the_sum_is_what_the_kernel_says() {
-    let folded = Folded::start(&FREELY, true);
+    let mut folded = Folded::start(&FREELY, true);
     let why = folded.wait_for(&[
         ("shared_by_fork", about(8)),
         ("incompressible", about(12)),
         ("written", about(10)),
-        ("locked", about(6)),
+        ("locked", about(5)),
         ("excluded", about(4)),
         ("shared_memory", about(5)),
         ("unknown", about(3)),
@@ -161,7 +165,7 @@ fn every_part_of_a_program_has_its_reason_and_the_sum_is_what_the_kernel_says() 
         ("stack", about(5)),
         ("file", 16 * MIB..40 * MIB),
         ("memfold", 1..16 * MIB),
-        ("pinned", 0..1),
+        ("pinned", if folded.pins { about(2) } else { 0..1 }),
         ("waiting_for_cpu", 0..1),
         ("stall_budget", 0..1),
         ("policy", 0..1),
@@ -174,7 +178,9 @@ fn every_part_of_a_program_has_its_reason_and_the_sum_is_what_the_kernel_says() 
     }
     let stat = memfold(folded.runtime.path()).args(["stat", "--json", &folded.pid.to_string()]).output();
     let stat: Value = serde_json::from_slice(&stat.expect("memfold can be executed").stdout).expect("JSON");
-    assert!(about(6).contains(&stat[0]["why"]["reasons"]["locked"].as_u64().expect("a number")), "{stat:#}");
+    assert!(about(5).contains(&stat[0]["why"]["reasons"]["locked"].as_u64().expect("a number")), "{stat:#}");
+    folded.tell("unlock");
+    folded.wait_for(&[("locked", 0..1), ("excluded", about(9))]);
     let summary = folded.end();
     for part in [&summary["why"], &summary["processes"][0]["why"]] {
         assert!(
@@ -195,6 +201,29 @@ fn cold_memory_waits_for_the_budget_that_there_is_none_of() {
 }
 
 #[test]
+fn what_is_touched_while_it_is_set_aside_is_hot() {
+    let mut folded = Folded::start(&FREELY, false);
+    let most = COLD * 8 / 10..COLD * 11 / 10;
+    let aside = |why: &Value| most.contains(&why["reasons"]["set_aside"].as_u64().expect("a number"));
+    wait_until(LIMIT, "memory that is set aside and stays so", || {
+        if !folded.why().is_some_and(|why| aside(&why)) {
+            return false;
+        }
+        folded.done(&["pause"]);
+        // It may have been compressed at the last moment.
+        let stays = folded.why().is_some_and(|why| aside(&why));
+        if !stays {
+            folded.done(&["restore"]);
+            folded.done(&["resume"]);
+        }
+        stays
+    });
+    folded.tell("read");
+    folded.done(&["resume"]);
+    folded.wait_for(&[("hot", COLD * 7 / 10..COLD * 11 / 10), ("came_back_soon", 0..COLD / 10)]);
+}
+
+#[test]
 fn what_is_young_paused_or_came_back_says_so() {
     let mut folded = Folded::start(&["--cold-age", "1h", "--max-stall", "100", "--max-cpu", "100"], false);
     folded.wait_for(&[("young", COLD * 9 / 10..COLD * 11 / 10)]);
@@ -204,7 +233,7 @@ fn what_is_young_paused_or_came_back_says_so() {
     folded.done(&["evict"]);
     let why = folded.wait_for(&[("young", 0..COLD / 10), ("paused", 0..1)]);
     assert!(why["folded_bytes"].as_u64() > Some(COLD * 9 / 10), "{why:#}");
-    folded.read_all();
+    folded.tell("read");
     // What the pager has brought back ahead of a touch nobody has asked for.
     folded.wait_for(&[("came_back_soon", COLD * 7 / 10..COLD * 11 / 10)]);
 }
@@ -237,5 +266,5 @@ fn a_process_that_cannot_tell_is_an_error_that_says_why() {
         let output = folded.ctl(&["why"]);
         String::from_utf8_lossy(&output.stderr).contains("a control page of layout 1")
     });
-    folded.read_all();
+    folded.tell("read");
 }

@@ -328,3 +328,47 @@ fn publish(control: &ControlPage, counts: &Counts, resident: u64, now: Nanos, to
     inventory.took_ns.store(took, Relaxed);
     inventory.taken_ns.store(now.0, Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inventories_become_rare_as_the_process_grows_old_and_rarer_where_they_take_long() {
+        let at = Nanos::from_secs;
+        let mut schedule = Schedule::new(at(10));
+        assert_eq!(schedule.next, at(11));
+        schedule.taken(at(11), 1_000);
+        assert_eq!(schedule.next, at(12));
+        schedule.taken(at(18), 1_000);
+        assert_eq!(schedule.next, at(26));
+        schedule.taken(at(1_000), 1_000);
+        assert_eq!(schedule.next, at(1_060));
+        schedule.taken(at(1_060), 100_000_000);
+        assert_eq!(schedule.next, at(1_160));
+    }
+
+    #[test]
+    fn a_mapping_without_tables_is_known_by_what_it_is_and_what_lies_below_it() {
+        let mapping = |kind, len| Mapping { start: 0, end: len, kind, accessible: true, writable: true };
+        let anonymous = |len, below| mapping(Kind::Anonymous, len).rest(below);
+        assert_eq!(anonymous(SMALL, None), Why::Unknown);
+        assert_eq!(anonymous(SMALL, Some(Before::Other)), Why::Unknown);
+        assert_eq!(anonymous(SMALL, Some(Before::Guard)), Why::Stack);
+        assert_eq!(anonymous(SMALL - PAGE_SIZE, Some(Before::Guard)), Why::Small);
+        assert_eq!(anonymous(SMALL, Some(Before::File)), Why::File);
+        let unwritable = Mapping { writable: false, ..mapping(Kind::Anonymous, SMALL) };
+        assert_eq!(unwritable.rest(Some(Before::Guard)), Why::Unknown);
+        let others = [
+            (Kind::Heap, Why::Unknown),
+            (Kind::Stack, Why::Stack),
+            (Kind::File, Why::File),
+            (Kind::Shared, Why::SharedMemory),
+        ];
+        for (kind, why) in others {
+            assert_eq!(mapping(kind, PAGE_SIZE).rest(Some(Before::Guard)), why);
+        }
+        let guard = Mapping { accessible: false, ..mapping(Kind::Anonymous, PAGE_SIZE) };
+        assert!(Before::of(&guard) == Before::Guard && Before::of(&mapping(Kind::File, 1)) == Before::File);
+    }
+}
