@@ -78,7 +78,7 @@ pub struct Extent {
     pub present: AtomicU32,
     /// Pages that could be set aside at the last look but were too few; background thread only.
     pub scattered: AtomicU32,
-    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0; background thread only.
+    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0. Written under `lock`.
     pub waits_for: AtomicU32,
     /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
     pub touched: AtomicU32,

@@ -83,6 +83,7 @@ impl Engine {
         if extent.managed.load().is_empty() {
             // SAFETY: under the lock.
             unsafe { extent.age() }.forget();
+            extent.waits_for.store(0, Relaxed);
         }
         extent.anonymous.insert(pages);
         extent.left_alone.remove(pages);
