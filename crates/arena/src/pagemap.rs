@@ -67,6 +67,8 @@ pub(crate) fn cover(base: usize, len: usize) -> bool {
         if ROOT[index].compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire).is_err() {
             // SAFETY: another thread was first, so nobody ever saw this leaf.
             let _ = unsafe { sys::mem::munmap(addr, size) };
+        } else {
+            sys::mem::note_own(addr, size);
         }
         true
     })

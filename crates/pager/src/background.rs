@@ -10,7 +10,7 @@ use crate::engine::{Agent, Engine, Phase};
 use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
-use crate::extent::{Extent, DENSE, SETTLED};
+use crate::extent::{Extent, DENSE, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL};
 use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
@@ -64,7 +64,7 @@ pub extern "C" fn main(arg: usize) {
             return engine.give_up("no descriptor table of the pager's own", Some(error));
         }
     }
-    engine.open_memory_gauge();
+    engine.open_memory_gauges();
     if in_child {
         if !engine.take_over_in_child() {
             return;
@@ -163,6 +163,7 @@ impl Worker {
                 };
             self.drop_copies();
             self.tidy_store();
+            self.take_inventory_if_due();
             self.count();
             self.engine.show_control();
             self.let_allocator_decay();
@@ -202,7 +203,7 @@ impl Worker {
         }
     }
 
-    fn cold_age(&self) -> u64 {
+    pub(crate) fn cold_age(&self) -> u64 {
         let cold_age = self.engine.setting(Setting::ColdAge);
         if self.watch.is_pressed() && !self.is_over_share() {
             cold_age.min(COLD_AGE_PRESSED.0)
@@ -218,7 +219,7 @@ impl Worker {
     }
 
     /// Whether there is CPU time to fold with now.
-    fn may_fold(&self) -> bool {
+    pub(crate) fn may_fold(&self) -> bool {
         self.pace.left() >= WORTHWHILE.min(pace::worth(pace::BURST, self.cpu_share()))
             || self.is_free_of_budget()
     }
@@ -399,11 +400,9 @@ impl Worker {
                 drop(guard);
                 self.wait_step(extent)
             }
-            _ if !self.may_fold() => {
-                self.behind = Some(self.now);
-                false
-            }
+            _ if !self.may_fold() => self.put_off_for_cpu(extent),
             Step::Watch => {
+                extent.waits_for.store(0, Relaxed);
                 let watching = self.kernel.tracks_writes && self.watch(extent);
                 if watching || !self.kernel.tracks_writes {
                     age.watched(now);
@@ -414,16 +413,16 @@ impl Worker {
             }
             Step::Probe if *probes == 0 => {
                 *held = true;
+                extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
                 false
             }
-            Step::Probe if !self.may_set_aside() => {
-                self.behind = Some(self.now);
-                false
-            }
+            Step::Probe if !self.may_set_aside() => self.put_off_for_cpu(extent),
             Step::Probe => {
+                extent.waits_for.store(0, Relaxed);
                 if age.recheck_due(now, cold_age) {
                     let all = PageSet::range(0, EXTENT_PAGES);
                     extent.hot.remove(&all);
+                    extent.back_soon.remove(&all);
                     if !self.kernel.tracks_writes {
                         extent.incompressible.remove(&all);
                     }
@@ -449,6 +448,7 @@ impl Worker {
                 false
             }
             Step::Launder => {
+                extent.waits_for.store(0, Relaxed);
                 drop(guard);
                 let probed = extent.probed_pages.load(Relaxed);
                 if extent.touched.load(Relaxed) == 0 {
@@ -465,6 +465,13 @@ impl Worker {
                 false
             }
         }
+    }
+
+    /// What is due for an extent has to wait for CPU time. Returns that it is not to be gone on with at once.
+    fn put_off_for_cpu(&mut self, extent: &Extent) -> bool {
+        self.behind = Some(self.now);
+        extent.waits_for.store(WAITS_FOR_CPU, Relaxed);
+        false
     }
 
     /// What there is to do for an extent whose time has not come.
@@ -566,6 +573,7 @@ impl Worker {
         if let Some(_guard) = extent.lock.try_lock() {
             // SAFETY: we hold the lock.
             unsafe { extent.age() }.retreated(self.now.0);
+            extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
         }
     }
 

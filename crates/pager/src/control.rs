@@ -11,6 +11,7 @@
 //! takes the mailbox, the request's text and the share, and nothing else; a command is validated like any other input.
 
 use crate::config::Setting;
+pub use crate::inventory::Inventory;
 use crate::share::Share;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -155,6 +156,8 @@ pub enum Command {
     Log = 8,
     /// Make one pass of the page daemon now, as if `value` ns had gone by since the last one.
     Pass = 9,
+    /// Bring [`ControlPage::inventory`] up to date.
+    Inventory = 10,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).
@@ -368,6 +371,9 @@ pub struct ControlPage {
     pub limit_wait_ns: AtomicU64,
     /// Times that threads were let through above the limit, because nothing more could be evicted.
     pub limit_misses: AtomicU64,
+
+    /// Why what is resident is not folded.
+    pub inventory: Inventory,
 
     /// Value of each [`Setting`] now, indexed by it.
     pub settings: [AtomicU64; Setting::COUNT],

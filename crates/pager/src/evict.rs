@@ -57,6 +57,22 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
     Ok(scan)
 }
 
+/// Looks at the pages `lo..hi` of an extent and changes nothing. Written are those only of which that is tracked.
+pub fn look(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> Result<Scan, Errno> {
+    let mut scan = Scan { present: PageSet::EMPTY, written: PageSet::EMPTY, huge: false };
+    let written = Categories::TRACKED | Categories::WRITTEN;
+    let report = written | Categories::HUGE;
+    let query = Query { all: Categories::PRESENT, none: Categories::ZERO, report, protect: false };
+    read_range(kernel, extent, lo, hi, &query, |pages, categories| {
+        scan.present = scan.present.or(&pages);
+        if categories.contains(written) {
+            scan.written = scan.written.or(&pages);
+        }
+        scan.huge |= categories.contains(Categories::HUGE) && pages.len() == EXTENT_PAGES;
+    })?;
+    Ok(scan)
+}
+
 /// Has the next look take pages for unwritten that were just put back, which is no write of the program's. One that it writes before
 /// this is taken for unwritten too.
 pub fn forget_written(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) {

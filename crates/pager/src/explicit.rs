@@ -116,6 +116,7 @@ impl Worker {
         extent.soon.remove(&told);
         let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
         extent.hot.remove(&told);
+        extent.back_soon.remove(&told);
         extent.refused.remove(&told);
         self.put_off = false;
         let pages = self.set_aside(extent, &scan.present.and(&told), scan.huge);

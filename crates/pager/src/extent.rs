@@ -35,12 +35,16 @@ pub struct Extent {
     pub managed: AtomicPageSet,
     /// Pages that are never evicted again, whatever becomes of their protection.
     pub left_alone: AtomicPageSet,
+    /// Of those the ones that the program has locked in memory (mlock(2)).
+    pub locked: AtomicPageSet,
     /// Pages that no forked child has (`MADV_DONTFORK`).
     pub unforked: AtomicPageSet,
     /// Pages registered for missing faults.
     pub armed: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.
     pub hot: AtomicPageSet,
+    /// Of those the ones that were touched so soon after they were stored that it was not worth it; others may be in it too.
+    pub back_soon: AtomicPageSet,
     /// Pages that a thread touched while they were away, and waited for, since a page daemon last looked. Written by the fault
     /// thread.
     pub asked: AtomicPageSet,
@@ -74,6 +78,8 @@ pub struct Extent {
     pub present: AtomicU32,
     /// Pages that could be set aside at the last look but were too few; background thread only.
     pub scattered: AtomicU32,
+    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0. Written under `lock`.
+    pub waits_for: AtomicU32,
     /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
     pub touched: AtomicU32,
     /// Pages set aside by the last probe; background thread only.
@@ -98,6 +104,11 @@ pub const STAGED_HUGE: u32 = 1;
 pub const SETTLED: u32 = 2;
 /// [`Extent::flags`]: what is stored was compressed with the strong codec, as far as that saves anything. What is new is none of it.
 pub const DENSE: u32 = 4;
+
+/// [`Extent::waits_for`]: CPU time of the pager's.
+pub const WAITS_FOR_CPU: u32 = 1;
+/// [`Extent::waits_for`]: the stall budget, which is used up.
+pub const WAITS_FOR_STALL: u32 = 2;
 
 // SAFETY: `base` is written before the extent is shared; `age` is reached under `lock`.
 unsafe impl Sync for Extent {}
@@ -247,6 +258,8 @@ impl Extent {
         self.lock.reset_in_child();
         self.changing.store(0, Relaxed);
         self.turned_away.store(0, Relaxed);
+        // Locks are not inherited.
+        self.locked.remove(&PageSet::ALL);
         let Some(entries) = self.entries() else { return };
         let mut away = 0;
         for entry in entries.made().map(|index| &entries[index]) {

@@ -8,13 +8,15 @@ use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use sys::file;
+use sys::{file, Errno, Result};
 
 /// Which file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gauge {
     /// `/proc/thread-self/statm` (proc_pid_statm(5)); the background thread's.
     Memory,
+    /// `/proc/thread-self/maps` (proc_pid_maps(5)); the background thread's.
+    Maps,
     /// `/proc/self/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst) of a thread that faults; the fault thread's.
     Toucher(usize),
 }
@@ -24,16 +26,17 @@ pub(crate) const TOUCHERS: usize = 4;
 
 impl Gauge {
     /// How many there are.
-    pub(crate) const COUNT: usize = 1 + TOUCHERS;
+    pub(crate) const COUNT: usize = 2 + TOUCHERS;
 
     fn all() -> impl Iterator<Item = Gauge> {
-        (0..TOUCHERS).map(Gauge::Toucher).chain([Gauge::Memory])
+        (0..TOUCHERS).map(Gauge::Toucher).chain([Gauge::Memory, Gauge::Maps])
     }
 
     fn place(self) -> usize {
         match self {
             Gauge::Memory => 0,
-            Gauge::Toucher(place) => 1 + place,
+            Gauge::Maps => 1,
+            Gauge::Toucher(place) => 2 + place,
         }
     }
 }
@@ -42,9 +45,10 @@ impl Gauge {
 pub(crate) const NONE: u32 = u32::MAX;
 
 impl Engine {
-    /// Opens the file on the memory of the process. Where one cannot be had, it is done without.
-    pub(crate) fn open_memory_gauge(&self) {
+    /// Opens the files on the memory of the process. Where one cannot be had, it is done without.
+    pub(crate) fn open_memory_gauges(&self) {
         self.open_gauge(Gauge::Memory, c"/proc/thread-self/statm");
+        self.open_gauge(Gauge::Maps, c"/proc/thread-self/maps");
     }
 
     /// Opens the file on a thread.
@@ -79,6 +83,14 @@ impl Engine {
     /// Forgets those of the parent, in a forked child, where they are not open.
     pub(crate) fn forget_gauges_in_child(&self) {
         self.gauges.iter().for_each(|gauge| gauge.store(NONE, Relaxed));
+    }
+
+    /// Reads the list of mappings from this byte of it on. Returns how many bytes; none at its end.
+    pub(crate) fn read_maps(&self, piece: &mut [u8], at: u64) -> Result<usize> {
+        match self.gauges[Gauge::Maps.place()].load(Relaxed) {
+            NONE => Err(Errno::ENOENT),
+            fd => file::pread(fd as i32, piece, at),
+        }
     }
 
     /// Its first numbers, as many as are asked for; `None` if it cannot be read.

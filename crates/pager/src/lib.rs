@@ -7,7 +7,8 @@
 //! - program threads, when they change mappings ([`program`], [`forking`]);
 //! - the fault thread, which puts absent pages back ([`fault`], [`events`], [`follow`], [`restore`]);
 //! - the proxy, which makes the calls that program threads need of the userfaultfd ([`proxy`]);
-//! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]).
+//! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]), and tells why what is
+//!   resident stays so ([`inventory`]).
 //!
 //! [`entry`] and [`extent`] hold the state they share and the rules by which they share it; read those first.
 //! Nothing here uses `std`, allocates from the program's heap, or touches memory that can be evicted.
@@ -39,11 +40,13 @@ mod forking;
 mod gate;
 mod gauge;
 mod group;
+mod inventory;
 mod kernel;
 mod laundry;
 mod learning;
 mod limit;
 pub mod lock;
+mod maps;
 pub mod mirror;
 mod own;
 mod passlog;
@@ -70,6 +73,7 @@ mod tidy;
 mod turns;
 mod waits;
 mod wakecost;
+pub mod why;
 mod worker;
 mod young;
 

@@ -245,6 +245,7 @@ impl Worker {
         extent.incompressible.remove(&written);
         let used = extent.hot.load().or(&written);
         extent.hot.remove(&managed);
+        extent.back_soon.remove(&managed);
         let wanted = managed.minus(&extent.incompressible.load());
         if sparing {
             wanted.minus(&used)

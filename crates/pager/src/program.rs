@@ -83,9 +83,11 @@ impl Engine {
         if extent.managed.load().is_empty() {
             // SAFETY: under the lock.
             unsafe { extent.age() }.forget();
+            extent.waits_for.store(0, Relaxed);
         }
         extent.anonymous.insert(pages);
         extent.left_alone.remove(pages);
+        extent.locked.remove(pages);
         extent.unforked.remove(pages);
         self.set_managed(extent, pages, managed);
     }
@@ -151,12 +153,52 @@ impl Engine {
         .inspect(|_| self.start_if_due())
     }
 
-    /// Brings the range back, runs `op`, and never manages the range again: for locked memory and for advice
-    /// that eviction could not honour.
+    /// Brings the range back, runs `op`, and never manages the range again: for advice that eviction could not honour.
     pub fn exempt<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, lo, hi| {
             engine.leave_alone(extent, &PageSet::range(lo, hi));
         })
+    }
+
+    /// Runs `op`, which locks the range in memory (mlock(2)): as [`Engine::exempt`], and the pages count as locked.
+    pub fn lock_in_memory<R>(
+        &'static self,
+        addr: usize,
+        len: usize,
+        op: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, lo, hi| {
+            let pages = PageSet::range(lo, hi);
+            engine.leave_alone(extent, &pages);
+            extent.locked.insert(&pages);
+        })
+    }
+
+    /// The program mapped private anonymous memory that is locked from the start (`MAP_LOCKED`).
+    pub fn mapped_locked(&self, addr: usize, len: usize) {
+        if len > LONGEST || self.phase() == Phase::Off {
+            return;
+        }
+        self.mapped_and_left_alone(addr, len);
+        self.set_locked(addr, len, true);
+    }
+
+    /// The program has unlocked the range, or all its memory. It is left alone all the same.
+    pub fn unlocked(&self, addr: usize, len: usize) {
+        self.set_locked(addr, len, false);
+    }
+
+    fn set_locked(&self, addr: usize, len: usize, locked: bool) {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        for extent in self.space().existing(start, end) {
+            let (lo, hi) = extent.clip(start, end);
+            let pages = PageSet::range(lo, hi);
+            if locked {
+                extent.locked.insert(&pages);
+            } else {
+                extent.locked.remove(&pages);
+            }
+        }
     }
 
     /// Runs `op`, by which children that are forked have the range no more (`MADV_DONTFORK`), or have it again. What is evicted of it comes
@@ -488,8 +530,10 @@ impl Engine {
         self.set_managed(extent, pages, false);
         extent.anonymous.remove(pages);
         extent.left_alone.remove(pages);
+        extent.locked.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
+        extent.back_soon.remove(pages);
         extent.refused.remove(pages);
         extent.shared.remove(pages);
         extent.unforked.remove(pages);

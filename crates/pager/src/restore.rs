@@ -283,7 +283,11 @@ impl Restorer {
             // SAFETY: as above, for one page.
             unsafe { kernel.uffd.copy(page + at, buffer + at, PAGE_SIZE) }
         })?;
+        let soon = extent.flags.load(Relaxed) & SETTLED == 0;
         for index in lo..lo + pages {
+            if soon && run.reason == Reason::Fault {
+                extent.back_soon.add(index);
+            }
             let entry = run.finish(index);
             if entry.state() == State::Stored {
                 engine.give_up_slot(Slot::from_payload(entry.payload()));
@@ -297,7 +301,7 @@ impl Restorer {
         if run.reason == Reason::Ahead {
             control.pages_prefetched.fetch_add(pages as u64, Relaxed);
         }
-        if extent.flags.load(Relaxed) & SETTLED == 0 {
+        if soon {
             engine.soon_back.fetch_add(pages as u64, Relaxed);
         }
         Ok(pages)

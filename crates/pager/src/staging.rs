@@ -70,6 +70,11 @@ impl Staging {
         self.base
     }
 
+    /// All of it.
+    pub fn range(&self) -> core::ops::Range<usize> {
+        self.base..self.base + self.slots * EXTENT_SIZE
+    }
+
     /// Has the first `slots` be in a core dump, and no others.
     ///
     /// # Safety

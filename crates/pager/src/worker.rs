@@ -6,6 +6,7 @@ use crate::control::bump;
 use crate::crowd::Crowd;
 use crate::engine::{Agent, Engine, Phase};
 use crate::group::Watch;
+use crate::inventory::Schedule;
 use crate::kernel::Kernel;
 use crate::limit::Hand;
 use crate::patience::patiently;
@@ -73,6 +74,8 @@ pub struct Worker {
     pub(crate) last_wipe: Nanos,
     pub(crate) crowd: Crowd,
     pub(crate) last_decay: Nanos,
+    /// When inventory is taken.
+    pub(crate) inventory: Schedule,
     /// When resident pages were last counted, for a limit or a daemon.
     pub(crate) last_census: Nanos,
     /// The cold age of the last pass, by which extents rest; 0 before any.
@@ -144,6 +147,7 @@ impl Worker {
             last_wipe: now,
             crowd: Crowd::new(),
             last_decay: now,
+            inventory: Schedule::new(now),
             last_census: Nanos(0),
             paced_by: 0,
             round: Round::default(),

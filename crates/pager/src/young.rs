@@ -71,6 +71,12 @@ impl Young {
         self.bytes.load(Relaxed)
     }
 
+    /// How many bytes of a range are noted.
+    fn bytes_of(&self, range: Bounds) -> usize {
+        let noted = self.notes.iter().map(|slot| unpack(slot.load(Relaxed)));
+        noted.map(|noted| noted.end.min(range.end).saturating_sub(noted.start.max(range.start))).sum()
+    }
+
     /// Ends a note that is as the caller saw it.
     fn end(&self, slot: &AtomicU64, note: u64) -> bool {
         let ended = slot.compare_exchange(note, 0, AcqRel, Acquire).is_ok();
@@ -180,6 +186,11 @@ impl Engine {
         });
         self.turns.wait_for_reader();
         whole && !self.is_anonymous(range.start, range.end - range.start)
+    }
+
+    /// How many bytes of a range are noted and in no table.
+    pub(crate) fn young_bytes_of(&self, start: usize, end: usize) -> usize {
+        self.young.bytes_of(Bounds { start, end })
     }
 
     /// Tells the tables what is noted of a range.

@@ -23,6 +23,17 @@ pub enum Step {
     Launder,
 }
 
+/// How the pages of an extent stand that are in view, were not written and were not touched while they were away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// A cold age is not over since they were first seen, or half of one since the last look.
+    Young,
+    /// They are cold as far as can be told, and the next step is due.
+    Due,
+    /// At the last looks nothing in the extent was cold, so the next one comes later.
+    Seldom,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Phase {
     #[default]
@@ -84,6 +95,17 @@ impl ExtentAge {
             Phase::Probed => cold_age,
         };
         self.since.saturating_add(after)
+    }
+
+    /// How pages in view stand at `now`, with this cold age in ns. While others of the extent are probed, they have time.
+    pub fn standing(&self, now: u64, cold_age: u64) -> Standing {
+        let age = now.saturating_sub(self.since);
+        match self.phase {
+            Phase::Fresh if age >= cold_age => Standing::Due,
+            Phase::Watched if now >= self.next(cold_age) => Standing::Due,
+            Phase::Watched if age >= cold_age / 2 => Standing::Seldom,
+            _ => Standing::Young,
+        }
     }
 
     /// Whether pages that were touched while set aside may be tried again; true once each time.
@@ -237,6 +259,24 @@ mod tests {
         }
         age.set_aside(now);
         foretold(&mut age);
+    }
+
+    #[test]
+    fn pages_are_young_for_half_a_cold_age_after_each_look_and_due_when_the_next_one_is() {
+        let mut age = ExtentAge::default();
+        assert_eq!(age.standing(5, COLD), Standing::Young);
+        age.due(5, COLD);
+        assert_eq!(age.standing(5 + COLD - 1, COLD), Standing::Young);
+        assert_eq!(age.standing(5 + COLD, COLD), Standing::Due, "nobody had time to look");
+        age.watched(1_000);
+        assert_eq!(age.standing(1_499, COLD), Standing::Young);
+        assert_eq!(age.standing(1_500, COLD), Standing::Due);
+        age.nothing_cold(1_500, COLD);
+        assert_eq!(age.standing(1_999, COLD), Standing::Young);
+        assert_eq!(age.standing(2_000, COLD), Standing::Seldom);
+        assert_eq!(age.standing(2_500, COLD), Standing::Due);
+        age.set_aside(2_500);
+        assert_eq!(age.standing(9_000, COLD), Standing::Young);
     }
 
     #[test]

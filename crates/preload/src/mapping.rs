@@ -37,6 +37,11 @@ fn is_manageable(flags: c_int) -> bool {
     flags & WANTED == WANTED && flags & ODD == 0
 }
 
+/// Whether a mapping made with these flags is one that may be managed but for being locked in memory.
+fn is_locked(flags: c_int) -> bool {
+    flags & libc::MAP_LOCKED != 0 && is_manageable(flags & !libc::MAP_LOCKED)
+}
+
 /// `mmap(2)`.
 ///
 /// # Safety
@@ -60,6 +65,9 @@ pub unsafe extern "C" fn mmap(
         engine.no_longer_reserved(addr as usize, len);
     }
     let result = if replaces { engine.unmap(addr as usize, len, map) } else { map() };
+    if let Some(start) = result.ok().filter(|_| len >= LEAST && is_locked(flags)) {
+        engine.mapped_locked(start, len);
+    }
     if let Some(start) = result.ok().filter(|_| manageable) {
         if prot == PLAIN && (len >= LEAST || engine.lies_beside_known(start, len)) {
             engine.mapped(start, len);
@@ -419,9 +427,37 @@ pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) 
 
 fn lock_with(addr: usize, len: usize, lock: impl FnOnce() -> Result<usize>) -> c_int {
     or_errno(match pager() {
-        Some(engine) => engine.exempt(addr, len, lock),
+        Some(engine) => engine.lock_in_memory(addr, len, lock),
         None => lock(),
     }) as c_int
+}
+
+/// `munlock(2)`: what was locked once is not folded, but no longer counts as locked.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
+    // SAFETY: unlocking changes no contents.
+    let result = unsafe { sys::syscall!(munlock, addr as usize, len) };
+    if let Some(engine) = pager().filter(|_| result.is_ok()) {
+        engine.unlocked(addr as usize, len);
+    }
+    or_errno(result) as c_int
+}
+
+/// `munlockall(2)`, the same for all memory.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    // SAFETY: unlocking changes no contents.
+    let result = unsafe { sys::syscall!(munlockall) };
+    if let Some(engine) = pager().filter(|_| result.is_ok()) {
+        engine.unlocked(0, usize::MAX);
+    }
+    or_errno(result) as c_int
 }
 
 /// `mlockall(2)`: a program that locks all its memory is not folded from then on.

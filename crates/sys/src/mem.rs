@@ -3,7 +3,7 @@
 use crate::call::Result;
 use crate::inject::{self, Point};
 use crate::{syscall, thread, EXTENT_SIZE, PAGE_SIZE};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Called with address and length of every range that memfold maps for itself.
 pub type ClaimHook = fn(usize, usize);
@@ -39,9 +39,66 @@ pub fn place(len: usize) -> usize {
         return 0;
     }
     let library = &raw const AGENTS_PLACE as usize;
-    let first = (library / 2).next_multiple_of(EXTENT_SIZE);
-    let _ = AGENTS_PLACE.compare_exchange(0, first, Relaxed, Relaxed);
+    let _ = AGENTS_PLACE.compare_exchange(0, agents_first(library), Relaxed, Relaxed);
     AGENTS_PLACE.fetch_add(len.next_multiple_of(PAGE_SIZE), Relaxed)
+}
+
+/// Where their place begins, by an address in this library.
+fn agents_first(library: usize) -> usize {
+    (library / 2).next_multiple_of(EXTENT_SIZE)
+}
+
+/// Ranges of memfold's own outside of the agents' place, one a word: the first page, and in the low bits how many. 0 is none.
+static OWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// The low bits of such a word.
+const OWN_PAGES: u32 = 28;
+
+fn own_range(word: u64) -> (usize, usize) {
+    let start = (word >> OWN_PAGES) as usize * PAGE_SIZE;
+    (start, start + (word & ((1 << OWN_PAGES) - 1)) as usize * PAGE_SIZE)
+}
+
+/// Notes that a mapping is memfold's own for as long as the process lives, for [`own_bytes`]. What lies in the agents' place counts as
+/// such anyway. Beyond 64 ranges that do not touch each other it is forgotten.
+pub fn note_own(start: usize, len: usize) {
+    let pack = |(start, end): (usize, usize)| {
+        ((start / PAGE_SIZE) as u64) << OWN_PAGES | ((end - start) / PAGE_SIZE) as u64
+    };
+    let end = start + len.next_multiple_of(PAGE_SIZE);
+    let (first, next) = agents_range();
+    if first <= start && end <= next {
+        return;
+    }
+    for cell in &OWN {
+        loop {
+            let word = cell.load(Relaxed);
+            let (from, to) = own_range(word);
+            let joined = match word {
+                0 => (start, end),
+                _ if to == start => (from, end),
+                _ if end == from => (start, to),
+                _ => break,
+            };
+            // Relaxed: the word is all there is.
+            if cell.compare_exchange(word, pack(joined), Relaxed, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+/// The agents' place as far as it was used.
+fn agents_range() -> (usize, usize) {
+    match AGENTS_PLACE.load(Relaxed) {
+        0 => (0, 0),
+        next => (agents_first(&raw const AGENTS_PLACE as usize), next),
+    }
+}
+
+/// How many bytes of a range are memfold's own: of the agents' place, or noted.
+pub fn own_bytes(start: usize, end: usize) -> usize {
+    let noted = OWN.iter().map(|cell| own_range(cell.load(Relaxed)));
+    noted.chain([agents_range()]).map(|(from, to)| end.min(to).saturating_sub(start.max(from))).sum()
 }
 
 /// Maps `len` bytes of private anonymous memory, readable and writable.
@@ -165,4 +222,26 @@ pub fn name_range(addr: usize, len: usize, name: &'static core::ffi::CStr) {
     let _ = unsafe {
         syscall!(prctl, libc::PR_SET_VMA, libc::PR_SET_VMA_ANON_NAME, addr, len, name.as_ptr() as usize)
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_ranges_that_touch_are_one_and_only_their_bytes_count() {
+        const BASE: usize = 0x1234_5670_0000;
+        note_own(BASE, 4 * PAGE_SIZE);
+        note_own(BASE - PAGE_SIZE, 1);
+        note_own(BASE + 4 * PAGE_SIZE, 2 * PAGE_SIZE);
+        note_own(BASE + 16 * PAGE_SIZE, PAGE_SIZE);
+        let pages = |from: isize, to: isize| {
+            let at = |page: isize| BASE.wrapping_add_signed(page * PAGE_SIZE as isize);
+            own_bytes(at(from), at(to)) / PAGE_SIZE
+        };
+        assert_eq!((pages(-8, 32), pages(-1, 6), pages(6, 16), pages(5, 17)), (8, 7, 0, 2));
+        let noted =
+            OWN.iter().filter(|cell| own_range(cell.load(Relaxed)).0.abs_diff(BASE) < 1 << 20).count();
+        assert_eq!(noted, 2);
+    }
 }

@@ -94,6 +94,7 @@ impl Thread {
     pub unsafe fn spawn(entry: extern "C" fn(usize), arg: usize) -> Result<Thread> {
         let block = mem::map_anonymous(0, BLOCK, libc::MAP_NORESERVE)?;
         mem::name_range(block, BLOCK, c"memfold agent");
+        mem::note_own(block, BLOCK);
         // SAFETY: the guard page is ours and unused.
         unsafe { mem::mprotect(block, GUARD, libc::PROT_NONE) }?;
         let mut thread = Thread { block, tid: 0 };

@@ -1,6 +1,6 @@
 //! `memfold ctl`: change how a running program is folded.
 
-use crate::control::Mailbox;
+use crate::control::{Mailbox, Snapshot};
 use crate::directory::open_named;
 use crate::options;
 use crate::pages::Found;
@@ -30,9 +30,25 @@ Examples:
   memfold ctl 4711 policy bonchance     evict by another policy
   memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json
+  memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
 resident_limit, start_at.
+
+Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
+
+const WHY_HELP: &str = "\
+Example:
+  $ memfold ctl redis-server why
+  cold, waiting for CPU (--max-cpu)                  112 MiB   55.1 %
+  written since the last look                       64.3 MiB   31.6 %
+  memfold's own: compressed pages, tables, buffers  20.1 MiB   9.88 %
+  not managed: files, programs and libraries        6.91 MiB    3.4 %
+  sum                                                203 MiB  100.0 %
+  resident, as the kernel counts it                  203 MiB
+  folded                                             310 MiB
+
+Each page has one reason; docs/usage.md says what each means, and in which order they are tried.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
@@ -92,6 +108,13 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+    /// Count what is resident and not folded, by reason; the sum is what the kernel says is resident.
+    #[command(after_help = WHY_HELP)]
+    Why {
+        /// Print JSON: bytes by reason, all of them.
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -121,6 +144,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Restore => (Command::Restore, 0, 0),
         Action::Evict => (Command::Evict, 0, 0),
         Action::Stop => (Command::Stop, 0, 0),
+        Action::Why { .. } => (Command::Inventory, 0, 0),
         Action::Policy { name } => {
             text = name.clone();
             (Command::Policy, 0, 0)
@@ -149,7 +173,30 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         bail!("a policy evicts down to a limit, and process {} has none; `memfold ctl {0} set resident_limit 256M` sets one", pid);
     }
     let file = found.file.open().with_context(|| format!("cannot open {}", found.file.path().display()))?;
-    Mailbox::open(file, pid)?.ask(command, argument, value, &text, args.timeout)?;
+    let mailbox = Mailbox::open(file, pid)?;
+    mailbox.ask(command, argument, value, &text, args.timeout)?;
+    match args.action {
+        Action::Why { json } => why(pid, &mailbox.snapshot()?, json),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn why(pid: u32, page: &Snapshot, json: bool) -> anyhow::Result<ExitCode> {
+    let inventory = page.inventory.as_ref().context("the process answered and counted nothing")?;
+    if json {
+        let mut object = serde_json::to_value(inventory)?;
+        object["pid"] = json!(pid);
+        object["name"] = json!(process::name(pid));
+        object["folded_bytes"] = json!(page.sizes.evicted_bytes);
+        text::print_json(&object)?;
+    } else {
+        let share = text::percent(inventory.sum_bytes, inventory.resident_bytes);
+        let mut rows = inventory.rows();
+        rows.push(vec!["sum".into(), text::bytes(inventory.sum_bytes), format!("{share:.1} %")]);
+        rows.push(vec!["resident, as the kernel counts it".into(), text::bytes(inventory.resident_bytes)]);
+        rows.push(vec!["folded".into(), text::bytes(page.sizes.evicted_bytes)]);
+        text::print(&text::table(&rows))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! `memfold stat`: the counters of running programs.
 
 use crate::cmd::stat_alloc;
-use crate::control::{Costs, Pages, Percentiles, Sizes, Snapshot};
+use crate::control::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot};
 use crate::pages::{self, Found};
 use crate::target::Target;
 use crate::text::{self, bytes, count, nanos};
@@ -18,7 +18,7 @@ use std::time::Duration;
 const AFTER_HELP: &str = "\
 Examples:
   memfold stat                 every folded process of yours
-  memfold stat 4711            one of them, with its settings
+  memfold stat 4711            one of them, with its settings, and why what is resident is not folded
   memfold stat redis-server    those of this name
   memfold stat --alloc 4711    what its allocator holds, by size class
   memfold stat --watch         again every second, until Ctrl-C
@@ -68,6 +68,8 @@ struct Row {
     #[serde(flatten)]
     costs: Costs,
     stall_pct: f64,
+    /// Why what is resident is not folded, as counted last.
+    why: Option<Inventory>,
     /// The socket of the daemon under whose budget it wants to be.
     daemon: Option<String>,
     /// Its share of the budget, while a daemon grants one.
@@ -143,6 +145,7 @@ fn row(found: &Found) -> Row {
         restore_ns: page.restore.percentiles(),
         costs: page.costs,
         stall_pct: text::percent(page.costs.stall_ns, age_ns),
+        why: page.inventory.clone(),
         daemon: (!page.daemon.is_empty()).then(|| page.daemon.clone()),
         share_bytes: (page.share_in_force != 0 && page.share_in_force != u64::MAX)
             .then_some(page.share_in_force),
@@ -254,6 +257,11 @@ fn one(row: &Row) -> String {
     }
     for (name, value) in &row.shown {
         line(name, value.clone());
+    }
+    if let Some(why) = &row.why {
+        let ago = nanos(row.age_ns.saturating_sub(why.taken_at_ns));
+        line("resident of all, counted", format!("{} ({ago} ago)", bytes(why.resident_bytes)));
+        why.short().for_each(|(name, part)| line(&format!("  {name}"), bytes(part)));
     }
     text::table(&table)
 }

@@ -6,7 +6,7 @@
 //! Invariants: the page is read and written as a file and never mapped, so one that is cut short or replaced meanwhile is an error and no
 //! SIGBUS; nothing is written to a file that is not as long as a page.
 
-use super::snapshot::check;
+use super::snapshot::{check, Snapshot};
 use crate::process;
 use anyhow::{bail, ensure, Context};
 use pager::control::{Command, ControlPage, Mailbox as Layout, CONTROL_LEN, MAILBOX};
@@ -62,6 +62,14 @@ impl Mailbox {
             0 => Ok(()),
             error => bail!("process {} could not: {}", self.pid, nix::errno::Errno::from_raw(error as i32)),
         }
+    }
+
+    /// What the page says now.
+    ///
+    /// # Errors
+    /// It is no longer whole.
+    pub fn snapshot(&self) -> anyhow::Result<Snapshot> {
+        Snapshot::of_file(&self.file).with_context(|| self.is_cut())
     }
 
     fn take(&self, deadline: Instant) -> anyhow::Result<()> {

@@ -3,11 +3,13 @@
 //! What it is not: the layout, which is `pager::control`.
 
 mod alloc;
+mod inventory;
 mod latency;
 mod mailbox;
 mod snapshot;
 
 pub use alloc::{Alloc, AllocClass};
+pub use inventory::Inventory;
 pub use latency::{Latency, Percentiles};
 pub use mailbox::Mailbox;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
 
-use super::{Alloc, Latency};
+use super::{Alloc, Inventory, Latency};
 use crate::directory::open_file;
 use crate::text;
 use anyhow::{bail, Context};
@@ -93,6 +93,8 @@ pub struct Snapshot {
     pub pages: Pages,
     /// Costs.
     pub costs: Costs,
+    /// Why what is resident is not folded, as counted last.
+    pub inventory: Option<Inventory>,
     /// The settings now, by `Setting`.
     pub settings: [u64; Setting::COUNT],
     /// The allocator's counters.
@@ -189,6 +191,7 @@ impl Snapshot {
                 faults_zero: word(&page.faults_zero),
                 faults_spurious: word(&page.faults_spurious),
             },
+            inventory: Inventory::copy(page),
             settings: std::array::from_fn(|i| word(&page.settings[i])),
             alloc: Alloc::copy(&page.alloc),
             policy: match page.policy.read(&mut buffer) {

@@ -1,8 +1,9 @@
-//! What `memfold run` says at the end: the JSON of `--summary` and a line for people, or three where anything was folded.
+//! What `memfold run` says at the end: the JSON of `--summary` and a line for people, or three where anything was folded, and a
+//! fourth where it was counted why the rest was not.
 
 use super::supervise::End;
 use super::tally::{Process, Total};
-use crate::control::{Costs, Pages, Percentiles};
+use crate::control::{Costs, Inventory, Pages, Percentiles};
 use crate::text::{bytes, count, nanos, percent};
 use pager::control::Mode;
 use serde::Serialize;
@@ -46,6 +47,8 @@ pub struct Summary {
     cpu_ns: Cpu,
     extents_registered: u64,
     budget_holds: u64,
+    /// Why what was resident was not folded, when that was last counted, of the process with the most.
+    why: Option<Resident>,
     /// How many programs were counted; the largest are listed below.
     processes_total: u64,
     /// How many of its processes went on after the program that was started had ended.
@@ -71,6 +74,14 @@ struct Limit {
     wait_ns: u64,
     /// How often threads were let through above the limit, because nothing more could be evicted.
     misses: u64,
+}
+
+/// The last count of a process.
+#[derive(Clone, Debug, Serialize)]
+struct Resident {
+    pid: u32,
+    #[serde(flatten)]
+    inventory: Inventory,
 }
 
 /// CPU time of the agent's threads, ns.
@@ -125,6 +136,7 @@ impl Summary {
             cpu_ns: Cpu { background: cpu_background_ns, fault: cpu_fault_ns },
             extents_registered: total.costs.extents_registered,
             budget_holds: total.costs.budget_holds,
+            why: total.why.clone().map(|(pid, inventory)| Resident { pid, inventory }),
             processes_total: total.processes,
             processes_left: beyond.left,
             processes: total.largest(),
@@ -149,12 +161,16 @@ impl Summary {
             None if self.pages.evicted == 0 && self.pages.lost == 0 => {
                 format!("memfold: {first}; nothing of {} was cold\n", bytes(self.managed_bytes_peak))
             }
-            None => format!(
-                "memfold: {first}; mode {}\nmemfold: {}\nmemfold: {}\n",
-                self.mode,
-                self.saved_line(),
-                self.cost_line()
-            ),
+            None => {
+                let why = self.why.as_ref().map(|why| format!("memfold: {}\n", why.inventory.line()));
+                format!(
+                    "memfold: {first}; mode {}\nmemfold: {}\nmemfold: {}\n{}",
+                    self.mode,
+                    self.saved_line(),
+                    self.cost_line(),
+                    why.unwrap_or_default()
+                )
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 //! Invariants: a page may say anything, and ends nothing; a process is counted once for each program that it executed; the page of a process that
 //! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
 
-use crate::control::{Costs, Latency, Pages, Sizes, Snapshot};
+use crate::control::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
 use crate::pages::{Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
@@ -35,6 +35,7 @@ pub struct Process {
     pub saved_bytes_peak: u64,
     pub pages: Pages,
     pub stall_ns: u64,
+    pub why: Option<Inventory>,
 }
 
 /// The processes of a run.
@@ -68,6 +69,8 @@ pub struct Total {
     pub fault: Latency,
     /// All work on restores.
     pub restore: Latency,
+    /// Of the process of which most was resident when it was last counted, why that was not folded.
+    pub why: Option<(u32, Inventory)>,
     /// Whether some process goes on.
     pub some_left: bool,
     /// The largest processes.
@@ -139,6 +142,10 @@ impl Total {
         add_costs(&mut self.costs, &page.costs);
         self.fault.add(&page.fault);
         self.restore.add(&page.restore);
+        let resident = |why: &Inventory| why.resident_bytes;
+        if page.inventory.as_ref().map(resident) > self.why.as_ref().map(|(_, why)| resident(why)) {
+            self.why = page.inventory.clone().map(|why| (page.pid, why));
+        }
         self.list.push(Process {
             pid: page.pid,
             parent_pid: page.parent_pid,
@@ -150,6 +157,7 @@ impl Total {
             saved_bytes_peak: page.sizes.saved_bytes_peak,
             pages: page.pages,
             stall_ns: page.costs.stall_ns,
+            why: page.inventory.clone(),
         });
         if self.list.len() > 2 * LISTED {
             self.shorten();
