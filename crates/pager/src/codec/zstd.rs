@@ -148,6 +148,13 @@ impl Zstd {
     /// As [`Codec::decompress`], with the dictionary that the page was compressed with: with another one, or one that was changed, it
     /// is false.
     pub fn decompress_with(&mut self, dictionary: &Dictionary, data: &[u8], page: &mut Page) -> bool {
+        // SAFETY: it stays for as long as the call.
+        unsafe { self.decompress_by(dictionary.for_decompression(), data, page) }
+    }
+
+    /// # Safety
+    /// A dictionary, or null for none.
+    unsafe fn decompress_by(&mut self, dictionary: *const ZSTD_DDict, data: &[u8], page: &mut Page) -> bool {
         self.decompressed = true;
         // SAFETY: the library reads no further than `data` and writes no further than the page.
         let len = unsafe {
@@ -157,7 +164,7 @@ impl Zstd {
                 PAGE_SIZE,
                 data.as_ptr().cast(),
                 data.len(),
-                dictionary.for_decompression(),
+                dictionary,
             )
         };
         len == PAGE_SIZE
@@ -197,18 +204,8 @@ impl Codec for Zstd {
     }
 
     fn decompress(&mut self, data: &[u8], page: &mut Page) -> bool {
-        self.decompressed = true;
-        // SAFETY: the library reads no further than `data` and writes no further than the page.
-        let len = unsafe {
-            ZSTD_decompressDCtx(
-                self.decompressor,
-                page.as_mut_ptr().cast(),
-                PAGE_SIZE,
-                data.as_ptr().cast(),
-                data.len(),
-            )
-        };
-        len == PAGE_SIZE
+        // SAFETY: none.
+        unsafe { self.decompress_by(core::ptr::null(), data, page) }
     }
 }
 
