@@ -107,6 +107,8 @@ bugs! {
     SharingNotEnded = "sharing-not-ended",
     /// A dictionary is dropped when another one takes its place, though stored pages need it.
     DictionaryDropped = "dictionary-dropped",
+    /// After a page that did not fit, the compressor keeps the dictionary that it had.
+    DictionaryLeft = "dictionary-left",
     /// Pages that were compressed with a dictionary carry no checksum.
     DictionaryUnchecked = "dictionary-unchecked",
     /// What a child still shares is taken for the program's own.

@@ -361,6 +361,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn nothing_of_a_dictionary_is_used_once_another_is_though_a_page_did_not_fit() {
+        let mut zstd = Zstd::new().unwrap();
+        let mut state = 7u64;
+        let noise: Page = core::array::from_fn(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        });
+        let first = dictionary();
+        assert_eq!(packed(&mut zstd, &first, &noise), None);
+        drop(first);
+        // Not at the place of the first.
+        let between = samples([]);
+        let second =
+            trained((0..SAMPLES).map(|n| records(n).map(|byte| byte.rotate_left(1)))).unwrap().dictionary;
+        drop(between);
+        let page = records(900).map(|byte| byte.rotate_left(1));
+        let data = packed(&mut zstd, &second, &page).unwrap();
+        assert!(comes_back(&mut zstd, &second, &data, &page), "it was compressed with another");
+    }
+
+    #[test]
     fn with_a_dictionary_that_was_damaged_or_is_another_no_other_page_comes_back() {
         let made = trained((0..SAMPLES).map(records)).unwrap();
         let mut zstd = Zstd::new().unwrap();

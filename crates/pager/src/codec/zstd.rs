@@ -138,10 +138,25 @@ impl Zstd {
     ) -> Option<usize> {
         // SAFETY: the dictionary is there until the context has none any more; and the caller's contract.
         unsafe {
-            ZSTD_CCtx_refCDict(self.taught, dictionary.for_compression());
+            self.teach(dictionary.for_compression()).then_some(())?;
             let len = self.compress_with(self.taught, page, out);
-            ZSTD_CCtx_refCDict(self.taught, core::ptr::null());
-            len
+            // What was compressed with one that the context could not be rid of would need that one.
+            self.teach(core::ptr::null()).then_some(len)?
+        }
+    }
+
+    /// Gives the context a dictionary, or takes it away.
+    ///
+    /// # Safety
+    /// It stays until the context has another, or none.
+    unsafe fn teach(&mut self, dictionary: *const ZSTD_CDict) -> bool {
+        // SAFETY: the context is ours. A page that did not fit has left it in the middle of a frame, where it takes no dictionary: so it
+        // begins anew.
+        unsafe {
+            if !planted(Bug::DictionaryLeft) {
+                ZSTD_CCtx_reset(self.taught, ZSTD_ResetDirective::ZSTD_reset_session_only);
+            }
+            ZSTD_isError(ZSTD_CCtx_refCDict(self.taught, dictionary)) == 0 || planted(Bug::DictionaryLeft)
         }
     }
 
