@@ -52,7 +52,7 @@ fn bytes_that_do_not_shrink_stay_what_they_are() {
 
 #[test]
 fn slots_that_come_and_go_in_any_order_keep_their_bytes() {
-    let engine = engine(10);
+    let engine = engine_in_haste(10);
     let memory = Memory::new(engine, 16 * MIB);
     memory.fill(1);
     let mut seeds = vec![1u64; memory.pages];

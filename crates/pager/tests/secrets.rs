@@ -126,9 +126,9 @@ fn hold_still(engine: &'static Engine) {
     assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, hour, ""), 0);
 }
 
-/// Memory with secrets, all of it stored; by the strong codec as far as there was time.
+/// Memory with secrets, all of it stored; `dense`: some of it by the fastest codec first, and again by the strong one.
 fn stored(dense: bool) -> (&'static Engine, Memory) {
-    let engine = engine(20);
+    let engine = if dense { engine_in_haste(20) } else { engine(20) };
     let memory = Memory::new(engine, LEN).in_small_pages();
     confide(&memory);
     wait_until("everything is evicted", || evicted(engine) == LEN as u64);

@@ -34,6 +34,12 @@ pub fn engine(cold_age_ms: u64) -> &'static Engine {
     engine_with(cold_age_ms, u64::MAX)
 }
 
+/// The same in haste: a limit on resident memory is kept, of which nobody comes near. So pages are compressed by the fastest codec when
+/// they go, however idle the machine, and again by the strong one later.
+pub fn engine_in_haste(cold_age_ms: u64) -> &'static Engine {
+    engine_with(cold_age_ms, 1 << 40)
+}
+
 /// The same with a limit on resident memory, bytes.
 pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
     take_turn();
