@@ -18,7 +18,7 @@ use crate::space::moment;
 use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
 use policy::age::Step;
-use policy::budget::{BROKEN, NO_LIMIT, WINDOW};
+use policy::budget::{NO_LIMIT, WINDOW};
 use policy::pace;
 use policy::returns::SOON;
 use sys::table;
@@ -30,8 +30,7 @@ use sys::{Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
 /// The longest where a limit is kept: memory that is not managed may grow meanwhile.
 const TICK_AT_LIMIT: Nanos = Nanos::from_millis(50);
-/// How many touches an extent is expected to see when it is set aside, before any was, and what each costs, ns.
-const TOUCHES_AT_FIRST: u64 = 64;
+/// What a touch is expected to cost before any was, ns.
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
 /// CPU time for which folding is worth going on with: looking at all extents takes some, ns.
 const WORTHWHILE: u64 = 1_000_000;
@@ -87,13 +86,10 @@ pub extern "C" fn main(arg: usize) {
     let worker = engine.kernel().ok_or(Errno::ENOMEM).and_then(|kernel| {
         // SAFETY: this thread is the only one that uses the store.
         let store = unsafe { engine.take_store() };
-        Worker::new(engine, kernel, store)
+        Worker::new(engine, kernel, store, in_child)
     });
     match worker {
         Ok(mut worker) => {
-            if in_child {
-                worker.spent_before = pace::CREDIT;
-            }
             // A forked child has its parent's.
             if engine.wake_cost.load(Relaxed) == 0 {
                 worker.measure_wake_cost();
@@ -129,7 +125,6 @@ impl Worker {
         } else {
             self.take_up_policy();
         }
-        let mut touches = TOUCHES_AT_FIRST;
         loop {
             self.engine.brake.unpark();
             let bell = self.engine.bell.load(Acquire);
@@ -159,7 +154,7 @@ impl Worker {
                 } else if self.policing.is_some() {
                     self.police()
                 } else {
-                    self.make_room() || self.pass(&mut touches)
+                    self.make_room() || self.pass()
                 };
             self.drop_copies();
             self.tidy_store();
@@ -264,17 +259,15 @@ impl Worker {
 
     /// Looks at every extent once, or at as many as there is time for; the next pass goes on with the others. Returns whether
     /// there is more to do at once.
-    fn pass(&mut self, touches: &mut u64) -> bool {
+    fn pass(&mut self) -> bool {
         let cold_age = self.cold_age();
         if self.may_fold() && !self.is_free_of_budget() {
             // Work takes at least as long as the CPU time that it costs.
             self.slice = self.slice.min(Nanos(self.pace.left()));
         }
         let limit = self.engine.setting(Setting::MaxStall);
-        let headroom = self.stall.headroom(self.now.0, limit);
-        // A quarter at a time: the next pass sees what this one has cost.
-        let mut probes = headroom / 4 / (*touches * self.touch_cost()).max(1);
-        let broken = self.stall.headroom(self.now.0, limit.saturating_mul(BROKEN)) == 0;
+        let mut probes = self.stall.looks(self.now.0, limit, self.touch_cost());
+        let broken = self.stall.is_broken(self.now.0, limit);
         let mut held = false;
         // A round that was interrupted goes on: from the beginning it would never come to the end where there is little time.
         let (began, mut round) = (self.round.at, core::mem::take(&mut self.round));
@@ -295,7 +288,7 @@ impl Worker {
             if broken && !self.engine.room.is_kept() && self.recently_touched(extent) {
                 self.retreat(extent);
             } else {
-                round.more |= self.step(extent, cold_age, &mut probes, &mut held, touches);
+                round.more |= self.step(extent, cold_age, &mut probes, &mut held);
             }
             if round.census {
                 self.count_present(extent);
@@ -378,14 +371,7 @@ impl Worker {
     }
 
     /// Does what the policy says is due for one extent. Returns whether it must be gone on with at once.
-    fn step(
-        &mut self,
-        extent: &Extent,
-        cold_age: u64,
-        probes: &mut u64,
-        held: &mut bool,
-        touches: &mut u64,
-    ) -> bool {
+    fn step(&mut self, extent: &Extent, cold_age: u64, probes: &mut u64, held: &mut bool) -> bool {
         let Some(guard) = extent.lock.try_lock() else { return false };
         // SAFETY: we hold the lock.
         let age = unsafe { extent.age() };
@@ -459,7 +445,7 @@ impl Worker {
                 }
                 let Some(_guard) = extent.lock.try_lock() else { return true };
                 let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
-                *touches = (*touches * 7 + touched) / 8 + 1;
+                self.stall.looked(u64::from(probed), touched);
                 // SAFETY: we hold the lock.
                 unsafe { extent.age() }.probed(self.now.0, cold_age, probed as usize, touched as usize);
                 false

@@ -109,8 +109,9 @@ impl Service {
         if extent.is_some_and(|extent| self.engine.must_wait_for_room(extent, page, tid, self.read_at)) {
             return;
         }
+        let mut looked = false;
         if let Some(extent) = extent {
-            note(extent, (page - extent.base()) / PAGE_SIZE);
+            looked = note(extent, (page - extent.base()) / PAGE_SIZE);
         }
         self.backoff = Backoff::new();
         // While the thread is asleep, and what is said of it stands still.
@@ -129,7 +130,14 @@ impl Service {
                         self.waits.woken(tid, ended);
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                         control.restore_ns.record(ended.since(began).0);
-                        self.charge_wait(control, ended.since(self.read_at).0 + found.outside);
+                        let waited = ended.since(self.read_at).0 + found.outside;
+                        self.charge_wait(control, waited);
+                        if looked {
+                            // After the whole, for who reads both.
+                            self.engine
+                                .stall_looking
+                                .store(self.engine.stall_looking.load(Relaxed) + waited, Release);
+                        }
                         self.follower.watch(ended.since(began));
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
@@ -266,14 +274,18 @@ impl Service {
     }
 }
 
-/// Notes for a page daemon that a thread waits for the page. The pages that come with it are not touched by that.
-fn note(extent: &Extent, index: usize) {
-    match extent.entry(index).state() {
-        State::Resident => return,
-        State::Aside | State::Leaving | State::LeavingWanted => extent.asked_whole.add(index),
-        State::Stored | State::Same => {}
+/// Notes for a page daemon that a thread waits for the page. The pages that come with it are not touched by that. Returns whether
+/// the page was only set aside.
+fn note(extent: &Extent, index: usize) -> bool {
+    let state = extent.entry(index).state();
+    let whole = matches!(state, State::Aside | State::Leaving | State::LeavingWanted);
+    if whole {
+        extent.asked_whole.add(index);
     }
-    extent.asked.add(index);
+    if state != State::Resident {
+        extent.asked.add(index);
+    }
+    whole
 }
 
 /// How many pages to bring back for a fault: one, or twice as many as the last time if the touches are

@@ -98,6 +98,7 @@ impl Engine {
         self.forking.store(0, SeqCst);
         // The waits so far were the parent's.
         self.stall.store(0, Relaxed);
+        self.stall_looking.store(0, Relaxed);
         self.forget_deferred_in_child();
         self.errand.forget_in_child();
         self.space().all().for_each(|extent| self.forget_unforked_in_child(extent));

@@ -447,7 +447,7 @@ impl Worker {
 
     /// Says once that the limit is below what the program needs.
     fn tell_if_too_low(&mut self, policing: &mut Policing, in_use: usize, limit: usize) {
-        let waits = self.stall.used(self.now.0) / (WINDOW / 1_000_000) > TOO_LOW;
+        let waits = self.stall.waited(self.now.0) / (WINDOW / 1_000_000) > TOO_LOW;
         if in_use <= limit + limit / 16 && !waits {
             policing.missed_since = None;
             return;

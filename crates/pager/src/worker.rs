@@ -18,11 +18,12 @@ use crate::share::Lease;
 use crate::store::Stores;
 use crate::tidy::LEFTOVERS;
 use core::sync::atomic::Ordering::*;
-use policy::budget::{Budget, NO_LIMIT, WINDOW};
+use policy::budget::{NO_LIMIT, WINDOW};
 use policy::effort::{self, Effort, Gains};
 use policy::learning::Learning;
-use policy::pace::Pace;
+use policy::pace::{self, Pace};
 use policy::returns::Returns;
+use policy::stall::Stall;
 use sys::time::{self, Nanos};
 use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
@@ -47,7 +48,7 @@ pub struct Worker {
     /// How long the stretch of work that began then may take.
     pub(crate) slice: Nanos,
     /// The program's waiting.
-    pub(crate) stall: Budget,
+    pub(crate) stall: Stall,
     /// This thread's CPU time.
     pub(crate) pace: Pace,
     /// CPU time that counts as spent beside it, ns: a forked child is no new program, and has no credit.
@@ -111,11 +112,12 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    /// With an empty store, or the one that a forked child inherited.
+    /// With an empty store, or the one that a `forked` child inherited. Such a one has no credits.
     pub fn new(
         engine: &'static Engine,
         kernel: &'static Kernel,
         store: &'static mut Stores,
+        forked: bool,
     ) -> Result<Worker> {
         let now = time::now();
         Ok(Worker {
@@ -129,10 +131,10 @@ impl Worker {
             now,
             slice_began: now,
             slice: SLICE,
-            stall: Budget::new(engine.stall.load(Relaxed)),
+            stall: Stall::new(now.0, engine.stall.load(Relaxed), engine.stall_looking.load(Relaxed), forked),
             // What it has used so far, to start, counts too.
             pace: Pace::new(now.0, 0),
-            spent_before: 0,
+            spent_before: if forked { pace::CREDIT } else { 0 },
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             gains: Gains::new(),
             gains_at_once: Gains::new(),
@@ -232,10 +234,13 @@ impl Worker {
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
         self.pace.charge(self.now.0, time::thread_cpu().0, self.cpu_share());
-        self.stall.charge(self.now.0, self.engine.stall.load(Relaxed));
+        // What was for looking first: it is counted after the whole.
+        let looking = self.engine.stall_looking.load(Acquire);
+        let limit = self.engine.setting(Setting::MaxStall);
+        self.stall.charge(self.now.0, self.engine.stall.load(Relaxed), looking, limit);
         let control = self.engine.control();
         control.stall_ns.store(self.stall.total(), Relaxed);
-        let ppm = self.stall.used(self.now.0) / (WINDOW / 1_000_000);
+        let ppm = self.stall.waited(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
         self.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
     }

@@ -19,3 +19,4 @@ pub mod pace;
 #[cfg(feature = "replace")]
 pub mod replace;
 pub mod returns;
+pub mod stall;

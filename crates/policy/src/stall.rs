@@ -1,0 +1,224 @@
+//! What the program may be made to wait: a share of any ten seconds, and a credit for looking at memory.
+//!
+//! Only a touch tells that a page is in use, so whoever sets aside what may be cold has the program wait for what is not. For a heap that
+//! is looked at for the first time that comes to seconds of the share, however much of it is cold, and is over with once it is known. So such waits
+//! may take a credit, as long as they are rewarded: a page stays away for each that is touched. It is what the share comes to in
+//! [`CREDIT`], it comes back with what of the share is not used, and a part of it at a time may be spent.
+//!
+//! Invariants: over any stretch of time what was waited is at most the share of it, and the credit, and what was under way. What is waited for pages
+//! that come back from the store never counts as looking.
+
+use crate::budget::{Budget, BROKEN, WINDOW};
+use crate::pace::worth;
+
+/// The credit is what the share comes to in this time, ns.
+pub const CREDIT: u64 = 100_000_000_000;
+/// One part in so many of what is left may be spent by a pass, of the share and of the credit: the next one sees what it has cost.
+const PARTS: u64 = 4;
+const CREDIT_PARTS: u64 = 64;
+/// Pages that must stay away, at least, for each one that is touched.
+pub const REWARD: u64 = 1;
+/// Looks of which it is seen how they are rewarded, before that counts.
+const SEEN: u64 = 8;
+/// How many touches a look is expected to cost before any was.
+const TOUCHES_AT_FIRST: u64 = 64;
+
+/// What was waited, and what looks have cost.
+#[derive(Clone, Debug)]
+pub struct Stall {
+    /// All waiting, and that of it which the credit has paid.
+    waited: Budget,
+    credited: Budget,
+    /// What the credit has paid since the start, ns.
+    paid: u64,
+    /// How much of the credit is used, ns.
+    used: u64,
+    /// What the running total of waiting for pages that were looked at stood at, ns.
+    looking: u64,
+    /// When the credit was last filled.
+    at: u64,
+    looks: u64,
+    /// Pages that a look sets aside, and how many of them are touched; moving averages, in sixteenths.
+    pages: u64,
+    touches: u64,
+}
+
+impl Stall {
+    /// Nothing waited yet, at `now`; running totals stand at `total` ns and, for pages that were looked at, `looking` ns. A forked
+    /// child has no credit before it has earned it.
+    pub const fn new(now: u64, total: u64, looking: u64, forked: bool) -> Stall {
+        Stall {
+            waited: Budget::new(total),
+            credited: Budget::new(0),
+            paid: 0,
+            used: if forked { u64::MAX } else { 0 },
+            looking,
+            at: now,
+            looks: 0,
+            pages: 0,
+            touches: 16 * TOUCHES_AT_FIRST,
+        }
+    }
+
+    /// Charges what the running totals have grown to, as waited at `now`; `limit` is the share, in millionths. Totals that fell charge nothing.
+    pub fn charge(&mut self, now: u64, total: u64, looking: u64, limit: u64) {
+        let credit = worth(CREDIT, limit);
+        let spent = total.saturating_sub(self.waited.total());
+        let looked = looking.saturating_sub(self.looking).min(spent);
+        self.looking = looking;
+        self.used = self.used.min(credit);
+        if self.are_rewarded() {
+            self.paid += looked.min(credit - self.used);
+        }
+        let earned = worth(now.saturating_sub(self.at), limit);
+        self.at = now.max(self.at);
+        self.used = self.used.saturating_add(spent).saturating_sub(earned).min(credit);
+        self.waited.charge(now, total);
+        self.credited.charge(now, self.paid);
+    }
+
+    /// A look set `pages` aside, of which so many were touched.
+    pub fn looked(&mut self, pages: u64, touched: u64) {
+        self.looks += 1;
+        let seen = if self.looks == 1 { 0 } else { 7 };
+        self.pages = (self.pages * seen + 16 * pages) / (seen + 1);
+        self.touches = (self.touches * 7 + 16 * touched) / 8;
+    }
+
+    fn are_rewarded(&self) -> bool {
+        self.looks >= SEEN && self.pages >= self.touches.saturating_mul(1 + REWARD)
+    }
+
+    /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
+    pub fn looks(&mut self, now: u64, limit: u64, touch_cost: u64) -> u64 {
+        let counted = self.waited.used(now).saturating_sub(self.credited.used(now));
+        let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
+        if self.are_rewarded() {
+            left += worth(CREDIT, limit).saturating_sub(self.used) / CREDIT_PARTS;
+        }
+        left / ((self.touches / 16 + 1) * touch_cost).max(1)
+    }
+
+    /// Whether so much was waited in the window that ends at `now` that it must not be repeated.
+    pub fn is_broken(&mut self, now: u64, limit: u64) -> bool {
+        let counted = self.waited.used(now).saturating_sub(self.credited.used(now));
+        counted >= worth(WINDOW, limit.saturating_mul(BROKEN))
+    }
+
+    /// Waited within the window that ends at `now`, ns.
+    pub fn waited(&mut self, now: u64) -> u64 {
+        self.waited.used(now)
+    }
+
+    /// What the running total stood at when it was last charged, ns.
+    pub fn total(&self) -> u64 {
+        self.waited.total()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const MS: u64 = 1_000_000;
+    /// Half a per cent: 50 ms in a window, and 500 of credit.
+    const LIMIT: u64 = 5_000;
+    const TOUCH: u64 = 25_000;
+
+    /// Looks that were rewarded as said.
+    fn seen(pages: u64, touched: u64) -> Stall {
+        let mut stall = Stall::new(0, 0, 0, false);
+        (0..64).for_each(|_| stall.looked(pages, touched));
+        stall
+    }
+
+    #[test]
+    fn what_is_waited_counts_for_ten_seconds_and_holds_looks_back() {
+        let mut stall = Stall::new(0, 0, 0, false);
+        assert_ne!(stall.looks(0, LIMIT, TOUCH), 0);
+        stall.charge(SECOND, 50 * MS, 0, LIMIT);
+        assert_eq!(stall.looks(SECOND, LIMIT, TOUCH), 0);
+        assert!(!stall.is_broken(SECOND, LIMIT));
+        stall.charge(SECOND, 100 * MS, 0, LIMIT);
+        assert!(stall.is_broken(SECOND, LIMIT));
+        assert_ne!(stall.looks(12 * SECOND, LIMIT, TOUCH), 0);
+    }
+
+    #[test]
+    fn rewarded_looks_have_a_credit_and_others_do_not() {
+        for (pages, touched, more) in [(500, 100, true), (500, 400, false), (500, 260, false)] {
+            let mut stall = seen(pages, touched);
+            // The share is used up, by looks.
+            stall.charge(SECOND, 60 * MS, 60 * MS, LIMIT);
+            assert_eq!(stall.looks(SECOND, LIMIT, TOUCH) != 0, more, "{touched} of {pages}");
+        }
+    }
+
+    #[test]
+    fn what_comes_back_from_the_store_is_never_paid_by_the_credit() {
+        let mut stall = seen(500, 10);
+        stall.charge(SECOND, 100 * MS, 0, LIMIT);
+        assert!(stall.is_broken(SECOND, LIMIT));
+    }
+
+    #[test]
+    fn the_credit_is_used_once_and_comes_back_with_time() {
+        let mut stall = seen(500, 100);
+        let mut total = 0;
+        for second in 1..=10 {
+            total += 100 * MS;
+            stall.charge(second * SECOND, total, total, LIMIT);
+        }
+        assert_eq!(stall.looks(10 * SECOND, LIMIT, TOUCH), 0, "all is used up");
+        assert!(stall.is_broken(10 * SECOND, LIMIT), "and the share by half of it");
+        stall.charge(60 * SECOND, total, total, LIMIT);
+        assert!(stall.paid > 450 * MS && stall.paid <= 550 * MS, "{}", stall.paid);
+        let before = stall.used;
+        stall.charge(160 * SECOND, total, total, LIMIT);
+        assert!(before > 200 * MS && stall.used == 0);
+    }
+
+    #[test]
+    fn a_forked_child_earns_its_credit() {
+        let mut child = Stall::new(0, 0, 0, true);
+        (0..64).for_each(|_| child.looked(500, 100));
+        child.charge(SECOND, 60 * MS, 60 * MS, LIMIT);
+        assert_eq!(child.looks(SECOND, LIMIT, TOUCH), 0);
+        child.charge(101 * SECOND, 60 * MS, 60 * MS, LIMIT);
+        child.charge(101 * SECOND, 120 * MS, 120 * MS, LIMIT);
+        assert_ne!(child.looks(101 * SECOND, LIMIT, TOUCH), 0);
+    }
+
+    #[test]
+    fn no_share_is_no_credit() {
+        let mut stall = seen(500, 100);
+        stall.charge(SECOND, 0, 0, 0);
+        assert_eq!(stall.looks(SECOND, 0, TOUCH), 0);
+    }
+
+    proptest! {
+        /// A pager that looks as soon as it may, once a pass, keeps to the share and the credit, whatever it finds.
+        #[test]
+        fn waiting_stays_below_the_share_and_the_credit(
+            looks in prop::collection::vec((1u64..512, 0u64..100), 1..400),
+            limit in 0u64..50_000,
+        ) {
+            let mut stall = Stall::new(0, 0, 0, false);
+            let (mut total, mut now) = (0, 0);
+            for (pages, of_100) in looks {
+                now += 250 * MS;
+                stall.charge(now, total, total, limit);
+                let touched = pages * of_100 / 100;
+                if stall.looks(now, limit, TOUCH) != 0 {
+                    stall.looked(pages, touched);
+                    total += touched * TOUCH;
+                }
+            }
+            let under_way = 512 * TOUCH;
+            let most = worth(now, limit) + worth(WINDOW, limit) + worth(CREDIT, limit) + under_way;
+            prop_assert!(total <= most, "{total} in {now} at {limit}");
+        }
+    }
+}
