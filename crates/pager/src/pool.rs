@@ -22,7 +22,7 @@ struct Inner {
 pub struct Pool {
     lock: Mutex,
     inner: UnsafeCell<Inner>,
-    /// Bytes handed out.
+    /// Bytes in use.
     used: AtomicU64,
 }
 
@@ -41,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// Bytes handed out.
+    /// Bytes in use, about: tables that were made, and those parts of sparse ones that are used.
     pub fn used_bytes(&self) -> u64 {
         self.used.load(Relaxed)
     }
@@ -77,11 +77,26 @@ impl Pool {
     /// # Safety
     /// All-zero bytes must be a valid `T`.
     pub unsafe fn make<T>(&self) -> Result<&'static T> {
+        self.use_more(core::mem::size_of::<T>() as u64);
+        // SAFETY: the caller's contract.
+        unsafe { self.make_sparse() }
+    }
+
+    /// Notes that so many bytes of a sparse table have come to be used.
+    pub fn use_more(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+
+    /// As [`Pool::make`], a table of which only parts will be used, and which has no memory before they are. They are counted when they come to be
+    /// used, by [`Pool::use_more`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn make_sparse<T>(&self) -> Result<&'static T> {
         let _guard = self.lock.lock();
         // SAFETY: under the lock.
         let inner = unsafe { &mut *self.inner.get() };
         let addr = self.bump(inner, core::mem::size_of::<T>(), core::mem::align_of::<T>())?;
-        self.used.fetch_add(core::mem::size_of::<T>() as u64, Relaxed);
         // SAFETY: fresh, zeroed, aligned memory of this size that nobody else gets; zeros are a valid `T`.
         Ok(unsafe { &*(addr as *const T) })
     }

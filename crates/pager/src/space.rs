@@ -9,8 +9,8 @@
 
 use crate::extent::Extent;
 use crate::pool::Pool;
-use crate::sync::{AtomicPtr, AtomicU32, Ordering::*};
-use sys::{Errno, Result, EXTENT_SIZE};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use sys::{Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
 const LEAF_BITS: u32 = 13;
 const ROOT_BITS: u32 = 13;
@@ -20,9 +20,37 @@ pub const ROOT: usize = 1 << ROOT_BITS;
 /// than that of aarch64.
 pub const LIMIT: usize = EXTENT_SIZE << (LEAF_BITS + ROOT_BITS);
 
-/// Extents side by side, and until when each may rest.
+/// Places of a leaf that are told apart by whether there is any extent.
+const PLACES: usize = LEAF / 64;
+/// Places whose pointers fill a page.
+const PER_PAGE: usize = PAGE_SIZE / core::mem::size_of::<AtomicPtr<Extent>>();
+
+/// Extents side by side, until when each may rest, and in which [`PLACES`] there are any. Allocators that choose addresses at random have
+/// hundreds of leaves with an extent or two.
 #[repr(C)]
-struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF]);
+struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF], AtomicU64);
+
+impl Leaf {
+    /// An extent is about to come to the place of that index. Returns how many bytes of this leaf are used for the first time, about.
+    fn use_place(&self, index: usize) -> u64 {
+        let bit = index / PLACES;
+        // The page's pointers, and as many times.
+        let (first, places) = (bit - bit % (PER_PAGE / PLACES), PER_PAGE / PLACES);
+        let page = ((1 << places) - 1) << first;
+        // Release: who sees the bit and not yet the extent finds it at the next look.
+        let before = self.2.fetch_or(1 << bit, AcqRel);
+        if before & page != 0 {
+            return 0;
+        }
+        (PAGE_SIZE + PER_PAGE * core::mem::size_of::<AtomicU32>()) as u64
+    }
+
+    /// The indices at which there may be extents.
+    fn used(&self) -> impl Iterator<Item = usize> {
+        let bits = self.2.load(Acquire);
+        (0..64).filter(move |bit| bits >> bit & 1 != 0).flat_map(|bit| bit * PLACES..(bit + 1) * PLACES)
+    }
+}
 
 /// Nanoseconds to a moment as extents rest until it, as a power of two: 67 ms. Moments are rounded down, so nothing is looked
 /// at too late.
@@ -65,7 +93,7 @@ impl Space {
         let leaf = match self.leaf(number >> LEAF_BITS) {
             Some(leaf) => leaf,
             // SAFETY: null pointers are an empty leaf.
-            None => publish(root, unsafe { pool.make::<Leaf>() }?),
+            None => publish(root, unsafe { pool.make_sparse::<Leaf>() }?),
         };
         let cell = &leaf.0[number & (LEAF - 1)];
         // SAFETY: extents stay for ever.
@@ -78,6 +106,7 @@ impl Space {
             extent.place(number * EXTENT_SIZE);
             extent
         };
+        pool.use_more(leaf.use_place(number & (LEAF - 1)));
         Ok(publish(cell, extent))
     }
 
@@ -124,17 +153,17 @@ impl Space {
     pub fn awake(&self, now: u32) -> impl Iterator<Item = &'static Extent> + '_ {
         let leaves = (0..ROOT).filter_map(|root| self.leaf(root));
         leaves.flat_map(move |leaf| {
-            leaf.0.iter().zip(&leaf.1).filter_map(move |(cell, rest)| {
-                let awake = rest.load(Relaxed) <= now;
+            leaf.used().filter_map(move |index| {
+                let awake = leaf.1[index].load(Relaxed) <= now;
                 // Acquire: pairs with the release in `find_or_make`. SAFETY: extents stay for ever.
-                awake.then(|| unsafe { cell.load(Acquire).as_ref() }).flatten()
+                awake.then(|| unsafe { leaf.0[index].load(Acquire).as_ref() }).flatten()
             })
         })
     }
 
     /// All extents, by address.
     pub fn all(&self) -> impl Iterator<Item = &'static Extent> + '_ {
-        self.existing(0, LIMIT)
+        self.awake(u32::MAX)
     }
 }
 
@@ -170,6 +199,28 @@ mod tests {
         let some: Vec<usize> = space.existing(0x3f_ffff, 0x40_0001).map(Extent::base).collect();
         assert_eq!(some, [0x20_0000, 0x40_0000]);
         assert!(space.find(LIMIT).is_none() && space.find_or_make(LIMIT, &pool).is_err());
+    }
+
+    #[test]
+    fn extents_far_apart_are_charged_a_page_and_a_half_of_their_leaf_each_and_neighbours_nothing() {
+        let pool = Pool::new();
+        // SAFETY: zeros are an empty space.
+        let space = unsafe { pool.make::<Space>() }.unwrap();
+        let charged = |addr: usize| {
+            let before = pool.used_bytes();
+            space.find_or_make(addr, &pool).unwrap();
+            pool.used_bytes() - before - core::mem::size_of::<Extent>() as u64
+        };
+        let page = PAGE_SIZE as u64;
+        for far in 1..20 {
+            assert_eq!(charged(far << 40), page + page / 2);
+            assert_eq!(charged((far << 40) + EXTENT_SIZE), 0);
+            assert_eq!(charged((far << 40) + (PLACES + 1) * EXTENT_SIZE), 0, "in the same page");
+        }
+        // A leaf that is full has been charged whole.
+        let all: u64 = (0..LEAF).map(|n| charged((64 << 40) + n * EXTENT_SIZE)).sum();
+        assert_eq!(all as usize, core::mem::size_of::<Leaf>() - core::mem::size_of::<AtomicU64>());
+        assert_eq!(space.all().count(), 19 * 3 + LEAF);
     }
 
     #[test]
