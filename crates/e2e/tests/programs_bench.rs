@@ -13,7 +13,7 @@ fn program() -> Program {
 }
 
 fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
-    Options { programs, arms, runs: 1, bytes: 4 << 20, idle_millis: 600, spoil: false }
+    Options { programs, arms, runs: 1, bytes: 4 << 20, together: 64, idle_millis: 600, spoil: false }
 }
 
 fn all() -> Vec<Kind> {

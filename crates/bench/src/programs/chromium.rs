@@ -34,6 +34,7 @@ pub(super) struct Browser {
     pages: Vec<String>,
     url: String,
     bytes: u64,
+    together: u64,
 }
 
 impl Browser {
@@ -91,7 +92,16 @@ impl Browser {
         let started = place.spawn(command)?;
         let url = format!("file://{}", place.dir.join("page.html").display());
         let answers = BufReader::new(answers);
-        Ok(Browser { started, requests, answers, sent: 0, pages: Vec::new(), url, bytes: place.bytes })
+        Ok(Browser {
+            started,
+            requests,
+            answers,
+            sent: 0,
+            pages: Vec::new(),
+            url,
+            bytes: place.bytes,
+            together: place.together,
+        })
     }
 
     /// Calls a method, of a page or of the browser itself, and waits for its result.
@@ -161,7 +171,7 @@ impl Subject for Browser {
         let mut items = 0;
         for _ in 0..PAGES {
             let page = self.open()?;
-            items += self.count(page, &format!("load({})", self.bytes / PAGES))?;
+            items += self.count(page, &format!("load({}, {})", self.bytes / PAGES, self.together))?;
         }
         Ok(items)
     }

@@ -82,6 +82,8 @@ pub struct Options {
     pub runs: usize,
     /// About how much heap each program builds, bytes.
     pub bytes: u64,
+    /// How many records that were made one after another stay in use together, if any of them does.
+    pub together: u64,
     /// How long it lies idle, ms.
     pub idle_millis: u64,
     /// Change one datum after the load, to see that this is found.

@@ -99,6 +99,8 @@ pub(super) struct Place<'a> {
     pub(super) dir: &'a Path,
     /// About how much heap it is to build, bytes.
     pub(super) bytes: u64,
+    /// Records that stay in use together.
+    pub(super) together: u64,
     /// What folds it, if it is folded.
     memfold: Option<&'a Program>,
 }
@@ -134,8 +136,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, repeat: usize) -> Result<Run> {
     let closed = fs::Permissions::from_mode(0o700);
     let scratch = tempfile::Builder::new().prefix("memfold-programs-").permissions(closed).tempdir()?;
-    let place =
-        Place { dir: scratch.path(), bytes: options.bytes, memfold: (arm == Arm::Folded).then_some(memfold) };
+    let place = Place {
+        dir: scratch.path(),
+        bytes: options.bytes,
+        together: options.together,
+        memfold: (arm == Arm::Folded).then_some(memfold),
+    };
     backing::back(2 * options.bytes);
     let began = Instant::now();
     let mut subject = kind.start(&place)?;
@@ -286,7 +292,8 @@ impl Place<'_> {
                 Some(Program { path, library, arguments: Vec::new() })
             }
         };
-        let place = Place { dir: self.dir, bytes: self.bytes, memfold: copies.as_ref() };
+        let place =
+            Place { dir: self.dir, bytes: self.bytes, together: self.together, memfold: copies.as_ref() };
         let mut command = place.command(program, arguments);
         command.uid(NOBODY).gid(NOBODY);
         if copies.is_some() {

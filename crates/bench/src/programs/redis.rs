@@ -21,11 +21,31 @@ const WRITE_ONE_IN: u64 = 20;
 /// How long the server may take to answer for the first time, and a snapshot to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The keys that stay in use: runs of keys that were set one after another.
+#[derive(Clone, Copy)]
+struct InUse {
+    count: u64,
+    run: u64,
+}
+
+impl InUse {
+    fn of(records: u64, run: u64) -> InUse {
+        let run = run.clamp(1, (records / HOT_ONE_IN).max(1));
+        InUse { count: (records / (HOT_ONE_IN * run)).max(1) * run, run }
+    }
+
+    /// The number of the `at`th of them.
+    fn number(self, at: u64) -> u64 {
+        at / self.run * self.run * HOT_ONE_IN + at % self.run
+    }
+}
+
 /// A running server.
 pub(super) struct Server {
     started: Started,
     socket: PathBuf,
     records: u64,
+    in_use: InUse,
     saves: bool,
     rng: Rng,
 }
@@ -53,7 +73,8 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         let started = place.spawn(command)?;
         let records = (place.bytes / EACH).max(HOT_ONE_IN);
-        let mut server = Server { started, socket, records, saves, rng: Rng::new(1) };
+        let in_use = InUse::of(records, place.together);
+        let mut server = Server { started, socket, records, in_use, saves, rng: Rng::new(1) };
         let end = Instant::now() + PATIENCE;
         while server.ask(&[b"PING"]).is_err() {
             ensure!(
@@ -117,7 +138,7 @@ impl Subject for Server {
         let (mut client, mut value) = (self.client()?, Vec::new());
         bursts(time, |until, times| {
             while Instant::now() < until {
-                let number = self.rng.below(self.records / HOT_ONE_IN) * HOT_ONE_IN;
+                let number = self.in_use.number(self.rng.below(self.in_use.count));
                 let key = values::key(number);
                 let writes = self.saves && self.rng.below(WRITE_ONE_IN) == 0;
                 if writes {

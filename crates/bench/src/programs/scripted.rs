@@ -65,7 +65,10 @@ impl Script {
             }
             _ => bail!("{} is no script", kind.name()),
         };
-        command.arg(place.bytes.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+            .args([place.bytes, place.together].map(|n| n.to_string()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
         let mut started = place.spawn(command)?;
         let (requests, answers) = started.pipes()?;
         Ok(Script { started, requests: Some(requests), answers: BufReader::new(answers) })

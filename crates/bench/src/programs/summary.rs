@@ -104,10 +104,11 @@ impl Report {
     /// One sentence on what was done.
     pub(super) fn sentence(&self) -> String {
         format!(
-            "{} {} of each arm, interleaved, medians; heaps of about {} MiB, idle for {} s",
+            "{} {} of each arm, interleaved, medians; heaps of about {} MiB, a twentieth of the records in use, in runs of {}, idle for {} s",
             self.options.runs,
             if self.options.runs == 1 { "run" } else { "runs" },
             self.options.bytes >> 20,
+            self.options.together,
             self.options.idle_millis as f64 / 1e3
         )
     }

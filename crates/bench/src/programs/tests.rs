@@ -8,6 +8,7 @@ fn options(runs: usize) -> Options {
         arms: vec![Arm::Plain, Arm::Folded],
         runs,
         bytes: 1 << 20,
+        together: 64,
         idle_millis: 31_000,
         spoil: false,
     }

@@ -46,16 +46,21 @@ final class Heap {
     final HashMap<Integer, Item> map = new HashMap<>();
     long total;
 
-    Heap(long bytes) {
+    /** Records that stay in use, in runs of so many that were made one after another. */
+    final int inUse, run;
+
+    Heap(long bytes, long together) {
         count = (int) Math.max(HOT_ONE_IN, bytes / EACH);
+        run = (int) Math.max(1, Math.min(together, count / HOT_ONE_IN));
+        inUse = count / (HOT_ONE_IN * run) * run;
         for (int number = 0; number < count; number++) map.put(number, make(number));
     }
 
     /** Looks at 256 records of those in use. */
     void unit(long turn) {
         for (int step = 0; step < 256; step++) {
-            long at = (turn * 256 + step) * 7919 * HOT_ONE_IN % count;
-            Item found = map.get((int) (at - at % HOT_ONE_IN));
+            long at = (turn * 256 + step) * 7919 % inUse;
+            Item found = map.get((int) (at / run * run * HOT_ONE_IN + at % run));
             total += found.id + found.notes.length();
         }
     }
@@ -94,7 +99,7 @@ final class Heap {
     }
 
     public static void main(String[] arguments) throws Exception {
-        Heap heap = new Heap(Long.parseLong(arguments[0]));
+        Heap heap = new Heap(Long.parseLong(arguments[0]), Long.parseLong(arguments[1]));
         System.out.println("{\"items\":" + heap.count + "}");
         BufferedReader requests = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = requests.readLine()) != null;) {

@@ -69,15 +69,19 @@ func make_(number int) (record, string) {
 
 type heap struct {
 	count   int
+	inUse   int // records that stay in use
+	run     int // so many of them were made one after another
 	entries map[int]entry
 	total   int
 }
 
-func load(bytes int) *heap {
+func load(bytes, run int) *heap {
 	heap := &heap{count: bytes / each, entries: map[int]entry{}}
 	if heap.count < hotOneIn {
 		heap.count = hotOneIn
 	}
+	heap.run = max(1, min(run, heap.count/hotOneIn))
+	heap.inUse = heap.count / (hotOneIn * heap.run) * heap.run
 	for number := 0; number < heap.count; number++ {
 		made, notes := make_(number)
 		heap.entries[number] = entry{&made, C.CString(notes)}
@@ -88,8 +92,8 @@ func load(bytes int) *heap {
 // Looks at 64 records of those in use.
 func (heap *heap) unit(turn int) {
 	for step := 0; step < 64; step++ {
-		at := (turn*64 + step) * 7919 * hotOneIn % heap.count
-		found := heap.entries[at-at%hotOneIn]
+		at := (turn*64 + step) * 7919 % heap.inUse
+		found := heap.entries[at/heap.run*heap.run*hotOneIn+at%heap.run]
 		heap.total += found.record.id + int(*found.notes)
 	}
 }
@@ -153,7 +157,11 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	heap := load(bytes)
+	together, err := strconv.Atoi(os.Args[2])
+	if err != nil {
+		panic(err)
+	}
+	heap := load(bytes, together)
 	fmt.Printf("{\"items\":%d}\n", heap.count)
 	requests := bufio.NewScanner(os.Stdin)
 	for requests.Scan() {

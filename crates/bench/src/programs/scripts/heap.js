@@ -29,8 +29,11 @@ function record(number) {
 }
 
 class Heap {
-  constructor(bytes) {
+  // Those that stay in use are in runs of so many that were made one after another.
+  constructor(bytes, run) {
     this.count = Math.max(HOT_ONE_IN, Math.floor(bytes / EACH));
+    this.run = Math.max(1, Math.min(run, Math.floor(this.count / HOT_ONE_IN)));
+    this.inUse = Math.floor(this.count / (HOT_ONE_IN * this.run)) * this.run;
     this.map = new Map();
     this.steps = 256;
     for (let number = 0; number < this.count; number++) this.map.set(number, record(number));
@@ -40,8 +43,8 @@ class Heap {
   unit(turn) {
     let total = 0;
     for (let step = 0; step < this.steps; step++) {
-      const at = (turn * this.steps + step) * 7919 * HOT_ONE_IN % this.count;
-      const found = this.map.get(at - at % HOT_ONE_IN);
+      const at = (turn * this.steps + step) * 7919 % this.inUse, within = at % this.run;
+      const found = this.map.get((at - within) * HOT_ONE_IN + within);
       total += found.id + found.notes.length;
     }
     return total;

@@ -16,6 +16,18 @@ BURST, PERIOD = 0.1, 1.0  # seconds at work, out of so many
 KEPT = 16384  # so many units' times at most go into a percentile
 
 
+class InUse:
+    """The numbers of those of so many records that stay in use: runs of records that were made one after another."""
+
+    def __init__(self, count, run):
+        self.run = max(1, min(run, count // HOT_ONE_IN))
+        self.count = count // (HOT_ONE_IN * self.run) * self.run
+
+    def __getitem__(self, turn):
+        at = turn * 7919 % self.count
+        return at // self.run * self.run * HOT_ONE_IN + at % self.run
+
+
 def numbers(number):
     """Random numbers of 64 bits, from the record's number alone."""
     state = number

@@ -1,7 +1,7 @@
 // A Map of records; a request is a line on standard input, an answer a line of JSON.
 "use strict";
 const { Heap } = require("./heap.js");
-const heap = new Heap(Number(process.argv[2]));
+const heap = new Heap(Number(process.argv[2]), Number(process.argv[3]));
 
 async function answer(line) {
   const [what, seconds] = line.split(" ");

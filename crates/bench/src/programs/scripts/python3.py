@@ -1,10 +1,11 @@
 """A dict of records, each of them a dict."""
 
 import sys
-from heap import HOT_ONE_IN, record, serve
+from heap import HOT_ONE_IN, InUse, record, serve
 
 EACH = 1700  # bytes that a record takes, about
 count = max(HOT_ONE_IN, int(sys.argv[1]) // EACH)
+in_use = InUse(count, int(sys.argv[2]))
 heap = {}
 
 
@@ -18,7 +19,7 @@ def unit(turn):
     """Looks at 32 records of those in use."""
     total = 0
     for step in range(32):
-        found = heap[(turn * 32 + step) * 7919 * HOT_ONE_IN % count // HOT_ONE_IN * HOT_ONE_IN]
+        found = heap[in_use[turn * 32 + step]]
         total += found["id"] + len(found["notes"])
     return total
 

@@ -3,10 +3,11 @@
 import json
 import sqlite3
 import sys
-from heap import HOT_ONE_IN, record, serve
+from heap import HOT_ONE_IN, InUse, record, serve
 
 EACH = 850  # bytes that a record takes, about
 count = max(HOT_ONE_IN, int(sys.argv[1]) // EACH)
+in_use = InUse(count, int(sys.argv[2]))
 heap = sqlite3.connect(":memory:")
 
 
@@ -22,8 +23,7 @@ def load():
 def unit(turn):
     """Selects 8 records of those in use."""
     for step in range(8):
-        number = (turn * 8 + step) * 7919 * HOT_ONE_IN % count // HOT_ONE_IN * HOT_ONE_IN
-        heap.execute("select body from record where id = ?", (number,)).fetchone()
+        heap.execute("select body from record where id = ?", (in_use[turn * 8 + step],)).fetchone()
 
 
 def spoil():

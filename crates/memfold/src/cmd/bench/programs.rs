@@ -12,6 +12,7 @@ Examples:
   memfold bench programs --only redis,python3 --runs 1   two programs, a table on the terminal
   memfold bench programs --size 1G --runs 6 --out runs/programs
                                                          every program that is installed: tables, plots, a page
+  memfold bench programs --together 1                    what is in use scattered over all pages
   memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
   memfold bench programs --json | jq .figures            for programs
 
@@ -40,6 +41,9 @@ pub struct Args {
     /// About how much heap each program builds.
     #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = region)]
     size: usize,
+    /// The records in use, one in 20, lie in runs of so many that were made one after another; 1 scatters them over the whole heap.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count(1 << 20))]
+    together: usize,
     /// How long each lies idle; the columns are those moments that fit in.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = millis)]
     idle: u64,
@@ -63,6 +67,7 @@ impl Args {
             arms: self.arms,
             runs: self.runs,
             bytes: self.size as u64,
+            together: self.together as u64,
             idle_millis: self.idle,
             spoil: self.spoil,
         };
