@@ -5,7 +5,10 @@
 //! Invariants: only a file of the right length, magic number and version is read; a mailbox that was taken
 //! is given back, whether an answer came or not.
 
+use crate::Unsupported;
 use anyhow::{bail, ensure, Context, Result};
+use pager::activity::Activity;
+use pager::codec::CODEC_NUMBERS;
 use pager::control::{Command, ControlPage, Mode, CONTROL_LEN, MAGIC, MAILBOX, VERSION};
 use serde::Serialize;
 use stats::Histogram;
@@ -46,6 +49,7 @@ pub struct Counters {
     pub saved_bytes: u64,
     pub saved_bytes_peak: u64,
     pub pages_evicted: u64,
+    pub pages_by_codec: [u64; CODEC_NUMBERS],
     pub pages_restored: u64,
     pub pages_prefetched: u64,
     pub pages_second_chance: u64,
@@ -62,6 +66,7 @@ pub struct Counters {
     pub stall_ns: u64,
     pub cpu_background_ns: u64,
     pub cpu_fault_ns: u64,
+    pub activity_ns: [u64; Activity::COUNT],
 }
 
 impl Peer {
@@ -115,6 +120,27 @@ impl Peer {
         }
     }
 
+    /// Waits until the process is folded, up to `patience`.
+    ///
+    /// # Errors
+    /// [`Unsupported`] with its reason when it is not by then.
+    pub fn await_folded(&self, patience: Duration) -> Result<()> {
+        let end = Instant::now() + patience;
+        while self.mode() == Mode::Idle && Instant::now() < end {
+            sleep(POLL);
+        }
+        if self.mode() == Mode::Embedded {
+            return Ok(());
+        }
+        let reason = self.reason();
+        Err(Unsupported(format!(
+            "the worker is not folded (mode {}): {}",
+            self.mode().name(),
+            if reason.is_empty() { "no reason given; see memfold doctor" } else { &reason }
+        ))
+        .into())
+    }
+
     /// The page itself.
     pub fn page(&self) -> &ControlPage {
         // SAFETY: mapped for as long as `self` lives, and made of atomics alone.
@@ -135,7 +161,11 @@ impl Peer {
     pub fn counters(&self) -> Counters {
         let page = self.page();
         macro_rules! read {
-            ($($name:ident),* $(,)?) => { Counters { $($name: page.$name.load(Relaxed)),* } };
+            ($($name:ident),* $(,)?) => { Counters {
+                $($name: page.$name.load(Relaxed),)*
+                pages_by_codec: page.pages_by_codec.each_ref().map(|pages| pages.load(Relaxed)),
+                activity_ns: page.activity_ns.each_ref().map(|ns| ns.load(Relaxed)),
+            } };
         }
         read!(
             managed_bytes,

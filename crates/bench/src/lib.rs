@@ -14,6 +14,7 @@ pub mod alloc;
 mod backing;
 pub mod control;
 pub mod fault;
+pub mod fold;
 mod hogs;
 pub mod launch;
 pub mod overhead;

@@ -48,11 +48,11 @@ pub struct Usage {
 }
 
 impl Zram {
-    /// Adds a device of `bytes` with compressor `algorithm` and swaps to it before all others. First takes down
-    /// what killed runs left behind.
+    /// Adds a device of `bytes` and swaps to it before all others. First takes down what killed runs left behind. Its compressor is
+    /// `algorithm`; behind a `+` can stand a second one, for [`Zram::recompress`].
     ///
     /// # Errors
-    /// [`Unsupported`] without root or without zram in the kernel; otherwise what could not be done.
+    /// [`Unsupported`] without root, or without zram or such a compressor in the kernel; otherwise what could not be done.
     pub fn start(bytes: u64, algorithm: &str) -> Result<Zram> {
         // SAFETY: no arguments, no effects.
         if unsafe { libc::geteuid() } != 0 {
@@ -76,11 +76,27 @@ impl Zram {
         *ours = Some(number);
         drop(ours);
         let zram = Zram { number };
-        set(number, "comp_algorithm", algorithm)?;
+        let (first, second) = match algorithm.split_once('+') {
+            Some((first, second)) => (first, Some(second)),
+            None => (algorithm, None),
+        };
+        compress_by(number, "comp_algorithm", first, first)?;
+        if let Some(second) = second {
+            compress_by(number, "recomp_algorithm", second, &format!("algo={second} priority=1"))?;
+        }
         set(number, "disksize", &bytes.to_string())?;
         write_swap_header(&node(number), bytes, std::process::id())?;
         swap_on(&node(number))?;
         Ok(zram)
+    }
+
+    /// Has the kernel compress everything that it holds with the second compressor. The calling thread does it.
+    ///
+    /// # Errors
+    /// When the kernel does not.
+    pub fn recompress(&self) -> Result<()> {
+        set(self.number, "idle", "all")?;
+        set(self.number, "recompress", "type=idle")
     }
 
     /// What it holds now.
@@ -114,6 +130,22 @@ fn attribute(number: u32, name: &str) -> String {
 fn set(number: u32, name: &str, value: &str) -> Result<()> {
     let file = attribute(number, name);
     fs::write(&file, value).with_context(|| format!("cannot write {value:?} to {file}"))
+}
+
+/// Chooses a compressor, of those that the kernel has.
+fn compress_by(number: u32, attribute_name: &str, algorithm: &str, request: &str) -> Result<()> {
+    let Err(error) = set(number, attribute_name, request) else { return Ok(()) };
+    let Ok(known) = fs::read_to_string(attribute(number, attribute_name)) else {
+        return Err(Unsupported(format!(
+            "this kernel's zram does not compress again (CONFIG_ZRAM_MULTI_COMP): {algorithm} cannot come second"
+        ))
+        .into());
+    };
+    let known: Vec<&str> = known.split_whitespace().map(|name| name.trim_matches(['[', ']'])).collect();
+    if known.contains(&algorithm) {
+        return Err(error);
+    }
+    Err(Unsupported(format!("this kernel's zram has no {algorithm}, but {}", known.join(", "))).into())
 }
 
 fn write_swap_header(device: &Path, bytes: u64, pid: u32) -> Result<()> {

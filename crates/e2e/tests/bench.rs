@@ -1,7 +1,9 @@
 //! The experiments run to their end and measure what they say. No figure is judged.
 
 use bench::worker::{Order, Program};
-use bench::{fault, overhead};
+use bench::{fault, fold, overhead};
+use pager::activity::Activity;
+use pager::codec::{CodecId, CODEC_NUMBERS};
 use std::path::Path;
 
 fn program() -> Program {
@@ -58,6 +60,42 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
         assert!(served.real_time <= served.waits, "{run:?}");
         assert!(report.real_time.permitted || served.real_time == 0, "{run:?}");
     }
+}
+
+#[test]
+fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_by() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pages");
+    std::fs::write(&file, "a line of a log, and another one\n".repeat(100_000)).unwrap();
+    let options = fold::Options {
+        heaps: vec!["json".parse().unwrap(), file.to_str().unwrap().parse().unwrap()],
+        bytes: 4 << 20,
+        rounds: 1,
+        zram: vec!["lz4".into(), "no-such-codec".into()],
+        seed: 1,
+    };
+    let report = fold::run(&options, &program(), &mut |_| {}).expect("measured");
+    assert_eq!(report.heaps.iter().map(|heap| heap.pages).collect::<Vec<_>>(), [1024, 3_300_000 / 4096]);
+    let arms = 1 + usize::from(zram());
+    for heap in &report.heaps {
+        assert_eq!((heap.runs.len(), heap.arms.len()), (arms, arms), "{heap:?}");
+        assert!(heap.arms.iter().all(|arm| arm.saved_percent > 10.0 && arm.cpu_us > 0.0), "{heap:?}");
+        let folded = &heap.runs.iter().find(|run| run.arm == "memfold").unwrap().folded;
+        let inside = folded.pager.as_ref().unwrap();
+        let known = |number: usize| CodecId::from_bits(number as u64).is_some();
+        let by_codec: u64 = (0..CODEC_NUMBERS).filter(|&n| known(n)).map(|n| inside.pages_by_codec[n]).sum();
+        // The others are one word repeated, and some of the worker's own.
+        assert!(by_codec > 700 && by_codec as usize <= folded.pages, "{inside:?}");
+        for activity in
+            [Activity::Look, Activity::SetAside, Activity::Compress, Activity::Keep, Activity::Drop]
+        {
+            assert!(inside.activity_ns[activity as usize] > 0, "{activity:?}: {inside:?}");
+        }
+    }
+    assert_eq!(report.rows().count(), 2 * arms);
+    let left: Vec<&str> = report.skipped.iter().map(|left| left.what.as_str()).collect();
+    let lacking = if zram() { vec!["zram no-such-codec"] } else { vec!["zram lz4", "zram no-such-codec"] };
+    assert_eq!(left, lacking, "{:?}", report.skipped);
 }
 
 #[test]

@@ -82,6 +82,7 @@ macro_rules! included {
 
 // The pager's.
 included! {
+    "../../pager/src/activity.rs" activity,
     "../../pager/src/bitmap.rs" bitmap,
     "../../pager/src/blocks.rs" blocks,
     "../../pager/src/entries.rs" entries,

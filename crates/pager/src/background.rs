@@ -3,6 +3,7 @@
 //!
 //! It runs at the lowest ordinary priority. What others may have to wait for, `docs/architecture.md` bounds.
 
+use crate::activity::Activity;
 use crate::bitmap::PageSet;
 use crate::config::Setting;
 use crate::control::Mode;
@@ -148,6 +149,7 @@ impl Worker {
             self.engine.contended.store(u32::from(self.crowd.is_crowded()), Relaxed);
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;
+            self.enter(Activity::Look);
             let busy = !paused
                 && if self.recording.is_some() {
                     self.record()
@@ -156,8 +158,11 @@ impl Worker {
                 } else {
                     self.make_room() || self.pass()
                 };
+            self.enter(Activity::Drop);
             self.drop_copies();
+            self.enter(Activity::Keep);
             self.tidy_store();
+            self.enter(Activity::Other);
             self.take_inventory_if_due();
             self.count();
             self.engine.show_control();
@@ -166,6 +171,7 @@ impl Worker {
             self.engine.brake.park();
             if !busy && self.engine.prefetch.is_empty() {
                 thread::sleep_on(&self.engine.bell, bell, self.tick());
+                self.activities.slept();
             }
         }
         self.look_at_limit();

@@ -10,6 +10,8 @@
 //! Invariants: the layout is `repr(C)`, fixed by [`VERSION`]; every field is an atomic; of the file the process
 //! takes the mailbox, the request's text and the share, and nothing else; a command is validated like any other input.
 
+use crate::activity::Activity;
+use crate::codec::CODEC_NUMBERS;
 use crate::config::Setting;
 pub use crate::inventory::Inventory;
 use crate::share::Share;
@@ -19,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
@@ -327,6 +329,8 @@ pub struct ControlPage {
     pub pages_second_chance: AtomicU64,
     /// Pages set aside.
     pub pages_set_aside: AtomicU64,
+    /// Of those evicted the ones that each codec compressed, by the number in front of a stored page.
+    pub pages_by_codec: [AtomicU64; CODEC_NUMBERS],
     /// Evicted pages that were one word repeated.
     pub pages_same_value: AtomicU64,
     /// Pages that did not shrink by 5 %, and went back; not restored, since they were never stored.
@@ -362,6 +366,8 @@ pub struct ControlPage {
     pub cpu_background_ns: AtomicU64,
     /// CPU time of the fault thread, ns.
     pub cpu_fault_ns: AtomicU64,
+    /// What the background thread's time went to, by [`Activity`]; ns by the clock.
+    pub activity_ns: [AtomicU64; Activity::COUNT],
 
     /// Anonymous memory of the process that is resident, as the kernel counts it, while a limit is kept; bytes.
     pub anonymous_bytes: AtomicU64,

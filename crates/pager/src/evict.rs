@@ -3,6 +3,7 @@
 //! Background thread only. It tries the locks of extents, and ends each piece of work by swapping a page entry
 //! that may have been taken meanwhile.
 
+use crate::activity::Activity;
 use crate::bitmap::PageSet;
 use crate::entries::Entries;
 use crate::entry::{Entry, State};
@@ -253,6 +254,13 @@ impl Worker {
 
     /// The same, however few pages they are.
     pub fn set_aside_any(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+        let before = self.enter(Activity::SetAside);
+        let moved = self.move_wanted(extent, wanted, huge);
+        self.enter(before);
+        moved
+    }
+
+    fn move_wanted(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
         if wanted.is_empty() {
             return 0;

@@ -3,6 +3,7 @@
 //! Background thread only. It needs no lock of an extent, and ends each piece of work by swapping a page entry that may have
 //! been taken meanwhile.
 
+use crate::activity::Activity;
 use crate::bitmap::PageSet;
 use crate::codec::{repeated_word_at, MAX_STORED};
 use crate::control::bump;
@@ -22,7 +23,9 @@ impl Worker {
     /// Compresses those `pages` of an extent that are still set aside. Gives up, to go on later, when something more urgent comes.
     /// Returns whether it is finished.
     pub fn launder(&mut self, extent: &Extent, pages: &PageSet) -> bool {
+        let before = self.enter(Activity::Learn);
         self.learn_if_due();
+        self.enter(before);
         let Some(entries) = extent.entries() else { return true };
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
         let aside = Entry::new(State::Aside);
@@ -40,10 +43,13 @@ impl Worker {
                 break;
             }
         }
+        self.enter(Activity::Other);
         for (lo, hi) in back.runs() {
             self.take_back(extent, lo, hi);
         }
+        self.enter(Activity::Drop);
         self.drop_staged(extent, entries, false);
+        self.enter(before);
         extent.last_laundry.store(self.now.0, Relaxed);
         extent.flags.fetch_and(!(SETTLED | DENSE), Relaxed);
         finished
@@ -75,6 +81,7 @@ impl Worker {
 
     /// Compresses one page of the extent, which lies in staging, and swaps its entry. False if it does not shrink.
     fn store_page(&mut self, extent: &Extent, entries: &Entries, index: usize, staged: usize) -> bool {
+        self.enter(Activity::Compress);
         let aside = Entry::new(State::Aside);
         let effort = self.effort();
         let control = self.engine.control();
@@ -96,6 +103,7 @@ impl Worker {
         if dictionary.is_none() {
             self.see_what_more_gains(effort, staged, len);
         }
+        self.enter(Activity::Keep);
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
         let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
@@ -104,6 +112,7 @@ impl Worker {
         };
         let done = entries[index].transition(aside, Entry::with_payload(State::Stored, slot.payload()));
         if done {
+            bump(&control.pages_by_codec[codec.bits() as usize], 1);
             self.stored(1);
         } else {
             // SAFETY: no entry came to name it.
@@ -165,15 +174,18 @@ impl Worker {
     /// Compresses stored pages of an extent again, with the strong codec. Returns whether it is finished.
     pub fn recompress(&mut self, extent: &Extent) -> bool {
         let Some(entries) = extent.entries() else { return true };
+        let before = self.enter(Activity::Compress);
         for (index, cell) in entries.iter().enumerate() {
             let entry = cell.load();
             if entry.state() == State::Stored && !entry.is_busy() {
                 self.recompress_page(extent, cell, entry, index);
             }
             if self.interrupted() {
+                self.enter(before);
                 return false;
             }
         }
+        self.enter(before);
         true
     }
 

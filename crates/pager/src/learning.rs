@@ -6,8 +6,7 @@
 //! Invariants: nothing is learnt from what the program keeps from its children, and nothing at all where it wants its memory wiped at
 //! once. A dictionary goes when it is not in use and no stored page needs it.
 
-use crate::codec::training::{Samples, Trained};
-use crate::codec::{Dictionary, DICTIONARIES};
+use crate::codec::{Dictionary, Samples, Trained, DICTIONARIES};
 use crate::control::bump;
 use crate::entry::{Entry, State};
 use crate::sabotage::{planted, Bug};

@@ -18,6 +18,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod activity;
 mod background;
 pub mod base;
 mod bitmap;

@@ -1,5 +1,6 @@
 //! The background thread's own state, and the small things that it does between pages.
 
+use crate::activity::{Activities, Activity};
 use crate::codec::{Codecs, Page};
 use crate::config::Setting;
 use crate::control::bump;
@@ -49,8 +50,9 @@ pub struct Worker {
     pub(crate) slice: Nanos,
     /// The program's waiting.
     pub(crate) stall: Stall,
-    /// This thread's CPU time.
+    /// This thread's CPU time, and what its time goes to.
     pub(crate) pace: Pace,
+    pub(crate) activities: Activities,
     /// CPU time that counts as spent beside it, ns: a forked child is no new program, and has no credit.
     pub(crate) spent_before: u64,
     /// How many pages come back soon after they went.
@@ -134,6 +136,7 @@ impl Worker {
             stall: Stall::new(now.0, engine.stall.load(Relaxed), engine.stall_looking.load(Relaxed), forked),
             // What it has used so far, to start, counts too.
             pace: Pace::new(now.0, 0),
+            activities: Activities::new(),
             spent_before: if forked { pace::CREDIT } else { 0 },
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
             gains: Gains::new(),
@@ -161,6 +164,11 @@ impl Worker {
             hand: Hand::new(),
             watch: Watch::new(),
         })
+    }
+
+    /// What the thread does from now on. Returns what it was doing.
+    pub(crate) fn enter(&mut self, activity: Activity) -> Activity {
+        self.activities.enter(activity)
     }
 
     /// How much work a page is worth that goes now.
@@ -287,6 +295,7 @@ impl Worker {
         let cpu_of = |agent| engine.tid(agent).map_or(0, |tid| time::cpu_of(tid).0);
         control.cpu_fault_ns.store(cpu_of(Agent::Fault), Relaxed);
         control.cpu_background_ns.store(cpu_of(Agent::Background) + cpu_of(Agent::Proxy), Relaxed);
+        self.activities.show(&control.activity_ns);
         control.updated_ns.store(self.now.0, Relaxed);
     }
 }

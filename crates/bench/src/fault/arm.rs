@@ -7,9 +7,8 @@ use crate::launch::{plain, Folding};
 use crate::process::Thread;
 use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
-use crate::Unsupported;
 use anyhow::{ensure, Result};
-use pager::control::{Command, Mode};
+use pager::control::Command;
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -62,19 +61,7 @@ impl Folded {
         let mut worker = Worker::start(program, &Job::Touch(job), |command| folding.apply(command))?;
         let region: Region = worker.receive()?;
         let peer = Peer::of(folding.control_dir(), worker.pid(), Duration::from_secs(5))?;
-        let end = Instant::now() + Duration::from_secs(5);
-        while peer.mode() == Mode::Idle && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if peer.mode() != Mode::Embedded {
-            let reason = peer.reason();
-            return Err(Unsupported(format!(
-                "the worker is not folded (mode {}): {}",
-                peer.mode().name(),
-                if reason.is_empty() { "no reason given; see memfold doctor" } else { &reason }
-            ))
-            .into());
-        }
+        peer.await_folded(Duration::from_secs(5))?;
         Ok(Folded { worker, region, peer, _folding: folding })
     }
 

@@ -9,6 +9,7 @@
 //! whether its data are right, and a run in which a datum is wrong fails and yields no figures; a program that is not
 //! installed is named with its package, and the others run.
 
+mod capture;
 mod charts;
 mod chromium;
 mod figures;
@@ -22,6 +23,7 @@ mod scripted;
 mod subject;
 mod summary;
 
+pub(crate) use capture::capture;
 pub use figures::{Beside, Row};
 pub use kind::Kind;
 pub use once::{Folded, Moment, Pages, Run};

@@ -244,6 +244,13 @@ fn look(root: u32, began: Instant, closely: bool) -> Result<Moment> {
     Ok(moment)
 }
 
+impl<'a> Place<'a> {
+    /// A place in which programs run plainly, and nothing is said of what stays in use.
+    pub(super) fn plain(dir: &'a Path, bytes: u64) -> Place<'a> {
+        Place { dir, bytes, together: 1, memfold: None }
+    }
+}
+
 impl Place<'_> {
     /// A command that runs a program in this place, folded if it is to be.
     pub(super) fn command(&self, program: &Path, arguments: &[&str]) -> Command {
@@ -381,7 +388,7 @@ impl Started {
     }
 
     /// Waits until it has ended, and says what it and all that it waited for took.
-    fn finish(&mut self) -> Result<Cost> {
+    pub(super) fn finish(&mut self) -> Result<Cost> {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some((status, cost)) = reap(self.pid(), false)? {

@@ -9,20 +9,24 @@
 //! one JSON object a line.
 
 mod alloc;
+mod heap;
 mod host;
 mod mapper;
+mod mapping;
 mod sleeper;
 mod spin;
 mod touch;
 
 pub(crate) use alloc::BLOCKS_A_SECOND;
 pub use alloc::{Ask, Hello, Loop, Pattern, Phase, Written};
+pub use heap::{Heap, HeapRequest, PagedOut};
 pub(crate) use host::reap;
 pub use host::{Cost, Program, Worker};
 pub use mapper::{By, Mapper, MapperResult};
+pub use mapping::Presence;
 pub use sleeper::Sleeper;
 pub use spin::{Spin, SpinResult};
-pub use touch::{Order, Presence, Region, Round, Touch, TouchRequest, TouchResult};
+pub use touch::{Order, Region, Round, Touch, TouchRequest, TouchResult};
 
 use crate::workload::Workload;
 use anyhow::{bail, Context, Result};
@@ -41,6 +45,8 @@ pub enum Job {
     Spin(Spin),
     /// Take memory and give it back all the time, then report.
     Map(Mapper),
+    /// Hold the pages of a file, and compare them in the end.
+    Heap(Heap),
     /// Fill a region and sleep.
     Sleep(Sleeper),
     /// Fill memory and say so, run a workload when asked, report, and keep the memory until the experiment goes away.
@@ -59,6 +65,7 @@ pub fn main(job: &str) -> Result<()> {
         Job::Alloc(job) => alloc::serve(&job),
         Job::Spin(spin) => answer(&spin::run(&spin)?),
         Job::Map(mapper) => answer(&mapper::run(&mapper)?),
+        Job::Heap(heap) => heap::serve(&heap),
         Job::Sleep(sleeper) => sleeper::serve(&sleeper),
         Job::Workload(workload) => serve(&workload),
     }

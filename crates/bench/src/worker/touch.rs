@@ -10,14 +10,14 @@
 //! sequential order every page is touched, since reading ahead is part of what is measured; the round counts those
 //! that were present before it began. The time that the clock itself takes is measured first and subtracted.
 
+use super::mapping::{Mapping, Presence};
 use super::{answer, pin, request};
 use crate::page::{Content, WORDS};
-use anyhow::{ensure, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use stats::{Histogram, Rng};
 use std::time::Instant;
-use sys::pagemap::{Entry, Pagemap};
-use sys::{mem, PAGE_SIZE};
+use sys::PAGE_SIZE;
 
 /// The region that a touching worker keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,17 +70,6 @@ pub struct Region {
     pub clock_overhead_ns: u64,
 }
 
-/// Where the region's pages are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Presence {
-    /// In memory, in the program's view.
-    pub present: usize,
-    /// In the kernel's swap.
-    pub swapped: usize,
-    /// Neither: with the pager.
-    pub away: usize,
-}
-
 /// What a round found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TouchResult {
@@ -95,10 +84,8 @@ pub struct TouchResult {
 }
 
 struct Memory {
-    base: usize,
-    pages: usize,
+    mapping: Mapping,
     content: Content,
-    pagemap: Pagemap,
     clock_overhead_ns: u64,
 }
 
@@ -108,11 +95,11 @@ pub(super) fn serve(touch: &Touch) -> Result<()> {
         pin(cpu)?;
     }
     let memory = Memory::new(touch)?;
-    answer(&Region { pages: memory.pages, clock_overhead_ns: memory.clock_overhead_ns })?;
+    answer(&Region { pages: memory.mapping.pages(), clock_overhead_ns: memory.clock_overhead_ns })?;
     while let Some(next) = request()? {
         match next {
-            TouchRequest::PageOut => answer(&memory.page_out()?)?,
-            TouchRequest::Look => answer(&memory.look()?)?,
+            TouchRequest::PageOut => answer(&memory.mapping.page_out()?)?,
+            TouchRequest::Look => answer(&memory.mapping.look()?)?,
             TouchRequest::Touch(round) => answer(&memory.touch(round)?)?,
         }
     }
@@ -121,77 +108,34 @@ pub(super) fn serve(touch: &Touch) -> Result<()> {
 
 impl Memory {
     fn new(touch: &Touch) -> Result<Memory> {
-        let pages = touch.bytes / PAGE_SIZE;
-        ensure!(pages > 0, "a region of {} bytes has no page", touch.bytes);
-        let len = pages * PAGE_SIZE;
-        // libc's calls, not the kernel's: the preloaded library must see the mapping, as it sees a program's.
-        // SAFETY: a fresh mapping placed by the kernel; the advice changes no contents.
-        let base = unsafe {
-            let prot = libc::PROT_READ | libc::PROT_WRITE;
-            let raw =
-                libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
-            ensure!(raw != libc::MAP_FAILED, "cannot map {len} bytes: {}", std::io::Error::last_os_error());
-            libc::madvise(raw, len, libc::MADV_NOHUGEPAGE);
-            raw as usize
-        };
+        let mapping = Mapping::new(touch.bytes / PAGE_SIZE)?;
         let content = Content::uniform(touch.seed);
-        for page in 0..pages {
+        for page in 0..mapping.pages() {
             // SAFETY: within the mapping, which nobody else uses.
-            let words =
-                unsafe { std::slice::from_raw_parts_mut((base + page * PAGE_SIZE) as *mut u64, WORDS) };
+            let words = unsafe { std::slice::from_raw_parts_mut(mapping.address(page) as *mut u64, WORDS) };
             content.fill(page as u64 + 1, words);
         }
-        Ok(Memory { base, pages, content, pagemap: Pagemap::open()?, clock_overhead_ns: clock_overhead() })
-    }
-
-    fn address(&self, page: usize) -> usize {
-        self.base + page * PAGE_SIZE
+        Ok(Memory { mapping, content, clock_overhead_ns: clock_overhead() })
     }
 
     fn read(&self, page: usize, word: usize) -> u64 {
         // SAFETY: within the mapping, aligned, initialised by `new`. Volatile: the read is what is being timed.
-        unsafe { std::ptr::read_volatile((self.address(page) as *const u64).add(word)) }
-    }
-
-    fn look(&self) -> Result<Presence> {
-        let mut entries = vec![Entry::default(); self.pages];
-        let read = self.pagemap.entries(self.base, &mut entries)?;
-        ensure!(read == self.pages, "the page map has {read} of {} entries", self.pages);
-        let present = entries.iter().filter(|e| e.present()).count();
-        let swapped = entries.iter().filter(|e| e.swapped()).count();
-        Ok(Presence { present, swapped, away: self.pages - present - swapped })
-    }
-
-    /// Asks the kernel again while it makes progress: a page that is busy for a moment is passed over.
-    fn page_out(&self) -> Result<Presence> {
-        let mut last = self.look()?;
-        while last.present > 0 {
-            // SAFETY: the advice changes where the contents are, not what they are.
-            unsafe { mem::madvise(self.base, self.pages * PAGE_SIZE, libc::MADV_PAGEOUT)? };
-            let now = self.look()?;
-            if now == last {
-                break;
-            }
-            last = now;
-        }
-        Ok(last)
+        unsafe { std::ptr::read_volatile((self.mapping.address(page) as *const u64).add(word)) }
     }
 
     fn touch(&self, round: Round) -> Result<TouchResult> {
-        let mut order: Vec<u32> = (0..self.pages as u32).collect();
+        let mut order: Vec<u32> = (0..self.mapping.pages() as u32).collect();
         if round.order == Order::Random {
             Rng::new(round.seed).shuffle(&mut order);
         }
         // Written to now, so that no sample pays for the first touch of the buffer or for its own eviction.
-        let mut samples = vec![u64::MAX; self.pages];
-        let before = self.look()?;
+        let mut samples = vec![u64::MAX; self.mapping.pages()];
+        let before = self.mapping.look()?;
         let (mut taken, mut skipped, mut wrong_words) = (0, 0, 0);
-        let mut entry = [Entry::default()];
         for &page in &order {
             let page = page as usize;
             if round.order == Order::Random {
-                self.pagemap.entries(self.address(page), &mut entry)?;
-                if entry[0].present() {
+                if self.mapping.is_present(page)? {
                     skipped += 1;
                     continue;
                 }
@@ -214,7 +158,7 @@ impl Memory {
             let tag = page as u64 + 1;
             (0..WORDS).filter(|&word| self.read(page, word) != self.content.word(tag, word)).count() as u64
         };
-        (0..self.pages).map(wrong).sum()
+        (0..self.mapping.pages()).map(wrong).sum()
     }
 }
 
@@ -231,6 +175,7 @@ fn clock_overhead() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sys::mem;
 
     fn memory(pages: usize) -> Memory {
         Memory::new(&Touch { bytes: pages * PAGE_SIZE, seed: 5, pin: None }).unwrap()
@@ -239,7 +184,7 @@ mod tests {
     #[test]
     fn a_page_that_is_present_never_enters_the_samples_of_a_random_round() {
         let memory = memory(64);
-        assert_eq!(memory.look().unwrap(), Presence { present: 64, swapped: 0, away: 0 });
+        assert_eq!(memory.mapping.look().unwrap(), Presence { present: 64, swapped: 0, away: 0 });
         let result = memory.touch(Round { order: Order::Random, seed: 1 }).unwrap();
         assert_eq!((result.touch_ns.count(), result.skipped), (0, 64));
     }
@@ -248,7 +193,7 @@ mod tests {
     fn a_dropped_page_is_touched_counted_as_away_and_found_wrong() {
         let memory = memory(64);
         // SAFETY: the test's own memory; losing it is the point.
-        unsafe { mem::madvise(memory.address(7), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
+        unsafe { mem::madvise(memory.mapping.address(7), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
         let result = memory.touch(Round { order: Order::Random, seed: 1 }).unwrap();
         assert_eq!(result.before, Presence { present: 63, swapped: 0, away: 1 });
         assert_eq!((result.touch_ns.count(), result.skipped), (1, 63));

@@ -52,7 +52,7 @@ const CORPUS: usize = 1 << 20;
 const GRAIN: usize = 64;
 
 /// Fills blocks; equal seeds and numbers give equal bytes.
-pub(super) struct Filler {
+pub(crate) struct Filler {
     data: Data,
     rng: Rng,
     corpora: Vec<(Data, Vec<u8>)>,
@@ -60,7 +60,7 @@ pub(super) struct Filler {
 
 impl Filler {
     /// Makes the corpora that `data` needs.
-    pub(super) fn new(data: Data, seed: u64) -> Filler {
+    pub(crate) fn new(data: Data, seed: u64) -> Filler {
         let rng = Rng::new(seed);
         let kinds: &[Data] = match &data {
             Data::Mixed => &[Data::Text, Data::Json, Data::Pointers, Data::Floats, Data::Random],
@@ -72,7 +72,7 @@ impl Filler {
     }
 
     /// Fills block `number`, at most [`CORPUS`] / 2 bytes.
-    pub(super) fn fill(&self, number: u64, block: &mut [u8]) {
+    pub(crate) fn fill(&self, number: u64, block: &mut [u8]) {
         let mut rng = self.rng.fork(number.wrapping_add(1 << 32));
         let kind = match self.data {
             Data::Mixed => match rng.below(10) {

@@ -23,7 +23,7 @@ pub use truth::Cold;
 
 use crate::verify;
 use anyhow::{ensure, Result};
-use data::Filler;
+pub(crate) use data::Filler;
 use ground::{share, Ground, Origin};
 use meter::{Done, Meter};
 use serde::{Deserialize, Serialize};

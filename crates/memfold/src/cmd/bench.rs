@@ -5,6 +5,7 @@
 
 mod alloc;
 mod arena;
+mod fold;
 mod pagedaemon;
 mod pager;
 mod programs;
@@ -31,6 +32,7 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
+  memfold bench fold --heaps json,python3    what it costs to fold a page, by step
   memfold bench fault --json --out runs/1    the same for programs, raw runs kept
   memfold bench alloc                        the allocator beside every other that is installed
   memfold bench overhead                     what folding costs programs that gain nothing
@@ -53,6 +55,7 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Fault(Fault),
+    Fold(fold::Args),
     Alloc(alloc::Args),
     Arena(arena::Args),
     Overhead(Overhead),
@@ -182,6 +185,7 @@ struct Verify {
 pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = match args.what {
         What::Fault(args) => args.run(),
+        What::Fold(args) => args.run(),
         What::Alloc(args) => args.run(),
         What::Arena(args) => args.run(),
         What::Overhead(args) => args.run(),

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Default)]
 pub struct ControlPage {
     pub extents_registered: AtomicU64,
+    pub pages_by_codec: [AtomicU64; 16],
     pub pages_discarded: AtomicU64,
     pub pages_evicted: AtomicU64,
     pub pages_incompressible: AtomicU64,

@@ -1,5 +1,6 @@
 //! The background thread's state, in a model.
 
+use crate::activity::Activity;
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
@@ -47,6 +48,11 @@ impl Worker {
             put_off: false,
             scattered: 0,
         }
+    }
+
+    /// Time does not pass.
+    pub(crate) fn enter(&mut self, activity: Activity) -> Activity {
+        activity
     }
 
     /// Pages go with little effort first, so that there is more to be done.

@@ -7,12 +7,15 @@ mod dictionaries;
 mod dictionary;
 mod entropy;
 mod lz4;
-pub(crate) mod training;
+mod training;
 mod zstd;
 
 pub use dictionaries::{Dictionaries, DICTIONARIES};
 pub use dictionary::Dictionary;
 pub use lz4::Lz4;
+#[cfg(test)]
+pub(crate) use training::tests::dictionary as some_dictionary;
+pub use training::{Samples, Trained};
 pub use zstd::Zstd;
 
 use crate::sabotage::{planted, Bug};
@@ -41,7 +44,20 @@ pub enum CodecId {
 /// The number of the first dictionary, of four bits, in front of a stored page. The last stands for no codec.
 const FIRST_DICTIONARY: u64 = 15 - DICTIONARIES as u64;
 
+/// How many numbers a stored page's codec can have.
+pub const CODEC_NUMBERS: usize = 16;
+
 impl CodecId {
+    /// What people call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CodecId::Lz4 => "lz4",
+            CodecId::ZstdFast => "zstd -1",
+            CodecId::Zstd => "zstd 1",
+            CodecId::Dictionary(_) => "zstd 1, dictionary",
+        }
+    }
+
     /// From the number in front of a stored page.
     pub fn from_bits(bits: u64) -> Option<CodecId> {
         match bits {

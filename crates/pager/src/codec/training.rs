@@ -35,17 +35,18 @@ const CHAINS: usize = 1 << 14;
 const NONE: u16 = u16::MAX;
 
 /// Pages to learn from, and room to do it in.
-pub(crate) struct Samples {
+pub struct Samples {
     room: usize,
     count: usize,
 }
 
 /// What was learnt.
-pub(crate) struct Trained {
+pub struct Trained {
     /// The dictionary.
     pub dictionary: Dictionary,
-    /// Bytes in the store of pages that it was not made of, as they are compressed now, and with it.
+    /// Bytes in the store of pages that it was not made of, as they are compressed now.
     pub now: u64,
+    /// The same with it.
     pub with: u64,
 }
 
@@ -75,7 +76,7 @@ struct Room {
 
 impl Samples {
     /// No samples yet. `ENOMEM` where there is no memory.
-    pub(crate) fn new() -> Result<Samples> {
+    pub fn new() -> Result<Samples> {
         let room = mem::map_anonymous(0, size_of::<Room>(), 0)?;
         mem::name_range(room, size_of::<Room>(), c"memfold samples");
         for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
@@ -99,7 +100,7 @@ impl Samples {
     ///
     /// # Safety
     /// A page is readable there.
-    pub(crate) unsafe fn add_at(&mut self, page: usize) -> bool {
+    pub unsafe fn add_at(&mut self, page: usize) -> bool {
         let count = self.count;
         let Some(place) = self.room().pages.get_mut(count) else { return false };
         // SAFETY: the caller's contract.
@@ -110,7 +111,7 @@ impl Samples {
 
     /// Makes a dictionary and judges it beside the one that is in use, or none. `None` where the pages have too little in common, or there
     /// is no memory.
-    pub(crate) fn train(&mut self, zstd: &mut Zstd, current: Option<&Dictionary>) -> Option<Trained> {
+    pub fn train(&mut self, zstd: &mut Zstd, current: Option<&Dictionary>) -> Option<Trained> {
         let count = self.count;
         if count < FEWEST {
             return None;
@@ -295,7 +296,7 @@ fn put_content(
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::{println, time::Instant, vec::Vec};
+    use std::vec::Vec;
 
     /// A page of records with words in common; what is in no other page is a number in each.
     fn records(page: usize) -> Page {
@@ -469,51 +470,6 @@ pub(crate) mod tests {
                     prop_assert!(comes_back(&mut zstd, &made.dictionary, &data, &page));
                 }
             }
-        }
-    }
-
-    /// `MEMFOLD_PAGES=FILE cargo test --release -p memfold-pager --lib what_a_dictionary_brings -- --ignored --nocapture`, of a file of
-    /// pages of a heap.
-    #[test]
-    #[ignore = "measures"]
-    fn what_a_dictionary_brings() {
-        let file = std::env::var("MEMFOLD_PAGES").expect("MEMFOLD_PAGES names a file");
-        let bytes = std::fs::read(file).unwrap();
-        let pages: Vec<&Page> = bytes.chunks_exact(PAGE_SIZE).map(|page| page.try_into().unwrap()).collect();
-        let mut zstd = Zstd::new().unwrap();
-        let samples = samples((0..SAMPLES).map(|n| *pages[n * pages.len() / SAMPLES]));
-        let (began, mut samples) = (Instant::now(), samples);
-        let made = samples.train(&mut zstd, None).expect("the pages have something in common");
-        println!("made in {:?}: {} bytes", began.elapsed(), made.dictionary.bytes().len());
-        for way in ["level -1", "level 1", "level 1 with a dictionary"] {
-            let (mut out, mut back) = ([0; MAX_STORED], [0; PAGE_SIZE]);
-            let (mut stored, mut there, mut here) = (0, 0, 0);
-            for page in &pages {
-                let (at, began) = (page.as_ptr() as usize, Instant::now());
-                // SAFETY: it is readable.
-                let len = unsafe {
-                    match way {
-                        "level -1" => zstd.compress_fast_at(at, &mut out),
-                        "level 1" => zstd.compress_at(at, &mut out),
-                        _ => zstd.compress_with_dictionary_at(&made.dictionary, at, &mut out),
-                    }
-                };
-                there += began.elapsed().as_nanos();
-                stored += len.map_or(PAGE_SIZE, Store::size_of);
-                let Some(len) = len else { continue };
-                let began = Instant::now();
-                let known = match way {
-                    "level 1 with a dictionary" => {
-                        zstd.decompress_with(&made.dictionary, &out[..len], &mut back)
-                    }
-                    _ => zstd.decompress(&out[..len], &mut back),
-                };
-                here += began.elapsed().as_nanos();
-                assert!(known && back == **page);
-            }
-            let each = |ns: u128| ns as f64 / 1e3 / pages.len() as f64;
-            let saved = 100.0 * (1.0 - stored as f64 / bytes.len() as f64);
-            println!("{way}: {saved:.1} % saved, {:.1} us there, {:.1} us back", each(there), each(here));
         }
     }
 }

@@ -1,0 +1,163 @@
+//! The two sides: pages that the pager folds by itself, and pages that the kernel swaps to zram.
+
+use crate::control::{Counters, Peer};
+use crate::launch::{plain, Folding};
+use crate::worker::{Heap, HeapRequest, Job, PagedOut, Presence, Program, Worker};
+use crate::zram::Zram;
+use anyhow::{ensure, Result};
+use pager::activity::Activity;
+use pager::codec::CODEC_NUMBERS;
+use pager::config::Setting;
+use serde::Serialize;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use sys::{time, PAGE_SIZE};
+
+/// One side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Arm {
+    /// The pager.
+    Folded,
+    /// Swap to zram, with this compressor.
+    Zram(String),
+}
+
+/// What became of the pages of a heap.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Folded {
+    /// Pages that went.
+    pub pages: usize,
+    /// CPU time of the threads that did it, ns.
+    pub cpu_ns: u64,
+    /// Memory that the pages take now, with all that it takes to keep them; bytes.
+    pub memory_bytes: u64,
+    /// What only the pager tells; `None` for zram.
+    pub pager: Option<Inside>,
+}
+
+/// What the pager tells of its work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Inside {
+    /// Time by the clock, by [`Activity`], ns.
+    pub activity_ns: [u64; Activity::COUNT],
+    /// Pages by the number of the codec that compressed them ([`pager::codec::CodecId::bits`]).
+    pub pages_by_codec: [u64; CODEC_NUMBERS],
+    /// Pages that went and came back because they do not shrink.
+    pub incompressible: u64,
+}
+
+/// How long the pager may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// It is done when so long, and so many times that it looked, nothing more went.
+const QUIET: Duration = Duration::from_secs(3);
+const LOOKS: u32 = 20;
+
+impl Arm {
+    /// Its name in results.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Arm::Folded => "memfold".into(),
+            Arm::Zram(algorithm) => format!("zram {algorithm}"),
+        }
+    }
+
+    /// Has the pages of a file folded, and compares them afterwards.
+    pub(super) fn fold(&self, file: &Path, bytes: usize, program: &Program) -> Result<Folded> {
+        let job = Job::Heap(Heap { file: file.to_owned() });
+        let (folded, mut worker) = match self {
+            Arm::Folded => by_the_pager(&job, program)?,
+            Arm::Zram(algorithm) => return by_zram(&job, bytes, algorithm, program),
+        };
+        compare(&mut worker)?;
+        Ok(folded)
+    }
+}
+
+fn by_the_pager(job: &Job, program: &Program) -> Result<(Folded, Worker)> {
+    let folding = Folding::new(&program.library)?
+        .set(Setting::StartAt, "0")
+        .set(Setting::ColdAge, "1s")
+        .set(Setting::MaxCpu, "100%");
+    let mut worker = Worker::start(program, job, |command| folding.apply(command))?;
+    let pages: usize = worker.receive()?;
+    let peer = Peer::of(folding.control_dir(), worker.pid(), PATIENCE)?;
+    peer.await_folded(PATIENCE)?;
+    peer.await_count(PATIENCE)?;
+    let before = peer.counters();
+    let after = settled(&peer)?;
+    let presence: Presence = worker.ask(&HeapRequest::Look)?;
+    ensure!(after.pages_lost == 0, "the pager reports {} lost pages", after.pages_lost);
+    went(presence.away, pages - (after.pages_incompressible as usize).min(pages))?;
+    let by = |after: u64, before: u64| after - before;
+    let inside = Inside {
+        activity_ns: std::array::from_fn(|n| by(after.activity_ns[n], before.activity_ns[n])),
+        pages_by_codec: std::array::from_fn(|n| by(after.pages_by_codec[n], before.pages_by_codec[n])),
+        incompressible: by(after.pages_incompressible, before.pages_incompressible),
+    };
+    let folded = Folded {
+        pages: by(after.pages_evicted, before.pages_evicted) as usize,
+        cpu_ns: by(after.cpu_background_ns, before.cpu_background_ns),
+        memory_bytes: after.overhead_bytes,
+        pager: Some(inside),
+    };
+    Ok((folded, worker))
+}
+
+/// Waits until nothing more goes; the counters as they were when the last page went.
+fn settled(peer: &Peer) -> Result<Counters> {
+    let end = Instant::now() + PATIENCE;
+    let (mut last, mut since, mut looks) = (peer.counters(), Instant::now(), 0);
+    loop {
+        peer.await_count(PATIENCE)?;
+        looks += 1;
+        let now = peer.counters();
+        let done = |of: &Counters| {
+            (of.pages_evicted, of.pages_incompressible, of.pages_recompressed, of.aside_bytes)
+        };
+        if done(&now) != done(&last) {
+            (last, since, looks) = (now, Instant::now(), 0);
+        } else if last.pages_evicted > 0
+            && last.aside_bytes == 0
+            && since.elapsed() >= QUIET
+            && looks >= LOOKS
+        {
+            return Ok(last);
+        }
+        ensure!(
+            Instant::now() < end,
+            "the pager is not done after {PATIENCE:?}: {} pages went, {} MiB are aside",
+            now.pages_evicted,
+            now.aside_bytes >> 20
+        );
+    }
+}
+
+fn by_zram(job: &Job, bytes: usize, algorithm: &str, program: &Program) -> Result<Folded> {
+    // Dropped after the worker, whose end leaves nothing to bring back.
+    let zram = Zram::start(2 * bytes as u64, algorithm)?;
+    let mut worker = Worker::start(program, job, plain)?;
+    let pages: usize = worker.receive()?;
+    let out: PagedOut = worker.ask(&HeapRequest::PageOut)?;
+    let before = time::thread_cpu();
+    if algorithm.contains('+') {
+        zram.recompress()?;
+    }
+    let again = time::thread_cpu().since(before).0;
+    let usage = zram.usage()?;
+    // The page map says that they are in swap; the device must say that it is the swap they are in.
+    let held = out.presence.swapped.min((usage.original / PAGE_SIZE as u64) as usize);
+    went(held, pages)?;
+    compare(&mut worker)?;
+    Ok(Folded { pages: held, cpu_ns: out.cpu_ns + again, memory_bytes: usage.memory, pager: None })
+}
+
+fn went(away: usize, pages: usize) -> Result<()> {
+    ensure!(2 * away >= pages, "only {away} of {pages} pages went; it would not show what that costs");
+    Ok(())
+}
+
+fn compare(worker: &mut Worker) -> Result<()> {
+    let wrong: usize = worker.ask(&HeapRequest::Verify)?;
+    ensure!(wrong == 0, "{wrong} pages were wrong when they came back");
+    Ok(())
+}
