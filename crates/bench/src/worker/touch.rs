@@ -134,11 +134,9 @@ impl Memory {
         let (mut taken, mut skipped, mut wrong_words) = (0, 0, 0);
         for &page in &order {
             let page = page as usize;
-            if round.order == Order::Random {
-                if self.mapping.is_present(page)? {
-                    skipped += 1;
-                    continue;
-                }
+            if round.order == Order::Random && self.mapping.is_present(page)? {
+                skipped += 1;
+                continue;
             }
             let word = page % WORDS;
             let start = Instant::now();
