@@ -10,7 +10,7 @@
 //! Invariants: the plain arm has neither pager nor allocator of ours, so the ratio holds both; the idle program's memory
 //! is checked word by word afterwards.
 
-use crate::control::{Counters, Peer};
+use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::manifest::Manifest;
 use crate::process::{threads, Memory};
@@ -20,8 +20,8 @@ use crate::worker::{
     Worker, Written,
 };
 use anyhow::{ensure, Context, Result};
+use inspect::Counters;
 use pager::config::Setting;
-use pager::control::Mode;
 use serde::Serialize;
 use stats::Ratio;
 use std::fmt;
@@ -166,8 +166,8 @@ pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Resu
                 let folding = (arm == "folded").then(|| folding(program, options)).transpose()?;
                 let (per_s, counters) = busy(program, job, folding.as_ref(), millis)
                     .with_context(|| format!("the run of {what} failed"))?;
-                let pager_cpu_ns = counters.cpu_background_ns + counters.cpu_fault_ns;
-                let pages_evicted = counters.pages_evicted;
+                let pager_cpu_ns = counters.costs.cpu_background_ns + counters.costs.cpu_fault_ns;
+                let pages_evicted = counters.pages.evicted;
                 runs.push(Run { program: name, arm, round, per_s, pages_evicted, pager_cpu_ns });
             }
         }
@@ -201,16 +201,14 @@ fn busy(program: &Program, job: &Job, folding: Option<&Folding>, millis: u64) ->
     };
     let counters = match folding {
         None => Counters::default(),
-        Some(folding) => embedded(folding, worker.pid())?.counters(),
+        Some(folding) => embedded(folding, worker.pid())?.counters()?,
     };
     Ok((per_s, counters))
 }
 
 fn embedded(folding: &Folding, pid: u32) -> Result<Peer> {
     let peer = Peer::of(folding.control_dir(), pid, Duration::from_secs(5))?;
-    if peer.mode() == Mode::Off {
-        return Err(crate::Unsupported(format!("the worker is not folded: {}", peer.reason())).into());
-    }
+    peer.await_folded(Duration::ZERO)?;
     Ok(peer)
 }
 
@@ -226,14 +224,14 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
     let peer = embedded(&folding, pid)?;
     settle(&peer, start)?;
     let settled_ns = start.elapsed().as_nanos() as u64;
-    let (threads_before, pager_before, watch) = (others_cpu_ns(pid)?, pager_cpu_ns(&peer), Instant::now());
+    let (threads_before, pager_before, watch) = (others_cpu_ns(pid)?, pager_cpu_ns(&peer)?, Instant::now());
     sleep(Duration::from_millis(options.watch_millis));
     let watched_ns = watch.elapsed().as_nanos() as u64;
     let threads_cpu_ns = others_cpu_ns(pid)?.saturating_sub(threads_before);
-    let pager_cpu_ns = pager_cpu_ns(&peer).saturating_sub(pager_before);
+    let pager_cpu_ns = pager_cpu_ns(&peer)?.saturating_sub(pager_before);
     let rss_after_bytes = Memory::of(&pid.to_string())?.rss_bytes;
-    let counters = peer.counters();
-    ensure!(counters.pages_evicted > 0, "the idle program was not folded: no page of it was evicted");
+    let counters = peer.counters()?;
+    ensure!(counters.pages.evicted > 0, "the idle program was not folded: no page of it was evicted");
     let wrong: usize = worker.ask(&())?;
     ensure!(wrong == 0, "{wrong} words of the idle program were wrong after it had been folded");
     Ok(Idle {
@@ -250,22 +248,22 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
 
 /// Waits until pages were evicted and nothing has been evicted or recompressed for [`QUIET`].
 fn settle(peer: &Peer, start: Instant) -> Result<()> {
-    let (mut last, mut since) = (peer.counters(), Instant::now());
+    let (mut last, mut since) = (peer.counters()?, Instant::now());
     loop {
         sleep(Duration::from_millis(100));
-        let now = peer.counters();
-        let work = |c: &Counters| (c.pages_evicted, c.pages_recompressed, c.aside_bytes);
+        let now = peer.counters()?;
+        let work = |c: &Counters| (c.pages.evicted, c.pages.recompressed, c.sizes.aside_bytes);
         if work(&now) != work(&last) {
             (last, since) = (now, Instant::now());
         }
-        if now.pages_evicted > 0 && since.elapsed() >= QUIET {
+        if now.pages.evicted > 0 && since.elapsed() >= QUIET {
             return Ok(());
         }
         ensure!(
             start.elapsed() < PATIENCE,
             "the idle program had not settled after {PATIENCE:?}: {} pages evicted, {} recompressed",
-            now.pages_evicted,
-            now.pages_recompressed
+            now.pages.evicted,
+            now.pages.recompressed
         );
     }
 }
@@ -274,9 +272,9 @@ fn others_cpu_ns(pid: u32) -> Result<u64> {
     Ok(threads(pid)?.iter().filter(|thread| thread.tid != pid).map(|thread| thread.cpu_ns).sum())
 }
 
-fn pager_cpu_ns(peer: &Peer) -> u64 {
-    let counters = peer.counters();
-    counters.cpu_background_ns + counters.cpu_fault_ns
+fn pager_cpu_ns(peer: &Peer) -> Result<u64> {
+    let costs = peer.counters()?.costs;
+    Ok(costs.cpu_background_ns + costs.cpu_fault_ns)
 }
 
 fn summary(program: &'static str, runs: &[Run], seed: u64) -> Result<Busy> {
@@ -324,7 +322,7 @@ impl fmt::Display for OverheadReport {
             "  resident {} -> {} MiB   saved {} MiB   pager {:.2} % of one CPU over {:.1} s",
             mib(idle.rss_before_bytes),
             mib(idle.rss_after_bytes),
-            mib(idle.counters.saved_bytes),
+            mib(idle.counters.sizes.saved_bytes),
             idle.cpu_percent,
             idle.watched_ns as f64 / 1e9
         )

@@ -146,9 +146,9 @@ impl Row {
 /// If that file cannot be written.
 pub fn report(folding: &Folding, program: &str, work: &str, result: &str) {
     let all = run::counters(folding);
-    let evicted: u64 = all.iter().map(|c| c.pages_evicted).sum();
-    let restored: u64 = all.iter().map(|c| c.pages_restored + c.pages_second_chance).sum();
-    let folded = all.iter().filter(|c| c.pages_evicted > 0).count();
+    let evicted: u64 = all.iter().map(|c| c.pages.evicted).sum();
+    let restored: u64 = all.iter().map(|c| c.pages.restored + c.pages.second_chance).sum();
+    let folded = all.iter().filter(|c| c.pages.evicted > 0).count();
     let line = format!("| {program} | {work} | {folded} | {evicted} | {restored} | {result} |\n");
     print!("{line}");
     if let Some(path) = std::env::var_os("MEMFOLD_ROWS") {

@@ -5,8 +5,9 @@
 //!
 //! Invariants: a program that is not done when its time is up is killed and fails the test; nothing else is timed.
 
-use bench::control::{Counters, Peer};
+use bench::control::Peer;
 use bench::launch::{plain, Folding};
+use inspect::{Counters, Snapshot};
 use pager::config::Setting;
 use pager::control::Mode;
 use std::fs::File;
@@ -124,7 +125,7 @@ pub fn inherit(command: &mut Command, device: &File) {
 /// # Panics
 /// If a file in the directory is not a control page.
 pub fn counters(folding: &Folding) -> Vec<Counters> {
-    peers(folding).map(|peer| peer.counters()).collect()
+    pages(folding).map(|page| page.counters()).collect()
 }
 
 /// The mode of every such process, and the reason for it.
@@ -132,16 +133,16 @@ pub fn counters(folding: &Folding) -> Vec<Counters> {
 /// # Panics
 /// As [`counters`].
 pub fn modes(folding: &Folding) -> Vec<(Mode, String)> {
-    peers(folding).map(|peer| (peer.mode(), peer.reason())).collect()
+    pages(folding).map(|page| (page.mode, page.reason)).collect()
 }
 
-fn peers(folding: &Folding) -> impl Iterator<Item = Peer> {
+fn pages(folding: &Folding) -> impl Iterator<Item = Snapshot> {
     let entries = std::fs::read_dir(folding.control_dir()).expect("the control directory is there");
     // Control pages are named by process ids; the library may keep other files beside them.
     let names = entries.map(|entry| entry.expect("readable").path());
     let pages =
         names.filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().parse::<u32>().is_ok()));
-    pages.map(|path| Peer::open(&path).expect("a control page"))
+    pages.map(|path| Peer::open(&path).and_then(|peer| peer.now()).expect("a control page"))
 }
 
 /// Fails unless pages were evicted, and none lost, in some process that was folded.
@@ -151,7 +152,7 @@ fn peers(folding: &Folding) -> impl Iterator<Item = Peer> {
 pub fn expect_evictions(folding: &Folding, what: &str) {
     let all = counters(folding);
     let (evicted, lost) =
-        all.iter().fold((0, 0), |(evicted, lost), c| (evicted + c.pages_evicted, lost + c.pages_lost));
+        all.iter().fold((0, 0), |(evicted, lost), c| (evicted + c.pages.evicted, lost + c.pages.lost));
     assert!(
         evicted > 0,
         "{what}: no page was evicted in any of {} processes, so nothing was tested",

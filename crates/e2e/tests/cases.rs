@@ -58,7 +58,7 @@ fn command(executable: &Path, case: &str, way: &str) -> Command {
 fn expect_nothing_lost(folding: &Folding, case: &str) {
     let all = counters(folding);
     assert!(!all.is_empty(), "{case}: no process was folded");
-    assert!(all.iter().all(|c| c.pages_lost == 0), "{case}: pages were lost");
+    assert!(all.iter().all(|c| c.pages.lost == 0), "{case}: pages were lost");
 }
 
 /// Runs the case plainly, then folded with the settings, and makes sure that it holds.

@@ -52,7 +52,7 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
             run_folded(script(&group), &folding, LIMIT).expect_success("python3 in a group of 96 MiB");
         assert_eq!(String::from_utf8_lossy(&folded.stdout), "40000\n", "{limit}");
         let all = counters(&folding);
-        assert!(all.iter().all(|counters| counters.pages_lost == 0));
+        assert!(all.iter().all(|counters| counters.pages.lost == 0));
     }
     let unlimited =
         bench::launch::Folding::new(&e2e::preload_library()).unwrap().set(Setting::ResidentLimit, "none");

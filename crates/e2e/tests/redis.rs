@@ -103,14 +103,14 @@ fn redis_returns_every_value_after_its_memory_was_evicted() {
     evict(&peer);
     overwrite(&mut folded);
     evict(&peer);
-    let before = peer.counters();
+    let before = peer.counters().unwrap();
     // 40 000 values of about 1 KB are 10 000 pages; most must have gone.
-    assert!(before.evicted_bytes > 20 << 20, "only {} bytes are evicted", before.evicted_bytes);
+    assert!(before.sizes.evicted_bytes > 20 << 20, "only {} bytes are evicted", before.sizes.evicted_bytes);
     read_back(&mut folded);
     peer.await_count(Duration::from_secs(60)).expect("the server counts");
-    let after = peer.counters();
+    let after = peer.counters().unwrap();
     assert!(
-        after.pages_restored - before.pages_restored > 5_000,
+        after.pages.restored - before.pages.restored > 5_000,
         "the values were not read from evicted memory"
     );
     evict(&peer);
@@ -120,7 +120,7 @@ fn redis_returns_every_value_after_its_memory_was_evicted() {
     evict(&peer);
     folded.save_in_background();
     read_back(&mut folded);
-    assert_eq!(peer.counters().pages_lost, 0);
+    assert_eq!(peer.counters().unwrap().pages.lost, 0);
     drop(folded);
     let mut reader = Redis::start(home.path(), bench::launch::plain);
     assert_eq!(digest(&mut reader), expected, "what the forked child saved differs");
@@ -205,13 +205,15 @@ fn redis_saves_and_rewrites_its_log_while_clients_write() {
     let last: Vec<(usize, usize)> = generations(|w| &w.confirmed).into_iter().map(|g| (g, g)).collect();
     expect_generations(&mut redis, &last, "in memory");
     let expected = digest(&mut redis);
-    let server =
-        Peer::of(folding.control_dir(), redis.pid(), PATIENCE).expect("the server is folded").counters();
-    assert!(server.pages_evicted > 1000, "only {} pages of the server were evicted", server.pages_evicted);
+    let server = Peer::of(folding.control_dir(), redis.pid(), PATIENCE)
+        .expect("the server is folded")
+        .counters()
+        .unwrap();
+    assert!(server.pages.evicted > 1000, "only {} pages of the server were evicted", server.pages.evicted);
     redis.shut_down();
     run::expect_evictions(&folding, "redis-server");
-    let read: u64 = run::counters(&folding).iter().map(|c| c.pages_restored + c.pages_second_chance).sum();
-    let by_server = server.pages_restored + server.pages_second_chance;
+    let read: u64 = run::counters(&folding).iter().map(|c| c.pages.restored + c.pages.second_chance).sum();
+    let by_server = server.pages.restored + server.pages.second_chance;
     assert!(read > by_server, "no forked child read anything that was away");
     let work =
         "two snapshots and two rewrites of the log while three clients write, then restarted from each";

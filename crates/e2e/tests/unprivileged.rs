@@ -85,7 +85,7 @@ fn without_userfaultfd_a_program_runs_plainly_and_one_line_says_why() {
     let lines: Vec<&str> = folded.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "one line was expected on stderr: {:?}", folded.stderr);
     assert!(lines[0].contains("memfold") && lines[0].contains("userfaultfd"), "{}", lines[0]);
-    assert!(run::counters(&folding).iter().all(|c| c.pages_evicted == 0));
+    assert!(run::counters(&folding).iter().all(|c| c.pages.evicted == 0));
     assert!(run::modes(&folding).iter().all(|(mode, _)| *mode == Mode::Off));
     assert!(
         run::modes(&folding).iter().all(|(_, reason)| !reason.is_empty()),

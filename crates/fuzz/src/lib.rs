@@ -8,6 +8,7 @@
 //! Invariants: a target keeps nothing from one input to the next, touches no file and no network, and panics only where the
 //! parser or its promise is broken.
 
+mod pages;
 mod peers;
 mod text;
 mod traces;
@@ -27,6 +28,8 @@ pub static TARGETS: &[Target] = &[
     Target { name: "greeting", run: peers::greeting, seeds: peers::greetings },
     Target { name: "channel", run: peers::channel, seeds: peers::channels },
     Target { name: "channel_changing", run: peers::changing_channel, seeds: peers::changing_channels },
+    Target { name: "control_page", run: pages::page, seeds: pages::pages },
+    Target { name: "control_page_changing", run: pages::changing_page, seeds: pages::pages },
     Target { name: "codec", run: peers::codec, seeds: peers::packed_pages },
     Target { name: "trace_native", run: traces::native, seeds: traces::native_seeds },
     Target { name: "trace_native_block", run: traces::native_block, seeds: traces::native_block_seeds },

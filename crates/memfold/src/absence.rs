@@ -3,7 +3,6 @@
 //! What it is not: certain of what happened before. A process is judged by the environment that its program was started with, by
 //! what it has mapped, and by the processes above it.
 
-use crate::control::Snapshot;
 use crate::library::FILE_NAME;
 use crate::run::program;
 use crate::{library, pages, process};
@@ -48,7 +47,7 @@ fn with_library(pid: u32) -> String {
     let folds = AGENTS.iter().any(|agent| process::has_thread(pid, agent));
     let pager = process::variable(pid, "MEMFOLD_PAGER");
     match (pages::told(pid), pager.as_deref()) {
-        (Some(dir), _) if folds => match Snapshot::read(&dir.join(pid.to_string())) {
+        (Some(dir), _) if folds => match pages::snapshot(&dir.join(pid.to_string())) {
             Err(error) if dir.join(pid.to_string()).exists() => {
                 format!("is folded, and its control page cannot be read: {}", error.root_cause())
             }

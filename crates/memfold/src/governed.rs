@@ -109,9 +109,9 @@ fn write_share(file: &File, bytes: u64, renewals: u64) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{fixture, Snapshot};
     use crate::directory::Directory;
     use crate::pages::Name;
+    use inspect::fixture;
     use std::sync::atomic::Ordering::Relaxed;
     use std::sync::Arc;
 
@@ -127,7 +127,7 @@ mod tests {
             page.daemon.set(SOCKET);
             lie(page);
         });
-        let page = Snapshot::read(&path).unwrap();
+        let page = pages::snapshot(&path).unwrap();
         let file = PageFile { run: Arc::new(Directory::hold(dir).unwrap()), name: Name::of(&path).unwrap() };
         Found { file, page, pid: std::process::id() }
     }
@@ -169,7 +169,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let found = found(dir.path(), |_| {});
         write_share(&found.file.open().unwrap(), 50 << 20, 9).unwrap();
-        assert_eq!(Snapshot::read(&found.file.path()).unwrap().share, 50 << 20);
+        assert_eq!(pages::snapshot(&found.file.path()).unwrap().share, 50 << 20);
         let instead = |make: &dyn Fn(&Path)| {
             let path = found.file.path();
             std::fs::remove_file(&path).unwrap();
@@ -184,6 +184,6 @@ mod tests {
         assert_eq!(std::fs::read(found.file.path()).unwrap(), b"short");
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert!(Snapshot::read(&pipe).is_err());
+        assert!(pages::snapshot(&pipe).is_err());
     }
 }

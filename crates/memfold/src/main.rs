@@ -12,7 +12,6 @@
 mod absence;
 mod bar;
 mod cmd;
-mod control;
 mod core_dump;
 mod demo;
 mod directory;
@@ -23,6 +22,7 @@ mod library;
 mod options;
 mod pages;
 mod process;
+mod reasons;
 mod run;
 mod runtime;
 mod setup;

@@ -8,10 +8,11 @@
 //! held open while it is looked into, and every file in it is a regular one of its owner's. Of another
 //! user's, which only root comes to see, the process runs with that user's rights.
 
-use crate::control::Snapshot;
 use crate::directory::{is_locked, open_file, Directory};
 use crate::process::{self, Nested};
 use crate::runtime;
+use anyhow::Context;
+use inspect::Snapshot;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
@@ -106,6 +107,16 @@ enum Life {
     Elsewhere,
     /// It has ended.
     Gone,
+}
+
+/// What the page at a path says.
+///
+/// # Errors
+/// The file is missing, no regular one, another user's, incomplete, or of another version of memfold.
+pub fn snapshot(path: &Path) -> anyhow::Result<Snapshot> {
+    let file = open_file(path, libc::O_RDONLY);
+    let file = file.with_context(|| format!("cannot read the control page {}", path.display()))?;
+    Snapshot::of_file(&file).with_context(|| path.display().to_string())
 }
 
 /// The pages of this user's running processes, by process id. What is left over is removed on the way, with the directories of runs
@@ -274,7 +285,7 @@ pub fn remove_unused(run: &Directory) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::fixture;
+    use inspect::fixture;
     use nix::fcntl::{Flock, FlockArg};
     use std::sync::atomic::Ordering::Relaxed;
 

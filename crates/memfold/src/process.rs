@@ -1,6 +1,5 @@
 //! What `/proc` says about a process.
 
-use crate::text;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -146,7 +145,7 @@ fn nested(pid: u32) -> Option<((u64, u32), u32)> {
 
 /// The name of the program, as `ps` shows it; empty if there is no such process.
 pub fn name(pid: u32) -> String {
-    text::plain(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
+    inspect::plain(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
 }
 
 /// The value of a line `KEY: value` of a file such as `/proc/PID/status`.

@@ -127,11 +127,6 @@ pub fn failed() -> bool {
     OUTPUT.load(Relaxed) == FAILED
 }
 
-/// A text of another process's making as one line without control characters, which a terminal would obey.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
 /// Prints a value as indented JSON with a newline at the end.
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
@@ -153,11 +148,6 @@ mod tests {
         assert_eq!(nanos(1_500_000_000), "1.50 s");
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(count(12), "12");
-    }
-
-    #[test]
-    fn what_another_process_says_moves_no_cursor() {
-        assert_eq!(plain("é\x1b[2J\n"), "é\u{FFFD}[2J\u{FFFD}");
     }
 
     #[test]

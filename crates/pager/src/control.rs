@@ -266,147 +266,220 @@ impl<const WORDS: usize> Default for SharedText<WORDS> {
     }
 }
 
-/// The page itself. Bytes and times are totals unless the name says otherwise; times are in nanoseconds.
-#[repr(C)]
-pub struct ControlPage {
-    /// [`MAGIC`], written last when the page is made.
-    pub magic: AtomicU64,
-    /// [`VERSION`].
-    pub version: AtomicU32,
-    /// The process.
-    pub pid: AtomicU32,
-    /// The process that forked or started it.
-    pub parent_pid: AtomicU32,
-    /// A [`Mode`].
-    pub mode: AtomicU32,
-    /// 1 while paused.
-    pub paused: AtomicU32,
-    /// 1 once the process left through `exit`.
-    pub exited: AtomicU32,
-    /// `CLOCK_MONOTONIC` when the page was made.
-    pub started_ns: AtomicU64,
-    /// `CLOCK_MONOTONIC` when the counters were last brought up to date.
-    pub updated_ns: AtomicU64,
+/// Declares the page, and for each group of its counters a copy as plain numbers.
+macro_rules! control_page {
+    (
+        $(#[$page_doc:meta])*
+        $Page:ident {
+            $( $(#[$head_doc:meta])* $head:ident: $Head:ty, )*
+        }
+        counters {
+            $(
+                $(#[$group_doc:meta])*
+                $Group:ident {
+                    $( $(#[$doc:meta])* $name:ident = $counter:ident, )*
+                }
+            )*
+        }
+        rest {
+            $( $(#[$tail_doc:meta])* $tail:ident: $Tail:ty, )*
+        }
+    ) => {
+        $(#[$page_doc])*
+        #[repr(C)]
+        pub struct $Page {
+            $( $(#[$head_doc])* pub $head: $Head, )*
+            $( $( $(#[$doc])* pub $counter: AtomicU64, )* )*
+            $( $(#[$tail_doc])* pub $tail: $Tail, )*
+        }
 
-    /// Bytes that the pager may evict (address space that is managed).
-    pub managed_bytes: AtomicU64,
-    /// Highest value of `managed_bytes`.
-    pub managed_bytes_peak: AtomicU64,
-    /// Of the managed bytes those in the program's view, as last scanned.
-    pub resident_bytes: AtomicU64,
-    /// Bytes of the program's that are compressed and given back to the kernel now.
-    pub evicted_bytes: AtomicU64,
-    /// Highest value.
-    pub evicted_bytes_peak: AtomicU64,
-    /// Bytes set aside, still whole, not yet compressed.
-    pub aside_bytes: AtomicU64,
-    /// The lengths of compressed pages.
-    pub stored_bytes: AtomicU64,
-    /// Highest value.
-    pub stored_bytes_peak: AtomicU64,
-    /// What evicting costs: the store's memory, tables and buffers.
-    pub overhead_bytes: AtomicU64,
-    /// Of that the store's memory: compressed bytes, what stands in front of them, gaps, and what describes blocks.
-    pub store_bytes: AtomicU64,
-    /// Of that tables of what became of each page.
-    pub table_bytes: AtomicU64,
-    /// Of that dictionaries, which pages are compressed with.
-    pub dictionary_bytes: AtomicU64,
-    /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.
-    pub saved_bytes: AtomicU64,
-    /// Highest value.
-    pub saved_bytes_peak: AtomicU64,
-    /// Integral of `saved_bytes` over time, in byte-milliseconds; divided by the run time it is the mean.
-    pub saved_byte_millis: AtomicU64,
+        $(
+            $(#[$group_doc])*
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+            pub struct $Group {
+                $( $(#[$doc])* pub $name: u64, )*
+            }
 
-    /// Pages evicted to the store.
-    pub pages_evicted: AtomicU64,
-    /// Pages brought back from the store, on touch or ahead of it.
-    pub pages_restored: AtomicU64,
-    /// Of those the ones brought back ahead of a touch.
-    pub pages_prefetched: AtomicU64,
-    /// Pages touched while set aside: moved back without codec.
-    pub pages_second_chance: AtomicU64,
-    /// Pages set aside.
-    pub pages_set_aside: AtomicU64,
-    /// Of those evicted the ones that each codec compressed, by the number in front of a stored page.
-    pub pages_by_codec: [AtomicU64; CODEC_NUMBERS],
-    /// Evicted pages that were one word repeated.
-    pub pages_same_value: AtomicU64,
-    /// Pages that did not shrink by 5 %, and went back; not restored, since they were never stored.
-    pub pages_incompressible: AtomicU64,
-    /// Pages re-compressed with the stronger codec.
-    pub pages_recompressed: AtomicU64,
-    /// Dictionaries that pages are or were compressed with.
-    pub dictionaries_made: AtomicU64,
-    /// Pages discarded while evicted (freed, unmapped, `MADV_DONTNEED`).
-    pub pages_discarded: AtomicU64,
-    /// Pages whose bytes could not be brought back. Anything but 0 is a defect.
-    pub pages_lost: AtomicU64,
-    /// First touches of untouched pages in extents that were registered.
-    pub faults_zero: AtomicU64,
-    /// Faults that found the page already there.
-    pub faults_spurious: AtomicU64,
-    /// Of the waits in `fault_ns` those that the fault thread ended as a real-time thread.
-    pub faults_real_time: AtomicU64,
-    /// Extents registered with userfaultfd.
-    pub extents_registered: AtomicU64,
-    /// Times that the stall budget held eviction back.
-    pub budget_holds: AtomicU64,
-    /// Mappings that came under management, those of the allocator among them.
-    pub ranges_added: AtomicU64,
-    /// Unmappings in which something was managed.
-    pub ranges_removed: AtomicU64,
+            impl Counters for $Group {
+                fn of(page: &$Page) -> $Group {
+                    $Group { $( $name: page.$counter.load(Relaxed), )* }
+                }
 
-    /// Time that the program's threads waited for the pager, ns.
-    pub stall_ns: AtomicU64,
-    /// The highest share of a sliding window spent waiting, in millionths.
-    pub stall_ppm_peak: AtomicU64,
-    /// CPU time of the background thread, ns.
-    pub cpu_background_ns: AtomicU64,
-    /// CPU time of the fault thread, ns.
-    pub cpu_fault_ns: AtomicU64,
-    /// What the background thread's time went to, by [`Activity`]; ns by the clock.
-    pub activity_ns: [AtomicU64; Activity::COUNT],
+                fn each(&self, mut seen: impl FnMut(&'static str, &'static str, u64)) {
+                    $( seen(stringify!($name), stringify!($counter), self.$name); )*
+                }
 
-    /// Anonymous memory of the process that is resident, as the kernel counts it, while a limit is kept; bytes.
-    pub anonymous_bytes: AtomicU64,
-    /// Times that a thread had to wait for room below the limit.
-    pub limit_waits: AtomicU64,
-    /// For how long they waited, ns. Not a part of `stall_ns`.
-    pub limit_wait_ns: AtomicU64,
-    /// Times that threads were let through above the limit, because nothing more could be evicted.
-    pub limit_misses: AtomicU64,
+                fn combine(&mut self, other: &$Group, with: impl Fn(&'static str, u64, u64) -> u64) {
+                    $( self.$name = with(stringify!($name), self.$name, other.$name); )*
+                }
+            }
+        )*
+    };
+}
 
-    /// Why what is resident is not folded.
-    pub inventory: Inventory,
+/// A group of the page's counters as plain numbers.
+pub trait Counters: Sized {
+    /// What the page says now.
+    fn of(page: &ControlPage) -> Self;
 
-    /// Value of each [`Setting`] now, indexed by it.
-    pub settings: [AtomicU64; Setting::COUNT],
-    /// Requests.
-    pub mailbox: Mailbox,
-    /// The allocator's.
-    pub alloc: AllocCounters,
-    /// Why the mode is `Off`.
-    pub reason: SharedText<32>,
-    /// The policy that evicts now, with its parameters.
-    pub policy: SharedText<16>,
-    /// The file that passes are logged to; empty for none.
-    pub log: SharedText<64>,
-    /// The text of a request.
-    pub request: SharedText<64>,
-    /// The socket of the daemon under whose budget the process wants to be; empty for none.
-    pub daemon: SharedText<16>,
-    /// What that daemon grants.
-    pub share: Share,
-    /// The share that is in force, bytes; 0 for none.
-    pub share_in_force: AtomicU64,
-    /// Passes of the page daemon.
-    pub passes: AtomicU64,
-    /// Wait of a program thread on a fault, from the touch to the wake-up, ns.
-    pub fault_ns: Histogram,
-    /// Work on a restore: look-up, decompression and mapping of the page, ns.
-    pub restore_ns: Histogram,
+    /// Shows each to `seen`: its name in the group, its name on the page, and the number.
+    fn each(&self, seen: impl FnMut(&'static str, &'static str, u64));
+
+    /// Puts in place of each number what `with` makes of its name, itself and the other's.
+    fn combine(&mut self, other: &Self, with: impl Fn(&'static str, u64, u64) -> u64);
+}
+
+control_page! {
+    /// The page itself. Bytes and times are totals unless the name says otherwise; times are in nanoseconds.
+    ControlPage {
+        /// [`MAGIC`], written last when the page is made.
+        magic: AtomicU64,
+        /// [`VERSION`].
+        version: AtomicU32,
+        /// The process.
+        pid: AtomicU32,
+        /// The process that forked or started it.
+        parent_pid: AtomicU32,
+        /// A [`Mode`].
+        mode: AtomicU32,
+        /// 1 while paused.
+        paused: AtomicU32,
+        /// 1 once the process left through `exit`.
+        exited: AtomicU32,
+        /// `CLOCK_MONOTONIC` when the page was made.
+        started_ns: AtomicU64,
+        /// `CLOCK_MONOTONIC` when the counters were last brought up to date.
+        updated_ns: AtomicU64,
+    }
+    counters {
+        /// Bytes by what became of them.
+        Sizes {
+            /// Bytes that the pager may evict (address space that is managed).
+            managed_bytes = managed_bytes,
+            /// Highest value of `managed_bytes`.
+            managed_bytes_peak = managed_bytes_peak,
+            /// Of the managed bytes those in the program's view, as last scanned.
+            resident_bytes = resident_bytes,
+            /// Anonymous memory of the process that is resident, as the kernel counts it, while a limit is kept; bytes.
+            anonymous_bytes = anonymous_bytes,
+            /// Bytes of the program's that are compressed and given back to the kernel now.
+            evicted_bytes = evicted_bytes,
+            /// Highest value.
+            evicted_bytes_peak = evicted_bytes_peak,
+            /// Bytes set aside, still whole, not yet compressed.
+            aside_bytes = aside_bytes,
+            /// The lengths of compressed pages.
+            stored_bytes = stored_bytes,
+            /// Highest value.
+            stored_bytes_peak = stored_bytes_peak,
+            /// What evicting costs: the store's memory, tables and buffers.
+            overhead_bytes = overhead_bytes,
+            /// Of that the store's memory: compressed bytes, what stands in front of them, gaps, and what describes blocks.
+            store_bytes = store_bytes,
+            /// Of that tables of what became of each page.
+            table_bytes = table_bytes,
+            /// Of that dictionaries, which pages are compressed with.
+            dictionary_bytes = dictionary_bytes,
+            /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.
+            saved_bytes = saved_bytes,
+            /// Highest value.
+            saved_bytes_peak = saved_bytes_peak,
+        }
+
+        /// Pages by what happened to them.
+        Pages {
+            /// Pages evicted to the store.
+            evicted = pages_evicted,
+            /// Pages brought back from the store, on touch or ahead of it.
+            restored = pages_restored,
+            /// Pages touched while set aside: moved back without codec.
+            second_chance = pages_second_chance,
+            /// Evicted pages that were one word repeated.
+            same_value = pages_same_value,
+            /// Pages that did not shrink by 5 %, and went back; not restored, since they were never stored.
+            incompressible = pages_incompressible,
+            /// Pages whose bytes could not be brought back. Anything but 0 is a defect.
+            lost = pages_lost,
+            /// Of those the ones brought back ahead of a touch.
+            prefetched = pages_prefetched,
+            /// Pages set aside.
+            set_aside = pages_set_aside,
+            /// Pages re-compressed with the stronger codec.
+            recompressed = pages_recompressed,
+            /// Pages discarded while evicted (freed, unmapped, `MADV_DONTNEED`).
+            discarded = pages_discarded,
+        }
+
+        /// What folding costs, in nanoseconds and events.
+        Costs {
+            /// Time that the program's threads waited for the pager, ns.
+            stall_ns = stall_ns,
+            /// The highest share of a sliding window spent waiting, in millionths.
+            stall_ppm_peak = stall_ppm_peak,
+            /// Times that a thread had to wait for room below the limit.
+            limit_waits = limit_waits,
+            /// For how long they waited, ns. Not a part of `stall_ns`.
+            limit_wait_ns = limit_wait_ns,
+            /// Times that threads were let through above the limit, because nothing more could be evicted.
+            limit_misses = limit_misses,
+            /// CPU time of the background thread, ns.
+            cpu_background_ns = cpu_background_ns,
+            /// CPU time of the fault thread, ns.
+            cpu_fault_ns = cpu_fault_ns,
+            /// Times that the stall budget held eviction back.
+            budget_holds = budget_holds,
+            /// Extents registered with userfaultfd.
+            extents_registered = extents_registered,
+            /// First touches of untouched pages in extents that were registered.
+            faults_zero = faults_zero,
+            /// Faults that found the page already there.
+            faults_spurious = faults_spurious,
+            /// Of the waits in `fault_ns` those that the fault thread ended as a real-time thread.
+            faults_real_time = faults_real_time,
+            /// Mappings that came under management, those of the allocator among them.
+            ranges_added = ranges_added,
+            /// Unmappings in which something was managed.
+            ranges_removed = ranges_removed,
+        }
+    }
+    rest {
+        /// Integral of `saved_bytes` over time, in byte-milliseconds; divided by the run time it is the mean.
+        saved_byte_millis: AtomicU64,
+        /// Of those evicted the ones that each codec compressed, by the number in front of a stored page.
+        pages_by_codec: [AtomicU64; CODEC_NUMBERS],
+        /// Dictionaries that pages are or were compressed with.
+        dictionaries_made: AtomicU64,
+        /// What the background thread's time went to, by [`Activity`]; ns by the clock.
+        activity_ns: [AtomicU64; Activity::COUNT],
+        /// Why what is resident is not folded.
+        inventory: Inventory,
+        /// Value of each [`Setting`] now, indexed by it.
+        settings: [AtomicU64; Setting::COUNT],
+        /// Requests.
+        mailbox: Mailbox,
+        /// The allocator's.
+        alloc: AllocCounters,
+        /// Why the mode is `Off`.
+        reason: SharedText<32>,
+        /// The policy that evicts now, with its parameters.
+        policy: SharedText<16>,
+        /// The file that passes are logged to; empty for none.
+        log: SharedText<64>,
+        /// The text of a request.
+        request: SharedText<64>,
+        /// The socket of the daemon under whose budget the process wants to be; empty for none.
+        daemon: SharedText<16>,
+        /// What that daemon grants.
+        share: Share,
+        /// The share that is in force, bytes; 0 for none.
+        share_in_force: AtomicU64,
+        /// Passes of the page daemon.
+        passes: AtomicU64,
+        /// Wait of a program thread on a fault, from the touch to the wake-up, ns.
+        fault_ns: Histogram,
+        /// Work on a restore: look-up, decompression and mapping of the page, ns.
+        restore_ns: Histogram,
+    }
 }
 
 const _: () = assert!(core::mem::size_of::<ControlPage>() <= CONTROL_LEN);

@@ -4,14 +4,14 @@ use super::daemon::Daemon;
 use super::metrics::Metrics;
 use super::{Arm, Options};
 use crate::backing;
-use crate::control::{Counters, Peer};
+use crate::control::{histogram, Peer};
 use crate::launch::{plain, Folding};
 use crate::process::{resident, Memory};
 use crate::worker::{Cost, Job, Program, Worker};
 use crate::workload::{Cold, Kind, Workload, WorkloadReport};
 use crate::zram::Zram;
-use crate::Unsupported;
 use anyhow::{anyhow, ensure, Result};
+use inspect::Counters;
 use pager::config::Setting;
 use pager::control::Mode;
 use serde::{Deserialize, Serialize};
@@ -104,7 +104,7 @@ pub(super) fn run(
     metrics.daemon_own_bytes = daemon.map(|memory| memory.anonymous_bytes as f64);
     fill_host_metrics(&mut metrics, &cost, &memory, &samples);
     if let (Some(before), Some(after)) = (before, after) {
-        ensure!(after.counters.pages_lost == 0, "the pager reports {} lost pages", after.counters.pages_lost);
+        ensure!(after.counters.pages.lost == 0, "the pager reports {} lost pages", after.counters.pages.lost);
         fill_pager_metrics(&mut metrics, &before, &after, &report, &samples);
     }
     if arm == Arm::Zram {
@@ -143,13 +143,7 @@ impl Around {
 
 fn folded(control_dir: &Path, pid: u32) -> Result<Peer> {
     let peer = Peer::of(control_dir, pid, Duration::from_secs(5))?;
-    let end = Instant::now() + Duration::from_secs(5);
-    while peer.mode() == Mode::Idle && Instant::now() < end {
-        sleep(Duration::from_millis(5));
-    }
-    if peer.mode() == Mode::Off {
-        return Err(Unsupported(format!("the workload is not folded: {}", peer.reason())).into());
-    }
+    peer.await_folded(Duration::from_secs(5))?;
     Ok(peer)
 }
 
@@ -158,7 +152,6 @@ struct Seen {
     /// When it was brought up to date, ns.
     at: u64,
     counters: Counters,
-    faults_zero: u64,
     waits: Histogram,
     restores: Histogram,
 }
@@ -166,17 +159,13 @@ struct Seen {
 impl Seen {
     /// As it is from now on: the account is brought up to date several times a second, and what it says between is old.
     fn of(peer: &Peer) -> Result<Seen> {
-        let at = match peer.mode() {
-            Mode::Idle => sys::time::now().0,
-            _ => peer.await_count(Duration::from_secs(10))?,
-        };
-        Ok(Seen {
-            at,
-            counters: peer.counters(),
-            faults_zero: peer.page().faults_zero.load(Relaxed),
-            waits: peer.fault_waits(),
-            restores: peer.restore_times(),
-        })
+        let mut now = peer.now()?;
+        if now.mode != Mode::Idle {
+            now = peer.await_count(Duration::from_secs(10))?;
+        }
+        let at = if now.mode == Mode::Idle { sys::time::now().0 } else { now.updated_ns };
+        let (waits, restores) = (histogram(&now.fault), histogram(&now.restore));
+        Ok(Seen { at, counters: now.counters(), waits, restores })
     }
 }
 
@@ -216,14 +205,14 @@ fn note_cold(samples: &mut [Sample], start_ns: u64, account: &[Cold]) {
 
 /// A sample, unless the process has just gone.
 fn sample(pid: u32, start: Instant, peer: Option<&Peer>, zram: Option<&Zram>) -> Option<Sample> {
-    let counters = peer.map(Peer::counters).unwrap_or_default();
+    let sizes = peer.and_then(|peer| peer.counters().ok()).unwrap_or_default().sizes;
     Some(Sample {
         at_ms: start.elapsed().as_secs_f64() * 1e3,
         resident_bytes: resident(pid).ok()?,
         swap_bytes: zram.and_then(|zram| zram.usage().ok()).map_or(0, |usage| usage.memory),
-        evicted_bytes: counters.evicted_bytes,
-        store_bytes: counters.overhead_bytes,
-        aside_bytes: counters.aside_bytes,
+        evicted_bytes: sizes.evicted_bytes,
+        store_bytes: sizes.overhead_bytes,
+        aside_bytes: sizes.aside_bytes,
         cold_bytes: None,
     })
 }
@@ -267,24 +256,25 @@ fn fill_pager_metrics(
     let (waits, restores) = (after.waits.since(&before.waits), after.restores.since(&before.restores));
     // Where nothing was waited for, no wait was long.
     let at = |histogram: &Histogram, q| Some(histogram.quantile(q).unwrap_or(0) as f64);
-    metrics.stall_pct = share(|c| c.stall_ns);
+    metrics.stall_pct = share(|c| c.costs.stall_ns);
     metrics.pager_fault_missing_p95_ns = at(&waits, 0.95);
     metrics.pager_fault_missing_p99_ns = at(&waits, 0.99);
     metrics.pager_restore_wall_p95_ns = at(&restores, 0.95);
     metrics.pager_restore_wall_p99_ns = at(&restores, 0.99);
-    metrics.pager_daemon_cpu_pct_total = share(|c| c.cpu_background_ns + c.cpu_fault_ns);
-    metrics.pager_bg_cpu_pct = share(|c| c.cpu_background_ns);
-    metrics.pager_fault_cpu_pct = share(|c| c.cpu_fault_ns);
-    metrics.pager_compress_success = count(|c| c.pages_evicted);
-    metrics.pager_client_evict_success = count(|c| c.pages_evicted);
+    metrics.pager_daemon_cpu_pct_total = share(|c| c.costs.cpu_background_ns + c.costs.cpu_fault_ns);
+    metrics.pager_bg_cpu_pct = share(|c| c.costs.cpu_background_ns);
+    metrics.pager_fault_cpu_pct = share(|c| c.costs.cpu_fault_ns);
+    metrics.pager_compress_success = count(|c| c.pages.evicted);
+    metrics.pager_client_evict_success = count(|c| c.pages.evicted);
     metrics.pager_faults_missing = Some(waits.count() as f64);
-    metrics.pager_faults_first_touch = Some((after.faults_zero - before.faults_zero) as f64);
-    metrics.pager_restore_success = count(|c| c.pages_restored);
-    metrics.pager_second_chance = count(|c| c.pages_second_chance);
-    metrics.pager_range_add_msgs = count(|c| c.ranges_added);
-    metrics.pager_range_del_msgs = count(|c| c.ranges_removed);
-    metrics.pager_pages_tracked_peak = Some(after.counters.managed_bytes_peak as f64 / PAGE_SIZE as f64);
-    metrics.pager_budget_holds = count(|c| c.budget_holds);
+    metrics.pager_faults_first_touch = count(|c| c.costs.faults_zero);
+    metrics.pager_restore_success = count(|c| c.pages.restored);
+    metrics.pager_second_chance = count(|c| c.pages.second_chance);
+    metrics.pager_range_add_msgs = count(|c| c.costs.ranges_added);
+    metrics.pager_range_del_msgs = count(|c| c.costs.ranges_removed);
+    metrics.pager_pages_tracked_peak =
+        Some(after.counters.sizes.managed_bytes_peak as f64 / PAGE_SIZE as f64);
+    metrics.pager_budget_holds = count(|c| c.costs.budget_holds);
     let evicted = mean(samples, |sample| sample.evicted_bytes);
     // The store's fixed cost is no share of next to nothing.
     if evicted >= f64::from(1 << 20) {

@@ -2,15 +2,15 @@
 
 use super::other_threads;
 use super::report::Held;
-use crate::control::{Counters, Peer};
+use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::process::Thread;
 use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Result};
+use inspect::Counters;
 use pager::control::Command;
 use serde::Serialize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use sys::PAGE_SIZE;
 
@@ -67,7 +67,8 @@ impl Folded {
 
     fn settled(&self, counters: &Counters, presence: Presence) -> bool {
         let bytes = (self.region.pages * PAGE_SIZE) as u64;
-        presence.away == self.region.pages && counters.aside_bytes == 0 && counters.evicted_bytes >= bytes
+        let sizes = counters.sizes;
+        presence.away == self.region.pages && sizes.aside_bytes == 0 && sizes.evicted_bytes >= bytes
     }
 }
 
@@ -89,50 +90,44 @@ impl Arm for Folded {
         loop {
             self.peer.ask(Command::Evict, 0, 0, PATIENCE)?;
             let presence: Presence = self.worker.ask(&TouchRequest::Look)?;
-            let counters = self.peer.counters();
+            let counters = self.peer.counters()?;
             if self.settled(&counters, presence) || Instant::now() >= end {
                 // What is set aside is not yet evicted, though it is away.
-                let aside = (counters.aside_bytes / PAGE_SIZE as u64) as usize;
+                let aside = (counters.sizes.aside_bytes / PAGE_SIZE as u64) as usize;
                 return Ok(presence.away.saturating_sub(aside));
             }
         }
     }
 
     fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)> {
-        let waits = |peer: &Peer| {
-            let waits = &peer.page().fault_ns;
-            (waits.count.load(Relaxed), waits.sum.load(Relaxed))
-        };
-        self.peer.await_count(PATIENCE)?;
-        let (before, waits_before) = (self.peer.counters(), waits(&self.peer));
+        let before = self.peer.await_count(PATIENCE)?;
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
-        self.peer.await_count(PATIENCE)?;
-        let (after, waits_after) = (self.peer.counters(), waits(&self.peer));
-        ensure!(after.pages_lost == 0, "folded: the pager reports {} lost pages", after.pages_lost);
-        let restored = after.pages_restored - before.pages_restored;
+        let after = self.peer.await_count(PATIENCE)?;
+        ensure!(after.pages.lost == 0, "folded: the pager reports {} lost pages", after.pages.lost);
+        let restored = after.pages.restored - before.pages.restored;
         let went = result.before.away as u64;
         ensure!(
             restored * 100 >= went * super::LEAST_EVICTED_PERCENT as u64,
             "folded: {went} pages were away but the pager restored only {restored} from its store \
              ({} came back from staging)",
-            after.pages_second_chance - before.pages_second_chance
+            after.pages.second_chance - before.pages.second_chance
         );
         let served = Served {
-            waits: waits_after.0 - waits_before.0,
-            ns: waits_after.1 - waits_before.1,
-            real_time: after.faults_real_time - before.faults_real_time,
+            waits: after.fault.count() - before.fault.count(),
+            ns: after.fault.sum() - before.fault.sum(),
+            real_time: after.costs.faults_real_time - before.costs.faults_real_time,
         };
         Ok((result, Some(served)))
     }
 
     fn held(&mut self) -> Result<Held> {
         self.evict()?;
-        let counters = self.peer.counters();
+        let sizes = self.peer.counters()?.sizes;
         Ok(Held {
             arm: self.name(),
-            original_bytes: counters.evicted_bytes,
-            compressed_bytes: counters.stored_bytes,
-            memory_bytes: counters.overhead_bytes,
+            original_bytes: sizes.evicted_bytes,
+            compressed_bytes: sizes.stored_bytes,
+            memory_bytes: sizes.overhead_bytes,
         })
     }
 

@@ -1,10 +1,11 @@
 //! The two sides: pages that the pager folds by itself, and pages that the kernel swaps to zram.
 
-use crate::control::{Counters, Peer};
+use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::worker::{Heap, HeapRequest, Job, PagedOut, Presence, Program, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Result};
+use inspect::Snapshot;
 use pager::activity::Activity;
 use pager::codec::CODEC_NUMBERS;
 use pager::config::Setting;
@@ -82,42 +83,40 @@ fn by_the_pager(job: &Job, program: &Program) -> Result<(Folded, Worker)> {
     let pages: usize = worker.receive()?;
     let peer = Peer::of(folding.control_dir(), worker.pid(), PATIENCE)?;
     peer.await_folded(PATIENCE)?;
-    peer.await_count(PATIENCE)?;
-    let before = peer.counters();
+    let before = peer.await_count(PATIENCE)?;
     let after = settled(&peer)?;
     let presence: Presence = worker.ask(&HeapRequest::Look)?;
-    ensure!(after.pages_lost == 0, "the pager reports {} lost pages", after.pages_lost);
-    went(presence.away, pages - (after.pages_incompressible as usize).min(pages))?;
+    ensure!(after.pages.lost == 0, "the pager reports {} lost pages", after.pages.lost);
+    went(presence.away, pages - (after.pages.incompressible as usize).min(pages))?;
     let by = |after: u64, before: u64| after - before;
     let inside = Inside {
         activity_ns: std::array::from_fn(|n| by(after.activity_ns[n], before.activity_ns[n])),
         pages_by_codec: std::array::from_fn(|n| by(after.pages_by_codec[n], before.pages_by_codec[n])),
-        incompressible: by(after.pages_incompressible, before.pages_incompressible),
+        incompressible: by(after.pages.incompressible, before.pages.incompressible),
     };
     let folded = Folded {
-        pages: by(after.pages_evicted, before.pages_evicted) as usize,
-        cpu_ns: by(after.cpu_background_ns, before.cpu_background_ns),
-        memory_bytes: after.overhead_bytes,
+        pages: by(after.pages.evicted, before.pages.evicted) as usize,
+        cpu_ns: by(after.costs.cpu_background_ns, before.costs.cpu_background_ns),
+        memory_bytes: after.sizes.overhead_bytes,
         pager: Some(inside),
     };
     Ok((folded, worker))
 }
 
-/// Waits until nothing more goes; the counters as they were when the last page went.
-fn settled(peer: &Peer) -> Result<Counters> {
+/// Waits until nothing more goes; what its page said when the last page went.
+fn settled(peer: &Peer) -> Result<Snapshot> {
     let end = Instant::now() + PATIENCE;
-    let (mut last, mut since, mut looks) = (peer.counters(), Instant::now(), 0);
+    let (mut last, mut since, mut looks) = (peer.now()?, Instant::now(), 0);
     loop {
-        peer.await_count(PATIENCE)?;
+        let now = peer.await_count(PATIENCE)?;
         looks += 1;
-        let now = peer.counters();
-        let done = |of: &Counters| {
-            (of.pages_evicted, of.pages_incompressible, of.pages_recompressed, of.aside_bytes)
+        let done = |of: &Snapshot| {
+            (of.pages.evicted, of.pages.incompressible, of.pages.recompressed, of.sizes.aside_bytes)
         };
         if done(&now) != done(&last) {
             (last, since, looks) = (now, Instant::now(), 0);
-        } else if last.pages_evicted > 0
-            && last.aside_bytes == 0
+        } else if last.pages.evicted > 0
+            && last.sizes.aside_bytes == 0
             && since.elapsed() >= QUIET
             && looks >= LOOKS
         {
@@ -126,8 +125,8 @@ fn settled(peer: &Peer) -> Result<Counters> {
         ensure!(
             Instant::now() < end,
             "the pager is not done after {PATIENCE:?}: {} pages went, {} MiB are aside",
-            now.pages_evicted,
-            now.aside_bytes >> 20
+            last.pages.evicted,
+            last.sizes.aside_bytes >> 20
         );
     }
 }

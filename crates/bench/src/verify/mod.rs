@@ -146,7 +146,7 @@ pub fn run(options: &Options) -> Result<VerifyReport> {
         saboteur.map_or(0, |thread| thread.join().unwrap_or(0))
     });
     shared.check_everything();
-    let pager = peer.map(|peer| PagerReport::of(&peer, asked));
+    let pager = peer.map(|peer| PagerReport::of(&peer, asked)).transpose()?;
     if let Some(pager) = &pager {
         if pager.mode == Mode::Off.name() {
             return Err(Unsupported(format!("the pager is off: {}", pager.reason)).into());

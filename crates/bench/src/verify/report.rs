@@ -3,7 +3,7 @@
 use super::calls::WAYS;
 use super::shared::{lock, Shared};
 use super::Options;
-use crate::control::{self, Peer};
+use crate::control::Peer;
 use pager::control::Mode;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -41,16 +41,18 @@ pub struct PagerReport {
     /// Requests of the saboteur that it answered.
     pub requests: u64,
     /// Its counters at the end, those of forked children not among them.
-    pub counters: control::Counters,
+    pub counters: inspect::Counters,
 }
 
 impl PagerReport {
-    pub(super) fn of(peer: &Peer, requests: u64) -> PagerReport {
-        if peer.mode() == Mode::Embedded {
+    pub(super) fn of(peer: &Peer, requests: u64) -> anyhow::Result<PagerReport> {
+        let mut now = peer.now()?;
+        if now.mode == Mode::Embedded {
             // A busy machine, or an end meanwhile: then they are as of a moment ago.
-            let _ = peer.await_count(std::time::Duration::from_secs(1));
+            now = peer.await_count(std::time::Duration::from_secs(1)).or_else(|_| peer.now())?;
         }
-        PagerReport { mode: peer.mode().name(), reason: peer.reason(), requests, counters: peer.counters() }
+        let (mode, counters) = (now.mode.name(), now.counters());
+        Ok(PagerReport { mode, reason: now.reason, requests, counters })
     }
 }
 
@@ -89,14 +91,14 @@ impl VerifyReport {
     pub(super) fn new(options: Options, shared: &Shared, pager: Option<PagerReport>) -> VerifyReport {
         let mut failures = lock(&shared.failures).clone();
         if let Some(PagerReport { counters, .. }) = &pager {
-            if counters.pages_evicted == 0 || counters.pages_restored == 0 {
+            if counters.pages.evicted == 0 || counters.pages.restored == 0 {
                 failures.push(format!(
                     "the pager evicted {} pages and restored {}: nothing was verified of it",
-                    counters.pages_evicted, counters.pages_restored
+                    counters.pages.evicted, counters.pages.restored
                 ));
             }
-            if counters.pages_lost > 0 {
-                failures.push(format!("the pager reports {} lost pages", counters.pages_lost));
+            if counters.pages.lost > 0 {
+                failures.push(format!("the pager reports {} lost pages", counters.pages.lost));
             }
         }
         VerifyReport {
@@ -149,11 +151,11 @@ impl fmt::Display for VerifyReport {
             Some(PagerReport { requests, counters, .. }) => writeln!(
                 f,
                 "pager: {} pages evicted, {} restored, {} second chances, {} discarded, {} lost; {requests} requests",
-                counters.pages_evicted,
-                counters.pages_restored,
-                counters.pages_second_chance,
-                counters.pages_discarded,
-                counters.pages_lost
+                counters.pages.evicted,
+                counters.pages.restored,
+                counters.pages.second_chance,
+                counters.pages.discarded,
+                counters.pages.lost
             )?,
         }
         let list = |counts: &BTreeMap<&str, u64>| {

@@ -164,7 +164,7 @@ fn a_cold_age_of_five_days_evicts_nothing_today() {
     let outcome = run_folded(command(&build("children"), "fork_in_a_fork", "plain"), &folding, LIMIT);
     outcome.expect_success("fork_in_a_fork");
     let all = e2e::run::counters(&folding);
-    assert!(!all.is_empty() && all.iter().all(|c| c.pages_evicted == 0 && c.pages_lost == 0));
+    assert!(!all.is_empty() && all.iter().all(|c| c.pages.evicted == 0 && c.pages.lost == 0));
 }
 
 #[test]

@@ -1,15 +1,16 @@
 //! `memfold ctl`: change how a running program is folded.
 
-use crate::control::{Mailbox, Snapshot};
 use crate::directory::open_named;
 use crate::options;
 use crate::pages::Found;
 use crate::process;
+use crate::reasons;
 use crate::run::launch;
 use crate::target::Target;
 use crate::text;
 use anyhow::{bail, Context};
 use clap::Subcommand;
+use inspect::{Mailbox, Snapshot};
 use nix::unistd::geteuid;
 use pager::config::{parse_duration, Setting, BY_GROUP};
 use pager::control::{Command, Mode};
@@ -191,7 +192,7 @@ fn why(pid: u32, page: &Snapshot, json: bool) -> anyhow::Result<ExitCode> {
         text::print_json(&object)?;
     } else {
         let share = text::percent(inventory.sum_bytes, inventory.resident_bytes);
-        let mut rows = inventory.rows();
+        let mut rows = reasons::rows(inventory);
         rows.push(vec!["sum".into(), text::bytes(inventory.sum_bytes), format!("{share:.1} %")]);
         rows.push(vec!["resident, as the kernel counts it".into(), text::bytes(inventory.resident_bytes)]);
         rows.push(vec!["folded".into(), text::bytes(page.sizes.evicted_bytes)]);

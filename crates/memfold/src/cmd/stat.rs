@@ -1,11 +1,12 @@
 //! `memfold stat`: the counters of running programs.
 
 use crate::cmd::stat_alloc;
-use crate::control::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot};
 use crate::pages::{self, Found};
+use crate::reasons;
 use crate::target::Target;
 use crate::text::{self, bytes, count, nanos};
 use crate::{options, process};
+use inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot};
 use nix::unistd::{geteuid, Uid, User};
 use pager::config::Setting;
 use pager::control::Mode;
@@ -59,13 +60,14 @@ struct Row {
     reason: Option<String>,
     paused: bool,
     age_ns: u64,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "inspect::fields")]
     sizes: Sizes,
     saved_bytes_mean: u64,
+    #[serde(serialize_with = "inspect::fields")]
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "inspect::fields")]
     costs: Costs,
     stall_pct: f64,
     /// Why what is resident is not folded, as counted last.
@@ -261,7 +263,7 @@ fn one(row: &Row) -> String {
     if let Some(why) = &row.why {
         let ago = nanos(row.age_ns.saturating_sub(why.taken_at_ns));
         line("resident of all, counted", format!("{} ({ago} ago)", bytes(why.resident_bytes)));
-        why.short().for_each(|(name, part)| line(&format!("  {name}"), bytes(part)));
+        reasons::short(why).for_each(|(name, part)| line(&format!("  {name}"), bytes(part)));
     }
     text::table(&table)
 }

@@ -1,9 +1,9 @@
 //! `memfold stat --alloc`: what the allocators of running programs hold.
 
-use crate::control::{Alloc, AllocClass};
 use crate::pages::Found;
 use crate::process;
 use crate::text::{self, bytes, count};
+use inspect::{Alloc, AllocClass};
 use serde::Serialize;
 
 /// What JSON shows of a process.

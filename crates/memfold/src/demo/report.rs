@@ -2,10 +2,10 @@
 
 use super::load::{self, Slice};
 use super::script::Plan;
-use crate::control::{Pages, Percentiles, Snapshot};
 use crate::text::{bytes, count, nanos, percent, table};
 use anyhow::Context;
 use hdrhistogram::Histogram;
+use inspect::{Pages, Percentiles, Snapshot};
 use serde::Serialize;
 use stats::Ratio;
 use std::time::Duration;
@@ -103,6 +103,7 @@ pub struct Report {
     /// Pages restored while both were measured.
     restored_under_load: u64,
     /// All pages of the folded server, the reading back included.
+    #[serde(serialize_with = "inspect::fields")]
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,

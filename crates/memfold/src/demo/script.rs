@@ -3,10 +3,10 @@
 use super::load::{self, Hot, Slice};
 use super::report::{Arm, Report};
 use super::server::{self, Server};
-use crate::control::Snapshot;
 use crate::run::launch::{Choices, Launch};
 use crate::{exit, library, options::PagerOptions};
 use indicatif::ProgressBar;
+use inspect::Snapshot;
 use pager::control::Mode;
 use stats::Rng;
 use std::os::unix::fs::PermissionsExt;

@@ -1,12 +1,13 @@
 //! A redis-server of the demo's own: started on a private socket, ended when it is dropped.
 
-use crate::control::Snapshot;
 use crate::exit;
+use crate::pages;
 use crate::process;
 use crate::run::launch::Launch;
 use crate::run::program;
 use anyhow::{bail, Context};
 use bench::redis::resp::Client;
+use inspect::Snapshot;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use std::ffi::OsStr;
@@ -129,7 +130,7 @@ impl Server {
 
     /// Its control page; `None` if it has none.
     pub fn page(&self) -> Option<Snapshot> {
-        Snapshot::read(self.control.as_deref()?).ok()
+        pages::snapshot(self.control.as_deref()?).ok()
     }
 }
 

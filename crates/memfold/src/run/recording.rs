@@ -5,11 +5,11 @@
 
 use super::launch::{Choices, Launch};
 use super::supervise::{supervise, Ended};
-use crate::control::{Mailbox, Snapshot};
 use crate::directory::{is_locked, open_file};
-use crate::pages::Name;
+use crate::pages::{self, Name};
 use crate::{library, runtime, text};
 use anyhow::{ensure, Context, Result};
+use inspect::{Mailbox, Snapshot};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::prctl::set_thp_disable;
 use pager::control::{Command as Request, Mode};
@@ -128,7 +128,7 @@ fn page_of_child(dir: &Path) -> Option<Snapshot> {
     // It is in our own PID namespace, as its children need not be.
     let is_here = |path: &PathBuf| Name::of(path).is_some_and(|name| name.namespace.is_none());
     let mut pages =
-        runtime::entries(dir).into_iter().filter(is_here).filter_map(|path| Snapshot::read(&path).ok());
+        runtime::entries(dir).into_iter().filter(is_here).filter_map(|path| pages::snapshot(&path).ok());
     pages.find(|page| page.parent_pid == std::process::id())
 }
 

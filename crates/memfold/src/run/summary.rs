@@ -3,8 +3,9 @@
 
 use super::supervise::End;
 use super::tally::{Process, Total};
-use crate::control::{Costs, Inventory, Pages, Percentiles};
+use crate::reasons;
 use crate::text::{bytes, count, nanos, percent};
+use inspect::{Costs, Inventory, Pages, Percentiles};
 use pager::control::Mode;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -34,6 +35,7 @@ pub struct Summary {
     table_bytes_peak: u64,
     saved_bytes_peak: u64,
     saved_bytes_mean: u64,
+    #[serde(serialize_with = "inspect::fields")]
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,
@@ -162,7 +164,8 @@ impl Summary {
                 format!("memfold: {first}; nothing of {} was cold\n", bytes(self.managed_bytes_peak))
             }
             None => {
-                let why = self.why.as_ref().map(|why| format!("memfold: {}\n", why.inventory.line()));
+                let why =
+                    self.why.as_ref().map(|why| format!("memfold: {}\n", reasons::line(&why.inventory)));
                 format!(
                     "memfold: {first}; mode {}\nmemfold: {}\nmemfold: {}\n{}",
                     self.mode,

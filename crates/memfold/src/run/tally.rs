@@ -6,11 +6,11 @@
 //! Invariants: a page may say anything, and ends nothing; a process is counted once for each program that it executed; the page of a process that
 //! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
 
-use crate::control::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
-use crate::pages::{Inherited, Name};
+use crate::pages::{self, Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
-use pager::control::Mode;
+use inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
+use pager::control::{Counters, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,6 +33,7 @@ pub struct Process {
     pub managed_bytes_peak: u64,
     pub evicted_bytes_peak: u64,
     pub saved_bytes_peak: u64,
+    #[serde(serialize_with = "inspect::fields")]
     pub pages: Pages,
     pub stall_ns: u64,
     pub why: Option<Inventory>,
@@ -89,7 +90,7 @@ impl Tally {
         for path in runtime::entries(&self.dir) {
             let Some(file) = Name::of(&path) else { continue };
             let running = file.resolve(&mut nested).filter(|&pid| process::is_running(pid));
-            let Ok(page) = Snapshot::read(&path) else { continue };
+            let Ok(page) = pages::snapshot(&path) else { continue };
             let name_now = || running.map(process::name).unwrap_or_default();
             let name = match self.live.remove(&file) {
                 // The process executed another program, which began a page of its own.
@@ -136,10 +137,13 @@ impl Total {
             self.reason = Some(page.reason.clone());
         }
         // A process's own peak may lie between two samples.
-        raise(&mut self.peaks, &page.sizes);
+        self.peaks.combine(&page.sizes, |_, peak, own| peak.max(own));
         add(&mut self.saved_byte_millis, page.saved_byte_millis);
-        add_pages(&mut self.pages, &page.pages);
-        add_costs(&mut self.costs, &page.costs);
+        self.pages.combine(&page.pages, |_, sum, more| sum.saturating_add(more));
+        self.costs.combine(&page.costs, |name, sum, more| match name {
+            "stall_ppm_peak" => sum.max(more),
+            _ => sum.saturating_add(more),
+        });
         self.fault.add(&page.fault);
         self.restore.add(&page.restore);
         let resident = |why: &Inventory| why.resident_bytes;
@@ -186,19 +190,8 @@ impl Total {
             add(&mut now.table_bytes, sizes.table_bytes);
             add(&mut now.saved_bytes_peak, sizes.saved_bytes);
         }
-        raise(&mut self.peaks, &now);
+        self.peaks.combine(&now, |_, peak, now| peak.max(now));
     }
-}
-
-/// Raises the peaks in `to` to those in `from`.
-fn raise(to: &mut Sizes, from: &Sizes) {
-    to.managed_bytes_peak = to.managed_bytes_peak.max(from.managed_bytes_peak);
-    to.evicted_bytes_peak = to.evicted_bytes_peak.max(from.evicted_bytes_peak);
-    to.stored_bytes_peak = to.stored_bytes_peak.max(from.stored_bytes_peak);
-    to.overhead_bytes = to.overhead_bytes.max(from.overhead_bytes);
-    to.store_bytes = to.store_bytes.max(from.store_bytes);
-    to.table_bytes = to.table_bytes.max(from.table_bytes);
-    to.saved_bytes_peak = to.saved_bytes_peak.max(from.saved_bytes_peak);
 }
 
 /// Adds what a page says, which may be any number.
@@ -206,37 +199,10 @@ fn add(to: &mut u64, number: u64) {
     *to = to.saturating_add(number);
 }
 
-fn add_pages(to: &mut Pages, from: &Pages) {
-    add(&mut to.evicted, from.evicted);
-    add(&mut to.restored, from.restored);
-    add(&mut to.second_chance, from.second_chance);
-    add(&mut to.same_value, from.same_value);
-    add(&mut to.incompressible, from.incompressible);
-    add(&mut to.lost, from.lost);
-    add(&mut to.prefetched, from.prefetched);
-    add(&mut to.set_aside, from.set_aside);
-    add(&mut to.recompressed, from.recompressed);
-    add(&mut to.discarded, from.discarded);
-}
-
-fn add_costs(to: &mut Costs, from: &Costs) {
-    add(&mut to.stall_ns, from.stall_ns);
-    to.stall_ppm_peak = to.stall_ppm_peak.max(from.stall_ppm_peak);
-    add(&mut to.cpu_background_ns, from.cpu_background_ns);
-    add(&mut to.cpu_fault_ns, from.cpu_fault_ns);
-    add(&mut to.budget_holds, from.budget_holds);
-    add(&mut to.extents_registered, from.extents_registered);
-    add(&mut to.faults_zero, from.faults_zero);
-    add(&mut to.limit_waits, from.limit_waits);
-    add(&mut to.limit_wait_ns, from.limit_wait_ns);
-    add(&mut to.limit_misses, from.limit_misses);
-    add(&mut to.faults_spurious, from.faults_spurious);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::fixture;
+    use inspect::fixture;
     use std::sync::atomic::Ordering::Relaxed;
 
     fn page(dir: &std::path::Path, pid: u32, started: u64, evicted: u64, managed: u64) {

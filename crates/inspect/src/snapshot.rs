@@ -2,71 +2,15 @@
 //!
 //! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
 
-use super::{Alloc, Inventory, Latency};
-use crate::directory::open_file;
-use crate::text;
+use crate::{plain, Alloc, Counters, Inventory, Latency};
 use anyhow::{bail, Context};
+use pager::activity::Activity;
+use pager::codec::CODEC_NUMBERS;
 use pager::config::Setting;
-use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
-use serde::Serialize;
+use pager::control::{ControlPage, Costs, Mode, Pages, Sizes, CONTROL_LEN, MAGIC, VERSION};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-/// Bytes by what became of them; see `pager::control::ControlPage` for each.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
-#[allow(missing_docs)]
-pub struct Sizes {
-    pub managed_bytes: u64,
-    pub managed_bytes_peak: u64,
-    pub resident_bytes: u64,
-    pub anonymous_bytes: u64,
-    pub evicted_bytes: u64,
-    pub evicted_bytes_peak: u64,
-    pub aside_bytes: u64,
-    pub stored_bytes: u64,
-    pub stored_bytes_peak: u64,
-    pub overhead_bytes: u64,
-    pub store_bytes: u64,
-    pub table_bytes: u64,
-    pub dictionary_bytes: u64,
-    pub saved_bytes: u64,
-    pub saved_bytes_peak: u64,
-}
-
-/// Pages by what happened to them; see `pager::control::ControlPage` for each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-pub struct Pages {
-    pub evicted: u64,
-    pub restored: u64,
-    pub second_chance: u64,
-    pub same_value: u64,
-    pub incompressible: u64,
-    pub lost: u64,
-    pub prefetched: u64,
-    pub set_aside: u64,
-    pub recompressed: u64,
-    pub discarded: u64,
-}
-
-/// What folding cost, in nanoseconds and events; see `pager::control::ControlPage` for each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
-pub struct Costs {
-    pub stall_ns: u64,
-    pub stall_ppm_peak: u64,
-    pub limit_waits: u64,
-    pub limit_wait_ns: u64,
-    pub limit_misses: u64,
-    pub cpu_background_ns: u64,
-    pub cpu_fault_ns: u64,
-    pub budget_holds: u64,
-    pub extents_registered: u64,
-    pub faults_zero: u64,
-    pub faults_spurious: u64,
-}
 
 /// What a control page said at one moment.
 #[derive(Clone, Debug)]
@@ -93,6 +37,10 @@ pub struct Snapshot {
     pub pages: Pages,
     /// Costs.
     pub costs: Costs,
+    /// Pages evicted by the number of the codec that compressed them ([`pager::codec::CodecId::bits`]).
+    pub pages_by_codec: [u64; CODEC_NUMBERS],
+    /// What the background thread's time went to, by [`Activity`], ns.
+    pub activity_ns: [u64; Activity::COUNT],
     /// Why what is resident is not folded, as counted last.
     pub inventory: Option<Inventory>,
     /// The settings now, by `Setting`.
@@ -116,16 +64,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads the page at a path.
-    ///
-    /// # Errors
-    /// The file is missing, no regular one, another user's, incomplete, or of another version of memfold.
-    pub fn read(path: &Path) -> anyhow::Result<Snapshot> {
-        let file = open_file(path, libc::O_RDONLY);
-        let file = file.with_context(|| format!("cannot read the control page {}", path.display()))?;
-        Snapshot::of_file(&file).with_context(|| path.display().to_string())
-    }
-
     /// Reads the page in a file.
     ///
     /// # Errors
@@ -134,12 +72,18 @@ impl Snapshot {
         copy(file, |page| check_copy(page).map(|()| Snapshot::of(page)))?
     }
 
+    /// Its counters.
+    pub fn counters(&self) -> Counters {
+        Counters { sizes: self.sizes, pages: self.pages, costs: self.costs }
+    }
+
     fn of(page: &ControlPage) -> Snapshot {
         // Relaxed: the page is a copy that nobody writes to.
         let word = |w: &AtomicU64| w.load(Relaxed);
+        let Counters { sizes, pages, costs } = Counters::of(page);
         let mut buffer = [0; 512];
         // Another user's, where root looks: what it says is shown, and is not to steer a terminal.
-        let reason = text::plain(page.reason.read(&mut buffer));
+        let reason = plain(page.reason.read(&mut buffer));
         Snapshot {
             pid: page.pid.load(Relaxed),
             parent_pid: page.parent_pid.load(Relaxed),
@@ -148,58 +92,21 @@ impl Snapshot {
             paused: page.paused.load(Relaxed) != 0,
             started_ns: word(&page.started_ns),
             updated_ns: word(&page.updated_ns),
-            sizes: Sizes {
-                managed_bytes: word(&page.managed_bytes),
-                managed_bytes_peak: word(&page.managed_bytes_peak),
-                resident_bytes: word(&page.resident_bytes),
-                anonymous_bytes: word(&page.anonymous_bytes),
-                evicted_bytes: word(&page.evicted_bytes),
-                evicted_bytes_peak: word(&page.evicted_bytes_peak),
-                aside_bytes: word(&page.aside_bytes),
-                stored_bytes: word(&page.stored_bytes),
-                stored_bytes_peak: word(&page.stored_bytes_peak),
-                overhead_bytes: word(&page.overhead_bytes),
-                store_bytes: word(&page.store_bytes),
-                table_bytes: word(&page.table_bytes),
-                dictionary_bytes: word(&page.dictionary_bytes),
-                saved_bytes: word(&page.saved_bytes),
-                saved_bytes_peak: word(&page.saved_bytes_peak),
-            },
+            sizes,
+            pages,
+            costs,
             saved_byte_millis: word(&page.saved_byte_millis),
-            pages: Pages {
-                evicted: word(&page.pages_evicted),
-                restored: word(&page.pages_restored),
-                second_chance: word(&page.pages_second_chance),
-                same_value: word(&page.pages_same_value),
-                incompressible: word(&page.pages_incompressible),
-                lost: word(&page.pages_lost),
-                prefetched: word(&page.pages_prefetched),
-                set_aside: word(&page.pages_set_aside),
-                recompressed: word(&page.pages_recompressed),
-                discarded: word(&page.pages_discarded),
-            },
-            costs: Costs {
-                stall_ns: word(&page.stall_ns),
-                stall_ppm_peak: word(&page.stall_ppm_peak),
-                limit_waits: word(&page.limit_waits),
-                limit_wait_ns: word(&page.limit_wait_ns),
-                limit_misses: word(&page.limit_misses),
-                cpu_background_ns: word(&page.cpu_background_ns),
-                cpu_fault_ns: word(&page.cpu_fault_ns),
-                budget_holds: word(&page.budget_holds),
-                extents_registered: word(&page.extents_registered),
-                faults_zero: word(&page.faults_zero),
-                faults_spurious: word(&page.faults_spurious),
-            },
+            pages_by_codec: page.pages_by_codec.each_ref().map(word),
+            activity_ns: page.activity_ns.each_ref().map(word),
             inventory: Inventory::copy(page),
             settings: std::array::from_fn(|i| word(&page.settings[i])),
             alloc: Alloc::copy(&page.alloc),
             policy: match page.policy.read(&mut buffer) {
                 "" => "age".into(),
-                policy => text::plain(policy),
+                policy => plain(policy),
             },
-            log: text::plain(page.log.read(&mut buffer)),
-            daemon: text::plain(page.daemon.read(&mut buffer)),
+            log: plain(page.log.read(&mut buffer)),
+            daemon: plain(page.daemon.read(&mut buffer)),
             share: word(&page.share.bytes),
             share_in_force: word(&page.share_in_force),
             fault: Latency::copy(&page.fault_ns),
@@ -235,9 +142,10 @@ fn check_copy(page: &ControlPage) -> anyhow::Result<()> {
 }
 
 /// Makes control pages for tests.
-#[cfg(test)]
+#[cfg(any(test, feature = "fixture"))]
 pub mod fixture {
     use super::*;
+    use std::path::Path;
 
     /// Writes a page that `fill` has filled in to `path`.
     pub fn write(path: &Path, fill: impl FnOnce(&ControlPage)) {
@@ -249,13 +157,18 @@ pub mod fixture {
         fill(page);
         // SAFETY: the words are valid for as many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), CONTROL_LEN) };
-        std::fs::write(path, bytes).unwrap();
+        std::fs::write(path, bytes).expect("a page can be written");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+
+    fn read(path: &Path) -> anyhow::Result<Snapshot> {
+        Snapshot::of_file(&File::open(path).unwrap())
+    }
 
     #[test]
     fn a_page_reads_back_as_it_was_written() {
@@ -269,7 +182,7 @@ mod tests {
             page.settings[Setting::StartAt as usize].store(99, Relaxed);
             page.fault_ns.record(12_000);
         });
-        let page = Snapshot::read(&path).unwrap();
+        let page = read(&path).unwrap();
         assert_eq!((page.pid, page.mode, page.reason.as_str()), (7, Mode::Off, "no userfaultfd"));
         assert_eq!((page.pages.lost, page.settings[4], page.fault.percentiles().count), (3, 99, 1));
     }
@@ -279,10 +192,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7");
         fixture::write(&path, |page| page.version.store(VERSION + 1, Relaxed));
-        assert!(format!("{:#}", Snapshot::read(&path).unwrap_err()).contains("layout"));
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("layout"));
         fixture::write(&path, |page| page.magic.store(0, Relaxed));
-        assert!(format!("{:#}", Snapshot::read(&path).unwrap_err()).contains("not complete"));
+        assert!(format!("{:#}", read(&path).unwrap_err()).contains("not complete"));
         std::fs::write(&path, b"short").unwrap();
-        assert!(Snapshot::read(&path).is_err());
+        assert!(read(&path).is_err());
     }
 }

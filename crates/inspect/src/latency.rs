@@ -57,9 +57,25 @@ impl Latency {
         }
     }
 
+    /// How many values there are.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// All of them together, ns.
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// Each value that there is, within 1/16, with how often; the smallest first.
+    pub fn values(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let all = self.buckets.iter().enumerate();
+        all.filter(|(_, count)| **count > 0).map(|(bucket, count)| (Histogram::value_of(bucket), *count))
+    }
+
     /// The percentiles, each within 1/16 of the true value and none above the largest.
     pub fn percentiles(&self) -> Percentiles {
-        let count: u64 = self.buckets.iter().sum();
+        let count = self.count();
         if count == 0 {
             return Percentiles::default();
         }

@@ -6,12 +6,11 @@
 //! Invariants: the page is read and written as a file and never mapped, so one that is cut short or replaced meanwhile is an error and no
 //! SIGBUS; nothing is written to a file that is not as long as a page.
 
-use super::snapshot::{check, Snapshot};
-use crate::process;
+use crate::snapshot::{check, Snapshot};
 use anyhow::{bail, ensure, Context};
 use pager::control::{Command, ControlPage, Mailbox as Layout, CONTROL_LEN, MAILBOX};
 use pager::SharedText;
-use std::fs::File;
+use std::fs::{self, File};
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -19,6 +18,7 @@ use std::time::{Duration, Instant};
 use sys::{file, Errno};
 
 /// The control page of a process, to ask it for something.
+#[derive(Debug)]
 pub struct Mailbox {
     file: File,
     pid: u32,
@@ -108,8 +108,7 @@ impl Mailbox {
         self.write(at!(asked), &ticket.to_ne_bytes())?;
         let mut pause = Duration::from_millis(1);
         while self.word(at!(answered))? != ticket {
-            let state = process::stat(self.pid).map(|s| s.state);
-            match state {
+            match state(self.pid) {
                 None | Some('Z' | 'X') => bail!("process {} ended before it answered", self.pid),
                 Some('T' | 't') if Instant::now() > deadline => {
                     bail!("process {} is stopped and cannot answer; `kill -CONT {0}` it first", self.pid)
@@ -140,10 +139,16 @@ impl Mailbox {
     }
 }
 
+/// The letter for what a process is doing (proc_pid_status(5)); `None` if there is none.
+fn state(pid: u32) -> Option<char> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("State:"))?.trim_start().chars().next()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::snapshot::fixture;
+    use crate::fixture;
     use std::fs::OpenOptions;
     use std::path::Path;
     use std::sync::atomic::Ordering::Relaxed;
