@@ -89,6 +89,7 @@ test-kernels: build
 lint: deps
 	$(CARGO) fmt --check
 	scripts/check-ladder
+	scripts/check-specification
 	$(CARGO) clippy --locked --workspace --exclude memfold-preload --all-targets -- -D warnings
 	$(CARGO) clippy --release --locked -p memfold-preload -- -D warnings
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --exclude memfold-preload --no-deps --document-private-items

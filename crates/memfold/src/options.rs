@@ -4,59 +4,79 @@
 //! into options and into the message for a bad value.
 
 use crate::text;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use pager::config::{BadValue, Setting, Unit, BY_GROUP};
 
-/// Options that steer the pager, the same for every command that starts a program. An option that is
-/// given overrides its environment variable; a variable that is set stays in force otherwise.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub struct PagerOptions {
-    /// How long memory must go untouched before it is folded, such as 500ms, 10s or 5m [default: 10s]
-    /// [env: MEMFOLD_COLD_AGE].
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = value_of(Setting::ColdAge))]
-    pub cold_age: Option<String>,
-    /// How long folded memory keeps the fast codec before the strong one [default: 10s]
-    /// [env: MEMFOLD_RECOMPRESS_AGE].
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true, value_parser = value_of(Setting::RecompressAge))]
-    pub recompress_age: Option<String>,
-    /// The highest share of time, in per cent, that the program may wait for the pager [default: 0.5]
-    /// [env: MEMFOLD_MAX_STALL].
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = value_of(Setting::MaxStall))]
-    pub max_stall: Option<String>,
-    /// Keep resident memory at this: the program waits while it would take more. A size such as 256M; 60% of what its
-    /// control group may use, or `auto`, three quarters of that; `group`, which is `auto` once half of it is in use; or `none`
-    /// [default: group] [env: MEMFOLD_RESIDENT_LIMIT].
-    #[arg(long, value_name = "SIZE", allow_negative_numbers = true, value_parser = value_of(Setting::ResidentLimit))]
-    pub resident_limit: Option<String>,
-    /// Leave programs alone that manage less memory than this [default: 16M] [env: MEMFOLD_START_AT].
-    #[arg(long, value_name = "BYTES", allow_negative_numbers = true, value_parser = value_of(Setting::StartAt))]
-    pub start_at: Option<String>,
-    /// The highest share of one CPU, in per cent, that folding may take while no limit presses; above 3, and below 100, only while CPUs
-    /// have nothing else to do [default: 25] [env: MEMFOLD_MAX_CPU].
-    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = value_of(Setting::MaxCpu))]
-    pub max_cpu: Option<String>,
-}
+/// Options that steer the pager, the same for every command that starts a program: one for each [`Setting`]. An option that is given
+/// overrides its environment variable; a variable that is set stays in force otherwise.
+#[derive(Clone, Debug, Default)]
+pub struct PagerOptions([Option<String>; Setting::COUNT]);
 
 impl PagerOptions {
+    /// Gives a setting a value, as text that `Setting::parse` accepts.
+    pub fn with(mut self, setting: Setting, value: impl Into<String>) -> PagerOptions {
+        self.set(setting, value);
+        self
+    }
+
+    /// The same in place.
+    pub fn set(&mut self, setting: Setting, value: impl Into<String>) {
+        self.0[setting as usize] = Some(value.into());
+    }
+
     /// Folds what is not in use at once, as far as nothing else was given.
     pub fn hurry(&mut self) {
-        for (value, hurried) in
-            [(&mut self.cold_age, "1s"), (&mut self.recompress_age, "1s"), (&mut self.max_cpu, "100")]
+        for (setting, hurried) in
+            [(Setting::ColdAge, "1s"), (Setting::RecompressAge, "1s"), (Setting::MaxCpu, "100")]
         {
-            value.get_or_insert_with(|| hurried.into());
+            self.0[setting as usize].get_or_insert_with(|| hurried.into());
         }
     }
 
-    /// The settings that were given, each with its value as text that `Setting::parse` accepts.
+    /// The value that was given.
+    pub fn get(&self, setting: Setting) -> Option<&str> {
+        self.0[setting as usize].as_deref()
+    }
+
+    /// The settings that were given, each with its value as text.
     pub fn given(&self) -> impl Iterator<Item = (Setting, &str)> {
-        let values = [
-            &self.cold_age,
-            &self.recompress_age,
-            &self.max_stall,
-            &self.resident_limit,
-            &self.start_at,
-            &self.max_cpu,
-        ];
-        Setting::ALL.into_iter().zip(values).filter_map(|(s, v)| Some((s, v.as_deref()?)))
+        Setting::ALL.into_iter().filter_map(|setting| Some((setting, self.get(setting)?)))
+    }
+}
+
+impl clap::Args for PagerOptions {
+    fn augment_args(command: Command) -> Command {
+        command.args(Setting::ALL.map(|setting| {
+            let (default, variable) = (setting.default_text(), setting.variable());
+            Arg::new(setting.name())
+                .long(setting.option())
+                .value_name(match setting.unit() {
+                    Unit::Duration => "TIME",
+                    Unit::Percent => "PERCENT",
+                    Unit::Size => "BYTES",
+                    Unit::Limit => "SIZE",
+                })
+                // A negative number is a bad value, and no unknown option.
+                .allow_negative_numbers(true)
+                .value_parser(value_of(setting))
+                .help(format!("{} [default: {default}] [env: {variable}]", setting.help()))
+        }))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for PagerOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let value = |setting: Setting| matches.get_one::<String>(setting.name()).cloned();
+        Ok(PagerOptions(Setting::ALL.map(value)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
     }
 }
 
@@ -129,23 +149,22 @@ fn allowed(bad: BadValue) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Args;
 
     #[test]
-    fn every_setting_has_an_option_in_the_same_place() {
-        let all = |text: &str| Some(text.to_owned());
-        let options = PagerOptions {
-            cold_age: all("1s"),
-            recompress_age: all("2s"),
-            max_stall: all("3"),
-            resident_limit: all("4M"),
-            start_at: all("5M"),
-            max_cpu: all("6"),
-        };
-        let given: Vec<_> = options.given().collect();
-        assert_eq!(given.len(), Setting::COUNT);
-        assert_eq!(given[2], (Setting::MaxStall, "3"));
-        assert_eq!(given[4], (Setting::StartAt, "5M"));
-        assert_eq!(given[5], (Setting::MaxCpu, "6"));
+    fn every_setting_has_an_option_of_its_own() {
+        let command = || PagerOptions::augment_args(Command::new("memfold"));
+        for setting in Setting::ALL {
+            let value = setting.default_text();
+            let matches = command().get_matches_from(["memfold", &format!("--{}", setting.option()), value]);
+            let mut options = PagerOptions::from_arg_matches(&matches).unwrap();
+            assert_eq!(options.given().collect::<Vec<_>>(), [(setting, value)]);
+            // What was given stays.
+            options.hurry();
+            assert!(options.given().any(|given| given == (setting, value)));
+        }
+        let help = command().render_long_help().to_string();
+        assert!(help.contains("--cold-age <TIME>") && help.contains("MEMFOLD_COLD_AGE"), "{help}");
     }
 
     #[test]

@@ -5,25 +5,6 @@
 
 use sys::time::Nanos;
 
-/// A number that steers the pager. The discriminant is its place in [`Config`] and on the control page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
-pub enum Setting {
-    /// How long a page must go untouched before it is folded, ns.
-    ColdAge = 0,
-    /// How long a folded page stays with the fast codec before the strong one, ns.
-    RecompressAge = 1,
-    /// Highest share of time that the program may wait for the pager, in millionths.
-    MaxStall = 2,
-    /// Anonymous memory of the process that may be resident, bytes; `u64::MAX` for no limit, [`BY_GROUP`] for what control groups leave it.
-    ResidentLimit = 3,
-    /// Managed bytes below which no agent is started.
-    StartAt = 4,
-    /// Highest share of one CPU that folding may take, in millionths; less where CPUs have nothing to spare (`policy::pace`). Restoring and
-    /// keeping a limit are not bounded.
-    MaxCpu = 5,
-}
-
 /// Kind of value a setting takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
@@ -37,81 +18,153 @@ pub enum Unit {
     Percent,
 }
 
+/// Declares the settings: what they are called, which values they take, and what people are told of them.
+macro_rules! settings {
+    ($(
+        $(#[$doc:meta])*
+        $Setting:ident {
+            name: $name:literal,
+            option: $option:literal,
+            variable: $variable:literal,
+            unit: $unit:expr,
+            range: $range:expr,
+            default: $default:literal,
+            help: $help:literal,
+        }
+    )*) => {
+        /// A number that steers the pager. The discriminant is its place in [`Config`] and on the control page.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[repr(usize)]
+        pub enum Setting {
+            $( $(#[$doc])* $Setting, )*
+        }
+
+        impl Setting {
+            /// All of them, in order.
+            pub const ALL: [Setting; Setting::COUNT] = [$( Setting::$Setting, )*];
+
+            /// How many there are.
+            pub const COUNT: usize = [$( $name, )*].len();
+
+            /// The name, as `memfold ctl` and JSON have it.
+            pub fn name(self) -> &'static str {
+                match self { $( Setting::$Setting => $name, )* }
+            }
+
+            /// The option of commands that start a program, without the dashes in front.
+            pub fn option(self) -> &'static str {
+                match self { $( Setting::$Setting => $option, )* }
+            }
+
+            /// The environment variable.
+            pub fn variable(self) -> &'static str {
+                match self { $( Setting::$Setting => $variable, )* }
+            }
+
+            /// What kind of value it takes.
+            pub fn unit(self) -> Unit {
+                match self { $( Setting::$Setting => $unit, )* }
+            }
+
+            /// The smallest and the largest value, in the setting's own unit (ns, bytes or millionths).
+            pub fn range(self) -> (u64, u64) {
+                match self { $( Setting::$Setting => $range, )* }
+            }
+
+            /// What it is where nobody says, as text.
+            pub fn default_text(self) -> &'static str {
+                match self { $( Setting::$Setting => $default, )* }
+            }
+
+            /// What a person is told of it.
+            pub fn help(self) -> &'static str {
+                match self { $( Setting::$Setting => $help, )* }
+            }
+        }
+    };
+}
+
+/// The least and the most that ages may be.
+const AGES: (u64, u64) = (Nanos::from_millis(10).0, Nanos::from_secs(365 * 86_400).0);
+/// The same of shares.
+const SHARES: (u64, u64) = (10, 1_000_000);
+
+settings! {
+    /// How long a page must go untouched before it is folded, ns.
+    ColdAge {
+        name: "cold_age",
+        option: "cold-age",
+        variable: "MEMFOLD_COLD_AGE",
+        unit: Unit::Duration,
+        range: AGES,
+        default: "10s",
+        help: "How long memory must go untouched before it is folded, such as 500ms, 10s or 5m",
+    }
+    /// How long a folded page stays with the fast codec before the strong one, ns.
+    RecompressAge {
+        name: "recompress_age",
+        option: "recompress-age",
+        variable: "MEMFOLD_RECOMPRESS_AGE",
+        unit: Unit::Duration,
+        range: AGES,
+        default: "10s",
+        help: "How long folded memory keeps the fast codec before the strong one",
+    }
+    /// Highest share of time that the program may wait for the pager, in millionths.
+    MaxStall {
+        name: "max_stall",
+        option: "max-stall",
+        variable: "MEMFOLD_MAX_STALL",
+        unit: Unit::Percent,
+        range: SHARES,
+        default: "0.5",
+        help: "The highest share of time, in per cent, that the program may wait for the pager",
+    }
+    /// Anonymous memory of the process that may be resident, bytes; `u64::MAX` for no limit, [`BY_GROUP`] for what control groups leave it.
+    ResidentLimit {
+        name: "resident_limit",
+        option: "resident-limit",
+        variable: "MEMFOLD_RESIDENT_LIMIT",
+        unit: Unit::Limit,
+        range: (1 << 20, u64::MAX),
+        default: "group",
+        help: "Keep resident memory at this: the program waits while it would take more. A size such as 256M; 60% of what its \
+               control group may use, or `auto`, three quarters of that; `group`, which is `auto` once half of it is in use; or `none`",
+    }
+    /// Managed bytes below which no agent is started.
+    StartAt {
+        name: "start_at",
+        option: "start-at",
+        variable: "MEMFOLD_START_AT",
+        unit: Unit::Size,
+        range: (0, u64::MAX),
+        default: "16M",
+        help: "Leave programs alone that manage less memory than this",
+    }
+    /// Highest share of one CPU that folding may take, in millionths; less where CPUs have nothing to spare (`policy::pace`). Restoring and
+    /// keeping a limit are not bounded.
+    MaxCpu {
+        name: "max_cpu",
+        option: "max-cpu",
+        variable: "MEMFOLD_MAX_CPU",
+        unit: Unit::Percent,
+        range: SHARES,
+        default: "25",
+        help: "The highest share of one CPU, in per cent, that folding may take while no limit presses; above 3, and below 100, only \
+               while CPUs have nothing else to do",
+    }
+}
+
 impl Setting {
-    /// How many there are.
-    pub const COUNT: usize = 6;
-
-    /// All of them, in order.
-    pub const ALL: [Setting; Setting::COUNT] = [
-        Setting::ColdAge,
-        Setting::RecompressAge,
-        Setting::MaxStall,
-        Setting::ResidentLimit,
-        Setting::StartAt,
-        Setting::MaxCpu,
-    ];
-
     /// The setting with this number.
     pub fn from_index(index: u64) -> Option<Setting> {
         Setting::ALL.get(usize::try_from(index).ok()?).copied()
     }
 
-    /// The name, as `memfold ctl` and JSON have it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Setting::ColdAge => "cold_age",
-            Setting::RecompressAge => "recompress_age",
-            Setting::MaxStall => "max_stall",
-            Setting::ResidentLimit => "resident_limit",
-            Setting::StartAt => "start_at",
-            Setting::MaxCpu => "max_cpu",
-        }
-    }
-
-    /// The environment variable.
-    pub fn variable(self) -> &'static str {
-        match self {
-            Setting::ColdAge => "MEMFOLD_COLD_AGE",
-            Setting::RecompressAge => "MEMFOLD_RECOMPRESS_AGE",
-            Setting::MaxStall => "MEMFOLD_MAX_STALL",
-            Setting::ResidentLimit => "MEMFOLD_RESIDENT_LIMIT",
-            Setting::StartAt => "MEMFOLD_START_AT",
-            Setting::MaxCpu => "MEMFOLD_MAX_CPU",
-        }
-    }
-
-    /// What kind of value it takes.
-    pub fn unit(self) -> Unit {
-        match self {
-            Setting::ColdAge | Setting::RecompressAge => Unit::Duration,
-            Setting::MaxStall | Setting::MaxCpu => Unit::Percent,
-            Setting::ResidentLimit => Unit::Limit,
-            Setting::StartAt => Unit::Size,
-        }
-    }
-
-    /// The smallest and the largest value, in the setting's own unit (ns, bytes or millionths).
-    pub fn range(self) -> (u64, u64) {
-        match self {
-            Setting::ColdAge | Setting::RecompressAge => {
-                (Nanos::from_millis(10).0, Nanos::from_secs(365 * 86_400).0)
-            }
-            Setting::MaxStall | Setting::MaxCpu => (10, 1_000_000),
-            Setting::ResidentLimit => (1 << 20, u64::MAX),
-            Setting::StartAt => (0, u64::MAX),
-        }
-    }
-
     /// What it is where nobody says.
     pub fn default_value(self) -> u64 {
-        match self {
-            Setting::ColdAge => Nanos::from_secs(10).0,
-            Setting::RecompressAge => Nanos::from_secs(10).0,
-            Setting::MaxStall => 5_000,
-            Setting::ResidentLimit => BY_GROUP,
-            Setting::StartAt => 16 << 20,
-            Setting::MaxCpu => 250_000,
-        }
+        // A test sees to it that it can be read.
+        self.parse(self.default_text()).unwrap_or(self.range().0)
     }
 
     /// Reads a value from text, within the range of the setting. Parts of the limit of control groups are those of the calling
@@ -269,6 +322,17 @@ pub fn parse_percent(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_default_can_be_read_and_has_names_of_its_own() {
+        for setting in Setting::ALL {
+            assert_eq!(setting.parse(setting.default_text()), Ok(setting.default_value()), "{setting:?}");
+            assert_eq!(setting.option().replace('-', "_"), setting.name());
+            assert_eq!(setting.variable(), std::format!("MEMFOLD_{}", setting.name().to_uppercase()));
+        }
+        assert_eq!(Setting::ColdAge.default_value(), Nanos::from_secs(10).0);
+        assert_eq!(Setting::ResidentLimit.default_value(), BY_GROUP);
+    }
 
     #[test]
     fn sizes_take_a_unit_and_reject_everything_else() {

@@ -92,7 +92,7 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         args.settings.hurry();
     }
     if args.policy.as_deref().is_some_and(|policy| policy != "age")
-        && args.settings.resident_limit.is_none()
+        && args.settings.get(Setting::ResidentLimit).is_none()
         && variable("MEMFOLD_RESIDENT_LIMIT").is_none()
     {
         return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
@@ -176,7 +176,7 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
 
 /// Says which limit of the control groups the program is kept below, if it will be.
 fn tell_group_limit(args: &Args) {
-    let chosen = args.settings.resident_limit.clone().map(OsString::from);
+    let chosen = args.settings.get(Setting::ResidentLimit).map(OsString::from);
     let chosen = chosen.or_else(|| variable(Setting::ResidentLimit.variable()));
     if launch::pager_off(args.no_pager) || chosen.is_some_and(|chosen| chosen != "group") {
         return;

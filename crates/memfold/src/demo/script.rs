@@ -7,6 +7,7 @@ use crate::run::launch::{Choices, Launch};
 use crate::{exit, library, options::PagerOptions};
 use indicatif::ProgressBar;
 use inspect::Snapshot;
+use pager::config::Setting;
 use pager::control::Mode;
 use stats::Rng;
 use std::os::unix::fs::PermissionsExt;
@@ -56,13 +57,11 @@ pub fn play(plan: &Plan, bar: &ProgressBar) -> anyhow::Result<Report> {
     let library = library::find()?;
     let closed = std::fs::Permissions::from_mode(0o700);
     let dir = tempfile::Builder::new().prefix("memfold-demo-").permissions(closed).tempdir()?;
-    let settings = PagerOptions {
-        cold_age: Some(plan.cold_age.clone()),
-        recompress_age: Some(plan.cold_age.clone()),
-        max_stall: Some(plan.max_stall.clone()),
-        max_cpu: Some(plan.max_cpu.clone()),
-        ..PagerOptions::default()
-    };
+    let settings = PagerOptions::default()
+        .with(Setting::ColdAge, &plan.cold_age)
+        .with(Setting::RecompressAge, &plan.cold_age)
+        .with(Setting::MaxStall, &plan.max_stall)
+        .with(Setting::MaxCpu, &plan.max_cpu);
     let launch = Launch::prepare(&library, &Choices { settings, quiet: true, ..Choices::default() })?;
     bar.set_message("starting two redis-servers");
     let mut stage = Stage {

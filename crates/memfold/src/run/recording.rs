@@ -12,6 +12,7 @@ use anyhow::{ensure, Context, Result};
 use inspect::{Mailbox, Snapshot};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::prctl::set_thp_disable;
+use pager::config::Setting;
 use pager::control::{Command as Request, Mode};
 use std::ffi::OsString;
 use std::io::{BufReader, ErrorKind, Read};
@@ -76,7 +77,7 @@ pub fn record(
         .with_context(|| format!("cannot make a file in {}", wish.dir.display()))?;
     let _in_use = Flock::lock(touches.reopen()?, FlockArg::LockSharedNonblock);
     let mut choices = Choices::default();
-    choices.settings.start_at = Some("0".into());
+    choices.settings.set(Setting::StartAt, "0");
     let launch = Launch::prepare(&library::find()?, &choices)?;
     let mut command = Command::new(wish.file);
     command.arg0(&wish.command[0]).args(&wish.command[1..]);
