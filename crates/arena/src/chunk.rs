@@ -6,7 +6,7 @@
 //! Invariants: a clear bit means that the page of a *free* run reads as zero and has no frame. The bits of
 //! a handed-out span say how it was when it was handed out.
 
-use crate::span::Domain;
+use crate::kind::Domain;
 use core::cell::Cell;
 use sys::{EXTENT_SIZE, PAGE_SIZE};
 

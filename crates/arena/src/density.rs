@@ -8,7 +8,7 @@
 //! Invariants: extents of the sample lie in chunks of the managed pool and are given up before those are unmapped.
 
 use crate::span::{Domain, Kind};
-use crate::{pagemap, supply};
+use crate::{pagemap, pool};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
@@ -60,7 +60,7 @@ fn count(base: usize) -> (usize, usize) {
     if base == 0 || sys::mem::mincore(base, &mut pages).is_err() {
         return (0, 0);
     }
-    let pool = supply::pool(Domain::Managed).lock();
+    let pool = pool::pool(Domain::Managed).lock();
     let mut at = base;
     while at < base + EXTENT_SIZE {
         let Some(span) = pagemap::lookup(at).filter(|span| span.start() == at) else { break };

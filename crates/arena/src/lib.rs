@@ -20,6 +20,7 @@ mod chunk;
 mod counters;
 mod density;
 mod hooks;
+mod kind;
 mod lock;
 mod pagemap;
 mod pool;
@@ -128,7 +129,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
         _ if pages > span.pages() => supply::extend(span, pages),
         _ => {
             if pages < span.pages() {
-                supply::pool(span.domain()).lock().shorten(span, pages);
+                pool::pool(span.domain()).lock().shorten(span, pages);
             }
             true
         }
@@ -153,7 +154,7 @@ pub fn trim(keep: usize) -> usize {
 /// Calls `f(base, len)` for every managed chunk. `f` runs under the arena's lock: it must not call the
 /// arena, allocate, or wait for somebody who does.
 pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
-    let pool = supply::pool(Domain::Managed).lock();
+    let pool = pool::pool(Domain::Managed).lock();
     let mut chunk = pool.chunks;
     while let Some(this) = chunk {
         f(this.base.get(), this.len.get());
@@ -163,7 +164,7 @@ pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
 
 /// Calls `f` for every span of a domain that is handed out, as [`for_each_managed`] does.
 pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
-    let pool = supply::pool(domain).lock();
+    let pool = pool::pool(domain).lock();
     let mut chunk = pool.chunks;
     while let Some(this) = chunk {
         let mut at = this.base.get();
@@ -181,8 +182,8 @@ pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
 /// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does
 /// nothing but `fork` before [`fork_release`].
 pub fn fork_prepare() {
-    supply::pool(Domain::Managed).hold();
-    supply::pool(Domain::Pinned).hold();
+    pool::pool(Domain::Managed).hold();
+    pool::pool(Domain::Pinned).hold();
     records::hold();
 }
 
@@ -194,8 +195,8 @@ pub unsafe fn fork_release() {
     // SAFETY: held by `fork_prepare`, by the caller's contract.
     unsafe {
         records::release();
-        supply::pool(Domain::Pinned).release();
-        supply::pool(Domain::Managed).release();
+        pool::pool(Domain::Pinned).release();
+        pool::pool(Domain::Managed).release();
     }
 }
 

@@ -8,11 +8,19 @@
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
+use crate::lock::Mutex;
 use crate::pagemap;
 use crate::records;
 use crate::runs::FreeRuns;
-use crate::span::{Kind, Span};
+use crate::span::{Domain, Kind, Span};
 use sys::PAGE_SIZE;
+
+static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new())];
+
+/// The pool of a domain.
+pub(crate) fn pool(domain: Domain) -> &'static Mutex<Pool> {
+    &POOLS[domain as usize]
+}
 
 pub(crate) struct Pool {
     pub(crate) runs: FreeRuns,

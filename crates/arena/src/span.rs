@@ -10,35 +10,10 @@
 //! for `start`, `pages`, `next` and `prev`.
 
 use crate::chunk::Chunk;
+pub use crate::kind::{Domain, Kind};
 use crate::sync::{AtomicPtr, Cell, Ordering::*};
 // The numbers order nothing, so the models need not know of them.
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
-
-/// Which kind of memory: may the pager take it?
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Domain {
-    /// May be evicted: everything that user data lives in.
-    Managed = 0,
-    /// Never evicted.
-    Pinned = 1,
-}
-
-/// The state of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    /// The record describes nothing.
-    Unused = 0,
-    /// In the free lists.
-    Free = 1,
-    /// Handed out, cut into blocks; each of its pages maps to the record.
-    Blocks = 2,
-    /// Handed out as one block; its first and last page map to the record.
-    Large = 3,
-    /// Taken out of the free lists while the kernel gives its frames back.
-    Busy = 4,
-}
 
 /// A run of pages. See the module's text for who may touch what.
 #[repr(C, align(64))]

@@ -16,8 +16,7 @@
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
-use crate::lock::Mutex;
-use crate::pool::Pool;
+use crate::pool::{pool, Pool};
 use crate::settings::{self, Decommit, Knob};
 use crate::span::{Domain, Kind, Span};
 use crate::{density, hooks, pagemap, records};
@@ -40,14 +39,8 @@ const TICK: u64 = 1 << 25;
 /// MiB.
 const SMALL_PROGRAM: usize = 4 * EXTENT_SIZE;
 
-static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new())];
-
 /// Where the next chunk would continue the last, so that the kernel can join their mappings.
 static HINT: AtomicUsize = AtomicUsize::new(0);
-
-pub(crate) fn pool(domain: Domain) -> &'static Mutex<Pool> {
-    &POOLS[domain as usize]
-}
 
 /// Maps `len` bytes (whole extents) at a multiple of `align` (a power of two, at least an extent).
 fn map_aligned(len: usize, align: usize) -> Option<usize> {
@@ -361,7 +354,7 @@ fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> u
             true => hooks::lend(addr, len).is_ok(),
             false => hooks::discard(managed, addr, len).is_ok(),
         });
-        let mut pool = self::pool(domain).lock();
+        let mut pool = crate::pool::pool(domain).lock();
         if done && !lazily {
             chunk.clear_dirty(run.start(), run.pages());
         }

@@ -12,13 +12,13 @@
 pub mod ab;
 pub mod alloc;
 mod backing;
+pub mod content;
 pub mod control;
 pub mod fault;
 pub mod fold;
 mod hogs;
 pub mod launch;
 pub mod overhead;
-pub mod page;
 pub mod pagedaemon;
 pub mod process;
 pub mod programs;

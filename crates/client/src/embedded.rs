@@ -2,7 +2,7 @@
 //!
 //! Invariants: one engine a process, started once; forks go one at a time.
 
-use crate::{home, Error, Options};
+use crate::{control_dir, Error, Options};
 use pager::lock::Mutex;
 use pager::{Engine, Host};
 use sys::uffd::{Features, Userfaultfd};
@@ -10,7 +10,7 @@ use sys::{file, Errno};
 
 /// The pager of this process.
 static ENGINE: Engine =
-    Engine::new(Host { notice, open_control: home::make_page, thread_cpu: |_| None, decay: || () });
+    Engine::new(Host { notice, open_control: control_dir::make_page, thread_cpu: |_| None, decay: || () });
 /// Held from before a fork until after it.
 static FORKING: Mutex = Mutex::new();
 
@@ -23,7 +23,7 @@ fn notice(line: &str) {
 pub fn start(options: &Options) -> Result<&'static Engine, Error> {
     let config = options.config()?;
     probe()?;
-    home::settle();
+    control_dir::settle();
     ENGINE.prepare(&config)?;
     ENGINE.publish_control();
     // SAFETY: functions of this library. A library that is unloaded takes the engine's threads' code with it, fork or no

@@ -19,10 +19,10 @@
 //! ```
 
 mod api;
+mod control_dir;
 mod embedded;
 mod environment;
 mod error;
-mod home;
 mod maps;
 mod options;
 mod served;

@@ -3,7 +3,7 @@
 //! What it is not: how they are found and told; that is for whoever implements [`Fleet`].
 
 use crate::budget::Load;
-use crate::metrics::Counters;
+use crate::counters::Counters;
 
 /// Such a process, as it said it is.
 #[derive(Clone, Copy, Debug)]

@@ -13,6 +13,7 @@ pub mod account;
 mod breaker;
 pub mod budget;
 pub mod channel;
+pub mod counters;
 pub mod damon;
 mod door;
 pub mod governed;

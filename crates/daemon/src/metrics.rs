@@ -1,48 +1,24 @@
 //! The counters as text in the format of Prometheus (prometheus.io/docs/instrumenting/exposition_formats, version 0.0.4).
 
+use crate::counters::Counters;
 use crate::governed::Governed;
 use crate::peer::Shared;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// What is shown of a process, served or governed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Bytes that may be folded.
-    pub managed_bytes: u64,
-    /// Of those the ones in memory as they are.
-    pub resident_bytes: u64,
-    /// Of those the folded ones.
-    pub evicted_bytes: u64,
-    /// Bytes of the store.
-    pub stored_bytes: u64,
-    /// Pages tried to be compressed.
-    pub compressed: u64,
-    /// Pages brought back.
-    pub restored: u64,
-    /// First touches served.
-    pub zeroed: u64,
-    /// Waits for folded memory, ns.
-    pub stall_ns: u64,
-    /// CPU time spent on it, ns.
-    pub cpu_ns: u64,
-}
-
-impl Counters {
-    fn of_served(shared: &Shared) -> Counters {
-        let (account, header) = (&shared.account, shared.channel().header());
-        let (sizes, done) = (account.sizes(shared.channel()), account.done());
-        Counters {
-            managed_bytes: sizes.managed,
-            resident_bytes: sizes.resident,
-            evicted_bytes: sizes.evicted,
-            stored_bytes: sizes.stored,
-            compressed: done.compressed,
-            restored: done.restored,
-            zeroed: done.zeroed,
-            stall_ns: account.waited_ns(header),
-            cpu_ns: account.cpu_ns(),
-        }
+fn of_served(shared: &Shared) -> Counters {
+    let (account, header) = (&shared.account, shared.channel().header());
+    let (sizes, done) = (account.sizes(shared.channel()), account.done());
+    Counters {
+        managed_bytes: sizes.managed,
+        resident_bytes: sizes.resident,
+        evicted_bytes: sizes.evicted,
+        stored_bytes: sizes.stored,
+        compressed: done.compressed,
+        restored: done.restored,
+        zeroed: done.zeroed,
+        stall_ns: account.waited_ns(header),
+        cpu_ns: account.cpu_ns(),
     }
 }
 
@@ -73,7 +49,7 @@ pub struct Budget {
 
 /// The text for the processes that are served, and those that fold themselves under the budget.
 pub fn text(budget: Option<Budget>, served: &[Arc<Shared>], governed: &[Governed]) -> String {
-    let rows = served.iter().map(|shared| (shared.pid, Counters::of_served(shared)));
+    let rows = served.iter().map(|shared| (shared.pid, of_served(shared)));
     let rows: Vec<_> = rows.chain(governed.iter().map(|one| (one.pid, one.counters))).collect();
     let mut out = String::new();
     let head = |out: &mut String, name: &str, kind: &str, help: &str| {

@@ -9,8 +9,8 @@
 //! exits leaves its heap to another, with empty bins.
 
 use crate::classes;
-use crate::front::Front;
 use crate::remote::Outbox;
+use crate::span_cache::Front;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
 use arena::{Domain, Span};
 

@@ -24,6 +24,7 @@ mod pages;
 mod process;
 mod reasons;
 mod run;
+mod run_dir;
 mod runtime;
 mod setup;
 mod target;

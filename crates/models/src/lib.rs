@@ -92,23 +92,24 @@ included! {
     "../../pager/src/gate.rs" gate,
     "../../pager/src/laundry.rs" laundry,
     "../../pager/src/lock.rs" lock,
-    "../../pager/src/patience.rs" patience,
+    "../../pager/src/retry.rs" retry,
     "../../pager/src/prefetch.rs" prefetch,
-    "../../pager/src/program.rs" program,
+    "../../pager/src/mappings.rs" mappings,
     "../../pager/src/restore.rs" restore,
     "../../pager/src/sabotage.rs" sabotage,
     "../../pager/src/store.rs" store,
-    "../../pager/src/tidy.rs" tidy,
+    "../../pager/src/maintenance.rs" maintenance,
     "../../pager/src/turns.rs" turns,
 }
 
 // The allocator's.
 included! {
+    "../../arena/src/kind.rs" kind,
     "../../arena/src/lock.rs" arena_lock,
     "../../arena/src/span.rs" span,
     "../../heap/src/api.rs" api,
     "../../heap/src/fork.rs" fork,
-    "../../heap/src/front.rs" front,
+    "../../heap/src/span_cache.rs" span_cache,
     "../../heap/src/heap.rs" heap,
     "../../heap/src/large.rs" large,
     "../../heap/src/links.rs" links,

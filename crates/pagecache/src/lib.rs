@@ -31,6 +31,7 @@ pub mod residency;
 pub mod run;
 pub mod stop;
 pub mod table;
+pub mod tenant;
 pub mod ticker;
 pub mod workload;
 

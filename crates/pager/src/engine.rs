@@ -385,7 +385,7 @@ impl Engine {
 
     /// Chooses the policy, `NAME` or `NAME:PARAMETER=VALUE,…`, before the engine starts. False if there is none such.
     pub fn choose_policy(&self, text: &str) -> bool {
-        let known = text.len() <= SharedText::<16>::MOST && crate::policing::Choice::parse(text).is_some();
+        let known = text.len() <= SharedText::<16>::MOST && crate::page_daemon::Choice::parse(text).is_some();
         if known {
             self.policy.set(text);
         }

@@ -10,7 +10,7 @@
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::lock::Mutex;
-use crate::program::Bounds;
+use crate::mappings::Bounds;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use sys::{signal, EXTENT_SIZE};

@@ -9,7 +9,7 @@
 //! reads zeros and can never leave an agent thread asleep.
 
 use crate::extent::Extent;
-use crate::patience::patiently;
+use crate::retry::patiently;
 use core::cell::UnsafeCell;
 use core::mem::forget;
 use core::sync::atomic::Ordering::*;

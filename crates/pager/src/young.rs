@@ -16,7 +16,7 @@
 
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
-use crate::program::Bounds;
+use crate::mappings::Bounds;
 use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::worker::Worker;

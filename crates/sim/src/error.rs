@@ -57,10 +57,10 @@ pub enum TraceError {
     #[error("it has no request")]
     Empty,
     /// More pages than page numbers.
-    #[error("it asks for more than {} different pages", crate::trace::MOST_PAGES)]
+    #[error("it asks for more than {} different pages", crate::limits::MOST_PAGES)]
     TooManyPages,
     /// More requests than can be numbered.
-    #[error("it has more than {} requests", crate::trace::MOST_REQUESTS)]
+    #[error("it has more than {} requests", crate::limits::MOST_REQUESTS)]
     TooManyRequests,
 }
 

@@ -7,6 +7,7 @@ pub mod curve;
 pub mod error;
 pub mod format;
 pub mod generate;
+mod limits;
 pub mod peer;
 pub mod run;
 pub mod speed;

@@ -11,15 +11,11 @@
 use crate::column::{Column, BLOCK};
 use crate::error::TraceError;
 use crate::format::{Format, Request};
+use crate::limits::{MOST_PAGES, MOST_REQUESTS};
 use hashbrown::hash_table::{Entry, HashTable};
 use policy::replace::NO_NEXT;
 use std::path::Path;
 use std::sync::OnceLock;
-
-/// So many different pages a trace may have.
-pub const MOST_PAGES: usize = u32::MAX as usize / 2;
-/// So many requests a trace may have.
-pub const MOST_REQUESTS: u64 = NO_NEXT as u64;
 
 /// A trace.
 #[derive(Debug)]

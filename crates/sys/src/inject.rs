@@ -171,7 +171,7 @@ mod plan {
     }
 
     fn on_agent() -> bool {
-        let me = crate::thread::current_tid();
+        let me = crate::identity::current_tid();
         AGENTS.iter().any(|tid| tid.load(Relaxed) == me)
     }
 

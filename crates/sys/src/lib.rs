@@ -20,6 +20,7 @@ pub mod cgroup;
 pub mod dir;
 pub mod file;
 pub mod futex;
+mod identity;
 pub mod inject;
 pub mod life;
 pub mod mem;

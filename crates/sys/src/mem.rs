@@ -2,7 +2,7 @@
 
 use crate::call::Result;
 use crate::inject::{self, Point};
-use crate::{syscall, thread, EXTENT_SIZE, PAGE_SIZE};
+use crate::{identity, syscall, EXTENT_SIZE, PAGE_SIZE};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Called with address and length of every range that memfold maps for itself.
@@ -35,7 +35,7 @@ static AGENTS_PLACE: AtomicUsize = AtomicUsize::new(0);
 /// that nothing is there, because it alone maps, would be wrong. So they have a place of their own, half as high as this
 /// library, which is at random, and far from all else; what was unmapped there is not used again.
 pub fn place(len: usize) -> usize {
-    if !thread::is_agent() {
+    if !identity::is_agent() {
         return 0;
     }
     let library = &raw const AGENTS_PLACE as usize;

@@ -1,6 +1,6 @@
 //! From runs to figures: what is saved, medians with intervals, ratios of pairs.
 
-use super::once::Run;
+use super::single_run::Run;
 use super::{Arm, Options};
 use crate::workload::Kind;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! The plots of an experiment.
 
-use super::once::Run;
 use super::results::Results;
+use super::single_run::Run;
 use super::Arm;
 use crate::workload::Kind;
 use plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Point, Scatter, Series, Unit, Value};

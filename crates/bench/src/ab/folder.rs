@@ -3,7 +3,7 @@
 //! Invariants: one call at a time writes into a directory; a raw run appears whole or not at all; a finished run is never overwritten; runs of different machines,
 //! programs or options never come into one directory.
 
-use super::once::Run;
+use super::single_run::Run;
 use super::{Arm, Options};
 use crate::manifest::Manifest;
 use crate::workload::Kind;

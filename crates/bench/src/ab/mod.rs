@@ -11,17 +11,19 @@
 mod aggregate;
 mod charts;
 mod daemon;
+mod files;
 mod folder;
+mod html;
 mod metrics;
-mod once;
-mod page;
 mod results;
+mod single_run;
 mod summary;
 
+pub use files::write;
 pub use folder::{Folder, Record};
 pub use metrics::Metrics;
-pub use once::{Run, Sample};
-pub use results::{write, Results};
+pub use results::Results;
+pub use single_run::{Run, Sample};
 
 use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};
@@ -218,7 +220,7 @@ pub fn run(folder: &Folder, program: &Program, progress: Progress<'_>) -> Result
         if folder.has(workload, repeat, arm) {
             continue;
         }
-        let run = once::run(program, options, workload, arm, repeat).with_context(|| {
+        let run = single_run::run(program, options, workload, arm, repeat).with_context(|| {
             format!("{what} failed; what was finished is kept in {}", folder.path().display())
         })?;
         folder.keep(&run)?;

@@ -7,7 +7,7 @@ use std::fmt;
 const MIB: f64 = (1 << 20) as f64;
 
 /// Writes the summary.
-pub(super) fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     let options = &results.record.options;
     let planned = options.plan().len();
     writeln!(
@@ -79,4 +79,10 @@ fn write_pager(f: &mut fmt::Formatter<'_>, own: &dyn Fn(&str) -> f64) -> fmt::Re
         own("pager_fault_missing_p99_ns") / 1e3,
         own("pager_restore_wall_p99_ns") / 1e3
     )
+}
+
+impl std::fmt::Display for Results {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write(self, f)
+    }
 }

@@ -1,5 +1,6 @@
-use super::once::Run;
-use super::results::{write, Results};
+use super::files::write;
+use super::results::Results;
+use super::single_run::Run;
 use super::*;
 use stats::Histogram;
 use std::fs;

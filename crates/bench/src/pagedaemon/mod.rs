@@ -7,7 +7,8 @@
 //!
 //! Invariants: arms are interleaved; every pass of every run is kept as it was logged; a load that fails yields no figures.
 
-mod page;
+mod html;
+mod judge;
 mod quantity;
 mod run;
 
@@ -18,7 +19,7 @@ use crate::output::Output;
 use crate::progress::{Advance, Progress};
 use crate::turns;
 use anyhow::{ensure, Context, Result};
-use quantity::Judged;
+use judge::Judged;
 use run::Run;
 use serde::Serialize;
 use std::fmt::{self, Display};
@@ -100,12 +101,12 @@ pub fn run(options: &Options, library: &Path, folder: &Path, progress: Progress<
         }
     }
     progress(Advance { done: total, total, what: "plots" });
-    let quantities = quantity::judge(options, &runs);
+    let quantities = judge::judge(options, &runs);
     let report = Report { options: options.clone(), manifest, runs, quantities, folder: folder.to_owned() };
     output.table("runs.csv", &Run::head(), report.runs.iter().map(Run::row))?;
     output.rows("aggregate.csv", report.quantities.iter().flat_map(Judged::flat))?;
     output.result(&report, &report.manifest)?;
-    page::write(&report)?;
+    html::write(&report)?;
     Ok(report)
 }
 

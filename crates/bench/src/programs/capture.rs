@@ -1,6 +1,6 @@
 //! The heap of a program that runs plainly, read from outside.
 
-use super::once::Place;
+use super::place::Place;
 use super::Kind;
 use crate::process::tree;
 use crate::Unsupported;

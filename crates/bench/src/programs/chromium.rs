@@ -1,7 +1,7 @@
 //! Chromium without a window, with pages of ours, told what to do over a pipe by the DevTools protocol
 //! (<https://chromedevtools.github.io/devtools-protocol/>): JSON messages, each ended by a zero byte.
 
-use super::once::{is_root, Place, Started};
+use super::place::{is_root, Place, Started};
 use super::scripted::put;
 use super::subject::{Hot, Subject};
 use super::Kind;

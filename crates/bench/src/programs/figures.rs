@@ -1,6 +1,6 @@
 //! From runs to figures: the columns of `runs.csv`, medians with intervals, ratios of pairs.
 
-use super::once::{Moment, Run};
+use super::measured::{Moment, Run};
 use super::{Arm, Kind, Options};
 use serde::Serialize;
 use stats::{median_interval, Ratio};
@@ -158,4 +158,11 @@ pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
 
 fn places(options: &Options) -> impl Iterator<Item = (Kind, Arm)> + '_ {
     options.programs.iter().flat_map(|&program| options.arms.iter().map(move |&arm| (program, arm)))
+}
+
+/// The line of `runs.csv`.
+pub(super) fn line(run: &Run, options: &Options) -> Vec<String> {
+    let fixed = [run.program.name().to_owned(), run.repeat.to_string(), run.arm.name().to_owned()];
+    let cells = of(run, options).into_iter().map(|value| value.map_or(String::new(), |v| v.to_string()));
+    fixed.into_iter().chain(cells).collect()
 }

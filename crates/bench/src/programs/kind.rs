@@ -1,7 +1,7 @@
 //! The programs, and what each needs of the machine.
 
 use super::install::{self, prepare};
-use super::once::Place;
+use super::place::Place;
 use super::subject::Subject;
 use super::{chromium, postgres, redis, scripted};
 use anyhow::Result;

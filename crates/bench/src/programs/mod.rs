@@ -13,20 +13,22 @@ mod capture;
 mod charts;
 mod chromium;
 mod figures;
+mod html;
 mod install;
 mod kind;
-mod once;
-mod page;
+mod measured;
+mod place;
 mod postgres;
 mod redis;
 mod scripted;
+mod single_run;
 mod subject;
 mod summary;
 
 pub(crate) use capture::capture;
 pub use figures::{Beside, Row};
 pub use kind::Kind;
-pub use once::{Folded, Moment, Pages, Run};
+pub use measured::{Folded, Moment, Pages, Run};
 pub use subject::Hot;
 
 use crate::manifest::Manifest;
@@ -216,7 +218,8 @@ pub fn run(
         let what = format!("{}, {}, run {} of {}", program.name(), arm.name(), repeat + 1, options.runs);
         progress(Advance { done: runs.len() as u64, total, what: &what });
         runs.push(
-            once::run(memfold, options, program, arm, repeat).with_context(|| format!("{what} failed"))?,
+            single_run::run(memfold, options, program, arm, repeat)
+                .with_context(|| format!("{what} failed"))?,
         );
     }
     progress(Advance { done: total, total, what: "plots" });
@@ -254,7 +257,7 @@ impl Report {
         output.table(
             "runs.csv",
             &head.collect::<Vec<_>>(),
-            self.runs.iter().map(|run| run.line(&self.options)),
+            self.runs.iter().map(|run| figures::line(run, &self.options)),
         )?;
         output.rows("memory.csv", self.runs.iter().flat_map(Run::flat_moments))?;
         output.rows("aggregate.csv", &self.figures)?;
@@ -269,7 +272,7 @@ impl Report {
             fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
         };
         text("summary.txt", self.to_string())?;
-        text("report.html", page::of(self, &drawn)?.html())
+        text("report.html", html::of(self, &drawn)?.html())
     }
 }
 

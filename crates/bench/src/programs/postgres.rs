@@ -2,7 +2,7 @@
 //! than the shared buffers is private.
 
 use super::install::{path, prepare};
-use super::once::{is_root, Place, Started, NOBODY};
+use super::place::{is_root, Place, Started, NOBODY};
 use super::subject::{bursts, Hot, Subject};
 use super::Kind;
 use anyhow::{bail, ensure, Context, Result};

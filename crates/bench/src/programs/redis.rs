@@ -1,6 +1,6 @@
 //! redis-server with JSON values, alone and with snapshots.
 
-use super::once::{Place, Started};
+use super::place::{Place, Started};
 use super::subject::{bursts, Hot, Subject};
 use super::Kind;
 use crate::redis::resp::Client;

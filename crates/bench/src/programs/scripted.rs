@@ -2,7 +2,7 @@
 //! on standard input.
 
 use super::install::{path, prepare};
-use super::once::{Place, Started};
+use super::place::{Place, Started};
 use super::subject::{Hot, Subject};
 use super::Kind;
 use anyhow::{bail, Context, Result};

@@ -1,6 +1,6 @@
 //! A running program, as a run sees it.
 
-use super::once::Started;
+use super::place::Started;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::thread::sleep;

@@ -1,5 +1,5 @@
 use super::figures::{names, of};
-use super::once::Pages;
+use super::measured::Pages;
 use super::*;
 
 fn options(runs: usize) -> Options {

@@ -4,8 +4,8 @@ use super::area::Area;
 use super::blocks::Block;
 use super::calls::Pipe;
 use super::children::{self, Kind};
+use super::invocation::Way;
 use super::shared::{lock, Shared, Tags};
-use super::way::Way;
 use super::Work;
 use anyhow::Result;
 use stats::Rng;
@@ -186,7 +186,8 @@ impl Actor {
             self.areas[at].write(shared.content, range, &mut self.tags);
         } else {
             for page in range {
-                let (index, word) = (self.rng.below(crate::page::WORDS as u64) as usize, self.rng.next_u64());
+                let (index, word) =
+                    (self.rng.below(crate::content::WORDS as u64) as usize, self.rng.next_u64());
                 self.areas[at].patch(page, index, word);
             }
         }

@@ -3,10 +3,10 @@
 //! Invariants: every method changes the memory and the model together; a range is in pages of the area, its end
 //! excluded; nobody else maps or unmaps within the area.
 
+use super::invocation::{Call, Way};
 use super::report::Mismatch;
 use super::shared::{Shared, Tags};
-use super::way::{Call, Way};
-use crate::page::{Content, WORDS, ZERO};
+use crate::content::{Content, WORDS, ZERO};
 use anyhow::{ensure, Context, Result};
 use std::io::Error;
 use std::ops::Range;

@@ -1,14 +1,14 @@
 //! System calls on memory that may be evicted: pages go from one area to another through a pipe, by `write` and `read`
-//! or their vector forms with pieces of odd lengths, or on one of the other ways in [`super::roads`] and [`super::ring`].
+//! or their vector forms with pieces of odd lengths, or on one of the other ways in [`super::syscalls`] and [`super::ring`].
 //!
 //! A pager that resolves faults of the program only, not of the kernel on its behalf, shows here as EFAULT.
 
 use super::area::Area;
 use super::pieces::{cut_at, move_bytes};
 use super::ring::{Hand, Ring};
-use super::roads::{self, Roads};
 use super::shared::Shared;
-use crate::page::WORDS;
+use super::syscalls::{self, Roads};
+use crate::content::WORDS;
 use anyhow::{ensure, Result};
 use stats::Rng;
 use std::io::{self, Error};
@@ -56,7 +56,7 @@ impl Pipe {
             "messages" => {
                 self.roads.message(cut_at(start, bytes, sent), cut_at(end, bytes, taken)).map(|()| true)
             }
-            "remote" => roads::copy(cut_at(start, bytes, sent), cut_at(end, bytes, taken)).map(|()| true),
+            "remote" => syscalls::copy(cut_at(start, bytes, sent), cut_at(end, bytes, taken)).map(|()| true),
             "direct" => {
                 // SAFETY: the source and the target pages are mapped, ours, and of different areas.
                 let (source, target) = unsafe {
@@ -68,7 +68,7 @@ impl Pipe {
             "futex" => {
                 let index = rng.below(WORDS as u64) as usize;
                 let word = from.known_word(shared.content, source, index);
-                roads::futex((start + index * 8) as *const u32, word as u32)?;
+                syscalls::futex((start + index * 8) as *const u32, word as u32)?;
                 shared.called[way].fetch_add(1, Relaxed);
                 return Ok(());
             }

@@ -17,16 +17,16 @@ mod blocks;
 mod calls;
 mod children;
 mod churn;
+mod invocation;
 mod pieces;
 mod report;
 mod ring;
-mod roads;
 mod saboteur;
 mod shared;
+mod syscalls;
 mod tally;
 #[cfg(test)]
 mod tests;
-mod way;
 
 pub use report::{Mismatch, PagerReport, VerifyReport};
 

@@ -8,7 +8,7 @@ use super::calls::WAYS;
 use super::report::Mismatch;
 use super::tally::Tally;
 use super::{Options, Work};
-use crate::page::Content;
+use crate::content::Content;
 use anyhow::Result;
 use stats::Rng;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};

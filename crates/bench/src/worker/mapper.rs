@@ -3,7 +3,7 @@
 //!
 //! What it is not: a measure of the memory itself. One page is touched, so what counts is what the taking and giving cost.
 
-use crate::page::{Content, WORDS};
+use crate::content::{Content, WORDS};
 use anyhow::{bail, ensure, Result};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -1,7 +1,7 @@
 //! A program that is idle: it fills a region, sleeps until it is asked, and then checks every page.
 
 use super::{answer, request};
-use crate::page::{Content, WORDS};
+use crate::content::{Content, WORDS};
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
 use sys::PAGE_SIZE;

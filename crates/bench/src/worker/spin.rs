@@ -1,6 +1,6 @@
 //! A program with nothing cold: it reads and writes its whole region at random, all the time.
 
-use crate::page::{Content, WORDS};
+use crate::content::{Content, WORDS};
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
 use stats::Rng;

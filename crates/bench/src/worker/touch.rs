@@ -12,7 +12,7 @@
 
 use super::mapping::{Mapping, Presence};
 use super::{answer, pin, request};
-use crate::page::{Content, WORDS};
+use crate::content::{Content, WORDS};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use stats::{Histogram, Rng};

@@ -1,13 +1,12 @@
 //! Forks children that touch memory and end, as servers do that hand each request to a process.
 
-use super::kinds::window;
 use super::meter::Meter;
 use anyhow::{bail, Result};
 use stats::Rng;
 
 /// Runs one worker. A unit is a child from fork to end, and the parent's own work beside it.
 pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
-    let hot = window(meter, 0);
+    let hot = meter.window(0);
     while meter.goes_on() {
         meter.unit(|meter| once(meter, &hot))?;
     }

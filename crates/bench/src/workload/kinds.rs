@@ -32,7 +32,7 @@ const SILENCE: Duration = Duration::from_millis(100);
 
 /// Bursts of requests to a small working set, with silence in between.
 fn interactive_burst(meter: &mut Meter<'_>) {
-    let hot = window(meter, 0);
+    let hot = meter.window(0);
     while meter.goes_on() {
         let end = meter.elapsed() + BURST;
         while meter.elapsed() < end && meter.goes_on() {
@@ -46,7 +46,7 @@ fn interactive_burst(meter: &mut Meter<'_>) {
 fn anon_streamer(meter: &mut Meter<'_>) {
     while meter.goes_on() {
         let phase = phase_of(meter);
-        let hot = window(meter, phase);
+        let hot = meter.window(phase);
         'phase: while meter.goes_on() {
             for &piece in &hot {
                 meter.unit(|meter| std::hint::black_box(meter.ground.stream(piece)));
@@ -62,7 +62,7 @@ fn anon_streamer(meter: &mut Meter<'_>) {
 fn random_touch_heap(meter: &mut Meter<'_>) {
     let mut hot: Vec<usize> = meter.pieces.clone().collect();
     meter.rng.shuffle(&mut hot);
-    hot.truncate(hot_count(meter));
+    hot.truncate(meter.hot_count());
     while meter.goes_on() {
         meter.unit(|meter| meter.touch_among(&hot));
     }
@@ -72,7 +72,7 @@ fn random_touch_heap(meter: &mut Meter<'_>) {
 fn phase_shift(meter: &mut Meter<'_>) {
     while meter.goes_on() {
         let phase = phase_of(meter);
-        let hot = window(meter, phase);
+        let hot = meter.window(phase);
         while meter.goes_on() && phase_of(meter) == phase {
             meter.unit(|meter| meter.touch_among(&hot));
         }
@@ -104,18 +104,4 @@ fn zipf_heap(meter: &mut Meter<'_>) {
 /// The number of the phase at hand.
 fn phase_of(meter: &Meter<'_>) -> usize {
     (meter.elapsed().as_millis() / u128::from(meter.options.phase_millis.max(1))) as usize
-}
-
-/// How many pieces are hot.
-fn hot_count(meter: &Meter<'_>) -> usize {
-    let count = (meter.pieces.len() as f64 * meter.options.hot_percent / 100.0) as usize;
-    count.clamp(1, meter.pieces.len())
-}
-
-/// The hot pieces of a phase, one after the other.
-pub(super) fn window(meter: &Meter<'_>, phase: usize) -> Vec<usize> {
-    let count = hot_count(meter);
-    let windows = meter.pieces.len() / count;
-    let first = meter.pieces.start + phase % windows.max(1) * count;
-    (first..first + count).collect()
 }

@@ -47,6 +47,20 @@ impl<'a> Meter<'a> {
         Meter { ground, options, pieces, rng, served, begin, latencies, units, next_rare, sink }
     }
 
+    /// How many pieces are hot.
+    pub(super) fn hot_count(&self) -> usize {
+        let count = (self.pieces.len() as f64 * self.options.hot_percent / 100.0) as usize;
+        count.clamp(1, self.pieces.len())
+    }
+
+    /// The hot pieces of a phase, one after the other.
+    pub(super) fn window(&self, phase: usize) -> Vec<usize> {
+        let count = self.hot_count();
+        let windows = self.pieces.len() / count;
+        let first = self.pieces.start + phase % windows.max(1) * count;
+        (first..first + count).collect()
+    }
+
     /// Whether there is time left.
     pub(super) fn goes_on(&self) -> bool {
         self.elapsed() < Duration::from_millis(self.options.millis)

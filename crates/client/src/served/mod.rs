@@ -13,7 +13,7 @@ mod requests;
 
 pub use mail::Op;
 
-use crate::{embedded, home, Error, Options};
+use crate::{control_dir, embedded, Error, Options};
 use agent::{Agent, Parts, PATH_LEN};
 use daemon::channel::{len_for, Channel};
 use mail::Mail;
@@ -66,12 +66,12 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
         door::connect(name)
             .map_err(|refused| Error::NotSupported(format!("{}: {refused}", path.display())))?,
     );
-    home::settle();
+    control_dir::settle();
     let control = private_page()?;
     for setting in Setting::ALL {
         control.settings[setting as usize].store(config.get(setting), Relaxed);
     }
-    MIRROR.set(home::make_page(control));
+    MIRROR.set(control_dir::make_page(control));
     let mut bytes = [0; PATH_LEN];
     bytes[..name.len()].copy_from_slice(name);
     let (channel, memory) = make_channel(pages_within(sys::file::size_limit())?)?;

@@ -1,7 +1,8 @@
 //! `memfold demo`: a real server, plain and folded side by side.
 
 use crate::demo::load::{Hot, INTERRUPTED};
-use crate::demo::script::{self, Plan};
+use crate::demo::plan::Plan;
+use crate::demo::script;
 use crate::{bar, exit, options, text};
 use anyhow::bail;
 use pager::config::Setting;

@@ -7,6 +7,7 @@
 //! turns; no figure is printed unless every value was read back; nothing is left behind, also after Ctrl-C.
 
 pub mod load;
+pub mod plan;
 pub mod report;
 pub mod script;
 pub mod server;

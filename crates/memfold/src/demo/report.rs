@@ -1,7 +1,7 @@
 //! What the demo found: as a table and as JSON.
 
 use super::load::{self, Slice};
-use super::script::Plan;
+use super::plan::Plan;
 use crate::text::{bytes, count, nanos, percent, table};
 use anyhow::Context;
 use hdrhistogram::Histogram;

@@ -1,6 +1,7 @@
 //! The order of things: start both servers, fill them, let one fold, press both in turns, read all back.
 
-use super::load::{self, Hot, Slice};
+use super::load::{self, Slice};
+use super::plan::Plan;
 use super::report::{Arm, Report};
 use super::server::{self, Server};
 use crate::run::launch::{Choices, Launch};
@@ -23,21 +24,6 @@ const SETTLE: (Duration, Duration) = (Duration::from_secs(14), Duration::from_se
 const SETTLED: f64 = 0.01;
 /// How many pairs of turns are measured.
 const PAIRS: u64 = 14;
-
-/// What the user chose.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// How many records.
-    pub records: u64,
-    /// Where the hot ones are.
-    pub hot: Hot,
-    /// The cold age, as text.
-    pub cold_age: String,
-    /// The stall budget, as text.
-    pub max_stall: String,
-    /// The CPU budget, as text.
-    pub max_cpu: String,
-}
 
 /// The two servers, in turns.
 struct Stage<'a> {

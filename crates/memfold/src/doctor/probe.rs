@@ -1,7 +1,7 @@
 //! The facts: each is found by asking the kernel or by trying.
 
 use crate::process::field;
-use crate::{library, run::launch, runtime};
+use crate::{library, run::launch, run_dir};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -129,7 +129,7 @@ pub fn gather() -> Facts {
         container: container(),
         library_error: library.as_ref().err().map(|e| format!("{e:#}")),
         library: library.ok(),
-        runtime_error: runtime::RunDir::create().err().map(|e| format!("{e:#}")),
+        runtime_error: run_dir::RunDir::create().err().map(|e| format!("{e:#}")),
         damon: damon(),
         remote_eviction: Access::of(daemon::remote::try_to_evict(sys::thread::parent_pid())).0,
         group_exists: matches!(nix::unistd::Group::from_name(crate::setup::GROUP), Ok(Some(_))),

@@ -7,7 +7,7 @@
 
 use crate::library;
 use crate::options::PagerOptions;
-use crate::runtime::RunDir;
+use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use arena::settings::Profile;
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};

@@ -6,12 +6,13 @@ use crate::drop_caches::drop_caches;
 use crate::engine::try_dontcache;
 use crate::files::Files;
 use crate::folder::Folder;
-use crate::job::{self, Access, Job, Program, Working};
+use crate::job::{Access, Job};
 use crate::outcome::Outcome;
 use crate::place::Place;
 use crate::residency::Residency;
 use crate::run::own_cpu_seconds;
 use crate::stop::Stop;
+use crate::tenant::{self, Program, Working};
 use crate::ticker::Ticker;
 use crate::workload::Workload;
 use anyhow::{Context, Result};
@@ -121,7 +122,7 @@ impl Stage<'_> {
             let job = self.job(arm, tenant, workload, &paths[tenant]);
             let name = format!("{}-{repeat:02}_{tenant}_{}", arm.name(), workload.name);
             let doors = groups.groups[groups.of_tenant[tenant]].doors();
-            working.push(job::start(&job, self.folder.path(), &name, &doors, self.program)?);
+            working.push(tenant::start(&job, self.folder.path(), &name, &doors, self.program)?);
         }
         let wait = |working: Working| working.wait(self.stop);
         let outcomes: Vec<Outcome> = working.into_iter().map(wait).collect::<Result<_>>()?;

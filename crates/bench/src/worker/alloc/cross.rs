@@ -6,7 +6,7 @@
 //!
 //! Invariants: a table of blocks has one owner, and changes it by an atomic exchange; no thread waits for another.
 
-use super::drive::Actor;
+use super::actor::Actor;
 use super::slots::{free, table, take, Draw, Sizes};
 use super::Loop;
 use std::sync::atomic::{AtomicPtr, Ordering::*};

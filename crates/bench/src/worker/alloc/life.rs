@@ -3,7 +3,7 @@
 //! Invariants: simulated time advances with steps, never with the clock, so that all allocators live through the same
 //! hours.
 
-use super::drive::Actor;
+use super::actor::Actor;
 use super::slots::{free, table, take, Draw, Plain, Sizes, Slots};
 use super::{broken, Loop, Written};
 

@@ -7,6 +7,7 @@
 //! a phase goes on where the last one ended; blocks stay as they are between phases, so that memory can be looked at. What
 //! an allocator must keep (zeros, alignment, contents) is checked, and a breach ends the worker.
 
+mod actor;
 mod cross;
 mod drive;
 mod life;

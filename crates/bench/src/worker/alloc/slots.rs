@@ -2,7 +2,7 @@
 //!
 //! Invariants: a slot is null or holds a block that nobody else frees; tables are mapped and go with the process.
 
-use super::drive::Actor;
+use super::actor::Actor;
 use super::{broken, Loop, Written};
 use std::marker::PhantomData;
 use sys::mem;

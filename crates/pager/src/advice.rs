@@ -10,7 +10,7 @@ use crate::bitmap::PageSet;
 use crate::engine::Engine;
 use crate::evict;
 use crate::extent::Extent;
-use crate::program::{Bounds, First};
+use crate::mappings::{Bounds, First};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use policy::age::ExtentAge;

@@ -1,6 +1,6 @@
 //! The plots and the page of the experiment.
 
-use super::quantity::{shown, Judged};
+use super::judge::{shown, Judged};
 use super::Report;
 use anyhow::{Context, Result};
 use plot::{Axis, Bars, Block, Chart, Line, Lines, Panels, Series, Table, Value};

@@ -1,0 +1,110 @@
+//! What a run of a program found.
+
+use super::kind::Kind;
+use super::subject::Hot;
+use super::Arm;
+use serde::{Deserialize, Serialize};
+
+/// What one run found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// The program.
+    pub program: Kind,
+    /// Number of the repeat, from 0.
+    pub repeat: usize,
+    /// The arm.
+    pub arm: Arm,
+    /// Items of the heap; all of them were read back and were right.
+    pub items: u64,
+    /// From the program's start until its heap was built, s.
+    pub load_s: f64,
+    /// Memory once the heap was built, and from then on.
+    pub moments: Vec<Moment>,
+    /// What stays in use, in the first seconds of the idle phase.
+    pub hot_begin: Hot,
+    /// The same in the last seconds.
+    pub hot_end: Hot,
+    /// Reading everything back, s.
+    pub verify_s: f64,
+    /// From being told to end until the process that was started is gone, s.
+    pub exit_s: f64,
+    /// CPU time of all its processes, in the program and in the kernel, s.
+    pub cpu_s: f64,
+    /// What `memfold run --summary` says; `None` in the other arms.
+    pub folded: Option<Folded>,
+}
+
+/// Memory of all processes of a program at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Moment {
+    /// Time since the heap was built, s.
+    pub at_s: f64,
+    /// Resident memory (`VmRSS`), bytes; what processes share is in it once for each.
+    pub resident_bytes: u64,
+    /// Of it what is anonymous (`RssAnon`), bytes.
+    pub anonymous_bytes: u64,
+    /// Proportional share (`Pss`), bytes; taken at the moments of [`super::Options::moments`] only, as it takes a walk of the page tables.
+    pub pss_bytes: Option<u64>,
+    /// How many processes.
+    pub processes: usize,
+}
+
+/// What the summary of `memfold run` says of the pager.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Folded {
+    /// `embedded`, `daemon` or `off`.
+    pub mode: String,
+    /// Why it is off, where it is.
+    pub reason: Option<String>,
+    /// Pages.
+    pub pages: Pages,
+    /// Waits for the pager, as a share of the run, per cent.
+    pub stall_pct: f64,
+    /// Most that was saved at a time, bytes.
+    pub saved_bytes_peak: u64,
+}
+
+/// Pages in such a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// Compressed and given back to the kernel.
+    pub evicted: u64,
+    /// Brought back from the store.
+    pub restored: u64,
+    /// Touched while they were set aside.
+    pub second_chance: u64,
+    /// Lost.
+    pub lost: u64,
+}
+
+impl Run {
+    /// The lines of `memory.csv`.
+    pub(super) fn flat_moments(&self) -> impl Iterator<Item = Flat> + '_ {
+        let (program, repeat, arm) = (self.program, self.repeat, self.arm);
+        self.moments.iter().map(
+            move |&Moment { at_s, resident_bytes, anonymous_bytes, pss_bytes, processes }| Flat {
+                program,
+                repeat,
+                arm,
+                at_s,
+                resident_bytes,
+                anonymous_bytes,
+                pss_bytes,
+                processes,
+            },
+        )
+    }
+}
+
+/// A moment of a run.
+#[derive(Debug, Serialize)]
+pub(super) struct Flat {
+    program: Kind,
+    repeat: usize,
+    arm: Arm,
+    at_s: f64,
+    resident_bytes: u64,
+    anonymous_bytes: u64,
+    pss_bytes: Option<u64>,
+    processes: usize,
+}
