@@ -1,7 +1,7 @@
 //! The engine: what the four kinds of threads share.
 //!
 //! How it starts and ends is in [`lifecycle`]. What it is not: any of the work. The fault thread's is in [`crate::fault`], the background thread's in
-//! [`crate::background`] and [`crate::evict`], the program's threads' in [`crate::program`] and
+//! [`crate::background`] and [`crate::evict`], the program's threads' in [`crate::mappings`] and
 //! [`crate::forking`].
 //!
 //! Invariants: an engine lives for ever (`'static`); `kernel` is written once before the agent threads

@@ -1,7 +1,7 @@
 //! Mappings that were changed past libc: by a system call of the program's own making.
 //!
 //! The library sees `munmap`, `madvise` and `mremap` before they happen and prepares for them
-//! ([`crate::program`]); the kernel reports the same calls too, and the thread that made one sleeps until
+//! ([`crate::mappings`]); the kernel reports the same calls too, and the thread that made one sleeps until
 //! the report is read. A report of something that the library did not prepare is acted on here: what was
 //! evicted in the range is dropped or moved along, and the range is never evicted from again, because the
 //! library cannot tell when the next such call comes.

@@ -3,7 +3,7 @@
 //! To wake a thread that sleeps on an idle CPU takes an interrupt between processors, which under virtualisation
 //! costs more than all the rest of a fault. The fault thread therefore moves to the CPU that the program's thread
 //! ran on last: the next fault then wakes a thread on its own CPU, and so does the end of the fault, provided that the
-//! fault thread is an ordinary one. Beside threads that keep all CPUs busy ([`crate::crowd`]), and for several threads that
+//! fault thread is an ordinary one. Beside threads that keep all CPUs busy ([`crate::contention`]), and for several threads that
 //! fault by turns, it must be a real-time one instead.
 
 use crate::engine::Engine;

@@ -4,7 +4,7 @@
 //! the preload library and the client library are who tells.
 //!
 //! Four kinds of threads meet in it, each with its modules:
-//! - program threads, when they change mappings ([`program`], [`forking`]);
+//! - program threads, when they change mappings ([`mappings`], [`forking`]);
 //! - the fault thread, which puts absent pages back ([`fault`], [`events`], [`follow`], [`restore`]);
 //! - the proxy, which makes the calls that program threads need of the userfaultfd ([`proxy`]);
 //! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]), and tells why what is

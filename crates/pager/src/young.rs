@@ -12,7 +12,7 @@
 //!   for that. Program threads claim with signals blocked and end it inside the gate, the background thread holds no claim
 //!   when it stands still: a forked child finds a claim only where no table was told.
 //!
-//! A range that the tables know something of is never noted: the slow way clears that first ([`crate::program`]).
+//! A range that the tables know something of is never noted: the slow way clears that first ([`crate::mappings`]).
 
 use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
