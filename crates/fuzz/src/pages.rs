@@ -1,5 +1,6 @@
 //! Control pages, as `memfold stat` and `ctl` read and write them: another user's, where root looks.
 
+use crate::peers::Over;
 use inspect::{Mailbox, Snapshot};
 use nix::sys::memfd::{memfd_create, MFdFlags};
 use pager::control::{Command, CONTROL_LEN, MAGIC, VERSION};
@@ -29,6 +30,7 @@ pub(crate) fn changing_page(bytes: &[u8]) {
                 std::thread::yield_now();
             }
         });
+        let _over = Over(&over);
         for _ in 0..10 {
             read(&file);
         }
@@ -36,7 +38,6 @@ pub(crate) fn changing_page(bytes: &[u8]) {
         if let Ok(mailbox) = Mailbox::open(file, std::process::id()) {
             let _ = mailbox.ask(Command::Policy, 0, 0, "age", Duration::ZERO);
         }
-        over.store(true, Relaxed);
     });
 }
 

@@ -175,7 +175,7 @@ pub(crate) fn changing_channel(bytes: &[u8]) {
 }
 
 /// Ends what goes on until then, also in a panic.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
