@@ -13,6 +13,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(1);
+/// A process has settled when nothing went for so long, and in so many counts: one that gets no CPU has not.
+const QUIET: Duration = Duration::from_secs(3);
+const LOOKS: u32 = 8;
 
 /// The control page of one process, alive or dead.
 #[derive(Debug)]
@@ -111,6 +114,39 @@ impl Peer {
                 self.pid
             );
             sleep(POLL);
+        }
+    }
+
+    /// Waits until pages were evicted and nothing more goes, up to `patience`. Returns what the page said when the last page went.
+    ///
+    /// # Errors
+    /// When pages still go by then, or none did.
+    pub fn await_settled(&self, patience: Duration) -> Result<Snapshot> {
+        let end = Instant::now() + patience;
+        let (mut last, mut since, mut looks) = (self.now()?, Instant::now(), 0);
+        loop {
+            let now = self.await_count(patience)?;
+            looks += 1;
+            let work = |of: &Snapshot| {
+                (of.pages.evicted, of.pages.incompressible, of.pages.recompressed, of.sizes.aside_bytes)
+            };
+            if work(&now) != work(&last) {
+                (last, since, looks) = (now, Instant::now(), 0);
+            } else if last.pages.evicted > 0
+                && last.sizes.aside_bytes == 0
+                && since.elapsed() >= QUIET
+                && looks >= LOOKS
+            {
+                return Ok(last);
+            }
+            ensure!(
+                Instant::now() < end,
+                "process {} has not settled after {patience:?}: {} pages were evicted, {} recompressed, {} MiB are aside",
+                self.pid,
+                last.pages.evicted,
+                last.pages.recompressed,
+                last.sizes.aside_bytes >> 20
+            );
         }
     }
 

@@ -128,8 +128,6 @@ const BLOCK: usize = 64 << 20;
 
 /// How long the idle program may take to settle.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long nothing may change before it counts as settled.
-const QUIET: Duration = Duration::from_secs(3);
 
 /// Runs the experiment.
 ///
@@ -222,7 +220,7 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
     let (pid, start) = (worker.pid(), Instant::now());
     let rss_before_bytes = Memory::of(&pid.to_string())?.rss_bytes;
     let peer = embedded(&folding, pid)?;
-    settle(&peer, start)?;
+    peer.await_settled(PATIENCE)?;
     let settled_ns = start.elapsed().as_nanos() as u64;
     let (threads_before, pager_before, watch) = (others_cpu_ns(pid)?, pager_cpu_ns(&peer)?, Instant::now());
     sleep(Duration::from_millis(options.watch_millis));
@@ -244,28 +242,6 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
         rss_after_bytes,
         counters,
     })
-}
-
-/// Waits until pages were evicted and nothing has been evicted or recompressed for [`QUIET`].
-fn settle(peer: &Peer, start: Instant) -> Result<()> {
-    let (mut last, mut since) = (peer.counters()?, Instant::now());
-    loop {
-        sleep(Duration::from_millis(100));
-        let now = peer.counters()?;
-        let work = |c: &Counters| (c.pages.evicted, c.pages.recompressed, c.sizes.aside_bytes);
-        if work(&now) != work(&last) {
-            (last, since) = (now, Instant::now());
-        }
-        if now.pages.evicted > 0 && since.elapsed() >= QUIET {
-            return Ok(());
-        }
-        ensure!(
-            start.elapsed() < PATIENCE,
-            "the idle program had not settled after {PATIENCE:?}: {} pages evicted, {} recompressed",
-            now.pages.evicted,
-            now.pages.recompressed
-        );
-    }
 }
 
 fn others_cpu_ns(pid: u32) -> Result<u64> {

@@ -1,7 +1,7 @@
 //! The counters of a page as plain numbers, and as fields of JSON.
 
 use pager::control::{ControlPage, Costs, Counters as Group, Pages, Sizes};
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde::ser::{Serialize, Serializer};
 
 /// All counters at one moment, each read once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,9 +40,7 @@ impl Serialize for Counters {
 pub fn fields<S: Serializer>(group: &impl Group, serializer: S) -> Result<S::Ok, S::Error> {
     let mut all = Vec::new();
     group.each(|name, _, number| all.push((name, number)));
-    let mut map = serializer.serialize_map(Some(all.len()))?;
-    all.into_iter().try_for_each(|(name, number)| map.serialize_entry(name, &number))?;
-    map.end()
+    serializer.collect_map(all)
 }
 
 #[cfg(test)]

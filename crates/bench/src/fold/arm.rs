@@ -5,13 +5,12 @@ use crate::launch::{plain, Folding};
 use crate::worker::{Heap, HeapRequest, Job, PagedOut, Presence, Program, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Result};
-use inspect::Snapshot;
 use pager::activity::Activity;
 use pager::codec::CODEC_NUMBERS;
 use pager::config::Setting;
 use serde::Serialize;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sys::{time, PAGE_SIZE};
 
 /// One side.
@@ -49,9 +48,6 @@ pub struct Inside {
 
 /// How long the pager may take.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// It is done when so long, and so many times that it looked, nothing more went.
-const QUIET: Duration = Duration::from_secs(3);
-const LOOKS: u32 = 20;
 
 impl Arm {
     /// Its name in results.
@@ -65,16 +61,14 @@ impl Arm {
     /// Has the pages of a file folded, and compares them afterwards.
     pub(super) fn fold(&self, file: &Path, bytes: usize, program: &Program) -> Result<Folded> {
         let job = Job::Heap(Heap { file: file.to_owned() });
-        let (folded, mut worker) = match self {
-            Arm::Folded => by_the_pager(&job, program)?,
-            Arm::Zram(algorithm) => return by_zram(&job, bytes, algorithm, program),
-        };
-        compare(&mut worker)?;
-        Ok(folded)
+        match self {
+            Arm::Folded => by_the_pager(&job, program),
+            Arm::Zram(algorithm) => by_zram(&job, bytes, algorithm, program),
+        }
     }
 }
 
-fn by_the_pager(job: &Job, program: &Program) -> Result<(Folded, Worker)> {
+fn by_the_pager(job: &Job, program: &Program) -> Result<Folded> {
     let folding = Folding::new(&program.library)?
         .set(Setting::StartAt, "0")
         .set(Setting::ColdAge, "1s")
@@ -84,51 +78,22 @@ fn by_the_pager(job: &Job, program: &Program) -> Result<(Folded, Worker)> {
     let peer = Peer::of(folding.control_dir(), worker.pid(), PATIENCE)?;
     peer.await_folded(PATIENCE)?;
     let before = peer.await_count(PATIENCE)?;
-    let after = settled(&peer)?;
+    let after = peer.await_settled(PATIENCE)?;
     let presence: Presence = worker.ask(&HeapRequest::Look)?;
     ensure!(after.pages.lost == 0, "the pager reports {} lost pages", after.pages.lost);
     went(presence.away, pages - (after.pages.incompressible as usize).min(pages))?;
-    let by = |after: u64, before: u64| after - before;
+    compare(&mut worker)?;
     let inside = Inside {
-        activity_ns: std::array::from_fn(|n| by(after.activity_ns[n], before.activity_ns[n])),
-        pages_by_codec: std::array::from_fn(|n| by(after.pages_by_codec[n], before.pages_by_codec[n])),
-        incompressible: by(after.pages.incompressible, before.pages.incompressible),
+        activity_ns: std::array::from_fn(|n| after.activity_ns[n] - before.activity_ns[n]),
+        pages_by_codec: std::array::from_fn(|n| after.pages_by_codec[n] - before.pages_by_codec[n]),
+        incompressible: after.pages.incompressible - before.pages.incompressible,
     };
-    let folded = Folded {
-        pages: by(after.pages.evicted, before.pages.evicted) as usize,
-        cpu_ns: by(after.costs.cpu_background_ns, before.costs.cpu_background_ns),
+    Ok(Folded {
+        pages: (after.pages.evicted - before.pages.evicted) as usize,
+        cpu_ns: after.costs.cpu_background_ns - before.costs.cpu_background_ns,
         memory_bytes: after.sizes.overhead_bytes,
         pager: Some(inside),
-    };
-    Ok((folded, worker))
-}
-
-/// Waits until nothing more goes; what its page said when the last page went.
-fn settled(peer: &Peer) -> Result<Snapshot> {
-    let end = Instant::now() + PATIENCE;
-    let (mut last, mut since, mut looks) = (peer.now()?, Instant::now(), 0);
-    loop {
-        let now = peer.await_count(PATIENCE)?;
-        looks += 1;
-        let done = |of: &Snapshot| {
-            (of.pages.evicted, of.pages.incompressible, of.pages.recompressed, of.sizes.aside_bytes)
-        };
-        if done(&now) != done(&last) {
-            (last, since, looks) = (now, Instant::now(), 0);
-        } else if last.pages.evicted > 0
-            && last.sizes.aside_bytes == 0
-            && since.elapsed() >= QUIET
-            && looks >= LOOKS
-        {
-            return Ok(last);
-        }
-        ensure!(
-            Instant::now() < end,
-            "the pager is not done after {PATIENCE:?}: {} pages went, {} MiB are aside",
-            last.pages.evicted,
-            last.sizes.aside_bytes >> 20
-        );
-    }
+    })
 }
 
 fn by_zram(job: &Job, bytes: usize, algorithm: &str, program: &Program) -> Result<Folded> {
