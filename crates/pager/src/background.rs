@@ -11,7 +11,7 @@ use crate::engine::{Agent, Engine, Phase};
 use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
-use crate::extent::{Extent, DENSE, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL};
+use crate::extent::{Extent, DENSE, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL, WALKED};
 use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
@@ -386,6 +386,10 @@ impl Worker {
             self.set_aside_as_told(extent, age);
             return false;
         }
+        // What is probed ends its probe first: some of it may have been left where it is.
+        if !age.is_probed() && took_walk(extent) {
+            age.walked(now);
+        }
         match age.due(now, cold_age) {
             Step::Wait => {
                 self.let_rest(extent, age.next(cold_age));
@@ -433,6 +437,7 @@ impl Worker {
                 } else {
                     *probes -= 1;
                     extent.probed_pages.store(pages as u32, Relaxed);
+                    extent.unasked.store(0, Relaxed);
                     age.set_aside(now);
                 }
                 drop(guard);
@@ -444,7 +449,9 @@ impl Worker {
                 drop(guard);
                 let probed = extent.probed_pages.load(Relaxed);
                 if extent.touched.load(Relaxed) == 0 {
-                    extent.touched.store(probed.saturating_sub(count_aside(extent)) + 1, Relaxed);
+                    let came = probed.saturating_sub(count_aside(extent));
+                    let touched = came.saturating_sub(extent.unasked.swap(0, Relaxed));
+                    extent.touched.store(touched + 1, Relaxed);
                 }
                 if !self.launder(extent, &PageSet::ALL) {
                     return true;
@@ -453,7 +460,11 @@ impl Worker {
                 let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
                 self.stall.looked(u64::from(probed), touched);
                 // SAFETY: we hold the lock.
-                unsafe { extent.age() }.probed(self.now.0, cold_age, probed as usize, touched as usize);
+                let age = unsafe { extent.age() };
+                age.probed(self.now.0, cold_age, probed as usize, touched as usize);
+                if took_walk(extent) {
+                    age.walked(self.now.0);
+                }
                 false
             }
         }
@@ -564,7 +575,12 @@ impl Worker {
         self.bring_all(extent);
         if let Some(_guard) = extent.lock.try_lock() {
             // SAFETY: we hold the lock.
-            unsafe { extent.age() }.retreated(self.now.0);
+            let age = unsafe { extent.age() };
+            if took_walk(extent) {
+                age.walked(self.now.0);
+            } else {
+                age.retreated(self.now.0);
+            }
             extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
         }
     }
@@ -598,6 +614,11 @@ impl Worker {
         self.engine.gate.open();
         self.engine.turn_off(self.engine.stop_reason());
     }
+}
+
+/// Whether the extent was walked through since the policy was last told.
+fn took_walk(extent: &Extent) -> bool {
+    extent.flags.load(Relaxed) & WALKED != 0 && extent.flags.fetch_and(!WALKED, Relaxed) & WALKED != 0
 }
 
 fn count_aside(extent: &Extent) -> u32 {

@@ -305,6 +305,9 @@ impl Worker {
             self.arm(extent, &wanted);
         }
         self.engine.control().pages_set_aside.fetch_add(moved as u64, Relaxed);
+        if moved != 0 {
+            extent.last_aside.store(self.now.0, Relaxed);
+        }
         if moved == 0 && extent.away.load(SeqCst) == 0 {
             self.release_staging(extent);
         }

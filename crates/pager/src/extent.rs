@@ -70,7 +70,7 @@ pub struct Extent {
     pub staging: AtomicU32,
     /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
-    /// [`STAGED_HUGE`], [`SETTLED`] and [`DENSE`].
+    /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`] and [`WALKED`].
     pub flags: AtomicU32,
     /// The program thread that holds `lock`, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -86,6 +86,14 @@ pub struct Extent {
     pub probed_pages: AtomicU32,
     /// When the fault thread last restored a page of it, ns.
     pub last_restore: AtomicU64,
+    /// When pages of it were last set aside, ns. Written by the background thread.
+    pub last_aside: AtomicU64,
+    /// When touches of it began after it lay still, ns, and how many came; fault thread only.
+    pub burst_began: AtomicU64,
+    /// See `burst_began`.
+    pub burst: AtomicU32,
+    /// Pages of the last probe that came back because the extent was walked through, and not by a touch of their own.
+    pub unasked: AtomicU32,
     /// When pages of it were last compressed, ns; background thread only.
     pub last_laundry: AtomicU64,
     /// Its number for the page daemon, plus one; 0 for none. Background thread only.
@@ -104,6 +112,8 @@ pub const STAGED_HUGE: u32 = 1;
 pub const SETTLED: u32 = 2;
 /// [`Extent::flags`]: what is stored was compressed with the strong codec, as far as that saves anything. What is new is none of it.
 pub const DENSE: u32 = 4;
+/// [`Extent::flags`]: it was walked through, and the policy was not told yet.
+pub const WALKED: u32 = 8;
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;

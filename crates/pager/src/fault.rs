@@ -6,11 +6,13 @@
 //! Invariants: between reading a message and waking the sleeper it allocates nothing, takes no lock, waits for nobody, and
 //! touches only memory that is never evicted. A message that it drops is one whose sleeper somebody else wakes.
 
+use crate::config::Setting;
 use crate::control::{bump, ControlPage};
+use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::events;
-use crate::extent::Extent;
+use crate::extent::{Extent, WALKED};
 use crate::follow::Follower;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
@@ -18,6 +20,7 @@ use crate::retry::patiently;
 use crate::sabotage::{planted, widen, Bug};
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
+use policy::walk::{Burst, Reach, Walks};
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
 use sys::uffd::{self, Event, Modes};
@@ -25,6 +28,9 @@ use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// How many pages the background thread is asked to bring ahead of a sequential reader.
 const AHEAD: usize = 64;
+
+/// How long the others may wait while the rest of an extent is brought back that is walked through.
+const WALK_SLICE: Nanos = Nanos(200_000);
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -42,6 +48,7 @@ pub extern "C" fn main(arg: usize) {
         restorer,
         follower: Follower::new(),
         waits: Waits::new(),
+        walks: Walks::new(),
         steps: events::Steps::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
@@ -57,6 +64,7 @@ struct Service {
     restorer: Restorer,
     follower: Follower,
     waits: Waits,
+    walks: Walks,
     steps: events::Steps,
     /// When the messages at hand were read.
     read_at: Nanos,
@@ -139,10 +147,15 @@ impl Service {
                                 .store(self.engine.stall_looking.load(Relaxed) + waited, Release);
                         }
                         self.follower.watch(ended.since(began));
+                        let reach = self.reach(extent, ended);
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
-                        let rest = self.bring_rest(extent, first + pages, behind);
-                        self.look_ahead(extent, first, pages + rest);
+                        if reach == Reach::Page {
+                            let rest = self.bring_rest(extent, first + pages, behind);
+                            self.look_ahead(extent, first, pages + rest);
+                        } else {
+                            self.bring_walked(extent, first + pages, reach);
+                        }
                     }
                     outcome
                 }
@@ -238,6 +251,57 @@ impl Service {
         }
         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
         pages
+    }
+
+    /// How much of the extent should come back with a page that was touched at `now`.
+    fn reach(&mut self, extent: &Extent, now: Nanos) -> Reach {
+        let engine = self.engine;
+        // What is recorded, or what a page daemon counts, was touched itself; and a limit leaves no room for a guess.
+        if engine.errand.is_on() || !engine.policy.is_empty() || engine.room.is_kept() {
+            return Reach::Page;
+        }
+        let burst = Burst { began: extent.burst_began.load(Relaxed), touches: extent.burst.load(Relaxed) };
+        let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
+        let (burst, reach, begins) =
+            self.walks.touch(burst, now.0, touched, aside, engine.setting(Setting::ColdAge));
+        extent.burst_began.store(burst.began, Relaxed);
+        extent.burst.store(burst.touches, Relaxed);
+        if begins {
+            extent.flags.fetch_or(WALKED, Relaxed);
+        }
+        reach
+    }
+
+    /// Brings the rest of an extent that is walked through, from page `from` on and then what lies before it, as much as can be
+    /// had in a moment while no other thread waits. The next touch brings more.
+    fn bring_walked(&mut self, extent: &Extent, from: usize, reach: Reach) {
+        let began = time::now();
+        let away = if reach == Reach::Whole { extent.aside_pages() } else { extent.away_pages() };
+        let split = PageSet::range(0, from);
+        for part in [away.minus(&split), away.and(&split)] {
+            for (lo, hi) in part.runs() {
+                let mut at = lo;
+                while at < hi {
+                    let most = (hi - at).min(MAX_WINDOW);
+                    let outcome =
+                        self.restorer.restore(self.engine, self.kernel, extent, at, most, Reason::Walk);
+                    at += 1;
+                    let took = time::now().since(began);
+                    let awaited = self.kernel.uffd.has_message();
+                    if let Outcome::Done { first, pages } = outcome {
+                        // Before the wake-up: it may be for one of these.
+                        if awaited {
+                            self.waits.unseen(took);
+                        }
+                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        at = at.max(first + pages);
+                    }
+                    if awaited || took >= WALK_SLICE {
+                        return;
+                    }
+                }
+            }
+        }
     }
 
     /// A thread waited so long for its page, ns.

@@ -52,6 +52,8 @@ pub fn copies_kept(engine: &Engine) -> u64 {
 pub enum Reason {
     /// A thread waits for it.
     Fault,
+    /// Pages around it are touched one after another, and the fault thread brings it along.
+    Walk,
     /// It will be touched soon.
     Ahead,
     /// The mapping is about to change, or the pager to end; the caller holds the extent's lock.
@@ -63,11 +65,16 @@ pub enum Reason {
 impl Reason {
     /// Whether the one who restores gives way to an announced change.
     fn gives_way(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Ahead)
+        matches!(self, Reason::Fault | Reason::Walk | Reason::Ahead)
     }
 
     fn is_fault_thread(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Moved)
+        matches!(self, Reason::Fault | Reason::Walk | Reason::Moved)
+    }
+
+    /// Whether the fault thread does it while it serves a touch. It turns nobody away meanwhile, and wipes and wakes itself.
+    fn is_service(self) -> bool {
+        matches!(self, Reason::Fault | Reason::Walk)
     }
 }
 
@@ -140,7 +147,7 @@ impl Restorer {
     ) -> Outcome {
         let Some(entries) = extent.entries() else { return Outcome::Resident };
         // The fault thread's waits begin with its messages.
-        let began = if reason == Reason::Fault { Nanos(0) } else { time::now() };
+        let began = if reason.is_service() { Nanos(0) } else { time::now() };
         let mut run = match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0) {
             Ok(run) => run,
             Err(outcome) => return outcome,
@@ -169,11 +176,11 @@ impl Restorer {
                 Err(_) => break Outcome::Gone,
             }
         };
-        if run.put_back_rest() && reason != Reason::Fault {
+        if run.put_back_rest() && !reason.is_service() {
             // The fault thread may have seen the entries busy, and left the waking to us.
             engine.wake_ahead(kernel, extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE, began);
         }
-        if reason != Reason::Fault {
+        if !reason.is_service() {
             self.wipe();
         }
         engine.room.take(done);
@@ -249,8 +256,11 @@ impl Restorer {
             run.finish(index);
         }
         engine.aside_pages.fetch_sub(pages as u64, Relaxed);
-        if run.reason == Reason::Fault {
+        if run.reason.is_service() {
             control.pages_second_chance.fetch_add(pages as u64, Relaxed);
+        }
+        if run.reason == Reason::Walk {
+            extent.unasked.fetch_add(pages as u32, Relaxed);
         }
         Ok(pages)
     }
@@ -391,7 +401,7 @@ impl<'a> Run<'a> {
             if run.take_whole(reason) {
                 return Ok(run);
             }
-            if reason != Reason::Fault {
+            if !reason.is_service() {
                 // As in `restore`: the entries were busy for a moment.
                 kernel.uffd.wake(extent.base(), EXTENT_SIZE);
             }
@@ -501,7 +511,8 @@ impl<'a> Run<'a> {
     fn finish(&mut self, index: usize) -> Entry {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
-        if self.reason == Reason::Fault {
+        let walked = self.reason == Reason::Walk && planted(Bug::WalkTakenForUse);
+        if self.reason == Reason::Fault || walked {
             self.extent.hot.add(index);
         }
         self.entries[index].finish(entry);

@@ -33,6 +33,8 @@ bugs! {
     AsideDropped = "aside-dropped",
     /// What comes back all at once stays in the store until everything is back.
     StoreKept = "store-kept",
+    /// What comes back because others around it are walked through counts as used.
+    WalkTakenForUse = "walk-taken-for-use",
     /// A page counts as one repeated word when its first words are the same.
     RepeatedTooSoon = "repeated-too-soon",
     /// After a page was compressed again, the slot of its new copy is freed instead of the old one's.

@@ -48,6 +48,8 @@ const RECHECK_FIRST: u32 = 16;
 const RECHECK_MOST: u32 = 256;
 /// Longest pause between two looks at an extent in which nothing is cold, in half cold ages.
 const BACKOFF_MOST: u32 = 16;
+/// How long an extent rests that was walked through, at first, in half cold ages. It doubles with each walk up to [`BACKOFF_MOST`].
+const REST_FIRST: u32 = 2;
 /// Share of the pages set aside, in per cent, above which touching counts as churn, and below which as calm.
 const CHURN: usize = 10;
 const CALM: usize = 2;
@@ -68,6 +70,8 @@ pub struct ExtentAge {
     refused: u32,
     /// When refused pages may be tried again; 0 where there are none.
     retry_at: u64,
+    /// How long it rested after it was last walked through, in half cold ages.
+    rest: u32,
 }
 
 impl ExtentAge {
@@ -165,11 +169,24 @@ impl ExtentAge {
         self.recheck = if touched * 100 > pages * CHURN {
             (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
         } else if touched * 100 < pages * CALM {
+            self.rest /= 2;
             (self.recheck / 2).max(RECHECK_FIRST)
         } else {
             self.recheck.max(RECHECK_FIRST)
         };
         self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
+    }
+
+    /// Whether pages of it were set aside, and it is not known yet which of them stay away.
+    pub fn is_probed(&self) -> bool {
+        self.phase == Phase::Probed
+    }
+
+    /// It was walked through, which says of none of its pages that it is in use.
+    pub fn walked(&mut self, now: u64) {
+        self.watched(now);
+        self.rest = (self.rest * 2).clamp(REST_FIRST, BACKOFF_MOST);
+        self.backoff = self.rest;
     }
 
     /// Everything came back because the stall budget was used up: leave the extent alone for long.
@@ -237,6 +254,28 @@ mod tests {
         age.probed(u64::MAX, COLD, 100, 100);
         assert!(age.recheck_due(u64::MAX, COLD));
         assert_eq!(age.due(u64::MAX, COLD), Step::Wait);
+    }
+
+    #[test]
+    fn what_is_walked_through_rests_for_longer_each_time_until_nobody_walks() {
+        let mut age = ExtentAge::default();
+        let mut now = 0;
+        let mut rest = |age: &mut ExtentAge, walked: bool| {
+            age.set_aside(now);
+            age.probed(now, COLD, 512, if walked { 32 } else { 0 });
+            if walked {
+                age.walked(now);
+            }
+            let next = age.next(COLD) - now;
+            now += next;
+            next
+        };
+        let rests: std::vec::Vec<u64> = (0..5).map(|_| rest(&mut age, true)).collect();
+        assert_eq!(rests, [COLD, 2 * COLD, 4 * COLD, 8 * COLD, 8 * COLD]);
+        for _ in 0..3 {
+            assert_eq!(rest(&mut age, false), COLD / 2);
+        }
+        assert_eq!(rest(&mut age, true), 2 * COLD);
     }
 
     #[test]

@@ -20,3 +20,4 @@ pub mod pace;
 pub mod replace;
 pub mod returns;
 pub mod stall;
+pub mod walk;

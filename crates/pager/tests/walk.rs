@@ -1,0 +1,109 @@
+//! A walk through memory that is away: it is served in few touches, and leaves nothing marked as used.
+
+// Every address here lies in a mapping that the test itself made and holds.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+
+use common::*;
+use pager::config::Setting;
+use pager::control::Command;
+use pager::why::Why;
+use pager::Engine;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+use sys::{EXTENT_PAGES, PAGE_SIZE};
+
+/// The cold age, ms; what lay still for a quarter of it may be walked through.
+const COLD_AGE: u64 = 2_000;
+const STILL: Duration = Duration::from_millis(600);
+
+/// All pages, extent by extent, each extent's in an order without neighbours.
+fn walk(memory: &Memory) -> impl Iterator<Item = usize> {
+    let extents = memory.pages / EXTENT_PAGES;
+    (0..extents).flat_map(|extent| (0..EXTENT_PAGES).map(move |n| extent * EXTENT_PAGES + n * 211 % EXTENT_PAGES))
+}
+
+fn touches(engine: &'static Engine) -> u64 {
+    engine.control().fault_ns.count.load(Relaxed)
+}
+
+/// Resident pages of the process that are kept for this reason.
+fn kept(engine: &'static Engine, why: Why) -> usize {
+    have(engine, Command::Inventory);
+    engine.control().inventory.bytes[why as usize].load(Relaxed) as usize / PAGE_SIZE
+}
+
+/// An engine that is paused, and memory of it that has been aside, all of it, and lain still.
+fn aside(len: usize, seed: u64) -> (&'static Engine, Memory) {
+    let engine = engine(COLD_AGE);
+    let memory = Memory::new(engine, len).in_small_pages();
+    memory.fill(seed);
+    wait_until("everything is set aside", || engine.control().aside_bytes.load(Relaxed) == len as u64);
+    have(engine, Command::Pause);
+    std::thread::sleep(STILL);
+    (engine, memory)
+}
+
+#[test]
+fn a_walk_is_served_in_few_touches_and_leaves_little_in_use() {
+    let (engine, memory) = aside(32 * MIB, 40);
+    let before = touches(engine);
+    walk(&memory).for_each(|page| memory.check_page(40, page));
+    let waits = touches(engine) - before;
+    assert!(waits <= memory.pages as u64 / 4, "{waits} waits for {} pages", memory.pages);
+    let used = kept(engine, Why::Hot) + kept(engine, Why::CameBackSoon);
+    assert!(used <= memory.pages / 4, "{used} of {} pages are taken for used", memory.pages);
+    have(engine, Command::Resume);
+    wait_until("it is set aside again", || {
+        engine.control().aside_bytes.load(Relaxed) + evicted(engine) >= 24 * MIB as u64
+    });
+    memory.check(40);
+}
+
+#[test]
+fn what_is_compressed_comes_back_in_a_walk_too() {
+    let (engine, memory) = evicted_memory(16 * MIB, 41);
+    have(engine, Command::Pause);
+    // The cold age of this engine is shorter than any pause between two touches, so each would begin anew.
+    assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, 2_000_000_000, ""), 0);
+    std::thread::sleep(STILL);
+    let before = touches(engine);
+    walk(&memory).for_each(|page| memory.check_page(41, page));
+    let waits = touches(engine) - before;
+    assert!(waits <= memory.pages as u64 / 2, "{waits} waits for {} pages", memory.pages);
+}
+
+#[test]
+fn threads_that_walk_against_each_other_find_every_byte() {
+    let (engine, memory) = aside(32 * MIB, 42);
+    let before = touches(engine);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (memory, order) = (&memory, walk(&memory).collect::<Vec<_>>());
+            scope.spawn(move || {
+                for n in 0..order.len() {
+                    let at = (n + thread * order.len() / 4) % order.len();
+                    let page = if thread % 2 == 0 { order[at] } else { order[order.len() - 1 - at] };
+                    memory.check_page(42, page);
+                }
+            });
+        }
+    });
+    assert!(touches(engine) - before < memory.pages as u64);
+    memory.check(42);
+}
+
+#[test]
+fn a_part_that_is_in_use_does_not_bring_the_rest() {
+    let (engine, memory) = (engine(COLD_AGE), 16 * MIB);
+    let memory = Memory::new(engine, memory).in_small_pages();
+    memory.fill(43);
+    let part = |page: usize| page * 211 % EXTENT_PAGES < EXTENT_PAGES / 4;
+    // Touched all the time, it is found in use as soon as it is set aside.
+    wait_until("the rest is evicted", || {
+        (0..memory.pages).filter(|&page| part(page)).for_each(|page| memory.check_page(43, page));
+        evicted(engine) == 12 * MIB as u64
+    });
+    memory.check(43);
+}

@@ -1,0 +1,160 @@
+//! Telling a walk through memory from use.
+//!
+//! A collector that marks, a dump, a search: they touch every page of a heap once, and then none of them for as long as before.
+//! Who walks waits for each page that is away, and all pages look as if they were in use. That it is a walk is seen from what
+//! went before: pages that are in use come back at once when they are set aside; what lay still, and is then touched at many
+//! places within a moment, is walked through. The rest of such an extent comes back unasked, and is not taken for used.
+//!
+//! Extents are judged one by one, and sooner where others are being walked through as well.
+
+/// Part of the cold age for which nothing of an extent was touched before a walk.
+const STILL: u64 = 4;
+/// How long a walk takes to touch so many pages of an extent, ns.
+const MOMENT: u64 = 1_000_000_000;
+/// Touches after which it is a walk, at first, and where [`OTHERS`] extents were walked through in the last moment.
+const TOUCHES: (u32, u32) = (32, 8);
+/// See [`TOUCHES`].
+const OTHERS: u32 = 4;
+/// Multiple of the touches from which on what is compressed comes back too: to read and compress it again costs more than to move it.
+const COMPRESSED: u32 = 4;
+
+/// Touches of an extent that began after it lay still. The default is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Burst {
+    /// When the first came, ns.
+    pub began: u64,
+    /// How many came; 0 where it had not lain still.
+    pub touches: u32,
+}
+
+/// How much of an extent should come back with a page that was touched.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reach {
+    /// Nothing more.
+    Page,
+    /// All that lies whole.
+    Whole,
+    /// All.
+    Everything,
+}
+
+/// Walks through the memory of a process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Walks {
+    /// When the last extent was found to be walked through, ns, and how many were in that moment.
+    at: u64,
+    extents: u32,
+}
+
+impl Walks {
+    /// None so far.
+    pub const fn new() -> Walks {
+        Walks { at: 0, extents: 0 }
+    }
+
+    /// A page that was away is touched at `now`. The extent was touched before at `touched`, and pages of it were last set aside
+    /// at `aside`. Returns its touches, how much should come back, and whether a walk through it begins.
+    pub fn touch(&mut self, burst: Burst, now: u64, touched: u64, aside: u64, cold_age: u64) -> (Burst, Reach, bool) {
+        let others = now.saturating_sub(self.at) <= MOMENT && self.extents >= OTHERS;
+        let enough = if others { TOUCHES.1 } else { TOUCHES.0 };
+        let goes_on = burst.touches > 0
+            && aside <= burst.began
+            && (burst.touches >= enough || now.saturating_sub(burst.began) <= MOMENT);
+        let burst = if now.saturating_sub(touched.max(aside)) >= cold_age / STILL {
+            Burst { began: now, touches: 1 }
+        } else if goes_on {
+            Burst { touches: burst.touches.saturating_add(1), ..burst }
+        } else {
+            Burst::default()
+        };
+        let begins = burst.touches == enough;
+        if begins {
+            self.extents = if now.saturating_sub(self.at) <= MOMENT { self.extents.saturating_add(1) } else { 1 };
+            self.at = now;
+        }
+        let reach = match burst.touches {
+            touches if touches >= COMPRESSED * enough => Reach::Everything,
+            touches if touches >= enough => Reach::Whole,
+            _ => Reach::Page,
+        };
+        (burst, reach, begins)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const COLD: u64 = 10 * SECOND;
+    const US: u64 = 1_000;
+
+    /// What each of `touches` reached, one every `apart` ns from `start` on, of an extent set aside at 0, and the walks that began.
+    fn reached(walks: &mut Walks, start: u64, apart: u64, touches: u64) -> (std::vec::Vec<Reach>, usize) {
+        let (mut burst, mut last, mut began) = (Burst::default(), 0, 0);
+        let reached = (0..touches)
+            .map(|n| {
+                let now = start + n * apart;
+                let (next, reach, begins) = walks.touch(burst, now, last, 0, COLD);
+                (burst, last) = (next, now);
+                began += usize::from(begins);
+                reach
+            })
+            .collect();
+        (reached, began)
+    }
+
+    #[test]
+    fn what_lay_still_and_is_touched_at_many_places_is_walked_through() {
+        let (reached, began) = reached(&mut Walks::new(), 3 * SECOND, 100 * US, 130);
+        assert!(reached[..31].iter().all(|&reach| reach == Reach::Page));
+        assert!(reached[31..127].iter().all(|&reach| reach == Reach::Whole));
+        assert!(reached[127..].iter().all(|&reach| reach == Reach::Everything));
+        assert_eq!(began, 1);
+    }
+
+    #[test]
+    fn what_is_touched_as_soon_as_it_is_set_aside_is_in_use() {
+        let (reached, began) = reached(&mut Walks::new(), SECOND, 100 * US, 500);
+        assert!(reached.iter().all(|&reach| reach == Reach::Page));
+        assert_eq!(began, 0);
+    }
+
+    #[test]
+    fn a_touch_now_and_then_is_no_walk() {
+        let (reached, _) = reached(&mut Walks::new(), 3 * SECOND, 40_000 * US, 500);
+        assert!(reached.iter().all(|&reach| reach == Reach::Page));
+    }
+
+    #[test]
+    fn a_walk_that_was_seen_is_recognised_sooner_in_the_next_extents() {
+        let mut walks = Walks::new();
+        let first = |walks: &mut Walks, start| {
+            let (reached, _) = reached(walks, start, 100 * US, 40);
+            reached.iter().position(|&reach| reach == Reach::Whole)
+        };
+        for n in 0..4 {
+            assert_eq!(first(&mut walks, 3 * SECOND + n * 5_000 * US), Some(31));
+        }
+        assert_eq!(first(&mut walks, 3 * SECOND + 25_000 * US), Some(7));
+        // It is over.
+        assert_eq!(first(&mut walks, 6 * SECOND), Some(31));
+    }
+
+    #[test]
+    fn a_walk_ends_when_pages_are_set_aside_again() {
+        let mut walks = Walks::new();
+        let burst = Burst { began: 3 * SECOND, touches: 60 };
+        let now = 3 * SECOND + 100 * US;
+        assert_eq!(walks.touch(burst, now, now - US, 0, COLD).1, Reach::Whole);
+        assert_eq!(walks.touch(burst, now, now - US, now - US, COLD), (Burst::default(), Reach::Page, false));
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_changes_nothing_for_long() {
+        let mut walks = Walks::new();
+        let burst = Burst { began: 3 * SECOND, touches: 5 };
+        let (burst, reach, _) = walks.touch(burst, 1, 3 * SECOND, 0, COLD);
+        assert_eq!((burst.touches, reach), (6, Reach::Page));
+    }
+}
