@@ -6,9 +6,9 @@
 //! Invariants: between reading a message and waking the sleeper it allocates nothing, takes no lock, waits for nobody, and
 //! touches only memory that is never evicted. A message that it drops is one whose sleeper somebody else wakes.
 
+use crate::bitmap::PageSet;
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
-use crate::bitmap::PageSet;
 use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::events;

@@ -21,7 +21,8 @@ const STILL: Duration = Duration::from_millis(600);
 /// All pages, extent by extent, each extent's in an order without neighbours.
 fn walk(memory: &Memory) -> impl Iterator<Item = usize> {
     let extents = memory.pages / EXTENT_PAGES;
-    (0..extents).flat_map(|extent| (0..EXTENT_PAGES).map(move |n| extent * EXTENT_PAGES + n * 211 % EXTENT_PAGES))
+    (0..extents)
+        .flat_map(|extent| (0..EXTENT_PAGES).map(move |n| extent * EXTENT_PAGES + n * 211 % EXTENT_PAGES))
 }
 
 fn touches(engine: &'static Engine) -> u64 {
@@ -52,9 +53,10 @@ fn a_walk_is_served_in_few_touches_and_leaves_little_in_use() {
     walk(&memory).for_each(|page| memory.check_page(40, page));
     let waits = touches(engine) - before;
     assert!(waits <= memory.pages as u64 / 4, "{waits} waits for {} pages", memory.pages);
+    // While it is paused, that is why nothing goes.
+    have(engine, Command::Resume);
     let used = kept(engine, Why::Hot) + kept(engine, Why::CameBackSoon);
     assert!(used <= memory.pages / 4, "{used} of {} pages are taken for used", memory.pages);
-    have(engine, Command::Resume);
     wait_until("it is set aside again", || {
         engine.control().aside_bytes.load(Relaxed) + evicted(engine) >= 24 * MIB as u64
     });

@@ -54,7 +54,14 @@ impl Walks {
 
     /// A page that was away is touched at `now`. The extent was touched before at `touched`, and pages of it were last set aside
     /// at `aside`. Returns its touches, how much should come back, and whether a walk through it begins.
-    pub fn touch(&mut self, burst: Burst, now: u64, touched: u64, aside: u64, cold_age: u64) -> (Burst, Reach, bool) {
+    pub fn touch(
+        &mut self,
+        burst: Burst,
+        now: u64,
+        touched: u64,
+        aside: u64,
+        cold_age: u64,
+    ) -> (Burst, Reach, bool) {
         let others = now.saturating_sub(self.at) <= MOMENT && self.extents >= OTHERS;
         let enough = if others { TOUCHES.1 } else { TOUCHES.0 };
         let goes_on = burst.touches > 0
@@ -69,7 +76,8 @@ impl Walks {
         };
         let begins = burst.touches == enough;
         if begins {
-            self.extents = if now.saturating_sub(self.at) <= MOMENT { self.extents.saturating_add(1) } else { 1 };
+            self.extents =
+                if now.saturating_sub(self.at) <= MOMENT { self.extents.saturating_add(1) } else { 1 };
             self.at = now;
         }
         let reach = match burst.touches {
