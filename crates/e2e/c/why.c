@@ -1,7 +1,7 @@
 /* Holds memory of which it is known why it cannot be folded, or that it can, in parts of MiB as defined below. Prints its process id
    when all is there, behind it "pinned" if it could pin memory for a device, and goes on until its standard input ends. A line "read"
-   has it read meanwhile what it holds cold, in an order that nobody foresees, a line "unlock" unlock what it has locked; it answers
-   each with the same line. */
+   has it read meanwhile what it holds cold, in an order that nobody foresees, a line "use" do that from then on all the time, a line
+   "unlock" unlock what it has locked; it answers each with the same line. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -124,19 +124,30 @@ static int all(const char *path) {
     return pin(filled(PINNED), PINNED);
 }
 
+static void read_all(volatile char *cold) {
+    /* The step has no factor in common with the number of pages. */
+    for (size_t n = 0, page = 0; n < COLD / PAGE; n++, page = (page + 2731) % (COLD / PAGE)) (void)cold[page * PAGE];
+}
+
+static void *read_always(void *cold) {
+    for (;; usleep(1000)) read_all(cold);
+    return NULL;
+}
+
 int main(int count, char **arguments) {
     char line[16];
     int pinned = count > 1 && all(arguments[1]);
-    volatile char *cold = filled(COLD);
+    char *cold = filled(COLD);
+    pthread_t thread;
     printf("%d%s\n", getpid(), pinned ? " pinned" : "");
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         if (strcmp(line, "unlock\n") == 0)
             check(munlock(locked, LOCKED) == 0, "munlock");
+        else if (strcmp(line, "use\n") == 0)
+            check(pthread_create(&thread, NULL, read_always, cold) == 0, "a thread");
         else
-            /* The step has no factor in common with the number of pages. */
-            for (size_t n = 0, page = 0; n < COLD / PAGE; n++, page = (page + 2731) % (COLD / PAGE))
-                (void)cold[page * PAGE];
+            read_all(cold);
         fputs(line, stdout);
         fflush(stdout);
     }

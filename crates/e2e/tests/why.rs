@@ -69,7 +69,7 @@ impl Folded {
         line.trim().to_owned()
     }
 
-    /// Has it do what a line says: `read` its cold memory, `unlock` what it has locked.
+    /// Has it do what a line says: `read` its cold memory, `use` it all the time, `unlock` what it has locked.
     fn tell(&mut self, line: &str) {
         writeln!(self.stdin.as_mut().expect("open until the end"), "{line}").expect("it listens");
         assert_eq!(self.hear(), line);
@@ -203,23 +203,7 @@ fn cold_memory_waits_for_the_budget_that_there_is_none_of() {
 #[test]
 fn what_is_touched_while_it_is_set_aside_is_hot() {
     let mut folded = Folded::start(&FREELY, false);
-    let most = COLD * 8 / 10..COLD * 11 / 10;
-    let aside = |why: &Value| most.contains(&why["reasons"]["set_aside"].as_u64().expect("a number"));
-    wait_until(LIMIT, "memory that is set aside and stays so", || {
-        if !folded.why().is_some_and(|why| aside(&why)) {
-            return false;
-        }
-        folded.done(&["pause"]);
-        // It may have been compressed at the last moment.
-        let stays = folded.why().is_some_and(|why| aside(&why));
-        if !stays {
-            folded.done(&["restore"]);
-            folded.done(&["resume"]);
-        }
-        stays
-    });
-    folded.tell("read");
-    folded.done(&["resume"]);
+    folded.tell("use");
     folded.wait_for(&[("hot", COLD * 7 / 10..COLD * 11 / 10), ("came_back_soon", 0..COLD / 10)]);
 }
 
