@@ -4,7 +4,7 @@
 //! would have set stays as the profile says.
 
 use crate::environment::Environment;
-use crate::start::{complain, say};
+use crate::notice::{complain, say};
 use arena::settings::{self, Knob, Profile, Unit};
 use core::fmt::Write;
 use pager::config::{parse_duration, parse_size};

@@ -1,8 +1,9 @@
 //! Fork handlers, and the functions that fork without calling them.
 
+use crate::host::pager;
+use crate::next;
 use crate::sandbox;
 use crate::set_errno;
-use crate::start::pager;
 use core::ffi::{c_int, c_void};
 use pager::sabotage::{planted, Bug};
 use sys::{Errno, Result};
@@ -25,12 +26,6 @@ type Clone = unsafe extern "C" fn(
     *mut c_void,
     *mut c_void,
 ) -> c_int;
-
-/// The next definition of a function behind this library's own.
-pub(crate) fn next(name: &core::ffi::CStr) -> *mut c_void {
-    // SAFETY: a look-up.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
 
 /// Registers the handlers, before any other library can: they run last before a fork and first after it.
 pub fn register() {

@@ -1,7 +1,7 @@
 //! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
 //!
 //! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`descriptors`], [`fork`],
-//! [`sandbox`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager.
+//! [`sandbox`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
 //!
 //! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
@@ -10,14 +10,17 @@
 mod allocator;
 mod environment;
 mod fork;
+mod host;
 mod malloc;
 mod mapping;
+mod notice;
 mod sandbox;
 mod start;
 mod statistics;
 mod syscall;
 mod tables;
 
+use core::ffi::{c_void, CStr};
 use core::fmt::Write;
 
 /// How often calls to the kernel were made to fail, for the verifier's report.
@@ -32,13 +35,19 @@ pub extern "C" fn memfold_injections() -> *const sys::inject::Counters {
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
     let mut line = pager::Line::new();
     let _ = write!(line, "memfold: internal error: {info}");
-    start::say(line.as_str());
+    notice::say(line.as_str());
     sys::thread::abort_process()
 }
 
 /// Named by the precompiled `core`, never called: panics abort.
 #[no_mangle]
 extern "C" fn rust_eh_personality() {}
+
+/// The next definition of a function behind this library's own.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: a look-up.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
 
 /// Turns a result into what a C function returns: the value, or −1 with `errno` set.
 pub(crate) fn or_errno(result: sys::Result<usize>) -> isize {

@@ -3,7 +3,7 @@
 //! Each makes the same system call as libc's would, and tells the pager. Without the pager they are the system calls and
 //! nothing else.
 
-use crate::start::pager;
+use crate::host::pager;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use pager::sabotage::{planted, Bug};

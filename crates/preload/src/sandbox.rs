@@ -6,8 +6,8 @@
 //!
 //! What it is not: a judgement of what a filter permits.
 
-use crate::fork::next;
-use crate::start::pager;
+use crate::host::pager;
+use crate::next;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_char, c_int, c_long, c_void};
 use pager::sabotage::{planted, Bug};

@@ -3,63 +3,13 @@
 //! It runs before the constructors of all other libraries, on the program's only thread.
 
 use crate::environment::Environment;
-use crate::{allocator, fork, statistics, syscall};
+use crate::host::{find_rseq, pager, ENGINE, PAGER};
+use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
+use crate::{allocator, fork, mapping, statistics, syscall};
 use core::ffi::{c_char, c_int};
-use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use pager::config::{BadValue, Config, Setting, Unit};
-use pager::control::ControlPage;
-use pager::control_file::ControlDir;
-use pager::mirror::Mapped;
-use pager::{Engine, Host, Line};
-use sys::{file, mem, table, thread};
-
-/// The pager of this process.
-pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
-
-/// Whether the pager is asked for: the functions that programs call for their mappings look here first.
-static PAGER: AtomicBool = AtomicBool::new(false);
-static QUIET: AtomicBool = AtomicBool::new(false);
-/// Directory of the control files. Written by the constructor only.
-static CONTROL_DIR: ControlDir = ControlDir::new();
-
-/// The pager, if it was asked for.
-#[inline]
-pub fn pager() -> Option<&'static Engine> {
-    PAGER.load(Relaxed).then_some(&ENGINE)
-}
-
-/// Writes a line to standard error.
-pub fn say(line: &str) {
-    if thread::is_agent() {
-        if let Ok(fd) = table::from_program(2) {
-            say_to(fd.raw(), line);
-        }
-    } else {
-        say_to(2, line);
-    }
-}
-
-fn say_to(fd: i32, line: &str) {
-    file::say(fd, line.as_bytes());
-    file::say(
-        fd, b"
-",
-    );
-}
-
-/// Writes a line to standard error, once for all processes of a run.
-fn say_once(line: &str) {
-    if QUIET.load(Relaxed) {
-        return;
-    }
-    if let Ok(dir) = CONTROL_DIR.open() {
-        if matches!(dir.create(c"notice", libc::O_WRONLY), Err(e) if e.0 == libc::EEXIST) {
-            return;
-        }
-    }
-    say(line);
-}
+use sys::{mem, thread};
 
 #[used]
 #[link_section = ".init_array"]
@@ -174,7 +124,7 @@ static HOOKS: arena::Hooks = arena::Hooks {
         // SAFETY: the arena gave no address in the range to anybody.
         ENGINE.protect(addr, len, false, || unsafe { mem::mprotect(addr, len, libc::PROT_NONE) })
     },
-    remap: |addr, len, new_len| crate::mapping::remap_managed(&ENGINE, addr, len, new_len),
+    remap: |addr, len, new_len| mapping::remap_managed(&ENGINE, addr, len, new_len),
 };
 
 fn read_settings(environment: Environment) -> Config {
@@ -204,13 +154,6 @@ fn allowed(bad: BadValue) -> &'static str {
     }
 }
 
-/// Says once that a variable has a value that it cannot have; what is allowed follows "it takes".
-pub fn complain(variable: &str, value: &str, allowed: &str) {
-    let mut line = Line::new();
-    let _ = write!(line, "memfold: ignoring {variable}={value}: it takes {allowed}");
-    say_once(line.as_str());
-}
-
 /// Children of this program run without memfold.
 fn stop_following(environment: Environment) {
     // SAFETY: constructors run before any other thread exists.
@@ -218,39 +161,4 @@ fn stop_following(environment: Environment) {
         environment.remove(|name| name.starts_with(b"MEMFOLD_"));
         environment.cut_from_list("LD_PRELOAD", |path| path.ends_with(b"libmemfold.so"));
     }
-}
-
-/// Gives back memory that the allocator has kept for nothing, and says now and then what it holds.
-fn decay() {
-    arena::decay();
-    statistics::publish_if_due(&ENGINE);
-}
-
-/// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
-static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
-
-fn find_rseq() {
-    // SAFETY: a look-up, and the variable is constant once the program runs.
-    unsafe {
-        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
-        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) as *const u32;
-        if !offset.is_null() && !size.is_null() && *size != 0 {
-            RSEQ_OFFSET.store(*offset, Relaxed);
-        }
-    }
-}
-
-/// Where the kernel writes the CPU on which a thread runs: a word of the thread's `struct rseq` (rseq(2)).
-fn thread_cpu(tid: u32) -> Option<usize> {
-    /// Offset of `cpu_id` in it.
-    const CPU_ID: usize = 4;
-    let offset = RSEQ_OFFSET.load(Relaxed);
-    if offset == 0 {
-        return None;
-    }
-    Some(heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
-}
-
-fn open_control(page: &ControlPage) -> Option<Mapped> {
-    CONTROL_DIR.make_page(page)
 }

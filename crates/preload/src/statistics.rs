@@ -138,7 +138,7 @@ pub fn at_exit() {
     let print = |text: core::fmt::Arguments<'_>| {
         let mut line = Line::new();
         let _ = line.write_fmt(text);
-        crate::start::say(line.as_str());
+        crate::notice::say(line.as_str());
     };
     print(format_args!(
         "memfold: allocator: live {} KiB, mapped {} KiB, free and resident {} KiB, records {} KiB; {} blocks of whole \

@@ -3,9 +3,8 @@
 //! Invariants: every method changes the memory and the model together; a range is in pages of the area, its end
 //! excluded; nobody else maps or unmaps within the area.
 
+use super::findings::{Findings, Mismatch, Tags};
 use super::invocation::{Call, Way};
-use super::report::Mismatch;
-use super::shared::{Shared, Tags};
 use crate::content::{Content, WORDS, ZERO};
 use anyhow::{ensure, Context, Result};
 use std::io::Error;
@@ -116,16 +115,16 @@ impl Area {
         unsafe { (self.address(page) as *mut u64).add(index).write_volatile(word) };
     }
 
-    /// Compares the pages with the model, and reports to `shared` under the name `what`.
-    pub fn check(&self, shared: &Shared, what: &'static str, range: Range<usize>) {
+    /// Compares the pages with the model, and reports to `findings` under the name `what`.
+    pub fn check(&self, findings: &Findings, what: &'static str, range: Range<usize>) {
         for page in range {
-            let wrong = self.wrong_word(shared.content, page).map(|(index, expected, found)| Mismatch {
+            let wrong = self.wrong_word(findings.content, page).map(|(index, expected, found)| Mismatch {
                 what: what.into(),
                 address: self.address(page) + index * 8,
                 expected,
                 found,
             });
-            shared.saw(PAGE_SIZE, wrong);
+            findings.saw(PAGE_SIZE, wrong);
         }
     }
 

@@ -1,7 +1,6 @@
 //! Blocks from malloc and its kin, filled with known words.
 
-use super::report::Mismatch;
-use super::shared::{Shared, Tags};
+use super::findings::{Findings, Mismatch, Tags};
 use stats::Rng;
 use std::ptr::NonNull;
 
@@ -28,7 +27,7 @@ fn size(rng: &mut Rng) -> usize {
 
 impl Block {
     /// Allocates by one of the functions that do so, and fills the block. `None` without memory.
-    pub fn allocate(shared: &Shared, rng: &mut Rng, tags: &mut Tags) -> Option<Block> {
+    pub fn allocate(findings: &Findings, rng: &mut Rng, tags: &mut Tags) -> Option<Block> {
         let bytes = size(rng);
         // SAFETY: plain allocation calls with valid arguments.
         let raw = unsafe {
@@ -39,12 +38,12 @@ impl Block {
             }
         };
         let mut block = Block { start: NonNull::new(raw.cast())?, bytes, tag: tags.next() };
-        block.fill(shared);
+        block.fill(findings);
         Some(block)
     }
 
     /// A block that `calloc` must have zeroed, all of it; reports if it did not.
-    pub fn check_calloc(shared: &Shared, rng: &mut Rng) {
+    pub fn check_calloc(findings: &Findings, rng: &mut Rng) {
         let bytes = size(rng);
         // SAFETY: `calloc` takes any size, and the block is read within its length, then freed.
         unsafe {
@@ -59,7 +58,7 @@ impl Block {
                 expected: 0,
                 found: u64::from(raw.add(at).read_volatile()),
             });
-            shared.saw(bytes, wrong);
+            findings.saw(bytes, wrong);
             // Left dirty for the next one.
             std::ptr::write_bytes(raw, 0xa5, bytes);
             libc::free(raw.cast());
@@ -67,7 +66,7 @@ impl Block {
     }
 
     /// Changes the size; what both sizes have must stay, and is checked.
-    pub fn resize(&mut self, shared: &Shared, rng: &mut Rng) {
+    pub fn resize(&mut self, findings: &Findings, rng: &mut Rng) {
         let bytes = size(rng);
         // SAFETY: the block is ours and allocated; on failure it stays as it is.
         let Some(start) = NonNull::new(unsafe { libc::realloc(self.start.as_ptr().cast(), bytes) }) else {
@@ -75,16 +74,16 @@ impl Block {
         };
         self.start = start.cast();
         self.bytes = self.bytes.min(bytes);
-        self.check(shared);
+        self.check(findings);
         self.bytes = bytes;
-        self.fill(shared);
+        self.fill(findings);
     }
 
-    fn byte(&self, shared: &Shared, at: usize) -> u8 {
-        shared.content.word(self.tag, at / 8).to_le_bytes()[at % 8]
+    fn byte(&self, findings: &Findings, at: usize) -> u8 {
+        findings.content.word(self.tag, at / 8).to_le_bytes()[at % 8]
     }
 
-    fn fill(&mut self, shared: &Shared) {
+    fn fill(&mut self, findings: &Findings) {
         let words = self.bytes / 8;
         for index in 0..words {
             // SAFETY: within the block, which is aligned for any word.
@@ -93,12 +92,12 @@ impl Block {
                     .as_ptr()
                     .cast::<u64>()
                     .add(index)
-                    .write_volatile(shared.content.word(self.tag, index))
+                    .write_volatile(findings.content.word(self.tag, index))
             };
         }
         for at in words * 8..self.bytes {
             // SAFETY: within the block.
-            unsafe { self.start.as_ptr().add(at).write_volatile(self.byte(shared, at)) };
+            unsafe { self.start.as_ptr().add(at).write_volatile(self.byte(findings, at)) };
         }
     }
 
@@ -110,17 +109,17 @@ impl Block {
     }
 
     /// Compares the block with what it was filled with.
-    pub fn check(&self, shared: &Shared) {
+    pub fn check(&self, findings: &Findings) {
         let words = self.bytes / 8;
         let wrong_word = (0..words).find_map(|index| {
-            let expected = shared.content.word(self.tag, index);
+            let expected = findings.content.word(self.tag, index);
             // SAFETY: within the block.
             let found = unsafe { self.start.as_ptr().cast::<u64>().add(index).read_volatile() };
             (found != expected).then_some((index * 8, expected, found))
         });
         let wrong_byte = || {
             (words * 8..self.bytes).find_map(|at| {
-                let expected = self.byte(shared, at);
+                let expected = self.byte(findings, at);
                 // SAFETY: within the block.
                 let found = unsafe { self.start.as_ptr().add(at).read_volatile() };
                 (found != expected).then_some((at, u64::from(expected), u64::from(found)))
@@ -132,7 +131,7 @@ impl Block {
             expected,
             found,
         });
-        shared.saw(self.bytes, wrong);
+        findings.saw(self.bytes, wrong);
     }
 }
 

@@ -4,9 +4,9 @@
 //! A pager that resolves faults of the program only, not of the kernel on its behalf, shows here as EFAULT.
 
 use super::area::Area;
+use super::findings::{Findings, WAYS};
 use super::pieces::{cut_at, move_bytes};
 use super::ring::{Hand, Ring};
-use super::shared::Shared;
 use super::syscalls::{self, Roads};
 use crate::content::WORDS;
 use anyhow::{ensure, Result};
@@ -31,10 +31,6 @@ pub(super) struct Pipe {
     ring: Option<Ring>,
 }
 
-/// The ways on which pages are handed to the kernel and come back, as reports name them.
-pub(super) const WAYS: [&str; 8] =
-    ["pipe", "vectors", "messages", "direct", "remote", "futex", "io_uring", "registered_buffers"];
-
 impl Pipe {
     pub fn new() -> Result<Pipe> {
         let (reader, writer) = pipe()?;
@@ -42,7 +38,7 @@ impl Pipe {
     }
 
     /// Copies some pages of `from` to `to`, contents and model.
-    pub fn transfer(&mut self, shared: &Shared, from: &Area, to: &mut Area, rng: &mut Rng) -> Result<()> {
+    pub fn transfer(&mut self, findings: &Findings, from: &Area, to: &mut Area, rng: &mut Rng) -> Result<()> {
         let count = (1 + rng.below(MOST)).min(from.pages() as u64).min(to.pages() as u64) as usize;
         let source = rng.below((from.pages() - count + 1) as u64) as usize;
         let target = rng.below((to.pages() - count + 1) as u64) as usize;
@@ -67,9 +63,9 @@ impl Pipe {
             }
             "futex" => {
                 let index = rng.below(WORDS as u64) as usize;
-                let word = from.known_word(shared.content, source, index);
+                let word = from.known_word(findings.content, source, index);
                 syscalls::futex((start + index * 8) as *const u32, word as u32)?;
-                shared.called[way].fetch_add(1, Relaxed);
+                findings.called[way].fetch_add(1, Relaxed);
                 return Ok(());
             }
             "io_uring" => self.by_ring(start, end, bytes, (sent, taken), rng),
@@ -79,9 +75,9 @@ impl Pipe {
         }?;
         if done {
             to.became(target, states);
-            shared.called[way].fetch_add(1, Relaxed);
+            findings.called[way].fetch_add(1, Relaxed);
             if rng.below(2) == 0 {
-                to.check(shared, WAYS[way], target..target + count);
+                to.check(findings, WAYS[way], target..target + count);
             }
         }
         Ok(())

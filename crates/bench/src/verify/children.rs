@@ -4,8 +4,7 @@
 //! killed by its alarm if it hangs.
 
 use super::calls::pipe;
-use super::report::Mismatch;
-use super::shared::{lock, Shared};
+use super::findings::{Findings, Mismatch};
 use anyhow::{ensure, Result};
 use serde::{Deserialize, Serialize};
 use stats::Rng;
@@ -13,8 +12,6 @@ use std::fs::File;
 use std::io::{Error, Read, Write};
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::sleep;
-use std::time::Duration;
 
 /// After so many seconds a child counts as hung. Less than the standstill that its parent is allowed.
 const ALARM_SECONDS: u32 = 100;
@@ -75,7 +72,7 @@ impl Kind {
 }
 
 /// Makes a child, which does `work`, reports and ends.
-pub(super) fn make(shared: &Shared, kind: Kind, work: impl FnOnce()) -> Result<Child> {
+pub(super) fn make(findings: &Findings, kind: Kind, work: impl FnOnce()) -> Result<Child> {
     let (reader, writer) = pipe()?;
     let pid = kind.make();
     ensure!(pid >= 0, "cannot make a child ({kind:?}): {}", Error::last_os_error());
@@ -88,17 +85,17 @@ pub(super) fn make(shared: &Shared, kind: Kind, work: impl FnOnce()) -> Result<C
     }
     // SAFETY: sets a timer of this process.
     unsafe { libc::alarm(ALARM_SECONDS) };
-    shared.bytes_verified.store(0, Relaxed);
-    shared.mismatch_count.store(0, Relaxed);
+    findings.bytes_verified.store(0, Relaxed);
+    findings.mismatch_count.store(0, Relaxed);
     // What the parent kept is the parent's to tell.
-    if let Ok(mut kept) = shared.mismatches.try_lock() {
+    if let Ok(mut kept) = findings.mismatches.try_lock() {
         kept.clear();
     }
     work();
     let finding = Finding {
-        bytes_verified: shared.bytes_verified.load(Relaxed),
-        mismatch_count: shared.mismatch_count.load(Relaxed),
-        mismatches: shared.mismatches.try_lock().map_or(Vec::new(), |mut kept| std::mem::take(&mut *kept)),
+        bytes_verified: findings.bytes_verified.load(Relaxed),
+        mismatch_count: findings.mismatch_count.load(Relaxed),
+        mismatches: findings.mismatches.try_lock().map_or(Vec::new(), |mut kept| std::mem::take(&mut *kept)),
     };
     let sent = serde_json::to_vec(&finding).map(|bytes| File::from(writer).write_all(&bytes).is_ok());
     kind.end(if sent.unwrap_or(false) { 0 } else { 1 })
@@ -106,25 +103,25 @@ pub(super) fn make(shared: &Shared, kind: Kind, work: impl FnOnce()) -> Result<C
 
 impl Child {
     /// Waits for the child and adds what it found to the parent's findings.
-    pub fn wait(mut self, shared: &Shared) {
+    pub fn wait(mut self, findings: &Findings) {
         let mut text = Vec::new();
         let read = self.finding.read_to_end(&mut text);
         let mut status = 0;
         // SAFETY: `status` is valid; the child is ours and has not been waited for.
         let waited = unsafe { libc::waitpid(self.pid, &mut status, 0) };
-        shared.children.fetch_add(1, Relaxed);
+        findings.children.fetch_add(1, Relaxed);
         if waited != self.pid || !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
-            shared.fail(format!("child {}: {}", self.pid, outcome(status)));
+            findings.fail(format!("child {}: {}", self.pid, outcome(status)));
             return;
         }
         match read.map_err(anyhow::Error::from).and_then(|_| Ok(serde_json::from_slice::<Finding>(&text)?)) {
-            Err(error) => shared.fail(format!("child {}: no report: {error}", self.pid)),
+            Err(error) => findings.fail(format!("child {}: no report: {error}", self.pid)),
             Ok(finding) => {
-                shared.bytes_verified.fetch_add(finding.bytes_verified, Relaxed);
-                shared.mismatch_count.fetch_add(finding.mismatch_count, Relaxed);
+                findings.bytes_verified.fetch_add(finding.bytes_verified, Relaxed);
+                findings.mismatch_count.fetch_add(finding.mismatch_count, Relaxed);
                 let in_child =
                     |m: Mismatch| Mismatch { what: format!("{} in child {}", m.what, self.pid), ..m };
-                shared.keep(finding.mismatches.into_iter().map(in_child));
+                findings.keep(finding.mismatches.into_iter().map(in_child));
             }
         }
     }
@@ -138,44 +135,4 @@ fn outcome(status: i32) -> String {
         return format!("killed by signal {}", libc::WTERMSIG(status));
     }
     format!("ended with status {}", libc::WEXITSTATUS(status))
-}
-
-/// The forker: now and then it stops all threads between two operations and forks, so that the child can know everything.
-pub(super) fn run(shared: &Shared) {
-    let beat = shared.forker();
-    let mut rng = Rng::new(shared.options.seed).fork(u64::MAX);
-    while !shared.over() && shared.beats[..shared.options.threads].iter().any(|beat| !beat.done.load(Relaxed))
-    {
-        beat.begin("pause");
-        sleep(Duration::from_millis(20 + rng.below(300)));
-        beat.begin("fork");
-        let linger = Duration::from_millis(rng.below(3) * 20);
-        match fork_everything(shared, Kind::any(&mut rng), linger) {
-            Ok(child) => child.wait(shared),
-            Err(error) => shared.fail(format!("forker: {error:#}")),
-        }
-        beat.finish();
-    }
-    beat.done.store(true, Relaxed);
-}
-
-fn fork_everything(shared: &Shared, kind: Kind, linger: Duration) -> Result<Child> {
-    // In the order of their numbers; actors hold only their own. An actor holds `common` and `exchange` only inside.
-    let mut actors: Vec<_> = shared.actors.iter().map(lock).collect();
-    let exchange = lock(&shared.exchange);
-    let common = shared.common.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    make(shared, kind, || {
-        // Meanwhile the parent goes on and changes its side of the copy.
-        sleep(linger);
-        for actor in &mut actors {
-            actor.forget_kept();
-            actor.check(shared);
-        }
-        exchange.iter().for_each(|block| block.check(shared));
-        shared.check_shared(&common);
-        shared.tally.check(shared, actors.iter().map(|actor| actor.counted).sum());
-        if let Some(actor) = actors.first_mut() {
-            actor.live_on(shared);
-        }
-    })
 }

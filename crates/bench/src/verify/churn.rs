@@ -3,7 +3,8 @@
 
 use super::area::Area;
 use super::blocks::Block;
-use super::shared::{lock, Shared, Tags};
+use super::findings::{lock, Tags};
+use super::shared::Shared;
 use super::Work;
 use anyhow::{ensure, Context, Result};
 use stats::Rng;
@@ -27,13 +28,13 @@ pub(super) fn run(shared: &Shared) {
         let outcome = std::thread::scope(|scope| scope.spawn(|| visit(shared, part, tags)).join());
         match outcome {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => shared.fail(format!("churner: {error:#}")),
-            Err(_) => shared.fail("churner: a short-lived thread panicked".into()),
+            Ok(Err(error)) => shared.findings.fail(format!("churner: {error:#}")),
+            Err(_) => shared.findings.fail("churner: a short-lived thread panicked".into()),
         }
         if rng.below(8) == 0 {
             beat.begin("program");
             if let Err(error) = start_program() {
-                shared.fail(format!("churner: {error:#}"));
+                shared.findings.fail(format!("churner: {error:#}"));
             }
         }
         beat.finish();
@@ -46,14 +47,14 @@ pub(super) fn run(shared: &Shared) {
 fn visit(shared: &Shared, mut rng: Rng, tags: &mut Tags) -> Result<()> {
     let mut area = Area::map(256 + rng.below(256) as usize)?;
     let pages = area.pages();
-    area.write(shared.content, 0..pages, tags);
+    area.write(shared.findings.content, 0..pages, tags);
     let mut blocks = Vec::new();
     if shared.does(Work::Heap) {
-        blocks.extend((0..50).filter_map(|_| Block::allocate(shared, &mut rng, tags)));
+        blocks.extend((0..50).filter_map(|_| Block::allocate(&shared.findings, &mut rng, tags)));
     }
     sleep(Duration::from_millis(rng.below(10)));
-    area.check(shared, "short-lived area", 0..pages);
-    blocks.iter().for_each(|block| block.check(shared));
+    area.check(&shared.findings, "short-lived area", 0..pages);
+    blocks.iter().for_each(|block| block.check(&shared.findings));
     // Half of the blocks outlive their thread.
     let left: Vec<Block> = blocks.drain(..blocks.len() / 2).collect();
     lock(&shared.exchange).extend(left);

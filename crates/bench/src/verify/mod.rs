@@ -17,7 +17,10 @@ mod blocks;
 mod calls;
 mod children;
 mod churn;
+mod findings;
+mod forker;
 mod invocation;
+mod operations;
 mod pieces;
 mod report;
 mod ring;
@@ -28,7 +31,8 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-pub use report::{Mismatch, PagerReport, VerifyReport};
+pub use findings::Mismatch;
+pub use report::{PagerReport, VerifyReport};
 
 use crate::control::Peer;
 use crate::Unsupported;
@@ -134,10 +138,10 @@ pub fn run(options: &Options) -> Result<VerifyReport> {
             .map(|peer| scope.spawn(|| Saboteur::new(&shared, peer).run()));
         for number in 0..options.threads {
             let shared = &shared;
-            scope.spawn(move || actor::run(shared, number));
+            scope.spawn(move || operations::run(shared, number));
         }
         if shared.does(Work::Fork) {
-            scope.spawn(|| children::run(&shared));
+            scope.spawn(|| forker::run(&shared));
         }
         if shared.does(Work::Churn) {
             scope.spawn(|| churn::run(&shared));

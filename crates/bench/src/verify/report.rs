@@ -1,35 +1,15 @@
 //! What a verification found.
 
-use super::calls::WAYS;
-use super::shared::{lock, Shared};
+use super::findings::{lock, Mismatch, WAYS};
+use super::shared::Shared;
 use super::Options;
 use crate::control::Peer;
 use pager::control::Mode;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use sys::inject::{Counters, Point};
-
-/// A word that did not hold what it should.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mismatch {
-    /// What kind of memory it lies in.
-    pub what: String,
-    /// Its address.
-    pub address: usize,
-    /// What it should hold.
-    pub expected: u64,
-    /// What it held.
-    pub found: u64,
-}
-
-impl fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mismatch { what, address, expected, found } = self;
-        write!(f, "{what} at {address:#x}: expected {expected:#018x}, found {found:#018x}")
-    }
-}
 
 /// What the pager says of the run.
 #[derive(Clone, Debug, Serialize)]
@@ -89,7 +69,8 @@ pub struct VerifyReport {
 
 impl VerifyReport {
     pub(super) fn new(options: Options, shared: &Shared, pager: Option<PagerReport>) -> VerifyReport {
-        let mut failures = lock(&shared.failures).clone();
+        let found = &shared.findings;
+        let mut failures = lock(&found.failures).clone();
         if let Some(PagerReport { counters, .. }) = &pager {
             if counters.pages.evicted == 0 || counters.pages.restored == 0 {
                 failures.push(format!(
@@ -105,13 +86,13 @@ impl VerifyReport {
             schema: "memfold-bench-verify-1",
             options,
             operations: shared.beats.iter().map(|beat| beat.count.load(Relaxed)).sum(),
-            children: shared.children.load(Relaxed),
-            remaps: shared.moved.load(Relaxed),
-            remaps_refused: shared.refused.load(Relaxed),
-            calls: WAYS.into_iter().zip(shared.called.iter().map(|count| count.load(Relaxed))).collect(),
-            bytes_verified: shared.bytes_verified.load(Relaxed),
-            mismatch_count: shared.mismatch_count.load(Relaxed),
-            mismatches: lock(&shared.mismatches).clone(),
+            children: found.children.load(Relaxed),
+            remaps: found.moved.load(Relaxed),
+            remaps_refused: found.refused.load(Relaxed),
+            calls: WAYS.into_iter().zip(found.called.iter().map(|count| count.load(Relaxed))).collect(),
+            bytes_verified: found.bytes_verified.load(Relaxed),
+            mismatch_count: found.mismatch_count.load(Relaxed),
+            mismatches: lock(&found.mismatches).clone(),
             failures,
             injected: injected(),
             pager,

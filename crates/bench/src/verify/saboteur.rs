@@ -82,7 +82,7 @@ impl<'a> Saboteur<'a> {
     fn count(&mut self, result: anyhow::Result<()>) {
         match result {
             Ok(()) => self.answered += 1,
-            Err(error) => self.shared.fail(format!("saboteur: {error:#}")),
+            Err(error) => self.shared.findings.fail(format!("saboteur: {error:#}")),
         }
     }
 }

@@ -1,31 +1,27 @@
 //! What the threads of a verification share: the options, the stop sign, the models of memory that belongs to nobody in
-//! particular, and what was found.
+//! particular, and what was found ([`super::findings`]).
 
 use super::actor::Actor;
 use super::area::Area;
 use super::blocks::Block;
-use super::calls::WAYS;
-use super::report::Mismatch;
+use super::findings::{lock, Findings, Tags};
 use super::tally::Tally;
 use super::{Options, Work};
 use crate::content::Content;
 use anyhow::Result;
 use stats::Rng;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 /// Pages of the memory that is written once, at the start.
 const BEDROCK_PAGES: usize = 2048;
 /// Pages of the memory that all threads read and write under a lock.
 const COMMON_PAGES: usize = 1024;
-/// Mismatches that are kept; more are counted.
-const KEPT: usize = 20;
 
 /// See the module.
 pub(super) struct Shared {
     pub options: Options,
-    pub content: Content,
     end: Instant,
     /// Set when all threads but the saboteur are done.
     pub stop: AtomicBool,
@@ -41,17 +37,7 @@ pub(super) struct Shared {
     pub exchange: Mutex<Vec<Block>>,
     /// One a thread: the actors, then the forker, then the churner.
     pub beats: Vec<Beat>,
-    pub bytes_verified: AtomicU64,
-    pub children: AtomicU64,
-    /// Memory handed to the kernel, by way.
-    pub called: [AtomicU64; WAYS.len()],
-    /// Areas moved or resized by `mremap`.
-    pub moved: AtomicU64,
-    /// Times that the kernel refused, as it may.
-    pub refused: AtomicU64,
-    pub mismatch_count: AtomicU64,
-    pub mismatches: Mutex<Vec<Mismatch>>,
-    pub failures: Mutex<Vec<String>>,
+    pub findings: Findings,
 }
 
 /// How far a thread is, for whoever watches that it does not stand still.
@@ -115,7 +101,6 @@ impl Shared {
         }
         Ok(Shared {
             options: options.clone(),
-            content,
             end: start + Duration::from_secs(options.seconds),
             stop: AtomicBool::new(false),
             actors,
@@ -124,14 +109,7 @@ impl Shared {
             tally: Tally::map()?,
             exchange: Mutex::default(),
             beats,
-            bytes_verified: AtomicU64::new(0),
-            children: AtomicU64::new(0),
-            called: Default::default(),
-            moved: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            mismatch_count: AtomicU64::new(0),
-            mismatches: Mutex::default(),
-            failures: Mutex::default(),
+            findings: Findings::new(content),
         })
     }
 
@@ -155,76 +133,22 @@ impl Shared {
         &self.beats[self.options.threads + 1]
     }
 
-    /// Counts bytes that were compared, and keeps what was wrong.
-    pub fn saw(&self, bytes: usize, wrong: Option<Mismatch>) {
-        self.bytes_verified.fetch_add(bytes as u64, Relaxed);
-        if let Some(mismatch) = wrong {
-            self.mismatch_count.fetch_add(1, Relaxed);
-            self.keep([mismatch]);
-        }
-    }
-
-    /// Keeps mismatches that have been counted, as far as there is room. In a forked child another thread of the
-    /// parent may have left the list locked: then they are counted only.
-    pub fn keep(&self, mismatches: impl IntoIterator<Item = Mismatch>) {
-        for _ in 0..1000 {
-            match self.mismatches.try_lock() {
-                Ok(mut kept) => {
-                    let room = KEPT.saturating_sub(kept.len());
-                    kept.extend(mismatches.into_iter().take(room));
-                    return;
-                }
-                Err(_) => std::thread::yield_now(),
-            }
-        }
-    }
-
-    /// Keeps something that went wrong other than by a byte.
-    pub fn fail(&self, what: String) {
-        let mut failures = lock(&self.failures);
-        if failures.len() < KEPT {
-            failures.push(what);
-        }
-    }
-
     /// Compares everything there is with its model. The threads must be done, or held.
     pub fn check_everything(&self) {
         for actor in &self.actors {
-            lock(actor).check(self);
+            lock(actor).check(&self.findings);
         }
         self.check_shared(&self.common.read().unwrap_or_else(PoisonError::into_inner));
         for block in lock(&self.exchange).iter() {
-            block.check(self);
+            block.check(&self.findings);
         }
         let counted = self.actors.iter().map(|actor| lock(actor).counted).sum();
-        self.tally.check(self, counted);
+        self.tally.check(&self.findings, counted);
     }
 
     /// Compares the memory that nobody owns, except the tally.
     pub fn check_shared(&self, common: &Area) {
-        self.bedrock.check(self, "bedrock", 0..self.bedrock.pages());
-        common.check(self, "common", 0..common.pages());
-    }
-}
-
-/// Locks, also after another thread has panicked: the models are changed together with the memory or not at all.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Hands out tags that nobody else gets.
-#[derive(Debug)]
-pub(super) struct Tags(u64);
-
-impl Tags {
-    /// Those of owner number `owner`, which must be below 2^16.
-    pub fn new(owner: u64) -> Tags {
-        Tags((owner + 1) << 44)
-    }
-
-    /// The next.
-    pub fn next(&mut self) -> u64 {
-        self.0 += 1;
-        self.0
+        self.bedrock.check(&self.findings, "bedrock", 0..self.bedrock.pages());
+        common.check(&self.findings, "common", 0..common.pages());
     }
 }

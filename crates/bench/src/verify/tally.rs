@@ -1,8 +1,7 @@
 //! Counters that all threads add to with no lock, one a page: an increment that is lost between an eviction and a write,
 //! or made in a stale copy of a page, shows in the sum.
 
-use super::report::Mismatch;
-use super::shared::Shared;
+use super::findings::{Findings, Mismatch};
 use anyhow::{ensure, Result};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use sys::PAGE_SIZE;
@@ -30,7 +29,7 @@ impl Tally {
     }
 
     /// The sum of all counters must be what the threads counted.
-    pub fn check(&self, shared: &Shared, expected: u64) {
+    pub fn check(&self, findings: &Findings, expected: u64) {
         // Relaxed: the threads have been joined.
         let found: u64 = (0..PAGES).map(|page| self.counter(page).load(Relaxed)).sum();
         let wrong = (found != expected).then_some(Mismatch {
@@ -39,7 +38,7 @@ impl Tally {
             expected,
             found,
         });
-        shared.saw(PAGES * 8, wrong);
+        findings.saw(PAGES * 8, wrong);
     }
 
     fn counter(&self, page: usize) -> &AtomicU64 {

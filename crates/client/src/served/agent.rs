@@ -6,7 +6,6 @@
 //!
 //! It is a thread that libc does not know of (`sys::thread`): no `std` that allocates or locks, and nothing that may be folded.
 
-use super::counters::Counts;
 use super::door;
 use super::mail::Mail;
 use super::region::Region;
@@ -57,6 +56,19 @@ pub enum Link {
     Served(Fd),
 }
 
+/// What the agent counts.
+#[derive(Default)]
+pub struct Counts {
+    pub evicted: u64,
+    pub same: u64,
+    pub incompressible: u64,
+    pub second_chance: u64,
+    /// Stored pages that came back before they had been away for long.
+    pub soon_back: u64,
+    /// Passes in which something was not set aside because the program had waited enough.
+    pub holds: u64,
+}
+
 /// The agent. Everything in it is the agent thread's own once that runs.
 pub struct Agent {
     pub channel: Channel,
@@ -72,7 +84,7 @@ pub struct Agent {
     pub now: u64,
     pub ring_daemon: bool,
     /// Pages wait for room to be handed over.
-    backlog: bool,
+    pub backlog: bool,
     /// Pages in staging.
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
@@ -85,7 +97,7 @@ pub struct Agent {
     /// The program has waited twice as long as it should.
     pub broken: bool,
     /// In this pass, something was not set aside because the program had waited enough.
-    withheld: bool,
+    pub withheld: bool,
     returns: Returns,
     server: Server,
     pub link: Link,
@@ -104,8 +116,8 @@ pub struct Agent {
     /// Requests of the daemon's that were carried out.
     wanted_seen: u64,
     /// The next piece to look at.
-    cursor: (usize, usize),
-    pass_began: u64,
+    pub cursor: (usize, usize),
+    pub pass_began: u64,
     counted_at: u64,
 }
 
@@ -227,7 +239,7 @@ impl Agent {
         }
     }
 
-    fn tick(&self) -> Nanos {
+    pub fn tick(&self) -> Nanos {
         Nanos(self.cold_age() / 8).clamp(Nanos::from_millis(5), TICK)
     }
 
@@ -420,36 +432,6 @@ impl Agent {
             self.regions[region].piece(page / EXTENT_PAGES).wanted_at = self.now;
         }
         wanted
-    }
-
-    /// Looks at some pieces. Whether there is more to do at once.
-    fn pass(&mut self) -> bool {
-        let cold_age = self.cold_age();
-        if self.cursor == (0, 0) {
-            let due = self.now.saturating_sub(self.pass_began) >= self.tick().0 || self.pass_began == 0;
-            // What waits for room goes on as soon as the daemon has made some.
-            let room = self.backlog && self.jobs_out <= JOBS / 2;
-            if !due && !room {
-                return false;
-            }
-            self.pass_began = self.now;
-            self.backlog = false;
-        }
-        let (mut region, mut piece) = self.cursor;
-        for _ in 0..super::fold::PIECES_A_PASS {
-            while region < REGIONS && piece >= self.regions[region].pieces() {
-                (region, piece) = (region + 1, 0);
-            }
-            if region == REGIONS {
-                self.cursor = (0, 0);
-                self.counts.holds += u64::from(core::mem::take(&mut self.withheld));
-                return false;
-            }
-            self.backlog |= self.step(region, piece, cold_age);
-            piece += 1;
-        }
-        self.cursor = (region, piece);
-        true
     }
 
     /// Brings back pages of a range, and waits until whoever is restoring one of them is done.

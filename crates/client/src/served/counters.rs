@@ -7,19 +7,6 @@ use std::sync::atomic::Ordering::*;
 use sys::time;
 use sys::PAGE_SIZE;
 
-/// What the agent counts.
-#[derive(Default)]
-pub struct Counts {
-    pub evicted: u64,
-    pub same: u64,
-    pub incompressible: u64,
-    pub second_chance: u64,
-    /// Stored pages that came back before they had been away for long.
-    pub soon_back: u64,
-    /// Passes in which something was not set aside because the program had waited enough.
-    pub holds: u64,
-}
-
 impl Agent {
     /// Brings up to date how much there is to fold, after ranges have come or gone. Looks at no page: a program may register and
     /// unregister a thousand times a second.

@@ -5,7 +5,7 @@
 
 use super::agent::Agent;
 use super::region::{has, set, Bits};
-use daemon::channel::{job, Entry, State, JOBS};
+use daemon::channel::{job, Entry, State, JOBS, REGIONS};
 use pager::codec::{CodecId, MAX_STORED};
 use pager::store::{Slot, Store, GRAIN};
 use policy::age::Step;
@@ -24,9 +24,39 @@ const NOBODY: usize = usize::MAX;
 /// Where the stall budget is broken, what was wanted back so lately comes back as a whole, ns.
 const RECENT: u64 = 1_000_000_000;
 /// Longest time of a pass before faults and requests are looked at again, pieces.
-pub const PIECES_A_PASS: usize = 8;
+const PIECES_A_PASS: usize = 8;
 
 impl Agent {
+    /// Looks at some pieces. Whether there is more to do at once.
+    pub fn pass(&mut self) -> bool {
+        let cold_age = self.cold_age();
+        if self.cursor == (0, 0) {
+            let due = self.now.saturating_sub(self.pass_began) >= self.tick().0 || self.pass_began == 0;
+            // What waits for room goes on as soon as the daemon has made some.
+            let room = self.backlog && self.jobs_out <= JOBS / 2;
+            if !due && !room {
+                return false;
+            }
+            self.pass_began = self.now;
+            self.backlog = false;
+        }
+        let (mut region, mut piece) = self.cursor;
+        for _ in 0..PIECES_A_PASS {
+            while region < REGIONS && piece >= self.regions[region].pieces() {
+                (region, piece) = (region + 1, 0);
+            }
+            if region == REGIONS {
+                self.cursor = (0, 0);
+                self.counts.holds += u64::from(core::mem::take(&mut self.withheld));
+                return false;
+            }
+            self.backlog |= self.step(region, piece, cold_age);
+            piece += 1;
+        }
+        self.cursor = (region, piece);
+        true
+    }
+
     /// Does what is due for one piece. Whether pages of it wait for room to be handed over.
     pub fn step(&mut self, region: usize, piece: usize, cold_age: u64) -> bool {
         let now = self.now;

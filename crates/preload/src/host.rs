@@ -1,0 +1,56 @@
+//! The pager of this process, and what it asks of the program that it is in.
+
+use crate::notice::{say_once, CONTROL_DIR};
+use crate::statistics;
+use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
+use pager::control::ControlPage;
+use pager::mirror::Mapped;
+use pager::{Engine, Host};
+
+/// The pager of this process.
+pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
+
+/// Whether the pager is asked for: the functions that programs call for their mappings look here first.
+pub static PAGER: AtomicBool = AtomicBool::new(false);
+
+/// The pager, if it was asked for.
+#[inline]
+pub fn pager() -> Option<&'static Engine> {
+    PAGER.load(Relaxed).then_some(&ENGINE)
+}
+
+/// Gives back memory that the allocator has kept for nothing, and says now and then what it holds.
+fn decay() {
+    arena::decay();
+    statistics::publish_if_due(&ENGINE);
+}
+
+/// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
+static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
+
+/// Looks for it, before the program has other threads.
+pub fn find_rseq() {
+    // SAFETY: a look-up, and the variable is constant once the program runs.
+    unsafe {
+        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) as *const u32;
+        if !offset.is_null() && !size.is_null() && *size != 0 {
+            RSEQ_OFFSET.store(*offset, Relaxed);
+        }
+    }
+}
+
+/// Where the kernel writes the CPU on which a thread runs: a word of the thread's `struct rseq` (rseq(2)).
+fn thread_cpu(tid: u32) -> Option<usize> {
+    /// Offset of `cpu_id` in it.
+    const CPU_ID: usize = 4;
+    let offset = RSEQ_OFFSET.load(Relaxed);
+    if offset == 0 {
+        return None;
+    }
+    Some(heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
+}
+
+fn open_control(page: &ControlPage) -> Option<Mapped> {
+    CONTROL_DIR.make_page(page)
+}
