@@ -52,7 +52,7 @@ fn pop_idle(domain: Domain) -> Option<&'static Heap> {
 
 /// Writes down that the calling thread uses the heap.
 pub(crate) fn hand_over(heap: &Heap) {
-    heap.user_tid.store(sys::thread::current_tid(), Relaxed);
+    heap.user_tid.store(sys::thread::current_tid_if_free(), Relaxed);
     heap.user.store(tls::thread(), Relaxed);
     // With checks on no block is at hand, not even one from before.
     heap.shelf.set(if checked::is_on() { NO_SHELF } else { 1 + heap.domain.get() as u8 });

@@ -28,6 +28,11 @@ pub fn current_tid() -> u32 {
     NUMBER.with(Cell::get).max(1)
 }
 
+/// In a model nothing is forbidden.
+pub fn current_tid_if_free() -> u32 {
+    current_tid()
+}
+
 pub(crate) fn set_number(number: u32) {
     NUMBER.with(|cell| cell.set(number));
 }

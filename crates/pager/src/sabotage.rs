@@ -120,6 +120,8 @@ bugs! {
 
     /// A program that confines its system calls (seccomp) is folded on.
     SeccompNotSeen = "seccomp-not-seen",
+    /// After a program has confined its system calls, one is made that it would not make without us.
+    CallsAfterFilter = "calls-after-filter",
     /// A program that confines itself by landlock is folded on.
     LandlockNotSeen = "landlock-not-seen",
     /// A program that changes its root directory is folded on.

@@ -75,6 +75,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
 fn before_filter() {
     static SECCOMP: &str = "the program confined its system calls (seccomp)";
     stop(&SECCOMP, Bug::SeccompNotSeen);
+    if !planted(Bug::CallsAfterFilter) {
+        sys::thread::confine();
+    }
     if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
         engine.hide_control();
     }

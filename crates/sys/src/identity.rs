@@ -1,7 +1,7 @@
 //! Who calls: the thread, the process, its user; and which threads are agents.
 
-use crate::syscall;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::{syscall, PAGE_SIZE};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
 /// The kernel's number for the calling thread.
 pub fn current_tid() -> u32 {
@@ -33,10 +33,30 @@ pub fn parent_pid() -> u32 {
     unsafe { syscall!(getppid) }.unwrap_or(0) as u32
 }
 
+/// Set by [`confine`].
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// The program forbids itself system calls. One of ours that it would not make without us may end it from now on.
+pub fn confine() {
+    CONFINED.store(true, Release);
+}
+
+/// [`current_tid`], or 0 in a program that has confined its system calls.
+pub fn current_tid_if_free() -> u32 {
+    if CONFINED.load(Acquire) {
+        return 0;
+    }
+    current_tid()
+}
+
+/// More agents than a process ever has; further ones are not taken for agents.
+const MOST_AGENTS: usize = 16;
+/// Bytes of the block of memory that an agent runs in.
+pub(crate) const AGENT_BLOCK: usize = (256 << 10) + 6 * PAGE_SIZE;
 /// The kernel's numbers of this process's agent threads; 0 where there is none.
 static AGENTS: [AtomicU32; MOST_AGENTS] = [const { AtomicU32::new(0) }; MOST_AGENTS];
-/// More than a process ever has; further ones are not taken for agents.
-const MOST_AGENTS: usize = 16;
+/// Where the blocks of memory begin in which their stacks are; 0 where there is none.
+static STACKS: [AtomicUsize; MOST_AGENTS] = [const { AtomicUsize::new(0) }; MOST_AGENTS];
 
 /// The thread is an agent. Both it and who made it say so, whichever comes first.
 pub(crate) fn note(tid: u32) {
@@ -52,13 +72,50 @@ pub(crate) fn forget(tid: u32) {
     }
 }
 
-/// Whether the calling thread is an agent. What the program has open is not open there ([`crate::table`]).
+/// An agent is about to run in the block of memory.
+pub(crate) fn note_stack(block: usize) {
+    let _ = STACKS.iter().find(|stack| stack.compare_exchange(0, block, AcqRel, Relaxed).is_ok());
+}
+
+/// It does not any more.
+pub(crate) fn forget_stack(block: usize) {
+    for stack in &STACKS {
+        let _ = stack.compare_exchange(block, 0, AcqRel, Relaxed);
+    }
+}
+
+/// Whether the calling thread is an agent, by the stack that it runs on: without a system call, which the program may have forbidden
+/// to itself. What the program has open is not open there ([`crate::table`]).
 pub fn is_agent() -> bool {
-    let me = current_tid();
-    AGENTS.iter().any(|agent| agent.load(Acquire) == me)
+    let local = 0u8;
+    let here = core::hint::black_box(&raw const local) as usize;
+    STACKS.iter().any(|stack| match stack.load(Acquire) {
+        0 => false,
+        block => here.wrapping_sub(block) < AGENT_BLOCK,
+    })
 }
 
 /// The kernel's numbers of all agents; 0 where there is none.
 pub fn agents() -> [u32; MOST_AGENTS] {
     core::array::from_fn(|at| AGENTS[at].load(Acquire))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    static SEEN: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn look(_: usize) {
+        SEEN.store(is_agent(), SeqCst);
+    }
+
+    #[test]
+    fn an_agent_knows_itself_by_its_stack_and_nobody_else_is_taken_for_one() {
+        // SAFETY: the entry only stores a word.
+        let thread = unsafe { crate::thread::Thread::spawn(look, 0) }.unwrap();
+        assert!(!is_agent());
+        thread.join();
+        assert!(SEEN.load(SeqCst));
+    }
 }

@@ -11,15 +11,16 @@
 
 use crate::call::{Errno, Result};
 pub use crate::identity::{
-    agents, current_pid, current_tid, effective_user, is_agent, parent_pid, process_has_more_rights,
+    agents, confine, current_pid, current_tid, current_tid_if_free, effective_user, is_agent, parent_pid,
+    process_has_more_rights,
 };
-use crate::identity::{forget, note};
+use crate::identity::{forget, forget_stack, note, note_stack, AGENT_BLOCK as BLOCK};
 use crate::inject::{self, Point};
 use crate::{futex, mem, signal, syscall, PAGE_SIZE};
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Bytes of stack, without the guard page below it.
-const STACK: usize = 256 << 10;
+const STACK: usize = BLOCK - GUARD - TLS - PAGE_SIZE;
 /// Bytes around the thread pointer: below it for accesses to libc's static thread-locals, above it for the
 /// fields of the thread control block.
 const TLS: usize = 4 * PAGE_SIZE;
@@ -52,8 +53,6 @@ extern "C" fn begin(header: usize) {
     let (entry, arg) = unsafe { ((*(header as *const Header)).entry, (*(header as *const Header)).arg) };
     entry(arg);
 }
-
-const BLOCK: usize = GUARD + STACK + TLS + PAGE_SIZE;
 
 impl Thread {
     fn header(&self) -> &Header {
@@ -94,6 +93,7 @@ impl Thread {
         let blocked = signal::block_all();
         let mut raw;
         let mut tries = 0;
+        note_stack(block);
         loop {
             tries += 1;
             if tries < EXEC_TRIES && inject::error(Point::Clone).is_some() {
@@ -122,6 +122,7 @@ impl Thread {
         }
         drop(blocked);
         if raw < 0 {
+            forget_stack(block);
             // SAFETY: no thread was made, so nobody uses the block.
             let _ = unsafe { mem::munmap(block, BLOCK) };
             return Err(Errno(-raw as i32));
@@ -161,6 +162,7 @@ impl Thread {
             crate::time::sleep(crate::time::Nanos(50_000));
         }
         forget(self.tid);
+        forget_stack(self.block);
         // SAFETY: the kernel clears `alive` after the thread's last instruction in user mode.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }
@@ -169,6 +171,7 @@ impl Thread {
     /// of its parent's.
     pub fn forget_in_child(self) {
         forget(self.tid);
+        forget_stack(self.block);
         // SAFETY: in the child only the forking thread exists.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }

@@ -35,7 +35,7 @@ static struct sock_fprog strict(void)
     return (struct sock_fprog){sizeof filter / sizeof filter[0], filter};
 }
 
-/* What a confined program does: uses its memory, maps more, gives some back. */
+/* What a confined program does: uses its memory, maps more, gives some back, allocates little and much. */
 static void live_on(uint64_t *p)
 {
     CHECK(away(p, LEN) == 0 && intact(p));
@@ -48,14 +48,36 @@ static void live_on(uint64_t *p)
         memset(block, i, 1000);
         free(block);
     }
+    for (size_t size = 1 << 20; size <= 256 << 20; size *= 2) {
+        char *block = malloc(size);
+        CHECK(block);
+        memset(block, 1, 1000);
+        CHECK(block[999] == 1);
+        free(block);
+    }
     /* Ending by `exit` takes more than the filter lets. */
     _exit(0);
 }
 
-static void *run_for_ever(void *started)
+enum step { NONE, STARTED, CONFINED, ALLOCATED };
+
+static void await(enum step *step, enum step awaited)
 {
-    for (;;)
-        __atomic_store_n((int *)started, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(step, __ATOMIC_SEQ_CST) != awaited)
+        ;
+}
+
+/* A thread that allocates for the first time when it is confined. It never ends, for that takes more than the filter lets. */
+static void *allocate_when_confined(void *step)
+{
+    __atomic_store_n((enum step *)step, STARTED, __ATOMIC_SEQ_CST);
+    await(step, CONFINED);
+    char *block = malloc(1000);
+    CHECK(block);
+    memset(block, 1, 1000);
+    free(block);
+    __atomic_store_n((enum step *)step, ALLOCATED, __ATOMIC_SEQ_CST);
+    await(step, NONE);
     return NULL;
 }
 
@@ -71,15 +93,16 @@ static void seccomp_by_prctl(void)
 static void seccomp_of_all_threads(void)
 {
     uint64_t *p = evicted();
-    int started = 0;
+    enum step step = NONE;
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, run_for_ever, &started) == 0);
+    CHECK(pthread_create(&thread, NULL, allocate_when_confined, &step) == 0);
     /* A thread that starts makes system calls that the filter does not let. */
-    while (!__atomic_load_n(&started, __ATOMIC_SEQ_CST))
-        ;
+    await(&step, STARTED);
     struct sock_fprog program = strict();
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0);
+    __atomic_store_n(&step, CONFINED, __ATOMIC_SEQ_CST);
+    await(&step, ALLOCATED);
     live_on(p);
 }
 
