@@ -109,8 +109,9 @@ pub fn run(
     stop: &'static AtomicBool,
     say: fn(&str),
 ) -> io::Result<()> {
-    let mut door = Door::new(listen(&options.socket)?)?;
+    // Before the door, so that who finds the daemon there can also ask for its counters.
     let scraper = options.metrics.as_ref().map(scraper).transpose()?;
+    let mut door = Door::new(listen(&options.socket)?)?;
     let state = Arc::new(State::new());
     guard::install()?;
     sandbox::enter()
