@@ -12,7 +12,7 @@ TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PACKAGES := build-essential python3 redis-server fio stress
 # The programs that the tests run.
 TESTED    = sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light \
-            postgresql default-jdk-headless chromium man-db libpython$(PYTHON)-testsuite
+            postgresql default-jdk-headless chromium man-db systemd libpython$(PYTHON)-testsuite
 PYTHON    = $(shell /usr/bin/python3 -c "import sys; print('%d.%d' % sys.version_info[:2])")
 
 # The preload library is always built by itself: it has no standard library, and cargo gives packages that are
@@ -24,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build libraries demo test test-programs test-suites test-kernels test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 build: libraries
 	$(CARGO) build --release --locked -p memfold
@@ -86,6 +86,10 @@ test-kernels: build
 	scripts/install-packages qemu-system-x86 busybox-static
 	scripts/test-kernels --write docs/compatibility.md
 
+# The daemon under the system's systemd, in a container, with its unit's confinement; a minute. As root.
+test-unit: build
+	scripts/test-unit
+
 lint: deps
 	$(CARGO) fmt --check
 	scripts/check-ladder
@@ -112,8 +116,9 @@ install:
 	install -D -m 644 $(TARGET)/release/libmemfold_client.a $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
 	install -D -m 644 crates/client-c/include/memfold.h $(DESTDIR)$(PREFIX)/include/memfold.h
 	install -D -m 644 crates/preload/include/memfold_alloc.h $(DESTDIR)$(PREFIX)/include/memfold_alloc.h
-	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/systemd/user
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/systemd/user $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|@PREFIX@|$(PREFIX)|' scripts/memfold-daemon.service > $(DESTDIR)$(PREFIX)/lib/systemd/user/memfold-daemon.service
+	sed 's|@PREFIX@|$(PREFIX)|' scripts/memfold-daemon@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/memfold-daemon@.service
 	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/client-c/memfold.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
 
 uninstall:
@@ -121,6 +126,7 @@ uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
 	rm -f $(DESTDIR)$(PREFIX)/include/memfold_alloc.h
 	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/memfold-daemon.service
+	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/memfold-daemon@.service
 	rm -f $(DESTDIR)$(PREFIX)/include/memfold.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
 	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold
 

@@ -495,3 +495,21 @@ fn setup_believes_no_memory_that_another_user_can_change() {
     assert!(said.ends_with("bytes\ndevice 600 0\n"), "{said}{errors}");
     assert!(errors.contains(&format!("belongs to user {STRANGER}")), "{errors}");
 }
+
+#[test]
+fn the_systems_unit_leaves_the_daemon_little() {
+    let dir = tempfile::tempdir().unwrap();
+    let unit = dir.path().join("memfold-daemon@tester.service");
+    let text = include_str!("../../../scripts/memfold-daemon@.service");
+    // What is started must be there.
+    fs::write(&unit, text.replace("@PREFIX@/bin/memfold", "/bin/true")).unwrap();
+    // In tenths: at most 2.0 of the 10.0 of a service that may do everything.
+    let analysis = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--no-pager", "--threshold=20"])
+        .arg(&unit)
+        .output();
+    match analysis {
+        Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout)),
+        Err(error) => eprintln!("skipped: systemd-analyze: {error}"),
+    }
+}
