@@ -11,7 +11,7 @@ use crate::engine::{Agent, Engine, Phase};
 use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
-use crate::extent::{Extent, DENSE, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL, WALKED};
+use crate::extent::{Extent, DENSE, RECALLED, SEEN, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL, WALKED};
 use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
@@ -22,6 +22,7 @@ use policy::age::Step;
 use policy::budget::{NO_LIMIT, WINDOW};
 use policy::pace;
 use policy::returns::SOON;
+use policy::walk;
 use sys::table;
 use sys::thread::{self, Backoff, Scheduling};
 use sys::time::{self, Nanos};
@@ -387,11 +388,19 @@ impl Worker {
             return false;
         }
         // What is probed ends its probe first: some of it may have been left where it is.
-        if !age.is_probed() && took_walk(extent) {
+        if !age.is_probed() && took(extent, WALKED) {
             age.walked(now);
+        }
+        if took(extent, RECALLED) && age.is_probed() && count_aside(extent) == 0 {
+            let (probed, touched) = touched_of(extent);
+            self.stall.looked(probed, touched);
+            age.recalled(now, cold_age);
         }
         match age.due(now, cold_age) {
             Step::Wait => {
+                if age.is_probed() {
+                    self.look_at_probe(extent, cold_age);
+                }
                 self.let_rest(extent, age.next(cold_age));
                 drop(guard);
                 self.wait_step(extent)
@@ -413,6 +422,8 @@ impl Worker {
                 false
             }
             Step::Probe if !self.may_set_aside() => self.put_off_for_cpu(extent),
+            // Who walks would come to it at once.
+            Step::Probe if !walk::is_over(now, self.engine.last_walk.load(Relaxed)) => false,
             Step::Probe => {
                 extent.waits_for.store(0, Relaxed);
                 if age.recheck_due(now, cold_age) {
@@ -438,6 +449,7 @@ impl Worker {
                     *probes -= 1;
                     extent.probed_pages.store(pages as u32, Relaxed);
                     extent.unasked.store(0, Relaxed);
+                    extent.flags.fetch_and(!SEEN, Relaxed);
                     age.set_aside(now);
                 }
                 drop(guard);
@@ -447,26 +459,35 @@ impl Worker {
             Step::Launder => {
                 extent.waits_for.store(0, Relaxed);
                 drop(guard);
-                let probed = extent.probed_pages.load(Relaxed);
                 if extent.touched.load(Relaxed) == 0 {
-                    let came = probed.saturating_sub(count_aside(extent));
-                    let touched = came.saturating_sub(extent.unasked.swap(0, Relaxed));
-                    extent.touched.store(touched + 1, Relaxed);
+                    let (_, touched) = touched_of(extent);
+                    extent.touched.store(touched as u32 + 1, Relaxed);
                 }
                 if !self.launder(extent, &PageSet::ALL) {
                     return true;
                 }
                 let Some(_guard) = extent.lock.try_lock() else { return true };
+                let probed = u64::from(extent.probed_pages.load(Relaxed));
                 let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
-                self.stall.looked(u64::from(probed), touched);
+                self.stall.looked(probed, touched);
                 // SAFETY: we hold the lock.
                 let age = unsafe { extent.age() };
                 age.probed(self.now.0, cold_age, probed as usize, touched as usize);
-                if took_walk(extent) {
+                if took(extent, WALKED) {
                     age.walked(self.now.0);
                 }
                 false
             }
+        }
+    }
+
+    /// What is in use comes back as soon as it is set aside: whether looks are rewarded need not wait for the end of the first probes.
+    fn look_at_probe(&mut self, extent: &Extent, cold_age: u64) {
+        let early = self.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < cold_age / 4;
+        if !early && extent.flags.load(Relaxed) & SEEN == 0 {
+            extent.flags.fetch_or(SEEN, Relaxed);
+            let (probed, touched) = touched_of(extent);
+            self.stall.looked(probed, touched);
         }
     }
 
@@ -576,7 +597,7 @@ impl Worker {
         if let Some(_guard) = extent.lock.try_lock() {
             // SAFETY: we hold the lock.
             let age = unsafe { extent.age() };
-            if took_walk(extent) {
+            if took(extent, WALKED) {
                 age.walked(self.now.0);
             } else {
                 age.retreated(self.now.0);
@@ -616,9 +637,16 @@ impl Worker {
     }
 }
 
-/// Whether the extent was walked through since the policy was last told.
-fn took_walk(extent: &Extent) -> bool {
-    extent.flags.load(Relaxed) & WALKED != 0 && extent.flags.fetch_and(!WALKED, Relaxed) & WALKED != 0
+/// Whether the extent was [`WALKED`] through, or [`RECALLED`], since the policy was last told.
+fn took(extent: &Extent, what: u32) -> bool {
+    extent.flags.load(Relaxed) & what != 0 && extent.flags.fetch_and(!what, Relaxed) & what != 0
+}
+
+/// How many pages of the extent the probe under way set aside, and how many of them were touched.
+fn touched_of(extent: &Extent) -> (u64, u64) {
+    let probed = extent.probed_pages.load(Relaxed);
+    let came = probed.saturating_sub(count_aside(extent));
+    (u64::from(probed), u64::from(came.saturating_sub(extent.unasked.load(Relaxed))))
 }
 
 fn count_aside(extent: &Extent) -> u32 {

@@ -114,6 +114,8 @@ pub struct Engine {
     pub(crate) stall: AtomicU64,
     /// That of it which was for pages that were only set aside, ns.
     pub(crate) stall_looking: AtomicU64,
+    /// When memory was last seen to be walked through, ns.
+    pub(crate) last_walk: AtomicU64,
     /// 1 while more threads want to run than there are CPUs.
     pub(crate) contended: AtomicU32,
     /// The limit on resident memory that follows from the control groups', bytes; `u64::MAX` while none is kept.
@@ -265,6 +267,7 @@ impl Engine {
             stored_pages: AtomicU64::new(0),
             stall: AtomicU64::new(0),
             stall_looking: AtomicU64::new(0),
+            last_walk: AtomicU64::new(0),
             contended: AtomicU32::new(1),
             group_limit: AtomicU64::new(u64::MAX),
             last_service: AtomicU64::new(0),

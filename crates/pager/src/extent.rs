@@ -19,6 +19,7 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use policy::age::ExtentAge;
+use policy::walk::Burst;
 use sys::thread::Backoff;
 use sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 
@@ -70,7 +71,7 @@ pub struct Extent {
     pub staging: AtomicU32,
     /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
-    /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`] and [`WALKED`].
+    /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`], [`WALKED`], [`RECALLED`] and [`SEEN`].
     pub flags: AtomicU32,
     /// The program thread that holds `lock`, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -88,10 +89,10 @@ pub struct Extent {
     pub last_restore: AtomicU64,
     /// When pages of it were last set aside, ns. Written by the background thread.
     pub last_aside: AtomicU64,
-    /// When touches of it began after it lay still, ns, and how many came; fault thread only.
-    pub burst_began: AtomicU64,
+    /// When the last touches of it began, ns, how many came, and [`IN_USE`]; fault thread only.
+    burst_began: AtomicU64,
     /// See `burst_began`.
-    pub burst: AtomicU32,
+    burst: AtomicU32,
     /// Pages of the last probe that came back because the extent was walked through, and not by a touch of their own.
     pub unasked: AtomicU32,
     /// When pages of it were last compressed, ns; background thread only.
@@ -115,10 +116,18 @@ pub const DENSE: u32 = 4;
 /// [`Extent::flags`]: it was walked through, and the policy was not told yet.
 pub const WALKED: u32 = 8;
 
+/// [`Extent::flags`]: what was set aside came back because others were walked through, and the policy was not told yet.
+pub const RECALLED: u32 = 16;
+/// [`Extent::flags`]: what the probe under way has cost so far was noted.
+pub const SEEN: u32 = 32;
+
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;
 /// [`Extent::waits_for`]: the stall budget, which is used up.
 pub const WAITS_FOR_STALL: u32 = 2;
+
+/// In `Extent::burst`: the touches tell of use.
+const IN_USE: u32 = 1 << 31;
 
 // SAFETY: `base` is written before the extent is shared; `age` is reached under `lock`.
 unsafe impl Sync for Extent {}
@@ -205,6 +214,23 @@ impl Extent {
     /// The pages that are not tried for the time being.
     pub fn spared(&self) -> PageSet {
         self.hot.load().or(&self.refused.load()).or(&self.incompressible.load())
+    }
+
+    /// The last touches of it. By the fault thread.
+    pub fn burst(&self) -> Burst {
+        let touches = self.burst.load(Relaxed);
+        Burst {
+            began: self.burst_began.load(Relaxed),
+            touches: touches & !IN_USE,
+            in_use: touches & IN_USE != 0,
+        }
+    }
+
+    /// Notes them. By the fault thread.
+    pub fn set_burst(&self, burst: Burst) {
+        self.burst_began.store(burst.began, Relaxed);
+        let in_use = if burst.in_use { IN_USE } else { 0 };
+        self.burst.store(burst.touches.min(IN_USE - 1) | in_use, Relaxed);
     }
 
     /// What the policy knows of it.

@@ -6,7 +6,6 @@
 //! Invariants: between reading a message and waking the sleeper it allocates nothing, takes no lock, waits for nobody, and
 //! touches only memory that is never evicted. A message that it drops is one whose sleeper somebody else wakes.
 
-use crate::bitmap::PageSet;
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
@@ -15,12 +14,13 @@ use crate::events;
 use crate::extent::{Extent, WALKED};
 use crate::follow::Follower;
 use crate::kernel::Kernel;
+use crate::recall::{Recall, Unasked};
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::retry::patiently;
 use crate::sabotage::{planted, widen, Bug};
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
-use policy::walk::{Burst, Reach, Walks};
+use policy::walk::{Reach, Walks};
 use sys::thread::{self, Backoff};
 use sys::time::{self, Nanos};
 use sys::uffd::{self, Event, Modes};
@@ -28,9 +28,6 @@ use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// How many pages the background thread is asked to bring ahead of a sequential reader.
 const AHEAD: usize = 64;
-
-/// How long the others may wait while the rest of an extent is brought back that is walked through.
-const WALK_SLICE: Nanos = Nanos(200_000);
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -49,6 +46,7 @@ pub extern "C" fn main(arg: usize) {
         follower: Follower::new(),
         waits: Waits::new(),
         walks: Walks::new(),
+        recall: Recall::new(),
         steps: events::Steps::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
@@ -65,6 +63,7 @@ struct Service {
     follower: Follower,
     waits: Waits,
     walks: Walks,
+    recall: Recall,
     steps: events::Steps,
     /// When the messages at hand were read.
     read_at: Nanos,
@@ -77,6 +76,12 @@ struct Service {
 impl Service {
     fn run(mut self) {
         while !self.ended {
+            if self.recall.is_due(self.engine) {
+                self.go_on_with_recall();
+                if !self.kernel.uffd.has_message() {
+                    continue;
+                }
+            }
             self.kernel.uffd.wait();
             if planted(Bug::ReportNotAwaited) && !uffd::touch_waits(&self.kernel.uffd_info) {
                 widen(Bug::ReportNotAwaited, 20);
@@ -96,6 +101,12 @@ impl Service {
             }
             self.engine.turns.end_read();
         }
+    }
+
+    fn go_on_with_recall(&mut self) {
+        self.engine.turns.begin_read();
+        self.recall.go_on(Unasked::new(self.engine, self.kernel, &mut self.restorer, &mut self.waits));
+        self.engine.turns.end_read();
     }
 
     fn handle(&mut self, event: Event) {
@@ -260,48 +271,27 @@ impl Service {
         if engine.errand.is_on() || !engine.policy.is_empty() || engine.room.is_kept() {
             return Reach::Page;
         }
-        let burst = Burst { began: extent.burst_began.load(Relaxed), touches: extent.burst.load(Relaxed) };
         let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
         let (burst, reach, begins) =
-            self.walks.touch(burst, now.0, touched, aside, engine.setting(Setting::ColdAge));
-        extent.burst_began.store(burst.began, Relaxed);
-        extent.burst.store(burst.touches, Relaxed);
+            self.walks.touch(extent.burst(), now.0, touched, aside, engine.setting(Setting::ColdAge));
+        extent.set_burst(burst);
+        if reach != Reach::Page {
+            engine.last_walk.store(now.0, Relaxed);
+        }
         if begins {
             extent.flags.fetch_or(WALKED, Relaxed);
+            if self.walks.are_many(now.0) {
+                self.recall.begin(engine);
+            }
         }
         reach
     }
 
-    /// Brings the rest of an extent that is walked through, from page `from` on and then what lies before it, as much as can be
-    /// had in a moment while no other thread waits. The next touch brings more.
+    /// Brings the rest of an extent that is walked through, from page `from` on and then what lies before it, as far as that is wanted.
     fn bring_walked(&mut self, extent: &Extent, from: usize, reach: Reach) {
-        let began = time::now();
         let away = if reach == Reach::Whole { extent.aside_pages() } else { extent.away_pages() };
-        let split = PageSet::range(0, from);
-        for part in [away.minus(&split), away.and(&split)] {
-            for (lo, hi) in part.runs() {
-                let mut at = lo;
-                while at < hi {
-                    let most = (hi - at).min(MAX_WINDOW);
-                    let outcome =
-                        self.restorer.restore(self.engine, self.kernel, extent, at, most, Reason::Walk);
-                    at += 1;
-                    let took = time::now().since(began);
-                    let awaited = self.kernel.uffd.has_message();
-                    if let Outcome::Done { first, pages } = outcome {
-                        // Before the wake-up: it may be for one of these.
-                        if awaited {
-                            self.waits.unseen(took);
-                        }
-                        self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
-                        at = at.max(first + pages);
-                    }
-                    if awaited || took >= WALK_SLICE {
-                        return;
-                    }
-                }
-            }
-        }
+        Unasked::new(self.engine, self.kernel, &mut self.restorer, &mut self.waits)
+            .bring_rest(extent, &away, from);
     }
 
     /// A thread waited so long for its page, ns.

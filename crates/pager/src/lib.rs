@@ -58,6 +58,7 @@ mod pool;
 pub mod postmortem;
 mod prefetch;
 mod proxy;
+mod recall;
 mod recording;
 mod requests;
 mod reservations;

@@ -64,6 +64,44 @@ fn a_walk_is_served_in_few_touches_and_leaves_little_in_use() {
 }
 
 #[test]
+fn who_walks_through_some_of_it_is_not_kept_waiting_by_the_rest() {
+    let (engine, memory) = aside(64 * MIB, 44);
+    // In no order of extents, as a collector goes.
+    let some = 12 * EXTENT_PAGES;
+    (0..some).for_each(|n| memory.check_page(44, n % 12 * EXTENT_PAGES + n / 12 * 211 % EXTENT_PAGES));
+    wait_until("all of it is back", || engine.control().aside_bytes.load(Relaxed) == 0);
+    assert!(touches(engine) < some as u64 / 4, "{} waits", touches(engine));
+    have(engine, Command::Resume);
+    let used = kept(engine, Why::Hot) + kept(engine, Why::CameBackSoon);
+    assert!(used <= some / 4, "{used} pages are taken for used");
+    wait_until("the rest is stored", || evicted(engine) >= 32 * MIB as u64);
+    memory.check(44);
+}
+
+#[test]
+fn children_that_are_forked_while_all_is_brought_back_find_every_byte() {
+    let (engine, memory) = aside(64 * MIB, 45);
+    std::thread::scope(|scope| {
+        scope.spawn(|| walk(&memory).for_each(|page| memory.check_page(45, page)));
+        wait_until("somebody walks", || engine.control().pages_second_chance.load(Relaxed) != 0);
+        let children: Vec<i32> = (0..8)
+            .map(|_| {
+                let pid = fork(engine);
+                if pid == 0 {
+                    let good = (0..memory.pages)
+                        .all(|page| content(45, page) == page_at(memory.base + page * PAGE_SIZE));
+                    // The child of a test must not unwind into the harness.
+                    unsafe { libc::_exit(i32::from(!good)) };
+                }
+                pid
+            })
+            .collect();
+        children.into_iter().for_each(|pid| assert_eq!(wait(pid), 0, "a child read something else"));
+    });
+    memory.check(45);
+}
+
+#[test]
 fn what_is_compressed_comes_back_in_a_walk_too() {
     let (engine, memory) = evicted_memory(16 * MIB, 41);
     have(engine, Command::Pause);

@@ -72,6 +72,8 @@ pub struct ExtentAge {
     retry_at: u64,
     /// How long it rested after it was last walked through, in half cold ages.
     rest: u32,
+    /// For how long pages of it had proved to be cold when they came back unasked, ns: it counts for the next probe.
+    proved: u64,
 }
 
 impl ExtentAge {
@@ -159,8 +161,17 @@ impl ExtentAge {
     /// Pages were set aside at `now`.
     pub fn set_aside(&mut self, now: u64) {
         self.phase = Phase::Probed;
-        self.since = now;
+        self.since = now.saturating_sub(core::mem::take(&mut self.proved));
         self.backoff = 1;
+    }
+
+    /// The probe was interrupted at `now`: all of it came back, because other extents were walked through. A walk says nothing of what is in
+    /// use, so the next probe comes after half a cold age and is shorter by what this one has proved, up to three quarters.
+    pub fn recalled(&mut self, now: u64, cold_age: u64) {
+        let proved = if self.is_probed() { now.saturating_sub(self.since) } else { 0 };
+        self.watched(now);
+        self.backoff = 1;
+        self.proved = proved.min(cold_age / 4 * 3);
     }
 
     /// The probe ended at `now`: of `pages` set aside, `touched` came back.
@@ -276,6 +287,31 @@ mod tests {
             assert_eq!(rest(&mut age, false), COLD / 2);
         }
         assert_eq!(rest(&mut age, true), 2 * COLD);
+    }
+
+    #[test]
+    fn a_probe_that_was_interrupted_goes_on_with_what_it_has_proved() {
+        let mut age = ExtentAge::default();
+        let mut now = 0;
+        let mut probes = 0;
+        age.due(now, COLD);
+        age.set_aside(now);
+        // A collector that walks every nine tenths of a cold age never lets a probe end at once.
+        let end = loop {
+            now += COLD * 9 / 10;
+            probes += 1;
+            if age.due(now, COLD) == Step::Launder {
+                break now;
+            }
+            age.recalled(now, COLD);
+            assert_eq!(age.next(COLD), now + COLD / 2);
+            age.set_aside(now + COLD / 2);
+        };
+        assert_eq!((probes, end), (2, COLD * 18 / 10));
+        // What was touched since, and walked through, has proved nothing.
+        age.probed(now, COLD, 100, 50);
+        age.set_aside(now);
+        assert_eq!(age.next(COLD), now + COLD);
     }
 
     #[test]

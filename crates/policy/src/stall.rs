@@ -20,8 +20,9 @@ const CREDIT_PARTS: u64 = 64;
 pub const REWARD: u64 = 1;
 /// Looks of which it is seen how they are rewarded, before that counts.
 const SEEN: u64 = 8;
-/// How many touches a look is expected to cost before any was.
+/// How many touches a look is expected to cost before any was, and how many it can cost: an extent has so many pages.
 const TOUCHES_AT_FIRST: u64 = 64;
+const MOST_TOUCHES: u64 = 512;
 
 /// What was waited, and what looks have cost.
 #[derive(Clone, Debug)]
@@ -35,8 +36,9 @@ pub struct Stall {
     used: u64,
     /// What the running total of waiting for pages that were looked at stood at, ns.
     looking: u64,
-    /// When the credit was last filled.
+    /// When the credit was last filled, and when anything was last waited.
     at: u64,
+    waited_at: u64,
     looks: u64,
     /// Pages that a look sets aside, and how many of them are touched; moving averages, in sixteenths.
     pages: u64,
@@ -54,6 +56,7 @@ impl Stall {
             used: if forked { u64::MAX } else { 0 },
             looking,
             at: now,
+            waited_at: now,
             looks: 0,
             pages: 0,
             touches: 16 * TOUCHES_AT_FIRST,
@@ -66,6 +69,9 @@ impl Stall {
         let spent = total.saturating_sub(self.waited.total());
         let looked = looking.saturating_sub(self.looking).min(spent);
         self.looking = looking;
+        if spent > 0 {
+            self.waited_at = now;
+        }
         self.used = self.used.min(credit);
         if self.are_rewarded() {
             self.paid += looked.min(credit - self.used);
@@ -90,13 +96,18 @@ impl Stall {
     }
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
+    ///
+    /// Looks that were expensive must not rule out all others for ever: once nothing was waited for as long as the share takes to pay for an
+    /// extent that is touched all over, one is taken.
     pub fn looks(&mut self, now: u64, limit: u64, touch_cost: u64) -> u64 {
         let counted = self.waited.used(now).saturating_sub(self.credited.used(now));
         let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
         if self.are_rewarded() {
             left += worth(CREDIT, limit).saturating_sub(self.used) / CREDIT_PARTS;
         }
-        left / ((self.touches / 16 + 1) * touch_cost).max(1)
+        let looks = left / ((self.touches / 16 + 1) * touch_cost).max(1);
+        let earned = worth(now.saturating_sub(self.waited_at), limit);
+        looks.max(u64::from(earned > MOST_TOUCHES * touch_cost))
     }
 
     /// Whether so much was waited in the window that ends at `now` that it must not be repeated.
@@ -189,6 +200,22 @@ mod tests {
         child.charge(101 * SECOND, 60 * MS, 60 * MS, LIMIT);
         child.charge(101 * SECOND, 120 * MS, 120 * MS, LIMIT);
         assert_ne!(child.looks(101 * SECOND, LIMIT, TOUCH), 0);
+    }
+
+    #[test]
+    fn looks_that_were_touched_all_over_do_not_rule_out_others_for_ever() {
+        let (mut stall, cost) = (seen(500, 500), 75_000);
+        stall.charge(SECOND, 900 * MS, 0, LIMIT);
+        assert_eq!(stall.looks(SECOND, LIMIT, cost), 0);
+        stall.charge(8 * SECOND, 900 * MS, 0, LIMIT);
+        assert_eq!(stall.looks(8 * SECOND, LIMIT, cost), 0);
+        stall.charge(9 * SECOND, 900 * MS, 0, LIMIT);
+        assert_eq!(stall.looks(9 * SECOND, LIMIT, cost), 1);
+        // It was touched all over, again.
+        stall.charge(9 * SECOND + 1, 940 * MS, 40 * MS, LIMIT);
+        assert_eq!(stall.looks(10 * SECOND, LIMIT, cost), 0);
+        // No share pays for nothing.
+        assert_eq!(stall.looks(900 * SECOND, 0, cost), 0);
     }
 
     #[test]

@@ -5,10 +5,14 @@
 //! went before: pages that are in use come back at once when they are set aside; what lay still, and is then touched at many
 //! places within a moment, is walked through. The rest of such an extent comes back unasked, and is not taken for used.
 //!
-//! Extents are judged one by one, and sooner where others are being walked through as well.
+//! Extents are judged one by one, and sooner where others are being walked through as well. Where several are, a collector is at
+//! work, and will come to all the others: [`Walks::are_many`]. What merely lies whole comes back then wherever it is, and nothing is
+//! set aside until [`is_over`].
 
-/// Part of the cold age for which nothing of an extent was touched before a walk.
+/// Part of the cold age for which an extent lay still before a walk.
 const STILL: u64 = 4;
+/// Touches within a moment that come now and then, and do not count: a collector of young objects looks at old ones too.
+const STRAY: u32 = 8;
 /// How long a walk takes to touch so many pages of an extent, ns.
 const MOMENT: u64 = 1_000_000_000;
 /// Touches after which it is a walk, at first, and where [`OTHERS`] extents were walked through in the last moment.
@@ -18,13 +22,20 @@ const OTHERS: u32 = 4;
 /// Multiple of the touches from which on what is compressed comes back too: to read and compress it again costs more than to move it.
 const COMPRESSED: u32 = 4;
 
-/// Touches of an extent that began after it lay still. The default is none.
+/// Whether nobody walks any more at `now`; the last touch of a walk was at `last`.
+pub fn is_over(now: u64, last: u64) -> bool {
+    now.saturating_sub(last) > MOMENT
+}
+
+/// Touches of an extent within a moment, or of a walk. The default is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Burst {
     /// When the first came, ns.
     pub began: u64,
-    /// How many came; 0 where it had not lain still.
+    /// How many came.
     pub touches: u32,
+    /// The extent had not lain still before: this tells what is in use.
+    pub in_use: bool,
 }
 
 /// How much of an extent should come back with a page that was touched.
@@ -52,6 +63,11 @@ impl Walks {
         Walks { at: 0, extents: 0 }
     }
 
+    /// Whether so many extents are being walked through at `now` that the others will be too.
+    pub fn are_many(&self, now: u64) -> bool {
+        now.saturating_sub(self.at) <= MOMENT && self.extents >= OTHERS
+    }
+
     /// A page that was away is touched at `now`. The extent was touched before at `touched`, and pages of it were last set aside
     /// at `aside`. Returns its touches, how much should come back, and whether a walk through it begins.
     pub fn touch(
@@ -62,25 +78,25 @@ impl Walks {
         aside: u64,
         cold_age: u64,
     ) -> (Burst, Reach, bool) {
-        let others = now.saturating_sub(self.at) <= MOMENT && self.extents >= OTHERS;
-        let enough = if others { TOUCHES.1 } else { TOUCHES.0 };
+        let enough = if self.are_many(now) { TOUCHES.1 } else { TOUCHES.0 };
+        let still = cold_age / STILL;
         let goes_on = burst.touches > 0
             && aside <= burst.began
-            && (burst.touches >= enough || now.saturating_sub(burst.began) <= MOMENT);
-        let burst = if now.saturating_sub(touched.max(aside)) >= cold_age / STILL {
-            Burst { began: now, touches: 1 }
-        } else if goes_on {
+            && (!burst.in_use && burst.touches >= enough || now.saturating_sub(burst.began) <= MOMENT);
+        let burst = if goes_on {
             Burst { touches: burst.touches.saturating_add(1), ..burst }
         } else {
-            Burst::default()
+            let rested = burst.touches < STRAY || now.saturating_sub(touched) >= still;
+            Burst { began: now, touches: 1, in_use: !rested || now.saturating_sub(aside) < still }
         };
-        let begins = burst.touches == enough;
+        let begins = !burst.in_use && burst.touches == enough;
         if begins {
             self.extents =
                 if now.saturating_sub(self.at) <= MOMENT { self.extents.saturating_add(1) } else { 1 };
             self.at = now;
         }
         let reach = match burst.touches {
+            _ if burst.in_use => Reach::Page,
             touches if touches >= COMPRESSED * enough => Reach::Everything,
             touches if touches >= enough => Reach::Whole,
             _ => Reach::Page,
@@ -129,6 +145,21 @@ mod tests {
     }
 
     #[test]
+    fn touches_now_and_then_do_not_hide_a_walk_and_much_use_before_it_does() {
+        for (before, walked) in [(7, true), (8, false)] {
+            let (mut walks, mut burst, mut last) = (Walks::new(), Burst::default(), 0);
+            let mut touch = |now| {
+                let (next, reach, _) = walks.touch(burst, now, last, 0, COLD);
+                (burst, last) = (next, now);
+                reach
+            };
+            (0..before).for_each(|n| drop(touch(3 * SECOND + n * US)));
+            let last = (0..40).map(|n| touch(4 * SECOND + 100_000 * US + n * US)).last();
+            assert_eq!(last == Some(Reach::Whole), walked, "{before}");
+        }
+    }
+
+    #[test]
     fn a_touch_now_and_then_is_no_walk() {
         let (reached, _) = reached(&mut Walks::new(), 3 * SECOND, 40_000 * US, 500);
         assert!(reached.iter().all(|&reach| reach == Reach::Page));
@@ -142,26 +173,30 @@ mod tests {
             reached.iter().position(|&reach| reach == Reach::Whole)
         };
         for n in 0..4 {
+            assert!(!walks.are_many(3 * SECOND));
             assert_eq!(first(&mut walks, 3 * SECOND + n * 5_000 * US), Some(31));
         }
+        assert!(walks.are_many(3 * SECOND + 25_000 * US));
         assert_eq!(first(&mut walks, 3 * SECOND + 25_000 * US), Some(7));
         // It is over.
+        assert!(!walks.are_many(6 * SECOND));
         assert_eq!(first(&mut walks, 6 * SECOND), Some(31));
     }
 
     #[test]
     fn a_walk_ends_when_pages_are_set_aside_again() {
         let mut walks = Walks::new();
-        let burst = Burst { began: 3 * SECOND, touches: 60 };
+        let burst = Burst { began: 3 * SECOND, touches: 60, in_use: false };
         let now = 3 * SECOND + 100 * US;
         assert_eq!(walks.touch(burst, now, now - US, 0, COLD).1, Reach::Whole);
-        assert_eq!(walks.touch(burst, now, now - US, now - US, COLD), (Burst::default(), Reach::Page, false));
+        let in_use = Burst { began: now, touches: 1, in_use: true };
+        assert_eq!(walks.touch(burst, now, now - US, now - US, COLD), (in_use, Reach::Page, false));
     }
 
     #[test]
     fn a_clock_that_jumps_back_changes_nothing_for_long() {
         let mut walks = Walks::new();
-        let burst = Burst { began: 3 * SECOND, touches: 5 };
+        let burst = Burst { began: 3 * SECOND, touches: 5, in_use: false };
         let (burst, reach, _) = walks.touch(burst, 1, 3 * SECOND, 0, COLD);
         assert_eq!((burst.touches, reach), (6, Reach::Page));
     }
