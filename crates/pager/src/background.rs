@@ -389,7 +389,7 @@ impl Worker {
         }
         // What is probed ends its probe first: some of it may have been left where it is.
         if !age.is_probed() && took(extent, WALKED) {
-            age.walked(now);
+            age.walked(now, cold_age);
         }
         if took(extent, RECALLED) && age.is_probed() && count_aside(extent) == 0 {
             let (probed, touched) = touched_of(extent);
@@ -474,7 +474,7 @@ impl Worker {
                 let age = unsafe { extent.age() };
                 age.probed(self.now.0, cold_age, probed as usize, touched as usize);
                 if took(extent, WALKED) {
-                    age.walked(self.now.0);
+                    age.walked(self.now.0, cold_age);
                 }
                 false
             }
@@ -598,7 +598,7 @@ impl Worker {
             // SAFETY: we hold the lock.
             let age = unsafe { extent.age() };
             if took(extent, WALKED) {
-                age.walked(self.now.0);
+                age.walked(self.now.0, self.cold_age());
             } else {
                 age.retreated(self.now.0);
             }

@@ -44,12 +44,12 @@ enum Phase {
 }
 
 /// Multiples of the cold age: how long pages that were touched or refused are left alone, at first and at most.
-const RECHECK_FIRST: u32 = 16;
+const RECHECK_FIRST: u32 = 4;
 const RECHECK_MOST: u32 = 256;
 /// Longest pause between two looks at an extent in which nothing is cold, in half cold ages.
 const BACKOFF_MOST: u32 = 16;
 /// How long an extent rests that was walked through, at first, in half cold ages. It doubles with each walk up to [`BACKOFF_MOST`].
-const REST_FIRST: u32 = 2;
+const REST_FIRST: u32 = 1;
 /// Share of the pages set aside, in per cent, above which touching counts as churn, and below which as calm.
 const CHURN: usize = 10;
 const CALM: usize = 2;
@@ -72,6 +72,8 @@ pub struct ExtentAge {
     retry_at: u64,
     /// How long it rested after it was last walked through, in half cold ages.
     rest: u32,
+    /// When it was last walked through.
+    walked_at: u64,
     /// For how long pages of it had proved to be cold when they came back unasked, ns: it counts for the next probe.
     proved: u64,
 }
@@ -193,10 +195,13 @@ impl ExtentAge {
         self.phase == Phase::Probed
     }
 
-    /// It was walked through, which says of none of its pages that it is in use.
-    pub fn walked(&mut self, now: u64) {
+    /// It was walked through, which says of none of its pages that it is in use. What comes within half a cold age is the same walk.
+    pub fn walked(&mut self, now: u64, cold_age: u64) {
+        if self.rest == 0 || now.saturating_sub(self.walked_at) >= cold_age / 2 {
+            self.rest = (self.rest * 2).clamp(REST_FIRST, BACKOFF_MOST);
+        }
+        self.walked_at = now;
         self.watched(now);
-        self.rest = (self.rest * 2).clamp(REST_FIRST, BACKOFF_MOST);
         self.backoff = self.rest;
     }
 
@@ -275,14 +280,16 @@ mod tests {
             age.set_aside(now);
             age.probed(now, COLD, 512, if walked { 32 } else { 0 });
             if walked {
-                age.walked(now);
+                age.walked(now, COLD);
+                age.walked(now + COLD / 4, COLD);
+                now += COLD / 4;
             }
             let next = age.next(COLD) - now;
             now += next;
             next
         };
-        let rests: std::vec::Vec<u64> = (0..5).map(|_| rest(&mut age, true)).collect();
-        assert_eq!(rests, [COLD, 2 * COLD, 4 * COLD, 8 * COLD, 8 * COLD]);
+        let rests: std::vec::Vec<u64> = (0..6).map(|_| rest(&mut age, true)).collect();
+        assert_eq!(rests, [COLD / 2, COLD, 2 * COLD, 4 * COLD, 8 * COLD, 8 * COLD]);
         for _ in 0..3 {
             assert_eq!(rest(&mut age, false), COLD / 2);
         }
@@ -387,7 +394,7 @@ mod tests {
             }
             *gap = now - start;
         }
-        assert_eq!(gaps.map(|gap| gap / COLD), [16, 32, 64, 128, 256, 256]);
+        assert_eq!(gaps.map(|gap| gap / COLD), [4, 8, 16, 32, 64, 128]);
         assert!(!age.retry_due(u64::MAX), "nothing is refused any more");
     }
 
@@ -398,8 +405,8 @@ mod tests {
         age.set_aside(0);
         age.retreated(10);
         age.nothing_cold(20, COLD);
-        assert!(!age.recheck_due(20 + 15 * COLD, COLD));
-        assert!(age.recheck_due(20 + 16 * COLD, COLD));
+        assert!(!age.recheck_due(20 + 3 * COLD, COLD));
+        assert!(age.recheck_due(20 + 4 * COLD, COLD));
     }
 
     #[test]
@@ -415,9 +422,9 @@ mod tests {
             }
             *gap = now - start;
         }
-        assert_eq!(gaps, [16 * COLD, 32 * COLD, 64 * COLD, 128 * COLD]);
+        assert_eq!(gaps, [4 * COLD, 8 * COLD, 16 * COLD, 32 * COLD]);
         age.probed(now, COLD, 100, 0);
-        assert!(!age.recheck_due(now + 63 * COLD, COLD));
-        assert!(age.recheck_due(now + 64 * COLD, COLD));
+        assert!(!age.recheck_due(now + 15 * COLD, COLD));
+        assert!(age.recheck_due(now + 16 * COLD, COLD));
     }
 }
