@@ -481,13 +481,12 @@ impl Worker {
         }
     }
 
-    /// What is in use comes back as soon as it is set aside: whether looks are rewarded need not wait for the end of the first probes.
+    /// How expensive looks are is seen long before the first of them are over.
     fn look_at_probe(&mut self, extent: &Extent, cold_age: u64) {
         let early = self.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < cold_age / 4;
         if !early && extent.flags.load(Relaxed) & SEEN == 0 {
             extent.flags.fetch_or(SEEN, Relaxed);
-            let (probed, touched) = touched_of(extent);
-            self.stall.looked(probed, touched);
+            self.stall.has_seen(touched_of(extent).1);
         }
     }
 

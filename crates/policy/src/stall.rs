@@ -40,8 +40,10 @@ pub struct Stall {
     at: u64,
     waited_at: u64,
     looks: u64,
-    /// Pages that a look sets aside, and how many of them are touched; moving averages, in sixteenths.
+    /// Pages that a look sets aside, and how many of them are touched, of those that are over; moving averages, in sixteenths.
     pages: u64,
+    touched: u64,
+    /// How many touches a look is expected to cost, in sixteenths.
     touches: u64,
 }
 
@@ -59,6 +61,7 @@ impl Stall {
             waited_at: now,
             looks: 0,
             pages: 0,
+            touched: 0,
             touches: 16 * TOUCHES_AT_FIRST,
         }
     }
@@ -83,16 +86,25 @@ impl Stall {
         self.credited.charge(now, self.paid);
     }
 
+    /// A look has had so many pages `touched` by now. What is in use comes back as soon as it is set aside, so this counts until the first
+    /// looks are over, which takes a cold age; it is no reward yet.
+    pub fn has_seen(&mut self, touched: u64) {
+        if self.looks < SEEN {
+            self.touches = (self.touches * 7 + 16 * touched) / 8;
+        }
+    }
+
     /// A look set `pages` aside, of which so many were touched.
     pub fn looked(&mut self, pages: u64, touched: u64) {
         self.looks += 1;
         let seen = if self.looks == 1 { 0 } else { 7 };
         self.pages = (self.pages * seen + 16 * pages) / (seen + 1);
+        self.touched = (self.touched * seen + 16 * touched) / (seen + 1);
         self.touches = (self.touches * 7 + 16 * touched) / 8;
     }
 
     fn are_rewarded(&self) -> bool {
-        self.looks >= SEEN && self.pages >= self.touches.saturating_mul(1 + REWARD)
+        self.looks >= SEEN && self.pages >= self.touched.saturating_mul(1 + REWARD)
     }
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
@@ -200,6 +212,20 @@ mod tests {
         child.charge(101 * SECOND, 60 * MS, 60 * MS, LIMIT);
         child.charge(101 * SECOND, 120 * MS, 120 * MS, LIMIT);
         assert_ne!(child.looks(101 * SECOND, LIMIT, TOUCH), 0);
+    }
+
+    #[test]
+    fn what_the_first_looks_have_cost_so_far_counts_until_they_are_over_and_earns_no_credit() {
+        let mut stall = Stall::new(0, 0, 0, false);
+        let first = stall.looks(0, LIMIT, TOUCH);
+        (0..32).for_each(|_| stall.has_seen(4));
+        assert!(stall.looks(0, LIMIT, TOUCH) > 4 * first);
+        stall.charge(SECOND, 50 * MS, 50 * MS, LIMIT);
+        assert_eq!(stall.looks(SECOND, LIMIT, TOUCH), 0);
+        // In the end all was touched.
+        (0..32).for_each(|_| stall.looked(500, 500));
+        (0..32).for_each(|_| stall.has_seen(4));
+        assert!(stall.looks(12 * SECOND, LIMIT, TOUCH) < first);
     }
 
     #[test]
