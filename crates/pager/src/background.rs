@@ -390,11 +390,11 @@ impl Worker {
         // What is probed ends its probe first: some of it may have been left where it is.
         if !age.is_probed() && took(extent, WALKED) {
             age.walked(now, cold_age);
+            self.forget_returns(extent);
         }
         if took(extent, RECALLED) && age.is_probed() && count_aside(extent) == 0 {
-            let (probed, touched) = touched_of(extent);
-            self.stall.looked(probed, touched);
             age.recalled(now, cold_age);
+            self.forget_returns(extent);
         }
         match age.due(now, cold_age) {
             Step::Wait => {
@@ -469,15 +469,24 @@ impl Worker {
                 let Some(_guard) = extent.lock.try_lock() else { return true };
                 let probed = u64::from(extent.probed_pages.load(Relaxed));
                 let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
-                self.stall.looked(probed, touched);
                 // SAFETY: we hold the lock.
                 let age = unsafe { extent.age() };
                 age.probed(self.now.0, cold_age, probed as usize, touched as usize);
                 if took(extent, WALKED) {
+                    // Which says nothing of what the next look costs.
                     age.walked(self.now.0, cold_age);
+                } else {
+                    self.stall.looked(probed, touched);
                 }
                 false
             }
+        }
+    }
+
+    /// What came back unasked was not written by that.
+    fn forget_returns(&self, extent: &Extent) {
+        for (lo, hi) in extent.managed.load().runs() {
+            evict::forget_written(self.kernel, extent, lo, hi);
         }
     }
 
@@ -499,7 +508,12 @@ impl Worker {
 
     /// What there is to do for an extent whose time has not come.
     fn wait_step(&mut self, extent: &Extent) -> bool {
-        self.disarm(extent);
+        if self.disarm(extent) && self.kernel.tracks_writes {
+            // Writes are tracked no more, which the next look goes by.
+            if let Some(_guard) = extent.lock.try_lock() {
+                self.watch(extent);
+            }
+        }
         let flags = extent.flags.load(Relaxed);
         if flags & (SETTLED | DENSE) == SETTLED | DENSE {
             return false;

@@ -496,21 +496,22 @@ impl Worker {
     }
 
     /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, only what is not
-    /// managed any more. Tries the lock.
-    pub fn disarm(&self, extent: &Extent) {
+    /// managed any more. Tries the lock. Returns whether it let go of anything.
+    pub fn disarm(&self, extent: &Extent) -> bool {
         let kept = || if self.engine.room.is_kept() { extent.managed.load() } else { PageSet::EMPTY };
         if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
-            return;
+            return false;
         }
-        let Some(_guard) = extent.lock.try_lock() else { return };
+        let Some(_guard) = extent.lock.try_lock() else { return false };
         // Only this thread makes entries other than `Resident`.
         if extent.away.load(SeqCst) != 0 || !self.release_staging(extent) {
-            return;
+            return false;
         }
         let gone = extent.armed.load().minus(&kept());
         for (lo, hi) in gone.runs() {
             let _ = self.kernel.uffd.unregister(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
         }
         extent.armed.remove(&gone);
+        true
     }
 }

@@ -13,7 +13,7 @@ use crate::bitmap::PageSet;
 use crate::engine::Engine;
 use crate::extent::{Extent, RECALLED};
 use crate::kernel::Kernel;
-use crate::restore::{Outcome, Reason, Restorer, MAX_WINDOW};
+use crate::restore::{Outcome, Reason, Restorer};
 use crate::space::LIMIT;
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
@@ -111,8 +111,8 @@ impl<'a> Unasked<'a> {
         for (lo, hi) in pages.runs() {
             let mut at = lo;
             while at < hi {
-                let most = (hi - at).min(MAX_WINDOW);
-                let outcome = self.restorer.restore(self.engine, self.kernel, extent, at, most, Reason::Walk);
+                let outcome =
+                    self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Walk);
                 at += 1;
                 let awaited = self.kernel.uffd.has_message();
                 if let Outcome::Done { first, pages } = outcome {

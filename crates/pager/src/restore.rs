@@ -21,7 +21,8 @@ use sys::time::{self, Nanos};
 use sys::uffd::Progress;
 use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// Most pages brought back at once.
+/// Most pages brought back at once, but for those that lie whole where memory is walked through: a move takes as long for many as for few, most
+/// of it to tell the other CPUs.
 pub const MAX_WINDOW: usize = 32;
 
 /// Most pages that are brought on one touch where a CPU is idle; from so many on the background thread is asked to bring the
@@ -372,8 +373,8 @@ struct Run<'a> {
     next: usize,
     hi: usize,
     taken: [Entry; MAX_WINDOW],
-    /// The whole extent was taken: a huge page comes back at once. All entries are `Aside` then.
-    whole: bool,
+    /// All entries are `Aside`: they may be more than [`MAX_WINDOW`], as many as come back by one move.
+    aside: bool,
     reason: Reason,
 }
 
@@ -394,7 +395,7 @@ impl<'a> Run<'a> {
             next: index,
             hi: index,
             taken: [Entry::RESIDENT; MAX_WINDOW],
-            whole: false,
+            aside: false,
             reason,
         };
         if may_take_whole && extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
@@ -405,6 +406,9 @@ impl<'a> Run<'a> {
                 // As in `restore`: the entries were busy for a moment.
                 kernel.uffd.wake(extent.base(), EXTENT_SIZE);
             }
+        }
+        if reason == Reason::Walk && run.take_aside(index, limit) {
+            return Ok(run);
         }
         let end = (index + limit.clamp(1, MAX_WINDOW)).min(EXTENT_PAGES);
         while run.hi < end {
@@ -463,8 +467,23 @@ impl<'a> Run<'a> {
             self.put_back_range(0, EXTENT_PAGES);
             return false;
         }
-        (self.lo, self.next, self.hi, self.whole) = (0, 0, EXTENT_PAGES, true);
+        (self.lo, self.next, self.hi, self.aside) = (0, 0, EXTENT_PAGES, true);
         true
+    }
+
+    /// Takes the entries from `index` on that are `Aside`, up to so many, and whose mapping nobody changes. False where the first is not.
+    fn take_aside(&mut self, index: usize, limit: usize) -> bool {
+        let aside = Entry::new(State::Aside);
+        let end = (index + limit).min(EXTENT_PAGES);
+        while self.hi < end && self.entries[self.hi].take(aside) {
+            if self.extent.is_changing(self.hi) && !planted(Bug::AnnouncementIgnored) {
+                self.entries[self.hi].put_back(aside);
+                break;
+            }
+            self.hi += 1;
+        }
+        self.aside = self.hi > self.lo;
+        self.aside
     }
 
     fn put_back_range(&self, lo: usize, hi: usize) {
@@ -474,7 +493,7 @@ impl<'a> Run<'a> {
     }
 
     fn entry(&self, index: usize) -> Entry {
-        if self.whole {
+        if self.aside {
             Entry::new(State::Aside)
         } else {
             self.taken[index - self.lo]

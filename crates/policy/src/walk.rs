@@ -153,7 +153,7 @@ mod tests {
                 (burst, last) = (next, now);
                 reach
             };
-            (0..before).for_each(|n| drop(touch(3 * SECOND + n * US)));
+            assert!((0..before).all(|n| touch(3 * SECOND + n * US) == Reach::Page));
             let last = (0..40).map(|n| touch(4 * SECOND + 100_000 * US + n * US)).last();
             assert_eq!(last == Some(Reach::Whole), walked, "{before}");
         }
