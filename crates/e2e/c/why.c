@@ -54,6 +54,20 @@ static char *map(size_t len, int flags, int fd) {
     return at;
 }
 
+/* brk(2) past libc, of which nobody is told. */
+static char *bare_brk(char *end) {
+#if defined(__x86_64__)
+    char *result;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(SYS_brk), "D"(end) : "rcx", "r11", "memory");
+    return result;
+#else
+    register long number __asm__("x8") = SYS_brk;
+    register char *result __asm__("x0") = end;
+    __asm__ volatile("svc #0" : "+r"(result) : "r"(number) : "memory");
+    return result;
+#endif
+}
+
 /* No page like another, and all of them small when compressed. */
 static char *filled(size_t len) {
     char *at = map(len, MAP_PRIVATE | MAP_ANONYMOUS, -1);
@@ -107,8 +121,8 @@ static int all(const char *path) {
     int file = open(path, O_RDWR | O_CREAT, 0600);
     check(file >= 0 && ftruncate(file, MAPPED_FILE) == 0, path);
     memset(map(MAPPED_FILE, MAP_SHARED, file), 1, MAPPED_FILE);
-    char *heap = sbrk(BRK);
-    check(heap != (void *)-1, "sbrk");
+    char *heap = sbrk(0);
+    check(bare_brk(heap + BRK) == heap + BRK, "brk");
     memset(heap, 1, BRK);
     for (int n = 0; n < SMALLS; n++) {
         char *at = mmap(NULL, SMALL + 4 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

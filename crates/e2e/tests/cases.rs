@@ -164,6 +164,7 @@ cases! {
         grown_in_a_child,
         parts_of_a_long_reservation,
         many_small_pieces,
+        a_heap_of_its_own,
     }
     exceptions {
         unwound,

@@ -471,8 +471,12 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Takes the entries from `index` on that are `Aside`, up to so many, and whose mapping nobody changes. False where the first is not.
+    /// Takes the entries from `index` on that are `Aside`, up to so many, and whose mapping nobody changes. False where the first is not, and
+    /// where they are parts of a huge page, which are copied one by one.
     fn take_aside(&mut self, index: usize, limit: usize) -> bool {
+        if self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
+            return false;
+        }
         let aside = Entry::new(State::Aside);
         let end = (index + limit).min(EXTENT_PAGES);
         while self.hi < end && self.entries[self.hi].take(aside) {

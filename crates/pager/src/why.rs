@@ -52,7 +52,7 @@ pub enum Why {
     File,
     /// Shared memory.
     SharedMemory,
-    /// Anonymous memory of which the pager was not told: the heap of brk(2), mappings past libc.
+    /// Anonymous memory of which the pager was not told: it was mapped past libc.
     Unknown,
     /// Memfold's own: compressed pages, tables, the allocator's records, stacks and buffers.
     Own,
@@ -120,7 +120,7 @@ impl Why {
             Why::Stack => ("stack", "not managed: stacks"),
             Why::File => ("file", "not managed: files, programs and libraries"),
             Why::SharedMemory => ("shared_memory", "not managed: shared memory"),
-            Why::Unknown => ("unknown", "not managed: brk heap, or mapped past libc"),
+            Why::Unknown => ("unknown", "not managed: mapped past libc"),
             Why::Own => ("memfold", "memfold's own: compressed pages, tables, buffers"),
         }
     }

@@ -1,6 +1,6 @@
 //! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
 //!
-//! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`descriptors`], [`fork`],
+//! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`brk`], [`descriptors`], [`fork`],
 //! [`sandbox`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
 //!
 //! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
@@ -8,6 +8,7 @@
 #![no_std]
 
 mod allocator;
+mod brk;
 mod environment;
 mod fork;
 mod host;

@@ -11,7 +11,7 @@ use pager::Engine;
 use sys::{mem, Errno, Result, PAGE_SIZE};
 
 /// Mappings shorter than this are managed only if they lie next to one that is.
-const LEAST: usize = 64 << 10;
+pub(crate) const LEAST: usize = 64 << 10;
 /// Inaccessible mappings up to this length are entered into the tables at once, to be managed when they become accessible; longer ones
 /// part by part, as they do.
 const LONG_RESERVATION: usize = 1 << 30;
@@ -394,7 +394,8 @@ fn overlap(a: usize, b: usize, len: usize) -> bool {
     a.abs_diff(b) < len
 }
 
-fn round(len: usize) -> usize {
+/// Up to whole pages.
+pub(crate) fn round(len: usize) -> usize {
     len.saturating_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1)
 }
 

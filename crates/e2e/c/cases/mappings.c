@@ -170,10 +170,41 @@ static void many_small_pieces(void)
             CHECK(pieces[n][i] == word(i) + n);
 }
 
+/* An allocator on the heap of brk(2): it grows in small steps, is cut short, and grows again. */
+static void a_heap_of_its_own(void)
+{
+    enum { STEP = 4096 + 512 };
+    char *start = sbrk(0);
+    CHECK(start != (void *)-1 && sbrk(PAGE - (uintptr_t)start % PAGE) == start);
+    uint64_t *p = sbrk(0);
+    for (int done = 0; done < LEN; done += STEP)
+        CHECK(sbrk(done + STEP < LEN ? STEP : LEN - done) != (void *)-1);
+    CHECK(sbrk(0) == (char *)p + LEN);
+    fill(p);
+    wait_until_evicted(p);
+    pid_t child = fork();
+    if (child == 0) {
+        char *end = (char *)p + LEN;
+        CHECK(intact(p) && sbrk(LEN) == end && *(uint64_t *)end == 0);
+        _exit(0);
+    }
+    CHECK(child_is_well(child) && intact(p));
+    wait_until_evicted(p);
+    /* What is given up is new when it comes again. */
+    CHECK(brk((char *)p + LEN / 2) == 0 && sbrk(LEN / 2) == (char *)p + LEN / 2);
+    for (size_t n = WORDS / 2; n < WORDS; n++)
+        CHECK(p[n] == 0);
+    fill(p);
+    wait_until_evicted(p);
+    CHECK(intact(p));
+    CHECK(brk((void *)-1) == -1 && errno == ENOMEM && intact(p));
+}
+
 CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"moved_in_a_child", moved_in_a_child},
       {"grown_in_a_child", grown_in_a_child},
       {"moved_without_memory", moved_without_memory},
       {"unmapped_stays_unmapped", unmapped_stays_unmapped},
       {"parts_of_a_long_reservation", parts_of_a_long_reservation},
-      {"many_small_pieces", many_small_pieces})
+      {"many_small_pieces", many_small_pieces},
+      {"a_heap_of_its_own", a_heap_of_its_own})

@@ -1,0 +1,117 @@
+//! The heap of `brk(2)`: of programs that have an allocator of their own on it.
+//!
+//! The calls are libc's, which keeps where the heap ends; around them the pager is told what came and what goes. Its pages are private
+//! anonymous memory as any other.
+//!
+//! What it is not: the allocator's memory, which never lies there; and calls past libc, which the kernel reports as it does other changes.
+//!
+//! Invariant: what lies behind [`TOLD`] the pager knows nothing of.
+
+use crate::host::pager;
+use crate::mapping::{round, LEAST};
+use crate::{next, or_errno};
+use core::ffi::{c_int, c_void, CStr};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use pager::Engine;
+use sys::{Errno, Result};
+
+/// The end of what the pager was told of, a multiple of pages; 0 before anything was. Programs take turns at moving the break, or libc's
+/// own account of it would be lost.
+static TOLD: AtomicUsize = AtomicUsize::new(0);
+
+type Sbrk = unsafe extern "C" fn(isize) -> *mut c_void;
+type Brk = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// libc's function of that name, or 0.
+fn libcs(name: &CStr, kept: &AtomicUsize) -> usize {
+    if kept.load(Relaxed) == 0 {
+        kept.store(next(name) as usize, Relaxed);
+    }
+    kept.load(Relaxed)
+}
+
+fn libcs_sbrk(increment: isize) -> Result<usize> {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let real = libcs(c"sbrk", &REAL);
+    if real == 0 {
+        return Err(Errno::ENOMEM);
+    }
+    // SAFETY: libc's function of this name has this type; what the program does to its heap is its own affair.
+    match unsafe { core::mem::transmute::<usize, Sbrk>(real)(increment) } as usize {
+        usize::MAX => Err(Errno::ENOMEM),
+        end => Ok(end),
+    }
+}
+
+fn libcs_brk(end: usize) -> Result<usize> {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    let real = libcs(c"brk", &REAL);
+    if real == 0 {
+        return Err(Errno::ENOMEM);
+    }
+    // SAFETY: as above.
+    match unsafe { core::mem::transmute::<usize, Brk>(real)(end as *mut c_void) } {
+        0 => Ok(0),
+        _ => Err(Errno::ENOMEM),
+    }
+}
+
+/// Moves the end of the heap from `old` to `new` by `change`, and tells the pager.
+fn move_break(
+    engine: &'static Engine,
+    old: usize,
+    new: usize,
+    change: impl FnOnce() -> Result<usize>,
+) -> Result<usize> {
+    let (old, new) = (round(old), round(new));
+    if new < old {
+        let result = engine.unmap(new, old - new, change);
+        if result.is_ok() {
+            TOLD.store(TOLD.load(Relaxed).min(new), Relaxed);
+        }
+        return result;
+    }
+    let result = change()?;
+    let told = TOLD.load(Relaxed);
+    let from = if told == 0 { old } else { told.min(old) };
+    // Small steps are told of together.
+    let told = if new - from >= LEAST {
+        engine.mapped(from, new - from);
+        new
+    } else {
+        from
+    };
+    TOLD.store(told, Relaxed);
+    Ok(result)
+}
+
+/// `sbrk(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
+    let change = || libcs_sbrk(increment);
+    let result = match pager() {
+        Some(engine) if increment != 0 => {
+            libcs_sbrk(0).and_then(|old| move_break(engine, old, old.wrapping_add_signed(increment), change))
+        }
+        _ => change(),
+    };
+    or_errno(result) as *mut c_void
+}
+
+/// `brk(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn brk(end: *mut c_void) -> c_int {
+    let end = end as usize;
+    let change = || libcs_brk(end);
+    let result = match pager() {
+        Some(engine) => libcs_sbrk(0).and_then(|old| move_break(engine, old, end, change)),
+        None => change(),
+    };
+    or_errno(result.map(|_| 0)) as c_int
+}
