@@ -99,9 +99,24 @@ impl Directory {
         text(name).is_ok_and(|name| self.dir.remove(&name).is_ok())
     }
 
-    /// Marks the directory as one that is in use, for as long as what is returned is kept.
+    /// Marks the directory as one that is in use, for as long as what is returned is kept; waits for who is about to remove it.
+    /// `None` where the file system has no locks.
     pub fn lock_shared(&self) -> Option<Flock<File>> {
-        Flock::lock(self.readable()?, FlockArg::LockSharedNonblock).ok()
+        Flock::lock(self.readable()?, FlockArg::LockShared).ok()
+    }
+
+    /// Keeps others from marking it, for as long as what is returned is kept.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` if it is in use; others where the file system has no locks.
+    pub fn lock_alone(&self) -> Result<Flock<File>, nix::errno::Errno> {
+        let file = self.readable().ok_or(nix::errno::Errno::EIO)?;
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error)
+    }
+
+    /// Whether nobody has removed it.
+    pub fn is_there(&self) -> bool {
+        sys::file::status(self.dir.raw()).is_ok_and(|status| status.st_nlink > 0)
     }
 
     /// Whether some process keeps it marked; `None` where the file system does not tell.

@@ -13,6 +13,7 @@ use crate::process::{self, Nested};
 use crate::runtime;
 use anyhow::Context;
 use inspect::Snapshot;
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 use std::collections::HashSet;
@@ -270,8 +271,12 @@ pub fn tidy(run: &Directory, nested: &mut Nested) {
 }
 
 /// Removes a run's directory, with what the library noted there for its processes to share, unless a page
-/// is left in it.
+/// is left in it, or somebody has it marked. Who makes it his own meanwhile waits, and finds it gone.
 pub fn remove_unused(run: &Directory) {
+    let alone = run.lock_alone();
+    if matches!(alone, Err(Errno::EWOULDBLOCK)) {
+        return;
+    }
     let left = run.names();
     if left.iter().all(|name| Name::parse(name).is_none()) {
         // Plain files only, and the directory only once it is empty: what is not memfold's stays.
