@@ -388,13 +388,18 @@ impl Worker {
             return false;
         }
         // What is probed ends its probe first: some of it may have been left where it is.
-        if !age.is_probed() && took(extent, WALKED) {
+        if !age.is_probed() && took_walk(extent) {
             age.walked(now, cold_age);
             self.forget_returns(extent);
         }
-        if took(extent, RECALLED) && age.is_probed() && count_aside(extent) == 0 {
-            age.recalled(now, cold_age);
-            self.forget_returns(extent);
+        // The fault thread may still be at it; what cannot come back ends with the probe.
+        let all_is_back = || !age.is_probed() || count_aside(extent) == 0;
+        if extent.flags.load(Relaxed) & RECALLED != 0 && all_is_back() {
+            extent.flags.fetch_and(!RECALLED, Relaxed);
+            if age.is_probed() {
+                age.recalled(now, cold_age);
+                self.forget_returns(extent);
+            }
         }
         match age.due(now, cold_age) {
             Step::Wait => {
@@ -472,7 +477,7 @@ impl Worker {
                 // SAFETY: we hold the lock.
                 let age = unsafe { extent.age() };
                 age.probed(self.now.0, cold_age, probed as usize, touched as usize);
-                if took(extent, WALKED) {
+                if took_walk(extent) {
                     // Which says nothing of what the next look costs.
                     age.walked(self.now.0, cold_age);
                 } else {
@@ -610,7 +615,7 @@ impl Worker {
         if let Some(_guard) = extent.lock.try_lock() {
             // SAFETY: we hold the lock.
             let age = unsafe { extent.age() };
-            if took(extent, WALKED) {
+            if took_walk(extent) {
                 age.walked(self.now.0, self.cold_age());
             } else {
                 age.retreated(self.now.0);
@@ -650,9 +655,9 @@ impl Worker {
     }
 }
 
-/// Whether the extent was [`WALKED`] through, or [`RECALLED`], since the policy was last told.
-fn took(extent: &Extent, what: u32) -> bool {
-    extent.flags.load(Relaxed) & what != 0 && extent.flags.fetch_and(!what, Relaxed) & what != 0
+/// Whether the extent was walked through since the policy was last told.
+fn took_walk(extent: &Extent) -> bool {
+    extent.flags.load(Relaxed) & WALKED != 0 && extent.flags.fetch_and(!WALKED, Relaxed) & WALKED != 0
 }
 
 /// How many pages of the extent the probe under way set aside, and how many of them were touched.

@@ -21,8 +21,8 @@ use sys::time::{self, Nanos};
 use sys::uffd::Progress;
 use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// Most pages brought back at once, but for those that lie whole where memory is walked through: a move takes as long for many as for few, most
-/// of it to tell the other CPUs.
+/// Most pages brought back at once, but for those that lie whole where memory is walked through: all of them that follow one another are
+/// moved by one call, and nobody waits for one in particular.
 pub const MAX_WINDOW: usize = 32;
 
 /// Most pages that are brought on one touch where a CPU is idle; from so many on the background thread is asked to bring the
