@@ -65,11 +65,19 @@ fn move_break(
 ) -> Result<usize> {
     let (old, new) = (round(old), round(new));
     if new < old {
-        let result = engine.unmap(new, old - new, change);
-        if result.is_ok() {
+        // Below the heap's beginning, and where the kernel refuses, libc says yes and nothing happens: then nothing is forgotten.
+        let mut said = Err(Errno::ENOMEM);
+        let gone = engine.unmap(new, old - new, || {
+            said = change();
+            match libcs_sbrk(0) {
+                Ok(end) if said.is_ok() && round(end) <= new => Ok(()),
+                _ => Err(Errno::ENOMEM),
+            }
+        });
+        if gone.is_ok() {
             TOLD.store(TOLD.load(Relaxed).min(new), Relaxed);
         }
-        return result;
+        return said;
     }
     let result = change()?;
     let told = TOLD.load(Relaxed);

@@ -198,6 +198,9 @@ static void a_heap_of_its_own(void)
     wait_until_evicted(p);
     CHECK(intact(p));
     CHECK(brk((void *)-1) == -1 && errno == ENOMEM && intact(p));
+    wait_until_evicted(p);
+    /* Below the heap: libc says yes, and nothing happens. */
+    CHECK(brk(0) == 0 && sbrk(0) == (char *)p + LEN && intact(p));
 }
 
 CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
