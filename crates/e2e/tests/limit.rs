@@ -6,8 +6,12 @@
 use e2e::run::{counters, program, run_folded, run_plain};
 use pagecache::cgroup::{Group, Hierarchy};
 use pager::config::Setting;
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::process::Command;
+use std::ptr::null_mut;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -29,6 +33,28 @@ fn script(group: &Group) -> Command {
     command
 }
 
+/// The files that python runs from, held in memory for as long as the tests run. Otherwise the kernel takes them from a group that is full,
+/// page by page, and reads them again: what should be killed in a moment crawls on for minutes.
+fn hold_python() {
+    let mut maps = Command::new(program("python3", "python3"));
+    maps.args(["-c", "print(open('/proc/self/maps').read())"]);
+    let maps = run_plain(maps, LIMIT).expect_success("python3");
+    let maps = String::from_utf8_lossy(&maps.stdout).into_owned();
+    let mut files: BTreeSet<&str> = maps.lines().filter_map(|line| line.get(line.find('/')?..)).collect();
+    let library = e2e::preload_library();
+    files.insert(library.to_str().expect("a path in UTF-8"));
+    for path in files {
+        let file = File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let length = usize::try_from(file.metadata().unwrap().len()).unwrap();
+        // SAFETY: a new mapping of a file that is only read, at a place of the kernel's choice; it stays until the process ends.
+        let held = unsafe {
+            let held = libc::mmap(null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            held != libc::MAP_FAILED && libc::mlock(held, length) == 0
+        };
+        assert!(held, "{path} cannot be held in memory: {}", std::io::Error::last_os_error());
+    }
+}
+
 #[test]
 fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
     let hierarchy = match Hierarchy::find() {
@@ -40,6 +66,7 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
     };
     let group = Group::create(&hierarchy, "limit").unwrap();
     group.limit(96 * MIB).unwrap();
+    hold_python();
     let plain = run_plain(script(&group), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
     for limit in ["group", "auto", "70%"] {
