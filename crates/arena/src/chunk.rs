@@ -8,7 +8,7 @@
 
 use crate::kind::Domain;
 use core::cell::Cell;
-use sys::{EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
 /// The largest shared chunk in bytes; larger gains nothing in kernel calls and keeps more from going back.
 pub(crate) const MAX_SHARED: usize = 16 * EXTENT_SIZE;

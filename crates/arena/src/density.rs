@@ -10,7 +10,7 @@
 use crate::span::{Domain, Kind};
 use crate::{pagemap, pool};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// The extents' addresses, 0 for none.
 static SAMPLE: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
@@ -57,7 +57,7 @@ pub(crate) fn is_high() -> bool {
 fn count(base: usize) -> (usize, usize) {
     let (mut given, mut resident) = (0, 0);
     let mut pages = [0u8; EXTENT_PAGES];
-    if base == 0 || sys::mem::mincore(base, &mut pages).is_err() {
+    if base == 0 || memfold_sys::mem::mincore(base, &mut pages).is_err() {
         return (0, 0);
     }
     let pool = pool::pool(Domain::Managed).lock();

@@ -9,7 +9,7 @@
 
 use crate::counters::COUNTERS;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
-use sys::{Errno, Result, EXTENT_SIZE};
+use memfold_sys::{Errno, Result, EXTENT_SIZE};
 
 /// What is to be done to managed memory. Addresses and lengths are in bytes and page-aligned.
 pub struct Hooks {
@@ -32,15 +32,15 @@ static PLAIN: Hooks = Hooks {
     mapped: |_, _| {},
     discard: |addr, len| {
         // SAFETY: the arena discards only free runs, which nobody uses.
-        unsafe { sys::mem::madvise(addr, len, libc::MADV_DONTNEED) }
+        unsafe { memfold_sys::mem::madvise(addr, len, libc::MADV_DONTNEED) }
     },
     unmap: |base, len| {
         // SAFETY: the arena unmaps only chunks in which nothing is handed out.
-        unsafe { sys::mem::munmap(base, len) }
+        unsafe { memfold_sys::mem::munmap(base, len) }
     },
     guard: |addr, len| {
         // SAFETY: nobody was given an address in the range.
-        unsafe { sys::mem::mprotect(addr, len, libc::PROT_NONE) }
+        unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_NONE) }
     },
     remap: plain_remap,
 };
@@ -91,7 +91,7 @@ pub(crate) fn discard(managed: bool, addr: usize, len: usize) -> Result<()> {
 pub(crate) fn lend(addr: usize, len: usize) -> Result<()> {
     COUNTERS.madvise_calls.add(1);
     // SAFETY: the arena lends only free runs, which nobody uses.
-    unsafe { sys::mem::madvise(addr, len, libc::MADV_FREE) }
+    unsafe { memfold_sys::mem::madvise(addr, len, libc::MADV_FREE) }
 }
 
 pub(crate) fn unmap(managed: bool, base: usize, len: usize) -> Result<()> {
@@ -113,18 +113,19 @@ pub(crate) fn remap(managed: bool, old: usize, old_len: usize, new_len: usize) -
 /// for it. Public for hooks that only want to look on.
 pub fn plain_remap(old: usize, old_len: usize, new_len: usize) -> Result<usize> {
     // SAFETY: the arena remaps a chunk that holds one block, whose owner is waiting in `realloc`.
-    match unsafe { sys::mem::mremap(old, old_len, new_len, 0, 0) } {
+    match unsafe { memfold_sys::mem::mremap(old, old_len, new_len, 0, 0) } {
         Ok(base) => return Ok(base),
         Err(Errno::ENOMEM) => {}
         Err(error) => return Err(error),
     }
-    let target = sys::mem::reserve_aligned(new_len, EXTENT_SIZE)?;
+    let target = memfold_sys::mem::reserve_aligned(new_len, EXTENT_SIZE)?;
     // SAFETY: as above; the target range was reserved for this and is nobody's.
-    let moved =
-        unsafe { sys::mem::mremap(old, old_len, new_len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target) };
+    let moved = unsafe {
+        memfold_sys::mem::mremap(old, old_len, new_len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target)
+    };
     if moved.is_err() {
         // SAFETY: the reservation is still nobody's.
-        let _ = unsafe { sys::mem::munmap(target, new_len) };
+        let _ = unsafe { memfold_sys::mem::munmap(target, new_len) };
     }
     moved
 }

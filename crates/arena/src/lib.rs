@@ -39,7 +39,7 @@ pub use records::pinned_bytes;
 pub use settings::Knob;
 pub use span::{Domain, Kind, Span, MOST_MARKS};
 
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Blocks of more pages than this (16 MiB) get a chunk to themselves, which the kernel can resize.
 pub const SHARED_PAGES: usize = (16 << 20) / PAGE_SIZE;
@@ -105,7 +105,8 @@ pub fn prewarm(bytes: usize) {
         COUNTERS.madvise_calls.add(1);
         // SAFETY: the span is ours and unused.
         let done =
-            unsafe { sys::mem::madvise(span.start(), span.bytes(), libc::MADV_POPULATE_WRITE) }.is_ok();
+            unsafe { memfold_sys::mem::madvise(span.start(), span.bytes(), libc::MADV_POPULATE_WRITE) }
+                .is_ok();
         free(span, if done { pages } else { 0 });
     }
 }

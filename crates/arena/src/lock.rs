@@ -58,7 +58,7 @@ impl<T> Mutex<T> {
         }
         while self.state.swap(CONTENDED, Acquire) != FREE {
             // Every outcome, a wake-up included, means: look again.
-            let _ = sys::futex::wait(&self.state, CONTENDED, None);
+            let _ = memfold_sys::futex::wait(&self.state, CONTENDED, None);
         }
     }
 
@@ -95,7 +95,7 @@ impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         if self.mutex.state.swap(FREE, Release) == CONTENDED {
-            sys::futex::wake(&self.mutex.state, 1);
+            memfold_sys::futex::wake(&self.mutex.state, 1);
         }
     }
 }

@@ -11,7 +11,7 @@
 use crate::counters::COUNTERS;
 use crate::span::Span;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// User addresses have this many bits: without a hint beyond, Linux maps below 2^47 on x86-64 and 2^48 on
 /// aarch64 (Documentation/arch/x86/x86_64/5level-paging.rst, Documentation/arch/arm64/memory.rst).
@@ -58,17 +58,17 @@ pub(crate) fn cover(base: usize, len: usize) -> bool {
             return true;
         }
         let size = core::mem::size_of::<Leaf>();
-        let Ok(addr) = sys::mem::map_anonymous(0, size, libc::MAP_NORESERVE) else { return false };
+        let Ok(addr) = memfold_sys::mem::map_anonymous(0, size, libc::MAP_NORESERVE) else { return false };
         COUNTERS.mmap_calls.add(1);
         // A huge page would make the whole leaf resident at the first write. Failure changes no meaning.
         // SAFETY: advice about our own, still unused mapping.
-        let _ = unsafe { sys::mem::madvise(addr, size, libc::MADV_NOHUGEPAGE) };
+        let _ = unsafe { memfold_sys::mem::madvise(addr, size, libc::MADV_NOHUGEPAGE) };
         let leaf = addr as *mut Leaf;
         if ROOT[index].compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire).is_err() {
             // SAFETY: another thread was first, so nobody ever saw this leaf.
-            let _ = unsafe { sys::mem::munmap(addr, size) };
+            let _ = unsafe { memfold_sys::mem::munmap(addr, size) };
         } else {
-            sys::mem::note_own(addr, size);
+            memfold_sys::mem::note_own(addr, size);
         }
         true
     })
@@ -100,20 +100,20 @@ pub(crate) fn clear(base: usize, len: usize) {
     let mut addr = base;
     while addr < base + len {
         let Some(leaf) = leaf_of(addr) else {
-            addr += sys::EXTENT_SIZE;
+            addr += memfold_sys::EXTENT_SIZE;
             continue;
         };
         // An extent's slots fill one page of the leaf exactly, and those of the next extent in the leaf the next page.
         let page_of = |addr: usize| slot_of(leaf, addr) as *const AtomicPtr<Span> as usize;
         let page = page_of(addr);
-        let mut end = addr + sys::EXTENT_SIZE;
+        let mut end = addr + memfold_sys::EXTENT_SIZE;
         let in_leaf = |end: usize| leaf_of(end).is_some_and(|other| core::ptr::eq(other, leaf));
         while end < base + len && in_leaf(end) {
-            end += sys::EXTENT_SIZE;
+            end += memfold_sys::EXTENT_SIZE;
         }
-        let pages = (end - addr) / sys::EXTENT_SIZE;
+        let pages = (end - addr) / memfold_sys::EXTENT_SIZE;
         // SAFETY: drops slots of pages that the caller owns; they read as null afterwards.
-        if unsafe { sys::mem::madvise(page, pages * PAGE_SIZE, libc::MADV_DONTNEED) }.is_err() {
+        if unsafe { memfold_sys::mem::madvise(page, pages * PAGE_SIZE, libc::MADV_DONTNEED) }.is_err() {
             for at in (addr..end).step_by(PAGE_SIZE) {
                 slot_of(leaf, at).store(core::ptr::null_mut(), Relaxed);
             }
@@ -135,6 +135,6 @@ mod tests {
 
     #[test]
     fn the_slots_of_one_extent_fill_one_page_of_a_leaf() {
-        assert_eq!(sys::EXTENT_PAGES * core::mem::size_of::<AtomicPtr<Span>>(), PAGE_SIZE);
+        assert_eq!(memfold_sys::EXTENT_PAGES * core::mem::size_of::<AtomicPtr<Span>>(), PAGE_SIZE);
     }
 }

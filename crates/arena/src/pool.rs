@@ -13,7 +13,7 @@ use crate::pagemap;
 use crate::records;
 use crate::runs::FreeRuns;
 use crate::span::{Domain, Kind, Span};
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new())];
 

@@ -31,8 +31,8 @@ impl Store {
             return Some(start);
         }
         let len = (size + align).next_multiple_of(STEP);
-        let base = sys::mem::map_anonymous(0, len, 0).ok()?;
-        sys::mem::note_own(base, len);
+        let base = memfold_sys::mem::map_anonymous(0, len, 0).ok()?;
+        memfold_sys::mem::note_own(base, len);
         COUNTERS.mmap_calls.add(1);
         COUNTERS.record_bytes.add(len);
         self.next = base.next_multiple_of(align) + size;

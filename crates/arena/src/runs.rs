@@ -8,7 +8,7 @@
 
 use crate::counters::COUNTERS;
 use crate::span::Span;
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Lists 0 to 63 hold the lengths 1 to 64 pages, one each; then four to each power of two.
 const LISTS: usize = 128;

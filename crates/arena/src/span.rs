@@ -144,7 +144,7 @@ impl Span {
     /// Length in bytes.
     #[inline]
     pub fn bytes(&self) -> usize {
-        self.pages.get() * sys::PAGE_SIZE
+        self.pages.get() * memfold_sys::PAGE_SIZE
     }
 
     /// Address of the first byte after it.

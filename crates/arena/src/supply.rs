@@ -21,7 +21,7 @@ use crate::settings::{self, Decommit, Knob};
 use crate::span::{Domain, Kind, Span};
 use crate::{density, hooks, pagemap, records};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use sys::{EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
 /// Below this target, in bytes, memory is tight: less of it may be resident and free at any time.
 const TIGHT: usize = EXTENT_SIZE;
@@ -47,23 +47,23 @@ fn map_aligned(len: usize, align: usize) -> Option<usize> {
     COUNTERS.mmap_calls.add(1);
     let hint = HINT.load(Relaxed);
     let hint = hint.saturating_sub(len);
-    let base = sys::mem::map_anonymous(hint, len, 0).ok()?;
+    let base = memfold_sys::mem::map_anonymous(hint, len, 0).ok()?;
     let base = if base.is_multiple_of(align) {
         base
     } else {
         // SAFETY: just mapped and not handed out.
-        let _ = unsafe { sys::mem::munmap(base, len) };
+        let _ = unsafe { memfold_sys::mem::munmap(base, len) };
         COUNTERS.mmap_calls.add(1);
         let padded = len.checked_add(align - PAGE_SIZE)?;
-        let raw = sys::mem::map_anonymous(0, padded, 0).ok()?;
+        let raw = memfold_sys::mem::map_anonymous(0, padded, 0).ok()?;
         let base = raw.next_multiple_of(align);
         // SAFETY: both ends lie in the mapping just made and are not handed out.
         unsafe {
             if base > raw {
-                let _ = sys::mem::munmap(raw, base - raw);
+                let _ = memfold_sys::mem::munmap(raw, base - raw);
             }
             if base + len < raw + padded {
-                let _ = sys::mem::munmap(base + len, raw + padded - base - len);
+                let _ = memfold_sys::mem::munmap(base + len, raw + padded - base - len);
             }
         }
         base
@@ -81,7 +81,7 @@ fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: bool) -> Optio
     };
     if !pagemap::cover(base, len) {
         // SAFETY: just mapped and not handed out.
-        let _ = unsafe { sys::mem::munmap(base, len) };
+        let _ = unsafe { memfold_sys::mem::munmap(base, len) };
         records::give_chunk(chunk);
         return None;
     }
@@ -105,7 +105,7 @@ fn advise(domain: Domain, base: usize, len: usize, dedicated: bool) {
     };
     COUNTERS.madvise_calls.add(1);
     // SAFETY: advice about an unused mapping; a kernel without huge pages refuses, which is as good.
-    let _ = unsafe { sys::mem::madvise(base, len, advice) };
+    let _ = unsafe { memfold_sys::mem::madvise(base, len, advice) };
 }
 
 /// Adds a shared chunk in which `pages` fit. A quarter of what is mapped, from [`Knob::ChunkLeast`] to
@@ -262,7 +262,7 @@ pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages
 /// The present in ticks, modulo 2^16 (36 minutes). A run that is taken for young at the wrong moment goes back at
 /// another.
 fn tick() -> u16 {
-    (sys::time::coarse().0 / TICK) as u16
+    (memfold_sys::time::coarse().0 / TICK) as u16
 }
 
 /// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out and `wanted` were

@@ -147,17 +147,17 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
         discard: |addr, len| {
             SEEN.lock().unwrap().push(("discard", addr, len));
             // SAFETY: the arena discards free runs only.
-            unsafe { sys::mem::madvise(addr, len, libc::MADV_DONTNEED) }
+            unsafe { memfold_sys::mem::madvise(addr, len, libc::MADV_DONTNEED) }
         },
         unmap: |base, len| {
             SEEN.lock().unwrap().push(("unmap", base, len));
             // SAFETY: the arena unmaps free chunks only.
-            unsafe { sys::mem::munmap(base, len) }
+            unsafe { memfold_sys::mem::munmap(base, len) }
         },
         guard: |addr, len| {
             SEEN.lock().unwrap().push(("guard", addr, len));
             // SAFETY: nobody was given an address in the range.
-            unsafe { sys::mem::mprotect(addr, len, libc::PROT_NONE) }
+            unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_NONE) }
         },
         remap: |old, old_len, new_len| {
             SEEN.lock().unwrap().push(("remap", old, new_len));

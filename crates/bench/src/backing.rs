@@ -5,7 +5,7 @@
 //! nothing to do with what is compared. So as much memory as a run may need is touched and freed before each.
 
 use crate::process::available_memory;
-use sys::{mem, EXTENT_SIZE};
+use memfold_sys::{mem, EXTENT_SIZE};
 
 /// Touches `bytes` of memory and frees them, or half of what there is if that is less. A kernel that refuses spoils nothing.
 pub fn back(bytes: u64) {

@@ -6,7 +6,7 @@
 //!
 //! Invariants: tag 0 is the untouched page, all zeros; different tags give different pages.
 
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Words of eight bytes in a page.
 pub const WORDS: usize = PAGE_SIZE / 8;

@@ -1,12 +1,12 @@
 //! A folded process seen from outside: its counters, and requests through its mailbox.
 //!
-//! What it is not: how control pages are read, which is [`inspect`]'s; nor a way to start a process.
+//! What it is not: how control pages are read, which is [`memfold_inspect`]'s; nor a way to start a process.
 
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
-use inspect::{Counters, Latency, Mailbox, Snapshot};
-use pager::control::{Command, Mode};
-use stats::Histogram;
+use memfold_inspect::{Counters, Latency, Mailbox, Snapshot};
+use memfold_pager::control::{Command, Mode};
+use memfold_stats::Histogram;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::thread::sleep;
@@ -102,7 +102,7 @@ impl Peer {
     /// # Errors
     /// When they are not by then.
     pub fn await_count(&self, patience: Duration) -> Result<Snapshot> {
-        let (asked, end) = (sys::time::now().0, Instant::now() + patience);
+        let (asked, end) = (memfold_sys::time::now().0, Instant::now() + patience);
         loop {
             let now = self.now()?;
             if now.updated_ns > asked {
@@ -175,8 +175,8 @@ pub(crate) fn histogram(of: &Latency) -> Histogram {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::fixture;
-    use pager::control::VERSION;
+    use memfold_inspect::fixture;
+    use memfold_pager::control::VERSION;
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]

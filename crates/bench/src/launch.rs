@@ -6,7 +6,7 @@
 //! Invariants: a plain arm inherits no variable of memfold's and no preloaded library from the caller.
 
 use anyhow::{Context, Result};
-use pager::config::Setting;
+use memfold_pager::config::Setting;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;

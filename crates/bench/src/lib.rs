@@ -30,4 +30,4 @@ pub mod worker;
 pub mod workload;
 pub mod zram;
 
-pub use record::{manifest, output, progress, Unsupported};
+pub use memfold_record::{manifest, output, progress, Unsupported};

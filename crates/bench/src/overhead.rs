@@ -20,10 +20,10 @@ use crate::worker::{
     Worker, Written,
 };
 use anyhow::{ensure, Context, Result};
-use inspect::Counters;
-use pager::config::Setting;
+use memfold_inspect::Counters;
+use memfold_pager::config::Setting;
+use memfold_stats::Ratio;
 use serde::Serialize;
-use stats::Ratio;
 use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -260,8 +260,8 @@ fn summary(program: &'static str, runs: &[Run], seed: u64) -> Result<Busy> {
     let (plain, folded) = (rates("plain"), rates("folded"));
     Ok(Busy {
         program,
-        plain_per_s: stats::median(&plain).context("there are no plain runs")?,
-        folded_per_s: stats::median(&folded).context("there are no folded runs")?,
+        plain_per_s: memfold_stats::median(&plain).context("there are no plain runs")?,
+        folded_per_s: memfold_stats::median(&folded).context("there are no folded runs")?,
         folded_over_plain: Ratio::of(&folded, &plain, seed)?,
         pages_evicted: of("folded").iter().map(|run| run.pages_evicted).sum(),
     })

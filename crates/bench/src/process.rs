@@ -1,7 +1,7 @@
 //! What `/proc` tells about a process: its memory and its threads.
 
 use anyhow::{Context, Result};
-use record::kilobytes;
+use memfold_record::kilobytes;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -55,7 +55,7 @@ pub fn resident(pid: u32) -> Result<u64> {
     let file = format!("/proc/{pid}/statm");
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
     let pages: u64 = text.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    Ok(pages * sys::PAGE_SIZE as u64)
+    Ok(pages * memfold_sys::PAGE_SIZE as u64)
 }
 
 /// The proportional share of process `pid` (`Pss`): what it shares with others counts in parts, bytes.
@@ -121,10 +121,10 @@ pub fn available_memory() -> u64 {
 ///
 /// # Errors
 /// Why neither this process nor one that it starts may do so.
-pub fn try_real_time() -> sys::Result<()> {
-    use sys::thread::{set_scheduling, Scheduling};
+pub fn try_real_time() -> memfold_sys::Result<()> {
+    use memfold_sys::thread::{set_scheduling, Scheduling};
     let attempt = std::thread::spawn(|| set_scheduling(Scheduling::RealTime { priority: 1 }));
-    attempt.join().unwrap_or(Err(sys::Errno::EPERM))
+    attempt.join().unwrap_or(Err(memfold_sys::Errno::EPERM))
 }
 
 /// The threads of process `pid`.
@@ -167,7 +167,7 @@ mod tests {
         let share = proportional(std::process::id()).unwrap();
         assert!(share > 0 && share <= Memory::of("self").unwrap().rss_peak_bytes);
         // The kernel counts in clock ticks: use up a few.
-        while sys::time::thread_cpu() < sys::time::Nanos::from_millis(50) {
+        while memfold_sys::time::thread_cpu() < memfold_sys::time::Nanos::from_millis(50) {
             std::hint::spin_loop();
         }
         let own = threads(std::process::id()).unwrap();

@@ -11,6 +11,7 @@
 
 use crate::Unsupported;
 use anyhow::{bail, ensure, Context, Result};
+use memfold_sys::PAGE_SIZE;
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -19,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
-use sys::PAGE_SIZE;
 
 const CONTROL: &str = "/sys/class/zram-control";
 const LABEL: &str = "memfold-";

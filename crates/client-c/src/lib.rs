@@ -2,8 +2,8 @@
 //!
 //! What it is not: more than that. Each function returns 0, or a negated error number.
 
-use client::{Error, Hint, Options, Stats};
 use core::ffi::{c_int, c_void};
+use memfold_client::{Error, Hint, Options, Stats};
 use std::time::Duration;
 
 /// `struct memfold_options`: 0 in a field leaves it to the environment.
@@ -23,7 +23,7 @@ fn status(result: Result<(), Error>) -> c_int {
     result.map_or_else(|error| -error.number(), |()| 0)
 }
 
-/// See [`client::start`]. A null pointer takes all from the environment.
+/// See [`memfold_client::start`]. A null pointer takes all from the environment.
 ///
 /// # Safety
 /// `options` is null or valid.
@@ -45,22 +45,22 @@ pub unsafe extern "C" fn memfold_start(options: *const COptions) -> c_int {
             chosen = chosen.resident_limit(options.resident_limit);
         }
     }
-    status(client::start(&chosen))
+    status(memfold_client::start(&chosen))
 }
 
-/// See [`client::register`].
+/// See [`memfold_client::register`].
 #[no_mangle]
 pub extern "C" fn memfold_register(addr: *const c_void, len: usize) -> c_int {
-    status(client::register(addr.cast(), len))
+    status(memfold_client::register(addr.cast(), len))
 }
 
-/// See [`client::unregister`].
+/// See [`memfold_client::unregister`].
 #[no_mangle]
 pub extern "C" fn memfold_unregister(addr: *const c_void, len: usize) -> c_int {
-    status(client::unregister(addr.cast(), len))
+    status(memfold_client::unregister(addr.cast(), len))
 }
 
-/// See [`client::hint`]. `-EINVAL` for a number that is no hint.
+/// See [`memfold_client::hint`]. `-EINVAL` for a number that is no hint.
 #[no_mangle]
 pub extern "C" fn memfold_hint(addr: *const c_void, len: usize, hint: c_int) -> c_int {
     let hint = match hint {
@@ -70,22 +70,22 @@ pub extern "C" fn memfold_hint(addr: *const c_void, len: usize, hint: c_int) -> 
         3 => Hint::Keep,
         _ => return -libc::EINVAL,
     };
-    status(client::hint(addr.cast(), len, hint))
+    status(memfold_client::hint(addr.cast(), len, hint))
 }
 
-/// See [`client::stats`].
+/// See [`memfold_client::stats`].
 ///
 /// # Safety
 /// `stats` is valid for a write.
 #[no_mangle]
 pub unsafe extern "C" fn memfold_stats(stats: *mut Stats) -> c_int {
     // SAFETY: the caller's contract.
-    unsafe { stats.write(client::stats()) };
+    unsafe { stats.write(memfold_client::stats()) };
     0
 }
 
-/// See [`client::stop`].
+/// See [`memfold_client::stop`].
 #[no_mangle]
 pub extern "C" fn memfold_stop() -> c_int {
-    status(client::stop())
+    status(memfold_client::stop())
 }

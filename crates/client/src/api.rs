@@ -2,11 +2,11 @@
 
 use crate::served::{self, Op, Served};
 use crate::{embedded, maps, Error, Options};
-use pager::control::Mode;
-use pager::{Engine, Phase};
+use memfold_pager::control::Mode;
+use memfold_pager::{Engine, Phase};
+use memfold_sys::PAGE_SIZE;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock};
-use sys::PAGE_SIZE;
 
 /// What the program knows of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

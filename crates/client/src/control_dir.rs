@@ -1,14 +1,14 @@
 //! Where the control page of a process is put that nobody started by `memfold run`, so that `memfold stat` and `memfold ctl`
 //! find it.
 //!
-//! Invariants: those of [`pager::base`] and [`pager::control_file`]. A directory that was made here goes with the last process that
+//! Invariants: those of [`memfold_pager::base`] and [`memfold_pager::control_file`]. A directory that was made here goes with the last process that
 //! has a page in it, if that ends by `exit`; `memfold stat` clears away what others leave.
 
 use crate::environment::variable;
-use pager::base::{Base, Environment};
-use pager::control::ControlPage;
-use pager::control_file::ControlDir;
-use pager::mirror::Mapped;
+use memfold_pager::base::{Base, Environment};
+use memfold_pager::control::ControlPage;
+use memfold_pager::control_file::ControlDir;
+use memfold_pager::mirror::Mapped;
 use std::path::PathBuf;
 
 /// The directory of this process's page, and of its children's.

@@ -3,10 +3,10 @@
 //! Invariants: one engine a process, started once; forks go one at a time.
 
 use crate::{control_dir, Error, Options};
-use pager::lock::Mutex;
-use pager::{Engine, Host};
-use sys::uffd::{Features, Userfaultfd};
-use sys::{file, Errno};
+use memfold_pager::lock::Mutex;
+use memfold_pager::{Engine, Host};
+use memfold_sys::uffd::{Features, Userfaultfd};
+use memfold_sys::{file, Errno};
 
 /// The pager of this process.
 static ENGINE: Engine =

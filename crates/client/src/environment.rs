@@ -5,5 +5,6 @@ use std::ffi::OsString;
 
 /// The value of a variable, if it is set, not empty and to be believed.
 pub fn variable(name: &str) -> Option<OsString> {
-    std::env::var_os(name).filter(|value| !value.is_empty() && !sys::thread::process_has_more_rights())
+    std::env::var_os(name)
+        .filter(|value| !value.is_empty() && !memfold_sys::thread::process_has_more_rights())
 }

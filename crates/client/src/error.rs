@@ -51,7 +51,7 @@ pub enum Error {
     },
     /// The kernel refused a call.
     #[error("the kernel refused: {0}")]
-    Kernel(sys::Errno),
+    Kernel(memfold_sys::Errno),
 }
 
 impl Error {
@@ -69,8 +69,8 @@ impl Error {
     }
 }
 
-impl From<sys::Errno> for Error {
-    fn from(errno: sys::Errno) -> Error {
+impl From<memfold_sys::Errno> for Error {
+    fn from(errno: memfold_sys::Errno) -> Error {
         Error::Kernel(errno)
     }
 }

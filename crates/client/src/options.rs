@@ -2,7 +2,7 @@
 
 use crate::environment::variable;
 use crate::Error;
-use pager::config::{Config, Setting};
+use memfold_pager::config::{Config, Setting};
 use std::path::PathBuf;
 use std::time::Duration;
 

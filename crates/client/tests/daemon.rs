@@ -269,7 +269,7 @@ fn a_set_user_id_client_makes_no_files_where_the_environment_says() {
 
 #[test]
 fn a_start_without_a_daemon_is_refused_with_the_remedy() {
-    let error = client::start(&client::Options::default().daemon("/nonexistent/socket"));
+    let error = memfold_client::start(&memfold_client::Options::default().daemon("/nonexistent/socket"));
     let said = error.unwrap_err().to_string();
     assert!(said.contains("/nonexistent/socket") && said.contains("memfold daemon"), "{said}");
 }

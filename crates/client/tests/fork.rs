@@ -5,8 +5,8 @@
 
 mod common;
 
-use client::register;
 use common::*;
+use memfold_client::register;
 use std::time::Duration;
 
 #[test]

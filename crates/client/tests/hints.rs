@@ -2,8 +2,8 @@
 
 mod common;
 
-use client::{hint, register, Hint};
 use common::*;
+use memfold_client::{hint, register, Hint};
 use std::time::Duration;
 
 const NEVER: Duration = Duration::from_secs(86_400);
@@ -81,5 +81,8 @@ fn a_hint_for_a_part_of_a_range_moves_that_part_only() {
 fn a_hint_for_memory_that_is_not_registered_is_refused() {
     started(NEVER);
     let far = (1usize << 46) as *const u8;
-    assert!(matches!(hint(far, MIB, Hint::DontNeedSoon), Err(client::Error::NotRegistered { len: MIB, .. })));
+    assert!(matches!(
+        hint(far, MIB, Hint::DontNeedSoon),
+        Err(memfold_client::Error::NotRegistered { len: MIB, .. })
+    ));
 }

@@ -215,7 +215,7 @@ fn the_counters_are_told_while_sixty_connections_are_open_and_silent() {
     wait_until("the counters are told beside silent connections", || {
         let silent: Vec<_> = (0..60).map(|_| UnixStream::connect(&metrics).unwrap()).collect();
         let said = ask(UnixStream::connect(&metrics).unwrap(), "");
-        let open = silent.iter().all(|one| sys::socket::has_bytes(one.as_raw_fd()) == Some(false));
+        let open = silent.iter().all(|one| memfold_sys::socket::has_bytes(one.as_raw_fd()) == Some(false));
         assert!(said.contains("memfold_processes"), "{said}");
         open
     });

@@ -5,10 +5,10 @@
 
 mod common;
 
-use client::{register, stats, unregister, Error};
 use common::*;
+use memfold_client::{register, stats, unregister, Error};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::time::Duration;
-use sys::{mem, PAGE_SIZE};
 
 const COLD_AGE: Duration = Duration::from_millis(20);
 
@@ -106,5 +106,5 @@ fn what_is_no_private_anonymous_memory_is_refused_and_named() {
 #[test]
 fn a_second_start_is_refused() {
     started(COLD_AGE);
-    assert_eq!(client::start(&Default::default()), Err(Error::StartedBefore));
+    assert_eq!(memfold_client::start(&Default::default()), Err(Error::StartedBefore));
 }

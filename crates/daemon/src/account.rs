@@ -4,12 +4,12 @@
 
 use crate::channel::{Channel, Header};
 use crate::serve::Done;
+use memfold_sys::file::{self, Fd};
+use memfold_sys::PAGE_SIZE;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use sys::file::{self, Fd};
-use sys::PAGE_SIZE;
 
 /// What a wait for a page that its agent has is counted with at most, ns: the daemon knows of the touch, not of its end.
 const WAIT_FOR_AGENT: u64 = 1_000_000;
@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked_of_the_process_and_of_its_file() {
-        let memory = sys::socket::sealed_memory(c"test", 1 << 20).unwrap();
+        let memory = memfold_sys::socket::sealed_memory(c"test", 1 << 20).unwrap();
         file::allocate(memory.raw(), 0, 1 << 16).unwrap();
         let facts = Account::open(std::process::id(), memory, 0).unwrap().facts();
         assert!(facts.space > facts.resident && facts.resident > 0, "{facts:?}");
         assert_eq!(facts.channel, 1 << 16);
-        let gone = sys::socket::sealed_memory(c"test", 1).unwrap();
+        let gone = memfold_sys::socket::sealed_memory(c"test", 1).unwrap();
         assert!(Account::open(0x3F_FFFF, gone, 0).is_err());
     }
 }

@@ -5,8 +5,8 @@
 //!
 //! Invariants: the handler does nothing, and no call is begun again because of it (no `SA_RESTART`).
 
+use memfold_sys::{Errno, Result};
 use std::sync::Once;
-use sys::{Errno, Result};
 
 /// How long a call may wait.
 const EVERY: i64 = 250_000_000;
@@ -36,7 +36,7 @@ impl Breaker {
         let (mut event, mut timer): (libc::sigevent, libc::timer_t) = unsafe { core::mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
         event.sigev_signo = SIGNAL;
-        event.sigev_notify_thread_id = sys::thread::current_tid() as i32;
+        event.sigev_notify_thread_id = memfold_sys::thread::current_tid() as i32;
         let every = libc::timespec { tv_sec: 0, tv_nsec: EVERY };
         let times = libc::itimerspec { it_interval: every, it_value: every };
         // SAFETY: whole structures.
@@ -67,7 +67,7 @@ mod tests {
         let (reader, _writer) = std::io::pipe().unwrap();
         let _breaker = Breaker::start().unwrap();
         for _ in 0..3 {
-            assert_eq!(sys::file::read(reader.as_raw_fd(), &mut [0]), Err(Errno::EINTR));
+            assert_eq!(memfold_sys::file::read(reader.as_raw_fd(), &mut [0]), Err(Errno::EINTR));
         }
     }
 }

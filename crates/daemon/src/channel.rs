@@ -13,10 +13,10 @@
 //! harms the process that wrote it. A region's entries are all `Resident` when its place is given to another one.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use pager::codec::{CodecId, Page, MAX_STORED};
-use pager::control::Histogram;
-use pager::store::{parse_header, GRAIN, HEADER, SEGMENT};
-use sys::{Errno, Result, PAGE_SIZE};
+use memfold_pager::codec::{CodecId, Page, MAX_STORED};
+use memfold_pager::control::Histogram;
+use memfold_pager::store::{parse_header, GRAIN, HEADER, SEGMENT};
+use memfold_sys::{Errno, Result, PAGE_SIZE};
 
 /// Ranges that a process may have registered at a time.
 pub const REGIONS: usize = 64;
@@ -208,7 +208,7 @@ fn store_len(pages: usize) -> usize {
 
 fn populate(start: usize, len: usize) -> Result<()> {
     // SAFETY: changes no contents.
-    unsafe { sys::mem::madvise(start, len, libc::MADV_POPULATE_WRITE) }.map_err(|_| Errno::ENOMEM)
+    unsafe { memfold_sys::mem::madvise(start, len, libc::MADV_POPULATE_WRITE) }.map_err(|_| Errno::ENOMEM)
 }
 
 /// A mapped channel.
@@ -341,7 +341,7 @@ mod tests {
 
     /// A channel in memory of this process's own.
     fn channel() -> Channel {
-        let base = sys::mem::map_anonymous(0, len_for(PAGES), libc::MAP_NORESERVE).unwrap();
+        let base = memfold_sys::mem::map_anonymous(0, len_for(PAGES), libc::MAP_NORESERVE).unwrap();
         // SAFETY: a mapping of that length, never unmapped.
         unsafe { Channel::at(base, PAGES) }
     }

@@ -6,13 +6,13 @@
 //! [`quota::UNFINISHED`] and what is accepted at a time.
 
 use crate::quota;
+use memfold_sys::socket::{self, Credentials};
+use memfold_sys::time::Nanos;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
-use sys::socket::{self, Credentials};
-use sys::time::Nanos;
 
 /// Connections that are accepted before the others are looked at again.
 const AT_ONCE: usize = 64;
@@ -105,7 +105,7 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => {
                     // Too many descriptors, or one that left at once: the next look is not at once.
-                    return sys::time::sleep(Nanos::from_millis(10));
+                    return memfold_sys::time::sleep(Nanos::from_millis(10));
                 }
             };
             let Ok(who) = socket::peer(socket.as_raw_fd()) else { continue };

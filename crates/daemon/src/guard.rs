@@ -7,9 +7,9 @@
 //! Invariants: the handler allocates nothing and takes no lock. A SIGBUS anywhere else ends the daemon as it always would.
 
 use crate::quota;
+use memfold_sys::{mem, PAGE_SIZE};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use sys::{mem, PAGE_SIZE};
 
 /// A guarded range; zeros are none.
 struct Place {
@@ -93,7 +93,7 @@ extern "C" fn on_bus(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_vo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sys::file;
+    use memfold_sys::file;
 
     #[test]
     fn memory_that_was_taken_away_reads_as_zeros_and_is_known_to_be_torn() {

@@ -10,15 +10,15 @@ use crate::guard::Guard;
 use crate::quota::{self, Excess, Ledger, Permit};
 use crate::serve::Server;
 use crate::wire::{self, Hello, Reply, FDS, HELLO_LEN, VERSION};
+use memfold_sys::file::{self, Fd};
+use memfold_sys::socket::{self, Credentials, MOST_FDS};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::uffd::Userfaultfd;
+use memfold_sys::{mem, Errno};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::Arc;
-use sys::file::{self, Fd};
-use sys::socket::{self, Credentials, MOST_FDS};
-use sys::time::{self, Nanos};
-use sys::uffd::Userfaultfd;
-use sys::{mem, Errno};
 
 /// How often the counters are brought up to date.
 const TICK: Nanos = Nanos::from_millis(250);
@@ -269,7 +269,7 @@ fn map(memory: Fd, pages: usize, len: usize, pid: u32) -> Result<Shared, Trouble
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sys::socket::sealed_memory;
+    use memfold_sys::socket::sealed_memory;
 
     #[test]
     fn only_a_file_in_plain_memory_that_keeps_its_length_is_a_channel() {

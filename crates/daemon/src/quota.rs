@@ -3,10 +3,10 @@
 //! Invariants: what was granted is given back when its [`Permit`] goes. Being over the quota of CPU time slows down who uses more than
 //! an equal part of it, and nobody else.
 
-use policy::pace::Pace;
+use memfold_policy::pace::Pace;
+use memfold_sys::time::{self, Nanos};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use sys::time::{self, Nanos};
 
 /// Connections that are served at a time, of one user. Less where the process may not have as many descriptors.
 pub const CONNECTIONS: usize = 256;

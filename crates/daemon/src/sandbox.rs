@@ -122,7 +122,7 @@ fn drop_capabilities() -> io::Result<()> {
     }
     // SAFETY: no memory involved. It fails on a kernel that has no such set.
     unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) };
-    sys::thread::drop_capabilities(0).map_err(|errno| io::Error::from_raw_os_error(errno.0))
+    memfold_sys::thread::drop_capabilities(0).map_err(|errno| io::Error::from_raw_os_error(errno.0))
 }
 
 /// `clone3` is not there: its flags lie in memory, where no filter sees them, and the C library then takes `clone`.

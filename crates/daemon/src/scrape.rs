@@ -5,6 +5,8 @@
 
 use crate::quota;
 use crate::token::Token;
+use memfold_sys::time::Nanos;
+use memfold_sys::{socket, Errno};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -13,8 +15,6 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
-use sys::time::Nanos;
-use sys::{socket, Errno};
 
 /// Where the counters can be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ impl Scraper {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 // Too many descriptors, or one that left at once: the next look is not at once.
-                Err(_) => return sys::time::sleep(Nanos::from_millis(10)),
+                Err(_) => return memfold_sys::time::sleep(Nanos::from_millis(10)),
             }
         }
         // Who has asked is answered before others that came later are counted.

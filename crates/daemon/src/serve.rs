@@ -9,11 +9,11 @@
 use crate::breaker::Breaker;
 use crate::channel::{job, Channel, Entry, State, JOBS, WANTED};
 use core::sync::atomic::Ordering::*;
-use pager::codec::{repeated_word, Codecs, Dictionaries, Page, MAX_STORED};
-use policy::effort::Effort;
-use sys::time::{self, Nanos};
-use sys::uffd::{Event, RawMessage, Userfaultfd};
-use sys::{Errno, Result, PAGE_SIZE};
+use memfold_pager::codec::{repeated_word, Codecs, Dictionaries, Page, MAX_STORED};
+use memfold_policy::effort::Effort;
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::uffd::{Event, RawMessage, Userfaultfd};
+use memfold_sys::{Errno, Result, PAGE_SIZE};
 
 /// What became of a touch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -309,9 +309,9 @@ impl Server {
 mod tests {
     use super::*;
     use crate::channel::len_for;
+    use memfold_sys::mem;
+    use memfold_sys::uffd::{Features, Modes};
     use std::thread;
-    use sys::mem;
-    use sys::uffd::{Features, Modes};
 
     /// A channel in memory of this process's own, and a range that it is to serve.
     fn scene(features: Features) -> (Channel, &'static Userfaultfd, usize) {

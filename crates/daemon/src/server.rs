@@ -14,6 +14,8 @@ use crate::scrape::{Listener, Scraper};
 use crate::token::Token;
 use crate::wire::{Reply, VERSION};
 use crate::{guard, metrics, sandbox};
+use memfold_sys::socket::{self, Credentials};
+use memfold_sys::time::{self, Nanos};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -26,8 +28,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
-use sys::socket::{self, Credentials};
-use sys::time::{self, Nanos};
 
 pub use crate::scrape::MetricsAt;
 
@@ -149,7 +149,7 @@ pub fn run(
 /// Whether a connection is one of the daemon's own user; who is not is told.
 fn is_own(socket: &UnixStream, who: Credentials, say: fn(&str)) -> bool {
     // In another PID namespace: nothing could be known of it.
-    let own = who.pid != 0 && who.uid == sys::thread::effective_user();
+    let own = who.pid != 0 && who.uid == memfold_sys::thread::effective_user();
     if !own {
         say(&format!("process {} of user {} was refused", who.pid, who.uid));
         let _ = socket::send(

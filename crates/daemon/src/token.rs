@@ -56,7 +56,7 @@ impl Token {
         if !meta.is_file() {
             return Err(Refused::Kind);
         }
-        let own = sys::thread::effective_user();
+        let own = memfold_sys::thread::effective_user();
         if meta.uid() != own && meta.uid() != 0 {
             return Err(Refused::Owner(meta.uid()));
         }

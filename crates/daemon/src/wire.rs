@@ -36,7 +36,7 @@ pub struct Reply {
 
 /// Rings the other side. One that has not heard the bells before has been rung.
 pub fn ring(socket: i32) {
-    let _ = sys::socket::send(socket, &[0], &[]);
+    let _ = memfold_sys::socket::send(socket, &[0], &[]);
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {

@@ -5,7 +5,7 @@
 //!
 //! What it is not: a measurement. It panics at the first byte that is not what was written.
 
-use client::Options;
+use memfold_client::Options;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -48,11 +48,11 @@ pub fn main(mib: usize, seed: u64) {
     assert_ne!(base, libc::MAP_FAILED, "no address space");
     // SAFETY: a new mapping of this length, which stays until the end; nothing else refers to it.
     let memory = unsafe { std::slice::from_raw_parts_mut(base.cast::<u64>(), len / 8) };
-    let pages = len / sys::PAGE_SIZE;
+    let pages = len / memfold_sys::PAGE_SIZE;
     (0..pages).for_each(|page| write(memory, page, seed));
     if let Some(socket) = std::env::var_os("MEMFOLD_DAEMON") {
-        client::start(&Options::default().daemon(socket).cold_age(COLD_AGE)).expect("a daemon");
-        client::register(base.cast(), len).expect("memory to register");
+        memfold_client::start(&Options::default().daemon(socket).cold_age(COLD_AGE)).expect("a daemon");
+        memfold_client::register(base.cast(), len).expect("memory to register");
     }
     println!("ready");
     static DONE: AtomicBool = AtomicBool::new(false);

@@ -8,7 +8,7 @@
 //! Invariants: a row that printed nothing to compare fails, and so does a checked one in which nothing was evicted.
 
 use crate::run::{self, program};
-use bench::launch::{plain, Folding};
+use memfold_bench::launch::{plain, Folding};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

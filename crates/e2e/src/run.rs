@@ -5,11 +5,11 @@
 //!
 //! Invariants: a program that is not done when its time is up is killed and fails the test; nothing else is timed.
 
-use bench::control::Peer;
-use bench::launch::{plain, Folding};
-use inspect::{Counters, Snapshot};
-use pager::config::Setting;
-use pager::control::Mode;
+use memfold_bench::control::Peer;
+use memfold_bench::launch::{plain, Folding};
+use memfold_inspect::{Counters, Snapshot};
+use memfold_pager::config::Setting;
+use memfold_pager::control::Mode;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;

@@ -1,14 +1,14 @@
 //! The allocator's experiments run to their end and measure what they say. No figure is judged.
 
-use bench::alloc::{self, arena, scorecard, soak, Case, NotLoaded, Peer, Profile, SUITE};
-use bench::worker::Program;
+use memfold_bench::alloc::{self, arena, scorecard, soak, Case, NotLoaded, Peer, Profile, SUITE};
+use memfold_bench::worker::Program;
 use std::process::Command;
 
 fn program() -> Program {
     Program {
         path: env!("CARGO_BIN_EXE_memfold-e2e").into(),
         arguments: vec!["worker".into()],
-        library: e2e::preload_library(),
+        library: memfold_e2e::preload_library(),
     }
 }
 
@@ -24,7 +24,7 @@ fn small_suite() -> Vec<Case> {
 
 fn options(cases: Vec<Case>) -> alloc::Options {
     // Any library with a `malloc` is a peer; ours is one that is there.
-    let peer = Peer { name: "peer".into(), library: e2e::preload_library() };
+    let peer = Peer { name: "peer".into(), library: memfold_e2e::preload_library() };
     alloc::Options {
         cases,
         profiles: vec![Profile::Lean],

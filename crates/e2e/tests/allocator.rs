@@ -21,7 +21,7 @@ fn build(dir: &Path, source: &str, compiler: &str) -> PathBuf {
 /// A command that runs with the library preloaded and the pager off.
 fn preloaded(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", e2e::preload_library()).env("MEMFOLD_PAGER", "off");
+    command.env("LD_PRELOAD", memfold_e2e::preload_library()).env("MEMFOLD_PAGER", "off");
     command
 }
 

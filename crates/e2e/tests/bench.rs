@@ -1,9 +1,9 @@
 //! The experiments run to their end and measure what they say. No figure is judged.
 
-use bench::worker::{Order, Program};
-use bench::{fault, fold, overhead};
-use pager::activity::Activity;
-use pager::codec::{CodecId, CODEC_NUMBERS};
+use memfold_bench::worker::{Order, Program};
+use memfold_bench::{fault, fold, overhead};
+use memfold_pager::activity::Activity;
+use memfold_pager::codec::{CodecId, CODEC_NUMBERS};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ fn program() -> Program {
     Program {
         path: env!("CARGO_BIN_EXE_memfold-e2e").into(),
         arguments: vec!["worker".into()],
-        library: e2e::preload_library(),
+        library: memfold_e2e::preload_library(),
     }
 }
 

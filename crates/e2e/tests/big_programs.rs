@@ -2,11 +2,11 @@
 //! compiler, a browser, and CPython under its own tests.
 //!
 //! They do little here, so that every run of the tests can afford them; `make test-programs` gives them more. The work of
-//! each is a script in `programs`. How a row is run: [`e2e::row`].
+//! each is a script in `programs`. How a row is run: [`memfold_e2e::row`].
 
-use e2e::row::Row;
-use e2e::run;
-use pager::control::Mode;
+use memfold_e2e::row::Row;
+use memfold_e2e::run;
+use memfold_pager::control::Mode;
 
 #[test]
 fn postgres_keeps_what_clients_write_at_once() {

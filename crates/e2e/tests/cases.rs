@@ -4,9 +4,9 @@
 //! evicted when it matters: the program waits until `mincore` no longer finds nine tenths of it, and fails otherwise. (The
 //! counter of evicted pages tells of those that are stored already, and most cases end sooner.)
 
-use bench::launch::Folding;
-use e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
-use e2e::{command_line, preload_library};
+use memfold_bench::launch::Folding;
+use memfold_e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
+use memfold_e2e::{command_line, preload_library};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;

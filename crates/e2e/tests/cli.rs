@@ -1,8 +1,8 @@
 //! The command line as a user types it: exit codes, messages, signals, the summary, and steering a
 //! program while it runs. What folding does to a program's bytes is tested elsewhere.
 
-use e2e::wait_until;
-use e2e::{memfold, scratch};
+use memfold_e2e::wait_until;
+use memfold_e2e::{memfold, scratch};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -303,7 +303,7 @@ fn doctor_agrees_with_its_exit_code() {
 
 #[test]
 fn doctor_tells_a_user_without_permission_what_to_do() {
-    let unprivileged = e2e::installed_for_all();
+    let unprivileged = memfold_e2e::installed_for_all();
     let result = output(unprivileged.command().arg("doctor").env("MEMFOLD_RUNTIME_DIR", unprivileged.home()));
     let text = String::from_utf8_lossy(&result.stdout).into_owned();
     if result.status.code() == Some(0) {
@@ -317,7 +317,7 @@ fn doctor_tells_a_user_without_permission_what_to_do() {
 
 #[test]
 fn setup_without_root_changes_nothing_and_says_what_it_needs() {
-    let unprivileged = e2e::installed_for_all();
+    let unprivileged = memfold_e2e::installed_for_all();
     let refused = output(unprivileged.command().arg("setup"));
     assert_eq!(refused.status.code(), Some(1));
     assert!(error_text(&refused).contains("needs root"));
@@ -354,7 +354,7 @@ fn a_file_that_is_no_core_dump_of_a_folded_program_is_refused_by_what_it_is() {
     assert!(refused(&dir.path().join("missing")).contains("missing: No such file"));
     assert!(refused(dir.path()).contains("is no file"));
     assert!(refused(&text).contains("text is no core dump"));
-    assert!(refused(&e2e::command_line::executable()).contains("another kind of ELF file"));
+    assert!(refused(&memfold_e2e::command_line::executable()).contains("another kind of ELF file"));
     assert!(refused(&plain).contains("tables are not in it"));
     fs::write(&taken, "mine").unwrap();
     assert!(refused(&plain).contains("plain.whole exists already"));

@@ -3,9 +3,9 @@
 //! The experiment runs in this process, which has had more memory than any workload gets: what a workload inherits from the
 //! process that started it shows. One test a program: it takes every child of its process for one of the experiment's.
 
-use bench::ab::{self, Arm, Measures, Options};
-use bench::worker::Program;
-use bench::workload::{Data, Kind};
+use memfold_bench::ab::{self, Arm, Measures, Options};
+use memfold_bench::worker::Program;
+use memfold_bench::workload::{Data, Kind};
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -138,7 +138,7 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 
 /// An experiment with runs of so many ms: its table, and what was seen of its processes.
 fn measured(millis: u64) -> (String, Vec<Seen>) {
-    let dir = e2e::scratch();
+    let dir = memfold_e2e::scratch();
     let measures = Measures {
         millis,
         bytes: REGION,
@@ -155,9 +155,9 @@ fn measured(millis: u64) -> (String, Vec<Seen>) {
     let workloads = vec![Kind::PhaseShift, Kind::MmapChurn];
     let options = Options { workloads, arms, runs: 1, measures };
     let program = Program {
-        path: e2e::command_line::executable(),
+        path: memfold_e2e::command_line::executable(),
         arguments: vec!["bench".into(), "worker".into()],
-        library: e2e::preload_library(),
+        library: memfold_e2e::preload_library(),
     };
     let folder = ab::begin(&dir.path().join("out"), &options).unwrap();
     let stop = AtomicBool::new(false);

@@ -1,7 +1,7 @@
 //! `memfold daemon` as a person starts and ends it.
 
-use e2e::command_line::{memfold, scratch};
-use e2e::wait_until;
+use memfold_e2e::command_line::{memfold, scratch};
+use memfold_e2e::wait_until;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};

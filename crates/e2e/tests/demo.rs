@@ -13,7 +13,7 @@ fn redis_folds_for_an_unprivileged_user_and_every_value_comes_back() {
         .write(true)
         .open("/dev/userfaultfd")
         .expect("this test opens /dev/userfaultfd: run it as root, or after `memfold setup`");
-    let unprivileged = e2e::installed_for_all();
+    let unprivileged = memfold_e2e::installed_for_all();
     let mut command = unprivileged.command();
     command.args(["demo", "--json", "--records", "40000", "--cold-age", "1s"]);
     command.env("MEMFOLD_RUNTIME_DIR", unprivileged.home()).env("TMPDIR", unprivileged.home());

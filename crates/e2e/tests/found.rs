@@ -1,8 +1,8 @@
 //! Which folded programs `memfold stat` and `memfold ctl` find, by number and by name, whoever started them and wherever they are,
 //! and what they say of one that is not folded.
 
-use e2e::run::{program, Server};
-use e2e::{installed_for_all, memfold, scratch, wait_until};
+use memfold_e2e::run::{program, Server};
+use memfold_e2e::{installed_for_all, memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

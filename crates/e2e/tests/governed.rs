@@ -1,7 +1,7 @@
 //! `memfold run --daemon`: programs that fold themselves, under a daemon's budget.
 
-use e2e::command_line::{memfold, scratch};
-use e2e::wait_until;
+use memfold_e2e::command_line::{memfold, scratch};
+use memfold_e2e::wait_until;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
@@ -127,12 +127,12 @@ impl Program {
 /// Control pages that say anything, of a process that is there: the test's own. They are locked, as pages in use are, for as long as
 /// the files are kept.
 fn forge_pages(home: &Path, socket: &Path) -> Vec<File> {
-    use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
+    use memfold_pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
     use std::sync::atomic::Ordering::Relaxed;
     let pid = std::process::id();
     let mut locked = Vec::new();
     for (n, len) in [(1, CONTROL_LEN), (2, 8)] {
-        let run = home.join(format!("run-{pid}-{:x}", sys::time::now().0 + n));
+        let run = home.join(format!("run-{pid}-{:x}", memfold_sys::time::now().0 + n));
         std::fs::create_dir(&run).unwrap();
         let mut words = vec![u64::MAX; CONTROL_LEN / 8];
         // SAFETY: as long as a page and aligned like one, any bytes are one, and nothing else uses them meanwhile.

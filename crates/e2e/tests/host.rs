@@ -1,6 +1,6 @@
 //! The host program comes first: what it may rely on holds as if nobody managed its memory.
 
-use e2e::run::{expect_evictions, harsh, program, run_folded, run_plain};
+use memfold_e2e::run::{expect_evictions, harsh, program, run_folded, run_plain};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

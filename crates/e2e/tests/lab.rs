@@ -1,6 +1,6 @@
 //! The experiment on workloads, from its command line to its page.
 
-use e2e::{memfold, scratch};
+use memfold_e2e::{memfold, scratch};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};

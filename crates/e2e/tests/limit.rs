@@ -3,9 +3,9 @@
 //!
 //! Where no memory cgroup can be made, that is said on standard error, past the test harness.
 
-use e2e::run::{counters, program, run_folded, run_plain};
-use pagecache::cgroup::{Group, Hierarchy};
-use pager::config::Setting;
+use memfold_e2e::run::{counters, program, run_folded, run_plain};
+use memfold_pagecache::cgroup::{Group, Hierarchy};
+use memfold_pager::config::Setting;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
@@ -41,7 +41,7 @@ fn hold_python() {
     let maps = run_plain(maps, LIMIT).expect_success("python3");
     let maps = String::from_utf8_lossy(&maps.stdout).into_owned();
     let mut files: BTreeSet<&str> = maps.lines().filter_map(|line| line.get(line.find('/')?..)).collect();
-    let library = e2e::preload_library();
+    let library = memfold_e2e::preload_library();
     files.insert(library.to_str().expect("a path in UTF-8"));
     for path in files {
         let file = File::open(path).unwrap_or_else(|error| panic!("{path}: {error}"));
@@ -70,7 +70,7 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
     let plain = run_plain(script(&group), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
     for limit in ["group", "auto", "70%"] {
-        let mut folding = bench::launch::Folding::new(&e2e::preload_library()).unwrap();
+        let mut folding = memfold_bench::launch::Folding::new(&memfold_e2e::preload_library()).unwrap();
         // The first is what holds where nobody says anything.
         if limit != "group" {
             folding = folding.set(Setting::ResidentLimit, limit);
@@ -81,8 +81,9 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
         let all = counters(&folding);
         assert!(all.iter().all(|counters| counters.pages.lost == 0));
     }
-    let unlimited =
-        bench::launch::Folding::new(&e2e::preload_library()).unwrap().set(Setting::ResidentLimit, "none");
+    let unlimited = memfold_bench::launch::Folding::new(&memfold_e2e::preload_library())
+        .unwrap()
+        .set(Setting::ResidentLimit, "none");
     let killed = run_folded(script(&group), &unlimited, LIMIT);
     assert!(!killed.status.success(), "a limit was kept that was not to be");
 }
@@ -90,11 +91,11 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
 #[test]
 fn a_limit_that_no_group_sets_is_refused_with_the_remedy() {
     let run = |limit: &str| {
-        let mut command = Command::new(e2e::command_line::executable());
+        let mut command = Command::new(memfold_e2e::command_line::executable());
         command.args(["run", "--resident-limit", limit, "--", "true"]);
         run_plain(command, LIMIT)
     };
-    if sys::cgroup::memory_limit(None).is_ok() {
+    if memfold_sys::cgroup::memory_limit(None).is_ok() {
         let _ = writeln!(std::io::stderr(), "NOT TESTED: no group limits memory: one does here");
     } else {
         for limit in ["auto", "60%"] {

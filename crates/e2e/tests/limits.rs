@@ -1,8 +1,8 @@
 //! Where there is no room, where files may not grow, and where nobody reads what is said: programs run as they would without
 //! memfold, and every exit code is what it was.
 
-use e2e::run::{finish, program, run_plain, Outcome};
-use e2e::{memfold, scratch};
+use memfold_e2e::run::{finish, program, run_plain, Outcome};
+use memfold_e2e::{memfold, scratch};
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;

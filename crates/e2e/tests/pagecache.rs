@@ -1,6 +1,6 @@
 //! `memfold pagecache` as a person types it, with the real fio on a real file.
 
-use e2e::command_line::memfold;
+use memfold_e2e::command_line::memfold;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -23,7 +23,7 @@ fn build(dir: &Path, source: &str) -> PathBuf {
 fn run(program: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new(program)
         .args(args)
-        .env("LD_PRELOAD", e2e::preload_library())
+        .env("LD_PRELOAD", memfold_e2e::preload_library())
         .env("MEMFOLD_PAGER", "off")
         .envs(variables.iter().copied())
         .output()

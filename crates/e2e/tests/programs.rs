@@ -2,8 +2,8 @@
 //!
 //! A folded run in which nothing was evicted proves nothing, and fails.
 
-use e2e::row::report;
-use e2e::run::{self, program};
+use memfold_e2e::row::report;
+use memfold_e2e::run::{self, program};
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -1,15 +1,15 @@
 //! `memfold bench programs` with every program that is installed here: what it writes, and that a wrong datum is found. No
 //! figure is judged.
 
-use bench::programs::{self, Arm, Kind, Options, Report};
-use bench::worker::Program;
-use e2e::command_line::{executable, memfold, scratch};
+use memfold_bench::programs::{self, Arm, Kind, Options, Report};
+use memfold_bench::worker::Program;
+use memfold_e2e::command_line::{executable, memfold, scratch};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 fn program() -> Program {
-    Program { path: executable(), arguments: vec![], library: e2e::preload_library() }
+    Program { path: executable(), arguments: vec![], library: memfold_e2e::preload_library() }
 }
 
 fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {

@@ -1,9 +1,9 @@
 //! Real programs that nobody here wrote do the same plain and folded, under the harshest folding.
 //!
 //! With `MEMFOLD_ROWS=FILE` each row appends its line of the table in `docs/compatibility.md` to the file. How a row
-//! is run: [`e2e::row`].
+//! is run: [`memfold_e2e::row`].
 
-use e2e::row::Row;
+use memfold_e2e::row::Row;
 
 #[test]
 fn sqlite_loads_changes_and_checks_a_database() {

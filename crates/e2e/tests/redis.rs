@@ -1,11 +1,11 @@
 //! redis-server keeps every value, folded: in memory, in the snapshots and in the log that its forked children write,
 //! while clients go on writing too.
 
-use bench::control::Peer;
-use e2e::redis::{Client, Redis};
-use e2e::row::report;
-use e2e::run;
-use pager::control::Command as Request;
+use memfold_bench::control::Peer;
+use memfold_e2e::redis::{Client, Redis};
+use memfold_e2e::row::report;
+use memfold_e2e::run;
+use memfold_pager::control::Command as Request;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
@@ -88,7 +88,7 @@ fn evict(peer: &Peer) {
 #[test]
 fn redis_returns_every_value_after_its_memory_was_evicted() {
     let (plain_home, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut plain = Redis::start(plain_home.path(), bench::launch::plain);
+    let mut plain = Redis::start(plain_home.path(), memfold_bench::launch::plain);
     load(&mut plain);
     overwrite(&mut plain);
     read_back(&mut plain);
@@ -122,7 +122,7 @@ fn redis_returns_every_value_after_its_memory_was_evicted() {
     read_back(&mut folded);
     assert_eq!(peer.counters().unwrap().pages.lost, 0);
     drop(folded);
-    let mut reader = Redis::start(home.path(), bench::launch::plain);
+    let mut reader = Redis::start(home.path(), memfold_bench::launch::plain);
     assert_eq!(digest(&mut reader), expected, "what the forked child saved differs");
 }
 
@@ -220,11 +220,11 @@ fn redis_saves_and_rewrites_its_log_while_clients_write() {
     report(&folding, "redis-server", work, "every value");
 
     std::fs::copy(home.path().join("dump.rdb"), copy.path().join("dump.rdb")).unwrap();
-    let mut from_snapshot = Redis::start(copy.path(), bench::launch::plain);
+    let mut from_snapshot = Redis::start(copy.path(), memfold_bench::launch::plain);
     expect_generations(&mut from_snapshot, &saved, "from the snapshot");
     let mut from_log = Redis::start(home.path(), |command| {
         command.args(with_log);
-        bench::launch::plain(command);
+        memfold_bench::launch::plain(command);
     });
     expect_generations(&mut from_log, &last, "from the log");
     assert_eq!(digest(&mut from_log), expected, "the digests of log and memory differ");

@@ -1,6 +1,6 @@
 //! `memfold sim` as a person types it.
 
-use e2e::command_line::{memfold, scratch};
+use memfold_e2e::command_line::{memfold, scratch};
 
 /// A record of oracleGeneral.
 fn record(object: u64) -> Vec<u8> {
@@ -257,7 +257,7 @@ fn a_sweep_over_traces_and_policies_merges_what_each_run_says() {
         sweep.args(["--engine", engine, "--workers", "2", "--policies", "lru,belady", "--sizes", "10,100"]);
         sweep
             .arg("--binary")
-            .arg(e2e::command_line::executable())
+            .arg(memfold_e2e::command_line::executable())
             .arg("--out")
             .arg(&merged)
             .arg("--traces")
@@ -285,7 +285,7 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     let mut recorder = command.spawn().unwrap();
     let of = format!("/proc/{0}/task/{0}/children", recorder.id());
     let mut program = String::new();
-    e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
+    memfold_e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
         program = std::fs::read_to_string(&of).unwrap_or_default();
         // Once it has a control page it knows whose child it is.
         !program.trim().is_empty()
@@ -295,7 +295,7 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     recorder.wait().unwrap();
     let left =
         || -> Vec<_> { std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
-    e2e::wait_until(std::time::Duration::from_secs(30), "the program clears away", || {
+    memfold_e2e::wait_until(std::time::Duration::from_secs(30), "the program clears away", || {
         left() == ["sleep.mft"]
     });
     // SAFETY: sends a signal to the program, which has 60 seconds to go.

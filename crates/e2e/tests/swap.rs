@@ -1,8 +1,10 @@
 //! The zram arm of the fault benchmark: its pages are really swapped, and its device is gone afterwards.
 
-use bench::launch::plain;
-use bench::worker::{Job, Order, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
-use bench::zram::Zram;
+use memfold_bench::launch::plain;
+use memfold_bench::worker::{
+    Job, Order, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker,
+};
+use memfold_bench::zram::Zram;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -25,7 +27,7 @@ fn possible() -> bool {
         return true;
     }
     let error = Zram::start(64 << 20, "lz4").expect_err("there is no zram for us here");
-    assert!(error.downcast_ref::<bench::Unsupported>().is_some(), "{error:#}");
+    assert!(error.downcast_ref::<memfold_bench::Unsupported>().is_some(), "{error:#}");
     false
 }
 

@@ -1,7 +1,7 @@
 //! Two minutes of torture: all kinds of work at once, on every way into the kernel, while a saboteur has everything evicted
 //! and turns every setting. `make torture` goes on for hours.
 
-use e2e::run;
+use memfold_e2e::run;
 use std::process::Command;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Attacks on what memfold should not believe. Most take root, to be two users; without it a test says so and does nothing.
 
-use e2e::run::program;
-use e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until};
+use memfold_e2e::run::program;
+use memfold_e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until};
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -151,13 +151,13 @@ impl Drop for Launcher {
 }
 
 /// `memfold` for all users, run by this one, who has no session.
-fn as_user(installed: &e2e::command_line::Installed, user: u32) -> Command {
+fn as_user(installed: &memfold_e2e::command_line::Installed, user: u32) -> Command {
     let mut command = installed.command();
     command.uid(user).gid(user);
     command
 }
 
-fn as_root(installed: &e2e::command_line::Installed) -> Command {
+fn as_root(installed: &memfold_e2e::command_line::Installed) -> Command {
     as_user(installed, 0)
 }
 
@@ -333,7 +333,7 @@ fn ends(command: &mut Command, what: &str) -> (i32, String) {
 
 /// The bytes of a page of this process that folds, with `filler` for whatever else it says.
 fn page_bytes(filler: u64) -> Vec<u8> {
-    use pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
+    use memfold_pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
     use std::sync::atomic::Ordering::Relaxed;
     let mut words = vec![filler; CONTROL_LEN / 8];
     // SAFETY: as long as a page and aligned like one, any bytes are one, and nothing else uses them meanwhile.
@@ -342,7 +342,7 @@ fn page_bytes(filler: u64) -> Vec<u8> {
     page.version.store(VERSION, Relaxed);
     page.pid.store(std::process::id(), Relaxed);
     page.mode.store(Mode::Embedded as u32, Relaxed);
-    page.started_ns.store(sys::time::now().0, Relaxed);
+    page.started_ns.store(memfold_sys::time::now().0, Relaxed);
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
@@ -350,7 +350,7 @@ fn page_bytes(filler: u64) -> Vec<u8> {
 fn write_page(path: &Path, bytes: &[u8]) -> fs::File {
     fs::write(path, bytes).unwrap();
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
-    sys::file::lock_shared(file.as_raw_fd()).unwrap();
+    memfold_sys::file::lock_shared(file.as_raw_fd()).unwrap();
     file
 }
 
@@ -364,7 +364,7 @@ fn make_pipe(path: &Path) {
 fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
     let runtime = scratch();
     let pid = std::process::id().to_string();
-    let run = runtime.path().join(format!("run-{pid}-{:x}", sys::time::now().0));
+    let run = runtime.path().join(format!("run-{pid}-{:x}", memfold_sys::time::now().0));
     let page = run.join(&pid);
     let look = |what: &str| {
         for options in
@@ -420,7 +420,8 @@ fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
     let cutter = std::thread::spawn(move || {
         let asked = || {
             let mut word = [0; 4];
-            let at = pager::control::MAILBOX.0 + std::mem::offset_of!(pager::control::Mailbox, asked) as u64;
+            let at = memfold_pager::control::MAILBOX.0
+                + std::mem::offset_of!(memfold_pager::control::Mailbox, asked) as u64;
             kept.read_exact_at(&mut word, at).unwrap();
             u32::from_ne_bytes(word) != 0
         };
@@ -444,7 +445,7 @@ fn beside_the_system(script: &str) -> Option<Output> {
          memfold() {{ {memfold} \"$@\"; }}
          {script}",
         dir = dir.path().display(),
-        memfold = e2e::command_line::executable().display(),
+        memfold = memfold_e2e::command_line::executable().display(),
     );
     let output = Command::new("unshare").args(["--mount", "sh", "-c", &whole]).output().ok()?;
     if output.status.code() == Some(77) {

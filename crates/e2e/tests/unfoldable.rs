@@ -3,9 +3,9 @@
 //!
 //! The obstacles one by one, on small programs, are tested in `cli.rs` and `cases.rs`.
 
-use e2e::run::{self, program};
-use e2e::{installed_for_all, memfold, scratch};
-use pager::control::Mode;
+use memfold_e2e::run::{self, program};
+use memfold_e2e::{installed_for_all, memfold, scratch};
+use memfold_pager::control::Mode;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

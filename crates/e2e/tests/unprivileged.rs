@@ -3,10 +3,10 @@
 //!
 //! Run as root the programs run as user 65534; run as anybody else, as that user.
 
-use bench::launch::Folding;
-use e2e::is_root;
-use e2e::run::{self, program, Outcome};
-use pager::control::Mode;
+use memfold_bench::launch::Folding;
+use memfold_e2e::is_root;
+use memfold_e2e::run::{self, program, Outcome};
+use memfold_pager::control::Mode;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +34,7 @@ fn folding() -> (TempDir, Folding) {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let library: PathBuf = home.path().join("libmemfold.so");
-    fs::copy(e2e::preload_library(), &library).unwrap();
+    fs::copy(memfold_e2e::preload_library(), &library).unwrap();
     fs::set_permissions(&library, fs::Permissions::from_mode(0o755)).unwrap();
     let folding = run::harsh_with(&library);
     if is_root() {

@@ -1,6 +1,6 @@
 //! Every byte, while everything is evicted again and again; and that the verifier itself can fail.
 
-use e2e::run::{self, Outcome};
+use memfold_e2e::run::{self, Outcome};
 use std::process::Command;
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! The program is `c/why.c`. Which part is how large stands there too.
 
-use e2e::run::{program, run_plain, Server};
-use e2e::{memfold, scratch, wait_until};
+use memfold_e2e::run::{program, run_plain, Server};
+use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

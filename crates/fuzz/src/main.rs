@@ -10,14 +10,14 @@ use libfuzzer_sys::fuzz_target;
 use std::path::Path;
 use std::sync::OnceLock;
 
-static TARGET: OnceLock<&fuzz::Target> = OnceLock::new();
+static TARGET: OnceLock<&memfold_fuzz::Target> = OnceLock::new();
 
 fn begin() {
     let Ok(name) = std::env::var("MEMFOLD_FUZZ_TARGET") else {
-        fuzz::TARGETS.iter().for_each(|target| println!("{}", target.name));
+        memfold_fuzz::TARGETS.iter().for_each(|target| println!("{}", target.name));
         std::process::exit(0);
     };
-    let Some(target) = fuzz::find(&name) else {
+    let Some(target) = memfold_fuzz::find(&name) else {
         eprintln!("memfold-fuzz: there is no target {name}");
         std::process::exit(2);
     };

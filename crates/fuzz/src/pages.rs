@@ -1,9 +1,9 @@
 //! Control pages, as `memfold stat` and `ctl` read and write them: another user's, where root looks.
 
 use crate::peers::Over;
-use inspect::{Mailbox, Snapshot};
+use memfold_inspect::{Mailbox, Snapshot};
+use memfold_pager::control::{Command, CONTROL_LEN, MAGIC, VERSION};
 use nix::sys::memfd::{memfd_create, MFdFlags};
-use pager::control::{Command, CONTROL_LEN, MAGIC, VERSION};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

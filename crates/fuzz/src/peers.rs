@@ -1,13 +1,13 @@
 //! What the daemon and its clients read of each other: the greeting, the channel and compressed pages.
 
-use daemon::channel::{job, len_for, Channel, Entry, State, JOBS, REGIONS};
-use daemon::serve::Server;
-use daemon::wire::{Hello, Reply, VERSION};
-use pager::codec::{Codec, CodecId, Codecs, Dictionaries, MAX_STORED};
-use pager::store::{GRAIN, HEADER};
+use memfold_daemon::channel::{job, len_for, Channel, Entry, State, JOBS, REGIONS};
+use memfold_daemon::serve::Server;
+use memfold_daemon::wire::{Hello, Reply, VERSION};
+use memfold_pager::codec::{Codec, CodecId, Codecs, Dictionaries, MAX_STORED};
+use memfold_pager::store::{GRAIN, HEADER};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
-use sys::{mem, PAGE_SIZE};
 
 /// Pages of the channel under test.
 const PAGES: usize = 16;

@@ -1,11 +1,11 @@
 //! Texts: fio's results, configurations, what the kernel says, and what a person types for an option.
 
-use pagecache::cgroup::MemoryStat;
-use pagecache::diskstats::Counters;
-use pagecache::workload::{self, Scale};
-use pager::config::{parse_duration, parse_percent, parse_size, Setting};
-use policy::replace::Spec;
-use sim::run::Size;
+use memfold_pagecache::cgroup::MemoryStat;
+use memfold_pagecache::diskstats::Counters;
+use memfold_pagecache::workload::{self, Scale};
+use memfold_pager::config::{parse_duration, parse_percent, parse_size, Setting};
+use memfold_policy::replace::Spec;
+use memfold_sim::run::Size;
 use std::str::from_utf8;
 
 const FIO_3: &str = r#"fio: a warning comes first
@@ -23,7 +23,7 @@ fn seeds(texts: &[&str]) -> Vec<Vec<u8>> {
 /// Any text is the result of a fio run, or an error.
 pub(crate) fn fio_json(bytes: &[u8]) {
     let Ok(text) = from_utf8(bytes) else { return };
-    if let Ok(outcome) = pagecache::outcome::parse(text) {
+    if let Ok(outcome) = memfold_pagecache::outcome::parse(text) {
         assert!(outcome.ios > 0);
     }
 }
@@ -86,7 +86,7 @@ pub(crate) fn options(bytes: &[u8]) {
         assert!(scale.of(u64::MAX) > 0 && scale.of(1 << 40) <= 1 << 40);
     }
     if let Ok(spec) = Spec::parse(text) {
-        assert!(policy::replace::names().any(|name| name == spec.name()));
+        assert!(memfold_policy::replace::names().any(|name| name == spec.name()));
         spec.make(4, 16);
     }
 }
@@ -94,6 +94,6 @@ pub(crate) fn options(bytes: &[u8]) {
 pub(crate) fn option_seeds() -> Vec<Vec<u8>> {
     let policies = ["s3fifo:small=0.05,ghost=1", "freebsd:free=0.1,period=60", "wtinylfu:window=0.5"];
     let values = ["64K", "1.5GiB", "500ms", "5d", "0.5%", "10%", "1/16", "0.25", "18446744073709551615"];
-    let names: Vec<&str> = policy::replace::names().collect();
+    let names: Vec<&str> = memfold_policy::replace::names().collect();
     seeds(&[&names[..], &policies, &values].concat())
 }

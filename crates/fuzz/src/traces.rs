@@ -2,7 +2,7 @@
 //!
 //! Invariants: of a trace that unpacks to much, the first [`MOST`] requests are read.
 
-use sim::format::{Columns, Format, Request, Requests, Sink};
+use memfold_sim::format::{Columns, Format, Request, Requests, Sink};
 use std::io::Cursor;
 
 /// Requests read of one input.

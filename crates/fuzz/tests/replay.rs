@@ -1,6 +1,6 @@
 //! Every fuzz target over its seeds and damaged copies of them, always the same ones.
 
-use fuzz::TARGETS;
+use memfold_fuzz::TARGETS;
 
 /// Damaged copies of each seed.
 const DAMAGED: u64 = 300;
@@ -51,6 +51,10 @@ fn every_target_survives_its_seeds_and_damaged_copies_of_them() {
 #[test]
 fn targets_have_names_of_their_own() {
     for target in TARGETS {
-        assert!(std::ptr::eq(fuzz::find(target.name).unwrap(), target), "{} is there twice", target.name);
+        assert!(
+            std::ptr::eq(memfold_fuzz::find(target.name).unwrap(), target),
+            "{} is there twice",
+            target.name
+        );
     }
 }

@@ -8,8 +8,8 @@
 
 use crate::heap::{Block, Heap};
 use crate::{checked, classes, large, registry, remote, spans, tls};
-use arena::{Kind, Span};
-use sys::PAGE_SIZE;
+use memfold_arena::{Kind, Span};
+use memfold_sys::PAGE_SIZE;
 
 /// The largest request in bytes: pointers into a block must have a distance that fits `ptrdiff_t`.
 pub const MAX_REQUEST: usize = isize::MAX as usize;
@@ -84,7 +84,9 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
 /// The block is the program's, and it will not use it again.
 #[inline(always)]
 pub unsafe fn free(ptr: *mut u8) {
-    let Some(span) = arena::lookup(ptr as usize) else { return checked::must_not_be_gone(ptr as usize) };
+    let Some(span) = memfold_arena::lookup(ptr as usize) else {
+        return checked::must_not_be_gone(ptr as usize);
+    };
     let heap = tls::get();
     if !heap.keeps(span) {
         // SAFETY: the caller's contract.
@@ -131,7 +133,7 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
             if checked::is_on() {
                 checked::note_gone(ptr as usize);
             }
-            arena::free(span, span.pages());
+            memfold_arena::free(span, span.pages());
         }
         None if checked::is_on() => checked::defect("an address that is no block was freed", ptr as usize),
         _ => {}
@@ -153,7 +155,7 @@ fn kind_of(span: &Span, ptr: *mut u8) -> Option<Kind> {
 /// # Safety
 /// The block is the program's.
 pub unsafe fn usable_size(ptr: *mut u8) -> usize {
-    let Some(span) = arena::lookup(ptr as usize) else { return 0 };
+    let Some(span) = memfold_arena::lookup(ptr as usize) else { return 0 };
     match kind_of(span, ptr) {
         Some(Kind::Blocks) => span.block_size() as usize,
         Some(Kind::Large) => span.bytes(),
@@ -163,7 +165,7 @@ pub unsafe fn usable_size(ptr: *mut u8) -> usize {
 
 /// Whether `ptr` is a block of this allocator.
 pub fn is_ours(ptr: *mut u8) -> bool {
-    arena::lookup(ptr as usize).is_some_and(|span| kind_of(span, ptr).is_some())
+    memfold_arena::lookup(ptr as usize).is_some_and(|span| kind_of(span, ptr).is_some())
 }
 
 /// A zeroed block for `count` times `size` bytes; null also if that overflows. Fresh memory of the kernel
@@ -202,7 +204,7 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
         unsafe { free(ptr) };
         return core::ptr::null_mut();
     }
-    let Some(span) = arena::lookup(ptr as usize) else { return core::ptr::null_mut() };
+    let Some(span) = memfold_arena::lookup(ptr as usize) else { return core::ptr::null_mut() };
     let old = match kind_of(span, ptr) {
         Some(Kind::Blocks) => span.block_size() as usize,
         Some(Kind::Large) => span.bytes(),
@@ -258,5 +260,5 @@ pub fn trim(keep: usize) -> usize {
         spans::flush_all(heap);
     }
     registry::tidy_idle();
-    arena::trim(keep)
+    memfold_arena::trim(keep)
 }

@@ -10,8 +10,8 @@
 
 use crate::heap::{Block, Heap, State};
 use crate::{classes, fork, links, registry, remote, spans, tls};
-use arena::{settings, Knob, Span};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use memfold_arena::{settings, Knob, Span};
 
 /// Whether blocks are checked.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -62,7 +62,7 @@ pub(crate) fn defect(what: &str, address: usize) -> ! {
         let report: fn(&str, usize) = unsafe { core::mem::transmute(report) };
         report(what, address);
     }
-    sys::thread::abort_process()
+    memfold_sys::thread::abort_process()
 }
 
 /// Whether an owner's word says that the span is checked.

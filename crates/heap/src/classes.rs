@@ -4,7 +4,7 @@
 //! 64-bit machines): steps of 16 up to 128, then eight steps to each power of two up to 64 KiB. A block so
 //! wastes at most 15 bytes up to 128, and less than one ninth of itself beyond.
 
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Every block starts at a multiple of this many bytes.
 pub const ALIGNMENT: usize = 16;

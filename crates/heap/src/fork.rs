@@ -18,7 +18,7 @@
 use crate::heap::{Block, Heap, State};
 use crate::sync::{AtomicUsize, Ordering::*};
 use crate::{registry, remote, spans, tls};
-use arena::Span;
+use memfold_arena::Span;
 
 /// How many heaps are orphans.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
@@ -29,7 +29,7 @@ static HOLDER: AtomicUsize = AtomicUsize::new(0);
 /// Called in the thread that forks, before `fork`: takes every lock of heap and arena.
 ///
 /// Nothing may allocate or free between this and [`fork_parent`] or [`fork_child`]. No lock of the allocator
-/// is ever held while an [`arena::Hooks`] function runs, so it does not matter whether the pager takes its
+/// is ever held while an [`memfold_arena::Hooks`] function runs, so it does not matter whether the pager takes its
 /// own locks before or after.
 pub fn fork_prepare() {
     let heap = tls::get();
@@ -37,7 +37,7 @@ pub fn fork_prepare() {
         remote::drain(heap, None);
     }
     registry::hold();
-    arena::fork_prepare();
+    memfold_arena::fork_prepare();
     HOLDER.store(tls::thread(), Relaxed);
 }
 
@@ -77,7 +77,7 @@ fn release() {
     HOLDER.store(0, Relaxed);
     // SAFETY: this thread, or the one that it is a copy of, took the locks in `fork_prepare`.
     unsafe {
-        arena::fork_release();
+        memfold_arena::fork_release();
         registry::let_go();
     }
 }
@@ -102,7 +102,7 @@ pub(crate) fn scavenge(heap: &'static Heap) {
             // SAFETY: the parcel, and with it its blocks, was just taken off the list.
             parcel = unsafe {
                 remote::unpack(parcel, |block| {
-                    if let Some(span) = arena::lookup(block as usize) {
+                    if let Some(span) = memfold_arena::lookup(block as usize) {
                         take_over(heap, orphan, span, block);
                     }
                 })

@@ -12,7 +12,7 @@ use crate::classes;
 use crate::remote::Outbox;
 use crate::span_cache::Front;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
-use arena::{Domain, Span};
+use memfold_arena::{Domain, Span};
 
 /// A free block; the rest of it is whatever the program left there.
 #[repr(C)]

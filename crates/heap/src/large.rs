@@ -4,20 +4,20 @@
 //! has no owner, so a free of it never looks like a local one.
 
 use crate::{checked, classes};
-use arena::{Domain, Kind, Span};
-use sys::PAGE_SIZE;
+use memfold_arena::{Domain, Kind, Span};
+use memfold_sys::PAGE_SIZE;
 
 /// A block of `size` bytes at a multiple of `align` (a power of two), and whether it is known to be all zero;
 /// null if the kernel gives no more memory.
 pub(crate) fn alloc(domain: Domain, size: usize, align: usize) -> (*mut u8, bool) {
     let pages = size.div_ceil(PAGE_SIZE).max(1);
     if checked::guards() && domain == Domain::Managed {
-        if let Some(span) = arena::alloc_guarded(pages, align) {
+        if let Some(span) = memfold_arena::alloc_guarded(pages, align) {
             checked::note_back(span.start());
             return (span.start() as *mut u8, true);
         }
     }
-    match arena::alloc(domain, pages, align.max(PAGE_SIZE), Kind::Large) {
+    match memfold_arena::alloc(domain, pages, align.max(PAGE_SIZE), Kind::Large) {
         Some(span) => (span.start() as *mut u8, span.zero()),
         None => (core::ptr::null_mut(), false),
     }
@@ -30,7 +30,7 @@ pub(crate) fn resize(span: &'static Span, size: usize) -> *mut u8 {
         return core::ptr::null_mut();
     }
     let pages = size.div_ceil(PAGE_SIZE).max(1);
-    if pages == span.pages() || arena::resize(span, pages) {
+    if pages == span.pages() || memfold_arena::resize(span, pages) {
         return span.start() as *mut u8;
     }
     core::ptr::null_mut()

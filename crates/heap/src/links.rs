@@ -52,12 +52,12 @@ pub(crate) unsafe fn get(block: *mut Block) -> *mut Block {
 
 #[inline(never)]
 fn checked_link(block: *mut Block, next: *mut Block) -> *mut Block {
-    let leads_to_a_block = |span: &arena::Span| {
-        span.kind() == arena::Kind::Blocks
+    let leads_to_a_block = |span: &memfold_arena::Span| {
+        span.kind() == memfold_arena::Kind::Blocks
             && (span.start()..span.end()).contains(&(next as usize))
             && (next as usize - span.start()).is_multiple_of(span.block_size() as usize)
     };
-    if !next.is_null() && !arena::lookup(next as usize).is_some_and(leads_to_a_block) {
+    if !next.is_null() && !memfold_arena::lookup(next as usize).is_some_and(leads_to_a_block) {
         checked::defect("the list of free blocks is corrupted: a freed block was written to", block as usize);
     }
     next

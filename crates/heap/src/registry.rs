@@ -10,7 +10,7 @@
 use crate::heap::{Heap, State, NO_SHELF};
 use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 use crate::{checked, fork, remote, spans, tls};
-use arena::{Domain, Mutex};
+use memfold_arena::{Domain, Mutex};
 
 /// Idle heaps by domain, first in first out.
 struct Idle {
@@ -52,7 +52,7 @@ fn pop_idle(domain: Domain) -> Option<&'static Heap> {
 
 /// Writes down that the calling thread uses the heap.
 pub(crate) fn hand_over(heap: &Heap) {
-    heap.user_tid.store(sys::thread::current_tid_if_free(), Relaxed);
+    heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
     heap.user.store(tls::thread(), Relaxed);
     // With checks on no block is at hand, not even one from before.
     heap.shelf.set(if checked::is_on() { NO_SHELF } else { 1 + heap.domain.get() as u8 });
@@ -81,7 +81,7 @@ pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
     if let Some(heap) = pop_idle(domain) {
         return Some(heap);
     }
-    let bytes = arena::pinned_bytes(core::mem::size_of::<Heap>(), core::mem::align_of::<Heap>())?;
+    let bytes = memfold_arena::pinned_bytes(core::mem::size_of::<Heap>(), core::mem::align_of::<Heap>())?;
     // SAFETY: the bytes are ours alone, large enough, aligned and zero, and zero bytes are a valid heap.
     let heap = unsafe { &*bytes.cast::<Heap>() };
     heap.set_up(domain);

@@ -15,9 +15,9 @@
 use crate::heap::{Block, Heap};
 use crate::sync::Cell;
 use crate::{links, spans};
-use arena::Span;
 use core::mem::size_of;
 use core::sync::atomic::Ordering::*;
+use memfold_arena::Span;
 
 /// At least so many blocks are looked at in one go, if there are; then it is enough if the class that is
 /// asked for has some.
@@ -47,7 +47,7 @@ impl Parcel {
 
     /// How many other blocks a parcel in this block can name.
     fn room(block: *mut Block) -> usize {
-        let bytes = arena::lookup(block as usize).map_or(0, |span| span.block_size() as usize);
+        let bytes = memfold_arena::lookup(block as usize).map_or(0, |span| span.block_size() as usize);
         bytes.saturating_sub(size_of::<Parcel>()) / size_of::<Cell<*mut Block>>()
     }
 
@@ -228,7 +228,7 @@ pub(crate) fn drain(heap: &'static Heap, wanted: Option<usize>) {
 /// The block is free and in no list.
 #[inline]
 unsafe fn receive(heap: &'static Heap, into_bins: bool, block: *mut Block) {
-    let Some(span) = arena::lookup(block as usize) else { return };
+    let Some(span) = memfold_arena::lookup(block as usize) else { return };
     if into_bins && heap.owns(span) && heap.bin_of(span).has_room() {
         // SAFETY: the caller's contract; the block's span is this heap's and of this bin's class.
         unsafe { heap.bin_of(span).push(block) };

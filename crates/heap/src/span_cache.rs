@@ -8,8 +8,8 @@
 //! them back.
 
 use crate::sync::Cell;
-use arena::{settings, Knob, Span};
-use sys::PAGE_SIZE;
+use memfold_arena::{settings, Knob, Span};
+use memfold_sys::PAGE_SIZE;
 
 /// The longest span in each list, in pages, and how many spans the list may have.
 const LISTS: [(usize, Knob); 3] = [
@@ -80,21 +80,21 @@ impl Front {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arena::{Domain, Kind};
+    use memfold_arena::{Domain, Kind};
 
     #[test]
     fn a_kept_span_comes_back_for_its_own_length_and_no_other() {
         let front = Front::new();
-        let span = |pages| arena::alloc(Domain::Pinned, pages, PAGE_SIZE, Kind::Blocks).unwrap();
+        let span = |pages| memfold_arena::alloc(Domain::Pinned, pages, PAGE_SIZE, Kind::Blocks).unwrap();
         let (short, long) = (span(20), span(24));
         assert!(front.put(short) && front.put(long));
         assert!(front.take(22).is_none() && front.take(16).is_none());
         assert!(front.take(20).is_some_and(|found| found.is(short) && !found.zero()));
         assert!(front.take(20).is_none());
-        arena::free(short, 20);
+        memfold_arena::free(short, 20);
         front.empty(|kept| {
             assert!(kept.is(long));
-            arena::free(kept, 24);
+            memfold_arena::free(kept, 24);
         });
         assert!(front.take(24).is_none());
     }
@@ -103,11 +103,12 @@ mod tests {
     fn a_full_list_refuses() {
         let front = Front::new();
         let room = settings::get(Knob::Keep64K) as usize;
-        let spans: std::vec::Vec<_> =
-            (0..=room).map(|_| arena::alloc(Domain::Pinned, 16, PAGE_SIZE, Kind::Blocks).unwrap()).collect();
+        let spans: std::vec::Vec<_> = (0..=room)
+            .map(|_| memfold_arena::alloc(Domain::Pinned, 16, PAGE_SIZE, Kind::Blocks).unwrap())
+            .collect();
         assert!(spans[..room].iter().all(|span| front.put(span)));
         assert!(!front.put(spans[room]));
-        arena::free(spans[room], 0);
-        front.empty(|kept| arena::free(kept, 0));
+        memfold_arena::free(spans[room], 0);
+        front.empty(|kept| memfold_arena::free(kept, 0));
     }
 }

@@ -8,9 +8,9 @@
 
 use crate::heap::{Block, Heap};
 use crate::{checked, classes, links, registry, remote};
-use arena::{Kind, Span};
 use core::sync::atomic::Ordering::{Relaxed, Release};
-use sys::PAGE_SIZE;
+use memfold_arena::{Kind, Span};
+use memfold_sys::PAGE_SIZE;
 
 /// Empty spans of blocks up to this many bytes stay with a heap that has no other span of the class.
 const RETAINED: usize = 16 << 10;
@@ -60,7 +60,7 @@ pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
 fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let pages = classes::span_pages(class);
     let kept = heap.front.take(pages);
-    let span = kept.or_else(|| arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
+    let span = kept.or_else(|| memfold_arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
     let block_size = classes::block_size(class);
     span.set_blocks(block_size as u32, class as u8);
     // What a kept span's last blocks were linked to are no blocks of this class.
@@ -71,7 +71,7 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let tag =
         if checked::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
     if checked::is_on() && !span.clear_marks() {
-        arena::free(span, 0);
+        memfold_arena::free(span, 0);
         return None;
     }
     // Two threads must not write to one cache line because each has kept a block of it, and checked blocks are in no bin.
@@ -186,7 +186,7 @@ fn retire(heap: &'static Heap, span: &'static Span) {
 fn free_span(span: &'static Span) {
     let touched = span.carved.load(Relaxed) as usize * span.block_size() as usize;
     // What was touched before it was reused is not known.
-    arena::free(span, if span.reused() { span.pages() } else { touched.div_ceil(PAGE_SIZE) });
+    memfold_arena::free(span, if span.reused() { span.pages() } else { touched.div_ceil(PAGE_SIZE) });
 }
 
 /// Takes what a full bin has too many of, the longest free, back to the spans.
@@ -216,7 +216,7 @@ fn give_list(heap: &'static Heap, mut block: *mut Block) {
     while !block.is_null() {
         // SAFETY: blocks in a bin are free, mapped, and hold a link.
         let next = unsafe { (*block).next.get() };
-        if let Some(span) = arena::lookup(block as usize) {
+        if let Some(span) = memfold_arena::lookup(block as usize) {
             // SAFETY: bins hold free blocks, and this one was just taken out.
             unsafe {
                 match heap.has(span) {

@@ -4,7 +4,7 @@
 //! picture; other threads go on meanwhile, and what lies in their bins counts as used.
 
 use crate::classes;
-use arena::{Domain, Kind};
+use memfold_arena::{Domain, Kind};
 
 /// The spans of one size class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub type Classes = [Class; classes::COUNT];
 pub fn classes() -> Classes {
     let mut found = [Class::default(); classes::COUNT];
     for domain in [Domain::Managed, Domain::Pinned] {
-        arena::for_each_span(domain, |span| {
+        memfold_arena::for_each_span(domain, |span| {
             if span.kind() != Kind::Blocks {
                 return;
             }

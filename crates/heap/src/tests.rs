@@ -135,7 +135,7 @@ fn a_block_grown_and_shrunk_through_every_kind_keeps_its_bytes() {
 
 #[test]
 fn blocks_allocated_under_a_guard_are_pinned_and_others_are_not() {
-    let domain = |block: *mut u8| arena::lookup(block as usize).unwrap().domain();
+    let domain = |block: *mut u8| memfold_arena::lookup(block as usize).unwrap().domain();
     for size in [1, 100, 3000, 50_000, 1 << 20, 40 << 20] {
         let outside = malloc(size);
         let guard = pinned();
@@ -145,12 +145,12 @@ fn blocks_allocated_under_a_guard_are_pinned_and_others_are_not() {
         let again = malloc(size);
         drop(guard);
         let after = malloc(size);
-        assert_eq!(domain(inside), arena::Domain::Pinned, "{size}");
-        assert_eq!(domain(again), arena::Domain::Pinned, "{size}");
-        assert_eq!(domain(after), arena::Domain::Managed, "{size}");
+        assert_eq!(domain(inside), memfold_arena::Domain::Pinned, "{size}");
+        assert_eq!(domain(again), memfold_arena::Domain::Pinned, "{size}");
+        assert_eq!(domain(after), memfold_arena::Domain::Managed, "{size}");
         [inside, again, after].into_iter().for_each(release);
         let reused = malloc(size);
-        assert_eq!(domain(reused), arena::Domain::Managed, "{size}");
+        assert_eq!(domain(reused), memfold_arena::Domain::Managed, "{size}");
         release(reused);
     }
 }
@@ -228,9 +228,9 @@ fn threads_that_come_and_go_leave_their_memory_to_others() {
         }
     };
     churn();
-    let before = arena::COUNTERS.record_bytes.get();
+    let before = memfold_arena::COUNTERS.record_bytes.get();
     churn();
-    let grown = arena::COUNTERS.record_bytes.get() - before;
+    let grown = memfold_arena::COUNTERS.record_bytes.get() - before;
     assert!(grown < 1 << 20, "300 threads, one at a time, cost {grown} bytes of records");
 }
 
@@ -338,10 +338,10 @@ fn a_child_uses_again_what_it_frees_of_its_parents_other_threads() {
     let blocks = receive.recv().unwrap();
     let ok = in_child(|| {
         blocks.iter().for_each(|block| release(*block as *mut u8));
-        let before = arena::COUNTERS.mapped_bytes.get();
+        let before = memfold_arena::COUNTERS.mapped_bytes.get();
         let all = (0..45_000).all(|_| !malloc(1008).is_null());
         // What other tests have made of the free memory may leave one chunk too few, which is 8 MiB.
-        all && arena::COUNTERS.mapped_bytes.get() < before + (16 << 20)
+        all && memfold_arena::COUNTERS.mapped_bytes.get() < before + (16 << 20)
     });
     assert!(ok, "45 MB were freed in the child, and 45 MB more mapped");
     done.send(()).unwrap();

@@ -1,10 +1,10 @@
 //! The allocator's part of a control page as plain numbers.
 
-use pager::control::AllocCounters;
+use memfold_pager::control::AllocCounters;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What the allocator held and had done when it last wrote; see `pager::control::AllocCounters` for each.
+/// What the allocator held and had done when it last wrote; see `memfold_pager::control::AllocCounters` for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[allow(missing_docs)]
 pub struct Alloc {

@@ -1,6 +1,6 @@
 //! The counters of a page as plain numbers, and as fields of JSON.
 
-use pager::control::{ControlPage, Costs, Counters as Group, Pages, Sizes};
+use memfold_pager::control::{ControlPage, Costs, Counters as Group, Pages, Sizes};
 use serde::ser::{Serialize, Serializer};
 
 /// All counters at one moment, each read once.

@@ -1,11 +1,11 @@
 //! Why what is resident of a process is not folded, as it was counted last.
 
-use pager::control::ControlPage;
-use pager::why::{Why, REASONS};
+use memfold_pager::control::ControlPage;
+use memfold_pager::why::{Why, REASONS};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The resident bytes of a process by reason; see `pager::why::Why` for each.
+/// The resident bytes of a process by reason; see `memfold_pager::why::Why` for each.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Inventory {
     /// When it was taken, from the time on at which the process made its page, ns.

@@ -1,10 +1,10 @@
 //! Histograms of nanoseconds, copied from control pages and added up over processes.
 
-use pager::control::{Histogram, BUCKETS};
+use memfold_pager::control::{Histogram, BUCKETS};
 use serde::Serialize;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A histogram with the buckets of `pager::control::Histogram`.
+/// A histogram with the buckets of `memfold_pager::control::Histogram`.
 #[derive(Clone, Debug)]
 pub struct Latency {
     sum: u64,

@@ -1,6 +1,6 @@
 //! Control pages seen from outside: what a folded process says of itself, and how it is asked for things.
 //!
-//! What it is not: the layout, which is [`pager::control`]; nor which processes there are.
+//! What it is not: the layout, which is [`memfold_pager::control`]; nor which processes there are.
 //!
 //! Invariants: a page is read as a file and never mapped, so one that is cut short or replaced meanwhile is an error and no signal; whatever
 //! it says, reading it ends, and no text of it steers a terminal.
@@ -17,7 +17,7 @@ pub use counters::{fields, Counters};
 pub use inventory::{Inventory, Reasons};
 pub use latency::{Latency, Percentiles};
 pub use mailbox::Mailbox;
-pub use pager::control::{Costs, Pages, Sizes};
+pub use memfold_pager::control::{Costs, Pages, Sizes};
 #[cfg(any(test, feature = "fixture"))]
 pub use snapshot::fixture;
 pub use snapshot::Snapshot;

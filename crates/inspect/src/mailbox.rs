@@ -8,14 +8,14 @@
 
 use crate::snapshot::{check, Snapshot};
 use anyhow::{bail, ensure, Context};
-use pager::control::{Command, ControlPage, Mailbox as Layout, CONTROL_LEN, MAILBOX};
-use pager::SharedText;
+use memfold_pager::control::{Command, ControlPage, Mailbox as Layout, CONTROL_LEN, MAILBOX};
+use memfold_pager::SharedText;
+use memfold_sys::{file, Errno};
 use std::fs::{self, File};
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
-use sys::{file, Errno};
 
 /// The control page of a process, to ask it for something.
 #[derive(Debug)]

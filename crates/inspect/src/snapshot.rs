@@ -4,10 +4,10 @@
 
 use crate::{plain, Alloc, Counters, Inventory, Latency};
 use anyhow::{bail, Context};
-use pager::activity::Activity;
-use pager::codec::CODEC_NUMBERS;
-use pager::config::Setting;
-use pager::control::{ControlPage, Costs, Mode, Pages, Sizes, CONTROL_LEN, MAGIC, VERSION};
+use memfold_pager::activity::Activity;
+use memfold_pager::codec::CODEC_NUMBERS;
+use memfold_pager::config::Setting;
+use memfold_pager::control::{ControlPage, Costs, Mode, Pages, Sizes, CONTROL_LEN, MAGIC, VERSION};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -37,7 +37,7 @@ pub struct Snapshot {
     pub pages: Pages,
     /// Costs.
     pub costs: Costs,
-    /// Pages evicted by the number of the codec that compressed them ([`pager::codec::CodecId::bits`]).
+    /// Pages evicted by the number of the codec that compressed them ([`memfold_pager::codec::CodecId::bits`]).
     pub pages_by_codec: [u64; CODEC_NUMBERS],
     /// What the background thread's time went to, by [`Activity`], ns.
     pub activity_ns: [u64; Activity::COUNT],

@@ -5,18 +5,18 @@
 
 use crate::exit;
 use anyhow::{Context, Result};
+use memfold_pager::codec::{Codecs, Page};
+use memfold_pager::postmortem::{Foreign, Memory, Tables, ANCHOR_LEN};
+use memfold_sys::PAGE_SIZE;
 use nix::errno::Errno;
 use nix::unistd::{lseek, Whence};
 use object::elf::{FileHeader64, ET_CORE, PT_LOAD};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
-use pager::codec::{Codecs, Page};
-use pager::postmortem::{Foreign, Memory, Tables, ANCHOR_LEN};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use sys::PAGE_SIZE;
 
 /// Bytes that are read at a time.
 const PART: usize = 1 << 20;

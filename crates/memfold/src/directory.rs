@@ -3,16 +3,16 @@
 //! Invariants: nothing is reached through a link, and opening waits for nobody; of a file that is opened the owner is that of the
 //! directory.
 
+use memfold_pager::control_file::FilePath;
+use memfold_sys::dir::{Dir, Fault};
+use memfold_sys::file::Fd;
 use nix::fcntl::{Flock, FlockArg};
-use pager::control_file::FilePath;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use sys::dir::{Dir, Fault};
-use sys::file::Fd;
 
 /// A directory.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Directory {
     /// It is missing, something else or somebody else's, or may not be opened.
     pub fn open(&self, name: &str, flags: i32) -> io::Result<File> {
         let file = self.dir.open_file(&text(name)?, flags).map_err(error)?;
-        match sys::file::status(file.raw()).map_err(error)?.st_uid {
+        match memfold_sys::file::status(file.raw()).map_err(error)?.st_uid {
             owner if owner == self.owner() => Ok(to_file(file)),
             _ => Err(io::ErrorKind::PermissionDenied.into()),
         }
@@ -116,7 +116,7 @@ impl Directory {
 
     /// Whether nobody has removed it.
     pub fn is_there(&self) -> bool {
-        sys::file::status(self.dir.raw()).is_ok_and(|status| status.st_nlink > 0)
+        memfold_sys::file::status(self.dir.raw()).is_ok_and(|status| status.st_nlink > 0)
     }
 
     /// Whether some process keeps it marked; `None` where the file system does not tell.
@@ -182,7 +182,7 @@ fn text(name: &str) -> io::Result<CString> {
     CString::new(name).map_err(Into::into)
 }
 
-fn error(error: sys::Errno) -> io::Error {
+fn error(error: memfold_sys::Errno) -> io::Error {
     io::Error::from_raw_os_error(error.0)
 }
 

@@ -12,11 +12,11 @@
 use crate::pages::{self, Found, PageFile};
 use crate::process;
 use anyhow::{ensure, Context};
-use daemon::budget::{Load, LEAST};
-use daemon::counters::Counters;
-use daemon::governed::{Fleet, Governed};
-use pager::control::{ControlPage, Mode, CONTROL_LEN};
-use pager::share::Share;
+use memfold_daemon::budget::{Load, LEAST};
+use memfold_daemon::counters::Counters;
+use memfold_daemon::governed::{Fleet, Governed};
+use memfold_pager::control::{ControlPage, Mode, CONTROL_LEN};
+use memfold_pager::share::Share;
 use std::collections::HashMap;
 use std::fs::File;
 use std::mem::offset_of;
@@ -38,7 +38,7 @@ impl Programs {
     /// Those of the daemon at `socket`, which is named as [`crate::runtime::socket`] does.
     pub fn of(socket: &Path) -> Programs {
         // Not to be taken for a renewal by the daemon before, whatever it had come to.
-        let renewals = sys::time::now().0;
+        let renewals = memfold_sys::time::now().0;
         Programs { socket: socket.to_string_lossy().into_owned(), pages: HashMap::new(), renewals }
     }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::directory::Directory;
     use crate::pages::Name;
-    use inspect::fixture;
+    use memfold_inspect::fixture;
     use std::sync::atomic::Ordering::Relaxed;
     use std::sync::Arc;
 
@@ -123,7 +123,7 @@ mod tests {
         fixture::write(&path, |page| {
             page.pid.store(std::process::id(), Relaxed);
             page.mode.store(Mode::Embedded as u32, Relaxed);
-            page.started_ns.store(sys::time::now().0, Relaxed);
+            page.started_ns.store(memfold_sys::time::now().0, Relaxed);
             page.daemon.set(SOCKET);
             lie(page);
         });

@@ -65,7 +65,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
+    memfold_bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
     outlive_limits();
     let result = match Cli::parse().command {
         Command::Run(args) => cmd::run::run(args),

@@ -1,11 +1,11 @@
 //! The pager's settings as options of a command line.
 //!
-//! Names, units, ranges and the reading of values are those of `pager::config`; this file only turns them
+//! Names, units, ranges and the reading of values are those of `memfold_pager::config`; this file only turns them
 //! into options and into the message for a bad value.
 
 use crate::text;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use pager::config::{BadValue, Setting, Unit, BY_GROUP};
+use memfold_pager::config::{BadValue, Setting, Unit, BY_GROUP};
 
 /// Options that steer the pager, the same for every command that starts a program: one for each [`Setting`]. An option that is given
 /// overrides its environment variable; a variable that is set stays in force otherwise.

@@ -12,7 +12,7 @@ use crate::directory::{is_locked, open_file, Directory};
 use crate::process::{self, Nested};
 use crate::runtime;
 use anyhow::Context;
-use inspect::Snapshot;
+use memfold_inspect::Snapshot;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
@@ -290,7 +290,7 @@ pub fn remove_unused(run: &Directory) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::fixture;
+    use memfold_inspect::fixture;
     use nix::fcntl::{Flock, FlockArg};
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -324,7 +324,7 @@ mod tests {
         let page = run.join(std::process::id().to_string());
         fixture::write(&page, |page| {
             page.pid.store(std::process::id(), Relaxed);
-            page.started_ns.store(sys::time::now().0, Relaxed);
+            page.started_ns.store(memfold_sys::time::now().0, Relaxed);
         });
         let locked = Flock::lock(File::open(&page).unwrap(), FlockArg::LockSharedNonblock).unwrap();
         let mut nested = Nested::default();
@@ -341,7 +341,7 @@ mod tests {
         let page = dir.path().join(std::process::id().to_string());
         fixture::write(&page, |page| {
             page.pid.store(std::process::id(), Relaxed);
-            page.started_ns.store(sys::time::now().0, Relaxed);
+            page.started_ns.store(memfold_sys::time::now().0, Relaxed);
         });
         let found =
             || in_directory(&Arc::new(Directory::hold(dir.path()).unwrap()), &mut Nested::default()).len();

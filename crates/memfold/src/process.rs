@@ -145,7 +145,7 @@ fn nested(pid: u32) -> Option<((u64, u32), u32)> {
 
 /// The name of the program, as `ps` shows it; empty if there is no such process.
 pub fn name(pid: u32) -> String {
-    inspect::plain(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
+    memfold_inspect::plain(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end())
 }
 
 /// The value of a line `KEY: value` of a file such as `/proc/PID/status`.
@@ -167,7 +167,7 @@ mod tests {
     fn this_process_runs_and_a_page_from_before_its_start_is_not_its_own() {
         let pid = std::process::id();
         assert!(is_running(pid));
-        assert!(made_page(pid, sys::time::now().0));
+        assert!(made_page(pid, memfold_sys::time::now().0));
         assert!(!made_page(pid, 0) || stat(pid).unwrap().started < Duration::from_secs(1));
         assert!(!name(pid).is_empty());
     }

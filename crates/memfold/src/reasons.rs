@@ -1,8 +1,8 @@
 //! Why what is resident of a process is not folded, in words.
 
 use crate::text::{self, bytes, percent};
-use inspect::Inventory;
-use pager::why::Why;
+use memfold_inspect::Inventory;
+use memfold_pager::why::Why;
 
 /// So many reasons are named in one line.
 const NAMED: usize = 4;
@@ -41,7 +41,7 @@ pub fn line(inventory: &Inventory) -> String {
 mod tests {
     use super::*;
     use crate::pages::snapshot;
-    use inspect::fixture;
+    use memfold_inspect::fixture;
     use std::sync::atomic::Ordering::Relaxed;
 
     #[test]

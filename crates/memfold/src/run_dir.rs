@@ -5,10 +5,10 @@ use crate::pages;
 use crate::process::Nested;
 use crate::runtime::usable_base;
 use anyhow::anyhow;
+use memfold_sys::Errno;
 use nix::fcntl::Flock;
 use std::fs::File;
 use std::path::Path;
-use sys::Errno;
 
 /// How often it is made anew, each time under another name.
 const TRIES: usize = 16;

@@ -1,7 +1,7 @@
 //! The directories that hold control pages.
 //!
 //! `BASE/run-PID-TIME-NAMESPACE/PID`: one directory for each `memfold run`, one file in it for each folded process. Where `BASE` is
-//! and whether it may be used says [`pager::base`]. The number of the launcher's PID
+//! and whether it may be used says [`memfold_pager::base`]. The number of the launcher's PID
 //! namespace is part of the name because containers that share a base have the same process ids.
 //!
 //! Invariants: a directory that is used is held open and that of one user alone, whom others cannot lead elsewhere,
@@ -11,11 +11,11 @@ use crate::directory::Directory;
 use crate::exit;
 use crate::process;
 use anyhow::anyhow;
-use pager::base::{Base, Environment, Refused};
+use memfold_pager::base::{Base, Environment, Refused};
+use memfold_sys::dir::Fault;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use sys::dir::Fault;
 
 /// The variable that names the base directory.
 pub const VARIABLE: &str = "MEMFOLD_RUNTIME_DIR";
@@ -95,7 +95,7 @@ pub fn launcher_of(run: &Path) -> Option<(u32, u64)> {
 /// The number of the PID namespace in which the processes of a run have the ids that their pages are named by; `None` where the
 /// directory does not tell, as one that somebody else made.
 pub fn namespace_of(run: &Path) -> Option<u64> {
-    pager::control_file::namespace_of_dir(run.to_str()?)
+    memfold_pager::control_file::namespace_of_dir(run.to_str()?)
 }
 
 /// Whether the launcher that made the directory is still there.
@@ -162,7 +162,7 @@ fn explain(refused: &Refused) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pager::control_file::FilePath;
+    use memfold_pager::control_file::FilePath;
 
     #[test]
     fn what_speaks_against_a_directory_is_said_of_the_one_that_is_meant() {
@@ -177,12 +177,12 @@ mod tests {
             .contains("/usr/bin/run is open to others (mode 755); chmod 700 it"));
         assert!(say(Fault::Open { mode: 0o777, up: 1 })
             .contains("/usr/bin is open to others (mode 777), who could swap /usr/bin/run"));
-        assert!(say(Fault::Kernel(sys::Errno(libc::EROFS))).contains("cannot use /usr/bin/run"));
+        assert!(say(Fault::Kernel(memfold_sys::Errno(libc::EROFS))).contains("cannot use /usr/bin/run"));
     }
 
     #[test]
     fn the_directory_of_a_running_launcher_is_told_from_a_stale_one() {
-        let now = sys::time::now().0;
+        let now = memfold_sys::time::now().0;
         let launcher_runs = |run: &str| runs_by(Path::new(run), None);
         assert!(launcher_runs(&format!("/x/run-{}-{now:x}", std::process::id())));
         assert!(!launcher_runs("/x/run-4194303-ffff"));

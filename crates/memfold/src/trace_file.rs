@@ -3,8 +3,8 @@
 use crate::exit;
 use anyhow::Result;
 use clap::ValueEnum;
-use sim::format::{Columns, Format, Requests};
-use sim::TraceError;
+use memfold_sim::format::{Columns, Format, Requests};
+use memfold_sim::TraceError;
 use std::path::{Path, PathBuf};
 
 /// How a trace is written. Compression by zstd is noticed whatever the format.

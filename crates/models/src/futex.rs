@@ -25,14 +25,14 @@ pub(crate) fn reset() {
 }
 
 /// Sleeps while `word` holds `expected`. Returns on a wake-up only; there is no time limit.
-pub fn wait(word: &AtomicU32, expected: u32, _limit: Option<Infallible>) -> sys::Result<()> {
+pub fn wait(word: &AtomicU32, expected: u32, _limit: Option<Infallible>) -> memfold_sys::Result<()> {
     let addr = word as *const AtomicU32 as usize;
     line_up(addr);
     pass_bucket(addr);
     if word.load(SeqCst) != expected {
         let me = loom::thread::current().id();
         LINE.with_borrow_mut(|line| line.retain(|sleeper| sleeper.thread.id() != me));
-        return Err(sys::Errno::EAGAIN);
+        return Err(memfold_sys::Errno::EAGAIN);
     }
     sleep();
     Ok(())

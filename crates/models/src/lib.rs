@@ -15,8 +15,8 @@
 #![cfg(not(test))]
 
 // The included files ask these crates for the kernel and for address space.
-extern crate self as arena;
-extern crate self as sys;
+extern crate self as memfold_arena;
+extern crate self as memfold_sys;
 
 pub mod explore;
 pub mod futex;
@@ -34,7 +34,7 @@ pub const EXTENT_SIZE: usize = EXTENT_PAGES * PAGE_SIZE;
 
 pub mod thread;
 
-/// The part of `sys::signal` that the modelled files use: there are no signals.
+/// The part of `memfold_sys::signal` that the modelled files use: there are no signals.
 pub mod signal {
     /// Stands for the guard of blocked signals.
     pub struct Blocked;
@@ -49,7 +49,7 @@ pub mod signal {
     }
 }
 
-/// The part of `sys::time` that the modelled files use: no time passes.
+/// The part of `memfold_sys::time` that the modelled files use: no time passes.
 pub mod time {
     pub use linux::time::Nanos;
 

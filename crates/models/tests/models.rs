@@ -67,7 +67,7 @@ const PLANTED: &[Planted] = &[
 
 fn main() -> ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
-    models::explore::run(&models::scenarios(), &wanted);
+    memfold_models::explore::run(&memfold_models::scenarios(), &wanted);
     if !wanted.is_empty() {
         return ExitCode::SUCCESS;
     }

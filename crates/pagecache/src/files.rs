@@ -11,8 +11,8 @@ use crate::stop::Stop;
 use crate::workload::short_size;
 use crate::Refused;
 use anyhow::{Context, Result};
+use memfold_stats::Rng;
 use rustix::fs::{fadvise, flock, Advice, FlockOperation};
-use stats::Rng;
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -219,7 +219,7 @@ fn fill(path: &Path, bytes: u64, stop: &Stop, progress: &mut dyn FnMut(u64)) -> 
     while written < bytes {
         stop.check()?;
         // Each chunk differs from all others in each of its pages.
-        for page in chunk.chunks_mut(sys::PAGE_SIZE) {
+        for page in chunk.chunks_mut(memfold_sys::PAGE_SIZE) {
             page[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         }
         let length = (bytes - written).min(CHUNK as u64) as usize;

@@ -4,8 +4,8 @@
 
 use crate::Refused;
 use anyhow::{Context, Result};
-use plot::{Chart, Report};
-use record::manifest::Manifest;
+use memfold_plot::{Chart, Report};
+use memfold_record::manifest::Manifest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -173,7 +173,7 @@ impl Folder {
     pub fn write_report(&self, report: &Report, drawn: &[Drawn]) -> Result<()> {
         let plots = self.path.join(PLOTS);
         fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
-        drawn.iter().try_for_each(|drawn| plot::save(drawn.chart.as_ref(), &plots, drawn.name))?;
+        drawn.iter().try_for_each(|drawn| memfold_plot::save(drawn.chart.as_ref(), &plots, drawn.name))?;
         self.write_text("report.html", &report.html())
     }
 }

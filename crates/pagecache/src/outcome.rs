@@ -8,9 +8,9 @@
 //! KiB a second.
 
 use anyhow::{bail, ensure, Context, Result};
+use memfold_stats::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stats::Histogram;
 use std::path::Path;
 
 /// The figures of a job.

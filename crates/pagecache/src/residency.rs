@@ -1,11 +1,11 @@
 //! How much of a file is in the page cache: `cachestat(2)` where the kernel has it (Linux 6.5), else `mincore(2)`.
 
 use anyhow::{Context, Result};
+use memfold_sys::cachestat::cachestat;
+use memfold_sys::{Errno, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use sys::cachestat::cachestat;
-use sys::{Errno, PAGE_SIZE};
 
 /// The pages of a file in the cache, in bytes. What `mincore` does not tell is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@
 //! Invariants: a workload that was read can be run: its file holds at least one block, its numbers are in range.
 
 use crate::ini::{self, Entry, Mistake, Section};
-use pager::config::parse_size;
+use memfold_pager::config::parse_size;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

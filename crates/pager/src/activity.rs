@@ -4,7 +4,7 @@
 //! CPU, that is in it.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use sys::time::{self, Nanos};
+use memfold_sys::time::{self, Nanos};
 
 /// What the thread is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,8 +13,8 @@ use crate::extent::Extent;
 use crate::mappings::{Bounds, First};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use policy::age::ExtentAge;
-use sys::{signal, Errno, Result, EXTENT_SIZE};
+use memfold_policy::age::ExtentAge;
+use memfold_sys::{signal, Errno, Result, EXTENT_SIZE};
 
 impl Engine {
     /// Manages the whole pages of the range from now on, those included that were exempted before. `ENOMEM` when there
@@ -74,7 +74,7 @@ impl Engine {
 
     /// The range will be touched soon: brings it back, and leaves it alone for half a cold age at least.
     pub fn will_need(&'static self, addr: usize, len: usize) -> Result<()> {
-        let now = sys::time::now().0;
+        let now = memfold_sys::time::now().0;
         self.change(
             &[Bounds::of(addr, len)],
             First::BringBack,

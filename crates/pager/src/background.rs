@@ -18,15 +18,15 @@ use crate::sabotage::{planted, Bug};
 use crate::space::moment;
 use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
-use policy::age::Step;
-use policy::budget::{NO_LIMIT, WINDOW};
-use policy::pace;
-use policy::returns::SOON;
-use policy::walk;
-use sys::table;
-use sys::thread::{self, Backoff, Scheduling};
-use sys::time::{self, Nanos};
-use sys::{Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use memfold_policy::age::Step;
+use memfold_policy::budget::{NO_LIMIT, WINDOW};
+use memfold_policy::pace;
+use memfold_policy::returns::SOON;
+use memfold_policy::walk;
+use memfold_sys::table;
+use memfold_sys::thread::{self, Backoff, Scheduling};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
@@ -108,7 +108,7 @@ pub extern "C" fn main(arg: usize) {
             let _ = thread::set_scheduling(Scheduling::Normal { nice });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             engine.show_control();
-            sys::inject::begin();
+            memfold_sys::inject::begin();
             // Before the program goes on, as what it touches meanwhile would not be reported.
             worker.look_at_limit();
             if !in_child {

@@ -16,8 +16,8 @@ use crate::control_file::FilePath;
 use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
-use sys::dir::{Dir, Fault};
-use sys::{file, syscall, thread, time, Errno, Result};
+use memfold_sys::dir::{Dir, Fault};
+use memfold_sys::{file, syscall, thread, time, Errno, Result};
 
 /// How often another number is taken.
 const TRIES: u32 = 8;

@@ -1,7 +1,7 @@
 //! A set of the pages of one extent.
 
 use crate::sync::{AtomicU64, Ordering::*};
-use sys::EXTENT_PAGES;
+use memfold_sys::EXTENT_PAGES;
 
 const WORDS: usize = EXTENT_PAGES.div_ceil(64);
 

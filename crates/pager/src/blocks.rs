@@ -7,7 +7,7 @@
 //! header of the page that it holds, a hole with its length and where the next one of the block is. No two holes touch.
 
 use core::ptr::NonNull;
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Slot sizes are multiples of this, and slots are aligned to it.
 pub const GRAIN: usize = 16;

@@ -3,7 +3,7 @@
 //! One vocabulary for the option of `memfold run`, the environment variable, the key of `memfold ctl` and
 //! the JSON: `cold-age`, `MEMFOLD_COLD_AGE`, `cold_age`.
 
-use sys::time::Nanos;
+use memfold_sys::time::Nanos;
 
 /// Kind of value a setting takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,7 +141,7 @@ settings! {
         default: "16M",
         help: "Leave programs alone that manage less memory than this",
     }
-    /// Highest share of one CPU that folding may take, in millionths; less where CPUs have nothing to spare (`policy::pace`). Restoring and
+    /// Highest share of one CPU that folding may take, in millionths; less where CPUs have nothing to spare (`memfold_policy::pace`). Restoring and
     /// keeping a limit are not bounded.
     MaxCpu {
         name: "max_cpu",
@@ -184,10 +184,10 @@ impl Setting {
                 None if text.trim() == "group" => Some(BY_GROUP),
                 None => parse_size(text),
                 Some(part) => {
-                    let limit = sys::cgroup::memory_limit(pid).map_err(|_| BadValue::NoGroupLimit)?;
+                    let limit = memfold_sys::cgroup::memory_limit(pid).map_err(|_| BadValue::NoGroupLimit)?;
                     Some(
                         (u128::from(limit) * u128::from(part) / 1_000_000) as u64
-                            & !(sys::PAGE_SIZE as u64 - 1),
+                            & !(memfold_sys::PAGE_SIZE as u64 - 1),
                     )
                 }
             },
@@ -372,7 +372,7 @@ mod tests {
             assert_eq!(parse_part(bad), None, "{bad}");
         }
         assert_eq!(Setting::ResidentLimit.parse("101%"), Err(BadValue::Syntax(Unit::Limit)));
-        match sys::cgroup::memory_limit(None) {
+        match memfold_sys::cgroup::memory_limit(None) {
             Ok(limit) => assert_eq!(Setting::ResidentLimit.parse("100%"), Ok(limit & !4095)),
             Err(_) => assert_eq!(Setting::ResidentLimit.parse("auto"), Err(BadValue::NoGroupLimit)),
         }

@@ -10,10 +10,10 @@
 use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
-use sys::dir;
-use sys::file::{self, Fd};
-use sys::thread::CpuSet;
-use sys::time::Nanos;
+use memfold_sys::dir;
+use memfold_sys::file::{self, Fd};
+use memfold_sys::thread::CpuSet;
+use memfold_sys::time::Nanos;
 
 /// How often the waiting is looked at, and whether there is a battery in use.
 const WAITING: Nanos = Nanos::from_secs(1);

@@ -24,7 +24,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 pub const VERSION: u32 = 8;
 
 /// Length of the file in bytes.
-pub const CONTROL_LEN: usize = 4 * sys::PAGE_SIZE;
+pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
 
 /// Sub-buckets per power of two in a [`Histogram`]: a value is known within 1/16, about 6 %.
 const SUB: usize = 16;
@@ -488,10 +488,10 @@ impl ControlPage {
     /// Makes a page of zeros one of the calling process, which any reader takes for whole.
     pub fn begin(&self) {
         self.version.store(VERSION, Relaxed);
-        self.pid.store(sys::thread::current_pid(), Relaxed);
-        self.parent_pid.store(sys::thread::parent_pid(), Relaxed);
+        self.pid.store(memfold_sys::thread::current_pid(), Relaxed);
+        self.parent_pid.store(memfold_sys::thread::parent_pid(), Relaxed);
         self.mode.store(Mode::Idle as u32, Relaxed);
-        self.started_ns.store(sys::time::now().0, Relaxed);
+        self.started_ns.store(memfold_sys::time::now().0, Relaxed);
         // Release: a reader that sees the magic sees the rest.
         self.magic.store(MAGIC, Release);
     }

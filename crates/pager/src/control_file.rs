@@ -16,9 +16,9 @@ use crate::text::Line;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::fmt::{self, Write};
-use sys::dir::{Dir, Fault};
-use sys::file::Fd;
-use sys::{file, mem, thread, Errno, Result};
+use memfold_sys::dir::{Dir, Fault};
+use memfold_sys::file::Fd;
+use memfold_sys::{file, mem, thread, Errno, Result};
 
 /// Longest path, with its zero.
 const LEN: usize = 512;

@@ -34,8 +34,8 @@ use crate::young::Young;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use deferred::Deferred;
-use sys::thread::Thread;
-use sys::{file, futex, Result};
+use memfold_sys::thread::Thread;
+use memfold_sys::{file, futex, Result};
 
 /// How far the engine has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -316,14 +316,14 @@ impl Engine {
         for setting in Setting::ALL {
             self.settings[setting as usize].store(config.get(setting), Relaxed);
         }
-        self.process.store(sys::thread::current_pid(), Relaxed);
+        self.process.store(memfold_sys::thread::current_pid(), Relaxed);
         // A limit is kept page by page.
-        let small = sys::version::kernel() < HUGE_MOVES_END || self.is_limited();
+        let small = memfold_sys::version::kernel() < HUGE_MOVES_END || self.is_limited();
         self.small_pages_only.store(u32::from(small), Relaxed);
         self.count_for_nobody()?;
         let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
         self.next.store(before, Release);
-        sys::mem::on_claim(disown);
+        memfold_sys::mem::on_claim(disown);
         Ok(())
     }
 
@@ -437,7 +437,7 @@ impl Engine {
 
     /// Whether the calling thread is one of the process that the engine belongs to.
     pub fn is_at_home(&self) -> bool {
-        self.process.load(Relaxed) == sys::thread::current_pid()
+        self.process.load(Relaxed) == memfold_sys::thread::current_pid()
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
@@ -476,7 +476,7 @@ impl Engine {
         if self.small_pages_only.load(Relaxed) != 0 {
             // A kernel without huge pages refuses, which is as good.
             // SAFETY: advice, which changes no contents.
-            let _ = unsafe { sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
+            let _ = unsafe { memfold_sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
         }
     }
 
@@ -551,6 +551,6 @@ impl Engine {
     /// Ends the process: to go on would lose bytes.
     pub(crate) fn fail_hard(&self, line: &str) -> ! {
         self.notify(line);
-        sys::thread::abort_process()
+        memfold_sys::thread::abort_process()
     }
 }

@@ -12,7 +12,7 @@ use crate::pool::Pool;
 use crate::sync::{AtomicPtr, Ordering::*};
 use core::mem::offset_of;
 use core::ops::Index;
-use sys::{Result, EXTENT_PAGES};
+use memfold_sys::{Result, EXTENT_PAGES};
 
 /// Pages to a group: 512 bytes of entries.
 pub const GROUP: usize = if EXTENT_PAGES < 64 { EXTENT_PAGES } else { 64 };

@@ -22,9 +22,9 @@ use crate::restore::{Outcome, Restorer};
 use crate::retry::patiently;
 use crate::sabotage::{planted, widen, Bug};
 use core::sync::atomic::Ordering::*;
-use sys::thread::Backoff;
-use sys::uffd::{self, Event};
-use sys::{Result, PAGE_SIZE};
+use memfold_sys::thread::Backoff;
+use memfold_sys::uffd::{self, Event};
+use memfold_sys::{Result, PAGE_SIZE};
 
 /// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
 pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {

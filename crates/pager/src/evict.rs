@@ -12,9 +12,9 @@ use crate::kernel::Kernel;
 use crate::sabotage::{planted, widen, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use sys::pagemap::{Categories, Query, Run};
-use sys::uffd::Modes;
-use sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::pagemap::{Categories, Query, Run};
+use memfold_sys::uffd::Modes;
+use memfold_sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// Pages moved by one call: many enough to share its cost, few enough that a thread which touches one of
 /// them meanwhile waits for microseconds.

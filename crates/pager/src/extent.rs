@@ -18,10 +18,10 @@ use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
-use policy::age::ExtentAge;
-use policy::walk::Burst;
-use sys::thread::Backoff;
-use sys::{Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_policy::age::ExtentAge;
+use memfold_policy::walk::Burst;
+use memfold_sys::thread::Backoff;
+use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// An extent. All-zero bytes are an extent at address 0 of which nothing is known.
 #[repr(C)]

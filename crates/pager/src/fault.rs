@@ -20,11 +20,11 @@ use crate::retry::patiently;
 use crate::sabotage::{planted, widen, Bug};
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
-use policy::walk::{Reach, Walks};
-use sys::thread::{self, Backoff};
-use sys::time::{self, Nanos};
-use sys::uffd::{self, Event, Modes};
-use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_policy::walk::{Reach, Walks};
+use memfold_sys::thread::{self, Backoff};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::uffd::{self, Event, Modes};
+use memfold_sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// How many pages the background thread is asked to bring ahead of a sequential reader.
 const AHEAD: usize = 64;

@@ -8,8 +8,8 @@
 
 use crate::engine::Engine;
 use core::sync::atomic::Ordering::*;
-use sys::thread::{self, CpuSet, Scheduling};
-use sys::time::Nanos;
+use memfold_sys::thread::{self, CpuSet, Scheduling};
+use memfold_sys::time::Nanos;
 
 /// Real-time priority: above every ordinary thread, below whatever else is real-time.
 const PRIORITY: i32 = 1;

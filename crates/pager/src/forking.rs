@@ -24,8 +24,8 @@ use crate::restore::Restorer;
 use crate::retry::patiently;
 use crate::sabotage::{planted, Bug};
 use core::sync::atomic::Ordering::*;
-use sys::thread::Backoff;
-use sys::{file, mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::thread::Backoff;
+use memfold_sys::{file, mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;

@@ -1,7 +1,7 @@
 //! Holding others back: program threads during a fork, the background thread whenever its tables must stand still.
 
 use crate::sync::{AtomicU32, Ordering::*};
-use sys::futex;
+use memfold_sys::futex;
 
 /// Program threads pass it for each change of a mapping; a fork closes it.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use sys::{file, Errno, Result};
+use memfold_sys::{file, Errno, Result};
 
 /// Which file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -10,9 +10,9 @@ use crate::config::{Setting, AUTO, BY_GROUP};
 use crate::engine::Engine;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use sys::cgroup::Group;
-use sys::time::Nanos;
-use sys::PAGE_SIZE;
+use memfold_sys::cgroup::Group;
+use memfold_sys::time::Nanos;
+use memfold_sys::PAGE_SIZE;
 
 /// How often the limit is looked for, and the group's other processes.
 const FIND: Nanos = Nanos::from_secs(10);

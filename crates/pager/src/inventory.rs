@@ -17,10 +17,10 @@ use crate::why::{choose, Counts, Known, Why};
 use crate::worker::Worker;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::*;
-use policy::age::Standing;
-use sys::pagemap::{Categories, Query, Run};
-use sys::time::{self, Nanos};
-use sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_policy::age::Standing;
+use memfold_sys::pagemap::{Categories, Query, Run};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// The first inventory of a process's life, and the longest time from one to the next.
 const FIRST: Nanos = Nanos::from_secs(1);

@@ -3,12 +3,12 @@
 use crate::sabotage::{planted, Bug};
 use crate::staging::Staging;
 use core::mem::forget;
-use sys::file::Fd;
-use sys::life::Life;
-use sys::pagemap::Pagemap;
-use sys::pin::Pin;
-use sys::uffd::{Features, Modes, Userfaultfd};
-use sys::Errno;
+use memfold_sys::file::Fd;
+use memfold_sys::life::Life;
+use memfold_sys::pagemap::Pagemap;
+use memfold_sys::pin::Pin;
+use memfold_sys::uffd::{Features, Modes, Userfaultfd};
+use memfold_sys::Errno;
 
 /// Open descriptors, in the table of the agents, and what they are good for.
 pub struct Kernel {

@@ -16,8 +16,8 @@ use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use policy::effort::{self, Effort};
-use sys::{EXTENT_PAGES, PAGE_SIZE};
+use memfold_policy::effort::{self, Effort};
+use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
 
 impl Worker {
     /// Compresses those `pages` of an extent that are still set aside. Gives up, to go on later, when something more urgent comes.

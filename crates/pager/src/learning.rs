@@ -12,9 +12,9 @@ use crate::entry::{Entry, State};
 use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use policy::effort::Effort;
-use policy::learning::SAMPLES;
-use sys::PAGE_SIZE;
+use memfold_policy::effort::Effort;
+use memfold_policy::learning::SAMPLES;
+use memfold_sys::PAGE_SIZE;
 
 impl Worker {
     /// Makes a dictionary of what is aside, if it is time for that. With no lock held.

@@ -24,8 +24,8 @@ use crate::text::Line;
 use crate::worker::Worker;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use sys::time::{self, Nanos};
-use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// The part of the limit that is kept free, and the part that is evicted at once: one in so many.
 const RESERVE: u64 = 32;
@@ -183,7 +183,7 @@ impl Worker {
                 line,
                 "memfold: process {} cannot be kept at its resident limit of {} MiB: {} MiB of it cannot be evicted, \
                  compressed pages among them; it runs on above the limit",
-                sys::thread::current_pid(),
+                memfold_sys::thread::current_pid(),
                 (limit * PAGE_SIZE as u64) >> 20,
                 (self.hand.base * PAGE_SIZE as u64) >> 20,
             );

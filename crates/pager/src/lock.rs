@@ -6,7 +6,7 @@
 //! could need it too); the fault thread never takes one.
 
 use crate::sync::{AtomicU32, Ordering::*};
-use sys::futex;
+use memfold_sys::futex;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;

@@ -7,8 +7,8 @@ use crate::sabotage::{planted, Bug};
 use crate::store::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::worker::Worker;
-use sys::time::Nanos;
-use sys::PAGE_SIZE;
+use memfold_sys::time::Nanos;
+use memfold_sys::PAGE_SIZE;
 
 /// For how long bytes that the program may have erased since can be found in staging or in working memory: two passes may come
 /// between, and half a second later they are gone.

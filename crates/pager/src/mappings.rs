@@ -14,8 +14,8 @@ use crate::extent::Extent;
 use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use core::sync::atomic::Ordering::*;
-use sys::thread::Backoff;
-use sys::{signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::thread::Backoff;
+use memfold_sys::{signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// A mapping longer than this is left alone: it is a reservation, and tables for it would cost more than they save.
 const LONGEST: usize = 1 << 40;

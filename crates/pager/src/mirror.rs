@@ -15,8 +15,8 @@ use crate::sabotage::{planted, Bug};
 use crate::share::Share;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use sys::call::{call, Sysno};
-use sys::{thread, Result};
+use memfold_sys::call::{call, Sysno};
+use memfold_sys::{thread, Result};
 
 /// Parts of a page: offset and length.
 type Parts<const N: usize> = [(usize, usize); N];

@@ -12,8 +12,8 @@ use crate::extent::Extent;
 use crate::sabotage::{planted, Bug};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use sys::pagemap::Entry;
-use sys::{mem, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::pagemap::Entry;
+use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 
 /// Pages prepared at once, and looked at together.
 const BATCH: usize = 64;

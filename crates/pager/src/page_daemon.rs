@@ -1,4 +1,4 @@
-//! Eviction by a page daemon: the resident set is kept at the limit by what a policy of [`policy::daemon`] says.
+//! Eviction by a page daemon: the resident set is kept at the limit by what a policy of [`memfold_policy::daemon`] says.
 //!
 //! What it is not: a policy. Once a pass, the background thread tells the daemon which pages were touched, has it make a
 //! pass, and does what came of it: a page that is no longer active is set aside, where every touch is seen and brings it
@@ -23,11 +23,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use policy::budget::WINDOW;
-use policy::daemon::{PageDaemon, Place, Row, INTERVAL};
-use policy::replace::Spec;
-use sys::time::{self, Nanos};
-use sys::{mem, EXTENT_PAGES, PAGE_SIZE};
+use memfold_policy::budget::WINDOW;
+use memfold_policy::daemon::{PageDaemon, Place, Row, INTERVAL};
+use memfold_policy::replace::Spec;
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 
 /// Pause between two passes while more is resident than may be; half of it after each pass that gained no ground.
 const HURRY: Nanos = Nanos::from_millis(10);
@@ -42,7 +42,7 @@ const TOO_LOW: u64 = 250_000;
 
 /// What `--policy` can name.
 pub enum Choice {
-    /// Pages go by their age, see [`policy::age`].
+    /// Pages go by their age, see [`memfold_policy::age`].
     Age,
     /// Pages go by a page daemon.
     Daemon(Spec),
@@ -465,7 +465,7 @@ impl Worker {
              slowly, and loses nothing; `memfold ctl {} set resident_limit` raises it",
             mib(limit),
             mib(in_use),
-            sys::thread::current_pid()
+            memfold_sys::thread::current_pid()
         );
         self.engine.notify(line.as_str());
     }

@@ -6,9 +6,9 @@
 use crate::control_file::FilePath;
 use crate::text::Text;
 use core::fmt::Write;
-use policy::daemon::Row;
-use sys::file::{self, Fd};
-use sys::{Errno, Result};
+use memfold_policy::daemon::Row;
+use memfold_sys::file::{self, Fd};
+use memfold_sys::{Errno, Result};
 
 /// What a row has beside the daemon's own counters.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Pass {
 /// The columns, in order.
 fn columns(pass: &Pass, row: &Row) -> [(&'static str, u64); 26] {
     [
-        ("pid", u64::from(sys::thread::current_pid())),
+        ("pid", u64::from(memfold_sys::thread::current_pid())),
         ("pass", pass.number),
         ("time_us", pass.at / 1000),
         ("took_us", pass.took / 1000),
@@ -126,7 +126,7 @@ mod tests {
         let reader = file::open(&pipe, libc::O_RDONLY | libc::O_NONBLOCK, 0).unwrap();
         add(&at("pipe"));
         assert_eq!((file::read(reader.raw(), &mut [0; 8]), lines(&at("victim"))), (Ok(0), 1));
-        if sys::thread::effective_user() != 0 {
+        if memfold_sys::thread::effective_user() != 0 {
             std::eprintln!("skipped: only root can be two users");
             return;
         }

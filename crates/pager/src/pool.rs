@@ -8,7 +8,7 @@
 use crate::lock::Mutex;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::*};
-use sys::{mem, Result, PAGE_SIZE};
+use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// Bytes taken from the kernel at a time.
 const CHUNK: usize = 1 << 20;

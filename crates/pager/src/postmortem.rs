@@ -14,7 +14,7 @@ use crate::space::{Space, LEAF, ROOT};
 use crate::store::{parse_header, Slot, GRAIN, HEADER};
 use crate::sync::{AtomicU64, Ordering::*};
 use core::mem::size_of;
-use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// What a page begins with at which an engine's tables begin.
 const MAGIC: [u64; 2] = [u64::from_le_bytes(*b"memfold\0"), u64::from_le_bytes(*b"tables\0\0")];
@@ -296,7 +296,7 @@ mod tests {
     use crate::store::Store;
     use core::cell::Cell;
     use core::ops::Range;
-    use policy::effort::Effort;
+    use memfold_policy::effort::Effort;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
     use std::vec::Vec;

@@ -3,7 +3,7 @@
 //! One producer, one consumer; a full queue loses the request, which costs a fault later and nothing else.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 const LEN: usize = 64;
 

@@ -1,6 +1,6 @@
 //! What program threads ask of the userfaultfd, done for them by a thread that has it.
 //!
-//! The pager's descriptors are open in a table of the agents' own ([`sys::table`]), so that nothing that the program does to its
+//! The pager's descriptors are open in a table of the agents' own ([`memfold_sys::table`]), so that nothing that the program does to its
 //! descriptors meets them. A program thread that changes a mapping asks this thread for the calls that it needs, and sleeps until
 //! they are made. That is rare: only what concerns evicted pages is asked.
 //!
@@ -17,8 +17,8 @@ use crate::restore::{Outcome, Reason, Restorer};
 use crate::retry::patiently;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use sys::thread::{self, Backoff};
-use sys::{futex, Errno, Result, PAGE_SIZE};
+use memfold_sys::thread::{self, Backoff};
+use memfold_sys::{futex, Errno, Result, PAGE_SIZE};
 
 /// Nobody serves: nothing is registered either, so there is nothing to be done.
 const ABSENT: u32 = 0;
@@ -173,7 +173,7 @@ fn carry_out(
 ) -> Result<()> {
     match request {
         Request::Wake(extent) => {
-            kernel.uffd.wake(extent.base(), sys::EXTENT_SIZE);
+            kernel.uffd.wake(extent.base(), memfold_sys::EXTENT_SIZE);
             Ok(())
         }
         // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.

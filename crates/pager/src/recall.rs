@@ -1,4 +1,4 @@
-//! Bringing back what nobody has touched yet, where memory is walked through (`policy::walk`): the rest of an extent, and when
+//! Bringing back what nobody has touched yet, where memory is walked through (`memfold_policy::walk`): the rest of an extent, and when
 //! several extents were walked through in a moment, all that lies whole anywhere.
 //!
 //! A collector that marks goes from object to object, in no order of addresses, in several threads. It would wait for each page
@@ -18,8 +18,8 @@ use crate::restore::{Outcome, Reason, Restorer};
 use crate::space::LIMIT;
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
-use sys::time::{self, Nanos};
-use sys::{EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
 
 /// How long others may wait while the rest of one extent is brought back, unless another thread waits, which ends it.
 const WALK_SLICE: Nanos = Nanos(200_000);

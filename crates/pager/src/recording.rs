@@ -19,9 +19,9 @@ use crate::extent::Extent;
 use crate::worker::Worker;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use sys::signal::quietly;
-use sys::time::{self, Nanos};
-use sys::{file, futex, thread, Errno, Result, PAGE_SIZE};
+use memfold_sys::signal::quietly;
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{file, futex, thread, Errno, Result, PAGE_SIZE};
 
 /// How long a program that ends waits for what it touched last to be written.
 const LAST_LOOK: Nanos = Nanos::from_secs(2);

@@ -7,7 +7,7 @@ use crate::control::Command;
 use crate::engine::Phase;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use sys::time;
+use memfold_sys::time;
 
 impl Worker {
     /// Carries out what was asked for since the last look.

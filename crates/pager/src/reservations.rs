@@ -13,7 +13,7 @@ use crate::lock::Mutex;
 use crate::mappings::Bounds;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
-use sys::{signal, EXTENT_SIZE};
+use memfold_sys::{signal, EXTENT_SIZE};
 
 /// How many are remembered. When there is no room, the shortest is forgotten.
 const MOST: usize = 64;

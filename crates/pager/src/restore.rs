@@ -17,9 +17,9 @@ use crate::sabotage::{planted, widen, Bug};
 use crate::store::Slot;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
-use sys::time::{self, Nanos};
-use sys::uffd::Progress;
-use sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::uffd::Progress;
+use memfold_sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// Most pages brought back at once, but for those that lie whole where memory is walked through: all of them that follow one another are
 /// moved by one call, and nobody waits for one in particular.
@@ -356,7 +356,7 @@ fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> core::resu
             match one(0).error {
                 None | Some(Errno::EEXIST) => return Ok(1),
                 // Out of memory, or out of the control group's: the page is needed, so wait for some.
-                Some(Errno::ENOMEM) => sys::time::sleep(sys::time::Nanos::from_millis(1)),
+                Some(Errno::ENOMEM) => memfold_sys::time::sleep(memfold_sys::time::Nanos::from_millis(1)),
                 Some(e) => return Err(e),
             }
         },

@@ -2,8 +2,8 @@
 //!
 //! What it is not: for places where the pager can do without, which go on without.
 
-use sys::time::{sleep, Nanos};
-use sys::{Errno, Result};
+use memfold_sys::time::{sleep, Nanos};
+use memfold_sys::{Errno, Result};
 
 /// How often, a millisecond apart.
 const TRIES: u32 = 1000;

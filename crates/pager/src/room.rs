@@ -18,8 +18,8 @@ use crate::extent::Extent;
 use crate::kernel::Kernel;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use sys::time::Nanos;
-use sys::{EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::time::Nanos;
+use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
 /// Threads that are told apart among those that wait at the same time; one that a signal has touch its page again is
 /// counted twice beyond so many.

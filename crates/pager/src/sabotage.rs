@@ -181,7 +181,7 @@ mod choice {
     use super::{Bug, NAMES};
     use core::ffi::CStr;
     use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
-    use sys::time::{sleep, Nanos};
+    use memfold_sys::time::{sleep, Nanos};
 
     /// The number of the bug, plus one; 0 for none.
     static CHOSEN: AtomicU32 = AtomicU32::new(0);
@@ -211,8 +211,8 @@ mod choice {
         match NAMES.iter().find(|(name, _)| name.as_bytes() == wanted) {
             Some((_, bug)) => CHOSEN.store(*bug as u32 + 1, Relaxed),
             None => {
-                let _ = sys::file::write_all(2, b"memfold: PLANTED_BUG names no bug\n");
-                sys::thread::abort_process()
+                let _ = memfold_sys::file::write_all(2, b"memfold: PLANTED_BUG names no bug\n");
+                memfold_sys::thread::abort_process()
             }
         }
     }

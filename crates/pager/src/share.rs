@@ -10,7 +10,7 @@
 
 use crate::config::Setting;
 use core::sync::atomic::{AtomicU64, Ordering::*};
-use sys::time::Nanos;
+use memfold_sys::time::Nanos;
 
 /// How long a share holds after it was last renewed: five missed renewals.
 pub const LEASE: Nanos = Nanos::from_secs(5);

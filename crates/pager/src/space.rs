@@ -10,7 +10,7 @@
 use crate::extent::Extent;
 use crate::pool::Pool;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use sys::{Errno, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
 const LEAF_BITS: u32 = 13;
 const ROOT_BITS: u32 = 13;

@@ -13,8 +13,8 @@ use crate::retry::patiently;
 use core::cell::UnsafeCell;
 use core::mem::forget;
 use core::sync::atomic::Ordering::*;
-use sys::uffd::{Features, Modes, Userfaultfd};
-use sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::uffd::{Features, Modes, Userfaultfd};
+use memfold_sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// Most slots; their address space costs nothing but a limit on address space.
 const MOST_SLOTS: usize = 1024;

@@ -22,7 +22,7 @@ use crate::codec::{CodecId, DICTIONARIES, MAX_STORED};
 use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr::{self, NonNull};
-use sys::{mem, racing, Result, PAGE_SIZE};
+use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 
 /// Bytes in front of the compressed data.
 pub const HEADER: usize = 8;
@@ -461,7 +461,7 @@ impl Store {
         if self.empty.first().is_none() {
             self.add_segment()?;
         }
-        let Some(block) = self.empty.first() else { return Err(sys::Errno::ENOMEM) };
+        let Some(block) = self.empty.first() else { return Err(memfold_sys::Errno::ENOMEM) };
         // SAFETY: blocks in lists are valid and ours.
         let block = unsafe { &mut *block.as_ptr() };
         if self.shared.is_some() && !block.backed {
@@ -503,7 +503,7 @@ impl Store {
         if let Some((next, end)) = &mut self.shared {
             let segment = *next;
             if *end - segment < SEGMENT {
-                return Err(sys::Errno::ENOMEM);
+                return Err(memfold_sys::Errno::ENOMEM);
             }
             populate(segment)?;
             *next += SEGMENT;
@@ -625,7 +625,7 @@ unsafe fn wipe(slot: Slot, header: Header) {
 /// process by SIGBUS.
 fn populate(block: usize) -> Result<()> {
     // SAFETY: changes no contents.
-    unsafe { mem::madvise(block, BLOCK, libc::MADV_POPULATE_WRITE) }.map_err(|_| sys::Errno::ENOMEM)
+    unsafe { mem::madvise(block, BLOCK, libc::MADV_POPULATE_WRITE) }.map_err(|_| memfold_sys::Errno::ENOMEM)
 }
 
 #[cfg(test)]
@@ -708,7 +708,7 @@ mod tests {
 
     #[test]
     fn a_shared_file_without_room_is_an_error_and_no_signal() {
-        let file = sys::socket::sealed_memory(c"store", SEGMENT as u64).unwrap();
+        let file = memfold_sys::socket::sealed_memory(c"store", SEGMENT as u64).unwrap();
         let base = mem::reserve_aligned(2 * SEGMENT, SEGMENT).unwrap();
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
         // Beyond the end of the file there is no memory, as if the file system were full.
@@ -720,7 +720,7 @@ mod tests {
         let put = |store: &mut Store, n| store.put(n * PAGE_SIZE, CodecId::Lz4, &content(n, 3800));
         let stored = (1..).take_while(|&n| put(&mut store, n).is_ok()).count();
         assert_eq!(stored, (BLOCKS - 1) * (BLOCK / Store::size_of(3800)));
-        assert_eq!(put(&mut store, 1), Err(sys::Errno::ENOMEM));
+        assert_eq!(put(&mut store, 1), Err(memfold_sys::Errno::ENOMEM));
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
-use sys::thread::Backoff;
+use memfold_sys::thread::Backoff;
 
 /// See the module. All operations are `SeqCst`: either the fault thread sees the mover, or the mover the fault thread.
 #[derive(Debug, Default)]

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::gauge::{Gauge, TOUCHERS};
 use crate::kernel::Kernel;
 use core::sync::atomic::Ordering::*;
-use sys::time::{self, Nanos};
+use memfold_sys::time::{self, Nanos};
 
 /// A place is given to another thread when its own has not faulted for so long.
 const FORGOTTEN: Nanos = Nanos::from_millis(100);

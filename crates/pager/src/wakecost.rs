@@ -4,10 +4,10 @@
 use crate::engine::Agent;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use sys::thread::{self, CpuSet};
-use sys::time;
-use sys::uffd::Modes;
-use sys::{mem, PAGE_SIZE};
+use memfold_sys::thread::{self, CpuSet};
+use memfold_sys::time;
+use memfold_sys::uffd::Modes;
+use memfold_sys::{mem, PAGE_SIZE};
 
 /// Most that is added to a fault for entering the kernel and two wake-ups on one CPU, ns. More than that was
 /// something else.

@@ -6,7 +6,7 @@
 //! Everything here is a pure function of what is handed in.
 
 use crate::bitmap::PageSet;
-use policy::age::Standing;
+use memfold_policy::age::Standing;
 
 /// A reason; the number is its place in [`Counts`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -313,8 +313,8 @@ mod tests {
         let seldom = Known { standing: Standing::Seldom, few: 3, ..known() };
         assert_eq!(counted(seldom), [(Why::Hot, 97), (Why::Few, 3)]);
         let whole = Known { huge: true, pages: PageSet::ALL, waits_for: Some(Why::WaitingForCpu), ..known() };
-        assert_eq!(counted(whole), [(Why::WaitingForCpu, sys::EXTENT_PAGES as u64)]);
+        assert_eq!(counted(whole), [(Why::WaitingForCpu, memfold_sys::EXTENT_PAGES as u64)]);
         let part = Known { hot: PageSet::range(0, 1), ..whole };
-        assert_eq!(counted(part), [(Why::Hot, 1), (Why::Huge, sys::EXTENT_PAGES as u64 - 1)]);
+        assert_eq!(counted(part), [(Why::Hot, 1), (Why::Huge, memfold_sys::EXTENT_PAGES as u64 - 1)]);
     }
 }

@@ -19,14 +19,14 @@ use crate::sabotage::{planted, Bug};
 use crate::share::Lease;
 use crate::store::Stores;
 use core::sync::atomic::Ordering::*;
-use policy::budget::{NO_LIMIT, WINDOW};
-use policy::effort::{self, Effort, Gains};
-use policy::learning::Learning;
-use policy::pace::{self, Pace};
-use policy::returns::Returns;
-use policy::stall::Stall;
-use sys::time::{self, Nanos};
-use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
+use memfold_policy::budget::{NO_LIMIT, WINDOW};
+use memfold_policy::effort::{self, Effort, Gains};
+use memfold_policy::learning::Learning;
+use memfold_policy::pace::{self, Pace};
+use memfold_policy::returns::Returns;
+use memfold_policy::stall::Stall;
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// Longest stretch of work before the settings, requests and counters are looked at again.
 pub(crate) const SLICE: Nanos = Nanos::from_millis(50);

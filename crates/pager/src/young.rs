@@ -20,8 +20,8 @@ use crate::mappings::Bounds;
 use crate::sabotage::{planted, Bug};
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::worker::Worker;
-use sys::thread::Backoff;
-use sys::{signal, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::thread::Backoff;
+use memfold_sys::{signal, EXTENT_SIZE, PAGE_SIZE};
 
 /// How many mappings can be young at a time; more, and the oldest way to make room is taken: one of them is told of.
 /// All are looked at for each change of a mapping, so few: four cache lines.

@@ -6,9 +6,9 @@
 mod common;
 
 use common::*;
-use pager::control::Command;
+use memfold_pager::control::Command;
+use memfold_sys::PAGE_SIZE;
 use std::sync::atomic::Ordering::*;
-use sys::PAGE_SIZE;
 
 #[test]
 fn pages_that_begin_alike_and_end_otherwise_come_back_whole() {

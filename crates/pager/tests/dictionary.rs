@@ -6,10 +6,10 @@
 mod common;
 
 use common::*;
-use pager::control::Command;
-use pager::Engine;
+use memfold_pager::control::Command;
+use memfold_pager::Engine;
+use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
-use sys::{mem, PAGE_SIZE};
 
 /// A page of records that many others have words in common with; another vocabulary for each `seed`.
 fn records(seed: u64, page: usize) -> [u8; PAGE_SIZE] {

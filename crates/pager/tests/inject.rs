@@ -9,18 +9,18 @@
 mod common;
 
 use common::*;
-use pager::control::Command;
-use pager::Phase;
+use memfold_pager::control::Command;
+use memfold_pager::Phase;
+use memfold_sys::inject::{self, Point};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::time::{Duration, Instant};
-use sys::inject::{self, Point};
-use sys::{mem, PAGE_SIZE};
 
 /// Rounds, each with an engine of its own, after which every point must have failed.
 const LEAST_ROUNDS: u64 = 4;
 const MOST_ROUNDS: u64 = 30;
 
 /// An engine that has begun to run; one that could not, because the kernel said no, is what a program runs without.
-fn running_engine() -> &'static pager::Engine {
+fn running_engine() -> &'static memfold_pager::Engine {
     loop {
         let engine = engine(20);
         let memory = Memory::new(engine, MIB);
@@ -36,7 +36,7 @@ fn running_engine() -> &'static pager::Engine {
 }
 
 /// Has everything evicted that can be, for a while.
-fn evict(engine: &'static pager::Engine) {
+fn evict(engine: &'static memfold_pager::Engine) {
     (0..3).for_each(|_| have(engine, Command::Evict));
 }
 
@@ -58,7 +58,9 @@ fn live_a_life(seed: u64) {
     let (addr, len) = (memory.base + MIB, MIB / 2);
     evict(engine);
     engine
-        .drop_contents(addr, len, || unsafe { sys::syscall!(madvise, addr, len, libc::MADV_DONTNEED) })
+        .drop_contents(addr, len, || unsafe {
+            memfold_sys::syscall!(madvise, addr, len, libc::MADV_DONTNEED)
+        })
         .unwrap();
     let first = (addr - memory.base) / PAGE_SIZE;
     for page in first..first + len / PAGE_SIZE {

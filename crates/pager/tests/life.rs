@@ -7,12 +7,12 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
-use pager::control::Command;
-use pager::{Engine, Phase};
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::{Engine, Phase};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
-use sys::{mem, PAGE_SIZE};
 
 #[test]
 fn untouched_pages_are_evicted_and_come_back_unchanged() {
@@ -413,13 +413,13 @@ fn random_bytes_are_not_kept_compressed() {
 }
 
 /// A mapping of so many extents with one page in each.
-fn sparse(engine: &'static pager::Engine, extents: usize, seed: u64) -> Vec<Memory> {
-    let len = extents * sys::EXTENT_SIZE;
+fn sparse(engine: &'static memfold_pager::Engine, extents: usize, seed: u64) -> Vec<Memory> {
+    let len = extents * memfold_sys::EXTENT_SIZE;
     let base = mem::map_anonymous(0, len, libc::MAP_NORESERVE).unwrap();
     unsafe { mem::madvise(base, len, libc::MADV_NOHUGEPAGE) }.unwrap();
     engine.mapped(base, len);
     let pages: Vec<_> = (0..extents)
-        .map(|n| Memory { base: base + n * sys::EXTENT_SIZE + n % 512 * PAGE_SIZE, pages: 1 })
+        .map(|n| Memory { base: base + n * memfold_sys::EXTENT_SIZE + n % 512 * PAGE_SIZE, pages: 1 })
         .collect();
     pages.iter().enumerate().for_each(|(n, page)| page.fill(seed + n as u64));
     pages
@@ -475,7 +475,7 @@ fn a_drop_that_meets_a_hole_has_happened_all_the_same() {
     let result = engine.drop_contents(memory.base, 8 * MIB, || unsafe {
         mem::madvise(memory.base, 8 * MIB, libc::MADV_DONTNEED)
     });
-    assert_eq!(result, Err(sys::Errno::ENOMEM));
+    assert_eq!(result, Err(memfold_sys::Errno::ENOMEM));
     for page in (0..memory.pages).filter(|page| !(1024..1280).contains(page)) {
         let found = unsafe { *((memory.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
         assert!(found == [0; PAGE_SIZE / 8], "page {page} came back from the dead");

@@ -6,13 +6,13 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
-use pager::control::Command;
-use pager::{Engine, Phase};
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::{Engine, Phase};
+use memfold_sys::{mem, Errno, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::Arc;
 use std::thread;
-use sys::{mem, Errno, PAGE_SIZE};
 
 const DAY: u64 = 86_400_000;
 

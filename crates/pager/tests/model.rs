@@ -8,16 +8,16 @@
 #[path = "model/operations.rs"]
 mod operations;
 
+use memfold_pager::config::{Config, Setting};
+use memfold_pager::control::Command;
+use memfold_pager::{Engine, Host, Phase};
+use memfold_sys::{mem, EXTENT_SIZE, PAGE_SIZE};
 use operations::{op, page_of, Ask, Kind, Op, Span, SIZES, WORDS};
-use pager::config::{Config, Setting};
-use pager::control::Command;
-use pager::{Engine, Host, Phase};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::Once;
 use std::time::{Duration, Instant};
-use sys::{mem, EXTENT_SIZE, PAGE_SIZE};
 
 /// Longest time that one operation may take before the test counts as stuck.
 const STUCK: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ impl Region {
         room.next_multiple_of(EXTENT_SIZE) + start * PAGE_SIZE
     }
 
-    fn map(base: usize, pages: usize) -> sys::Result<usize> {
+    fn map(base: usize, pages: usize) -> memfold_sys::Result<usize> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         // SAFETY: inside room that the caller reserved or owns.
         unsafe { mem::mmap(base, pages * PAGE_SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }

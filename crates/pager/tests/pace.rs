@@ -3,9 +3,9 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
-use pager::control::Command;
-use pager::Phase;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::Phase;
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;

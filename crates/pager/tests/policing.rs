@@ -6,19 +6,19 @@
 mod common;
 
 use common::*;
-use pager::control::Command;
-use policy::daemon::{Place, Row, INTERVAL};
-use policy::replace::Spec;
+use memfold_pager::control::Command;
+use memfold_policy::daemon::{Place, Row, INTERVAL};
+use memfold_policy::replace::Spec;
+use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
-use sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 fn write(memory: &Memory, page: usize) {
     unsafe { core::ptr::write_volatile((memory.base + page * PAGE_SIZE) as *mut u64, page as u64) };
 }
 
 /// Whether the page is in the program's view.
-fn in_view(pagemap: &sys::pagemap::Pagemap, memory: &Memory, page: usize) -> bool {
-    let mut entry = [sys::pagemap::Entry::default()];
+fn in_view(pagemap: &memfold_sys::pagemap::Pagemap, memory: &Memory, page: usize) -> bool {
+    let mut entry = [memfold_sys::pagemap::Entry::default()];
     pagemap.entries(memory.base + page * PAGE_SIZE, &mut entry).unwrap();
     entry[0].present()
 }
@@ -53,7 +53,7 @@ fn expected(row: &Row) -> [(&'static str, u64); 12] {
 fn the_same_touches_bring_the_same_decisions_in_an_engine_and_in_a_simulation() {
     const PAGES: usize = 2 * EXTENT_PAGES;
     const LIMIT: usize = 256;
-    let pagemap = sys::pagemap::Pagemap::open().unwrap();
+    let pagemap = memfold_sys::pagemap::Pagemap::open().unwrap();
     let dir = tempfile::tempdir().unwrap();
     for policy in ["freebsd", "bonchance:seed=9", "lru", "s3fifo:small=0.2", "mglru"] {
         let (engine, memory) = policed(policy, LIMIT, PAGES, true);
@@ -236,7 +236,7 @@ fn a_fault_is_counted_once_and_what_its_window_brought_is_no_reference() {
         assert!(stored(), "{policy}: {} of {PAGES} pages are stored", evicted(engine) / PAGE_SIZE as u64);
         // Passes that see nothing touched, until none of the pages that are about to be read is in view.
         let first = PAGES / 2 + 8;
-        let pagemap = sys::pagemap::Pagemap::open().unwrap();
+        let pagemap = memfold_sys::pagemap::Pagemap::open().unwrap();
         let away = || (first..first + 24).all(|page| !in_view(&pagemap, &memory, page));
         (0..100).take_while(|_| !away()).for_each(|_| pass());
         assert!(away(), "{policy}: what nobody touches stays");

@@ -6,7 +6,7 @@
 mod common;
 
 use common::*;
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 #[test]
 fn a_forked_child_goes_on_under_its_parents_policy_and_sees_every_byte() {

@@ -9,11 +9,11 @@
 mod common;
 
 use common::*;
-use pager::control::Command;
+use memfold_pager::control::Command;
+use memfold_sys::{mem, EXTENT_SIZE, PAGE_SIZE};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::{scope, sleep, spawn};
 use std::time::Duration;
-use sys::{mem, EXTENT_SIZE, PAGE_SIZE};
 
 const ZEROS: [u64; PAGE_SIZE / 8] = [0; PAGE_SIZE / 8];
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
@@ -22,7 +22,7 @@ fn millis(n: u64) {
     sleep(Duration::from_millis(n));
 }
 
-fn drop_page(addr: usize) -> sys::Result<()> {
+fn drop_page(addr: usize) -> memfold_sys::Result<()> {
     unsafe { mem::madvise(addr, PAGE_SIZE, libc::MADV_DONTNEED) }
 }
 
@@ -143,7 +143,7 @@ fn a_child_copes_with_pages_that_are_there_although_their_entries_say_otherwise(
             (0..memory.pages).all(|page| page_at(memory.base + page * PAGE_SIZE) == content(26, page))
         };
         let first = good(&memory);
-        wait_until("the child's pager runs", || engine.phase() != pager::Phase::Starting);
+        wait_until("the child's pager runs", || engine.phase() != memfold_pager::Phase::Starting);
         engine.stop(&"the test is over");
         unsafe { libc::_exit(i32::from(!(first && good(&memory)))) };
     }
@@ -152,7 +152,7 @@ fn a_child_copes_with_pages_that_are_there_although_their_entries_say_otherwise(
 }
 
 /// Memory all of which is there, and registered since it was away a moment ago.
-fn registered_memory(seed: u64) -> (&'static pager::Engine, Memory) {
+fn registered_memory(seed: u64) -> (&'static memfold_pager::Engine, Memory) {
     let (engine, memory) = evicted_memory(8 * MIB, seed);
     have(engine, Command::Pause);
     memory.check(seed);

@@ -10,13 +10,13 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
-use pager::control::Command;
-use pager::Engine;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::Engine;
+use memfold_sys::{mem, PAGE_SIZE};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::*;
-use sys::{mem, PAGE_SIZE};
 
 const LEN: usize = 8 * MIB;
 

@@ -6,13 +6,13 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
-use pager::control::Command;
-use pager::why::Why;
-use pager::Engine;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::why::Why;
+use memfold_pager::Engine;
+use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
-use sys::{EXTENT_PAGES, PAGE_SIZE};
 
 /// The cold age, ms; what lay still for a quarter of it may be walked through.
 const COLD_AGE: u64 = 2_000;

@@ -8,11 +8,11 @@
 mod common;
 
 use common::*;
-use pager::config::Setting;
-use pager::control::Command;
-use pager::{Engine, Phase};
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::{Engine, Phase};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::atomic::{AtomicU32, Ordering::*};
-use sys::{mem, PAGE_SIZE};
 
 /// A running engine that looks for what is cold only when it is told to.
 fn patient() -> &'static Engine {

@@ -20,8 +20,8 @@ impl From<f64> for Value {
     }
 }
 
-impl From<stats::Ratio> for Value {
-    fn from(ratio: stats::Ratio) -> Value {
+impl From<memfold_stats::Ratio> for Value {
+    fn from(ratio: memfold_stats::Ratio) -> Value {
         Value { middle: ratio.median, interval: ratio.interval.map(|i| (i.low, i.high)) }
     }
 }

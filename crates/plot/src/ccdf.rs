@@ -4,7 +4,7 @@
 
 use crate::axis::Axis;
 use crate::lines::{Line, Lines};
-use stats::Histogram;
+use memfold_stats::Histogram;
 
 /// Draws for each distribution the share of values that are at least as large, over the value, as steps.
 ///

@@ -1,8 +1,10 @@
 //! Every kind of chart, drawn with ordinary and with awkward data. The pictures stay in `gallery` of cargo's temporary
 //! directory for whoever wants to look at them.
 
-use plot::{ccdf, Axis, Bars, Block, Chart, Line, Lines, Point, Report, Scatter, Series, Table, Unit, Value};
-use stats::Histogram;
+use memfold_plot::{
+    ccdf, Axis, Bars, Block, Chart, Line, Lines, Point, Report, Scatter, Series, Table, Unit, Value,
+};
+use memfold_stats::Histogram;
 use std::fs;
 use std::path::PathBuf;
 
@@ -150,7 +152,7 @@ fn cost() -> Scatter {
 }
 
 fn distribution() -> Lines {
-    let mut rng = stats::Rng::new(1);
+    let mut rng = memfold_stats::Rng::new(1);
     let mut draw = |scale: f64| {
         let mut histogram = Histogram::default();
         for _ in 0..20_000 {
@@ -210,7 +212,8 @@ fn directory() -> PathBuf {
 #[test]
 fn every_chart_is_drawn_as_svg_and_as_png_whatever_its_data() {
     for (name, chart) in ordinary().into_iter().chain(awkward()) {
-        plot::save(chart.as_ref(), &directory(), name).unwrap_or_else(|error| panic!("{name}: {error:#}"));
+        memfold_plot::save(chart.as_ref(), &directory(), name)
+            .unwrap_or_else(|error| panic!("{name}: {error:#}"));
         let svg = fs::read_to_string(directory().join(format!("{name}.svg"))).unwrap();
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{name} has coordinates that are no numbers");
         let png = fs::read(directory().join(format!("{name}.png"))).unwrap();

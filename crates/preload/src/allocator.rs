@@ -5,10 +5,10 @@
 
 use crate::environment::Environment;
 use crate::notice::{complain, say};
-use arena::settings::{self, Knob, Profile, Unit};
 use core::fmt::Write;
-use pager::config::{parse_duration, parse_size};
-use pager::Line;
+use memfold_arena::settings::{self, Knob, Profile, Unit};
+use memfold_pager::config::{parse_duration, parse_size};
+use memfold_pager::Line;
 
 /// Puts the profile and the settings of the environment in force.
 pub fn configure(environment: Environment) {
@@ -26,9 +26,9 @@ pub fn configure(environment: Environment) {
         }
     }
     if settings::is_on(Knob::Check) {
-        heap::harden(random_key(), report);
+        memfold_heap::harden(random_key(), report);
     }
-    arena::prewarm(settings::get(Knob::Prewarm) as usize);
+    memfold_arena::prewarm(settings::get(Knob::Prewarm) as usize);
 }
 
 /// A number that the program cannot foretell, not 0.
@@ -43,7 +43,7 @@ fn random_key() -> usize {
             bytes.add(1).read_unaligned()
         }
     };
-    (random ^ sys::time::now().0.rotate_left(32)) as usize | 1 << 63
+    (random ^ memfold_sys::time::now().0.rotate_left(32)) as usize | 1 << 63
 }
 
 /// Says what the program did, before it ends.

@@ -12,8 +12,8 @@ use crate::mapping::{round, LEAST};
 use crate::{next, or_errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use pager::Engine;
-use sys::{Errno, Result};
+use memfold_pager::Engine;
+use memfold_sys::{Errno, Result};
 
 /// The end of what the pager was told of, a multiple of pages; 0 before anything was. Programs take turns at moving the break, or libc's
 /// own account of it would be lost.

@@ -5,8 +5,8 @@ use crate::next;
 use crate::sandbox;
 use crate::set_errno;
 use core::ffi::{c_int, c_void};
-use pager::sabotage::{planted, Bug};
-use sys::{Errno, Result};
+use memfold_pager::sabotage::{planted, Bug};
+use memfold_sys::{Errno, Result};
 
 type Handler = unsafe extern "C" fn();
 
@@ -55,14 +55,14 @@ unsafe extern "C" fn child() {
 /// that it interrupted. One fork at a time, by the locks taken in `before`.
 static BLOCKED: Held = Held(core::cell::UnsafeCell::new(None));
 
-struct Held(core::cell::UnsafeCell<Option<sys::signal::Blocked>>);
+struct Held(core::cell::UnsafeCell<Option<memfold_sys::signal::Blocked>>);
 
 // SAFETY: written between `before` and `after_*`, by the one thread that forks.
 unsafe impl Sync for Held {}
 
 fn before() {
-    let blocked = sys::signal::block_all();
-    heap::fork_prepare();
+    let blocked = memfold_sys::signal::block_all();
+    memfold_heap::fork_prepare();
     // SAFETY: `fork_prepare` lets one thread through at a time.
     unsafe { *BLOCKED.0.get() = Some(blocked) };
     if let Some(engine) = pager() {
@@ -79,7 +79,7 @@ fn after_in_parent() {
     if let Some(engine) = pager() {
         engine.after_fork_in_parent();
     }
-    heap::fork_parent();
+    memfold_heap::fork_parent();
 }
 
 fn after_in_child() {
@@ -89,7 +89,7 @@ fn after_in_child() {
     if let Some(engine) = pager() {
         engine.after_fork_in_child();
     }
-    heap::fork_child();
+    memfold_heap::fork_child();
 }
 
 /// In the child of a program with several threads, libc resets the locks of all streams before it calls handlers.
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn __register_atfork(
     }
     // SAFETY: libc's function of this name has this type.
     let real: RegisterAtfork = unsafe { core::mem::transmute(real) };
-    let _pinned = (!planted(Bug::HandlersEvictable)).then(heap::pinned);
+    let _pinned = (!planted(Bug::HandlersEvictable)).then(memfold_heap::pinned);
     // SAFETY: the caller's contract.
     unsafe { real(prepare, parent, child, dso) }
 }

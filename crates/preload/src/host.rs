@@ -3,9 +3,9 @@
 use crate::notice::{say_once, CONTROL_DIR};
 use crate::statistics;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
-use pager::control::ControlPage;
-use pager::mirror::Mapped;
-use pager::{Engine, Host};
+use memfold_pager::control::ControlPage;
+use memfold_pager::mirror::Mapped;
+use memfold_pager::{Engine, Host};
 
 /// The pager of this process.
 pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
@@ -21,7 +21,7 @@ pub fn pager() -> Option<&'static Engine> {
 
 /// Gives back memory that the allocator has kept for nothing, and says now and then what it holds.
 fn decay() {
-    arena::decay();
+    memfold_arena::decay();
     statistics::publish_if_due(&ENGINE);
 }
 
@@ -48,7 +48,7 @@ fn thread_cpu(tid: u32) -> Option<usize> {
     if offset == 0 {
         return None;
     }
-    Some(heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
+    Some(memfold_heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
 }
 
 fn open_control(page: &ControlPage) -> Option<Mapped> {

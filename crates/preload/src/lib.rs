@@ -27,17 +27,17 @@ use core::fmt::Write;
 /// How often calls to the kernel were made to fail, for the verifier's report.
 #[cfg(feature = "inject")]
 #[no_mangle]
-pub extern "C" fn memfold_injections() -> *const sys::inject::Counters {
-    sys::inject::counters()
+pub extern "C" fn memfold_injections() -> *const memfold_sys::inject::Counters {
+    memfold_sys::inject::counters()
 }
 
 /// A defect in the library itself: says where, and ends the process.
 #[panic_handler]
 fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
-    let mut line = pager::Line::new();
+    let mut line = memfold_pager::Line::new();
     let _ = write!(line, "memfold: internal error: {info}");
     notice::say(line.as_str());
-    sys::thread::abort_process()
+    memfold_sys::thread::abort_process()
 }
 
 /// Named by the precompiled `core`, never called: panics abort.
@@ -51,7 +51,7 @@ pub(crate) fn next(name: &CStr) -> *mut c_void {
 }
 
 /// Turns a result into what a C function returns: the value, or −1 with `errno` set.
-pub(crate) fn or_errno(result: sys::Result<usize>) -> isize {
+pub(crate) fn or_errno(result: memfold_sys::Result<usize>) -> isize {
     match result {
         Ok(value) => value as isize,
         Err(e) => {
@@ -61,7 +61,7 @@ pub(crate) fn or_errno(result: sys::Result<usize>) -> isize {
     }
 }
 
-pub(crate) fn set_errno(error: sys::Errno) {
+pub(crate) fn set_errno(error: memfold_sys::Errno) {
     // SAFETY: only program threads call exported functions, and they have an `errno`.
     unsafe { *libc::__errno_location() = error.0 };
 }

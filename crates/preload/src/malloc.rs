@@ -36,7 +36,7 @@ fn no_memory() -> *mut c_void {
 /// `malloc(3)`.
 #[no_mangle]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {
-    let block = heap::malloc_at_hand(size);
+    let block = memfold_heap::malloc_at_hand(size);
     if block.is_null() {
         return malloc_slow(size);
     }
@@ -45,7 +45,7 @@ pub extern "C" fn malloc(size: usize) -> *mut c_void {
 
 #[inline(never)]
 extern "C" fn malloc_slow(size: usize) -> *mut c_void {
-    result(heap::malloc_slow(size))
+    result(memfold_heap::malloc_slow(size))
 }
 
 /// `free(3)`. Addresses that this allocator did not hand out are left alone.
@@ -55,7 +55,7 @@ extern "C" fn malloc_slow(size: usize) -> *mut c_void {
 #[no_mangle]
 pub unsafe extern "C" fn free(ptr: *mut c_void) {
     // SAFETY: the program's promise.
-    unsafe { heap::free(ptr.cast()) }
+    unsafe { memfold_heap::free(ptr.cast()) }
 }
 
 /// `cfree`, the old name of `free`; glibc keeps it for old binaries.
@@ -65,13 +65,13 @@ pub unsafe extern "C" fn free(ptr: *mut c_void) {
 #[no_mangle]
 pub unsafe extern "C" fn cfree(ptr: *mut c_void) {
     // SAFETY: the program's promise.
-    unsafe { heap::free(ptr.cast()) }
+    unsafe { memfold_heap::free(ptr.cast()) }
 }
 
 /// `calloc(3)`.
 #[no_mangle]
 pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
-    result(heap::calloc(count, size))
+    result(memfold_heap::calloc(count, size))
 }
 
 /// `realloc(3)`. With a size of 0 it frees and returns null with `errno` unchanged, as glibc does. A block
@@ -82,7 +82,7 @@ pub extern "C" fn calloc(count: usize, size: usize) -> *mut c_void {
 #[no_mangle]
 pub unsafe extern "C" fn realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: the program's promise.
-    let block = unsafe { heap::realloc(ptr.cast(), size) };
+    let block = unsafe { memfold_heap::realloc(ptr.cast(), size) };
     if block.is_null() && size == 0 && !ptr.is_null() {
         return core::ptr::null_mut();
     }
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     if !align.is_power_of_two() || !align.is_multiple_of(core::mem::size_of::<*mut c_void>()) {
         return libc::EINVAL;
     }
-    let block = heap::aligned(align, size);
+    let block = memfold_heap::aligned(align, size);
     if block.is_null() {
         return libc::ENOMEM;
     }
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
 #[no_mangle]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     match align.checked_next_power_of_two() {
-        Some(align) => result(heap::aligned(align, size)),
+        Some(align) => result(memfold_heap::aligned(align, size)),
         None => fail(libc::EINVAL),
     }
 }
@@ -138,14 +138,14 @@ pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
 /// `valloc(3)`: aligned to a page.
 #[no_mangle]
 pub extern "C" fn valloc(size: usize) -> *mut c_void {
-    result(heap::aligned(sys::PAGE_SIZE, size))
+    result(memfold_heap::aligned(memfold_sys::PAGE_SIZE, size))
 }
 
 /// `pvalloc(3)`: whole pages.
 #[no_mangle]
 pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
-    match size.checked_next_multiple_of(sys::PAGE_SIZE) {
-        Some(size) => result(heap::aligned(sys::PAGE_SIZE, size)),
+    match size.checked_next_multiple_of(memfold_sys::PAGE_SIZE) {
+        Some(size) => result(memfold_heap::aligned(memfold_sys::PAGE_SIZE, size)),
         None => no_memory(),
     }
 }
@@ -157,13 +157,13 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
 #[no_mangle]
 pub unsafe extern "C" fn malloc_usable_size(ptr: *mut c_void) -> usize {
     // SAFETY: the program's promise.
-    unsafe { heap::usable_size(ptr.cast()) }
+    unsafe { memfold_heap::usable_size(ptr.cast()) }
 }
 
 /// `malloc_trim(3)`: 1 if memory went back to the kernel.
 #[no_mangle]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
-    c_int::from(heap::trim(pad) > 0)
+    c_int::from(memfold_heap::trim(pad) > 0)
 }
 
 /// `mallopt(3)`: accepts every option and heeds none; they tune an allocator that this one replaces.
@@ -175,9 +175,9 @@ pub extern "C" fn mallopt(_option: c_int, _value: c_int) -> c_int {
 /// `mallinfo2(3)`. Blocks that threads keep at hand count as allocated.
 #[no_mangle]
 pub extern "C" fn mallinfo2() -> libc::mallinfo2 {
-    let counters = &arena::COUNTERS;
+    let counters = &memfold_arena::COUNTERS;
     let mapped = counters.mapped_bytes.get();
-    let used = heap::stats::used_bytes(&heap::stats::classes());
+    let used = memfold_heap::stats::used_bytes(&memfold_heap::stats::classes());
     let large = counters.large_bytes.get();
     libc::mallinfo2 {
         arena: mapped.saturating_sub(large),
@@ -215,7 +215,7 @@ pub extern "C" fn mallinfo() -> libc::mallinfo {
 /// `malloc_stats(3)`: one line on standard error.
 #[no_mangle]
 pub extern "C" fn malloc_stats() {
-    let counters = &arena::COUNTERS;
+    let counters = &memfold_arena::COUNTERS;
     // SAFETY: the format matches the arguments.
     unsafe {
         dprintf(
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
         fail(libc::EINVAL);
         return -1;
     }
-    let counters = &arena::COUNTERS;
+    let counters = &memfold_arena::COUNTERS;
     // SAFETY: the stream is the program's, and the format matches the arguments.
     let written = unsafe {
         libc::fprintf(

@@ -6,9 +6,9 @@
 use crate::host::pager;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
-use pager::sabotage::{planted, Bug};
-use pager::Engine;
-use sys::{mem, Errno, Result, PAGE_SIZE};
+use memfold_pager::sabotage::{planted, Bug};
+use memfold_pager::Engine;
+use memfold_sys::{mem, Errno, Result, PAGE_SIZE};
 
 /// Mappings shorter than this are managed only if they lie next to one that is.
 pub(crate) const LEAST: usize = 64 << 10;
@@ -348,7 +348,7 @@ fn move_in_pieces(
         Err((moved, error)) => {
             // Back with what was moved, so that nothing has happened.
             if moved > 0 && move_contents(new, old, moved).is_err() {
-                sys::thread::abort_process();
+                memfold_sys::thread::abort_process();
             }
             return Err((moved, error));
         }
@@ -403,7 +403,7 @@ pub(crate) fn round(len: usize) -> usize {
 pub fn remap_managed(engine: &'static Engine, old: usize, old_len: usize, new_len: usize) -> Result<usize> {
     // SAFETY: the allocator gives up the old range.
     let call = |flags| unsafe { mem::mremap(old, old_len, new_len, flags, 0) };
-    resize(engine, old, old_len, new_len, true, Some(sys::EXTENT_SIZE), call)
+    resize(engine, old, old_len, new_len, true, Some(memfold_sys::EXTENT_SIZE), call)
 }
 
 /// `mlock(2)`: locked memory is never evicted.
@@ -413,7 +413,7 @@ pub fn remap_managed(engine: &'static Engine, old: usize, old_len: usize, new_le
 #[no_mangle]
 pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
     // SAFETY: locking changes no contents.
-    lock_with(addr as usize, len, || unsafe { sys::syscall!(mlock, addr as usize, len) })
+    lock_with(addr as usize, len, || unsafe { memfold_sys::syscall!(mlock, addr as usize, len) })
 }
 
 /// `mlock2(2)`.
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn mlock(addr: *const c_void, len: usize) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn mlock2(addr: *const c_void, len: usize, flags: c_uint) -> c_int {
     // SAFETY: locking changes no contents.
-    lock_with(addr as usize, len, || unsafe { sys::syscall!(mlock2, addr as usize, len, flags) })
+    lock_with(addr as usize, len, || unsafe { memfold_sys::syscall!(mlock2, addr as usize, len, flags) })
 }
 
 fn lock_with(addr: usize, len: usize, lock: impl FnOnce() -> Result<usize>) -> c_int {
@@ -440,7 +440,7 @@ fn lock_with(addr: usize, len: usize, lock: impl FnOnce() -> Result<usize>) -> c
 #[no_mangle]
 pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
     // SAFETY: unlocking changes no contents.
-    let result = unsafe { sys::syscall!(munlock, addr as usize, len) };
+    let result = unsafe { memfold_sys::syscall!(munlock, addr as usize, len) };
     if let Some(engine) = pager().filter(|_| result.is_ok()) {
         engine.unlocked(addr as usize, len);
     }
@@ -454,7 +454,7 @@ pub unsafe extern "C" fn munlock(addr: *const c_void, len: usize) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn munlockall() -> c_int {
     // SAFETY: unlocking changes no contents.
-    let result = unsafe { sys::syscall!(munlockall) };
+    let result = unsafe { memfold_sys::syscall!(munlockall) };
     if let Some(engine) = pager().filter(|_| result.is_ok()) {
         engine.unlocked(0, usize::MAX);
     }
@@ -475,7 +475,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
         engine.stop(&"the program locked all its memory (mlockall)");
     }
     // SAFETY: locking changes no contents.
-    or_errno(unsafe { sys::syscall!(mlockall, flags) }) as c_int
+    or_errno(unsafe { memfold_sys::syscall!(mlockall, flags) }) as c_int
 }
 
 /// `ioctl(2)`; of interest is the registration of memory with a userfaultfd of the program's own. libc's takes a variable
@@ -488,7 +488,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     /// `UFFDIO_REGISTER` (linux/userfaultfd.h); its argument begins with start and length.
     const REGISTER: c_ulong = 0xc020_aa00;
     // SAFETY: the caller's contract.
-    let call = || unsafe { sys::syscall!(ioctl, fd, request, argument) };
+    let call = || unsafe { memfold_sys::syscall!(ioctl, fd, request, argument) };
     or_errno(match pager() {
         Some(engine) if request == REGISTER && argument != 0 && !planted(Bug::UserfaultfdNotSeen) => {
             // SAFETY: the caller's contract: the request's structure, which need not be aligned.

@@ -2,9 +2,9 @@
 
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering::*};
-use pager::control_file::ControlDir;
-use pager::Line;
-use sys::{file, table, thread};
+use memfold_pager::control_file::ControlDir;
+use memfold_pager::Line;
+use memfold_sys::{file, table, thread};
 
 /// Whether nothing is said.
 pub static QUIET: AtomicBool = AtomicBool::new(false);

@@ -10,8 +10,8 @@ use crate::host::pager;
 use crate::next;
 use crate::{or_errno, set_errno};
 use core::ffi::{c_char, c_int, c_long, c_void};
-use pager::sabotage::{planted, Bug};
-use sys::{syscall, Errno, Result};
+use memfold_pager::sabotage::{planted, Bug};
+use memfold_sys::{syscall, Errno, Result};
 
 /// Stops folding for good, unless `bug` is planted. A child of `vfork` only borrows the memory: the agent threads are not in its process, and what
 /// it does to itself does not concern them.
@@ -76,7 +76,7 @@ fn before_filter() {
     static SECCOMP: &str = "the program confined its system calls (seccomp)";
     stop(&SECCOMP, Bug::SeccompNotSeen);
     if !planted(Bug::CallsAfterFilter) {
-        sys::thread::confine();
+        memfold_sys::thread::confine();
     }
     if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
         engine.hide_control();

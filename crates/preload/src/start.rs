@@ -8,8 +8,8 @@ use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
 use crate::{allocator, fork, mapping, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
-use pager::config::{BadValue, Config, Setting, Unit};
-use sys::{mem, thread};
+use memfold_pager::config::{BadValue, Config, Setting, Unit};
+use memfold_sys::{mem, thread};
 
 #[used]
 #[link_section = ".init_array"]
@@ -69,7 +69,7 @@ fn records_another(environment: Environment) -> bool {
 fn start_pager(environment: Environment) {
     find_rseq();
     if cfg!(feature = "sabotage") {
-        pager::sabotage::choose(environment.get("PLANTED_BUG").map(str::as_bytes));
+        memfold_pager::sabotage::choose(environment.get("PLANTED_BUG").map(str::as_bytes));
     }
     let config = read_settings(environment);
     if let Some(name) = environment.get("MEMFOLD_POLICY").filter(|name| !ENGINE.choose_policy(name)) {
@@ -101,13 +101,13 @@ fn start_pager(environment: Environment) {
     ENGINE.publish_control();
     PAGER.store(true, Release);
     syscall::route();
-    arena::set_hooks(&HOOKS);
-    arena::for_each_managed(|base, len| ENGINE.mapped(base, len));
+    memfold_arena::set_hooks(&HOOKS);
+    memfold_arena::for_each_managed(|base, len| ENGINE.mapped(base, len));
     ENGINE.enable();
 }
 
 /// What the allocator's arena tells the pager.
-static HOOKS: arena::Hooks = arena::Hooks {
+static HOOKS: memfold_arena::Hooks = memfold_arena::Hooks {
     mapped: |base, len| {
         ENGINE.mapped(base, len);
         statistics::publish_if_due(&ENGINE);

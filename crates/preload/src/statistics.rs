@@ -9,11 +9,11 @@ use core::ffi::c_int;
 use core::fmt::Write;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use heap::{classes, stats};
-use pager::control::{AllocCounters, ALLOC_CLASSES};
-use pager::{Engine, Line};
-use sys::file;
-use sys::time::{self, Nanos};
+use memfold_heap::{classes, stats};
+use memfold_pager::control::{AllocCounters, ALLOC_CLASSES};
+use memfold_pager::{Engine, Line};
+use memfold_sys::file;
+use memfold_sys::time::{self, Nanos};
 
 const _: () = assert!(classes::COUNT <= ALLOC_CLASSES);
 
@@ -42,7 +42,7 @@ pub struct Stats {
 /// The allocator's own counters; those of the process are left 0. Makes no system call, since the program may have
 /// forbidden itself all but a few.
 fn gather(by_class: &stats::Classes) -> Stats {
-    let counters = &arena::COUNTERS;
+    let counters = &memfold_arena::COUNTERS;
     let large_bytes = counters.large_bytes.get() as u64;
     Stats {
         mapped_bytes: counters.mapped_bytes.get() as u64,
@@ -81,7 +81,7 @@ fn process() -> (u64, u64) {
         let mut fields = rest.unwrap_or("").split_ascii_whitespace();
         fields.nth(number - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0)
     };
-    (field(24) * sys::PAGE_SIZE as u64, field(10))
+    (field(24) * memfold_sys::PAGE_SIZE as u64, field(10))
 }
 
 /// As [`publish`], which looks through all spans: if that was not done within the last second, or the address space has
@@ -89,7 +89,7 @@ fn process() -> (u64, u64) {
 pub fn publish_if_due(engine: &Engine) {
     const PERIOD: Nanos = Nanos::from_secs(1);
     let page = &engine.control().alloc;
-    let (now, before) = (arena::COUNTERS.mapped_bytes.get() as u64, page.mapped_bytes.load(Relaxed));
+    let (now, before) = (memfold_arena::COUNTERS.mapped_bytes.get() as u64, page.mapped_bytes.load(Relaxed));
     let age = time::coarse().since(Nanos(page.updated_ns.load(Relaxed)));
     if age >= PERIOD || now > before + before / 8 {
         publish(page);
@@ -180,7 +180,7 @@ pub fn at_exit() {
 #[no_mangle]
 pub unsafe extern "C" fn memfold_stats(out: *mut u8, size: usize) -> c_int {
     if out.is_null() || !size.is_multiple_of(size_of::<u64>()) {
-        crate::set_errno(sys::Errno(libc::EINVAL));
+        crate::set_errno(memfold_sys::Errno(libc::EINVAL));
         return -1;
     }
     let found = gather_all(&stats::classes());

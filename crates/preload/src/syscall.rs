@@ -6,7 +6,7 @@
 use crate::{fork, mapping, or_errno, sandbox};
 use core::ffi::{c_long, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::*};
-use sys::call;
+use memfold_sys::call;
 
 /// Numbers below this can be routed.
 const NUMBERS: usize = 512;
@@ -103,8 +103,8 @@ unsafe fn forking(number: c_long, args: [usize; 6]) -> c_long {
 }
 
 /// The system call itself.
-unsafe fn straight(number: c_long, args: [usize; 6]) -> sys::Result<usize> {
-    let number = call::Sysno::new(number as usize).ok_or(sys::Errno::ENOSYS)?;
+unsafe fn straight(number: c_long, args: [usize; 6]) -> memfold_sys::Result<usize> {
+    let number = call::Sysno::new(number as usize).ok_or(memfold_sys::Errno::ENOSYS)?;
     // SAFETY: the program's own call.
     unsafe { call::call(number, args) }
 }

@@ -4,8 +4,8 @@
 //! background thread comes here, for a few large tables when a policy is made: each gets a mapping by itself.
 
 use core::alloc::{GlobalAlloc, Layout};
-use sys::mem;
-use sys::time::{sleep, Nanos};
+use memfold_sys::mem;
+use memfold_sys::time::{sleep, Nanos};
 
 /// How often a mapping is asked for, a millisecond apart. The pager asks beforehand whether there is room.
 const TRIES: u32 = 1000;
@@ -18,7 +18,7 @@ static TABLES: Tables = Tables;
 // SAFETY: every block is a mapping by itself, aligned to a page, zeroed, and unmapped with the length that it was made with.
 unsafe impl GlobalAlloc for Tables {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.align() > sys::PAGE_SIZE {
+        if layout.align() > memfold_sys::PAGE_SIZE {
             return core::ptr::null_mut();
         }
         for _ in 0..TRIES {

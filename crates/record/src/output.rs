@@ -42,7 +42,7 @@ impl Output {
     pub fn rows<T: Serialize>(&self, name: &str, rows: impl IntoIterator<Item = T>) -> Result<()> {
         let path = self.directory.join(name);
         let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        stats::write_csv(BufWriter::new(file), rows)
+        memfold_stats::write_csv(BufWriter::new(file), rows)
             .with_context(|| format!("cannot write {}", path.display()))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! What it is not: a model of a program. Equal descriptions give equal traces, on every machine.
 
-use stats::Rng;
+use memfold_stats::Rng;
 
 /// A description of a trace.
 #[derive(Clone, Copy, PartialEq, Debug)]

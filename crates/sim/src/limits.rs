@@ -1,6 +1,6 @@
 //! How much a trace may hold.
 
-use policy::replace::NO_NEXT;
+use memfold_policy::replace::NO_NEXT;
 
 /// So many different pages a trace may have.
 pub const MOST_PAGES: usize = u32::MAX as usize / 2;

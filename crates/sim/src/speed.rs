@@ -8,9 +8,9 @@ use crate::format::{Format, Request, Sink};
 use crate::peer::{Peer, PeerError, Said};
 use crate::run::one;
 use crate::trace::Trace;
-use policy::replace::Spec;
+use memfold_policy::replace::Spec;
+use memfold_stats::Ratio;
 use serde::Serialize;
-use stats::Ratio;
 use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
@@ -206,7 +206,7 @@ fn ours(input: &Input, spec: &Spec, size: usize, runs: &mut Runs) -> Result<(), 
 }
 
 fn row(spec: &Spec, runs: Runs) -> Speed {
-    let median = |values: &[f64]| stats::median(values).unwrap_or(0.0);
+    let median = |values: &[f64]| memfold_stats::median(values).unwrap_or(0.0);
     let theirs: Vec<f64> = runs.said.iter().map(|said| said.mega_requests_per_second).collect();
     let beside = |ratio| Beside {
         ours_from_file: median(&runs.from_file),
@@ -264,7 +264,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
     use crate::generate::{Generator, Shape};
-    use policy::replace;
+    use memfold_policy::replace;
     use std::path::Path;
 
     fn requests() -> impl Iterator<Item = Result<Request, TraceError>> {

@@ -13,7 +13,7 @@ use crate::error::TraceError;
 use crate::format::{Format, Request};
 use crate::limits::{MOST_PAGES, MOST_REQUESTS};
 use hashbrown::hash_table::{Entry, HashTable};
-use policy::replace::NO_NEXT;
+use memfold_policy::replace::NO_NEXT;
 use std::path::Path;
 use std::sync::OnceLock;
 

@@ -79,7 +79,7 @@ pub fn record(
     _: std::process::Command,
     _: Mode,
     _: u64,
-    _: impl FnMut(sim::format::Request) -> std::io::Result<()>,
+    _: impl FnMut(memfold_sim::format::Request) -> std::io::Result<()>,
 ) -> anyhow::Result<Recorded> {
     Err(Unsupported("recording steps through instructions of x86-64, and this is another processor".into())
         .into())

@@ -1,12 +1,12 @@
 //! What is recorded of a program whose accesses are known.
 #![cfg(target_arch = "x86_64")]
 
-use sim::format::Request;
+use memfold_sim::format::Request;
+use memfold_tracer::{record, End, Mode, Recorded};
 use std::collections::HashSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tracer::{record, End, Mode, Recorded};
 
 const PAGES: u64 = 64;
 const BITS: Mode = Mode::Bits(Duration::from_millis(5));

@@ -3,8 +3,8 @@
 use super::single_run::Run;
 use super::{Arm, Options};
 use crate::workload::Kind;
+use memfold_stats::{median_interval, quantile, Interval, Ratio};
 use serde::Serialize;
-use stats::{median_interval, quantile, Interval, Ratio};
 
 /// A row of `aggregate.csv`: a metric of an arm, or a ratio of an arm to the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]

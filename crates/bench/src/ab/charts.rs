@@ -4,8 +4,8 @@ use super::results::Results;
 use super::single_run::Run;
 use super::Arm;
 use crate::workload::Kind;
-use plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Point, Scatter, Series, Unit, Value};
-use stats::Histogram;
+use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Point, Scatter, Series, Unit, Value};
+use memfold_stats::Histogram;
 
 /// An arm and its runs of one workload.
 type ArmRuns<'a> = (Arm, Vec<&'a Run>);

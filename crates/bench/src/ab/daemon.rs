@@ -4,7 +4,7 @@
 
 use crate::launch::plain;
 use anyhow::{bail, Context, Result};
-use pager::config::Setting;
+use memfold_pager::config::Setting;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

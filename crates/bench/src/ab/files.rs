@@ -22,7 +22,7 @@ pub fn write(folder: &Folder) -> Result<Results> {
     fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
     let drawn = charts::all(&results);
     for chart in &drawn {
-        plot::save(chart.chart.as_ref(), &plots, chart.name)?;
+        memfold_plot::save(chart.chart.as_ref(), &plots, chart.name)?;
     }
     let text = |name: &str, text: String| {
         let path = folder.path().join(name);

@@ -5,7 +5,7 @@ use super::metrics::Metrics;
 use super::results::Results;
 use super::Arm;
 use crate::workload::Kind;
-use plot::{Block, Report, Table};
+use memfold_plot::{Block, Report, Table};
 
 /// The page.
 pub(super) fn of(results: &Results, drawn: &[Drawn]) -> Report {

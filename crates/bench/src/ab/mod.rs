@@ -32,7 +32,7 @@ use crate::worker::Program;
 use crate::workload::{Data, Kind, Workload};
 use crate::zram::Zram;
 use anyhow::{ensure, Context, Result};
-use pager::config::Setting;
+use memfold_pager::config::Setting;
 use serde::{Deserialize, Serialize};
 
 /// One side of the experiment.
@@ -187,11 +187,11 @@ impl Options {
             // The verifier brings memory of its own, which it does not register.
             ensure!(!self.workloads.contains(&Kind::Verify), "the daemon arm has no workload verify");
             // One range for all, and one for each worker's mapping.
-            let workers = ::daemon::channel::REGIONS - 1;
+            let workers = ::memfold_daemon::channel::REGIONS - 1;
             ensure!(
                 !self.workloads.contains(&Kind::MmapChurn) || self.measures.workers <= workers,
                 "a daemon takes {} ranges of a process: mmap_churn in the daemon arm can have {workers} workers, not {}",
-                ::daemon::channel::REGIONS,
+                ::memfold_daemon::channel::REGIONS,
                 self.measures.workers
             );
         }

@@ -11,16 +11,16 @@ use crate::worker::{Cost, Job, Program, Worker};
 use crate::workload::{Cold, Kind, Workload, WorkloadReport};
 use crate::zram::Zram;
 use anyhow::{anyhow, ensure, Result};
-use inspect::Counters;
-use pager::config::Setting;
-use pager::control::Mode;
+use memfold_inspect::Counters;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Mode;
+use memfold_stats::Histogram;
+use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
-use stats::Histogram;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use sys::PAGE_SIZE;
 
 /// What one run found; a raw file each.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -163,7 +163,7 @@ impl Seen {
         if now.mode != Mode::Idle {
             now = peer.await_count(Duration::from_secs(10))?;
         }
-        let at = if now.mode == Mode::Idle { sys::time::now().0 } else { now.updated_ns };
+        let at = if now.mode == Mode::Idle { memfold_sys::time::now().0 } else { now.updated_ns };
         let (waits, restores) = (histogram(&now.fault), histogram(&now.restore));
         Ok(Seen { at, counters: now.counters(), waits, restores })
     }
@@ -177,7 +177,7 @@ fn watched(
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let sampler = scope.spawn(|| {
-            let (start, start_ns, mut samples) = (Instant::now(), sys::time::now().0, Vec::new());
+            let (start, start_ns, mut samples) = (Instant::now(), memfold_sys::time::now().0, Vec::new());
             while !stop.load(Relaxed) {
                 samples.extend(sample(start));
                 sleep(PAUSE);

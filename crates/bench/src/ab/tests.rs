@@ -2,7 +2,7 @@ use super::files::write;
 use super::results::Results;
 use super::single_run::Run;
 use super::*;
-use stats::Histogram;
+use memfold_stats::Histogram;
 use std::fs;
 use std::path::Path;
 
@@ -55,7 +55,7 @@ fn filled(directory: &Path, options: &Options) -> Folder {
     folder
 }
 
-fn ratio_of(results: &Results, workload: Kind) -> stats::Ratio {
+fn ratio_of(results: &Results, workload: Kind) -> memfold_stats::Ratio {
     results.throughput.iter().find(|row| row.workload == workload).unwrap().ratio
 }
 

@@ -12,8 +12,8 @@ use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};
 use crate::worker::{Ask, Program};
 use anyhow::{Context, Result};
+use memfold_stats::Ratio;
 use serde::Serialize;
-use stats::Ratio;
 
 /// What to measure.
 #[derive(Clone, Debug, Serialize)]
@@ -119,7 +119,7 @@ fn row(case: &Case, arms: &[Arm], options: &Options, runs: &[Run]) -> Result<Are
     let faults: Figure = |run| run.minor_faults as f64;
     let rss: Figure = |run| run.rss_peak_bytes as f64;
     let arm = |arm: &str| -> Result<ArenaArm> {
-        let median = |figure| stats::median(&of(arm, figure)).context("there are no runs");
+        let median = |figure| memfold_stats::median(&of(arm, figure)).context("there are no runs");
         Ok(ArenaArm {
             calls_per_s: median(calls)?,
             minor_faults: median(faults)?,

@@ -3,8 +3,8 @@
 use super::soak::SoakReport;
 use super::{AllocReport, Cell, BASE};
 use anyhow::Result;
-use plot::{ccdf, save, Axis, Bars, Line, Lines, Panels, Series, Unit, Value};
-use stats::Histogram;
+use memfold_plot::{ccdf, save, Axis, Bars, Line, Lines, Panels, Series, Unit, Value};
+use memfold_stats::Histogram;
 use std::path::Path;
 
 /// Draws the suite's plots into `directory`, which must exist.
@@ -56,7 +56,7 @@ fn latencies(report: &AllocReport) -> Panels {
         let named: Vec<(String, &Histogram)> =
             all.iter().map(|(name, steps)| (name.clone(), steps)).collect();
         let axis = Axis::logarithmic("time of a step").unit(Unit::Nanos);
-        plot::Chart::svg(&ccdf(format!("Latency: {}", case.name), axis, &named))
+        memfold_plot::Chart::svg(&ccdf(format!("Latency: {}", case.name), axis, &named))
     };
     let sampled = |case: &&super::Case| {
         report.cells.iter().any(|cell| cell.case == case.name && cell.latency.is_some())
@@ -92,7 +92,7 @@ impl SoakReport {
                 y: y.clone(),
                 lines: own.map(line).collect(),
             };
-            plot::Chart::svg(&chart)
+            memfold_plot::Chart::svg(&chart)
         };
         Panels { panels: self.options.cases.iter().map(panel).collect() }
     }

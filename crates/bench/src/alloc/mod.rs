@@ -34,10 +34,10 @@ use crate::manifest::Manifest;
 use crate::progress::{Advance, Progress};
 use crate::worker::Program;
 use anyhow::{Context, Result};
+use memfold_stats::Histogram;
 use plan::Plan;
 use run::{Found, Length};
 use serde::Serialize;
-use stats::Histogram;
 
 /// What to measure.
 #[derive(Clone, Debug, Serialize)]

@@ -16,8 +16,8 @@ use crate::progress::{Advance, Progress};
 use crate::worker::{Ask, Hello, Phase, Program, Worker};
 use crate::Unsupported;
 use anyhow::{bail, ensure, Context, Result};
+use memfold_stats::{Histogram, Moments};
 use serde::Serialize;
-use stats::{Histogram, Moments};
 
 /// What to measure.
 #[derive(Clone, Debug, Serialize)]
@@ -191,11 +191,11 @@ fn cell(case: &Case, arm: &str, epochs: &[Epoch]) -> Result<SoakCell> {
     own.iter().for_each(|epoch| steps.merge(&epoch.step_ns));
     let moments = Moments::of(&rates).context("there are no epochs")?;
     rates.sort_by(f64::total_cmp);
-    let at = |q| stats::quantile(&rates, q).context("there are no epochs");
+    let at = |q| memfold_stats::quantile(&rates, q).context("there are no epochs");
     let fifth = own.len().div_ceil(5);
     let rss = |part: &[&Epoch]| {
         let values: Vec<f64> = part.iter().map(|epoch| epoch.rss_bytes as f64).collect();
-        stats::median(&values).context("there are no epochs")
+        memfold_stats::median(&values).context("there are no epochs")
     };
     let (first, last) = (rss(&own[..fifth])?, rss(&own[own.len() - fifth..])?);
     Ok(SoakCell {

@@ -48,14 +48,14 @@ fn beside(cases: &[Case], our: &str, other: &str, runs: &[Run]) -> Result<Standi
     let ratio = |case: &Case, figure: fn(&Run) -> f64| -> Result<f64> {
         let (above, below) = (column(runs, case.name, our, figure), column(runs, case.name, other, figure));
         let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
-        stats::median(&ratios).with_context(|| format!("there are no runs of {}", case.name))
+        memfold_stats::median(&ratios).with_context(|| format!("there are no runs of {}", case.name))
     };
     standing(cases, our, Some(other), |case| Ok((ratio(case, calls)?, ratio(case, rss)?)))
 }
 
 fn beside_best(cases: &[Case], our: &str, others: &[&Arm], runs: &[Run]) -> Result<Standing> {
     let median = |case: &Case, arm: &str, figure: fn(&Run) -> f64| -> Result<f64> {
-        stats::median(&column(runs, case.name, arm, figure))
+        memfold_stats::median(&column(runs, case.name, arm, figure))
             .with_context(|| format!("there are no runs of {}", case.name))
     };
     standing(cases, our, None, |case| {

@@ -4,8 +4,8 @@ use super::arm::{Arm, BASE};
 use super::case::Case;
 use super::{Counted, Run};
 use anyhow::{Context, Result};
+use memfold_stats::{Histogram, Moments, Ratio};
 use serde::Serialize;
-use stats::{Histogram, Moments, Ratio};
 
 /// All runs of one allocator on one case. Memory and faults are medians.
 #[derive(Clone, Debug, Serialize)]
@@ -97,7 +97,7 @@ pub(super) fn cells(
 
 fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: u64) -> Result<Cell> {
     let median = |figure: fn(&Run) -> f64| -> Result<f64> {
-        stats::median(&column(runs, case, arm, figure)).context("there are no runs")
+        memfold_stats::median(&column(runs, case, arm, figure)).context("there are no runs")
     };
     let over_glibc = |figure: fn(&Run) -> f64| -> Result<Ratio> {
         Ok(Ratio::of(&column(runs, case, arm, figure), &column(runs, case, BASE, figure), seed)?)

@@ -8,11 +8,11 @@ use crate::process::Thread;
 use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Result};
-use inspect::Counters;
-use pager::control::Command;
+use memfold_inspect::Counters;
+use memfold_pager::control::Command;
+use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::time::{Duration, Instant};
-use sys::PAGE_SIZE;
 
 /// How long the pager may take to evict a region before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(60);

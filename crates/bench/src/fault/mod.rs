@@ -21,8 +21,8 @@ use crate::worker::{Order, Program, Round, Touch};
 use crate::{hogs::Hogs, process};
 use anyhow::{ensure, Result};
 use arm::{Arm, Folded, Swapped};
+use memfold_stats::Histogram;
 use serde::Serialize;
-use stats::Histogram;
 
 /// What to measure.
 #[derive(Clone, Debug, Serialize)]

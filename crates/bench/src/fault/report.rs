@@ -4,8 +4,8 @@ use super::{pooled, Options, Served};
 use crate::manifest::Manifest;
 use crate::process::Thread;
 use crate::worker::Order;
+use memfold_stats::{BadPairs, Histogram, Quantiles, Ratio};
 use serde::Serialize;
-use stats::{BadPairs, Histogram, Quantiles, Ratio};
 use std::fmt;
 
 /// One round of one arm.

@@ -1,10 +1,10 @@
 //! What the pager's codecs take on the pages, with nothing around them.
 
 use anyhow::{ensure, Context, Result};
-use pager::codec::{CodecId, Codecs, Dictionaries, Page, Samples, MAX_STORED};
-use policy::learning::SAMPLES;
+use memfold_pager::codec::{CodecId, Codecs, Dictionaries, Page, Samples, MAX_STORED};
+use memfold_policy::learning::SAMPLES;
+use memfold_sys::{time, PAGE_SIZE};
 use serde::Serialize;
-use sys::{time, PAGE_SIZE};
 
 /// One codec on all pages of a heap that are not one word repeated.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,7 +47,7 @@ pub(super) fn medians(rounds: &[Vec<Alone>]) -> Vec<Alone> {
     let Some(first) = rounds.first() else { return Vec::new() };
     let of = |codec: &str, figure: fn(&Alone) -> f64| {
         let values = rounds.iter().flatten().filter(|alone| alone.codec == codec).map(figure);
-        stats::median(&values.collect::<Vec<_>>()).unwrap_or(0.0)
+        memfold_stats::median(&values.collect::<Vec<_>>()).unwrap_or(0.0)
     };
     let median = |alone: &Alone| Alone {
         there_us: of(alone.codec, |alone| alone.there_us),
@@ -107,7 +107,7 @@ mod tests {
         let text: Vec<Page> = (0..300usize)
             .map(|n| std::array::from_fn(|at| b"key: value, another key: another value; "[(at + n * 7) % 40]))
             .collect();
-        let mut rng = stats::Rng::new(3);
+        let mut rng = memfold_stats::Rng::new(3);
         let noise: Vec<Page> = (0..100).map(|_| std::array::from_fn(|_| rng.next_u64() as u8)).collect();
         let pages: Vec<&Page> = text.iter().chain(&noise).collect();
         let measured = measure(&pages).unwrap();

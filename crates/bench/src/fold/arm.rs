@@ -5,13 +5,13 @@ use crate::launch::{plain, Folding};
 use crate::worker::{Heap, HeapRequest, Job, PagedOut, Presence, Program, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Result};
-use pager::activity::Activity;
-use pager::codec::CODEC_NUMBERS;
-use pager::config::Setting;
+use memfold_pager::activity::Activity;
+use memfold_pager::codec::CODEC_NUMBERS;
+use memfold_pager::config::Setting;
+use memfold_sys::{time, PAGE_SIZE};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
-use sys::{time, PAGE_SIZE};
 
 /// One side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Folded {
 pub struct Inside {
     /// Time by the clock, by [`Activity`], ns.
     pub activity_ns: [u64; Activity::COUNT],
-    /// Pages by the number of the codec that compressed them ([`pager::codec::CodecId::bits`]).
+    /// Pages by the number of the codec that compressed them ([`memfold_pager::codec::CodecId::bits`]).
     pub pages_by_codec: [u64; CODEC_NUMBERS],
     /// Pages that went and came back because they do not shrink.
     pub incompressible: u64,

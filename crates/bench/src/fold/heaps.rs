@@ -3,11 +3,11 @@
 use crate::programs::{self, Kind};
 use crate::workload::{Data, Filler};
 use anyhow::{ensure, Context, Result};
+use memfold_sys::PAGE_SIZE;
 use serde::{Serialize, Serializer};
 use std::fs;
 use std::path::PathBuf;
 use std::str::FromStr;
-use sys::PAGE_SIZE;
 
 /// Where pages come from.
 #[derive(Clone, Debug, PartialEq, Eq)]

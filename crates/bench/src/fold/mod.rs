@@ -25,10 +25,10 @@ use crate::worker::Program;
 use crate::{backing, turns, Unsupported};
 use anyhow::{ensure, Context, Result};
 use arm::Arm;
-use pager::codec::Page;
+use memfold_pager::codec::Page;
+use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::io::Write;
-use sys::PAGE_SIZE;
 use tempfile::NamedTempFile;
 
 /// What to measure.

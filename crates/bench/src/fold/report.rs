@@ -3,11 +3,11 @@
 use super::arm::Folded;
 use super::{Alone, Options};
 use crate::manifest::Manifest;
-use pager::activity::Activity;
-use pager::codec::CodecId;
+use memfold_pager::activity::Activity;
+use memfold_pager::codec::CodecId;
+use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::fmt;
-use sys::PAGE_SIZE;
 
 /// One round of one arm on one heap.
 #[derive(Clone, Debug, Serialize)]
@@ -149,7 +149,7 @@ fn summary(arm: String, runs: &[Run], alone: &[Alone]) -> Summary {
     let own: Vec<&Folded> = runs.iter().filter(|run| run.arm == arm).map(|run| &run.folded).collect();
     let median = |figure: &dyn Fn(&Folded) -> Option<f64>| {
         let values: Option<Vec<f64>> = own.iter().map(|folded| figure(folded)).collect();
-        values.and_then(|values| stats::median(&values))
+        values.and_then(|values| memfold_stats::median(&values))
     };
     let steps = || -> Option<[f64; Activity::COUNT]> {
         let mut steps = [0.0; Activity::COUNT];
@@ -277,7 +277,7 @@ impl fmt::Display for HeapReport {
 mod tests {
     use super::super::arm::Inside;
     use super::*;
-    use pager::codec::CODEC_NUMBERS;
+    use memfold_pager::codec::CODEC_NUMBERS;
 
     fn run(arm: &str, round: usize, pages: usize, inside: Option<Inside>) -> Run {
         let folded =

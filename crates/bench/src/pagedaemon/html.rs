@@ -3,7 +3,7 @@
 use super::judge::{shown, Judged};
 use super::Report;
 use anyhow::{Context, Result};
-use plot::{Axis, Bars, Block, Chart, Line, Lines, Panels, Series, Table, Value};
+use memfold_plot::{Axis, Bars, Block, Chart, Line, Lines, Panels, Series, Table, Value};
 
 /// Draws everything and writes `report.html`.
 pub fn write(report: &Report) -> Result<()> {
@@ -21,15 +21,15 @@ pub fn write(report: &Report) -> Result<()> {
     blocks.push(Block::Heading("Plots".into()));
     for (place, judged) in report.quantities.iter().enumerate() {
         let (curve, bars) = (passes(report, place, judged), means(report, judged));
-        plot::save(&curve, folder, &format!("{}_over_passes", judged.quantity.column))?;
-        plot::save(&bars, folder, &format!("{}_average", judged.quantity.column))?;
+        memfold_plot::save(&curve, folder, &format!("{}_over_passes", judged.quantity.column))?;
+        memfold_plot::save(&bars, folder, &format!("{}_average", judged.quantity.column))?;
         let panels = Panels { panels: vec![curve.svg(), bars.svg()] };
         blocks.push(Block::chart(&panels, judged.sentence(&report.options)));
     }
     blocks.push(Block::Heading("What it ran on".into()));
     let manifest = serde_json::to_string_pretty(&report.manifest)?;
     blocks.push(Block::Plain(manifest));
-    let page = plot::Report {
+    let page = memfold_plot::Report {
         title: "Page daemons side by side".into(),
         summary: format!(
             "{} runs of each of {}, interleaved; {} MiB may be resident.",

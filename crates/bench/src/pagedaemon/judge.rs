@@ -3,8 +3,8 @@
 use super::quantity::{Quantity, QUANTITIES};
 use super::run::Run;
 use super::Options;
+use memfold_stats::{mean_interval, Difference, Interval, Moments};
 use serde::Serialize;
-use stats::{mean_interval, Difference, Interval, Moments};
 
 /// A policy's values of a quantity.
 #[derive(Clone, Debug, Serialize)]

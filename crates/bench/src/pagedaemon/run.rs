@@ -4,7 +4,7 @@ use super::quantity::QUANTITIES;
 use super::{Load, Options};
 use crate::launch::{plain, Folding};
 use anyhow::{bail, ensure, Context, Result};
-use pager::config::Setting;
+use memfold_pager::config::Setting;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::TcpListener;

@@ -5,9 +5,9 @@ use super::Kind;
 use crate::process::tree;
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
+use memfold_sys::PAGE_SIZE;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use sys::PAGE_SIZE;
 
 /// Starts a program, has it build a heap of about `bytes`, and returns the private anonymous pages of its processes that are in
 /// memory and can be written, in the order of their addresses; not the stacks.

@@ -2,7 +2,7 @@
 
 use super::figures::label;
 use super::{Arm, Kind, Report};
-use plot::{Axis, Bars, Chart, Line, Lines, Panels, Series, Unit, Value};
+use memfold_plot::{Axis, Bars, Chart, Line, Lines, Panels, Series, Unit, Value};
 
 /// A plot with the name of its files and what it shows.
 pub(super) struct Drawn {

@@ -2,8 +2,8 @@
 
 use super::measured::{Moment, Run};
 use super::{Arm, Kind, Options};
+use memfold_stats::{median_interval, Ratio};
 use serde::Serialize;
-use stats::{median_interval, Ratio};
 use std::time::Duration;
 
 /// A figure of an arm over its runs, or a ratio of an arm to the plain one: a row of `aggregate.csv`.
@@ -143,7 +143,7 @@ pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
             .collect();
         for (column, figure) in names(options).into_iter().enumerate() {
             let values: Vec<f64> = own.iter().filter_map(|run| run[column]).collect();
-            let Some(median) = stats::median(&values) else { continue };
+            let Some(median) = memfold_stats::median(&values) else { continue };
             let (low, high) = median_interval(&values, SEED).map(|i| (i.low, i.high)).unzip();
             rows.push(Row { program, arm, figure, count: values.len(), median, low, high });
         }

@@ -4,10 +4,10 @@ use super::charts::Drawn;
 use super::summary::{cost, memory, skipped, unfolded, Cells};
 use super::Report;
 use anyhow::Result;
-use plot::{Block, Table};
+use memfold_plot::{Block, Table};
 
 /// The page.
-pub(super) fn of(report: &Report, drawn: &[Drawn]) -> Result<plot::Report> {
+pub(super) fn of(report: &Report, drawn: &[Drawn]) -> Result<memfold_plot::Report> {
     let table = |Cells { head, rows }: Cells, caption: &str| {
         Block::Table(Table { caption: caption.into(), head, rows })
     };
@@ -40,7 +40,7 @@ pub(super) fn of(report: &Report, drawn: &[Drawn]) -> Result<plot::Report> {
         report.versions.iter().map(|(name, version)| format!("{name}: {version}")).collect();
     blocks.push(Block::Plain(versions.join("\n")));
     blocks.push(Block::Plain(serde_json::to_string_pretty(&report.manifest)?));
-    Ok(plot::Report {
+    Ok(memfold_plot::Report {
         title: "Real programs, plain and folded".into(),
         summary: format!("{}. Folded is `memfold run` with its default options.", report.sentence()),
         blocks,

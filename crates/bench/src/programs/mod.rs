@@ -265,7 +265,7 @@ impl Report {
         let plots = output.below("plots")?;
         let drawn = charts::all(self);
         for chart in &drawn {
-            plot::save(chart.chart.as_ref(), &plots, chart.name)?;
+            memfold_plot::save(chart.chart.as_ref(), &plots, chart.name)?;
         }
         let text = |name: &str, text: String| {
             let path = directory.join(name);

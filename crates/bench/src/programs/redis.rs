@@ -6,7 +6,7 @@ use super::Kind;
 use crate::redis::resp::Client;
 use crate::redis::{self, values};
 use anyhow::{ensure, Context, Result};
-use stats::Rng;
+use memfold_stats::Rng;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;

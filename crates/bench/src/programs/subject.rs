@@ -26,7 +26,7 @@ impl Hot {
     /// Of units that took so long each, ns.
     pub(super) fn of(mut times: Vec<u64>) -> Hot {
         times.sort_unstable();
-        let rank = stats::nearest_rank(times.len() as u64, 0.99).unwrap_or(0) as usize;
+        let rank = memfold_stats::nearest_rank(times.len() as u64, 0.99).unwrap_or(0) as usize;
         Hot {
             units: times.len() as u64,
             busy_ns: times.iter().sum(),

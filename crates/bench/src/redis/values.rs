@@ -5,7 +5,7 @@
 //! prose. A heap full of them shrinks to about 60 % by LZ4 and to about 40 % by zstd, page by page, as
 //! that of real services does.
 
-use stats::Rng;
+use memfold_stats::Rng;
 use std::io::Write;
 
 const SEED: u64 = 0x6d65_6d66_6f6c_6421;

@@ -4,12 +4,12 @@
 use super::{Ground, Source};
 use crate::Unsupported;
 use anyhow::Result;
-use daemon::damon::{Damon, Seen, Target, NOTE, SYSFS};
+use memfold_daemon::damon::{Damon, Seen, Target, NOTE, SYSFS};
+use memfold_sys::pagemap::{Entry, Pagemap};
+use memfold_sys::PAGE_SIZE;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use sys::pagemap::{Entry, Pagemap};
-use sys::PAGE_SIZE;
 
 /// Samples in each aggregation, and aggregations in each cold age.
 const SAMPLES: u32 = 20;

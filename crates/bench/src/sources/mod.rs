@@ -12,11 +12,11 @@ mod writes;
 
 use crate::Unsupported;
 use anyhow::{anyhow, ensure, Result};
+use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use sys::PAGE_SIZE;
 
 /// A source by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,7 +109,7 @@ impl Ground {
         ensure!(pages >= 1024, "{bytes} bytes are too few: 4 MiB are needed");
         let base = crate::workload::map(bytes)?;
         // SAFETY: our own mapping. Huge pages would be judged as one.
-        let _ = unsafe { sys::mem::madvise(base, pages * PAGE_SIZE, libc::MADV_NOHUGEPAGE) };
+        let _ = unsafe { memfold_sys::mem::madvise(base, pages * PAGE_SIZE, libc::MADV_NOHUGEPAGE) };
         let ground =
             Ground { base, touched: (0..pages).map(|_| AtomicU64::new(0)).collect(), begin: Instant::now() };
         (0..pages).for_each(|page| ground.write(page));
@@ -161,7 +161,7 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         // SAFETY: our own mapping, and every source of it is gone.
-        let _ = unsafe { sys::mem::munmap(self.base, self.len()) };
+        let _ = unsafe { memfold_sys::mem::munmap(self.base, self.len()) };
     }
 }
 
@@ -205,10 +205,10 @@ pub fn run(kind: Kind, options: &Options) -> Result<Row> {
         let result = (|| {
             while began.elapsed() < whole {
                 sleep(cold / LOOKS);
-                let before = sys::time::thread_cpu().0;
+                let before = memfold_sys::time::thread_cpu().0;
                 verdict.fill(false);
                 source.cold(&mut verdict)?;
-                looking += sys::time::thread_cpu().0 - before;
+                looking += memfold_sys::time::thread_cpu().0 - before;
                 // Once everything had time to grow cold.
                 if began.elapsed() < cold * 3 {
                     continue;

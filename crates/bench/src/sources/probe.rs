@@ -4,11 +4,11 @@
 use super::{Ground, Source};
 use crate::Unsupported;
 use anyhow::Result;
+use memfold_sys::pagemap::{Entry, Pagemap};
+use memfold_sys::time::cpu_of;
 use std::fs;
 use std::sync::OnceLock;
 use std::time::Duration;
-use sys::pagemap::{Entry, Pagemap};
-use sys::time::cpu_of;
 
 /// The source: an engine in this process.
 pub struct Probe {
@@ -23,12 +23,13 @@ impl Probe {
     /// Has the pager fold the ground. The pager looks for half the cold age before it sets aside, and compresses a whole
     /// one later.
     pub fn new(ground: &Ground, cold: Duration) -> Result<Probe> {
-        static STARTED: OnceLock<Result<(), client::Error>> = OnceLock::new();
-        let options = client::Options::default().cold_age(cold).max_stall(1_000_000).max_cpu(1_000_000);
-        if let Err(error) = STARTED.get_or_init(|| client::start(&options)) {
+        static STARTED: OnceLock<Result<(), memfold_client::Error>> = OnceLock::new();
+        let options =
+            memfold_client::Options::default().cold_age(cold).max_stall(1_000_000).max_cpu(1_000_000);
+        if let Err(error) = STARTED.get_or_init(|| memfold_client::start(&options)) {
             return Err(Unsupported(error.to_string()).into());
         }
-        client::register(ground.base as *const u8, ground.len())?;
+        memfold_client::register(ground.base as *const u8, ground.len())?;
         let entries = vec![Entry::default(); ground.touched.len()];
         let (base, len) = (ground.base, ground.len());
         Ok(Probe { base, len, pagemap: Pagemap::open()?, entries, began_ns: agents_ns() })
@@ -38,7 +39,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         // It is unmapped next, which the engine sees by itself.
-        let _ = client::unregister(self.base as *const u8, self.len);
+        let _ = memfold_client::unregister(self.base as *const u8, self.len);
     }
 }
 
@@ -55,8 +56,10 @@ impl Source for Probe {
     fn cold(&mut self, cold: &mut [bool]) -> Result<()> {
         let mut done = 0;
         while done < self.entries.len() {
-            done +=
-                self.pagemap.entries(self.base + done * sys::PAGE_SIZE, &mut self.entries[done..])?.max(1);
+            done += self
+                .pagemap
+                .entries(self.base + done * memfold_sys::PAGE_SIZE, &mut self.entries[done..])?
+                .max(1);
         }
         for (cold, entry) in cold.iter_mut().zip(&self.entries) {
             *cold = !entry.present();

@@ -3,10 +3,10 @@
 use super::{Ground, Source};
 use crate::Unsupported;
 use anyhow::Result;
+use memfold_sys::pagemap::{Categories, Pagemap, Query, Run};
+use memfold_sys::uffd::{Features, Modes, Userfaultfd};
+use memfold_sys::PAGE_SIZE;
 use std::time::{Duration, Instant};
-use sys::pagemap::{Categories, Pagemap, Query, Run};
-use sys::uffd::{Features, Modes, Userfaultfd};
-use sys::PAGE_SIZE;
 
 /// The source.
 pub struct Writes {

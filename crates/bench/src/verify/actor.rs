@@ -5,7 +5,7 @@ use super::blocks::Block;
 use super::calls::Pipe;
 use super::findings::{Findings, Tags};
 use anyhow::Result;
-use stats::Rng;
+use memfold_stats::Rng;
 
 /// What one thread owns. All of it is changed under the actor's lock only.
 #[derive(Debug)]

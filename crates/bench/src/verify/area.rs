@@ -7,9 +7,9 @@ use super::findings::{Findings, Mismatch, Tags};
 use super::invocation::{Call, Way};
 use crate::content::{Content, WORDS, ZERO};
 use anyhow::{ensure, Context, Result};
+use memfold_sys::PAGE_SIZE;
 use std::io::Error;
 use std::ops::Range;
-use sys::PAGE_SIZE;
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

@@ -1,7 +1,7 @@
 //! Blocks from malloc and its kin, filled with known words.
 
 use super::findings::{Findings, Mismatch, Tags};
-use stats::Rng;
+use memfold_stats::Rng;
 use std::ptr::NonNull;
 
 /// Largest block, bytes: large enough to have a mapping of its own in any allocator.

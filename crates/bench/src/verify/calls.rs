@@ -10,13 +10,13 @@ use super::ring::{Hand, Ring};
 use super::syscalls::{self, Roads};
 use crate::content::WORDS;
 use anyhow::{ensure, Result};
-use stats::Rng;
+use memfold_stats::Rng;
+use memfold_sys::PAGE_SIZE;
 use std::io::{self, Error};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;
-use sys::PAGE_SIZE;
 
 /// Most pages at once: a pipe takes 64 KiB without a reader (pipe(7)).
 const MOST: u64 = 15;

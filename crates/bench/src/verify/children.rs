@@ -6,8 +6,8 @@
 use super::calls::pipe;
 use super::findings::{Findings, Mismatch};
 use anyhow::{ensure, Result};
+use memfold_stats::Rng;
 use serde::{Deserialize, Serialize};
-use stats::Rng;
 use std::fs::File;
 use std::io::{Error, Read, Write};
 use std::os::fd::IntoRawFd;

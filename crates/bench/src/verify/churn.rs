@@ -7,7 +7,7 @@ use super::findings::{lock, Tags};
 use super::shared::Shared;
 use super::Work;
 use anyhow::{ensure, Context, Result};
-use stats::Rng;
+use memfold_stats::Rng;
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;

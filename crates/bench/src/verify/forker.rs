@@ -4,7 +4,7 @@ use super::children::{make, Child, Kind};
 use super::findings::lock;
 use super::shared::Shared;
 use anyhow::Result;
-use stats::Rng;
+use memfold_stats::Rng;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;

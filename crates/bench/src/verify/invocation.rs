@@ -1,7 +1,7 @@
 //! The ways in which a program's call reaches the kernel. A pager inside the process can see some and not others.
 
+use memfold_sys::call::{call, Sysno};
 use std::io::{Error, Result};
-use sys::call::{call, Sysno};
 
 /// One of the ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

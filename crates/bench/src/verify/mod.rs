@@ -37,7 +37,7 @@ pub use report::{PagerReport, VerifyReport};
 use crate::control::Peer;
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
-use pager::control::Mode;
+use memfold_pager::control::Mode;
 use saboteur::Saboteur;
 use serde::Serialize;
 use shared::Shared;

@@ -9,7 +9,7 @@ use super::invocation::Way;
 use super::shared::Shared;
 use super::Work;
 use anyhow::Result;
-use stats::Rng;
+use memfold_stats::Rng;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::PoisonError;

@@ -4,12 +4,12 @@ use super::findings::{lock, Mismatch, WAYS};
 use super::shared::Shared;
 use super::Options;
 use crate::control::Peer;
-use pager::control::Mode;
+use memfold_pager::control::Mode;
+use memfold_sys::inject::{Counters, Point};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
-use sys::inject::{Counters, Point};
 
 /// What the pager says of the run.
 #[derive(Clone, Debug, Serialize)]
@@ -21,7 +21,7 @@ pub struct PagerReport {
     /// Requests of the saboteur that it answered.
     pub requests: u64,
     /// Its counters at the end, those of forked children not among them.
-    pub counters: inspect::Counters,
+    pub counters: memfold_inspect::Counters,
 }
 
 impl PagerReport {

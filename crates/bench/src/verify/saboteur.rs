@@ -2,9 +2,9 @@
 
 use super::shared::Shared;
 use crate::control::Peer;
-use pager::config::Setting;
-use pager::control::Command;
-use stats::Rng;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_stats::Rng;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::Duration;

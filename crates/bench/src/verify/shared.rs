@@ -9,7 +9,7 @@ use super::tally::Tally;
 use super::{Options, Work};
 use crate::content::Content;
 use anyhow::Result;
-use stats::Rng;
+use memfold_stats::Rng;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};

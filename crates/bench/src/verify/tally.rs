@@ -3,8 +3,8 @@
 
 use super::findings::{Findings, Mismatch};
 use anyhow::{ensure, Result};
+use memfold_sys::PAGE_SIZE;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use sys::PAGE_SIZE;
 
 const PAGES: usize = 512;
 

@@ -11,10 +11,10 @@ use super::ring::{Hand, Ring};
 use super::tally::Tally;
 use super::{run, Options, Work};
 use crate::content::Content;
-use stats::Rng;
+use memfold_stats::Rng;
+use memfold_sys::{mem, PAGE_SIZE};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
-use sys::{mem, PAGE_SIZE};
 
 fn options(without: &[Work]) -> Options {
     Options {

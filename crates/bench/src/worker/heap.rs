@@ -4,11 +4,11 @@
 use super::mapping::{Mapping, Presence};
 use super::{answer, request};
 use anyhow::{Context, Result};
+use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use sys::PAGE_SIZE;
 
 /// The region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,9 +60,9 @@ pub(super) fn serve(heap: &Heap) -> Result<()> {
 }
 
 fn page_out(mapping: &Mapping) -> Result<PagedOut> {
-    let before = sys::time::thread_cpu();
+    let before = memfold_sys::time::thread_cpu();
     let presence = mapping.page_out()?;
-    Ok(PagedOut { presence, cpu_ns: sys::time::thread_cpu().since(before).0 })
+    Ok(PagedOut { presence, cpu_ns: memfold_sys::time::thread_cpu().since(before).0 })
 }
 
 /// How many pages are not as they are in the file.

@@ -5,10 +5,10 @@
 
 use crate::content::{Content, WORDS};
 use anyhow::{bail, ensure, Result};
+use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use sys::PAGE_SIZE;
 
 /// How the memory is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

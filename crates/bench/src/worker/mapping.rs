@@ -1,9 +1,9 @@
 //! The region of a worker whose pages are evicted, by the pager or by the kernel.
 
 use anyhow::{ensure, Result};
+use memfold_sys::pagemap::{Entry, Pagemap};
+use memfold_sys::{mem, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
-use sys::pagemap::{Entry, Pagemap};
-use sys::{mem, PAGE_SIZE};
 
 /// Where the region's pages are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use super::{answer, request};
 use crate::content::{Content, WORDS};
 use anyhow::{ensure, Result};
+use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
-use sys::PAGE_SIZE;
 
 /// The region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,10 +2,10 @@
 
 use crate::content::{Content, WORDS};
 use anyhow::{ensure, Result};
+use memfold_stats::Rng;
+use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
-use stats::Rng;
 use std::time::{Duration, Instant};
-use sys::PAGE_SIZE;
 
 /// The region and how long to run over it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

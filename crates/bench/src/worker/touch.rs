@@ -14,10 +14,10 @@ use super::mapping::{Mapping, Presence};
 use super::{answer, pin, request};
 use crate::content::{Content, WORDS};
 use anyhow::Result;
+use memfold_stats::{Histogram, Rng};
+use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
-use stats::{Histogram, Rng};
 use std::time::Instant;
-use sys::PAGE_SIZE;
 
 /// The region that a touching worker keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -173,7 +173,7 @@ fn clock_overhead() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sys::mem;
+    use memfold_sys::mem;
 
     fn memory(pages: usize) -> Memory {
         Memory::new(&Touch { bytes: pages * PAGE_SIZE, seed: 5, pin: None }).unwrap()

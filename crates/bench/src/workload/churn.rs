@@ -2,7 +2,7 @@
 
 use super::meter::Meter;
 use anyhow::{bail, Result};
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Runs one worker. A unit is one mapping from birth to end.
 pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
@@ -24,7 +24,7 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
 fn once(len: usize, served: bool) -> Result<usize> {
     let base = super::map(len)?;
     if served {
-        client::register(base as *const u8, len)?;
+        memfold_client::register(base as *const u8, len)?;
     }
     let word = |page: usize| (base + page * PAGE_SIZE) as *mut u64;
     for page in 0..len / PAGE_SIZE {
@@ -35,7 +35,7 @@ fn once(len: usize, served: bool) -> Result<usize> {
     let wrong =
         (0..len / PAGE_SIZE).filter(|&page| unsafe { word(page).read_volatile() } != page as u64 + 1).count();
     if served {
-        client::unregister(base as *const u8, len)?;
+        memfold_client::unregister(base as *const u8, len)?;
     }
     // SAFETY: the mapping just made, which nobody uses any more.
     unsafe { libc::munmap(base as *mut libc::c_void, len) };

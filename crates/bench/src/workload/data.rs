@@ -5,8 +5,8 @@
 //!
 //! What it is not: a corpus of real files. The kinds are made to compress about as such data does, page by page.
 
+use memfold_stats::Rng;
 use serde::{Deserialize, Serialize};
-use stats::Rng;
 
 /// What memory is filled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use super::meter::Meter;
 use anyhow::{bail, Result};
-use stats::Rng;
+use memfold_stats::Rng;
 
 /// Runs one worker. A unit is a child from fork to end, and the parent's own work beside it.
 pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {

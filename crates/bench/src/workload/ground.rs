@@ -8,11 +8,11 @@
 
 use super::data::Filler;
 use anyhow::{ensure, Context, Result};
-use stats::Rng;
+use memfold_stats::Rng;
+use memfold_sys::{mem, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use sys::{mem, PAGE_SIZE};
 
 /// Bytes of a piece; those made of malloc's blocks are larger by up to one block.
 pub(super) const PIECE: usize = 64 << 10;

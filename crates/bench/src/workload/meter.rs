@@ -5,7 +5,7 @@
 
 use super::ground::Ground;
 use super::Workload;
-use stats::{Histogram, Rng};
+use memfold_stats::{Histogram, Rng};
 use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -211,9 +211,9 @@ impl Prepared {
     /// When there is no such daemon, or it cannot fold the memory.
     pub fn register_with_daemon(&mut self) -> Result<()> {
         if std::env::var_os("MEMFOLD_DAEMON").is_some() {
-            client::start(&client::Options::default())?;
+            memfold_client::start(&memfold_client::Options::default())?;
             let (start, end) = self.ground.bounds();
-            client::register(start as *const u8, end - start)?;
+            memfold_client::register(start as *const u8, end - start)?;
             self.served = true;
         }
         Ok(())

@@ -3,8 +3,8 @@
 use super::meter::Done;
 use super::truth::{Cold, Truth};
 use super::Workload;
+use memfold_stats::{Histogram, Quantiles};
 use serde::{Deserialize, Serialize};
-use stats::{Histogram, Quantiles};
 use std::fmt;
 use std::time::Duration;
 

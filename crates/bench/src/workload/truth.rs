@@ -55,9 +55,9 @@ pub(super) fn watch(ground: &Ground, cold_age: Duration, page_out: bool, stop: &
         sum += cold as f64;
         samples += 1;
         if changes.last().is_none_or(|last| last.bytes != cold as u64) {
-            changes.push(Cold { at_ns: sys::time::now().0, bytes: cold as u64 });
+            changes.push(Cold { at_ns: memfold_sys::time::now().0, bytes: cold as u64 });
         }
     }
     let cold_bytes_mean = sum / f64::from(samples.max(1));
-    Truth { cold_bytes_mean, cold: changes, cpu_ns: sys::time::thread_cpu().0 }
+    Truth { cold_bytes_mean, cold: changes, cpu_ns: memfold_sys::time::thread_cpu().0 }
 }

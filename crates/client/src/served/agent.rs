@@ -4,32 +4,32 @@
 //! for. While there is no daemon it serves the faults itself, so that nothing depends on the daemon's life: it learns of its
 //! end by the end of the connection, within moments, and asks for a new one four times a second.
 //!
-//! It is a thread that libc does not know of (`sys::thread`): no `std` that allocates or locks, and nothing that may be folded.
+//! It is a thread that libc does not know of (`memfold_sys::thread`): no `std` that allocates or locks, and nothing that may be folded.
 
 use super::door;
 use super::mail::Mail;
 use super::region::Region;
-use daemon::channel::{job, Channel, Entry, State, JOBS, REGIONS, WANTED};
-use daemon::serve::{Outcome, Server};
-use daemon::wire::{self, Hello, Reply, REPLY_LEN, VERSION};
-use pager::codec::Page;
-use pager::config::{Config, Setting};
-use pager::contention::Crowd;
-use pager::control::{ControlPage, Mode};
-use pager::mirror::Mirror;
-use pager::store::Store;
-use policy::budget::{Budget, BROKEN, NO_LIMIT};
-use policy::pace::{self, Pace};
-use policy::returns::Returns;
+use memfold_daemon::channel::{job, Channel, Entry, State, JOBS, REGIONS, WANTED};
+use memfold_daemon::serve::{Outcome, Server};
+use memfold_daemon::wire::{self, Hello, Reply, REPLY_LEN, VERSION};
+use memfold_pager::codec::Page;
+use memfold_pager::config::{Config, Setting};
+use memfold_pager::contention::Crowd;
+use memfold_pager::control::{ControlPage, Mode};
+use memfold_pager::mirror::Mirror;
+use memfold_pager::store::Store;
+use memfold_policy::budget::{Budget, BROKEN, NO_LIMIT};
+use memfold_policy::pace::{self, Pace};
+use memfold_policy::returns::Returns;
+use memfold_sys::file::{self, Fd};
+use memfold_sys::life::Life;
+use memfold_sys::pagemap::Pagemap;
+use memfold_sys::socket;
+use memfold_sys::thread::{self, Backoff};
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::uffd::Userfaultfd;
+use memfold_sys::{Errno, Result, EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
-use sys::file::{self, Fd};
-use sys::life::Life;
-use sys::pagemap::Pagemap;
-use sys::socket;
-use sys::thread::{self, Backoff};
-use sys::time::{self, Nanos};
-use sys::uffd::Userfaultfd;
-use sys::{Errno, Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// How often the counters are brought up to date, and a daemon is looked for.
 const TICK: Nanos = Nanos::from_millis(250);

@@ -1,11 +1,11 @@
 //! What the agent tells of its work: to the daemon in the channel, and to people on the control page.
 
 use super::agent::Agent;
-use daemon::channel::{State, JOBS, REGIONS};
-use pager::control::Histogram;
+use memfold_daemon::channel::{State, JOBS, REGIONS};
+use memfold_pager::control::Histogram;
+use memfold_sys::time;
+use memfold_sys::PAGE_SIZE;
 use std::sync::atomic::Ordering::*;
-use sys::time;
-use sys::PAGE_SIZE;
 
 impl Agent {
     /// Brings up to date how much there is to fold, after ranges have come or gone. Looks at no page: a program may register and

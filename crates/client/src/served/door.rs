@@ -6,11 +6,11 @@
 //! Invariants: nothing is sent to anybody else, at the first connection as at each later one. No allocation: the agent connects too.
 
 use core::fmt::Write;
-use pager::control_file::FilePath;
-use pager::Line;
-use sys::file::{self, Fd};
-use sys::socket::{self, Credentials};
-use sys::{thread, Errno};
+use memfold_pager::control_file::FilePath;
+use memfold_pager::Line;
+use memfold_sys::file::{self, Fd};
+use memfold_sys::socket::{self, Credentials};
+use memfold_sys::{thread, Errno};
 
 /// Why there is no connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -5,17 +5,17 @@
 
 use super::agent::Agent;
 use super::region::{has, set, Bits};
-use daemon::channel::{job, Entry, State, JOBS, REGIONS};
-use pager::codec::{CodecId, MAX_STORED};
-use pager::store::{Slot, Store, GRAIN};
-use policy::age::Step;
-use policy::returns::SOON;
+use memfold_daemon::channel::{job, Entry, State, JOBS, REGIONS};
+use memfold_pager::codec::{CodecId, MAX_STORED};
+use memfold_pager::store::{Slot, Store, GRAIN};
+use memfold_policy::age::Step;
+use memfold_policy::returns::SOON;
+use memfold_sys::pagemap::{Categories, Query, Run};
+use memfold_sys::thread::Backoff;
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::uffd::Modes;
+use memfold_sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
-use sys::pagemap::{Categories, Query, Run};
-use sys::thread::Backoff;
-use sys::time::{self, Nanos};
-use sys::uffd::Modes;
-use sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// Pages that are moved by one call.
 const MOVE_BATCH: usize = 64;
@@ -259,7 +259,7 @@ impl Agent {
                     Ok(0) => break,
                     Ok(more) => gone += more,
                     // Whether the program still has the pages is not known, and going on could lose them.
-                    Err(_) => sys::thread::abort_process(),
+                    Err(_) => memfold_sys::thread::abort_process(),
                 }
             }
             for page in at..at + gone {

@@ -2,10 +2,10 @@
 //!
 //! Invariants: one request at a time, by the mutex; the asking thread sleeps on a futex and touches nothing of the ranges.
 
-use pager::lock::Mutex;
+use memfold_pager::lock::Mutex;
+use memfold_sys::time::Nanos;
+use memfold_sys::{futex, socket, Errno, Result};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use sys::time::Nanos;
-use sys::{futex, socket, Errno, Result};
 
 /// What can be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

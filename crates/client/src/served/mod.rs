@@ -15,19 +15,19 @@ pub use mail::Op;
 
 use crate::{control_dir, embedded, Error, Options};
 use agent::{Agent, Parts, PATH_LEN};
-use daemon::channel::{len_for, Channel};
 use mail::Mail;
-use pager::config::Setting;
-use pager::control::ControlPage;
-use pager::lock::Mutex;
-use pager::mirror::Mirror;
+use memfold_daemon::channel::{len_for, Channel};
+use memfold_pager::config::Setting;
+use memfold_pager::control::ControlPage;
+use memfold_pager::lock::Mutex;
+use memfold_pager::mirror::Mirror;
+use memfold_sys::thread::Thread;
+use memfold_sys::time::Nanos;
+use memfold_sys::uffd::{Features, Userfaultfd};
+use memfold_sys::{mem, socket, PAGE_SIZE};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::*};
-use sys::thread::Thread;
-use sys::time::Nanos;
-use sys::uffd::{Features, Userfaultfd};
-use sys::{mem, socket, PAGE_SIZE};
 
 /// How long the daemon may take to answer.
 const PATIENCE: Nanos = Nanos::from_secs(3);
@@ -74,7 +74,7 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
     MIRROR.set(control_dir::make_page(control));
     let mut bytes = [0; PATH_LEN];
     bytes[..name.len()].copy_from_slice(name);
-    let (channel, memory) = make_channel(pages_within(sys::file::size_limit())?)?;
+    let (channel, memory) = make_channel(pages_within(memfold_sys::file::size_limit())?)?;
     let bell = above(socket::event_counter()?);
     BELL.store(bell.raw() as u32, Relaxed);
     let parts = Parts {
@@ -97,9 +97,9 @@ pub fn start(options: &Options, path: &Path) -> Result<Served, Error> {
     unsafe { (place as *mut Agent).write(Agent::new(parts)?) };
     // SAFETY: functions of this library, which `memfold.h` forbids to unload.
     if unsafe { libc::pthread_atfork(Some(before_fork), Some(after_in_parent), Some(after_in_child)) } != 0 {
-        return Err(Error::Kernel(sys::Errno::ENOMEM));
+        return Err(Error::Kernel(memfold_sys::Errno::ENOMEM));
     }
-    OWNER.store(sys::thread::current_pid(), Release);
+    OWNER.store(memfold_sys::thread::current_pid(), Release);
     // The thread is never waited for.
     // SAFETY: the entry keeps to what such a thread may do, and the agent is its own from here on.
     let _ = unsafe { Thread::spawn(run, place) }?;
@@ -122,8 +122,8 @@ fn open(features: Features) -> Result<Userfaultfd, Error> {
     Ok(uffd.move_above(FIRST_FD))
 }
 
-fn above(fd: sys::file::Fd) -> sys::file::Fd {
-    sys::file::dup_above(fd.raw(), FIRST_FD).unwrap_or(fd)
+fn above(fd: memfold_sys::file::Fd) -> memfold_sys::file::Fd {
+    memfold_sys::file::dup_above(fd.raw(), FIRST_FD).unwrap_or(fd)
 }
 
 /// How many pages a channel can be for that is no longer than `limit` bytes.
@@ -143,10 +143,10 @@ fn pages_within(limit: Option<u64>) -> Result<usize, Error> {
 }
 
 /// Makes the shared memory and maps it, for ever. A forked child does not have it.
-fn make_channel(pages: usize) -> Result<(Channel, sys::file::Fd), Error> {
+fn make_channel(pages: usize) -> Result<(Channel, memfold_sys::file::Fd), Error> {
     let len = len_for(pages);
     let memory = socket::sealed_memory(c"memfold channel", len as u64)?;
-    let base = mem::reserve_aligned(len, pager::store::SEGMENT)?;
+    let base = mem::reserve_aligned(len, memfold_pager::store::SEGMENT)?;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: replaces our own reservation, and stays for ever.
@@ -161,7 +161,7 @@ fn make_channel(pages: usize) -> Result<(Channel, sys::file::Fd), Error> {
 
 /// A control page.
 fn private_page() -> Result<&'static ControlPage, Error> {
-    let addr = mem::map_anonymous(0, pager::control::CONTROL_LEN, 0)?;
+    let addr = mem::map_anonymous(0, memfold_pager::control::CONTROL_LEN, 0)?;
     // SAFETY: zeros are a control page, and the mapping stays for ever.
     let page = unsafe { &*(addr as *const ControlPage) };
     page.begin();
@@ -171,11 +171,11 @@ fn private_page() -> Result<&'static ControlPage, Error> {
 impl Served {
     /// Has the agent do something.
     pub fn ask(&self, op: Op, addr: usize, len: usize) -> Result<(), Error> {
-        if OWNER.load(Acquire) != sys::thread::current_pid() {
+        if OWNER.load(Acquire) != memfold_sys::thread::current_pid() {
             return Err(Error::NotStarted);
         }
         ask(op, addr, len).map_err(|e| match e {
-            sys::Errno::ENOENT => Error::NotRegistered { addr, len },
+            memfold_sys::Errno::ENOENT => Error::NotRegistered { addr, len },
             e => Error::Kernel(e),
         })
     }
@@ -186,12 +186,12 @@ impl Served {
     }
 }
 
-fn ask(op: Op, addr: usize, len: usize) -> sys::Result<()> {
+fn ask(op: Op, addr: usize, len: usize) -> memfold_sys::Result<()> {
     MAIL.ask(BELL.load(Relaxed) as i32, op, addr, len)
 }
 
 fn is_here() -> bool {
-    OWNER.load(Acquire) == sys::thread::current_pid()
+    OWNER.load(Acquire) == memfold_sys::thread::current_pid()
 }
 
 unsafe extern "C" fn before_fork() {

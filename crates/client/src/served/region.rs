@@ -3,11 +3,11 @@
 //!
 //! Agent only, so nothing here is atomic but what lies in the channel.
 
-use daemon::channel::{Channel, Entry, State};
-use policy::age::ExtentAge;
+use memfold_daemon::channel::{Channel, Entry, State};
+use memfold_policy::age::ExtentAge;
+use memfold_sys::uffd::{Modes, Userfaultfd};
+use memfold_sys::{mem, Result, EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::{AtomicU64, Ordering::*};
-use sys::uffd::{Modes, Userfaultfd};
-use sys::{mem, Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// Bits for the pages of a piece.
 pub type Bits = [u64; EXTENT_PAGES / 64];

@@ -3,13 +3,13 @@
 use super::agent::{Agent, Link};
 use super::mail::Op;
 use super::region::set;
-use daemon::channel::REGIONS;
-use pager::config::Setting;
-use pager::control::{Command, Mode};
+use memfold_daemon::channel::REGIONS;
+use memfold_pager::config::Setting;
+use memfold_pager::control::{Command, Mode};
+use memfold_sys::thread::Backoff;
+use memfold_sys::time::Nanos;
+use memfold_sys::{Errno, Result, EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
-use sys::thread::Backoff;
-use sys::time::Nanos;
-use sys::{Errno, Result, EXTENT_PAGES, PAGE_SIZE};
 
 impl Agent {
     /// Does what a thread of the program waits for.

@@ -5,11 +5,11 @@
 
 pub mod running;
 
-use client::Options;
+use memfold_client::Options;
+use memfold_sys::pagemap::{Entry, Pagemap};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::Once;
 use std::time::{Duration, Instant};
-use sys::pagemap::{Entry, Pagemap};
-use sys::{mem, PAGE_SIZE};
 
 pub const MIB: usize = 1 << 20;
 
@@ -18,7 +18,7 @@ pub fn started(cold_age: Duration) {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         std::env::set_var("MEMFOLD_RUNTIME_DIR", std::env::temp_dir().join("memfold-client-tests"));
-        client::start(&Options::default().cold_age(cold_age).max_stall(1_000_000).max_cpu(1_000_000))
+        memfold_client::start(&Options::default().cold_age(cold_age).max_stall(1_000_000).max_cpu(1_000_000))
             .unwrap();
     });
 }

@@ -1,17 +1,17 @@
 //! Programs that try to harm the daemon, or through it another program. Each says `ready` when it has done its worst, and goes on
 //! until its standard input is closed; it says `dropped` when the daemon has left it to itself.
 
-use daemon::channel::{len_for, Channel, Entry, State};
-use daemon::wire::{Hello, VERSION};
+use memfold_daemon::channel::{len_for, Channel, Entry, State};
+use memfold_daemon::wire::{Hello, VERSION};
+use memfold_sys::file::Fd;
+use memfold_sys::socket::{self, MOST_FDS};
+use memfold_sys::time::Nanos;
+use memfold_sys::uffd::{Features, Modes, Userfaultfd};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex};
-use sys::file::Fd;
-use sys::socket::{self, MOST_FDS};
-use sys::time::Nanos;
-use sys::uffd::{Features, Modes, Userfaultfd};
-use sys::{mem, PAGE_SIZE};
 
 /// Silent connections of the crowd.
 const CROWD: usize = 2000;
@@ -94,7 +94,7 @@ fn watch(greeted: Greeted) {
             let mut bytes = [0; 64];
             match socket::receive(greeted.socket.raw(), &mut bytes, &mut [const { None }; MOST_FDS]) {
                 Ok(0) => break,
-                Err(error) if error != sys::Errno::EAGAIN => break,
+                Err(error) if error != memfold_sys::Errno::EAGAIN => break,
                 _ => {}
             }
         }
@@ -185,7 +185,7 @@ fn ringing(socket: &str) {
         if !std::mem::replace(&mut told, true) {
             say("ready");
         }
-        if sent == Err(sys::Errno::EAGAIN) {
+        if sent == Err(memfold_sys::Errno::EAGAIN) {
             let mut poll = libc::pollfd { fd: greeted.socket.raw(), events: libc::POLLOUT, revents: 0 };
             unsafe { libc::poll(&mut poll, 1, 1) };
         }
@@ -246,7 +246,7 @@ fn forking(socket: &str) -> Greeted {
 
 /// Says that it has 128 GiB in memory, and more.
 fn sizes(socket: &str) -> Greeted {
-    let greeted = greet(socket, daemon::channel::MOST_PAGES, Features::MOVE);
+    let greeted = greet(socket, memfold_daemon::channel::MOST_PAGES, Features::MOVE);
     let header = greeted.channel.header();
     for word in [&header.managed_bytes, &header.resident_bytes, &header.evicted_bytes, &header.store_bytes] {
         word.store(u64::MAX, SeqCst);
@@ -297,7 +297,7 @@ fn hugetlb(socket: &str) {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
     let memory = unsafe { Fd::from_raw(libc::memfd_create(c"attack".as_ptr(), flags)) };
     let pages = (1..).step_by(512).find(|&pages| len_for(pages).is_multiple_of(2 << 20)).unwrap();
-    if sys::file::set_len(memory.raw(), len_for(pages) as u64).is_err() {
+    if memfold_sys::file::set_len(memory.raw(), len_for(pages) as u64).is_err() {
         return say("skipped");
     }
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;

@@ -15,19 +15,19 @@
 
 mod attacks;
 
-use client::{register, start, stats, stop, unregister, Options};
-use daemon::channel::{len_for, Channel, Entry, State};
-use daemon::governed::NoFleet;
-use daemon::server;
-use daemon::token::Token;
-use daemon::wire::{Hello, VERSION};
+use memfold_client::{register, start, stats, stop, unregister, Options};
+use memfold_daemon::channel::{len_for, Channel, Entry, State};
+use memfold_daemon::governed::NoFleet;
+use memfold_daemon::server;
+use memfold_daemon::token::Token;
+use memfold_daemon::wire::{Hello, VERSION};
+use memfold_sys::pagemap::{self, Pagemap};
+use memfold_sys::socket::{self, MOST_FDS};
+use memfold_sys::uffd::{Features, Modes, Userfaultfd};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
-use sys::pagemap::{self, Pagemap};
-use sys::socket::{self, MOST_FDS};
-use sys::uffd::{Features, Modes, Userfaultfd};
-use sys::{mem, PAGE_SIZE};
 
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -275,7 +275,7 @@ fn lie(socket: &str, what: &str) {
         "short" => send(&Hello { pages: 4096, ..hello }.bytes(), &fds),
         "unsealed" => {
             let raw = unsafe { libc::memfd_create(c"x".as_ptr(), 0) };
-            sys::file::set_len(raw, len_for(pages) as u64).unwrap();
+            memfold_sys::file::set_len(raw, len_for(pages) as u64).unwrap();
             send(&greeting, &[raw, fds[1]]);
         }
         "descriptors" => send(&greeting, &[fds[0], 1]),
@@ -285,19 +285,19 @@ fn lie(socket: &str, what: &str) {
         other => panic!("no lie {other:?}"),
     }
     let mut answer = [0; 64];
-    socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(60));
+    socket::wait_for([fd.raw()], memfold_sys::time::Nanos::from_secs(60));
     let len = socket::receive(fd.raw(), &mut answer, &mut [const { None }; MOST_FDS]).unwrap_or(0);
     if what == "entries" {
         assert_ne!(len, 0, "an honest greeting was refused");
         break_tables(&memory, &uffd, pages);
-        daemon::wire::ring(fd.raw());
+        memfold_daemon::wire::ring(fd.raw());
     }
     // The daemon ends the connection of a liar; it may have rung before.
     loop {
-        socket::wait_for([fd.raw()], sys::time::Nanos::from_secs(60));
+        socket::wait_for([fd.raw()], memfold_sys::time::Nanos::from_secs(60));
         match socket::hear(fd.raw(), &mut answer) {
             Ok(0) => break,
-            Err(sys::Errno::EAGAIN) => panic!("the daemon goes on with a liar"),
+            Err(memfold_sys::Errno::EAGAIN) => panic!("the daemon goes on with a liar"),
             Err(_) => break,
             Ok(_) => {}
         }
@@ -314,14 +314,14 @@ fn impersonate(socket: &str) {
     for connection in listener.incoming() {
         let (mut buffer, mut fds) = ([0; 64], [const { None }; MOST_FDS]);
         let connection = connection.unwrap();
-        socket::wait_for([connection.as_raw_fd()], sys::time::Nanos::from_secs(60));
+        socket::wait_for([connection.as_raw_fd()], memfold_sys::time::Nanos::from_secs(60));
         let bytes = socket::receive(connection.as_raw_fd(), &mut buffer, &mut fds).unwrap_or(0);
         println!("{bytes} bytes, {} descriptors", fds.iter().flatten().count());
     }
 }
 
 /// Entries that lead anywhere, jobs without end, regions over everything; then a touch.
-fn break_tables(memory: &sys::file::Fd, uffd: &Userfaultfd, pages: usize) {
+fn break_tables(memory: &memfold_sys::file::Fd, uffd: &Userfaultfd, pages: usize) {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let base = unsafe { mem::mmap(0, len_for(pages), prot, libc::MAP_SHARED, memory.raw(), 0) }.unwrap();
     let channel = unsafe { Channel::at(base, pages) };

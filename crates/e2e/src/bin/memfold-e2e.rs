@@ -3,14 +3,14 @@
 //! while the pager's settings change, `memfold-e2e keep MIB SEED` keeps memory and checks it, `memfold-e2e zram` holds a zram device
 //! until standard input ends, and panics then if it reads anything.
 
-use bench::verify::{self, Options};
+use memfold_bench::verify::{self, Options};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["worker", job] => match bench::worker::main(job) {
+        ["worker", job] => match memfold_bench::worker::main(job) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("{error:#}")),
         },
@@ -29,12 +29,12 @@ fn main() -> ExitCode {
         }
         ["keep", mib, seed] => match (mib.parse(), seed.parse()) {
             (Ok(mib @ 1..=1024), Ok(seed)) => {
-                e2e::keep::main(mib, seed);
+                memfold_e2e::keep::main(mib, seed);
                 ExitCode::SUCCESS
             }
             _ => fail("keep takes two numbers: MIB SEED"),
         },
-        ["zram"] => match bench::zram::Zram::start(64 << 20, "lz4") {
+        ["zram"] => match memfold_bench::zram::Zram::start(64 << 20, "lz4") {
             Ok(_held) => {
                 println!("ready");
                 let ended = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());

@@ -4,9 +4,9 @@
 //! test says why and ends.
 
 use super::{build, command, expect_nothing_lost, harsh, holds, holds_with, run_folded, run_plain, LIMIT};
-use bench::zram::Zram;
-use e2e::run::program;
-use pager::config::Setting;
+use memfold_bench::zram::Zram;
+use memfold_e2e::run::program;
+use memfold_pager::config::Setting;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -163,7 +163,7 @@ fn a_cold_age_of_five_days_evicts_nothing_today() {
     // Told that it is not folded, the case does not wait for evictions.
     let outcome = run_folded(command(&build("children"), "fork_in_a_fork", "plain"), &folding, LIMIT);
     outcome.expect_success("fork_in_a_fork");
-    let all = e2e::run::counters(&folding);
+    let all = memfold_e2e::run::counters(&folding);
     assert!(!all.is_empty() && all.iter().all(|c| c.pages.evicted == 0 && c.pages.lost == 0));
 }
 

@@ -14,14 +14,14 @@ mod sources;
 mod workload;
 
 use crate::{bar, exit, library, text};
-use ::bench::alloc::NotLoaded;
-use ::bench::manifest::Manifest;
-use ::bench::output::Output;
-use ::bench::progress::Advance;
-use ::bench::verify::{self, Work};
-use ::bench::worker::{self, Program};
-use ::bench::{fault, overhead, Unsupported};
-use ::pager::config::{parse_duration, parse_size, Setting};
+use ::memfold_bench::alloc::NotLoaded;
+use ::memfold_bench::manifest::Manifest;
+use ::memfold_bench::output::Output;
+use ::memfold_bench::progress::Advance;
+use ::memfold_bench::verify::{self, Work};
+use ::memfold_bench::worker::{self, Program};
+use ::memfold_bench::{fault, overhead, Unsupported};
+use ::memfold_pager::config::{parse_duration, parse_size, Setting};
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
@@ -307,7 +307,7 @@ fn count(most: usize) -> impl clap::builder::TypedValueParser<Value = usize> {
 
 /// A size of memory to fill: from a page to half a terabyte, which no machine of ours has and none overflows at.
 fn region(text: &str) -> Result<usize, String> {
-    let range = sys::PAGE_SIZE as u64..=1 << 39;
+    let range = memfold_sys::PAGE_SIZE as u64..=1 << 39;
     match parse_size(text) {
         Some(bytes) if range.contains(&bytes) => Ok(bytes as usize),
         Some(_) => Err("it must lie between 4K and 512G".into()),

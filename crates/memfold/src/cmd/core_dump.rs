@@ -3,10 +3,10 @@
 use crate::core_dump::{CoreDump, Tally};
 use crate::{bar, exit, text};
 use anyhow::{Context, Result};
+use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use sys::PAGE_SIZE;
 
 const EXAMPLES: &str = "\
 Examples:

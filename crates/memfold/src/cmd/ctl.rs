@@ -10,10 +10,10 @@ use crate::target::Target;
 use crate::text;
 use anyhow::{bail, Context};
 use clap::Subcommand;
-use inspect::{Mailbox, Snapshot};
+use memfold_inspect::{Mailbox, Snapshot};
+use memfold_pager::config::{parse_duration, Setting, BY_GROUP};
+use memfold_pager::control::{Command, Mode};
 use nix::unistd::geteuid;
-use pager::config::{parse_duration, Setting, BY_GROUP};
-use pager::control::{Command, Mode};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -233,7 +233,7 @@ fn key(text: &str) -> Result<Setting, String> {
 /// The whole path of the log.
 fn log_file(pid: u32, file: Option<&Path>) -> anyhow::Result<String> {
     let path = std::path::absolute(file.map_or_else(|| format!("memfold-{pid}.csv").into(), Path::to_owned))?;
-    let text = path.to_str().filter(|text| text.len() <= pager::SharedText::<64>::MOST);
+    let text = path.to_str().filter(|text| text.len() <= memfold_pager::SharedText::<64>::MOST);
     let text = text
         .ok_or_else(|| crate::exit::usage(format!("--file {}: a shorter path is needed", path.display())))?;
     // The process writes it: what keeps us from writing keeps it too.

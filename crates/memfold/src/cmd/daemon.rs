@@ -4,12 +4,12 @@
 use crate::governed::Programs;
 use crate::{exit, runtime, text};
 use anyhow::Context;
-use daemon::budget::LEAST;
-use daemon::server::{self, Metrics, MetricsAt, Options};
-use daemon::token::Token;
+use memfold_daemon::budget::LEAST;
+use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
+use memfold_daemon::token::Token;
+use memfold_pager::config::parse_size;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
-use pager::config::parse_size;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options { socket: socket.clone(), budget: args.budget, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
     say(&format!("serving at {}", socket.display()));
-    if let Err(error) = daemon::remote::try_to_evict(sys::thread::parent_pid()) {
+    if let Err(error) = memfold_daemon::remote::try_to_evict(memfold_sys::thread::parent_pid()) {
         say(&format!(
             "the kernel lets no process evict another's pages ({error}): each program's agent does it"
         ));

@@ -5,7 +5,7 @@ use crate::demo::plan::Plan;
 use crate::demo::script;
 use crate::{bar, exit, options, text};
 use anyhow::bail;
-use pager::config::Setting;
+use memfold_pager::config::Setting;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
 

@@ -8,15 +8,15 @@ use crate::run::recording::{self, Wish};
 use crate::{bar, exit, library, text};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
-use pager::config::parse_duration;
-use sim::format::{Request, Sink};
+use memfold_pager::config::parse_duration;
+use memfold_sim::format::{Request, Sink};
+use memfold_tracer::{End, Mode, Unsupported};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-use tracer::{End, Mode, Unsupported};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -162,7 +162,7 @@ fn by_tracing(args: &Args, trace: &mut Trace, progress: &ProgressBar) -> Result<
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
     let mode = if args.exact { Mode::Exact } else { Mode::Bits(args.interval) };
-    let recorded = tracer::record(command, mode, args.requests, |request| {
+    let recorded = memfold_tracer::record(command, mode, args.requests, |request| {
         let known = trace.pages.len();
         trace.push(request)?;
         if trace.pages.len() != known {

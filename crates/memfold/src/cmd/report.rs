@@ -3,7 +3,7 @@
 use super::pagecache;
 use crate::{exit, text};
 use anyhow::Result;
-use bench::ab::{self, Folder};
+use memfold_bench::ab::{self, Folder};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

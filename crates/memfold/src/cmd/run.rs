@@ -9,7 +9,7 @@ use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
 use crate::{library, pages, process, runtime, text};
-use pager::config::Setting;
+use memfold_pager::config::Setting;
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -181,7 +181,7 @@ fn tell_group_limit(args: &Args) {
     if launch::pager_off(args.no_pager) || chosen.is_some_and(|chosen| chosen != "group") {
         return;
     }
-    if let Ok(limit) = sys::cgroup::memory_limit(None) {
+    if let Ok(limit) = memfold_sys::cgroup::memory_limit(None) {
         text::say(format_args!(
             "control groups limit memory to {} here: as that comes near, more is folded, and sooner (`--resident-limit none` has it otherwise)",
             text::bytes(limit)

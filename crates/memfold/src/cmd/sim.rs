@@ -3,10 +3,10 @@
 use crate::trace_file::{bad, TraceOptions};
 use crate::{bar, exit, text};
 use anyhow::{Context, Result};
-use policy::replace::{self, BadSpec, Spec};
+use memfold_policy::replace::{self, BadSpec, Spec};
+use memfold_sim::curve::{self, Curve, Sample, Sampling};
+use memfold_sim::{Plan, Row, Size, Trace};
 use serde::Serialize;
-use sim::curve::{self, Curve, Sample, Sampling};
-use sim::{Plan, Row, Size, Trace};
 use std::collections::HashSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -104,7 +104,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let progress = bar::bar((plan.policies.len() * plan.sizes.len()) as u64, args.json);
     let done = || progress.inc(1);
     if args.curve.is_none() {
-        let results = Results { results: sim::simulate(&sample.trace, &plan, done)? };
+        let results = Results { results: memfold_sim::simulate(&sample.trace, &plan, done)? };
         progress.finish_and_clear();
         if let Some(out) = &args.out {
             write(out, "results", &results, &results.results)?;
@@ -117,7 +117,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     if let Some(out) = &args.out {
         write(out, "curves", &curves, &curves.rows())?;
         let name = args.trace.file_name().map_or_else(Default::default, |name| name.to_string_lossy());
-        plot::save(&curve::chart(&curves.curves, &format!("Miss ratio: {name}")), out, "curves")?;
+        memfold_plot::save(&curve::chart(&curves.curves, &format!("Miss ratio: {name}")), out, "curves")?;
     }
     show(args.json, &curves, || curves.table())
 }
@@ -137,7 +137,7 @@ fn write(out: &Path, name: &str, all: &impl Serialize, rows: &[impl Serialize]) 
     let json = serde_json::to_string_pretty(all)? + "\n";
     std::fs::write(path("json"), json).with_context(|| format!("cannot write {}", path("json").display()))?;
     let to = std::fs::File::create(path("csv"));
-    stats::write_csv(to.with_context(|| format!("cannot write {}", path("csv").display()))?, rows)?;
+    memfold_stats::write_csv(to.with_context(|| format!("cannot write {}", path("csv").display()))?, rows)?;
     Ok(())
 }
 

@@ -6,10 +6,10 @@ use crate::reasons;
 use crate::target::Target;
 use crate::text::{self, bytes, count, nanos};
 use crate::{options, process};
-use inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot};
+use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot};
+use memfold_pager::config::Setting;
+use memfold_pager::control::Mode;
 use nix::unistd::{geteuid, Uid, User};
-use pager::config::Setting;
-use pager::control::Mode;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -60,14 +60,14 @@ struct Row {
     reason: Option<String>,
     paused: bool,
     age_ns: u64,
-    #[serde(flatten, serialize_with = "inspect::fields")]
+    #[serde(flatten, serialize_with = "memfold_inspect::fields")]
     sizes: Sizes,
     saved_bytes_mean: u64,
-    #[serde(serialize_with = "inspect::fields")]
+    #[serde(serialize_with = "memfold_inspect::fields")]
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,
-    #[serde(flatten, serialize_with = "inspect::fields")]
+    #[serde(flatten, serialize_with = "memfold_inspect::fields")]
     costs: Costs,
     stall_pct: f64,
     /// Why what is resident is not folded, as counted last.
@@ -130,7 +130,7 @@ fn row(found: &Found) -> Row {
     let pid = found.pid;
     let page = &found.page;
     let settings = Setting::ALL.into_iter().map(|s| (s, page.settings[s as usize]));
-    let age_ns = sys::time::now().0.saturating_sub(started_ns);
+    let age_ns = memfold_sys::time::now().0.saturating_sub(started_ns);
     Row {
         pid,
         parent_pid,
@@ -269,7 +269,7 @@ fn one(row: &Row) -> String {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    match pager::config::parse_duration(text) {
+    match memfold_pager::config::parse_duration(text) {
         Some(ns) if (50_000_000..=86_400_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
         _ => Err("a time between 50ms and 1d is needed, such as 500ms or 5s".into()),
     }

@@ -3,7 +3,7 @@
 use crate::pages::Found;
 use crate::process;
 use crate::text::{self, bytes, count};
-use inspect::{Alloc, AllocClass};
+use memfold_inspect::{Alloc, AllocClass};
 use serde::Serialize;
 
 /// What JSON shows of a process.
@@ -28,7 +28,7 @@ pub fn row(found: &Found) -> Row {
     Row {
         pid,
         name: process::name(pid),
-        resident_bytes: field(24).map(|pages| pages * sys::PAGE_SIZE as u64),
+        resident_bytes: field(24).map(|pages| pages * memfold_sys::PAGE_SIZE as u64),
         minor_faults: field(10),
         alloc: found.page.alloc.clone(),
     }

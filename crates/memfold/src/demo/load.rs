@@ -1,10 +1,10 @@
 //! Filling a server, keeping it busy, and reading everything back.
 
 use crate::exit;
-use bench::redis::resp::Client;
-use bench::redis::{self, values};
 use hdrhistogram::Histogram;
-use stats::Rng;
+use memfold_bench::redis::resp::Client;
+use memfold_bench::redis::{self, values};
+use memfold_stats::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 

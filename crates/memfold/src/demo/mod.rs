@@ -1,6 +1,6 @@
 //! A real redis-server, plain and folded, side by side on one machine: what the demo shows.
 //!
-//! [`bench::redis`] makes the data and speaks to a server, [`server`] starts and ends one, [`load`] keeps it busy, [`script`] is
+//! [`memfold_bench::redis`] makes the data and speaks to a server, [`server`] starts and ends one, [`load`] keeps it busy, [`script`] is
 //! the order of things, and [`report`] what came of them.
 //!
 //! Invariants: both servers get the same data, the same requests and the same slices of time, taken in

@@ -5,9 +5,9 @@ use super::plan::Plan;
 use crate::text::{bytes, count, nanos, percent, table};
 use anyhow::Context;
 use hdrhistogram::Histogram;
-use inspect::{Pages, Percentiles, Snapshot};
+use memfold_inspect::{Pages, Percentiles, Snapshot};
+use memfold_stats::Ratio;
 use serde::Serialize;
-use stats::Ratio;
 use std::time::Duration;
 
 const SCHEMA: &str = "memfold-demo/1";
@@ -42,7 +42,7 @@ impl Arm {
         Figures {
             resident_bytes_mean: mean(&self.residents),
             resident_bytes_max: self.residents.iter().copied().max().unwrap_or(0),
-            requests_per_second: stats::median(&self.throughputs).unwrap_or(0.0),
+            requests_per_second: memfold_stats::median(&self.throughputs).unwrap_or(0.0),
             latency_ns: Latencies {
                 count: self.latency.len(),
                 p50: self.latency.value_at_quantile(0.5),
@@ -103,7 +103,7 @@ pub struct Report {
     /// Pages restored while both were measured.
     restored_under_load: u64,
     /// All pages of the folded server, the reading back included.
-    #[serde(serialize_with = "inspect::fields")]
+    #[serde(serialize_with = "memfold_inspect::fields")]
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,

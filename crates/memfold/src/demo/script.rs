@@ -7,10 +7,10 @@ use super::server::{self, Server};
 use crate::run::launch::{Choices, Launch};
 use crate::{exit, library, options::PagerOptions};
 use indicatif::ProgressBar;
-use inspect::Snapshot;
-use pager::config::Setting;
-use pager::control::Mode;
-use stats::Rng;
+use memfold_inspect::Snapshot;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Mode;
+use memfold_stats::Rng;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -105,7 +105,7 @@ impl Stage<'_> {
     fn on_both(
         &self,
         part: std::ops::Range<u64>,
-        work: fn(&mut bench::redis::resp::Client, u64, &AtomicU64) -> anyhow::Result<u64>,
+        work: fn(&mut memfold_bench::redis::resp::Client, u64, &AtomicU64) -> anyhow::Result<u64>,
     ) -> anyhow::Result<[u64; 2]> {
         let records = self.plan.records;
         let done = AtomicU64::new(0);

@@ -2,11 +2,11 @@
 
 use crate::process::field;
 use crate::{library, run::launch, run_dir};
+use memfold_sys::pagemap::{Categories, Pagemap, Query, Run};
+use memfold_sys::uffd::{Features, Userfaultfd};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};
-use sys::pagemap::{Categories, Pagemap, Query, Run};
-use sys::uffd::{Features, Userfaultfd};
 
 /// What a container gives away about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,7 +67,7 @@ pub struct Facts {
 }
 
 impl Access {
-    fn of<T>(result: sys::Result<T>) -> (Access, Option<T>) {
+    fn of<T>(result: memfold_sys::Result<T>) -> (Access, Option<T>) {
         match result {
             Ok(value) => (Access { ok: true, error: None, missing: false }, Some(value)),
             Err(e) => {
@@ -115,7 +115,7 @@ pub fn gather() -> Facts {
         unprivileged_userfaultfd: number("/proc/sys/vm/unprivileged_userfaultfd"),
         features: NAMED.iter().filter(|(f, _)| features.contains(*f)).map(|(_, name)| *name).collect(),
         pagemap_scan: Access::of(scan()).0,
-        real_time: Access::of(bench::process::try_real_time()).0,
+        real_time: Access::of(memfold_bench::process::try_real_time()).0,
         rtprio_limit: limit(libc::RLIMIT_RTPRIO),
         transparent_hugepage: chosen("/sys/kernel/mm/transparent_hugepage/enabled"),
         max_map_count: number("/proc/sys/vm/max_map_count"),
@@ -131,34 +131,35 @@ pub fn gather() -> Facts {
         library: library.ok(),
         runtime_error: run_dir::RunDir::create().err().map(|e| format!("{e:#}")),
         damon: damon(),
-        remote_eviction: Access::of(daemon::remote::try_to_evict(sys::thread::parent_pid())).0,
+        remote_eviction: Access::of(memfold_daemon::remote::try_to_evict(memfold_sys::thread::parent_pid()))
+            .0,
         group_exists: matches!(nix::unistd::Group::from_name(crate::setup::GROUP), Ok(Some(_))),
     }
 }
 
 /// Makes a userfaultfd as a folded program does: from an open descriptor of the device.
-fn through_device() -> sys::Result<Userfaultfd> {
-    let device = launch::open_device().map_err(|e| sys::Errno(e as i32))?;
+fn through_device() -> memfold_sys::Result<Userfaultfd> {
+    let device = launch::open_device().map_err(|e| memfold_sys::Errno(e as i32))?;
     Userfaultfd::from_device(std::os::fd::AsRawFd::as_raw_fd(&device))
 }
 
 /// Scans one page of this process.
-fn scan() -> sys::Result<()> {
+fn scan() -> memfold_sys::Result<()> {
     let pagemap = Pagemap::open()?;
-    let here = (&pagemap as *const Pagemap as usize) & !(sys::PAGE_SIZE - 1);
+    let here = (&pagemap as *const Pagemap as usize) & !(memfold_sys::PAGE_SIZE - 1);
     let query = Query {
         all: Categories::PRESENT,
         none: Categories::empty(),
         report: Categories::PRESENT,
         protect: false,
     };
-    pagemap.scan(here, here + sys::PAGE_SIZE, &query, &mut [Run::EMPTY]).map(drop)
+    pagemap.scan(here, here + memfold_sys::PAGE_SIZE, &query, &mut [Run::EMPTY]).map(drop)
 }
 
 /// Asks without writing: whoever uses it is left alone.
 fn damon() -> String {
-    let sysfs = Path::new(daemon::damon::SYSFS);
-    match (daemon::damon::monitors(sysfs), daemon::damon::operations(sysfs)) {
+    let sysfs = Path::new(memfold_daemon::damon::SYSFS);
+    match (memfold_daemon::damon::monitors(sysfs), memfold_daemon::damon::operations(sysfs)) {
         (Err(refusal), _) => refusal.to_string(),
         (Ok(0), _) => "free to use, by root".into(),
         (Ok(_), Some(operations)) => format!("in use by somebody else; it has {}", operations.join(", ")),

@@ -47,7 +47,7 @@ pub fn lacking(facts: &Facts) -> Vec<&'static str> {
 
 /// Why programs cannot be folded here, in one sentence; `None` if they can.
 pub fn hindrance(facts: &Facts) -> Option<String> {
-    if facts.page_size != sys::PAGE_SIZE as u64 {
+    if facts.page_size != memfold_sys::PAGE_SIZE as u64 {
         return Some(format!(
             "this kernel has pages of {} bytes, and memfold folds pages of 4096",
             facts.page_size
@@ -80,7 +80,7 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
     vec![
         line(Level::Note, "kernel", format!("{} on {}", facts.kernel, facts.machine)),
         line(
-            either(facts.page_size == sys::PAGE_SIZE as u64, Level::Bad),
+            either(facts.page_size == memfold_sys::PAGE_SIZE as u64, Level::Bad),
             "page size",
             text::bytes(facts.page_size),
         ),

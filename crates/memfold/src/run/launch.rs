@@ -9,11 +9,11 @@ use crate::library;
 use crate::options::PagerOptions;
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
-use arena::settings::Profile;
+use memfold_arena::settings::Profile;
+use memfold_policy::replace::{BadSpec, Spec};
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::Mode;
-use policy::replace::{BadSpec, Spec};
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -227,12 +227,12 @@ pub fn known_policy(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let names = || {
-        let names =
-            policy::replace::names().filter(|name| Spec::parse(name).is_ok_and(|spec| !spec.needs_future()));
+        let names = memfold_policy::replace::names()
+            .filter(|name| Spec::parse(name).is_ok_and(|spec| !spec.needs_future()));
         format!("age, {}", names.collect::<Vec<_>>().join(", "))
     };
     match Spec::parse(text) {
-        _ if text.len() > pager::SharedText::<16>::MOST => {
+        _ if text.len() > memfold_pager::SharedText::<16>::MOST => {
             Err("a shorter list of parameters is needed".into())
         }
         Ok(spec) if !spec.needs_future() => Ok(text.to_owned()),

@@ -5,8 +5,8 @@ use super::supervise::End;
 use super::tally::{Process, Total};
 use crate::reasons;
 use crate::text::{bytes, count, nanos, percent};
-use inspect::{Costs, Inventory, Pages, Percentiles};
-use pager::control::Mode;
+use memfold_inspect::{Costs, Inventory, Pages, Percentiles};
+use memfold_pager::control::Mode;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Summary {
     table_bytes_peak: u64,
     saved_bytes_peak: u64,
     saved_bytes_mean: u64,
-    #[serde(serialize_with = "inspect::fields")]
+    #[serde(serialize_with = "memfold_inspect::fields")]
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,

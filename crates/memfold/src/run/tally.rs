@@ -9,8 +9,8 @@
 use crate::pages::{self, Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
-use inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
-use pager::control::{Counters, Mode};
+use memfold_inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
+use memfold_pager::control::{Counters, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct Process {
     pub managed_bytes_peak: u64,
     pub evicted_bytes_peak: u64,
     pub saved_bytes_peak: u64,
-    #[serde(serialize_with = "inspect::fields")]
+    #[serde(serialize_with = "memfold_inspect::fields")]
     pub pages: Pages,
     pub stall_ns: u64,
     pub why: Option<Inventory>,
@@ -202,7 +202,7 @@ fn add(to: &mut u64, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use inspect::fixture;
+    use memfold_inspect::fixture;
     use std::sync::atomic::Ordering::Relaxed;
 
     fn page(dir: &std::path::Path, pid: u32, started: u64, evicted: u64, managed: u64) {

@@ -3,6 +3,7 @@
 use super::plan::{Before, Change, Ownership, Seen};
 use super::{DEVICE, GROUP, LIMITS, RULES, STATE};
 use anyhow::{bail, Context};
+use memfold_sys::dir::{Dir, Fault};
 use nix::unistd::{Gid, Group, Uid};
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -11,7 +12,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use sys::dir::{Dir, Fault};
 
 /// Looks at the machine.
 ///
@@ -117,7 +117,7 @@ fn check(dir: &Path) -> anyhow::Result<()> {
         .map_err(|error| std::io::Error::from_raw_os_error(error.0))
         .context(dir.display().to_string())?;
     let what = || format!("{} is not for setup to use: it or a directory above", dir.display());
-    match held.check_place(sys::thread::effective_user()) {
+    match held.check_place(memfold_sys::thread::effective_user()) {
         Ok(()) => Ok(()),
         Err(Fault::Theirs { uid, .. }) => bail!("{} belongs to user {uid}; give it to root", what()),
         Err(Fault::Open { mode, .. }) => {

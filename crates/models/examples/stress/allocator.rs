@@ -30,7 +30,7 @@ fn churn(number: usize) {
     for _ in 0..ROUNDS {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let size = SIZES[(random >> 40) as usize % SIZES.len()];
-        let block = heap::malloc(size) as usize;
+        let block = memfold_heap::malloc(size) as usize;
         assert!(block != 0);
         // SAFETY: the block has so many bytes, and they are this thread's.
         unsafe {
@@ -50,6 +50,6 @@ fn free(block: usize) {
     unsafe {
         let size = (block as *const usize).read() ^ block;
         assert!(SIZES.contains(&size), "the block is another's");
-        heap::free(block as *mut u8);
+        memfold_heap::free(block as *mut u8);
     }
 }

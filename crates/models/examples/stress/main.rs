@@ -5,7 +5,7 @@
 //! be reported. What it is not: a model; it sees the orders that happen.
 
 // The pager's files ask this crate for the kernel.
-extern crate linux as sys;
+extern crate linux as memfold_sys;
 
 /// Declares modules whose files are the pager's.
 macro_rules! included {
@@ -33,7 +33,7 @@ mod parts;
 /// What the store asks of the codecs.
 mod codec {
     /// As in the pager.
-    pub const MAX_STORED: usize = sys::PAGE_SIZE * 95 / 100;
+    pub const MAX_STORED: usize = memfold_sys::PAGE_SIZE * 95 / 100;
 
     /// As in the pager.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -9,7 +9,7 @@ use crate::together;
 use crate::turns::Turns;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 /// Names and bodies.
 pub const PARTS: &[(&str, fn())] = &[

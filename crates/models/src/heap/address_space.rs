@@ -2,9 +2,9 @@
 
 use crate::explore::{keep, keep_zeroed};
 use crate::span::{Domain, Kind, Span};
+use memfold_sys::sync::uses;
+use memfold_sys::PAGE_SIZE;
 use std::cell::RefCell;
-use sys::sync::uses;
-use sys::PAGE_SIZE;
 
 thread_local! {
     /// Every span of the execution, with its address. What the arena's map of pages says of a span does not change while it

@@ -13,7 +13,7 @@ pub const SMALL_STEPS: usize = SMALL / ALIGNMENT + 1;
 /// Fresh blocks are cut one at a time.
 pub const LINKED: usize = 1;
 /// Bytes of a block: half a span of one page.
-const BLOCK: usize = sys::PAGE_SIZE / 2;
+const BLOCK: usize = memfold_sys::PAGE_SIZE / 2;
 
 pub const fn of(_: usize) -> usize {
     0

@@ -21,5 +21,5 @@ pub(crate) fn set(heap: &'static Heap) {
 
 /// What tells threads apart.
 pub(crate) fn thread() -> usize {
-    sys::thread::current_tid() as usize
+    memfold_sys::thread::current_tid() as usize
 }

@@ -1,8 +1,8 @@
 //! Codecs in a model: a page is its first two words, read one after the other with others between.
 
 use crate::world::{enter, Content};
-use policy::effort::Effort;
-use sys::{Result, PAGE_SIZE};
+use memfold_policy::effort::Effort;
+use memfold_sys::{Result, PAGE_SIZE};
 
 /// As in the pager.
 pub type Page = [u8; PAGE_SIZE];

@@ -15,8 +15,8 @@ use crate::turns::Turns;
 use crate::world::{enter, page_index, Content, BASE, ZERO};
 use crate::{explore, futex};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use sys::uffd::Userfaultfd;
-use sys::{Errno, PAGE_SIZE};
+use memfold_sys::uffd::Userfaultfd;
+use memfold_sys::{Errno, PAGE_SIZE};
 
 /// As in the pager.
 #[allow(dead_code, reason = "the engine runs from the start of a model to its end")]
@@ -103,7 +103,7 @@ impl Engine {
         let entries = extent
             .make_entries(&crate::bitmap::PageSet::ALL, &pool)
             .expect("a model's memory does not run out");
-        let last = &entries[sys::EXTENT_PAGES - 1];
+        let last = &entries[memfold_sys::EXTENT_PAGES - 1];
         let mut before = Entry::RESIDENT;
         let same = Entry::same(7).expect("a small word fits");
         for after in [Entry::new(State::Leaving), Entry::new(State::Aside), same] {
@@ -139,11 +139,11 @@ impl Engine {
             fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
         });
         engine.proxy.open(engine);
-        let all = crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES);
+        let all = crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES);
         extent.anonymous.insert(&all);
         extent.managed.insert(&all);
-        extent.armed.add(sys::EXTENT_PAGES - 1);
-        enter(|world| world.armed[sys::EXTENT_PAGES - 1] = true);
+        extent.armed.add(memfold_sys::EXTENT_PAGES - 1);
+        enter(|world| world.armed[memfold_sys::EXTENT_PAGES - 1] = true);
         engine
     }
 

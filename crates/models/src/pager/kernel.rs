@@ -3,9 +3,9 @@
 use crate::extent::Extent;
 use crate::sync::Ordering::SeqCst;
 use crate::world::{enter, set_staged, staging, ZERO};
-use sys::pagemap::{Categories, Query, Run};
-use sys::uffd::{Modes, Userfaultfd};
-use sys::{Result, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::pagemap::{Categories, Query, Run};
+use memfold_sys::uffd::{Modes, Userfaultfd};
+use memfold_sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// As in the pager.
 pub struct Kernel {

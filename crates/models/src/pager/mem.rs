@@ -2,8 +2,8 @@
 
 use crate::explore::keep;
 use linux::mem as real;
+use memfold_sys::Result;
 use std::cell::Cell;
-use sys::Result;
 
 /// Bytes that the store may reserve.
 const RESERVE: usize = 4 << 20;

@@ -1,7 +1,7 @@
 //! The pool of tables, in a model: they last for one execution.
 
 use crate::explore::keep_zeroed;
-use sys::Result;
+use memfold_sys::Result;
 
 /// As in the pager.
 pub struct Pool;

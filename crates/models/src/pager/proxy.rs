@@ -5,8 +5,8 @@ use crate::engine::Engine;
 use crate::extent::Extent;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::thread::Backoff;
+use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 use std::sync::OnceLock;
-use sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// As in the pager.
 #[derive(Default)]

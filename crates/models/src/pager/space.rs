@@ -3,7 +3,7 @@
 use crate::extent::Extent;
 use crate::pool::Pool;
 use crate::world::BASE;
-use sys::{Errno, Result, EXTENT_SIZE};
+use memfold_sys::{Errno, Result, EXTENT_SIZE};
 
 /// As in the pager.
 pub const LIMIT: usize = 1 << 47;

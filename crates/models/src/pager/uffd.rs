@@ -3,7 +3,7 @@
 use crate::futex;
 use crate::world::{content_at, enter, page_index, set_staged, staging, World, ZERO};
 pub use linux::uffd::{Modes, Progress};
-use sys::{Errno, Result, PAGE_SIZE};
+use memfold_sys::{Errno, Result, PAGE_SIZE};
 
 /// The userfaultfd of the program, or of staging.
 pub struct Userfaultfd;

@@ -6,8 +6,8 @@ use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::restore::{Reason, Restorer};
 use crate::store::Stores;
-use sys::time::Nanos;
-use sys::PAGE_SIZE;
+use memfold_sys::time::Nanos;
+use memfold_sys::PAGE_SIZE;
 
 /// The fields that the modelled files use.
 pub struct Worker {
@@ -15,8 +15,8 @@ pub struct Worker {
     pub(crate) kernel: &'static Kernel,
     pub(crate) store: Box<Stores>,
     pub(crate) codecs: Codecs,
-    pub(crate) gains: policy::effort::Gains,
-    pub(crate) gains_at_once: policy::effort::Gains,
+    pub(crate) gains: memfold_policy::effort::Gains,
+    pub(crate) gains_at_once: memfold_policy::effort::Gains,
     pub(crate) compressed: u64,
     pub(crate) restorer: Restorer,
     pub(crate) buffer: Box<Page>,
@@ -35,8 +35,8 @@ impl Worker {
             engine,
             kernel: engine.kernel,
             store: Box::new(Stores::new()),
-            gains: policy::effort::Gains::new(),
-            gains_at_once: policy::effort::Gains::new(),
+            gains: memfold_policy::effort::Gains::new(),
+            gains_at_once: memfold_policy::effort::Gains::new(),
             compressed: 0,
             codecs: Codecs::new().expect("a model's codecs need nothing"),
             restorer: Restorer::new().expect("a model's memory does not run out"),
@@ -56,8 +56,8 @@ impl Worker {
     }
 
     /// Pages go with little effort first, so that there is more to be done.
-    pub(crate) fn effort(&self) -> policy::effort::Effort {
-        policy::effort::Effort::Least
+    pub(crate) fn effort(&self) -> memfold_policy::effort::Effort {
+        memfold_policy::effort::Effort::Least
     }
 
     /// Nothing is learnt.

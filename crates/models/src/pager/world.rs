@@ -2,9 +2,9 @@
 //!
 //! Invariants: every access is one step behind [`enter`], as the kernel's are behind the lock of a page table.
 
+use memfold_sys::sync::{AtomicU64, Ordering::AcqRel};
+use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
 use std::cell::RefCell;
-use sys::sync::{AtomicU64, Ordering::AcqRel};
-use sys::{EXTENT_PAGES, PAGE_SIZE};
 
 /// Address of the extent.
 pub const BASE: usize = 1 << 30;

@@ -4,8 +4,8 @@ use crate::explore::{spawn, Scenario};
 use crate::heap::Heap;
 use crate::span::Domain;
 use crate::{address_space, api, registry, remote, spans, tls};
+use memfold_sys::sync::uses;
 use std::cell::RefCell;
-use sys::sync::uses;
 
 const SPARES: (usize, usize) = (64, 192);
 

@@ -10,7 +10,7 @@ use crate::worker::Worker;
 use crate::world::{content, enter, Content, BASE, ZERO};
 use core::sync::atomic::Ordering::SeqCst;
 use loom::thread::JoinHandle;
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 const SPARES: (usize, usize) = (48, 24);
 

@@ -8,7 +8,7 @@ use crate::prefetch::PrefetchQueue;
 use crate::store::{FreeQueue, Slot, Store};
 use crate::sync::uses;
 use crate::turns::Turns;
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 
 const SPARES: (usize, usize) = (16, 8);
 

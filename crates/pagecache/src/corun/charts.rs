@@ -2,8 +2,8 @@
 
 use super::{Arm, ArmRun, Results};
 use crate::folder::Drawn;
-use plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Series, Unit, Value};
-use stats::Histogram;
+use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Series, Unit, Value};
+use memfold_stats::Histogram;
 
 /// All for which there are runs.
 pub(super) fn all(results: &Results) -> Vec<Drawn> {

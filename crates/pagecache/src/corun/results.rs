@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::table::{columns, micros};
 use crate::Refused;
 use anyhow::Result;
-use plot::{Block, Report, Table};
+use memfold_plot::{Block, Report, Table};
 use serde::Serialize;
 use std::fmt;
 

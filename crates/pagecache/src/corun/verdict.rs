@@ -3,8 +3,8 @@
 use super::{Arm, ArmRun, Plan};
 use crate::fairness::{jain, max_slowdown};
 use crate::job::Access;
+use memfold_stats::median;
 use serde::Serialize;
-use stats::median;
 
 /// A tenant within 20 % of running alone is called well.
 pub const WELL: f64 = 1.25;

@@ -16,11 +16,11 @@ use crate::workload::Pattern;
 use crate::Unsupported;
 use anyhow::{bail, Context, Result};
 use hdrhistogram::Histogram;
+use memfold_stats::Rng;
 use rustix::fs::{fadvise, Advice};
 use rustix::io::{preadv2, pwritev2, Errno, ReadWriteFlags};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stats::Rng;
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -88,7 +88,7 @@ pub fn main(job: &str) -> Result<()> {
 /// [`Unsupported`] if they cannot.
 pub fn try_dontcache(directory: &Path) -> Result<()> {
     let file = tempfile::tempfile_in(directory).context("cannot try RWF_DONTCACHE")?;
-    let mut block = vec![1; sys::PAGE_SIZE];
+    let mut block = vec![1; memfold_sys::PAGE_SIZE];
     let attempt = pwritev2(&file, &[IoSlice::new(&block)], 0, DONTCACHE)
         .and_then(|_| preadv2(&file, &mut [IoSliceMut::new(&mut block)], 0, DONTCACHE));
     match attempt {

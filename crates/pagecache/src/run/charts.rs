@@ -3,8 +3,8 @@
 use super::Results;
 use crate::folder::Drawn;
 use crate::outcome::Outcome;
-use plot::{ccdf, Axis, Bars, Chart, Panels, Series, Unit, Value};
-use stats::Histogram;
+use memfold_plot::{ccdf, Axis, Bars, Chart, Panels, Series, Unit, Value};
+use memfold_stats::Histogram;
 
 /// All of them.
 pub(super) fn all(results: &Results) -> Vec<Drawn> {

@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::table::{comparison, micros};
 use crate::workload;
 use anyhow::{Context, Result};
-use plot::{Block, Report, Table};
+use memfold_plot::{Block, Report, Table};
 use serde::Serialize;
 use std::fmt;
 use std::fs;

@@ -4,7 +4,7 @@
 //! those it was compressed with, it is not read at all.
 
 use core::ffi::c_void;
-use sys::{mem, Errno, Result, PAGE_SIZE};
+use memfold_sys::{mem, Errno, Result, PAGE_SIZE};
 use zstd_sys::*;
 
 /// The level at which pages are compressed with a dictionary.

@@ -4,7 +4,7 @@
 
 use super::Page;
 use core::ffi::c_void;
-use sys::PAGE_SIZE;
+use memfold_sys::PAGE_SIZE;
 use zstd_sys::*;
 
 /// Most bytes of everything in a dictionary but its content.

@@ -2,7 +2,7 @@
 
 use super::{Codec, CodecId, Page};
 use core::ffi::{c_char, c_int, c_void};
-use sys::{mem, Result, PAGE_SIZE};
+use memfold_sys::{mem, Result, PAGE_SIZE};
 
 extern "C" {
     /// Compresses with a state of `LZ4_sizeofState()` bytes given by the caller (lz4.h).

@@ -19,8 +19,8 @@ pub use training::{Samples, Trained};
 pub use zstd::Zstd;
 
 use crate::sabotage::{planted, Bug};
-use policy::effort::Effort;
-use sys::{Result, PAGE_SIZE};
+use memfold_policy::effort::Effort;
+use memfold_sys::{Result, PAGE_SIZE};
 
 /// The bytes of a page.
 pub type Page = [u8; PAGE_SIZE];
@@ -199,7 +199,7 @@ pub fn repeated_word(page: &Page) -> Option<u64> {
 pub unsafe fn repeated_word_at(page: usize) -> Option<u64> {
     let words = if planted(Bug::RepeatedTooSoon) { 64 } else { PAGE_SIZE / 8 };
     // SAFETY: the caller's contract.
-    let word = |n: usize| unsafe { sys::racing::word(page + n * 8) };
+    let word = |n: usize| unsafe { memfold_sys::racing::word(page + n * 8) };
     let first = word(0);
     // A cache line at a time.
     let differs = |line: usize| (0..8).fold(0, |bits, n| bits | (word(line * 8 + n) ^ first)) != 0;

@@ -8,8 +8,8 @@ use super::entropy::{self, Statistics};
 use super::{Codec, Dictionary, Page, Zstd, MAX_STORED};
 use crate::store::Store;
 use core::mem::size_of;
-use policy::learning::SAMPLES;
-use sys::{mem, racing, Result, PAGE_SIZE};
+use memfold_policy::learning::SAMPLES;
+use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 
 /// Bytes that are compared to tell whether pages have something in common.
 const STRING: usize = 8;

@@ -6,7 +6,7 @@ use super::dictionary::LEVEL;
 use super::{Codec, CodecId, Dictionary, Page};
 use crate::sabotage::{planted, Bug};
 use core::ffi::c_void;
-use sys::{mem, Result, PAGE_SIZE};
+use memfold_sys::{mem, Result, PAGE_SIZE};
 use zstd_sys::*;
 
 /// The levels of the two compressors.
@@ -58,7 +58,7 @@ impl Zstd {
         let codec =
             Zstd { memory, compressed: false, decompressed: false, fast, strong, taught, decompressor };
         if fast.is_null() || strong.is_null() || taught.is_null() || decompressor.is_null() {
-            return Err(sys::Errno::ENOMEM);
+            return Err(memfold_sys::Errno::ENOMEM);
         }
         Ok(codec)
     }

@@ -9,8 +9,8 @@ use crate::control::Mode;
 use crate::kernel::Kernel;
 use crate::{background, fault, proxy};
 use core::sync::atomic::Ordering::*;
-use sys::thread::Thread;
-use sys::{futex, Result};
+use memfold_sys::thread::Thread;
+use memfold_sys::{futex, Result};
 
 impl Engine {
     /// Lets the engine start by itself once there is enough to manage.
@@ -71,7 +71,7 @@ impl Engine {
         }
         self.forget_threads_in_child();
         for extent in self.space().all() {
-            extent.armed.remove(&crate::bitmap::PageSet::range(0, sys::EXTENT_PAGES));
+            extent.armed.remove(&crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES));
             extent.staging.store(0, Relaxed);
         }
         self.phase.store(Phase::Idle as u32, Release);
@@ -101,7 +101,7 @@ impl Engine {
             return;
         }
         // A fork must find the engine either idle or starting with its thread made.
-        let _blocked = sys::signal::block_all();
+        let _blocked = memfold_sys::signal::block_all();
         let _pass = self.gate.pass();
         if self.phase.compare_exchange(Phase::Idle as u32, Phase::Starting as u32, AcqRel, Relaxed).is_err() {
             return;
@@ -121,7 +121,7 @@ impl Engine {
     }
 
     /// Ends an engine that could not begin, and says why.
-    pub(crate) fn give_up(&self, what: &str, error: Option<sys::Errno>) {
+    pub(crate) fn give_up(&self, what: &str, error: Option<memfold_sys::Errno>) {
         let mut line = crate::text::Line::new();
         line.push(what);
         if let Some(e) = error {
@@ -137,7 +137,7 @@ impl Engine {
     }
 
     /// Opens what the engine needs. The background thread calls it.
-    pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, sys::Errno)> {
+    pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, memfold_sys::Errno)> {
         let kernel = Kernel::open(self.device())?;
         self.tell_staging(&kernel.staging);
         // SAFETY: no other thread looks before it is started.
@@ -205,7 +205,7 @@ impl Engine {
 
     /// The engine belongs to the calling process, a forked child, from now on.
     pub(crate) fn come_home_in_child(&self) {
-        self.process.store(sys::thread::current_pid(), Relaxed);
+        self.process.store(memfold_sys::thread::current_pid(), Relaxed);
         self.leaving.store(0, Relaxed);
         self.last_status.store(0, Relaxed);
     }

@@ -3,14 +3,14 @@
 // Every address here lies in a mapping that the test itself made and holds. Not every test uses everything.
 #![allow(clippy::undocumented_unsafe_blocks, dead_code)]
 
-use pager::config::{Config, Setting};
-use pager::control::Command;
-use pager::{Engine, Host, Phase};
+use memfold_pager::config::{Config, Setting};
+use memfold_pager::control::Command;
+use memfold_pager::{Engine, Host, Phase};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use sys::{mem, PAGE_SIZE};
 
 pub const MIB: usize = 1 << 20;
 
@@ -46,7 +46,7 @@ pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
     let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
         // On a thread that has nothing of the standard library's.
         notice: |line| {
-            let _ = sys::file::write_all(2, line.as_bytes());
+            let _ = memfold_sys::file::write_all(2, line.as_bytes());
         },
         open_control: |_| None,
         thread_cpu: |_| None,

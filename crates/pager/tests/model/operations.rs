@@ -1,7 +1,7 @@
 //! The operations of the model test: what they are, how often each comes, and what is written into pages.
 
+use memfold_sys::PAGE_SIZE;
 use proptest::prelude::*;
-use sys::PAGE_SIZE;
 
 /// Words of a page.
 pub const WORDS: usize = PAGE_SIZE / 8;

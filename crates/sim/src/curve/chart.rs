@@ -1,7 +1,7 @@
 //! The drawing of miss-ratio curves.
 
 use super::Curve;
-use plot::{Axis, Line, Lines, Unit};
+use memfold_plot::{Axis, Line, Lines, Unit};
 
 /// A chart of curves, each policy a line.
 pub fn chart(curves: &[Curve], title: &str) -> Lines {

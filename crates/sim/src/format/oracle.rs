@@ -6,7 +6,7 @@ use super::{Input, Request};
 use crate::column::Column;
 use crate::error::TraceError;
 use crate::trace::Numbering;
-use policy::replace::NO_NEXT;
+use memfold_policy::replace::NO_NEXT;
 use std::io::Write;
 
 /// Length of a record, bytes.

@@ -6,8 +6,8 @@
 use super::actor::Actor;
 use super::{cross, life, slots, Ask, Loop, Pattern, Phase};
 use anyhow::{bail, Result};
-use pager::control::{Histogram as Buckets, BUCKETS};
-use stats::Histogram;
+use memfold_pager::control::{Histogram as Buckets, BUCKETS};
+use memfold_stats::Histogram;
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

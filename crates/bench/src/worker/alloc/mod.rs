@@ -18,8 +18,8 @@ pub(crate) use life::BLOCKS_A_SECOND;
 use super::{answer, request};
 use crate::workload::by_name;
 use anyhow::{ensure, Result};
+use memfold_stats::Histogram;
 use serde::{Deserialize, Serialize};
-use stats::Histogram;
 use std::ffi::CStr;
 use std::path::PathBuf;
 

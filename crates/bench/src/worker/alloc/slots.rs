@@ -4,8 +4,8 @@
 
 use super::actor::Actor;
 use super::{broken, Loop, Written};
+use memfold_sys::mem;
 use std::marker::PhantomData;
-use sys::mem;
 
 /// Draws of a thread: xorshift64 (Marsaglia, "Xorshift RNGs", 2003), three shifts, so that the loop times the allocator.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl Sizes {
 
 /// A mapped table of `len` values, all zero.
 pub(super) fn table<T>(len: usize) -> &'static mut [T] {
-    let bytes = (len * size_of::<T>()).next_multiple_of(sys::PAGE_SIZE);
+    let bytes = (len * size_of::<T>()).next_multiple_of(memfold_sys::PAGE_SIZE);
     match mem::map_anonymous(0, bytes, 0) {
         // SAFETY: a fresh mapping of that length that nobody unmaps; every `T` of this module may be all zeros.
         Ok(base) => unsafe { std::slice::from_raw_parts_mut(base as *mut T, len) },
@@ -81,7 +81,7 @@ fn written(block: *mut u8, size: usize) -> *mut u8 {
 
 /// Writes a byte in each page's length of a block.
 fn write_pages(block: *mut u8, size: usize) {
-    for offset in (0..size).step_by(sys::PAGE_SIZE) {
+    for offset in (0..size).step_by(memfold_sys::PAGE_SIZE) {
         // SAFETY: the block has `size` bytes and is the caller's.
         unsafe { block.add(offset).write_volatile(1) };
     }

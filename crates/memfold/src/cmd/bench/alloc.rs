@@ -2,10 +2,10 @@
 
 use super::{count, print, program, with_bar, Reporting};
 use crate::exit;
-use ::bench::alloc::{self, scorecard, soak, Case, Options, Peer, Profile, SUITE};
-use ::bench::output::Output;
-use ::bench::worker::Written;
-use ::pager::config::parse_size;
+use ::memfold_bench::alloc::{self, scorecard, soak, Case, Options, Peer, Profile, SUITE};
+use ::memfold_bench::output::Output;
+use ::memfold_bench::worker::Written;
+use ::memfold_pager::config::parse_size;
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use std::path::PathBuf;

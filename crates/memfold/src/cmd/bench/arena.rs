@@ -2,8 +2,8 @@
 
 use super::alloc::Measures;
 use super::{count, program, with_bar, Reporting};
-use ::bench::alloc::{arena, Case};
-use ::bench::worker::Written;
+use ::memfold_bench::alloc::{arena, Case};
+use ::memfold_bench::worker::Written;
 use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `memfold bench fold`: what it costs to fold a page, by step.
 
 use super::{count, program, region, with_bar, Reporting};
-use ::bench::fold::{self, Heap, Options};
+use ::memfold_bench::fold::{self, Heap, Options};
 use anyhow::Result;
 use std::process::ExitCode;
 

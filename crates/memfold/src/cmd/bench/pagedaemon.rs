@@ -3,7 +3,7 @@
 use super::{count, print, region, with_bar, EXAMPLES};
 use crate::run::launch::known_policy;
 use crate::{exit, library};
-use ::bench::pagedaemon::{self, Load, Options};
+use ::memfold_bench::pagedaemon::{self, Load, Options};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,10 +3,10 @@
 use super::workload::Common;
 use super::{count, print, program, with_bar, EXAMPLES};
 use crate::{exit, text};
-use ::bench::ab::{self, Arm, Measures, Options};
-use ::bench::workload::Kind;
-use ::bench::Unsupported;
-use ::pager::config::Setting;
+use ::memfold_bench::ab::{self, Arm, Measures, Options};
+use ::memfold_bench::workload::Kind;
+use ::memfold_bench::Unsupported;
+use ::memfold_pager::config::Setting;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use super::{count, millis, print, program, region, with_bar};
 use crate::{exit, text};
-use ::bench::programs::{self, Arm, Kind, Options};
+use ::memfold_bench::programs::{self, Arm, Kind, Options};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -6,10 +6,10 @@ use crate::trace_file::{bad, TraceOptions};
 use crate::{bar, exit};
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
-use sim::format::{Request, Requests};
-use sim::generate::{Generator, Shape};
-use sim::peer::{Peer, PeerError};
-use sim::speed::{self, Options, SpeedError};
+use memfold_sim::format::{Request, Requests};
+use memfold_sim::generate::{Generator, Shape};
+use memfold_sim::peer::{Peer, PeerError};
+use memfold_sim::speed::{self, Options, SpeedError};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

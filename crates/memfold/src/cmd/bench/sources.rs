@@ -1,9 +1,9 @@
 //! `memfold bench sources`: what each access source takes for cold, beside the truth.
 
 use crate::text;
-use ::bench::sources::{self, Kind, Options, Row};
+use ::memfold_bench::sources::{self, Kind, Options, Row};
 use anyhow::Result;
-use pager::config::{parse_duration, parse_size};
+use memfold_pager::config::{parse_duration, parse_size};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\

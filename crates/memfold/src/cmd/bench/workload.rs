@@ -1,7 +1,7 @@
 //! `memfold bench workload`: one workload as a program, to be run with the pager or without.
 
 use super::{count, print, region, share, EXAMPLES};
-use ::bench::workload::{Data, Kind, Workload};
+use ::memfold_bench::workload::{Data, Kind, Workload};
 use anyhow::Result;
 use std::process::ExitCode;
 

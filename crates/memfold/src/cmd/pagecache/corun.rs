@@ -2,8 +2,8 @@
 
 use super::{limit, watched, Common, EXAMPLES};
 use crate::text;
-use ::pagecache::corun::{self, Options, Remedy};
-use ::pagecache::workload::Workload;
+use ::memfold_pagecache::corun::{self, Options, Remedy};
+use ::memfold_pagecache::workload::Workload;
 use anyhow::Result;
 use clap::builder::RangedU64ValueParser;
 use clap::ValueEnum;

@@ -2,8 +2,8 @@
 
 use super::{limit, watched, Common, EXAMPLES};
 use crate::{exit, text};
-use ::pagecache::job::Access;
-use ::pagecache::run::{self, Limit, Options};
+use ::memfold_pagecache::job::Access;
+use ::memfold_pagecache::run::{self, Limit, Options};
 use anyhow::Result;
 use clap::ValueEnum;
 use std::path::PathBuf;
