@@ -98,6 +98,7 @@ pub extern "C" fn main(arg: usize) {
             }
             // An improvement only; after the measurement, which it would spoil.
             worker.look_at_group();
+            worker.open_tier(in_child);
             // A program at its limit waits for a page daemon, which therefore competes as the program does; and somewhat where a limit may
             // come near, as who has no right to may not do so later.
             let nice = match (engine.policy.is_empty() && !engine.is_limited(), worker.group_pause()) {
@@ -163,6 +164,7 @@ impl Worker {
             self.drop_copies();
             self.enter(Activity::Keep);
             self.tidy_store();
+            self.demote();
             self.enter(Activity::Other);
             self.take_inventory_if_due();
             self.count();
@@ -588,8 +590,8 @@ impl Worker {
         }
     }
 
-    /// Brings everything of the extent back, as far as nobody else is at it.
-    pub(crate) fn bring_all(&mut self, extent: &Extent) {
+    /// Brings everything of the extent back, as far as nobody else is at it; what lies below memory only if it may wait.
+    pub(crate) fn bring_all(&mut self, extent: &Extent, waits: bool) {
         let (mut index, mut tries) = (0, 0);
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
             match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
@@ -600,6 +602,7 @@ impl Worker {
                     tries += 1;
                     self.stand_still_if_wanted();
                 }
+                Outcome::Pending if waits => self.fetch(extent.page_addr(index)),
                 _ => (index, tries) = (index + 1, 0),
             }
         }
@@ -611,7 +614,7 @@ impl Worker {
 
     /// The stall budget is used up: what is being touched comes back as a whole.
     fn retreat(&mut self, extent: &Extent) {
-        self.bring_all(extent);
+        self.bring_all(extent, false);
         if let Some(_guard) = extent.lock.try_lock() {
             // SAFETY: we hold the lock.
             let age = unsafe { extent.age() };
@@ -629,13 +632,14 @@ impl Worker {
         for extent in self.engine.space().all() {
             let mut backoff = Backoff::new();
             while extent.away.load(SeqCst) != 0 && !planted(Bug::StoppedTooSoon) {
-                self.bring_all(extent);
+                self.bring_all(extent, true);
                 self.stand_still_if_wanted();
                 backoff.wait();
             }
         }
         self.now = time::now();
         self.store.drain(&self.engine.free_slots);
+        self.settle_tier();
         self.count();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.

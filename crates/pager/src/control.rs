@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -380,6 +380,10 @@ control_page! {
             table_bytes = table_bytes,
             /// Of that dictionaries, which pages are compressed with.
             dictionary_bytes = dictionary_bytes,
+            /// Of the evicted bytes those that lie in the tier below memory.
+            tier_bytes = tier_bytes,
+            /// Bytes of files that they take there.
+            tier_file_bytes = tier_file_bytes,
             /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.
             saved_bytes = saved_bytes,
             /// Highest value.
@@ -426,6 +430,12 @@ control_page! {
             cpu_background_ns = cpu_background_ns,
             /// CPU time of the fault thread, ns.
             cpu_fault_ns = cpu_fault_ns,
+            /// CPU time of the thread of the tier below memory, ns.
+            cpu_tier_ns = cpu_tier_ns,
+            /// Clusters written to the tier.
+            tier_writes = tier_writes,
+            /// Clusters that could not be written, or not be read at the first try.
+            tier_errors = tier_errors,
             /// Times that the stall budget held eviction back.
             budget_holds = budget_holds,
             /// Extents registered with userfaultfd.
@@ -477,6 +487,8 @@ control_page! {
         passes: AtomicU64,
         /// Wait of a program thread on a fault, from the touch to the wake-up, ns.
         fault_ns: Histogram,
+        /// Reading of a cluster from the tier below memory, opening its seal included, ns.
+        tier_read_ns: Histogram,
         /// Work on a restore: look-up, decompression and mapping of the page, ns.
         restore_ns: Histogram,
     }

@@ -29,6 +29,9 @@ use crate::sabotage;
 use crate::space::Space;
 use crate::staging::Staging;
 use crate::store::{FreeQueue, Stores};
+use crate::tier::below::Below;
+use crate::tier::choice::{BadTier, Choice};
+use crate::tier::keeper::Keeper;
 use crate::turns::Turns;
 use crate::young::Young;
 use core::cell::UnsafeCell;
@@ -132,8 +135,11 @@ pub struct Engine {
     /// being read, and the longest that one can have, ns.
     pub(crate) waits_ahead: AtomicU64,
     pub(crate) longest_ahead: AtomicU64,
-    /// Slots that restores gave up during a fork; the fault thread's own.
-    deferred: UnsafeCell<Deferred>,
+    /// What restores gave up during a fork, and 1 where there is any.
+    deferred: Deferred,
+    any_deferred: AtomicU32,
+    /// The tier below memory; null for none.
+    below: AtomicPtr<Below>,
     /// The engine that was prepared before this one; a process has more than one in tests only.
     next: AtomicPtr<Engine>,
     phase: AtomicU32,
@@ -155,7 +161,7 @@ pub struct Engine {
     store: UnsafeCell<Stores>,
     threads: Threads,
     /// The kernel's numbers of the agents, by [`Agent`]; 0 before they run.
-    tids: [AtomicU32; 3],
+    tids: [AtomicU32; 4],
     /// What program threads ask of the userfaultfd.
     pub(crate) proxy: Proxy,
     /// The process that the engine belongs to; a child of `vfork` that shares its memory is another one.
@@ -178,6 +184,7 @@ pub struct Engine {
 struct Threads {
     fault: UnsafeCell<Option<Thread>>,
     proxy: UnsafeCell<Option<Thread>>,
+    tier: UnsafeCell<Option<Thread>>,
     background: UnsafeCell<Option<Thread>>,
 }
 
@@ -186,6 +193,7 @@ impl Threads {
         Threads {
             fault: UnsafeCell::new(None),
             proxy: UnsafeCell::new(None),
+            tier: UnsafeCell::new(None),
             background: UnsafeCell::new(None),
         }
     }
@@ -197,7 +205,7 @@ impl Threads {
     unsafe fn take(&self) -> impl Iterator<Item = Thread> {
         // SAFETY: the caller's contract.
         let take = |place: &UnsafeCell<Option<Thread>>| unsafe { (*place.get()).take() };
-        [take(&self.fault), take(&self.proxy), take(&self.background)].into_iter().flatten()
+        [take(&self.fault), take(&self.proxy), take(&self.tier), take(&self.background)].into_iter().flatten()
     }
 }
 
@@ -211,6 +219,8 @@ pub(crate) enum Agent {
     Background = 1,
     /// [`crate::proxy`].
     Proxy = 2,
+    /// [`crate::tier::thread`].
+    Tier = 3,
 }
 
 // SAFETY: `space` and `kernel` are written before others look (see the module); each of `threads` is reached by who
@@ -277,7 +287,9 @@ impl Engine {
             waits_ahead: AtomicU64::new(0),
             longest_ahead: AtomicU64::new(0),
             store: UnsafeCell::new(Stores::new()),
-            deferred: UnsafeCell::new(Deferred::new()),
+            deferred: Deferred::new(),
+            any_deferred: AtomicU32::new(0),
+            below: AtomicPtr::new(core::ptr::null_mut()),
             next: AtomicPtr::new(core::ptr::null_mut()),
             phase: AtomicU32::new(Phase::Idle as u32),
             enabled: AtomicU32::new(0),
@@ -291,7 +303,7 @@ impl Engine {
             mirror: Mirror::new(),
             kernel: UnsafeCell::new(None),
             threads: Threads::new(),
-            tids: [const { AtomicU32::new(0) }; 3],
+            tids: [const { AtomicU32::new(0) }; 4],
             proxy: Proxy::new(),
             process: AtomicU32::new(0),
             leaving: AtomicU32::new(0),
@@ -413,6 +425,28 @@ impl Engine {
             self.daemon.set(socket);
         }
         fits
+    }
+
+    /// Has what was stored for long go to a tier below memory: `disk=DIR[,size=20G][,after=10m]`. Once, before the engine starts; then nothing
+    /// is opened yet. Without memory for its tables there is none.
+    ///
+    /// # Errors
+    /// What is wrong with the text; nothing is changed then.
+    pub fn use_tier<'a>(&self, text: &'a str) -> core::result::Result<(), BadTier<'a>> {
+        let choice = Choice::parse(text)?;
+        // SAFETY: zeros are what is to be given a keeper, and nobody has it yet.
+        if let Ok(below) = unsafe { self.pool.make_sparse::<Below>() } {
+            // SAFETY: as above.
+            unsafe { below.begin(Keeper::new(&choice)) };
+            self.below.store(below as *const Below as *mut Below, Release);
+        }
+        Ok(())
+    }
+
+    /// The tier below memory, if there is one.
+    pub(crate) fn below(&self) -> Option<&'static Below> {
+        // SAFETY: made once, for ever.
+        unsafe { self.below.load(Acquire).as_ref() }
     }
 
     /// Remembers an open descriptor of `/dev/userfaultfd`. It stays the program's, which may close it. What is no device is not

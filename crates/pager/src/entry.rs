@@ -30,7 +30,7 @@ pub enum State {
     LeavingWanted = 2,
     /// Whole, in staging.
     Aside = 3,
-    /// Compressed; the payload is its place in the store.
+    /// Compressed; the payload tells where it lies ([`crate::tier::location`]).
     Stored = 4,
     /// One word repeated; the payload is the word, shortened.
     Same = 5,
@@ -66,6 +66,11 @@ impl Entry {
     /// From the word of an [`AtomicEntry`] in a core.
     pub fn from_word(word: u64) -> Entry {
         Entry(word)
+    }
+
+    /// The word of the entry.
+    pub fn word(self) -> u64 {
+        self.0
     }
 
     /// Where the page is.

@@ -21,6 +21,7 @@ use crate::kernel::Kernel;
 use crate::restore::{Outcome, Restorer};
 use crate::retry::patiently;
 use crate::sabotage::{planted, widen, Bug};
+use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
 use memfold_sys::uffd::{self, Event};
@@ -253,12 +254,25 @@ fn move_along(
                     // begins to move it further until its report is read.
                     Outcome::TryAgain => read_on(engine, kernel, steps, &mut backoff),
                     Outcome::InOtherHands => backoff.wait(),
+                    Outcome::Pending => {
+                        let page = extent.page_addr(index);
+                        let fetched = engine
+                            .below()
+                            .is_none_or(|below| below.ask(Asker::Fault, page, &mut restorer.arrived));
+                        if !fetched {
+                            read_on(engine, kernel, steps, &mut backoff);
+                        }
+                    }
                     // Another mapping than anonymous memory was put there.
                     Outcome::Gone => engine.forget_page(extent, index),
                 }
             }
         }
         engine.forget_mapping(extent, &PageSet::range(lo, hi));
+    }
+    if let Some(below) = engine.below() {
+        // It has the restorer's memory.
+        below.end_ask(Asker::Fault);
     }
     for step in (first..steps.count).filter(|&step| steps.concerns(step, first, from, len)) {
         let Step { to, len, .. } = steps.steps[step];

@@ -178,6 +178,14 @@ impl Service {
                     self.waits.left(tid, self.read_at, found.outside);
                     break;
                 }
+                Outcome::Pending => {
+                    self.waits.left(tid, self.read_at, found.outside);
+                    if !self.engine.below().is_some_and(|below| below.want(page)) {
+                        // Too many wait already: it asks again.
+                        self.kernel.uffd.wake(page, PAGE_SIZE);
+                    }
+                    break;
+                }
                 Outcome::Resident if self.first_touch(extent, page, write, tid, found.outside) => break,
                 // The page's mapping is gone, or no longer registered: who touches it is told by the kernel.
                 Outcome::Gone => {

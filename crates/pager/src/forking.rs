@@ -23,6 +23,7 @@ use crate::proxy::bring_extent_back;
 use crate::restore::Restorer;
 use crate::retry::patiently;
 use crate::sabotage::{planted, Bug};
+use crate::tier;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
 use memfold_sys::{file, mem, Errno, EXTENT_PAGES, PAGE_SIZE};
@@ -69,6 +70,9 @@ impl Engine {
 
     /// To be called by the forking thread in the parent, also when the fork failed.
     pub fn after_fork_in_parent(&'static self) {
+        if let Some(below) = self.below() {
+            below.share();
+        }
         self.forking.store(0, SeqCst);
         self.let_others_go_on();
     }
@@ -101,6 +105,9 @@ impl Engine {
         self.stall_looking.store(0, Relaxed);
         self.forget_deferred_in_child();
         self.errand.forget_in_child();
+        if let Some(below) = self.below() {
+            below.reset_in_child();
+        }
         self.space().all().for_each(|extent| self.forget_unforked_in_child(extent));
         // SAFETY: the background thread does not exist here.
         unsafe { self.take_store() }.reset_in_child();
@@ -165,7 +172,13 @@ impl Engine {
         let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
         let Ok(mut restorer) = patiently(Restorer::new) else { self.fail_hard(UNREACHABLE) };
         for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
-            bring_extent_back(self, kernel, &mut restorer, extent, 0, EXTENT_PAGES);
+            // There is no thread of the tier here.
+            let fetch = |page, restorer: &mut Restorer| {
+                if let Some(below) = self.below() {
+                    tier::thread::fetch(self, below, page, &mut restorer.arrived);
+                }
+            };
+            bring_extent_back(self, kernel, &mut restorer, (extent, 0, EXTENT_PAGES), fetch);
         }
         if self.anything_away() {
             self.fail_hard(UNREACHABLE);
@@ -276,6 +289,7 @@ mod tests {
     use crate::config::Config;
     use crate::engine::Host;
     use crate::entry::{Entry, State};
+    use crate::tier::location::Location;
     use std::boxed::Box;
 
     fn engine() -> &'static Engine {
@@ -293,7 +307,7 @@ mod tests {
         let bytes = [0xA5; 200];
         let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes, false).unwrap();
         engine.forking.store(1, SeqCst);
-        engine.give_up_slot(slot);
+        engine.release(Location::Memory(slot));
         engine.flush_deferred();
         store.drain(&engine.free_slots);
         // SAFETY: nobody else knows the slot, and it was not freed yet.

@@ -14,6 +14,7 @@ use crate::extent::{Extent, DENSE, SETTLED, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
 use crate::sabotage::{planted, Bug};
 use crate::store::{Slot, Store};
+use crate::tier::location::Location;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::{self, Effort};
@@ -177,8 +178,8 @@ impl Worker {
         let before = self.enter(Activity::Compress);
         for (index, cell) in entries.iter().enumerate() {
             let entry = cell.load();
-            if entry.state() == State::Stored && !entry.is_busy() {
-                self.recompress_page(extent, cell, entry, index);
+            if let (Some(slot), false) = (Location::memory(entry), entry.is_busy()) {
+                self.recompress_page(extent, cell, (entry, slot), index);
             }
             if self.interrupted() {
                 self.enter(before);
@@ -189,8 +190,13 @@ impl Worker {
         true
     }
 
-    fn recompress_page(&mut self, extent: &Extent, cell: &AtomicEntry, entry: Entry, index: usize) {
-        let old = Slot::from_payload(entry.payload());
+    fn recompress_page(
+        &mut self,
+        extent: &Extent,
+        cell: &AtomicEntry,
+        (entry, old): (Entry, Slot),
+        index: usize,
+    ) {
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
         let Some((codec, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
         if codec.effort() == Effort::Most

@@ -97,8 +97,11 @@ impl Worker {
         for number in 0..DICTIONARIES as u8 {
             // SAFETY: we are the background thread.
             let is_there = unsafe { self.engine.dictionaries.get(number) }.is_some();
-            if is_there && self.dictionary != Some(number) && !self.store.needs(number) {
-                // SAFETY: as above, and no slot names it.
+            // SAFETY: as above.
+            let below = self.engine.below().map(|below| unsafe { below.keeper() });
+            let needed = self.store.needs(number) || below.is_some_and(|keeper| keeper.needs(number));
+            if is_there && self.dictionary != Some(number) && !needed {
+                // SAFETY: as above, and no stored page names it.
                 unsafe { self.engine.dictionaries.remove(number) };
                 dropped = true;
             }

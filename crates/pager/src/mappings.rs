@@ -12,7 +12,7 @@ use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
 use crate::sabotage::{planted, widen, Bug};
-use crate::store::Slot;
+use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
 use memfold_sys::{signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
@@ -518,8 +518,8 @@ impl Engine {
                 return;
             }
             self.stored_pages.fetch_sub(1, Relaxed);
-            if entry.state() == State::Stored {
-                self.give_up_slot(Slot::from_payload(entry.payload()));
+            if let Some(location) = Location::of(entry) {
+                self.release(location);
             }
             return;
         }

@@ -13,6 +13,7 @@ use crate::extent::Extent;
 use crate::space::{Space, LEAF, ROOT};
 use crate::store::{parse_header, Slot, GRAIN, HEADER};
 use crate::sync::{AtomicU64, Ordering::*};
+use crate::tier::location::Location;
 use core::mem::size_of;
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
@@ -268,7 +269,8 @@ fn bring(
             true
         }
         State::Stored => {
-            let at = Slot::from_payload(entry.payload()).addr();
+            // What lies below memory is not in a core.
+            let Some(at) = Location::memory(entry).map(Slot::addr) else { return false };
             let (mut header, mut data) = ([0; HEADER], [0; PAGE_SIZE]);
             if !memory.read(at, &mut header) {
                 return false;

@@ -15,6 +15,7 @@ use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::retry::patiently;
+use crate::tier::below::Asker;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use memfold_sys::thread::{self, Backoff};
@@ -184,7 +185,13 @@ fn carry_out(
                 Some(restorer) => restorer,
                 None => restorer.insert(patiently(Restorer::new)?),
             };
-            bring_extent_back(engine, kernel, restorer, extent, lo, hi);
+            let fetch = |page, restorer: &mut Restorer| {
+                if let Some(below) = engine.below() {
+                    below.await_cluster(Asker::Proxy, page, &mut restorer.arrived);
+                }
+            };
+            bring_extent_back(engine, kernel, restorer, (extent, lo, hi), fetch);
+            restorer.arrived.wipe();
             Ok(())
         }
         Request::Settle => {
@@ -197,14 +204,13 @@ fn carry_out(
     }
 }
 
-/// Brings back what is away of pages `lo..hi`, whoever else is at it.
+/// Brings back what is away of pages `lo..hi` of an extent, whoever else is at it. `fetch` waits for the cluster of the page at an address.
 pub(crate) fn bring_extent_back(
     engine: &Engine,
     kernel: &Kernel,
     restorer: &mut Restorer,
-    extent: &Extent,
-    lo: usize,
-    hi: usize,
+    (extent, lo, hi): (&Extent, usize, usize),
+    fetch: impl Fn(usize, &mut Restorer),
 ) {
     let mut index = lo;
     let mut backoff = Backoff::new();
@@ -216,6 +222,7 @@ pub(crate) fn bring_extent_back(
             }
             Outcome::Resident | Outcome::Gone => index += 1,
             Outcome::InOtherHands | Outcome::TryAgain => backoff.wait(),
+            Outcome::Pending => fetch(extent.page_addr(index), restorer),
         }
     }
 }

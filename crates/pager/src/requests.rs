@@ -32,7 +32,7 @@ impl Worker {
             }
             c if c == Command::Restore as u32 => {
                 for extent in self.engine.space().all() {
-                    self.bring_all(extent);
+                    self.bring_all(extent, true);
                 }
                 0
             }

@@ -14,7 +14,8 @@ use crate::entry::{Entry, State};
 use crate::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::sabotage::{planted, widen, Bug};
-use crate::store::Slot;
+use crate::tier::arrived::Arrived;
+use crate::tier::location::Location;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::{self, Nanos};
@@ -61,12 +62,19 @@ pub enum Reason {
     Change,
     /// Its mapping was moved past libc, and the fault thread takes it along.
     Moved,
+    /// A thread waits for it, and it had to be fetched from below memory.
+    Late,
 }
 
 impl Reason {
     /// Whether the one who restores gives way to an announced change.
     fn gives_way(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Walk | Reason::Ahead)
+        matches!(self, Reason::Fault | Reason::Walk | Reason::Ahead | Reason::Late)
+    }
+
+    /// Whether a thread waits for the first page.
+    fn is_awaited(self) -> bool {
+        matches!(self, Reason::Fault | Reason::Late)
     }
 
     fn is_fault_thread(self) -> bool {
@@ -101,6 +109,8 @@ pub enum Outcome {
     TryAgain,
     /// There is no registered mapping at the page any more.
     Gone,
+    /// It lies below memory, and must be fetched first ([`Restorer::fetch`]).
+    Pending,
 }
 
 /// Working memory for restores.
@@ -112,13 +122,15 @@ pub struct Restorer {
     used: usize,
     /// How far from its extent a page is put; 0 except after an `mremap` past libc.
     shift: usize,
+    /// What was fetched from below memory.
+    pub(crate) arrived: Arrived,
 }
 
 impl Restorer {
     /// Maps it.
     pub fn new() -> Result<Restorer> {
         let buffer = mem::map_anonymous(0, MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
-        Ok(Restorer { codecs: Codecs::new()?, buffer, used: 0, shift: 0 })
+        Ok(Restorer { codecs: Codecs::new()?, buffer, used: 0, shift: 0, arrived: Arrived::new() })
     }
 
     /// Overwrites what the last restores left in the working memory. [`restore`](Self::restore) does so itself, but for a fault: whoever
@@ -149,10 +161,16 @@ impl Restorer {
         let Some(entries) = extent.entries() else { return Outcome::Resident };
         // The fault thread's waits begin with its messages.
         let began = if reason.is_service() { Nanos(0) } else { time::now() };
-        let mut run = match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0) {
-            Ok(run) => run,
-            Err(outcome) => return outcome,
+        let below = engine.below();
+        let is_ready = |entry: Entry| match (Location::below(entry), below) {
+            (Some(berth), Some(below)) => self.arrived.is(berth.cluster, &below.clusters),
+            _ => true,
         };
+        let mut run =
+            match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0, is_ready) {
+                Ok(run) => run,
+                Err(outcome) => return outcome,
+            };
         widen(Bug::BusyNotAwaited, 2);
         if reason == Reason::Ahead {
             widen(Bug::AheadWakeLost, 1);
@@ -174,6 +192,7 @@ impl Restorer {
                 // The pages behind the first are a bonus: what went wrong with them is found out when they are touched.
                 Err(_) if done > 0 => break Outcome::Done { first, pages: done },
                 Err(Errno::EAGAIN) => break Outcome::TryAgain,
+                Err(Errno(libc::ESTALE)) => break Outcome::Pending,
                 Err(_) => break Outcome::Gone,
             }
         };
@@ -279,11 +298,22 @@ impl Restorer {
         control: &ControlPage,
     ) -> core::result::Result<usize, Errno> {
         self.used = self.used.max(hi - lo);
+        let mut hi = hi;
         for index in lo..hi {
+            // The cluster that was fetched may lie elsewhere by now.
+            if let (Some(berth), Some(below)) = (Location::below(run.entry(index)), engine.below()) {
+                if !self.arrived.is(berth.cluster, &below.clusters) {
+                    hi = index;
+                    break;
+                }
+            }
             if !self.decompress(engine, run.entry(index), index - lo) {
                 control.pages_lost.fetch_add(1, Relaxed);
                 engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
             }
+        }
+        if lo == hi {
+            return Err(Errno(libc::ESTALE));
         }
         let _turn = run.turn(engine)?;
         let page = extent.page_addr(lo).wrapping_add(self.shift);
@@ -300,10 +330,10 @@ impl Restorer {
                 extent.back_soon.add(index);
             }
             let entry = run.finish(index);
-            if entry.state() == State::Stored {
-                engine.give_up_slot(Slot::from_payload(entry.payload()));
+            if let Some(location) = Location::of(entry) {
+                engine.release(location);
                 if planted(Bug::SlotFreedTwice) {
-                    engine.give_up_slot(Slot::from_payload(entry.payload()));
+                    engine.release(location);
                 }
             }
         }
@@ -328,8 +358,14 @@ impl Restorer {
             page.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&word));
             return true;
         }
-        // SAFETY: the entry was taken, so its slot stays until we give it up.
-        let stored = unsafe { Slot::from_payload(entry.payload()).read() };
+        let stored = match Location::of(entry) {
+            // SAFETY: the entry was taken, so its slot stays until we give it up.
+            Some(Location::Memory(slot)) => unsafe { slot.read() },
+            Some(Location::Below(berth)) => {
+                engine.below().and_then(|below| self.arrived.page(berth, &below.clusters))
+            }
+            None => None,
+        };
         stored.is_some_and(|(codec, data)| self.codecs.decompress(codec, &engine.dictionaries, data, page))
     }
 }
@@ -379,6 +415,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
+    #[allow(clippy::too_many_arguments)]
     fn take(
         kernel: &Kernel,
         extent: &'a Extent,
@@ -387,6 +424,7 @@ impl<'a> Run<'a> {
         limit: usize,
         reason: Reason,
         may_take_whole: bool,
+        is_ready: impl Fn(Entry) -> bool,
     ) -> core::result::Result<Run<'a>, Outcome> {
         let mut run = Run {
             extent,
@@ -432,6 +470,12 @@ impl<'a> Run<'a> {
                 State::LeavingWanted if first => return Err(Outcome::InOtherHands),
                 State::Resident | State::Leaving | State::LeavingWanted => break,
                 State::Aside | State::Stored | State::Same => {
+                    if !is_ready(entry) {
+                        if first {
+                            return Err(Outcome::Pending);
+                        }
+                        break;
+                    }
                     if !entries[run.hi].take(entry) {
                         continue;
                     }
@@ -441,7 +485,7 @@ impl<'a> Run<'a> {
                         if !first {
                             break;
                         }
-                        if reason != Reason::Fault || extent.turn_away(run.hi) {
+                        if !reason.is_awaited() || extent.turn_away(run.hi) {
                             return Err(Outcome::InOtherHands);
                         }
                         continue;
@@ -535,7 +579,7 @@ impl<'a> Run<'a> {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
         let walked = self.reason == Reason::Walk && planted(Bug::WalkTakenForUse);
-        if self.reason == Reason::Fault || walked {
+        if self.reason.is_awaited() || walked {
             self.extent.hot.add(index);
         }
         self.entries[index].finish(entry);

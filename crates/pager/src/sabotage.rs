@@ -115,6 +115,16 @@ bugs! {
     DictionaryUnchecked = "dictionary-unchecked",
     /// What a child still shares is taken for the program's own.
     SharedTaken = "shared-taken",
+    /// A page below memory that a thread waits for is not fetched.
+    WantedForgotten = "wanted-forgotten",
+    /// A thread that waits for a page from below memory is not woken when it is there.
+    TierWakeLost = "tier-wake-lost",
+    /// What comes back from a tier is not what was sealed, and that is not seen.
+    SealNotChecked = "seal-not-checked",
+    /// The tier's files are not known to be a child's too after a fork.
+    FilesNotShared = "files-not-shared",
+    /// A file that a child has is written over and given back like any other.
+    SharedFileFilled = "shared-file-filled",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 

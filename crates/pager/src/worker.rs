@@ -5,6 +5,7 @@ use crate::codec::{Codecs, Page};
 use crate::config::Setting;
 use crate::contention::Crowd;
 use crate::control::bump;
+use crate::demote::Demotion;
 use crate::engine::{Agent, Engine, Phase};
 use crate::group::Watch;
 use crate::inventory::Schedule;
@@ -98,6 +99,8 @@ pub struct Worker {
     pub(crate) hand: Hand,
     /// The limit of the control groups.
     pub(crate) watch: Watch,
+    /// What goes to the tier below memory.
+    pub(crate) demotion: Demotion,
 }
 
 /// A round over all extents, by address.
@@ -163,6 +166,7 @@ impl Worker {
             lease: Lease::new(&engine.control().share),
             hand: Hand::new(),
             watch: Watch::new(),
+            demotion: Demotion::default(),
         })
     }
 
@@ -219,6 +223,7 @@ impl Worker {
                         extent.window.fetch_max(AT_ONCE, Relaxed);
                         at = extent.page_addr(first + pages);
                     }
+                    // What lies below memory is fetched when it is touched.
                     _ => at += PAGE_SIZE,
                 }
             }
@@ -295,6 +300,7 @@ impl Worker {
         let cpu_of = |agent| engine.tid(agent).map_or(0, |tid| time::cpu_of(tid).0);
         control.cpu_fault_ns.store(cpu_of(Agent::Fault), Relaxed);
         control.cpu_background_ns.store(cpu_of(Agent::Background) + cpu_of(Agent::Proxy), Relaxed);
+        control.cpu_tier_ns.store(cpu_of(Agent::Tier), Relaxed);
         self.activities.show(&control.activity_ns);
         control.updated_ns.store(self.now.0, Relaxed);
     }

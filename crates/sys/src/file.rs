@@ -66,6 +66,48 @@ pub fn pread(fd: i32, buffer: &mut [u8], offset: u64) -> Result<usize> {
     unsafe { syscall!(pread64, fd, buffer.as_mut_ptr() as usize, buffer.len(), offset) }
 }
 
+/// Reads all of `buffer` from `offset` on, going on after interruptions and short reads; `EIO` where the file ends before.
+pub fn read_all_at(fd: i32, mut buffer: &mut [u8], mut offset: u64) -> Result<()> {
+    while !buffer.is_empty() {
+        match pread(fd, buffer, offset) {
+            Ok(0) => return Err(Errno(libc::EIO)),
+            Ok(n) => {
+                buffer = &mut buffer[n..];
+                offset += n as u64;
+            }
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `bytes` from `offset` on, going on after interruptions and short writes; `EFBIG` beyond `RLIMIT_FSIZE`, without a
+/// signal.
+pub fn write_all_at(fd: i32, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the slice is valid for its length.
+        let write = || unsafe { syscall!(pwrite64, fd, bytes.as_ptr() as usize, bytes.len(), offset) };
+        match quietly(write) {
+            Ok(0) => return Err(Errno(libc::ENOSPC)),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                offset += n as u64;
+            }
+            Err(Errno::EINTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Gives the blocks of a range of a file back to the file system; it reads as zeros from then on, and the file is as long as before.
+pub fn punch(fd: i32, start: u64, len: u64) -> Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory involved.
+    unsafe { syscall!(fallocate, fd, mode, start, len) }.map(drop)
+}
+
 /// Writes all of `bytes`, going on after interruptions and short writes.
 pub fn write_all(fd: i32, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
@@ -158,6 +200,17 @@ pub fn make_dir(path: &CStr) -> Result<()> {
 pub fn lock_shared(fd: i32) -> Result<()> {
     // SAFETY: no memory involved.
     unsafe { syscall!(flock, fd, libc::LOCK_SH | libc::LOCK_NB) }.map(drop)
+}
+
+/// Whether nobody else has the file locked by [`lock_shared`]; false where that cannot be told.
+pub fn is_alone(fd: i32) -> bool {
+    // SAFETY: no memory involved.
+    let lock = |how: i32| unsafe { syscall!(flock, fd, how | libc::LOCK_NB) };
+    let alone = lock(libc::LOCK_EX).is_ok();
+    if alone {
+        let _ = lock(libc::LOCK_UN);
+    }
+    alone
 }
 
 /// Locks a range of an open file that can be written to, without waiting: `EAGAIN` where another open file has locked some of it. The lock

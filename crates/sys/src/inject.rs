@@ -40,11 +40,15 @@ pub enum Point {
     Clone = 10,
     /// `futex` wait.
     Futex = 11,
+    /// Reading from the tier below memory.
+    TierRead = 12,
+    /// Writing to it.
+    TierWrite = 13,
 }
 
 impl Point {
     /// All, in order.
-    pub const ALL: [Point; 12] = [
+    pub const ALL: [Point; 14] = [
         Point::Move,
         Point::Copy,
         Point::Zero,
@@ -57,6 +61,8 @@ impl Point {
         Point::Drop,
         Point::Clone,
         Point::Futex,
+        Point::TierRead,
+        Point::TierWrite,
     ];
 
     /// As it stands in reports.
@@ -74,6 +80,8 @@ impl Point {
             Point::Drop => "madvise",
             Point::Clone => "clone",
             Point::Futex => "futex",
+            Point::TierRead => "tier read",
+            Point::TierWrite => "tier write",
         }
     }
 }
@@ -208,6 +216,8 @@ mod plan {
             Point::Drop => &[AGAIN, NO_MEMORY],
             Point::Clone => &[AGAIN],
             Point::Futex => &[AGAIN, INTERRUPTED],
+            Point::TierRead => &[Failure::Error(Errno(libc::EIO))],
+            Point::TierWrite => &[Failure::Error(Errno(libc::EIO)), Failure::Error(Errno(libc::ENOSPC))],
         }
     }
 

@@ -126,6 +126,24 @@ pub fn map_file(fd: i32, len: usize, offset: usize, flags: i32) -> Result<usize>
     Ok(start)
 }
 
+/// Copies from a mapping of a file, which may be cut short or lie on a disk that cannot be read: the kernel copies, and answers `EFAULT` where a
+/// touch would end the process by SIGBUS (process_vm_readv(2)). What was read is not kept in the page table.
+pub fn read_mapped(from: usize, out: &mut [u8]) -> Result<()> {
+    let piece = |at: usize| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: out.len() };
+    let (local, remote) = (piece(out.as_ptr() as usize), piece(from));
+    let (local, remote) = (&raw const local as usize, &raw const remote as usize);
+    // SAFETY: the slice is valid for its length, and the kernel finds out whether the rest is.
+    let read = unsafe { syscall!(process_vm_readv, identity::current_tid(), local, 1, remote, 1, 0) };
+    let (start, end) = (from & !(PAGE_SIZE - 1), (from + out.len()).next_multiple_of(PAGE_SIZE));
+    // SAFETY: a part of a mapping of a file, whose pages come back from there.
+    let _ = unsafe { madvise(start, end - start, libc::MADV_DONTNEED) };
+    match read {
+        Ok(n) if n == out.len() => Ok(()),
+        Ok(_) => Err(crate::Errno(libc::EFAULT)),
+        Err(error) => Err(error),
+    }
+}
+
 /// Reserves `len` bytes of address space at an address aligned to `align` (a power of two), with no
 /// access and no memory behind it.
 pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {

@@ -7,7 +7,7 @@ use super::{Agent, Engine, Phase};
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::kernel::Kernel;
-use crate::{background, fault, proxy};
+use crate::{background, fault, proxy, tier};
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Thread;
 use memfold_sys::{futex, Result};
@@ -170,13 +170,20 @@ impl Engine {
                 self.number_agent(Agent::Proxy, thread.tid());
                 // SAFETY: as above.
                 unsafe { *self.threads.proxy.get() = Some(thread) };
-                Ok(())
             }
             Err(error) => {
                 self.proxy.close();
-                Err(error)
+                return Err(error);
             }
         }
+        if self.below().is_some() {
+            // SAFETY: `tier::thread::main` keeps to the rules of agent threads.
+            let tier = unsafe { Thread::spawn(tier::thread::main, arg) }?;
+            self.number_agent(Agent::Tier, tier.tid());
+            // SAFETY: as above.
+            unsafe { *self.threads.tier.get() = Some(tier) };
+        }
+        Ok(())
     }
 
     /// Has the threads that serve the program end, and waits for that. By the background thread, while nobody needs them.
@@ -184,6 +191,13 @@ impl Engine {
         self.proxy.close();
         // SAFETY: one thread at a time starts or ends the engine.
         let (proxy, fault) = unsafe { (&mut *self.threads.proxy.get(), &mut *self.threads.fault.get()) };
+        // SAFETY: as above.
+        let tier = unsafe { &mut *self.threads.tier.get() };
+        if let (Some(tier), Some(below)) = (tier.take(), self.below()) {
+            below.end();
+            tier.join();
+            self.number_agent(Agent::Tier, 0);
+        }
         if let Some(proxy) = proxy.take() {
             proxy.join();
         }

@@ -42,6 +42,11 @@ pub fn engine_in_haste(cold_age_ms: u64) -> &'static Engine {
 
 /// The same with a limit on resident memory, bytes.
 pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
+    engine_of(cold_age_ms, limit, "")
+}
+
+/// The same with a tier below memory, if one is named.
+pub fn engine_of(cold_age_ms: u64, limit: u64, tier: &str) -> &'static Engine {
     take_turn();
     let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
         // On a thread that has nothing of the standard library's.
@@ -60,6 +65,9 @@ pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
     config.set(Setting::MaxCpu, 1_000_000);
     config.set(Setting::ResidentLimit, limit);
     engine.prepare(&config).unwrap();
+    if !tier.is_empty() {
+        assert_eq!(engine.use_tier(tier), Ok(()));
+    }
     engine.enable();
     engine
 }

@@ -1,0 +1,190 @@
+//! A cluster that was fetched: the compressed bytes of its pages, for one thread that brings them back.
+//!
+//! The bytes begin with a header: how many pages there are, and for each the codec and how many bytes it takes, in the order in which they
+//! lie behind it. What comes from a tier was sealed, and is looked at like any foreign input all the same.
+
+use super::clusters::{Clusters, Place};
+use super::location::Berth;
+use super::{CLUSTER, CLUSTER_BYTES};
+use crate::codec::{CodecId, MAX_STORED};
+use memfold_sys::{mem, Result};
+
+/// Bytes of the header.
+pub const HEADER: usize = 4 + CLUSTER * RECORD;
+const RECORD: usize = 4;
+
+/// Writes a cluster's bytes, page by page.
+pub struct Writer<'a> {
+    bytes: &'a mut [u8],
+    pages: usize,
+    len: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// An empty cluster in `bytes`, [`CLUSTER_BYTES`] of them.
+    pub fn new(bytes: &'a mut [u8]) -> Writer<'a> {
+        debug_assert_eq!(bytes.len(), CLUSTER_BYTES);
+        bytes[..HEADER].fill(0);
+        Writer { bytes, pages: 0, len: HEADER }
+    }
+
+    /// Room for the bytes of the next page.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.len..self.len + MAX_STORED]
+    }
+
+    /// The next page is what was put into the first `len` bytes of the room. Returns which page of the cluster it is.
+    pub fn add(&mut self, codec: CodecId, len: usize) -> usize {
+        let record = &mut self.bytes[4 + self.pages * RECORD..][..RECORD];
+        record[0] = codec.bits() as u8;
+        record[2..].copy_from_slice(&(len as u16).to_le_bytes());
+        self.pages += 1;
+        self.bytes[0] = self.pages as u8;
+        self.len += len;
+        self.pages - 1
+    }
+
+    /// How many pages there are, and their bytes with the header.
+    pub fn size(&self) -> (usize, usize) {
+        (self.pages, self.len)
+    }
+}
+
+/// One page of it.
+#[derive(Clone, Copy)]
+struct Record {
+    codec: CodecId,
+    at: usize,
+    len: usize,
+}
+
+/// What was fetched last.
+pub struct Arrived {
+    /// Where the bytes are; 0 before any were.
+    base: usize,
+    /// Which cluster that is, and where it lay.
+    from: Option<(u32, Place)>,
+    records: [Option<Record>; CLUSTER],
+}
+
+impl Default for Arrived {
+    fn default() -> Self {
+        Arrived::new()
+    }
+}
+
+impl Arrived {
+    /// Nothing; takes no memory.
+    pub const fn new() -> Arrived {
+        Arrived { base: 0, from: None, records: [None; CLUSTER] }
+    }
+
+    /// Room for the bytes of a cluster that lies there, on the boundary of a page. What was fetched before is forgotten. `ENOMEM` when the
+    /// kernel has no memory for it.
+    pub fn room(&mut self, place: Place) -> Result<&mut [u8]> {
+        self.from = None;
+        if self.base == 0 {
+            self.base = mem::map_anonymous(0, CLUSTER_BYTES, 0)?;
+        }
+        let len = (place.blocks() * super::BLOCK).min(CLUSTER_BYTES);
+        // SAFETY: our own mapping, of which nobody else has a reference.
+        Ok(unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, len) })
+    }
+
+    /// The room now holds the cluster, unsealed, `len` bytes with its header. False where that makes no sense.
+    pub fn accept(&mut self, number: u32, place: Place, len: usize) -> bool {
+        let len = len.min(CLUSTER_BYTES);
+        if self.base == 0 || len < HEADER {
+            return false;
+        }
+        // SAFETY: our own mapping.
+        let bytes = unsafe { core::slice::from_raw_parts(self.base as *const u8, len) };
+        let Some(records) = parse(bytes) else { return false };
+        (self.records, self.from) = (records, Some((number, place)));
+        true
+    }
+
+    /// Whether the cluster was fetched from where it lies now.
+    pub fn is(&self, number: u32, clusters: &Clusters) -> bool {
+        self.from.is_some_and(|(from, place)| from == number && clusters.place(number) == Some(place))
+    }
+
+    /// The codec and the bytes of a page, if its cluster was fetched from where it lies now. The caller has taken the entry that names it.
+    pub fn page(&self, berth: Berth, clusters: &Clusters) -> Option<(CodecId, &[u8])> {
+        let record =
+            self.records.get(berth.page).copied().flatten().filter(|_| self.is(berth.cluster, clusters))?;
+        // SAFETY: our own mapping, which `accept` has found to be so long.
+        let data = unsafe { core::slice::from_raw_parts((self.base + record.at) as *const u8, record.len) };
+        Some((record.codec, data))
+    }
+
+    /// Overwrites and forgets it.
+    pub fn wipe(&mut self) {
+        if self.from.take().is_some() {
+            // SAFETY: our own mapping.
+            unsafe { core::ptr::write_bytes(self.base as *mut u8, 0, CLUSTER_BYTES) };
+        }
+    }
+}
+
+impl Drop for Arrived {
+    fn drop(&mut self) {
+        if self.base != 0 {
+            // SAFETY: our own mapping, and nobody has its address.
+            let _ = unsafe { mem::munmap(self.base, CLUSTER_BYTES) };
+        }
+    }
+}
+
+/// What the header says; `None` where it makes no sense.
+fn parse(bytes: &[u8]) -> Option<[Option<Record>; CLUSTER]> {
+    let count = usize::from(*bytes.first()?);
+    let mut records = [None; CLUSTER];
+    let mut at = HEADER;
+    for (n, place) in records.iter_mut().take(count).enumerate() {
+        let record = bytes.get(4 + n * RECORD..)?.get(..RECORD)?;
+        let codec = CodecId::from_bits(u64::from(record[0]))?;
+        let len = usize::from(u16::from_le_bytes([record[2], record[3]]));
+        if len > MAX_STORED || at + len > bytes.len() {
+            return None;
+        }
+        *place = Some(Record { codec, at, len });
+        at += len;
+    }
+    (1..=CLUSTER).contains(&count).then_some(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec;
+
+    #[test]
+    fn pages_that_were_written_are_found_again() {
+        let mut bytes = vec![0xEE; CLUSTER_BYTES];
+        let mut writer = Writer::new(&mut bytes);
+        for n in 0..CLUSTER {
+            let len = if n == 3 { MAX_STORED } else { n * 7 };
+            writer.room()[..len].fill(n as u8);
+            assert_eq!(writer.add(CodecId::Zstd, len), n);
+        }
+        let (pages, len) = writer.size();
+        assert_eq!(pages, CLUSTER);
+        let records = parse(&bytes[..len]).unwrap();
+        for (n, record) in records.iter().enumerate() {
+            let record = record.unwrap();
+            assert!(bytes[record.at..][..record.len].iter().all(|&byte| byte == n as u8));
+        }
+        assert!(parse(&bytes[..len - 1]).is_none(), "cut short");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_refused_or_lies_within(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+            for record in parse(&bytes).into_iter().flatten().flatten() {
+                prop_assert!(record.at + record.len <= bytes.len());
+            }
+        }
+    }
+}

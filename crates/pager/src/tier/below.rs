@@ -1,0 +1,340 @@
+//! What the pager's threads share of the tier below memory.
+//!
+//! The fault thread leaves pages that are wanted; a thread that may wait asks for a cluster; the background thread hands clusters over to be
+//! written. The tier's own thread ([`super::thread`]) does all that, one thing at a time, and what is wanted first.
+//!
+//! Invariants: `keeper` and the free jobs are the background thread's; a job that was handed over, and an ask, belong to the tier's thread
+//! until it says so.
+
+use super::arrived::Arrived;
+use super::clusters::{Clusters, Place};
+use super::files::Files;
+use super::keeper::Keeper;
+use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
+use crate::prefetch::PrefetchQueue;
+use crate::sabotage::{planted, Bug};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use memfold_sys::{futex, mem, Errno, Result};
+
+/// Clusters that can be on their way down at once.
+pub const JOBS: usize = 8;
+/// A thread that asks for a cluster and can wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum Asker {
+    /// The fault thread, which goes on reading messages meanwhile.
+    Fault = 0,
+    /// The background thread.
+    Background = 1,
+    /// The proxy.
+    Proxy = 2,
+}
+
+const ASKERS: usize = 3;
+
+const IDLE: u32 = 0;
+const ASKED: u32 = 1;
+const DONE: u32 = 2;
+
+/// A cluster on its way down.
+pub struct Job {
+    state: AtomicU32,
+    /// The error that it came to; 0 for none.
+    error: AtomicU32,
+    inner: UnsafeCell<JobInner>,
+}
+
+/// What there is of it.
+pub struct JobInner {
+    /// Where its bytes are, [`CLUSTER_BYTES`]; 0 before any were.
+    base: usize,
+    /// How many of them are written: whole blocks.
+    len: usize,
+    /// Its number, and where it goes.
+    pub cluster: u32,
+    /// Where it goes, once that was reserved.
+    pub place: Option<Place>,
+    /// The extent that it is of: its address.
+    pub extent: usize,
+    /// Of each page its index in the extent, and the word of the entry that it had.
+    pub pages: [(u16, u64); CLUSTER],
+    /// How many there are.
+    pub count: usize,
+    /// The dictionaries that they need, a bit each.
+    pub dictionaries: u16,
+}
+
+// SAFETY: `inner` is reached by one thread at a time, by `state`.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// Whether it can be used. Background thread only.
+    pub fn is_free(&self) -> bool {
+        self.state.load(Acquire) == IDLE
+    }
+
+    /// Whether it was carried out, and the error that it came to. Background thread only, which frees it then.
+    pub fn outcome(&self) -> Option<Result<()>> {
+        (self.state.load(Acquire) == DONE).then(|| match self.error.load(Relaxed) {
+            0 => Ok(()),
+            error => Err(Errno(error as i32)),
+        })
+    }
+
+    /// What there is of it.
+    ///
+    /// # Safety
+    /// It is the caller's: the background thread's while it is free or done, else the tier thread's.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn inner(&self) -> &mut JobInner {
+        // SAFETY: the caller's contract.
+        unsafe { &mut *self.inner.get() }
+    }
+
+    /// It can be used again. Background thread only.
+    pub fn free(&self) {
+        self.state.store(IDLE, Release);
+    }
+}
+
+impl JobInner {
+    /// The bytes of the cluster. `ENOMEM` when the kernel has none.
+    pub fn bytes(&mut self) -> Result<&mut [u8]> {
+        if self.base == 0 {
+            self.base = mem::map_anonymous(0, CLUSTER_BYTES, 0)?;
+        }
+        // SAFETY: our own mapping, which is whoever's the job is.
+        Ok(unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, CLUSTER_BYTES) })
+    }
+
+    /// So many bytes are written, with room for the seal: how many blocks that makes.
+    pub fn set_len(&mut self, len: usize) -> usize {
+        let blocks = (len + seal::TAG).div_ceil(BLOCK);
+        self.len = blocks * BLOCK;
+        blocks
+    }
+}
+
+/// Somebody who can wait asks for a cluster.
+#[derive(Default)]
+pub struct Ask {
+    state: AtomicU32,
+    /// The address of a page of it.
+    page: AtomicUsize,
+    /// The [`Arrived`] that it is fetched to.
+    to: AtomicUsize,
+}
+
+impl Ask {
+    /// Asks for the cluster of the page at this address, which is to be put into `to`.
+    fn put(&self, page: usize, to: &mut Arrived) {
+        self.page.store(page, Relaxed);
+        self.to.store(&raw mut *to as usize, Relaxed);
+        self.state.store(ASKED, Release);
+    }
+
+    /// What is asked for, by the tier's thread.
+    pub(super) fn take(&self) -> Option<(usize, &mut Arrived)> {
+        if self.state.load(Acquire) != ASKED {
+            return None;
+        }
+        // SAFETY: whoever asks keeps it, and leaves it alone until it is answered.
+        Some((self.page.load(Relaxed), unsafe { &mut *(self.to.load(Relaxed) as *mut Arrived) }))
+    }
+
+    /// It is there, or the page is no longer in the tier.
+    pub(super) fn answer(&self) {
+        self.state.store(DONE, Release);
+        futex::wake(&self.state, 1);
+    }
+}
+
+/// What is shared. Made from zeros, with a keeper.
+pub struct Below {
+    pub(crate) clusters: Clusters,
+    pub(crate) files: Files,
+    wanted: PrefetchQueue,
+    pub(super) asks: [Ask; ASKERS],
+    pub(crate) jobs: [Job; JOBS],
+    /// Incremented to wake the tier's thread.
+    pub(super) bell: AtomicU32,
+    pub(super) ending: AtomicU32,
+    /// Pages that are in the tier.
+    pub(crate) pages: AtomicU64,
+    /// 1 once there are files: before, and where none can be made, nothing goes down.
+    open: AtomicU32,
+    keeper: UnsafeCell<MaybeUninit<Keeper>>,
+}
+
+// SAFETY: `keeper` is the background thread's.
+unsafe impl Sync for Below {}
+
+impl Below {
+    /// Gives it its keeper. Once, before anybody else has it.
+    ///
+    /// # Safety
+    /// As said.
+    pub unsafe fn begin(&self, keeper: Keeper) {
+        // SAFETY: the caller's contract.
+        unsafe { (*self.keeper.get()).write(keeper) };
+    }
+
+    /// The keeper.
+    ///
+    /// # Safety
+    /// Background thread only, or where there is no other.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn keeper(&self) -> &mut Keeper {
+        // SAFETY: `begin` was called; the caller's contract.
+        unsafe { (*self.keeper.get()).assume_init_mut() }
+    }
+
+    /// Whether something can go down.
+    pub fn is_open(&self) -> bool {
+        self.open.load(Relaxed) != 0
+    }
+
+    /// Something can, or nothing.
+    pub fn set_open(&self, open: bool) {
+        self.open.store(open.into(), Relaxed);
+    }
+
+    /// A thread waits for the page at this address. Fault thread only. False where too many do already.
+    pub fn want(&self, page: usize) -> bool {
+        let put = planted(Bug::WantedForgotten) || self.wanted.put(page, 1);
+        self.ring();
+        put
+    }
+
+    /// The page that somebody has waited for longest. The tier's thread only.
+    pub(super) fn take_wanted(&self) -> Option<usize> {
+        Some(self.wanted.take()?.0)
+    }
+
+    /// Asks for the cluster of a page, without waiting. Returns whether it was fetched, or was
+    /// found to be no longer there: until then `arrived` must be left alone, and stay where it is.
+    pub fn ask(&self, asker: Asker, page: usize, arrived: &mut Arrived) -> bool {
+        let ask = &self.asks[asker as usize];
+        match ask.state.load(Acquire) {
+            IDLE => {
+                ask.put(page, arrived);
+                self.ring();
+                false
+            }
+            ASKED => false,
+            _ => {
+                ask.state.store(IDLE, Relaxed);
+                true
+            }
+        }
+    }
+
+    /// Waits until nothing is asked for: what it was to be put into may go then.
+    pub fn end_ask(&self, asker: Asker) {
+        let ask = &self.asks[asker as usize];
+        while ask.state.load(Acquire) == ASKED {
+            let _ = futex::wait(&ask.state, ASKED, None);
+        }
+        ask.state.store(IDLE, Relaxed);
+    }
+
+    /// Fetches the cluster of a page, and waits for it.
+    pub fn await_cluster(&self, asker: Asker, page: usize, arrived: &mut Arrived) {
+        while !self.ask(asker, page, arrived) {
+            let _ = futex::wait(&self.asks[asker as usize].state, ASKED, None);
+        }
+    }
+
+    /// Hands a job over. Background thread only.
+    pub fn hand_over(&self, job: &Job) {
+        job.state.store(ASKED, Release);
+        self.ring();
+    }
+
+    /// The next cluster that is to be written. The tier's thread only.
+    pub(super) fn next_job(&self) -> Option<&Job> {
+        self.jobs.iter().find(|job| job.state.load(Acquire) == ASKED)
+    }
+
+    /// Seals and writes a cluster. The tier's thread only.
+    pub(super) fn carry_out(&self, job: &Job) -> Result<()> {
+        // SAFETY: the job is ours.
+        let inner = unsafe { job.inner() };
+        let (cluster, place, len) = (inner.cluster, inner.place.ok_or(Errno::EINVAL)?, inner.len);
+        let bytes = &mut inner.bytes()?[..len];
+        let key = self.files.get(place.file()).key().ok_or(Errno::EINVAL)?;
+        // SAFETY: the page of a key, under which no two clusters have the same number.
+        let result = unsafe { seal::seal(key, place.sequence(), cluster, bytes) };
+        let result = result.and_then(|()| self.files.put(place, bytes));
+        job.error.store(result.err().map_or(0, |error| error.0 as u32), Relaxed);
+        job.state.store(DONE, Release);
+        result
+    }
+
+    /// Fetches a cluster, unless it was. Returns whether it had to. `ESTALE` where it is none any more, `EBADMSG` where it is not what was written there, and what the tier answers.
+    pub(super) fn fetch(&self, cluster: u32, arrived: &mut Arrived) -> Result<bool> {
+        if arrived.is(cluster, &self.clusters) {
+            return Ok(false);
+        }
+        const STALE: Errno = Errno(libc::ESTALE);
+        let place = self.clusters.place(cluster).ok_or(STALE)?;
+        let key = self.files.get(place.file()).key().ok_or(STALE)?;
+        let bytes = arrived.room(place)?;
+        self.files.fetch(place, bytes)?;
+        // SAFETY: the page of a key.
+        let opened = unsafe { seal::open(key, place.sequence(), cluster, bytes) };
+        let len = bytes.len() - seal::TAG;
+        if (opened || planted(Bug::SealNotChecked)) && arrived.accept(cluster, place, len) {
+            Ok(true)
+        } else {
+            Err(Errno(libc::EBADMSG))
+        }
+    }
+
+    /// Wakes the tier's thread.
+    fn ring(&self) {
+        self.bell.fetch_add(1, Release);
+        futex::wake(&self.bell, 1);
+    }
+
+    /// Has the tier's thread end once nothing is wanted.
+    pub fn end(&self) {
+        self.ending.store(1, Release);
+        self.ring();
+    }
+
+    /// A fork is over, in the parent: a child may have what is in the files. Before anything else goes down.
+    pub fn share(&self) {
+        if !planted(Bug::FilesNotShared) {
+            self.files.share();
+        }
+    }
+
+    /// In a forked child, where neither the tier's thread nor the background thread exists.
+    pub fn reset_in_child(&self) {
+        self.files.inherit();
+        // SAFETY: the only thread of the process.
+        unsafe { self.keeper() }.inherit();
+        self.wanted.reset_in_child();
+        self.set_open(false);
+        self.ending.store(0, Relaxed);
+        for ask in &self.asks {
+            ask.state.store(IDLE, Relaxed);
+        }
+        for job in &self.jobs {
+            if !job.is_free() {
+                // What was on its way lies in memory, and the cluster is nobody's.
+                // SAFETY: the only thread of the process.
+                let (cluster, place) = (unsafe { job.inner() }.cluster, unsafe { job.inner() }.place);
+                self.clusters.give_back(cluster);
+                if let Some(place) = place {
+                    // SAFETY: as above.
+                    unsafe { self.keeper() }.give_up(&self.files, place);
+                }
+                job.free();
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The files that clusters are in: how one is read and written.
+//!
+//! A forked child has none of the agents' descriptors, so each file is also mapped, for reading, and a child reads there. The kernel copies
+//! from the mapping (process_vm_readv(2)): a thread that touched it would end the process by SIGBUS where the disk cannot be read. What is
+//! mapped is another open file than the one that is written, and has a lock: as long as somebody else has the lock, so long lives a child
+//! that was forked with it ([`crate::tier::keeper`] asks).
+//!
+//! Invariants: a file that a child may have is written no more where anything lies that was there at the fork.
+
+use super::clusters::{Place, FILES};
+use super::{seal, Tier, BLOCK};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use memfold_sys::inject::{self, Point};
+use memfold_sys::{file, mem, Errno, Result};
+
+/// One file. Zeros are none.
+#[derive(Default)]
+pub struct File {
+    /// The number of the descriptor in the table of the agents, and one; 0 for none.
+    descriptor: AtomicU32,
+    /// Where it is mapped; 0 for nowhere.
+    pub(super) mapped: AtomicUsize,
+    /// The page that has its key, once there was one.
+    key: AtomicUsize,
+    /// 1 where it is a parent's.
+    inherited: AtomicU32,
+    /// 1 from a fork on, until it is known that no child has it.
+    shared: AtomicU32,
+    /// 1 from a fork on, until what is mapped is an open file that no child has.
+    seen_by_child: AtomicU32,
+}
+
+impl File {
+    /// The descriptor, of one that is this process's.
+    pub fn descriptor(&self) -> Option<i32> {
+        Some(self.descriptor.load(Acquire) as i32 - 1).filter(|&fd| fd >= 0)
+    }
+
+    /// Has it opened by this number from now on, or closed.
+    pub fn set_descriptor(&self, fd: Option<i32>) {
+        self.descriptor.store(fd.map_or(0, |fd| fd as u32 + 1), Release);
+    }
+
+    /// Whether it is one at all.
+    pub fn is_there(&self) -> bool {
+        self.mapped.load(Acquire) != 0
+    }
+
+    /// Whether it is a parent's.
+    pub fn is_inherited(&self) -> bool {
+        self.inherited.load(Relaxed) != 0
+    }
+
+    /// Whether a child may read from it.
+    pub fn is_shared(&self) -> bool {
+        self.shared.load(Acquire) != 0
+    }
+
+    /// Nobody else has it.
+    pub fn is_alone(&self) {
+        self.shared.store(0, Release);
+    }
+
+    /// Whether what is mapped may be mapped in a child too.
+    pub fn is_seen_by_child(&self) -> bool {
+        self.seen_by_child.load(Acquire) != 0
+    }
+
+    /// What is mapped is mapped nowhere else.
+    pub fn is_seen_alone(&self) {
+        self.seen_by_child.store(0, Release);
+    }
+
+    /// A child was forked, or may have been.
+    fn share(&self) {
+        if self.is_there() && !self.is_inherited() {
+            self.seen_by_child.store(1, Release);
+            self.shared.store(1, Release);
+        }
+    }
+
+    /// It is the parent's.
+    fn inherit(&self) {
+        if self.is_there() {
+            self.inherited.store(1, Relaxed);
+            self.set_descriptor(None);
+        }
+    }
+
+    /// There is none any more, and its key is gone. Returns where it was mapped.
+    pub(super) fn clear(&self) -> usize {
+        if let Some(page) = self.key() {
+            // SAFETY: it is the page of a key.
+            unsafe { seal::forget_key(page) };
+        }
+        for word in [&self.inherited, &self.shared, &self.seen_by_child] {
+            word.store(0, Relaxed);
+        }
+        self.mapped.swap(0, AcqRel)
+    }
+
+    /// The page that has its key, once there was one.
+    pub(super) fn key(&self) -> Option<usize> {
+        Some(self.key.load(Acquire)).filter(|&page| page != 0)
+    }
+
+    /// The same, made if there was none. Background thread only.
+    pub(super) fn key_page(&self) -> Result<usize> {
+        if let Some(page) = self.key() {
+            return Ok(page);
+        }
+        let page = seal::make_page()?;
+        self.key.store(page, Release);
+        Ok(page)
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub struct Files([File; FILES]);
+
+impl Files {
+    /// The file of that number.
+    pub fn get(&self, number: usize) -> &File {
+        &self.0[number % FILES]
+    }
+
+    /// All that there are, with their numbers.
+    pub fn all(&self) -> impl Iterator<Item = (usize, &File)> {
+        self.0.iter().enumerate().filter(|(_, file)| file.is_there())
+    }
+
+    /// The number of one that there is not.
+    pub fn vacant(&self) -> Option<usize> {
+        self.0.iter().position(|file| !file.is_there())
+    }
+
+    /// A child may have been forked. In the parent, before anything else is written.
+    pub fn share(&self) {
+        self.0.iter().for_each(File::share);
+    }
+
+    /// In a forked child.
+    pub fn inherit(&self) {
+        self.0.iter().for_each(File::inherit);
+    }
+}
+
+impl Tier for Files {
+    fn put(&self, place: Place, bytes: &[u8]) -> Result<()> {
+        let fd = self.get(place.file()).descriptor().ok_or(Errno(libc::EBADF))?;
+        if let Some(error) = inject::error(Point::TierWrite) {
+            return Err(error);
+        }
+        file::write_all_at(fd, bytes, (place.block() * BLOCK) as u64)
+    }
+
+    fn fetch(&self, place: Place, out: &mut [u8]) -> Result<()> {
+        if let Some(error) = inject::error(Point::TierRead) {
+            return Err(error);
+        }
+        let (file, offset) = (self.get(place.file()), place.block() * BLOCK);
+        match file.descriptor() {
+            Some(fd) => file::read_all_at(fd, out, offset as u64),
+            None => match file.mapped.load(Acquire) {
+                0 => Err(Errno(libc::EBADF)),
+                base => mem::read_mapped(base + offset, out),
+            },
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Keeping the files of a tier: what is free in them, when there is a new one, and when one can go.
+//!
+//! A file is a row of segments of 1 MiB, filled one after another. A segment in which nothing is wanted any more is given back to the file
+//! system, and filled again. After a fork the child may read what lay in the files then: nothing of them is given back or overwritten until
+//! it is known that no child has them, and what goes down meanwhile goes to a new file.
+//!
+//! Background thread only, which a fork finds standing still.
+
+use super::choice::Choice;
+use super::clusters::{Place, FILES, FILE_BLOCKS, SEQUENCES};
+use super::files::{File, Files};
+use super::seal;
+use super::BLOCK;
+use crate::codec::DICTIONARIES;
+use crate::pool::Pool;
+use crate::sabotage::{planted, Bug};
+use crate::text::{Line, Text};
+use core::ffi::CStr;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicU16, Ordering::*};
+use memfold_sys::file::{self, Fd};
+use memfold_sys::time::Nanos;
+use memfold_sys::{mem, Errno, Result};
+
+/// Bytes of a segment.
+const SEGMENT: usize = 1 << 20;
+const SEGMENT_BLOCKS: usize = SEGMENT / BLOCK;
+const SEGMENTS: usize = FILE_BLOCKS / SEGMENT_BLOCKS;
+/// How often it is asked whether children still have a file.
+const ASK_AGAIN: Nanos = Nanos::from_millis(500);
+/// Random numbers that are tried as names, where the file system has no files without one.
+const NAMES: usize = 8;
+
+/// Set for a segment that was filled and not given back to the file system since.
+const HELD: u16 = 1 << 15;
+
+/// By segment how many of its blocks are wanted, with [`HELD`].
+#[repr(C)]
+struct Segments([AtomicU16; SEGMENTS]);
+
+impl Segments {
+    fn is_empty(&self, segment: usize) -> bool {
+        self.0[segment].load(Relaxed) & !HELD == 0
+    }
+
+    fn is_held(&self, segment: usize) -> bool {
+        self.0[segment].load(Relaxed) & HELD != 0
+    }
+}
+
+/// What the background thread knows of a file.
+#[derive(Clone, Copy, Default)]
+struct State {
+    segments: Option<&'static Segments>,
+    /// How many segments it has, the one that is filled, and the next block there.
+    count: usize,
+    current: usize,
+    next: usize,
+    /// Where a segment to be filled again is looked for first.
+    cursor: usize,
+    /// Clusters in it, and how many were ever written.
+    clusters: u64,
+    sequence: u32,
+}
+
+/// Bytes of the tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Of the files that are this process's: segments that hold anything.
+    pub files: u64,
+}
+
+/// The keeper.
+pub struct Keeper {
+    directory: Text<512>,
+    size: u64,
+    /// How long a page must have been stored.
+    pub after: Nanos,
+    files: [State; FILES],
+    /// The file that is filled.
+    filled: Option<usize>,
+    /// Segments of this process's files that are held.
+    held: u64,
+    /// How many clusters need each dictionary.
+    needed: [u64; DICTIONARIES],
+    asked: Nanos,
+}
+
+impl Keeper {
+    /// For this tier. Nothing is opened yet.
+    pub fn new(choice: &Choice<'_>) -> Keeper {
+        let mut directory = Text::new();
+        directory.push(choice.directory);
+        Keeper {
+            directory,
+            size: choice.size,
+            after: choice.after,
+            files: [State::default(); FILES],
+            filled: None,
+            held: 0,
+            needed: [0; DICTIONARIES],
+            asked: Nanos(0),
+        }
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &str {
+        self.directory.as_str()
+    }
+
+    /// What it takes.
+    pub fn usage(&self) -> Usage {
+        Usage { files: self.held * SEGMENT as u64 }
+    }
+
+    /// Whether a cluster needs the dictionary of that number.
+    pub fn needs(&self, dictionary: u8) -> bool {
+        self.needed[usize::from(dictionary)] != 0
+    }
+
+    /// A cluster came that needs these, a bit each; or one goes.
+    pub fn note_dictionaries(&mut self, dictionaries: u16, comes: bool) {
+        for (number, needed) in self.needed.iter_mut().enumerate() {
+            if dictionaries >> number & 1 != 0 {
+                *needed = if comes { *needed + 1 } else { *needed - 1 };
+            }
+        }
+    }
+
+    /// A place for a cluster of so many blocks. `ENOSPC` where the tier may take no more, and what opening a file answers.
+    pub fn reserve(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
+        let number = match self.filled {
+            Some(number) if self.may_fill(files.get(number), number) => number,
+            _ => self.open(files, pool)?,
+        };
+        self.filled = Some(number);
+        let State { current, next, .. } = self.files[number];
+        if current == usize::MAX || next + blocks > SEGMENT_BLOCKS {
+            self.begin_segment(files.get(number), number)?;
+        }
+        let state = &mut self.files[number];
+        let block = state.current * SEGMENT_BLOCKS + state.next;
+        state.next += blocks;
+        let place = Place::new(number, block, blocks, state.sequence);
+        state.sequence += 1;
+        state.clusters += 1;
+        if let Some(segments) = state.segments {
+            segments.0[state.current].fetch_add(blocks as u16, Relaxed);
+        }
+        Ok(place)
+    }
+
+    fn may_fill(&self, file: &File, number: usize) -> bool {
+        let open = file.is_there() && file.descriptor().is_some();
+        open && (!file.is_shared() || planted(Bug::SharedFileFilled))
+            && self.files[number].sequence < SEQUENCES - 1
+    }
+
+    /// Has the next clusters go to another segment: an empty one, or one more.
+    fn begin_segment(&mut self, file: &File, number: usize) -> Result<()> {
+        let before = core::mem::replace(&mut self.files[number].current, usize::MAX);
+        self.give_back_if_empty(file, number, before);
+        let state = &mut self.files[number];
+        let Some(segments) = state.segments else { return Err(Errno::EINVAL) };
+        let free = |&segment: &usize| segments.0[segment].load(Relaxed) == 0;
+        let found = (state.cursor..state.count).chain(0..state.cursor).find(free);
+        let segment = found.unwrap_or(state.count);
+        if (self.held + 1) * SEGMENT as u64 > self.size || segment == SEGMENTS {
+            return Err(Errno(libc::ENOSPC));
+        }
+        segments.0[segment].store(HELD, Relaxed);
+        self.held += 1;
+        state.count = state.count.max(segment + 1);
+        (state.current, state.cursor, state.next) = (segment, segment + 1, 0);
+        Ok(())
+    }
+
+    /// A place is needed no more.
+    pub fn give_up(&mut self, files: &Files, place: Place) {
+        let (number, file) = (place.file(), files.get(place.file()));
+        let state = &mut self.files[number];
+        state.clusters -= 1;
+        let segment = place.block() / SEGMENT_BLOCKS;
+        if let Some(segments) = state.segments {
+            segments.0[segment].fetch_sub(place.blocks() as u16, Relaxed);
+        }
+        if segment != state.current {
+            self.give_back_if_empty(file, number, segment);
+        }
+        if self.files[number].clusters == 0 && self.filled != Some(number) {
+            self.close(file, number);
+        }
+    }
+
+    /// Gives a segment back to the file system in which nothing is wanted, unless a child may want it.
+    fn give_back_if_empty(&mut self, file: &File, number: usize, segment: usize) {
+        let (Some(segments), Some(fd)) = (self.files[number].segments, file.descriptor()) else { return };
+        if segment < SEGMENTS
+            && segments.is_held(segment)
+            && segments.is_empty(segment)
+            && (!file.is_shared() || planted(Bug::SharedFileFilled))
+        {
+            let _ = file::punch(fd, (segment * SEGMENT) as u64, SEGMENT as u64);
+            segments.0[segment].store(0, Relaxed);
+            self.held -= 1;
+        }
+    }
+
+    /// A new file: open, mapped for children, and with a key.
+    fn open(&mut self, files: &Files, pool: &Pool) -> Result<usize> {
+        if let Some(old) = self.filled.take().filter(|&old| self.files[old].clusters == 0) {
+            self.close(files.get(old), old);
+        }
+        let number = files.vacant().ok_or(Errno(libc::ENOSPC))?;
+        let segments = match self.files[number].segments {
+            Some(segments) => segments,
+            // SAFETY: zeros are segments that hold nothing.
+            None => unsafe { pool.make_sparse::<Segments>() }?,
+        };
+        let fd = make(self.directory())?;
+        let base = self.map(&fd)?;
+        let file = files.get(number);
+        // SAFETY: the key of a file that there is not is used by nobody.
+        if let Err(error) = file.key_page().and_then(|page| unsafe { seal::make_key(page) }) {
+            // SAFETY: mapped just now, and known to nobody.
+            let _ = unsafe { mem::munmap(base, self.map_len()) };
+            return Err(error);
+        }
+        file.set_descriptor(Some(fd.into_raw()));
+        file.mapped.store(base, Release);
+        self.files[number] = State { segments: Some(segments), current: usize::MAX, ..State::default() };
+        Ok(number)
+    }
+
+    /// Opens the first file, to see that there can be one.
+    pub fn begin(&mut self, files: &Files, pool: &Pool) -> Result<()> {
+        self.filled = Some(self.open(files, pool)?);
+        Ok(())
+    }
+
+    fn map_len(&self) -> usize {
+        (self.size as usize).min(FILE_BLOCKS * BLOCK).next_multiple_of(SEGMENT)
+    }
+
+    /// Maps an open file as another, with a lock that whoever inherits the mapping has too.
+    fn map(&self, fd: &Fd) -> Result<usize> {
+        let mut path = Line::new();
+        let _ = write!(path, "/proc/thread-self/fd/{}\0", fd.raw());
+        let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+        let other = file::open(path, libc::O_RDONLY, 0)?;
+        // Where there are no locks, a file is never known to be in nobody's hands but ours.
+        let _ = file::lock_shared(other.raw());
+        let len = self.map_len();
+        let base = mem::map_file(other.raw(), len, 0, libc::MAP_NORESERVE)?;
+        mem::note_own(base, len);
+        Ok(base)
+    }
+
+    /// Nothing of the file is wanted any more.
+    fn close(&mut self, file: &File, number: usize) {
+        let State { segments, count, .. } = self.files[number];
+        if let Some(fd) = file.descriptor() {
+            let held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
+            self.held -= (0..count).filter(held).count() as u64;
+            file.set_descriptor(None);
+            // SAFETY: opened by us, and nobody else closes it.
+            drop(unsafe { Fd::from_raw(fd) });
+        }
+        let base = file.clear();
+        // SAFETY: no entry names anything in it. Who reads there all the same finds that out.
+        let _ = unsafe { mem::munmap(base, self.map_len()) };
+        if let Some(segments) = segments {
+            segments.0[..count].iter().for_each(|segment| segment.store(0, Relaxed));
+        }
+        self.files[number] = State { segments, current: usize::MAX, ..State::default() };
+    }
+
+    /// Looks whether files that were shared with children are so still, now and then. Returns whether it has looked.
+    pub fn look_after(&mut self, files: &Files, now: Nanos) -> bool {
+        if now.since(self.asked) < ASK_AGAIN {
+            return false;
+        }
+        self.asked = now;
+        for (number, file) in files.all().filter(|(_, file)| !file.is_inherited() && file.is_shared()) {
+            let Some(fd) = file.descriptor() else { continue };
+            if file.is_seen_by_child() {
+                self.map_anew(file, fd);
+                continue;
+            }
+            if file::is_alone(fd) {
+                file.is_alone();
+                self.give_back_empty(file, number);
+            }
+        }
+        true
+    }
+
+    /// Maps an open file in the place of the one that children have.
+    fn map_anew(&mut self, file: &File, fd: i32) {
+        // SAFETY: it stays open meanwhile.
+        let fd = unsafe { Fd::from_raw(fd) };
+        if let Ok(base) = self.map(&fd) {
+            let old = file.mapped.swap(base, AcqRel);
+            // SAFETY: this process reads its own files by their descriptors, and no fork is under way.
+            let _ = unsafe { mem::munmap(old, self.map_len()) };
+            file.is_seen_alone();
+        }
+        let _ = fd.into_raw();
+    }
+
+    /// Gives back what has come to be wanted by nobody while a child might have wanted it.
+    fn give_back_empty(&mut self, file: &File, number: usize) {
+        let State { count, current, clusters, .. } = self.files[number];
+        for segment in (0..count).filter(|&segment| segment != current) {
+            self.give_back_if_empty(file, number, segment);
+        }
+        if clusters == 0 && self.filled != Some(number) {
+            self.close(file, number);
+        }
+    }
+
+    /// In a forked child: what there is is its parent's.
+    pub fn inherit(&mut self) {
+        self.filled = None;
+        self.held = 0;
+    }
+}
+
+/// Makes a file that has no name, and of which the system keeps no copy in memory where it can do without.
+fn make(directory: &str) -> Result<Fd> {
+    let mut path = Text::<520>::new();
+    path.push(directory);
+    path.push("\0");
+    let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    for direct in [libc::O_DIRECT, 0] {
+        match file::open(path, libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL | direct, 0o600) {
+            // The file system knows no direct reads and writes.
+            Err(Errno::EINVAL) if direct != 0 => {}
+            // It knows no files without a name.
+            Err(Errno(libc::EOPNOTSUPP) | Errno(libc::EISDIR)) => {
+                return make_named(directory, libc::O_DIRECT)
+            }
+            other => return other,
+        }
+    }
+    Err(Errno::EINVAL)
+}
+
+/// The same where a file must have a name: for a moment.
+fn make_named(directory: &str, direct: i32) -> Result<Fd> {
+    for _ in 0..NAMES {
+        let mut random = [0u8; 8];
+        // SAFETY: the array is valid for its length.
+        unsafe { memfold_sys::syscall!(getrandom, random.as_mut_ptr() as usize, random.len(), 0) }?;
+        let mut path = Text::<560>::new();
+        let _ = write!(path, "{directory}/.memfold-{:016x}\0", u64::from_le_bytes(random));
+        let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_RDWR;
+        match file::open(path, flags | direct, 0o600) {
+            Ok(fd) => {
+                file::remove(path)?;
+                return Ok(fd);
+            }
+            Err(Errno::EEXIST) => {}
+            Err(Errno::EINVAL) if direct != 0 => {
+                // Some file systems have made it by then.
+                let _ = file::remove(path);
+                return make_named(directory, 0);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Errno::EEXIST)
+}

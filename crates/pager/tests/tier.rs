@@ -1,0 +1,251 @@
+//! The tier below memory: what goes down comes back whole, to whoever wants it, whatever happened meanwhile.
+
+// Every address here lies in a mapping that the test itself made and holds.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod common;
+
+use common::*;
+use memfold_pager::control::Command;
+use memfold_pager::Engine;
+use memfold_sys::{mem, PAGE_SIZE};
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::*;
+use std::thread;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// An engine with a tier in a directory of its own, in which what was stored goes down at once.
+fn engine_with_tier(size: &str) -> (&'static Engine, tempfile::TempDir) {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
+    (engine_of(20, u64::MAX, &tier), directory)
+}
+
+fn below(engine: &Engine) -> u64 {
+    engine.control().tier_bytes.load(Relaxed)
+}
+
+/// The same with `len` bytes of filled memory, all of which went down.
+fn memory_below(len: usize, seed: u64) -> (&'static Engine, Memory, tempfile::TempDir) {
+    let (engine, directory) = engine_with_tier("1G");
+    let memory = Memory::new(engine, len);
+    memory.fill(seed);
+    wait_until("everything went down", || below(engine) == len as u64);
+    (engine, memory, directory)
+}
+
+/// The files in the directory that this process has open: they have no names there.
+fn files_in(directory: &tempfile::TempDir) -> Vec<File> {
+    let of_thread = |task: PathBuf| fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let links = tasks.flat_map(|task| of_thread(task.path())).map(|entry| entry.path());
+    let mut seen = std::collections::BTreeSet::new();
+    links
+        .filter(|link| fs::read_link(link).is_ok_and(|path| path.starts_with(directory.path())))
+        .filter(|link| seen.insert(fs::read_link(link).unwrap()))
+        .map(|link| OpenOptions::new().read(true).write(true).open(link).unwrap())
+        .collect()
+}
+
+fn read_whole(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+#[test]
+fn what_went_down_comes_back_in_any_order_to_any_thread() {
+    let (engine, memory, _directory) = memory_below(24 * MIB, 1);
+    let (pages, base) = (memory.pages, memory.base);
+    let threads: Vec<_> = (0..4)
+        .map(|thread: usize| {
+            thread::spawn(move || {
+                let memory = Memory { base, pages };
+                // Each its own quarter in steps of its own, and all of them some.
+                for n in 0..pages / 4 {
+                    memory.check_page(1, thread * (pages / 4) + n * 37 % (pages / 4));
+                    memory.check_page(1, n * 101 % pages);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    memory.check(1);
+    let control = engine.control();
+    assert_eq!(control.pages_lost.load(Relaxed), 0);
+    assert!(control.tier_read_ns.count.load(Relaxed) > 0 && control.tier_writes.load(Relaxed) > 0);
+}
+
+#[test]
+fn what_is_written_goes_down_anew_and_what_is_dropped_is_given_back() {
+    let (engine, memory, _directory) = memory_below(16 * MIB, 1);
+    for round in 2..5 {
+        for page in (0..memory.pages).filter(|page| page % 3 != round as usize % 3) {
+            unsafe {
+                *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(round, page);
+            }
+        }
+        for page in (0..memory.pages).filter(|page| page % 3 == round as usize % 3) {
+            memory.check_page(if round == 2 { 1 } else { round - 1 }, page);
+        }
+        memory.fill(round);
+        wait_until("everything went down again", || below(engine) == 16 * MIB as u64);
+    }
+    let taken = engine.control().tier_file_bytes.load(Relaxed);
+    assert!(taken >= MIB as u64, "{taken}");
+    engine
+        .drop_contents(memory.base, 16 * MIB, || unsafe {
+            mem::madvise(memory.base, 16 * MIB, libc::MADV_DONTNEED)
+        })
+        .unwrap();
+    assert!((0..memory.pages).all(|page| page_at(memory.base + page * PAGE_SIZE) == [0; PAGE_SIZE / 8]));
+    // One segment is being filled.
+    wait_until("its files are empty", || engine.control().tier_file_bytes.load(Relaxed) <= MIB as u64);
+    assert_eq!(below(engine), 0);
+}
+
+#[test]
+fn everything_is_back_when_the_pager_has_stopped() {
+    let (engine, memory, _directory) = memory_below(8 * MIB, 3);
+    have(engine, Command::Restore);
+    memory.check(3);
+    wait_until("everything went down again", || below(engine) == 8 * MIB as u64);
+    let ticket = ask(engine, Command::Stop);
+    wait_until("it has stopped", || answered(engine, ticket) && engine.phase() == memfold_pager::Phase::Off);
+    memory.check(3);
+}
+
+#[test]
+fn a_child_reads_what_its_parent_had_below_whatever_the_parent_does_with_it() {
+    let (engine, memory, directory) = memory_below(12 * MIB, 5);
+    let pid = fork(engine);
+    if pid == 0 {
+        // The parent writes all of its own anew meanwhile, and drops half.
+        thread::sleep(std::time::Duration::from_millis(300));
+        memory.check(5);
+        let grandchild = fork(engine);
+        if grandchild == 0 {
+            memory.check(5);
+            unsafe { libc::_exit(0) };
+        }
+        let ended = wait(grandchild);
+        memory.fill(6);
+        memory.check(6);
+        unsafe { libc::_exit(if ended == 0 { 0 } else { 9 }) };
+    }
+    memory.fill(7);
+    wait_until("the parent's went down anew", || below(engine) == 12 * MIB as u64);
+    engine
+        .drop_contents(memory.base, 6 * MIB, || unsafe {
+            mem::madvise(memory.base, 6 * MIB, libc::MADV_DONTNEED)
+        })
+        .unwrap();
+    memory.fill(8);
+    wait_until("all of it went down again", || below(engine) == 12 * MIB as u64);
+    assert_eq!(wait(pid), 0, "a child lost something");
+    memory.check(8);
+    // What the child needed is given back when it has ended: what is left is the parent's, less than two bytes in three of what it holds.
+    memory.fill(9);
+    wait_until("its last is below", || below(engine) == 12 * MIB as u64);
+    wait_until("the file that the child had is gone", || {
+        engine.control().tier_file_bytes.load(Relaxed) <= 10 * MIB as u64 && files_in(&directory).len() <= 2
+    });
+}
+
+#[test]
+fn forks_one_after_another_lose_nothing_of_what_goes_up_and_down_meanwhile() {
+    let (engine, memory, _directory) = memory_below(8 * MIB, 1);
+    for round in 2..14 {
+        let pid = fork(engine);
+        if pid == 0 {
+            memory.check(round - 1);
+            unsafe { libc::_exit(0) };
+        }
+        for page in (0..memory.pages).filter(|page| page % 2 == 0) {
+            memory.check_page(round - 1, page);
+        }
+        memory.fill(round);
+        if round % 3 == 0 {
+            wait_until("everything went down", || below(engine) == 8 * MIB as u64);
+        }
+        assert_eq!(wait(pid), 0, "round {round}");
+    }
+    memory.check(13);
+}
+
+#[test]
+fn a_tier_that_is_full_leaves_the_rest_in_memory() {
+    let (engine, _directory) = engine_with_tier("16M");
+    let memory = Memory::new(engine, 200 * MIB);
+    memory.fill(2);
+    let all = 200 * MIB as u64;
+    wait_until("everything is evicted, and the tier is full", || {
+        evicted(engine) == all && engine.control().tier_file_bytes.load(Relaxed) >= 15 * MIB as u64
+    });
+    wait_until("nothing more goes down", || {
+        let before = below(engine);
+        thread::sleep(std::time::Duration::from_millis(200));
+        before == below(engine)
+    });
+    assert!((PAGE..all).contains(&below(engine)));
+    assert!(engine.control().tier_file_bytes.load(Relaxed) <= 16 * MIB as u64);
+    memory.check(2);
+}
+
+#[test]
+fn nothing_of_the_program_can_be_read_in_the_file_and_what_was_changed_there_is_never_taken_for_it() {
+    let (engine, directory) = engine_with_tier("64M");
+    let memory = Memory::new(engine, 4 * MIB);
+    // Compressed, such bytes stay what they are.
+    let secret = b"the program's own words, 0123456789 abcdefghijklmnopqrstuvwxyz";
+    for page in 0..memory.pages {
+        let at = (memory.base + page * PAGE_SIZE) as *mut u8;
+        unsafe {
+            at.copy_from(secret.as_ptr(), secret.len());
+            at.add(1000).cast::<u64>().write_unaligned(page as u64);
+        }
+    }
+    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
+    let files = files_in(&directory);
+    assert_eq!(files.len(), 1);
+    let bytes = read_whole(&files[0]);
+    assert!(!bytes.windows(16).any(|window| secret.windows(16).step_by(16).any(|part| part == window)));
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "it has a name");
+    let pid = fork(engine);
+    if pid == 0 {
+        // No core, please: the child is to end by abort.
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
+        let found = unsafe { (memory.base as *const u8).read_volatile() };
+        unsafe { libc::_exit(i32::from(found)) };
+    }
+    // Whichever the child reads, one bit of it is another.
+    let mut changed = bytes.clone();
+    changed.iter_mut().step_by(97).for_each(|byte| *byte ^= 4);
+    files[0].write_all_at(&changed, 0).unwrap();
+    let status = wait(pid);
+    // What the child had read before that may be right.
+    let ended_hard = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
+    let read_before = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == i32::from(secret[0]);
+    assert!(ended_hard || read_before, "the child read something else: {status:#x}");
+    let pid = fork(engine);
+    if pid == 0 {
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
+        let last = memory.base + (memory.pages - 1) * PAGE_SIZE;
+        let found = unsafe { (last as *const u8).read_volatile() };
+        unsafe { libc::_exit(i32::from(found)) };
+    }
+    let status = wait(pid);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT, "{status:#x}");
+    // As it was, it is the program's again.
+    files[0].write_all_at(&bytes, 0).unwrap();
+    for page in 0..memory.pages {
+        let at = (memory.base + page * PAGE_SIZE) as *const u8;
+        let (words, number) = unsafe {
+            (std::slice::from_raw_parts(at, secret.len()), at.add(1000).cast::<u64>().read_unaligned())
+        };
+        assert!(words == secret && number == page as u64, "page {page} changed");
+    }
+}
