@@ -99,7 +99,27 @@ included! {
     "../../pager/src/sabotage.rs" sabotage,
     "../../pager/src/store.rs" store,
     "../../pager/src/maintenance.rs" maintenance,
+    "../../pager/src/text.rs" text,
     "../../pager/src/turns.rs" turns,
+}
+
+/// The tier below memory; its file, and what hands pages to it, are the model's.
+#[allow(dead_code, reason = "a model uses a part of each file")]
+mod tier {
+    pub const CLUSTER: usize = 16;
+    pub const BLOCK: usize = crate::PAGE_SIZE;
+    pub const CLUSTER_BYTES: usize = 64 << 10;
+
+    pub mod below;
+
+    #[path = "../../../pager/src/tier/arrived.rs"]
+    pub mod arrived;
+    #[path = "../../../pager/src/tier/bring.rs"]
+    pub mod bring;
+    #[path = "../../../pager/src/tier/clusters.rs"]
+    pub mod clusters;
+    #[path = "../../../pager/src/tier/location.rs"]
+    pub mod location;
 }
 
 // The allocator's.

@@ -175,7 +175,7 @@ impl Engine {
             // There is no thread of the tier here.
             let fetch = |page, restorer: &mut Restorer| {
                 if let Some(below) = self.below() {
-                    tier::thread::fetch(self, below, page, &mut restorer.arrived);
+                    tier::bring::fetch(self, below, page, &mut restorer.arrived);
                 }
             };
             bring_extent_back(self, kernel, &mut restorer, (extent, 0, EXTENT_PAGES), fetch);

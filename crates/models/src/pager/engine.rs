@@ -10,7 +10,10 @@ use crate::pool::Pool;
 use crate::proxy::Proxy;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::space::Space;
-use crate::store::{FreeQueue, Slot};
+use crate::store::FreeQueue;
+use crate::tier::below::Below;
+use crate::tier::clusters::Clusters;
+use crate::tier::location::Location;
 use crate::turns::Turns;
 use crate::world::{enter, page_index, Content, BASE, ZERO};
 use crate::{explore, futex};
@@ -60,6 +63,7 @@ pub struct Engine {
     pub(crate) soon_back: AtomicU64,
     pub(crate) stored_pages: AtomicU64,
     pub(crate) managed: AtomicU64,
+    below: Below,
     control: ControlPage,
     /// The fault thread: whoever holds the lock acts for it.
     fault_thread: loom::sync::Mutex<Restorer>,
@@ -135,6 +139,8 @@ impl Engine {
             soon_back: AtomicU64::new(0),
             stored_pages: AtomicU64::new(1),
             managed: AtomicU64::new(0),
+            // SAFETY: zeros are an empty table.
+            below: Below::new(unsafe { Pool.make::<Clusters>() }.expect("a model's memory does not run out")),
             control: ControlPage::default(),
             fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
         });
@@ -167,7 +173,16 @@ impl Engine {
         kernel.uffd.wake(start, len);
     }
 
-    pub(crate) fn give_up_slot(&self, slot: Slot) {
+    /// There is one, in which nothing is unless a scenario puts it there.
+    pub(crate) fn below(&self) -> Option<&Below> {
+        Some(&self.below)
+    }
+
+    pub(crate) fn release(&self, place: Location) {
+        let slot = match place {
+            Location::Memory(slot) => slot,
+            Location::Below(berth) => return self.below.clusters.drop_page(berth.cluster, berth.page),
+        };
         // SAFETY: the caller took the entry that named the slot.
         unsafe {
             if self.wipes.load(Relaxed) != 0 {
@@ -211,6 +226,10 @@ impl Engine {
                     return;
                 }
                 Outcome::InOtherHands => return,
+                Outcome::Pending => {
+                    self.below.want(page);
+                    return;
+                }
                 Outcome::Resident if self.first_touch(page) => return,
                 Outcome::Gone => {
                     self.kernel.uffd.wake(page, PAGE_SIZE);

@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::extent::Extent;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::thread::Backoff;
+use crate::tier::bring::fetch;
 use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 use std::sync::OnceLock;
 
@@ -42,6 +43,10 @@ impl Proxy {
                 }
                 Outcome::Resident | Outcome::Gone => index += 1,
                 Outcome::InOtherHands | Outcome::TryAgain => backoff.wait(),
+                Outcome::Pending => {
+                    let below = engine.below().expect("where something is pending");
+                    fetch(engine, below, extent.page_addr(index), &mut restorer.arrived);
+                }
             }
         }
         Ok(())

@@ -6,6 +6,9 @@ use crate::engine::Engine;
 use crate::entry::{AtomicEntry, Entry, State};
 use crate::explore::{spawn, Scenario};
 use crate::extent::Extent;
+use crate::restore::Restorer;
+use crate::tier::below::sink;
+use crate::tier::bring::bring;
 use crate::worker::Worker;
 use crate::world::{content, enter, Content, BASE, ZERO};
 use core::sync::atomic::Ordering::SeqCst;
@@ -49,6 +52,20 @@ pub const SCENARIOS: &[Scenario] = &[
         body: unmapped_while_touched,
     },
     Scenario { name: "slot-read-while-recompressed", preemptions: 4, spares: SPARES, body: recompressed },
+    Scenario { name: "pending-page-is-touched", preemptions: 4, spares: SPARES, body: pending_touched },
+    Scenario {
+        name: "pending-page-is-touched-by-two",
+        preemptions: 2,
+        spares: SPARES,
+        body: pending_touched_by_two,
+    },
+    Scenario { name: "pending-page-is-dropped", preemptions: 2, spares: SPARES, body: pending_dropped },
+    Scenario {
+        name: "page-goes-down-and-is-touched",
+        preemptions: 2,
+        spares: SPARES,
+        body: goes_down_and_is_touched,
+    },
     Scenario { name: "slot-read-while-compacted", preemptions: 2, spares: SPARES, body: compacted },
 ];
 
@@ -250,4 +267,77 @@ fn compacted() {
     assert_eq!(engine.touch(0, None), content(TAG));
     end(background);
     finally(engine, content(TAG));
+}
+
+/// The thread of the tier: brings back whatever is wanted, until it is told that nothing more will be.
+fn tier(number: u32, engine: &'static Engine) -> JoinHandle<()> {
+    spawn(number, move || {
+        let below = engine.below().expect("there is one");
+        let mut restorer = Restorer::new().expect("a model's memory does not run out");
+        loop {
+            // Told before the queue is looked at, so that the last page is seen.
+            let over = below.is_over();
+            match below.take_wanted() {
+                Some(page) => drop(bring(engine, engine.kernel, below, &mut restorer, page, || ())),
+                None if over => return,
+                None => loom::thread::yield_now(),
+            }
+        }
+    })
+}
+
+fn end_tier(engine: &'static Engine, tier: JoinHandle<()>) {
+    engine.below().expect("there is one").be_over();
+    end(tier);
+}
+
+/// The page is below memory before the threads begin.
+fn below(engine: &'static Engine) -> Worker {
+    let mut worker = stored(engine);
+    assert!(sink(engine, &mut worker), "it lies in memory");
+    worker
+}
+
+fn pending_touched() {
+    let (engine, _) = page(TAG);
+    drop(below(engine));
+    let tier = tier(2, engine);
+    assert_eq!(engine.touch(0, Some(content(TAG2))), content(TAG));
+    end_tier(engine, tier);
+    finally(engine, content(TAG2));
+}
+
+fn pending_touched_by_two() {
+    let (engine, _) = page(TAG);
+    drop(below(engine));
+    let (tier, other) = (tier(2, engine), reader(3, engine));
+    assert_eq!(engine.touch(0, None), content(TAG));
+    assert_eq!(end(other), content(TAG));
+    end_tier(engine, tier);
+    finally(engine, content(TAG));
+}
+
+fn pending_dropped() {
+    let (engine, _) = page(TAG);
+    drop(below(engine));
+    let (tier, other) = (tier(2, engine), reader(3, engine));
+    drop_page(engine);
+    let found = end(other);
+    assert!(found == content(TAG) || found == ZERO, "{found:x?}");
+    end_tier(engine, tier);
+    assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
+    finally(engine, ZERO);
+}
+
+fn goes_down_and_is_touched() {
+    let (engine, _) = page(TAG);
+    let mut worker = stored(engine);
+    let tier = tier(2, engine);
+    let background = spawn(3, move || {
+        sink(engine, &mut worker);
+    });
+    assert_eq!(engine.touch(0, Some(content(TAG2))), content(TAG));
+    end(background);
+    end_tier(engine, tier);
+    finally(engine, content(TAG2));
 }

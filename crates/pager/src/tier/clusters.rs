@@ -8,7 +8,7 @@
 
 use super::CLUSTER;
 use crate::pool::Pool;
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use memfold_sys::{Errno, Result};
 
 const BLOCK_BITS: u32 = 27;
@@ -61,17 +61,19 @@ impl Place {
 }
 
 /// What is known of a cluster. Zeros are one that nobody has.
-#[derive(Default)]
 #[repr(C)]
 struct Cluster {
     place: AtomicU64,
     /// The next one in a queue or list, and 0 at its end.
     next: AtomicU32,
-    /// Pages that are wanted, a bit each.
-    wanted: AtomicU16,
-    /// The dictionaries that its pages need, a bit each.
-    dictionaries: AtomicU16,
+    /// Pages that are wanted, a bit each; above [`DICTIONARIES`] the dictionaries that its pages need, a bit each.
+    needs: AtomicU32,
 }
+
+/// Where the bits of dictionaries begin.
+const DICTIONARIES: u32 = 16;
+const PAGES: u32 = (1 << DICTIONARIES) - 1;
+const _: () = assert!(CLUSTER <= DICTIONARIES as usize);
 
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 4096;
@@ -123,7 +125,7 @@ impl Clusters {
     /// Gives a number back of which no page is wanted. Background thread only.
     pub fn give_back(&self, number: u32) {
         if let Some(cluster) = self.get(number) {
-            debug_assert_eq!(cluster.wanted.load(Relaxed), 0);
+            debug_assert_eq!(cluster.needs.load(Relaxed) & PAGES, 0);
             cluster.next.store(self.free.load(Relaxed), Relaxed);
             self.free.store(number, Relaxed);
         }
@@ -134,15 +136,15 @@ impl Clusters {
         debug_assert!((1..=CLUSTER).contains(&pages));
         if let Some(cluster) = self.get(number) {
             cluster.place.store(place.0, Release);
-            cluster.dictionaries.store(dictionaries, Relaxed);
-            cluster.wanted.store(u16::MAX >> (CLUSTER - pages), Release);
+            let wanted = PAGES >> (CLUSTER - pages);
+            cluster.needs.store(u32::from(dictionaries) << DICTIONARIES | wanted, Release);
         }
     }
 
     /// A page of it is wanted no more. From any thread; each page once.
     pub fn drop_page(&self, number: u32, page: usize) {
         let Some(cluster) = self.get(number) else { return };
-        let before = cluster.wanted.fetch_and(!(1 << page), AcqRel);
+        let before = cluster.needs.fetch_and(!(1 << page), AcqRel) & PAGES;
         debug_assert!(before & 1 << page != 0, "page {page} of cluster {number} was dropped twice");
         if before != 1 << page {
             return;
@@ -164,7 +166,8 @@ impl Clusters {
         let mut number = self.done.swap(0, Acquire);
         while let Some(cluster) = self.get(number).filter(|_| number != 0) {
             let next = cluster.next.load(Relaxed);
-            each(number, Place(cluster.place.load(Relaxed)), cluster.dictionaries.load(Relaxed));
+            let dictionaries = cluster.needs.load(Relaxed) >> DICTIONARIES;
+            each(number, Place(cluster.place.load(Relaxed)), dictionaries as u16);
             number = next;
         }
     }

@@ -17,6 +17,7 @@
 
 pub mod arrived;
 pub mod below;
+pub mod bring;
 pub mod choice;
 pub mod clusters;
 pub mod files;

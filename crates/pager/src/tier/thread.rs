@@ -1,14 +1,12 @@
 //! The thread of the tier: fetches what is wanted from below memory, puts it in place, and writes what goes down.
 //!
-//! It waits for the disk so that the fault thread need not. Before it takes a page's entry it has read the page: an entry is held for no longer
-//! than it takes to decompress a page, so that whoever changes a mapping or forks waits for no disk either.
+//! It waits for the disk so that the fault thread need not. How a page comes back is in [`super::bring`].
 //!
-//! Invariants: a page that was wanted is in place, or whoever waits for it is woken to ask again. A cluster that cannot be read, or is not what
-//! was written, ends the process: going on would lose bytes.
+//! Invariants: what is wanted comes before what goes down, one cluster at a time.
 
-use super::arrived::Arrived;
 use super::below::Below;
-use super::location::{Berth, Location};
+use super::bring::{bring, fetch};
+use super::location::Location;
 use crate::control::bump;
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -16,17 +14,11 @@ use crate::extent::Extent;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
 use crate::retry::patiently;
-use crate::sabotage::{planted, Bug};
-use crate::text::Line;
-use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
-use memfold_sys::thread::{self, Backoff};
-use memfold_sys::time::{self, Nanos};
-use memfold_sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::thread;
+use memfold_sys::time::Nanos;
+use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 
-/// How often a cluster that cannot be read is tried, and how far apart at first; each pause is twice the last.
-const TRIES: u32 = 7;
-const PAUSE: Nanos = Nanos::from_millis(5);
 /// Longest sleep without a bell.
 const SLEEP: Nanos = Nanos::from_secs(10);
 
@@ -73,7 +65,7 @@ impl Service {
                 self.bring(page);
                 idle = false;
             }
-            idle &= !self.answer_asks();
+            idle &= !answer_asks(self.engine, self.below);
             // One at a time: somebody may want a page meanwhile.
             if let Some(job) = self.below.next_job() {
                 let control = self.engine.control();
@@ -96,45 +88,13 @@ impl Service {
         }
     }
 
-    /// Fetches what others ask for. Whether anybody did.
-    fn answer_asks(&self) -> bool {
-        let mut any = false;
-        for ask in &self.below.asks {
-            if let Some((page, arrived)) = ask.take() {
-                fetch(self.engine, self.below, page, arrived);
-                ask.answer();
-                any = true;
-            }
-        }
-        any
-    }
-
     /// Brings back a page that a thread waits for, and what left with it.
     fn bring(&mut self, page: usize) {
-        let Some(extent) = self.engine.space().find(page) else { return self.wake(page) };
-        let index = (page - extent.base()) / PAGE_SIZE;
-        let mut backoff = Backoff::new();
-        loop {
-            let Some((_, berth)) = fetch(self.engine, self.below, page, &mut self.restorer.arrived) else {
-                // Somebody was quicker, or dropped it: a touch tells what it is now.
-                return self.wake(page);
-            };
-            match self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Late) {
-                Outcome::Done { .. } => {
-                    self.wake(page);
-                    extent.last_restore.store(time::now().0, Relaxed);
-                    return self.bring_rest(extent, berth.cluster);
-                }
-                Outcome::TryAgain => {
-                    // Whoever has the turn may be waiting for one of these.
-                    self.answer_asks();
-                    backoff.wait();
-                }
-                // It was moved to another place meanwhile.
-                Outcome::Pending => {}
-                // Whoever has it wakes who waits; but if that was before the page was asked for, nobody does.
-                Outcome::InOtherHands | Outcome::Resident | Outcome::Gone => return self.wake(page),
-            }
+        let (engine, kernel, below) = (self.engine, self.kernel, self.below);
+        // Whoever has the turn may be waiting for one of these.
+        let others = || drop(answer_asks(engine, below));
+        if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, others) {
+            self.bring_rest(extent, cluster);
         }
     }
 
@@ -156,59 +116,17 @@ impl Service {
             };
         }
     }
-
-    fn wake(&self, page: usize) {
-        if !planted(Bug::TierWakeLost) {
-            self.kernel.uffd.wake(page, PAGE_SIZE);
-        }
-    }
 }
 
-/// Fetches the cluster of the page at this address, for as long as its entry names one. Returns the entry and the berth that it named. The
-/// tier's thread, or one beside which there is none.
-pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived) -> Option<(Entry, Berth)> {
-    let extent = engine.space().find(page)?;
-    let index = (page - extent.base()) / PAGE_SIZE;
-    let (mut tries, mut pause) = (0, PAUSE);
-    loop {
-        let entry = extent.entry(index);
-        let berth = Location::below(entry).filter(|_| !entry.is_busy())?;
-        let began = time::now();
-        let error = match below.fetch(berth.cluster, arrived) {
-            Ok(fetched) => {
-                if fetched {
-                    engine.control().tier_read_ns.record(time::now().since(began).0);
-                }
-                return Some((entry, berth));
-            }
-            Err(error) => error,
-        };
-        bump(&engine.control().tier_errors, 1);
-        if extent.entry(index) != entry {
-            continue;
+/// Fetches what others ask for. Whether anybody did.
+fn answer_asks(engine: &Engine, below: &Below) -> bool {
+    let mut any = false;
+    for ask in &below.asks {
+        if let Some((page, arrived)) = ask.take() {
+            fetch(engine, below, page, arrived);
+            ask.answer();
+            any = true;
         }
-        tries += 1;
-        if tries == TRIES {
-            fail(engine, below, berth, error);
-        }
-        time::sleep(pause);
-        pause = pause + pause;
     }
-}
-
-/// Ends the process, which would read something else than it wrote.
-fn fail(engine: &Engine, below: &Below, berth: Berth, error: Errno) -> ! {
-    let mut line = Line::new();
-    let block = below.clusters.place(berth.cluster).map_or(0, |place| place.block());
-    let what = match error {
-        Errno(libc::EBADMSG) => "is not what was written there",
-        _ => "cannot be read",
-    };
-    let _ = write!(
-        line,
-        "memfold: what lies in the tier's file at byte {} {what} ({}): the program must not go on",
-        block * super::BLOCK,
-        error.name()
-    );
-    engine.fail_hard(line.as_str());
+    any
 }

@@ -1,0 +1,128 @@
+//! Bringing a page back from below memory, for whoever waits for it.
+//!
+//! Before the page's entry is taken its cluster has been read: an entry is held for no longer than it takes to decompress a page, so that whoever
+//! changes a mapping or forks waits for no disk.
+//!
+//! Invariants: a page that was wanted is in place, or whoever waits for it is woken to ask again. A cluster that cannot be read, or is not what
+//! was written, ends the process: going on would lose bytes.
+
+use super::arrived::Arrived;
+use super::below::Below;
+use super::location::{Berth, Location};
+use crate::control::bump;
+use crate::engine::Engine;
+use crate::entry::Entry;
+use crate::extent::Extent;
+use crate::kernel::Kernel;
+use crate::restore::{Outcome, Reason, Restorer};
+use crate::sabotage::{planted, Bug};
+use crate::sync::Ordering::Relaxed;
+use crate::text::Line;
+use core::fmt::Write;
+use memfold_sys::thread::Backoff;
+use memfold_sys::time::{self, Nanos};
+use memfold_sys::{Errno, PAGE_SIZE};
+
+/// How often a cluster that cannot be read is tried, and how far apart at first; each pause is twice the last.
+const TRIES: u32 = 7;
+const PAUSE: Nanos = Nanos::from_millis(5);
+
+/// Brings back the page at this address, and wakes who waits for it. Lets `others` have their way while somebody changes mappings. Returns its
+/// extent and its cluster, of which the other pages may come too. The tier's thread only.
+pub fn bring(
+    engine: &'static Engine,
+    kernel: &Kernel,
+    below: &Below,
+    restorer: &mut Restorer,
+    page: usize,
+    others: impl Fn(),
+) -> Option<(&'static Extent, u32)> {
+    let wake = || {
+        if !planted(Bug::TierWakeLost) {
+            kernel.uffd.wake(page, PAGE_SIZE);
+        }
+    };
+    let mut backoff = Backoff::new();
+    let Some(extent) = engine.space().find(page) else {
+        wake();
+        return None;
+    };
+    let index = (page - extent.base()) / PAGE_SIZE;
+    loop {
+        let Some((_, berth)) = fetch(engine, below, page, &mut restorer.arrived) else {
+            // Somebody was quicker, or dropped it: a touch tells what it is now. Who has the entry still wakes who waits.
+            if !extent.entry(index).is_busy() {
+                wake();
+            }
+            return None;
+        };
+        match restorer.restore(engine, kernel, extent, index, 1, Reason::Late) {
+            Outcome::Done { .. } => {
+                wake();
+                extent.last_restore.store(time::now().0, Relaxed);
+                return Some((extent, berth.cluster));
+            }
+            Outcome::TryAgain => {
+                others();
+                backoff.wait();
+            }
+            // It lies elsewhere by now.
+            Outcome::Pending => {}
+            // Whoever has it, or changes its mapping, wakes who waits when that is over.
+            Outcome::InOtherHands => return None,
+            Outcome::Resident | Outcome::Gone => {
+                wake();
+                return None;
+            }
+        }
+    }
+}
+
+/// Fetches the cluster of the page at this address, for as long as its entry names one. Returns the entry and the berth that it named. The
+/// tier's thread, or one beside which there is none.
+pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived) -> Option<(Entry, Berth)> {
+    let extent = engine.space().find(page)?;
+    let index = (page - extent.base()) / PAGE_SIZE;
+    let (mut tries, mut pause) = (0, PAUSE);
+    loop {
+        let entry = extent.entry(index);
+        let berth = Location::below(entry).filter(|_| !entry.is_busy())?;
+        let began = time::now();
+        let error = match below.fetch(berth.cluster, arrived) {
+            Ok(fetched) => {
+                if fetched {
+                    engine.control().tier_read_ns.record(time::now().since(began).0);
+                }
+                return Some((entry, berth));
+            }
+            Err(error) => error,
+        };
+        bump(&engine.control().tier_errors, 1);
+        if extent.entry(index) != entry {
+            continue;
+        }
+        tries += 1;
+        if tries == TRIES {
+            fail(engine, below, berth, error);
+        }
+        time::sleep(pause);
+        pause = pause + pause;
+    }
+}
+
+/// Ends the process, which would read something else than it wrote.
+fn fail(engine: &Engine, below: &Below, berth: Berth, error: Errno) -> ! {
+    let mut line = Line::new();
+    let block = below.clusters.place(berth.cluster).map_or(0, |place| place.block());
+    let what = match error {
+        Errno(libc::EBADMSG) => "is not what was written there",
+        _ => "cannot be read",
+    };
+    let _ = write!(
+        line,
+        "memfold: what lies in the tier's file at byte {} {what} ({}): the program must not go on",
+        block * super::BLOCK,
+        error.name()
+    );
+    engine.fail_hard(line.as_str());
+}
