@@ -61,6 +61,8 @@ pub struct Snapshot {
     pub fault: Latency,
     /// Work on restores.
     pub restore: Latency,
+    /// Reading of clusters from the tier below memory.
+    pub tier_read: Latency,
 }
 
 impl Snapshot {
@@ -111,6 +113,7 @@ impl Snapshot {
             share_in_force: word(&page.share_in_force),
             fault: Latency::copy(&page.fault_ns),
             restore: Latency::copy(&page.restore_ns),
+            tier_read: Latency::copy(&page.tier_read_ns),
         }
     }
 }

@@ -98,6 +98,11 @@ fn start_pager(environment: Environment) {
         say_once("memfold: not folding this program: no memory for the pager's tables");
         return;
     }
+    if let Some(text) = environment.get("MEMFOLD_TIER").filter(|text| !text.is_empty()) {
+        if ENGINE.use_tier(text).is_err() {
+            complain("MEMFOLD_TIER", text, "`disk=DIR`, with `,size=20G` and `,after=10m` or other values");
+        }
+    }
     ENGINE.publish_control();
     PAGER.store(true, Release);
     syscall::route();

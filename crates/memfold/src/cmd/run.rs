@@ -27,6 +27,7 @@ Examples:
   memfold run --profile lean -- node server.js     free memory goes back early
   memfold run --policy freebsd --resident-limit 256M --policy-log passes.csv -- redis-server
   memfold run --daemon -- node server.js           under the budget of `memfold daemon --budget 2G`
+  memfold run --tier disk=/var/tmp -- ./server     what is cold for ten minutes goes to disk
   memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
 
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
@@ -62,6 +63,10 @@ pub struct Args {
     /// [default: the socket of `memfold daemon`] [env: MEMFOLD_BUDGET_OF].
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true)]
     daemon: Option<Option<PathBuf>>,
+    /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
+    /// of it, after TIME (10m) [env: MEMFOLD_TIER].
+    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = launch::known_tier)]
+    tier: Option<String>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]
     no_pager: bool,
@@ -234,6 +239,7 @@ fn prepare(
         profile: args.profile.clone(),
         policy_log: args.policy_log.as_deref().map(std::path::absolute).transpose()?,
         daemon,
+        tier: args.tier.clone(),
         no_pager: args.no_pager,
         wipe: args.wipe,
         no_follow: args.no_follow,

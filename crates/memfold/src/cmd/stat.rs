@@ -67,6 +67,7 @@ struct Row {
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,
+    tier_read_ns: Percentiles,
     #[serde(flatten, serialize_with = "memfold_inspect::fields")]
     costs: Costs,
     stall_pct: f64,
@@ -145,6 +146,7 @@ fn row(found: &Found) -> Row {
         pages: page.pages,
         fault_ns: page.fault.percentiles(),
         restore_ns: page.restore.percentiles(),
+        tier_read_ns: page.tier_read.percentiles(),
         costs: page.costs,
         stall_pct: text::percent(page.costs.stall_ns, age_ns),
         why: page.inventory.clone(),
@@ -232,6 +234,10 @@ fn one(row: &Row) -> String {
     line("set aside", bytes(row.sizes.aside_bytes));
     line("folded", bytes(row.sizes.evicted_bytes));
     line("folded into", bytes(row.sizes.stored_bytes));
+    if row.costs.tier_writes != 0 {
+        line("of the folded on disk", bytes(row.sizes.tier_bytes));
+        line("which takes of files", bytes(row.sizes.tier_file_bytes));
+    }
     line("cost of folding", cost(&row.sizes));
     line("saved", bytes(row.sizes.saved_bytes));
     line("saved on average", bytes(row.saved_bytes_mean));
@@ -244,6 +250,14 @@ fn one(row: &Row) -> String {
         "faults",
         format!("{}, p50 {}, p99 {}, max {}", count(p.count), nanos(p.p50), nanos(p.p99), nanos(p.max)),
     );
+    if row.costs.tier_writes != 0 {
+        let Costs { tier_writes, tier_errors, .. } = row.costs;
+        let r = &row.tier_read_ns;
+        let (reads, slow) = (count(r.count), format!("p50 {}, p99 {}", nanos(r.p50), nanos(r.p99)));
+        line("reads from disk", format!("{reads}, {slow}, max {}", nanos(r.max)));
+        line("writes to disk", format!("{}, {} errors", count(tier_writes), count(tier_errors)));
+        line("CPU, disk", nanos(row.costs.cpu_tier_ns));
+    }
     line("stalled", format!("{} ({:.3} %)", nanos(row.costs.stall_ns), row.stall_pct));
     if row.settings[Setting::ResidentLimit.name()].is_some() {
         line("resident, all anonymous", bytes(row.sizes.anonymous_bytes));

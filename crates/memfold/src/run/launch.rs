@@ -10,6 +10,7 @@ use crate::options::PagerOptions;
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use memfold_arena::settings::Profile;
+use memfold_pager::tier::choice::Choice;
 use memfold_policy::replace::{BadSpec, Spec};
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::resource::{getrlimit, Resource};
@@ -35,6 +36,8 @@ const UFFD_FD_MOST: u64 = 1024;
 pub struct Choices {
     /// The pager's settings.
     pub settings: PagerOptions,
+    /// The tier below memory, with a directory by its whole path.
+    pub tier: Option<String>,
     /// The replacement policy.
     pub policy: Option<String>,
     /// The allocator's profile.
@@ -87,6 +90,9 @@ impl Launch {
         }
         if let Some(policy) = &choices.policy {
             set("MEMFOLD_POLICY", policy);
+        }
+        if let Some(tier) = &choices.tier {
+            set("MEMFOLD_TIER", tier);
         }
         if let Some(profile) = &choices.profile {
             set("MEMFOLD_PROFILE", profile);
@@ -243,9 +249,42 @@ pub fn known_policy(text: &str) -> Result<String, String> {
     }
 }
 
+/// Reads a tier, and names its directory by its whole path.
+///
+/// # Errors
+/// It makes no sense, or no file can be made there.
+pub fn known_tier(text: &str) -> Result<String, String> {
+    let choice = Choice::parse(text).map_err(|wrong| wrong.to_string())?;
+    let directory = std::path::absolute(choice.directory).map_err(|error| error.to_string())?;
+    let path = directory
+        .to_str()
+        .filter(|path| !path.contains(','))
+        .ok_or("a directory in UTF-8, without a comma")?;
+    tempfile::tempfile_in(&directory).map_err(|error| format!("no file can be made in {path}: {error}"))?;
+    let whole = text.replacen(choice.directory, path, 1);
+    if whole.len() > TIER_MOST {
+        return Err(format!("{whole}: a directory with a shorter path is needed"));
+    }
+    Ok(whole)
+}
+
+/// Most bytes of a tier's text.
+const TIER_MOST: usize = 500;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tier_is_known_where_files_can_be_made_and_by_its_whole_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("disk={},after=1s", dir.path().display());
+        assert_eq!(known_tier(&text), Ok(text));
+        assert!(known_tier("disk=.").unwrap().starts_with("disk=/"));
+        let wrong = known_tier("disk=/nowhere-at-all").unwrap_err();
+        assert!(wrong.contains("/nowhere-at-all") && wrong.contains("No such file"), "{wrong}");
+        assert!(known_tier("tape=/x").unwrap_err().contains("disk=DIR"));
+    }
 
     #[test]
     fn another_preloaded_library_stays_and_ours_is_not_named_twice() {

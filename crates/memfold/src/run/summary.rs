@@ -39,6 +39,7 @@ pub struct Summary {
     pages: Pages,
     fault_ns: Percentiles,
     restore_ns: Percentiles,
+    tier: Tier,
     stall_ns_total: u64,
     /// The stall as a share of the wall time, in per cent; threads that wait at the same time add up.
     stall_pct: f64,
@@ -78,6 +79,21 @@ struct Limit {
     misses: u64,
 }
 
+/// What the tier below memory held and did.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Tier {
+    /// Highest sum of what programs had there.
+    bytes_peak: u64,
+    /// Highest sum of what that took of files.
+    file_bytes_peak: u64,
+    /// Clusters of up to 16 pages that were written.
+    writes: u64,
+    /// Writes that failed, and reads that did at the first try.
+    errors: u64,
+    /// Reading of a cluster, ns.
+    read_ns: Percentiles,
+}
+
 /// The last count of a process.
 #[derive(Clone, Debug, Serialize)]
 struct Resident {
@@ -91,6 +107,7 @@ struct Resident {
 struct Cpu {
     background: u64,
     fault: u64,
+    tier: u64,
 }
 
 impl Summary {
@@ -103,7 +120,8 @@ impl Summary {
         obstacle: Option<String>,
         beyond: Beyond,
     ) -> Summary {
-        let Costs { stall_ns, stall_ppm_peak, cpu_background_ns, cpu_fault_ns, .. } = total.costs;
+        let Costs { stall_ns, stall_ppm_peak, cpu_background_ns, cpu_fault_ns, cpu_tier_ns, .. } =
+            total.costs;
         let wall_ns = wall.as_nanos() as u64;
         Summary {
             schema: SCHEMA,
@@ -127,6 +145,13 @@ impl Summary {
             pages: total.pages,
             fault_ns: total.fault.percentiles(),
             restore_ns: total.restore.percentiles(),
+            tier: Tier {
+                bytes_peak: total.peaks.tier_bytes,
+                file_bytes_peak: total.peaks.tier_file_bytes,
+                writes: total.costs.tier_writes,
+                errors: total.costs.tier_errors,
+                read_ns: total.tier_read.percentiles(),
+            },
             stall_ns_total: stall_ns,
             stall_pct: percent(stall_ns, wall_ns),
             stall_pct_peak: stall_ppm_peak as f64 / 10_000.0,
@@ -135,7 +160,7 @@ impl Summary {
                 wait_ns: total.costs.limit_wait_ns,
                 misses: total.costs.limit_misses,
             },
-            cpu_ns: Cpu { background: cpu_background_ns, fault: cpu_fault_ns },
+            cpu_ns: Cpu { background: cpu_background_ns, fault: cpu_fault_ns, tier: cpu_tier_ns },
             extents_registered: total.costs.extents_registered,
             budget_holds: total.costs.budget_holds,
             why: total.why.clone().map(|(pid, inventory)| Resident { pid, inventory }),
@@ -182,8 +207,12 @@ impl Summary {
             0 => String::new(),
             lost => format!("; {} PAGES LOST", count(lost)),
         };
+        let below = match self.tier.bytes_peak {
+            0 => String::new(),
+            below => format!("; {} on disk, in {}", bytes(below), bytes(self.tier.file_bytes_peak)),
+        };
         format!(
-            "saved {} at peak, {} on average, of {} managed ({} folded into {}, with {} of gaps, tables and buffers){lost}",
+            "saved {} at peak, {} on average, of {} managed ({} folded into {}, with {} of gaps, tables and buffers{below}){lost}",
             bytes(self.saved_bytes_peak),
             bytes(self.saved_bytes_mean),
             bytes(self.managed_bytes_peak),
@@ -206,7 +235,7 @@ impl Summary {
             nanos(self.fault_ns.p50),
             nanos(self.fault_ns.p99),
             self.stall_pct,
-            nanos(self.cpu_ns.background.saturating_add(self.cpu_ns.fault)),
+            nanos([self.cpu_ns.background, self.cpu_ns.fault, self.cpu_ns.tier].into_iter().fold(0, u64::saturating_add)),
         )
     }
 }

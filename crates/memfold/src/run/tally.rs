@@ -70,6 +70,8 @@ pub struct Total {
     pub fault: Latency,
     /// All work on restores.
     pub restore: Latency,
+    /// All reading from tiers below memory.
+    pub tier_read: Latency,
     /// Of the process of which most was resident when it was last counted, why that was not folded.
     pub why: Option<(u32, Inventory)>,
     /// Whether some process goes on.
@@ -146,6 +148,7 @@ impl Total {
         });
         self.fault.add(&page.fault);
         self.restore.add(&page.restore);
+        self.tier_read.add(&page.tier_read);
         let resident = |why: &Inventory| why.resident_bytes;
         if page.inventory.as_ref().map(resident) > self.why.as_ref().map(|(_, why)| resident(why)) {
             self.why = page.inventory.clone().map(|why| (page.pid, why));

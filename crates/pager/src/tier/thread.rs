@@ -92,7 +92,9 @@ impl Service {
     fn bring(&mut self, page: usize) {
         let (engine, kernel, below) = (self.engine, self.kernel, self.below);
         // Whoever has the turn may be waiting for one of these.
-        let others = || drop(answer_asks(engine, below));
+        let others = || {
+            answer_asks(engine, below);
+        };
         if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, others) {
             self.bring_rest(extent, cluster);
         }
