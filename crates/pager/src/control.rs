@@ -382,6 +382,8 @@ control_page! {
             dictionary_bytes = dictionary_bytes,
             /// Of the evicted bytes those that lie in the tier below memory.
             tier_bytes = tier_bytes,
+            /// Highest value.
+            tier_bytes_peak = tier_bytes_peak,
             /// Bytes of files that they take there.
             tier_file_bytes = tier_file_bytes,
             /// `evicted_bytes` minus `overhead_bytes`, zero where that is negative.

@@ -18,7 +18,7 @@ use crate::worker::Worker;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
-use memfold_sys::{Errno, EXTENT_PAGES};
+use memfold_sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// For how long nothing goes down after the tier could take no more.
 const FULL: Nanos = Nanos::from_secs(10);
@@ -192,7 +192,9 @@ impl Worker {
             below.clusters.give_back(cluster);
         });
         let control = self.engine.control();
-        control.tier_bytes.store(below.pages.load(Relaxed) * memfold_sys::PAGE_SIZE as u64, Relaxed);
+        let bytes = below.pages.load(Relaxed) * PAGE_SIZE as u64;
+        control.tier_bytes.store(bytes, Relaxed);
+        control.tier_bytes_peak.fetch_max(bytes, Relaxed);
         control.tier_file_bytes.store(keeper.usage().files, Relaxed);
     }
 

@@ -22,7 +22,8 @@ const MOST_ROUNDS: u64 = 30;
 /// An engine that has begun to run; one that could not, because the kernel said no, is what a program runs without.
 fn running_engine() -> &'static memfold_pager::Engine {
     loop {
-        let engine = engine(20);
+        // What was evicted goes on to a tier at once, which cannot be written or read at times.
+        let engine = engine_of(20, u64::MAX, "disk=/var/tmp,size=64M,after=10ms");
         let memory = Memory::new(engine, MIB);
         wait_until("the engine has made up its mind", || {
             !matches!(engine.phase(), Phase::Idle | Phase::Starting)

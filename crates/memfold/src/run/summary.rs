@@ -146,7 +146,7 @@ impl Summary {
             fault_ns: total.fault.percentiles(),
             restore_ns: total.restore.percentiles(),
             tier: Tier {
-                bytes_peak: total.peaks.tier_bytes,
+                bytes_peak: total.peaks.tier_bytes_peak,
                 file_bytes_peak: total.peaks.tier_file_bytes,
                 writes: total.costs.tier_writes,
                 errors: total.costs.tier_errors,

@@ -192,6 +192,8 @@ impl Total {
             add(&mut now.store_bytes, sizes.store_bytes);
             add(&mut now.table_bytes, sizes.table_bytes);
             add(&mut now.saved_bytes_peak, sizes.saved_bytes);
+            add(&mut now.tier_bytes_peak, sizes.tier_bytes);
+            add(&mut now.tier_file_bytes, sizes.tier_file_bytes);
         }
         self.peaks.combine(&now, |_, peak, now| peak.max(now));
     }
