@@ -11,7 +11,7 @@ use crate::entry::Entry;
 use crate::extent::Extent;
 use crate::text::Line;
 use crate::tier::arrived::Writer;
-use crate::tier::below::{Asker, Below, Job, JOBS};
+use crate::tier::below::{Asker, Below, Job};
 use crate::tier::location::{Berth, Location};
 use crate::tier::CLUSTER;
 use crate::worker::Worker;
@@ -27,20 +27,6 @@ const AFTER_PRESSED: Nanos = Nanos::from_secs(1);
 /// Bits of numbers of dictionaries.
 const DICTIONARY_BITS: usize = 16;
 const _: () = assert!(crate::codec::DICTIONARIES <= DICTIONARY_BITS);
-
-/// How far demotion has come.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Demotion {
-    /// The address at which the round over all extents goes on.
-    at: usize,
-    /// When the round began, and when the next may.
-    next: Nanos,
-    /// The extent that each job is of: its address.
-    extents: [usize; JOBS],
-    /// The tier takes no more before then; and whether that was said.
-    full_until: Nanos,
-    told: bool,
-}
 
 impl Worker {
     /// Opens the tier, where one is wanted. What hinders that is said once. A forked child, of which many end soon, has a file of its own when
