@@ -639,7 +639,6 @@ impl Worker {
         }
         self.now = time::now();
         self.store.drain(&self.engine.free_slots);
-        self.settle_tier();
         self.count();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
@@ -647,6 +646,7 @@ impl Worker {
         self.engine.gate.close();
         self.engine.end_servants(self.kernel);
         self.engine.brake.unpark();
+        self.close_tier();
         for extent in self.engine.space().all() {
             extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
         }

@@ -43,25 +43,40 @@ impl Worker {
         }
     }
 
+    /// Nothing more goes down, and nothing is there any more.
+    pub(crate) fn close_tier(&mut self) {
+        self.settle_tier();
+        if let Some(below) = self.engine.below() {
+            below.set_open(false);
+            // SAFETY: we are the background thread.
+            unsafe { below.keeper() }.end(&below.files);
+        }
+    }
+
     /// Takes in what was written, and hands over what is due.
     pub(crate) fn demote(&mut self) {
         let Some(below) = self.engine.below() else { return };
         self.settle_tier();
         // SAFETY: we are the background thread.
         unsafe { below.keeper() }.look_after(&below.files, self.now);
-        if !below.is_open() || self.now.0 < self.demotion.full_until.0 || self.now.0 < self.demotion.next.0 {
+        let pressed = self.watch.is_pressed() || self.engine.room.is_kept();
+        if !below.is_open()
+            || !pressed && !self.may_fold()
+            || self.now.0 < self.demotion.full_until.0
+            || self.now.0 < self.demotion.next.0
+        {
             return;
         }
         let before = self.enter(Activity::Keep);
-        self.go_round(below);
+        self.go_round(below, pressed);
         self.enter(before);
     }
 
-    fn go_round(&mut self, below: &'static Below) {
+    fn go_round(&mut self, below: &'static Below, pressed: bool) {
         let began = self.demotion.at;
         // SAFETY: we are the background thread.
         let mut after = unsafe { below.keeper() }.after;
-        if self.watch.is_pressed() || self.engine.room.is_kept() {
+        if pressed {
             after = after.min(AFTER_PRESSED);
         }
         for extent in self.engine.space().all().filter(|extent| extent.base() >= began) {
@@ -101,6 +116,10 @@ impl Worker {
                 // What lies there is not to be had now.
                 Ok(None) => index = first + 1,
                 Err(error) => {
+                    // SAFETY: the job is free, and we are the background thread.
+                    if let Ok(bytes) = unsafe { below.jobs[number].inner() }.bytes() {
+                        bytes.fill(0);
+                    }
                     self.tier_is_full(below, error);
                     return false;
                 }

@@ -66,6 +66,9 @@ impl Engine {
         // child gets are up to date.
         self.settle_changes();
         self.turns.wait_for_reader();
+        if let Some(below) = self.below() {
+            below.wait_for_restore();
+        }
     }
 
     /// To be called by the forking thread in the parent, also when the fork failed.

@@ -119,8 +119,10 @@ bugs! {
     WantedForgotten = "wanted-forgotten",
     /// A thread that waits for a page from below memory is not woken when it is there.
     TierWakeLost = "tier-wake-lost",
-    /// What comes back from a tier is not what was sealed, and that is not seen.
-    SealNotChecked = "seal-not-checked",
+    /// All clusters are sealed under the same number, so that an older one opens in the place of a newer one.
+    SealedAlike = "sealed-alike",
+    /// A fork does not wait for what the tier's thread has in hand.
+    TierNotAwaited = "tier-not-awaited",
     /// The tier's files are not known to be a child's too after a fork.
     FilesNotShared = "files-not-shared",
     /// A file that a child has is written over and given back like any other.

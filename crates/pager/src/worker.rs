@@ -265,6 +265,7 @@ impl Worker {
         }
         self.last_wipe = self.now;
         self.codecs.wipe(&mut self.page);
+        self.restorer.arrived.wipe();
         self.buffer.fill(0);
     }
 

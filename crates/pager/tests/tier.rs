@@ -19,8 +19,13 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// An engine with a tier in a directory of its own, in which what was stored goes down at once.
 fn engine_with_tier(size: &str) -> (&'static Engine, tempfile::TempDir) {
+    engine_with_tier_after("10ms", size)
+}
+
+/// The same for what was stored for so long.
+fn engine_with_tier_after(after: &str, size: &str) -> (&'static Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
+    let tier = format!("disk={},after={after},size={size}", directory.path().display());
     (engine_of(20, u64::MAX, &tier), directory)
 }
 
@@ -248,4 +253,66 @@ fn nothing_of_the_program_can_be_read_in_the_file_and_what_was_changed_there_is_
         };
         assert!(words == secret && number == page as u64, "page {page} changed");
     }
+}
+
+#[test]
+fn what_was_kept_for_a_child_is_given_back_when_it_has_ended() {
+    let (engine, memory, directory) = memory_below(24 * MIB, 4);
+    let before = engine.control().tier_file_bytes.load(Relaxed);
+    let pid = fork(engine);
+    if pid == 0 {
+        unsafe { libc::_exit(0) };
+    }
+    assert_eq!(wait(pid), 0);
+    let half = memory.pages / 2;
+    engine
+        .drop_contents(memory.base, half * PAGE_SIZE, || unsafe {
+            mem::madvise(memory.base, half * PAGE_SIZE, libc::MADV_DONTNEED)
+        })
+        .unwrap();
+    // The file is the one that the child had. It has what is left, and a segment that is being filled.
+    wait_until("half of the file is given back", || {
+        engine.control().tier_file_bytes.load(Relaxed) <= before / 2 + 2 * MIB as u64
+    });
+    assert_eq!(files_in(&directory).len(), 1);
+    (half..memory.pages).for_each(|page| memory.check_page(4, page));
+}
+
+#[test]
+fn an_older_cluster_is_not_taken_for_the_newer_one_in_its_place() {
+    const PAGES: usize = 16;
+    // All in one cluster, as all of it is compressed by then.
+    let (engine, directory) = engine_with_tier_after("500ms", "64M");
+    let memory = Memory::new(engine, PAGES * PAGE_SIZE);
+    let all = (PAGES * PAGE_SIZE) as u64;
+    memory.fill(1);
+    wait_until("the first is below", || below(engine) == all);
+    let file = files_in(&directory).pop().unwrap();
+    let first = read_whole(&file);
+    let written = engine.control().tier_writes.load(Relaxed);
+    memory.fill(2);
+    wait_until("the second is below", || {
+        engine.control().tier_writes.load(Relaxed) > written && below(engine) == all
+    });
+    let both = read_whole(&file);
+    // The first lies wherever the second is now.
+    let replayed: Vec<u8> = if both.len() > first.len() {
+        first.iter().chain(first.iter().cycle()).copied().take(both.len()).collect()
+    } else {
+        first
+    };
+    file.write_all_at(&replayed, 0).unwrap();
+    let pid = fork(engine);
+    if pid == 0 {
+        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
+        let is_old = (0..PAGES).any(|page| page_at(memory.base + page * PAGE_SIZE) == content(1, page));
+        unsafe { libc::_exit(if is_old { 3 } else { 4 }) };
+    }
+    let status = wait(pid);
+    assert!(
+        libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT,
+        "it was taken: {status:#x}"
+    );
+    file.write_all_at(&both, 0).unwrap();
+    memory.check(2);
 }

@@ -202,15 +202,16 @@ pub fn lock_shared(fd: i32) -> Result<()> {
     unsafe { syscall!(flock, fd, libc::LOCK_SH | libc::LOCK_NB) }.map(drop)
 }
 
-/// Whether nobody else has the file locked by [`lock_shared`]; false where that cannot be told.
-pub fn is_alone(fd: i32) -> bool {
+/// Whether nobody has the file locked by [`lock_shared`] but the open file `own`, which is another than `fd`. False where that cannot be told. For a
+/// moment meanwhile nobody has.
+pub fn is_alone(fd: i32, own: i32) -> bool {
     // SAFETY: no memory involved.
-    let lock = |how: i32| unsafe { syscall!(flock, fd, how | libc::LOCK_NB) };
-    let alone = lock(libc::LOCK_EX).is_ok();
-    if alone {
-        let _ = lock(libc::LOCK_UN);
+    let lock = |fd: i32, how: i32| unsafe { syscall!(flock, fd, how | libc::LOCK_NB) };
+    if lock(own, libc::LOCK_UN).is_err() {
+        return false;
     }
-    alone
+    let alone = lock(fd, libc::LOCK_EX).is_ok() && lock(fd, libc::LOCK_UN).is_ok();
+    lock(own, libc::LOCK_SH).is_ok() && alone
 }
 
 /// Locks a range of an open file that can be written to, without waiting: `EAGAIN` where another open file has locked some of it. The lock

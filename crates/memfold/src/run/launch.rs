@@ -15,6 +15,7 @@ use memfold_policy::replace::{BadSpec, Spec};
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::Mode;
+use nix::sys::statfs::TMPFS_MAGIC;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -260,6 +261,11 @@ pub fn known_tier(text: &str) -> Result<String, String> {
         .to_str()
         .filter(|path| !path.contains(','))
         .ok_or("a directory in UTF-8, without a comma")?;
+    if nix::sys::statfs::statfs(&directory).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC) {
+        return Err(format!(
+            "{path} lies in memory (tmpfs) and not on a disk: name another directory, such as /var/tmp"
+        ));
+    }
     tempfile::tempfile_in(&directory).map_err(|error| format!("no file can be made in {path}: {error}"))?;
     let whole = text.replacen(choice.directory, path, 1);
     if whole.len() > TIER_MOST {
@@ -277,7 +283,8 @@ mod tests {
 
     #[test]
     fn a_tier_is_known_where_files_can_be_made_and_by_its_whole_path() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        assert!(known_tier("disk=/dev/shm").unwrap_err().contains("tmpfs"));
         let text = format!("disk={},after=1s", dir.path().display());
         assert_eq!(known_tier(&text), Ok(text));
         assert!(known_tier("disk=.").unwrap().starts_with("disk=/"));

@@ -46,6 +46,11 @@ impl Below {
         true
     }
 
+    /// No fork waits here.
+    pub fn restoring<R>(&self, restore: impl FnOnce() -> R) -> R {
+        restore()
+    }
+
     pub fn be_over(&self) {
         self.over.store(1, Release);
     }

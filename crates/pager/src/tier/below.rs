@@ -161,6 +161,8 @@ pub struct Below {
     /// Incremented to wake the tier's thread.
     pub(super) bell: AtomicU32,
     pub(super) ending: AtomicU32,
+    /// 1 while the tier's thread has entries in hand.
+    restoring: AtomicU32,
     /// Pages that are in the tier.
     pub(crate) pages: AtomicU64,
     /// 1 once there are files: before, and where none can be made, nothing goes down.
@@ -266,7 +268,7 @@ impl Below {
         let bytes = &mut inner.bytes()?[..len];
         let key = self.files.get(place.file()).key().ok_or(Errno::EINVAL)?;
         // SAFETY: the page of a key, under which no two clusters have the same number.
-        let result = unsafe { seal::seal(key, place.sequence(), cluster, bytes) };
+        let result = unsafe { seal::seal(key, number_of(place), cluster, bytes) };
         let result = result.and_then(|()| self.files.put(place, bytes));
         job.error.store(result.err().map_or(0, |error| error.0 as u32), Relaxed);
         job.state.store(DONE, Release);
@@ -284,12 +286,30 @@ impl Below {
         let bytes = arrived.room(place)?;
         self.files.fetch(place, bytes)?;
         // SAFETY: the page of a key.
-        let opened = unsafe { seal::open(key, place.sequence(), cluster, bytes) };
+        let opened = unsafe { seal::open(key, number_of(place), cluster, bytes) };
         let len = bytes.len() - seal::TAG;
-        if (opened || planted(Bug::SealNotChecked)) && arrived.accept(cluster, place, len) {
+        if opened && arrived.accept(cluster, place, len) {
             Ok(true)
         } else {
             Err(Errno(libc::EBADMSG))
+        }
+    }
+
+    /// Has the tier's thread put pages in place.
+    pub(super) fn restoring<R>(&self, restore: impl FnOnce() -> R) -> R {
+        if !planted(Bug::TierNotAwaited) {
+            self.restoring.store(1, SeqCst);
+        }
+        let result = restore();
+        self.restoring.store(0, SeqCst);
+        futex::wake(&self.restoring, 1);
+        result
+    }
+
+    /// Waits until the tier's thread has no entries in hand that it took before the caller said what holds from now on.
+    pub fn wait_for_restore(&self) {
+        while self.restoring.load(SeqCst) != 0 {
+            let _ = futex::wait(&self.restoring, 1, None);
         }
     }
 
@@ -320,6 +340,7 @@ impl Below {
         self.wanted.reset_in_child();
         self.set_open(false);
         self.ending.store(0, Relaxed);
+        self.restoring.store(0, Relaxed);
         for ask in &self.asks {
             ask.state.store(IDLE, Relaxed);
         }
@@ -327,14 +348,54 @@ impl Below {
             if !job.is_free() {
                 // What was on its way lies in memory, and the cluster is nobody's.
                 // SAFETY: the only thread of the process.
-                let (cluster, place) = (unsafe { job.inner() }.cluster, unsafe { job.inner() }.place);
-                self.clusters.give_back(cluster);
-                if let Some(place) = place {
-                    // SAFETY: as above.
-                    unsafe { self.keeper() }.give_up(&self.files, place);
+                let (inner, keeper) = unsafe { (job.inner(), self.keeper()) };
+                self.clusters.give_back(inner.cluster);
+                keeper.note_dictionaries(inner.dictionaries, false);
+                if let Some(place) = inner.place.take() {
+                    keeper.give_up(&self.files, place);
                 }
                 job.free();
             }
         }
+    }
+}
+
+/// The number under which what lies there is sealed.
+fn number_of(place: Place) -> u32 {
+    if planted(Bug::SealedAlike) {
+        return 0;
+    }
+    place.sequence()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Pool;
+    use core::sync::atomic::AtomicBool;
+    use memfold_sys::time::{sleep, Nanos};
+    use std::thread;
+
+    #[test]
+    fn who_forks_waits_for_what_the_tiers_thread_has_in_hand() {
+        crate::sabotage::choose(None);
+        let pool = Pool::new();
+        // SAFETY: zeros are what is shared, but for the keeper, which nobody asks for.
+        let below: &'static Below = unsafe { pool.make_sparse() }.unwrap();
+        static BEGUN: AtomicBool = AtomicBool::new(false);
+        static ENDED: AtomicBool = AtomicBool::new(false);
+        let restoring = thread::spawn(|| {
+            below.restoring(|| {
+                BEGUN.store(true, SeqCst);
+                sleep(Nanos::from_millis(50));
+                ENDED.store(true, SeqCst);
+            });
+        });
+        while !BEGUN.load(SeqCst) {
+            thread::yield_now();
+        }
+        below.wait_for_restore();
+        assert!(ENDED.load(SeqCst), "it was not waited for");
+        restoring.join().unwrap();
     }
 }

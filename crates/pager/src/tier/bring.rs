@@ -26,6 +26,7 @@ use memfold_sys::{Errno, PAGE_SIZE};
 /// How often a cluster that cannot be read is tried, and how far apart at first; each pause is twice the last.
 const TRIES: u32 = 7;
 const PAUSE: Nanos = Nanos::from_millis(5);
+const LONGEST_PAUSE: Nanos = Nanos::from_millis(160);
 
 /// Brings back the page at this address, and wakes who waits for it. Lets `others` have their way while somebody changes mappings. Returns its
 /// extent and its cluster, of which the other pages may come too. The tier's thread only.
@@ -56,7 +57,8 @@ pub fn bring(
             }
             return None;
         };
-        match restorer.restore(engine, kernel, extent, index, 1, Reason::Late) {
+        let outcome = below.restoring(|| restorer.restore(engine, kernel, extent, index, 1, Reason::Late));
+        match outcome {
             Outcome::Done { .. } => {
                 wake();
                 extent.last_restore.store(time::now().0, Relaxed);
@@ -97,16 +99,18 @@ pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived)
             }
             Err(error) => error,
         };
-        bump(&engine.control().tier_errors, 1);
         if extent.entry(index) != entry {
             continue;
         }
-        tries += 1;
+        if error != Errno::ENOMEM {
+            bump(&engine.control().tier_errors, 1);
+            tries += 1;
+        }
         if tries == TRIES {
             fail(engine, below, berth, error);
         }
         time::sleep(pause);
-        pause = pause + pause;
+        pause = (pause + pause).min(LONGEST_PAUSE);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A forked child has none of the agents' descriptors, so each file is also mapped, for reading, and a child reads there. The kernel copies
 //! from the mapping (process_vm_readv(2)): a thread that touched it would end the process by SIGBUS where the disk cannot be read. What is
-//! mapped is another open file than the one that is written, and has a lock: as long as somebody else has the lock, so long lives a child
+//! mapped is another open file than the one that is written, and is locked (flock(2)): as long as somebody else has it locked, a child lives
 //! that was forked with it ([`crate::tier::keeper`] asks).
 //!
 //! Invariants: a file that a child may have is written no more where anything lies that was there at the fork.
@@ -18,6 +18,8 @@ use memfold_sys::{file, mem, Errno, Result};
 pub struct File {
     /// The number of the descriptor in the table of the agents, and one; 0 for none.
     descriptor: AtomicU32,
+    /// The same of the open file that is mapped.
+    reader: AtomicU32,
     /// Where it is mapped; 0 for nowhere.
     pub(super) mapped: AtomicUsize,
     /// The page that has its key, once there was one.
@@ -39,6 +41,16 @@ impl File {
     /// Has it opened by this number from now on, or closed.
     pub fn set_descriptor(&self, fd: Option<i32>) {
         self.descriptor.store(fd.map_or(0, |fd| fd as u32 + 1), Release);
+    }
+
+    /// The descriptor of the open file that is mapped, of one that is this process's.
+    pub fn reader(&self) -> Option<i32> {
+        Some(self.reader.load(Relaxed) as i32 - 1).filter(|&fd| fd >= 0)
+    }
+
+    /// Has what is mapped opened by this number from now on, or closed.
+    pub fn set_reader(&self, fd: Option<i32>) {
+        self.reader.store(fd.map_or(0, |fd| fd as u32 + 1), Relaxed);
     }
 
     /// Whether it is one at all.
@@ -84,6 +96,7 @@ impl File {
         if self.is_there() {
             self.inherited.store(1, Relaxed);
             self.set_descriptor(None);
+            self.set_reader(None);
         }
     }
 
@@ -130,9 +143,9 @@ impl Files {
         self.0.iter().enumerate().filter(|(_, file)| file.is_there())
     }
 
-    /// The number of one that there is not.
-    pub fn vacant(&self) -> Option<usize> {
-        self.0.iter().position(|file| !file.is_there())
+    /// The numbers of those that there are not.
+    pub fn vacant(&self) -> impl Iterator<Item = usize> + use<'_> {
+        (0..FILES).filter(|&number| !self.0[number].is_there())
     }
 
     /// A child may have been forked. In the parent, before anything else is written.

@@ -17,6 +17,7 @@ use crate::sabotage::{planted, Bug};
 use crate::text::{Line, Text};
 use core::ffi::CStr;
 use core::fmt::Write;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU16, Ordering::*};
 use memfold_sys::file::{self, Fd};
 use memfold_sys::time::Nanos;
@@ -211,14 +212,17 @@ impl Keeper {
         if let Some(old) = self.filled.take().filter(|&old| self.files[old].clusters == 0) {
             self.close(files.get(old), old);
         }
-        let number = files.vacant().ok_or(Errno(libc::ENOSPC))?;
+        // The numbers of clusters go on, so that no two places are ever alike.
+        let unused = |&number: &usize| self.files[number].sequence < SEQUENCES - 1;
+        let number = files.vacant().find(unused).ok_or(Errno(libc::ENOSPC))?;
         let segments = match self.files[number].segments {
             Some(segments) => segments,
             // SAFETY: zeros are segments that hold nothing.
             None => unsafe { pool.make_sparse::<Segments>() }?,
         };
         let fd = make(self.directory())?;
-        let base = self.map(&fd)?;
+        let reader = open_again(&fd)?;
+        let base = mem::map_file(reader.raw(), self.map_len(), 0, libc::MAP_NORESERVE)?;
         let file = files.get(number);
         // SAFETY: the key of a file that there is not is used by nobody.
         if let Err(error) = file.key_page().and_then(|page| unsafe { seal::make_key(page) }) {
@@ -227,8 +231,11 @@ impl Keeper {
             return Err(error);
         }
         file.set_descriptor(Some(fd.into_raw()));
+        file.set_reader(Some(reader.into_raw()));
         file.mapped.store(base, Release);
-        self.files[number] = State { segments: Some(segments), current: usize::MAX, ..State::default() };
+        let sequence = self.files[number].sequence;
+        self.files[number] =
+            State { segments: Some(segments), current: usize::MAX, sequence, ..State::default() };
         Ok(number)
     }
 
@@ -242,29 +249,19 @@ impl Keeper {
         (self.size as usize).min(FILE_BLOCKS * BLOCK).next_multiple_of(SEGMENT)
     }
 
-    /// Maps an open file as another, with a lock that whoever inherits the mapping has too.
-    fn map(&self, fd: &Fd) -> Result<usize> {
-        let mut path = Line::new();
-        let _ = write!(path, "/proc/thread-self/fd/{}\0", fd.raw());
-        let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-        let other = file::open(path, libc::O_RDONLY, 0)?;
-        // Where there are no locks, a file is never known to be in nobody's hands but ours.
-        let _ = file::lock_shared(other.raw());
-        let len = self.map_len();
-        let base = mem::map_file(other.raw(), len, 0, libc::MAP_NORESERVE)?;
-        mem::note_own(base, len);
-        Ok(base)
-    }
-
     /// Nothing of the file is wanted any more.
     fn close(&mut self, file: &File, number: usize) {
-        let State { segments, count, .. } = self.files[number];
+        let State { segments, count, sequence, .. } = self.files[number];
         if let Some(fd) = file.descriptor() {
             let held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
             self.held -= (0..count).filter(held).count() as u64;
             file.set_descriptor(None);
-            // SAFETY: opened by us, and nobody else closes it.
-            drop(unsafe { Fd::from_raw(fd) });
+            let reader = file.reader();
+            file.set_reader(None);
+            for fd in [Some(fd), reader].into_iter().flatten() {
+                // SAFETY: opened by us, and nobody else closes it.
+                drop(unsafe { Fd::from_raw(fd) });
+            }
         }
         let base = file.clear();
         // SAFETY: no entry names anything in it. Who reads there all the same finds that out.
@@ -272,7 +269,17 @@ impl Keeper {
         if let Some(segments) = segments {
             segments.0[..count].iter().for_each(|segment| segment.store(0, Relaxed));
         }
-        self.files[number] = State { segments, current: usize::MAX, ..State::default() };
+        self.files[number] = State { segments, current: usize::MAX, sequence, ..State::default() };
+    }
+
+    /// Nothing more goes down: closes what nothing is in.
+    pub fn end(&mut self, files: &Files) {
+        self.filled = None;
+        for (number, file) in files.all() {
+            if self.files[number].clusters == 0 {
+                self.close(file, number);
+            }
+        }
     }
 
     /// Looks whether files that were shared with children are so still, now and then. Returns whether it has looked.
@@ -285,9 +292,7 @@ impl Keeper {
             let Some(fd) = file.descriptor() else { continue };
             if file.is_seen_by_child() {
                 self.map_anew(file, fd);
-                continue;
-            }
-            if file::is_alone(fd) {
+            } else if file.reader().is_some_and(|reader| file::is_alone(fd, reader)) {
                 file.is_alone();
                 self.give_back_empty(file, number);
             }
@@ -295,17 +300,23 @@ impl Keeper {
         true
     }
 
-    /// Maps an open file in the place of the one that children have.
+    /// Maps an open file that no child has in the place of the one that children have.
     fn map_anew(&mut self, file: &File, fd: i32) {
-        // SAFETY: it stays open meanwhile.
-        let fd = unsafe { Fd::from_raw(fd) };
-        if let Ok(base) = self.map(&fd) {
-            let old = file.mapped.swap(base, AcqRel);
-            // SAFETY: this process reads its own files by their descriptors, and no fork is under way.
-            let _ = unsafe { mem::munmap(old, self.map_len()) };
+        // SAFETY: it stays open.
+        let writer = ManuallyDrop::new(unsafe { Fd::from_raw(fd) });
+        let Ok(reader) = open_again(&writer) else { return };
+        let (base, len) = (file.mapped.load(Relaxed), self.map_len());
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: this process reads its own files by their descriptors, and no fork is under way, which finds either mapping.
+        if unsafe { mem::mmap(base, len, libc::PROT_READ, flags, reader.raw(), 0) }.is_ok() {
+            let old = file.reader();
+            file.set_reader(Some(reader.into_raw()));
+            if let Some(old) = old {
+                // SAFETY: opened by us, and nobody else closes it. A child that has it mapped keeps it open, and locked.
+                drop(unsafe { Fd::from_raw(old) });
+            }
             file.is_seen_alone();
         }
-        let _ = fd.into_raw();
     }
 
     /// Gives back what has come to be wanted by nobody while a child might have wanted it.
@@ -324,6 +335,17 @@ impl Keeper {
         self.filled = None;
         self.held = 0;
     }
+}
+
+/// Opens an open file once more, with a lock that lasts for as long as anybody has it open or mapped. Where there are no locks, a file is
+/// never known to be in nobody's hands but ours.
+fn open_again(fd: &Fd) -> Result<Fd> {
+    let mut path = Line::new();
+    let _ = write!(path, "/proc/thread-self/fd/{}\0", fd.raw());
+    let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let other = file::open(path, libc::O_RDONLY, 0)?;
+    let _ = file::lock_shared(other.raw());
+    Ok(other)
 }
 
 /// Makes a file that has no name, and of which the system keeps no copy in memory where it can do without.

@@ -111,7 +111,9 @@ impl Service {
             if (pages as u64) > self.engine.room.left() || self.engine.brake.wanted() {
                 return;
             }
-            let outcome = self.restorer.restore(self.engine, self.kernel, extent, next, pages, Reason::Ahead);
+            let Service { engine, kernel, below, restorer } = self;
+            let outcome =
+                below.restoring(|| restorer.restore(engine, kernel, extent, next, pages, Reason::Ahead));
             index = match outcome {
                 Outcome::Done { first, pages } => (first + pages).max(next + 1),
                 _ => next + 1,
