@@ -19,14 +19,14 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// An engine with a tier in a directory of its own, in which what was stored goes down at once.
 fn engine_with_tier(size: &str) -> (&'static Engine, tempfile::TempDir) {
-    engine_with_tier_after("10ms", size)
+    engine_with_tier_for(20, size)
 }
 
-/// The same for what was stored for so long.
-fn engine_with_tier_after(after: &str, size: &str) -> (&'static Engine, tempfile::TempDir) {
+/// The same with a cold age, ms.
+fn engine_with_tier_for(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = format!("disk={},after={after},size={size}", directory.path().display());
-    (engine_of(20, u64::MAX, &tier), directory)
+    let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
+    (engine_of(cold_age, u64::MAX, &tier), directory)
 }
 
 fn below(engine: &Engine) -> u64 {
@@ -281,16 +281,18 @@ fn what_was_kept_for_a_child_is_given_back_when_it_has_ended() {
 #[test]
 fn an_older_cluster_is_not_taken_for_the_newer_one_in_its_place() {
     const PAGES: usize = 16;
-    // All in one cluster, as all of it is compressed by then.
-    let (engine, directory) = engine_with_tier_after("500ms", "64M");
+    // All in one cluster: it is compressed in one moment.
+    let (engine, directory) = engine_with_tier_for(3_600_000, "64M");
     let memory = Memory::new(engine, PAGES * PAGE_SIZE);
     let all = (PAGES * PAGE_SIZE) as u64;
     memory.fill(1);
+    have(engine, Command::Evict);
     wait_until("the first is below", || below(engine) == all);
     let file = files_in(&directory).pop().unwrap();
     let first = read_whole(&file);
     let written = engine.control().tier_writes.load(Relaxed);
     memory.fill(2);
+    have(engine, Command::Evict);
     wait_until("the second is below", || {
         engine.control().tier_writes.load(Relaxed) > written && below(engine) == all
     });
