@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -473,6 +473,10 @@ control_page! {
         share: Share,
         /// The share that is in force, bytes; 0 for none.
         share_in_force: AtomicU64,
+        /// The access source that is asked, a [`crate::source::Kind`].
+        source: AtomicU64,
+        /// Why it is not the one that was chosen; empty where it is.
+        source_why: SharedText<32>,
         /// Passes of the page daemon.
         passes: AtomicU64,
         /// Wait of a program thread on a fault, from the touch to the wake-up, ns.

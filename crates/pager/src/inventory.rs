@@ -186,7 +186,7 @@ impl Worker {
         let seen = look(self.kernel, extent, lo, hi)?;
         let managed = seen.present.and(&extent.managed.load());
         // SAFETY: we hold the lock.
-        let standing = guard.as_ref().map(|_| unsafe { extent.age() }.standing(self.now.0, self.cold_age()));
+        let standing = guard.as_ref().map(|_| unsafe { extent.age() }.standing(self.now.0, self.cold_age(), self.sources.timing()));
         drop(guard);
         let standing = standing.unwrap_or(Standing::Young);
         if walk.few.0 != extent.base() {
