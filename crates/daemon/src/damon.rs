@@ -15,7 +15,7 @@ pub const SYSFS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Where the note is kept: gone after a restart of the machine, like the monitor.
 pub const NOTE: &str = "/run/memfold-damon";
 
-/// Why there is no monitor of ours.
+/// Why there is no monitor of ours, or none of the kernel's other ways to see touches ([`crate::observe`]).
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The kernel has none, or not for us.
@@ -32,6 +32,31 @@ pub enum Refusal {
         /// What there is.
         there: String,
     },
+    /// `/proc/iomem` names no physical memory, as it does to who is not root.
+    #[error("/proc/iomem names no memory; root is needed")]
+    NoMemory,
+    /// A monitor of addresses is one process's.
+    #[error("DAMON watches the addresses of one process at a time, which is process {0} now; damon-paddr is for all")]
+    OneProcess(u32),
+    /// The monitor is there no more.
+    #[error("DAMON tells nothing any more: {0}")]
+    Ended(String),
+    /// The kernel has no idle page tracking, or not for us.
+    #[error(
+        "the kernel offers no idle page tracking here ({0}); root and CONFIG_IDLE_PAGE_TRACKING are needed"
+    )]
+    NoIdleTracking(io::Error),
+    /// It is no source that sees a process from outside.
+    #[error("{0} is no source that sees from outside")]
+    NotOutside(&'static str),
+    /// What the kernel says of a process cannot be read.
+    #[error("the page map of process {pid} cannot be read: {error}")]
+    Process {
+        /// Which.
+        pid: u32,
+        /// Why.
+        error: io::Error,
+    },
     /// A file could not be written or read.
     #[error("{path}: {error}")]
     File {
@@ -45,7 +70,7 @@ pub enum Refusal {
 /// What is watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Ranges of a process's addresses.
+    /// Ranges of a process's addresses; none for all that it has mapped, which DAMON then follows.
     Virtual(u32, Vec<(u64, u64)>),
     /// Ranges of physical memory, joined with a process's page map by who asks.
     Physical(Vec<(u64, u64)>),
@@ -206,15 +231,16 @@ impl Drop for Damon {
     }
 }
 
+/// DAMON's files for tests.
 #[cfg(test)]
-mod tests {
+pub(crate) mod fixture {
     use super::*;
 
     /// Files as the kernel has them when one monitor is set up, without the kernel behind them.
-    struct Sysfs(tempfile::TempDir);
+    pub struct Sysfs(tempfile::TempDir);
 
     impl Sysfs {
-        fn new(monitors: u64, operations: &str) -> Sysfs {
+        pub fn new(monitors: u64, operations: &str) -> Sysfs {
             let sysfs = Sysfs(tempfile::tempdir().unwrap());
             for dir in ["monitoring_attrs/intervals", "monitoring_attrs/nr_regions", "targets/0/regions/0"] {
                 fs::create_dir_all(sysfs.path().join("0/contexts/0").join(dir)).unwrap();
@@ -227,28 +253,41 @@ mod tests {
             sysfs.set("nr_kdamonds", &monitors.to_string());
             sysfs.set("0/pid", "4242\n");
             sysfs.set("0/contexts/0/avail_operations", operations);
-            for (name, value) in [("start", "4096"), ("end", "12288"), ("nr_accesses", "3"), ("age", "7")] {
-                sysfs.set(&format!("0/contexts/0/schemes/0/tried_regions/0/{name}"), value);
-            }
+            sysfs.saw(4096, 12288, 3, 7);
             sysfs
         }
 
-        fn path(&self) -> PathBuf {
+        /// What the monitor has seen.
+        pub fn saw(&self, start: u64, end: u64, accesses: u64, age: u64) {
+            for (name, value) in [("start", start), ("end", end), ("nr_accesses", accesses), ("age", age)] {
+                self.set(&format!("0/contexts/0/schemes/0/tried_regions/0/{name}"), &value.to_string());
+            }
+        }
+
+        pub fn path(&self) -> PathBuf {
             self.0.path().to_owned()
         }
 
-        fn note(&self) -> PathBuf {
+        pub fn note(&self) -> PathBuf {
             self.0.path().join("note")
         }
 
-        fn set(&self, name: &str, value: &str) {
+        pub fn set(&self, name: &str, value: &str) {
             fs::write(self.path().join(name), value).unwrap();
         }
 
-        fn get(&self, name: &str) -> String {
+        pub fn get(&self, name: &str) -> String {
             fs::read_to_string(self.path().join(name)).unwrap()
         }
+    }
+}
 
+#[cfg(test)]
+mod tests {
+    use super::fixture::Sysfs;
+    use super::*;
+
+    impl Sysfs {
         fn start(&self, target: &Target) -> Result<Damon, Refusal> {
             Damon::start(&self.path(), &self.note(), target, 5_000, 100_000)
         }

@@ -10,7 +10,7 @@ use crate::entry::{Entry, State};
 use crate::extent::{Extent, STAGED_HUGE};
 use crate::sabotage::{planted, widen, Bug};
 use crate::scan::read_runs;
-pub use crate::scan::{forget_written, look, scan, Scan};
+pub use crate::scan::{forget_written, scan};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::{Categories, Query};

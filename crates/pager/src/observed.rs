@@ -8,7 +8,7 @@
 //! Background thread only.
 
 use crate::config::Setting;
-use crate::report::PREFIX;
+use crate::report::{NOT_YET, PREFIX};
 use crate::source::{Choice, Kind};
 use crate::text::Line;
 use crate::worker::Worker;
@@ -49,7 +49,11 @@ impl Worker {
             Kind::DamonVaddr | Kind::DamonPaddr | Kind::Idle => {
                 self.hear_report(asked);
                 self.why_not_told(asked, &mut why);
-                if why.as_str().is_empty() { asked } else { Kind::Probe }
+                if why.as_str().is_empty() {
+                    asked
+                } else {
+                    Kind::Probe
+                }
             }
         };
         let kind = if kind == Kind::Auto { Kind::Probe } else { kind };
@@ -88,7 +92,7 @@ impl Worker {
     fn why_not_told(&mut self, asked: Kind, why: &mut Line) {
         let Some(header) = self.sources.told.header() else {
             let told = self.now.since(self.choice.asked_at) >= FIRST;
-            why.push(if told { "nobody outside of the process reports what it touches" } else { "no report yet" });
+            why.push(if told { "nobody outside of the process reports what it touches" } else { NOT_YET });
             if told && !core::mem::replace(&mut self.choice.told, true) {
                 let mut line = Line::new();
                 let _ = write!(

@@ -15,6 +15,9 @@ use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 /// What the name of the file begins with.
 pub const PREFIX: &str = "report-";
 
+/// Why a source is not asked of which there is no report, and may be one soon.
+pub const NOT_YET: &str = "no report yet";
+
 /// First word of the file, little end first.
 const MAGIC: u64 = u64::from_le_bytes(*b"touches\0");
 /// Layout.

@@ -144,7 +144,9 @@ impl ExtentAge {
         match self.phase {
             Phase::Fresh if age >= cold_age => Standing::Due,
             Phase::Watched if now >= self.next(cold_age, timing) => Standing::Due,
-            Phase::Watched if age >= (cold_age / 2).saturating_mul(u64::from(timing.watched)) => Standing::Seldom,
+            Phase::Watched if age >= (cold_age / 2).saturating_mul(u64::from(timing.watched)) => {
+                Standing::Seldom
+            }
             _ => Standing::Young,
         }
     }

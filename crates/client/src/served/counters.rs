@@ -58,7 +58,11 @@ impl Agent {
         }
         control.source.store(self.source() as u64, Relaxed);
         let told = Kind::from_number(self.config.get(Setting::Source)).is_told();
-        control.source_why.set(if told { "a program that a daemon serves goes by probe or writes" } else { "" });
+        control.source_why.set(if told {
+            "a program that a daemon serves goes by probe or writes"
+        } else {
+            ""
+        });
         for (to, value) in [
             (&control.resident_bytes, (managed - evicted) * page),
             (&control.aside_bytes, aside * page),

@@ -9,7 +9,7 @@
 use crate::pages::{self, Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
-use memfold_inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
+use memfold_inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot, Source};
 use memfold_pager::control::{Counters, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,6 +30,7 @@ pub struct Process {
     pub name: String,
     pub mode: &'static str,
     pub reason: Option<String>,
+    pub source: Source,
     pub managed_bytes_peak: u64,
     pub evicted_bytes_peak: u64,
     pub saved_bytes_peak: u64,
@@ -56,6 +57,8 @@ pub struct Total {
     pub processes: u64,
     /// The mode of the process that was folded most: embedded or daemon if any was.
     pub mode: Option<Mode>,
+    /// What told the first process that was folded which memory is cold.
+    pub source: Option<Source>,
     /// Why the first process that was not folded was not.
     pub reason: Option<String>,
     /// Highest sums of bytes over the processes of one moment.
@@ -132,6 +135,7 @@ impl Total {
         self.processes += 1;
         if matches!(page.mode, Mode::Embedded | Mode::Daemon) {
             self.mode = Some(page.mode);
+            self.source.get_or_insert_with(|| page.source.clone());
         }
         if page.mode == Mode::Off && self.reason.is_none() {
             self.reason = Some(page.reason.clone());
@@ -156,6 +160,7 @@ impl Total {
             name,
             mode: page.mode.name(),
             reason: (page.mode == Mode::Off).then(|| page.reason.clone()),
+            source: page.source.clone(),
             managed_bytes_peak: page.sizes.managed_bytes_peak,
             evicted_bytes_peak: page.sizes.evicted_bytes_peak,
             saved_bytes_peak: page.sizes.saved_bytes_peak,

@@ -34,7 +34,8 @@ impl Told {
         let mut bytes = [0; Header::LEN];
         let whole = file::pread(report.raw(), &mut bytes, 0).is_ok_and(|read| read == Header::LEN);
         let Some(header) = whole.then(|| Header::read(&bytes)).flatten() else { return false };
-        let other = self.header().is_none_or(|last| last.sequence != header.sequence || last.kind != header.kind);
+        let other =
+            self.header().is_none_or(|last| last.sequence != header.sequence || last.kind != header.kind);
         if other {
             self.report = Some((header, report));
         }
@@ -72,7 +73,9 @@ impl Told {
     fn untouched(&self, base: usize, cold_age: u64) -> PageSet {
         let unit = self.header().map_or(0, |header| header.unit_ns);
         self.ages(base).map_or(PageSet::EMPTY, |ages| {
-            PageSet::of(|index| ages.ages[index] != 0 && u64::from(ages.ages[index]).saturating_mul(unit) >= cold_age)
+            PageSet::of(|index| {
+                ages.ages[index] != 0 && u64::from(ages.ages[index]).saturating_mul(unit) >= cold_age
+            })
         })
     }
 }
