@@ -117,6 +117,12 @@ impl Tally {
         self.total.peak(self.live.values().map(|(_, page)| &page.sizes));
     }
 
+    /// The pages of those that ran when it was last looked, with their ids in our PID namespace.
+    pub fn live(&self) -> impl Iterator<Item = (Name, u32, &Snapshot)> {
+        let mut nested = Nested::default();
+        self.live.iter().filter_map(move |(name, (_, page))| Some((*name, name.resolve(&mut nested)?, page)))
+    }
+
     /// The sum over all processes, those that still run included.
     pub fn finish(mut self) -> Total {
         self.sample();
