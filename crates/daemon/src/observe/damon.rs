@@ -6,7 +6,7 @@ use super::{frames, Observer, Places, Untouched};
 use crate::damon::{Damon, Refusal, Seen, Target};
 use memfold_sys::PAGE_SIZE;
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Samples in each aggregation, and aggregations in each cold age.
 const SAMPLES: u32 = 20;
@@ -49,24 +49,84 @@ impl Monitor {
 /// DAMON over the addresses of one process: it says of no region whose it is.
 pub struct Addresses {
     monitor: Monitor,
+    places: Places,
     pid: u32,
+    cold_age: Duration,
+    /// What is watched, and since when it is this.
+    blocks: Vec<(usize, usize)>,
+    since: Instant,
 }
+
+/// Blocks that are watched at most, the longest: the monitor has a thousand regions for them.
+const BLOCKS: usize = 256;
+/// The part, one in so many, of what a process has in memory that may lie elsewhere before the monitor begins anew; and the cold ages that it has before,
+/// in which what it watches can become cold.
+const ELSEWHERE: usize = 8;
+const UNDISTURBED: u32 = 2;
 
 impl Addresses {
     /// Over those of the first process.
     pub fn start(places: &Places, pids: &[u32], cold_age: Duration) -> Result<Addresses, Refusal> {
         let pid = pids.first().copied().unwrap_or(0);
-        // DAMON finds what is mapped by itself, and follows as that changes.
-        let monitor = Monitor::start(places, &Target::Virtual(pid, Vec::new()), cold_age)?;
-        Ok(Addresses { monitor, pid })
+        let blocks = blocks(pid)?;
+        let monitor = monitor(places, pid, &blocks, cold_age)?;
+        Ok(Addresses { monitor, places: places.clone(), pid, cold_age, blocks, since: Instant::now() })
     }
+
+    /// Begins anew where the process has much of its memory in places that are not watched. To follow would be the kernel's affair, but it takes
+    /// all that lies between two mappings for one region, and a reservation for memory.
+    fn follow(&mut self) -> Result<(), Refusal> {
+        if self.since.elapsed() < self.cold_age * UNDISTURBED {
+            return Ok(());
+        }
+        self.since = Instant::now();
+        let now = blocks(self.pid)?;
+        let elsewhere: usize = now.iter().map(|&block| outside(block, &self.blocks)).sum();
+        let all: usize = now.iter().map(|(start, end)| end - start).sum();
+        if elsewhere > all / ELSEWHERE {
+            // One at a time.
+            self.monitor.damon.stop();
+            self.monitor = monitor(&self.places, self.pid, &now, self.cold_age)?;
+            self.blocks = now;
+        }
+        Ok(())
+    }
+}
+
+fn monitor(
+    places: &Places,
+    pid: u32,
+    blocks: &[(usize, usize)],
+    cold_age: Duration,
+) -> Result<Monitor, Refusal> {
+    let ranges = blocks.iter().map(|&(start, end)| (start as u64, end as u64)).collect();
+    Monitor::start(places, &Target::Virtual(pid, ranges), cold_age)
+}
+
+/// Where the process has memory, by address.
+fn blocks(pid: u32) -> Result<Vec<(usize, usize)>, Refusal> {
+    let mut blocks = frames::blocks(pid).map_err(|error| Refusal::Process { pid, error })?;
+    blocks.sort_by_key(|(start, end)| std::cmp::Reverse(end - start));
+    blocks.truncate(BLOCKS);
+    blocks.sort_unstable();
+    Ok(blocks)
+}
+
+/// How many bytes of a block lie in none of the others.
+fn outside((start, end): (usize, usize), others: &[(usize, usize)]) -> usize {
+    let inside = |&(from, to): &(usize, usize)| end.min(to).saturating_sub(start.max(from));
+    (end - start) - others.iter().map(inside).sum::<usize>()
 }
 
 impl Observer for Addresses {
     fn look(&mut self, pids: &[u32]) -> Vec<Result<Vec<Untouched>, Refusal>> {
+        let followed = self.follow().map_err(|refusal| refusal.to_string());
         let see = |pid: &u32| {
             if *pid != self.pid {
                 return Err(Refusal::OneProcess(self.pid));
+            }
+            if let Err(why) = &followed {
+                return Err(Refusal::Ended(why.clone()));
             }
             let seen = self.monitor.damon.look()?;
             let pieces = seen.iter().map(|piece| Untouched {
@@ -208,18 +268,40 @@ mod tests {
     fn the_addresses_of_one_process_are_watched_and_no_others() {
         let sysfs = Sysfs::new(0, "vaddr\npaddr\n");
         sysfs.saw(4096, 12288, 0, 7);
-        let mut observer = Addresses::start(&places(&sysfs), &[77, 78], Duration::from_secs(10)).unwrap();
-        assert_eq!(sysfs.get("0/contexts/0/targets/0/pid_target"), "77");
+        let (own, other) = (std::process::id(), std::process::id() + 1);
+        let mut observer = Addresses::start(&places(&sysfs), &[own, other], Duration::from_secs(10)).unwrap();
+        assert_eq!(sysfs.get("0/contexts/0/targets/0/pid_target"), own.to_string());
         assert_eq!(sysfs.get("0/contexts/0/monitoring_attrs/intervals/aggr_us"), "1000000");
-        let mut seen = observer.look(&[77, 78]);
-        assert!(seen.pop().unwrap().unwrap_err().to_string().contains("process 77"));
+        let mut seen = observer.look(&[own, other]);
+        assert!(seen.pop().unwrap().unwrap_err().to_string().contains(&format!("process {own} ")));
         assert_eq!(
             seen[0].as_ref().unwrap(),
             &[Untouched { start: 4096, end: 12288, for_ns: 7_000_000_000 }]
         );
         // What was touched in the last aggregation is of no age.
         sysfs.saw(4096, 12288, 3, 7);
-        assert_eq!(observer.look(&[77])[0].as_ref().unwrap(), &[]);
+        assert_eq!(observer.look(&[own])[0].as_ref().unwrap(), &[]);
+    }
+
+    #[test]
+    fn the_monitor_begins_anew_where_a_process_has_much_of_its_memory_elsewhere() {
+        assert_eq!(outside((10, 20), &[(0, 12), (15, 18), (30, 40)]), 5);
+        let sysfs = Sysfs::new(0, "vaddr\n");
+        let own = std::process::id();
+        let mut observer = Addresses::start(&places(&sysfs), &[own], Duration::from_secs(10)).unwrap();
+        // As if it had watched a place where nothing is any more.
+        observer.blocks = vec![(0, 4096)];
+        sysfs.set("0/state", "as it was");
+        assert!(observer.look(&[own])[0].is_ok());
+        assert_eq!(sysfs.get("0/state"), "update_schemes_tried_regions", "its time has not come");
+        observer.cold_age = Duration::ZERO;
+        sysfs.set("0/contexts/0/operations", "");
+        assert!(observer.look(&[own])[0].is_ok());
+        assert_eq!(
+            (sysfs.get("0/contexts/0/operations"), sysfs.get("nr_kdamonds")),
+            ("vaddr".into(), "1".into())
+        );
+        assert!(!observer.blocks.is_empty() && observer.blocks[0] != (0, 4096));
     }
 
     #[test]
