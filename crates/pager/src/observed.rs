@@ -36,17 +36,12 @@ impl Worker {
         }
         let mut why = Line::new();
         let kind = match asked {
-            Kind::Writes if !self.kernel.tracks_writes => {
-                why.push("this kernel does not track writes (Linux 6.7 or later does)");
-                Kind::Probe
-            }
-            Kind::Auto | Kind::Probe => asked,
+            Kind::Auto | Kind::Probe => Kind::Probe,
             _ if self.policing.is_some() => {
                 why.push("a policy goes by writes, and by touches of what it has set aside");
                 Kind::Probe
             }
-            Kind::Writes => asked,
-            Kind::DamonVaddr | Kind::DamonPaddr | Kind::Idle => {
+            _ if asked.is_told() => {
                 self.hear_report(asked);
                 self.why_not_told(asked, &mut why);
                 if why.as_str().is_empty() {
@@ -55,8 +50,12 @@ impl Worker {
                     Kind::Probe
                 }
             }
+            Kind::Writes if !self.kernel.tracks_writes => {
+                why.push("this kernel does not track writes (Linux 6.7 or later does)");
+                Kind::Probe
+            }
+            _ => asked,
         };
-        let kind = if kind == Kind::Auto { Kind::Probe } else { kind };
         if self.sources.choose(kind) {
             // Who rests was told until when by the source before.
             self.paced_by = 0;

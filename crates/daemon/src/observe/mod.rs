@@ -82,7 +82,7 @@ pub fn start(
         }
         Kind::DamonPaddr => damon::Memory::start(places, cold_age).map(|observer| Box::new(observer) as _),
         Kind::Idle => idle::Idle::start(places).map(|observer| Box::new(observer) as _),
-        Kind::Auto | Kind::Writes | Kind::Probe => Err(Refusal::NotOutside(kind.name())),
+        _ => Err(Refusal::NotOutside(kind.name())),
     }
 }
 

@@ -67,9 +67,9 @@ impl Sources {
     /// Asks it.
     pub fn look(&self, kernel: &Kernel, extent: &Extent, cold_age: u64) -> Result<Seen, Errno> {
         let source: &dyn AccessSource = match self.in_use {
-            Kind::Auto | Kind::Probe => &Probe,
             Kind::Writes => &Writes,
-            Kind::DamonVaddr | Kind::DamonPaddr | Kind::Idle => &self.told,
+            kind if kind.is_told() => &self.told,
+            _ => &Probe,
         };
         source.look(kernel, extent, cold_age)
     }
