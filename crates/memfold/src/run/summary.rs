@@ -119,7 +119,7 @@ impl Summary {
             wall_ns,
             mode: total.mode.unwrap_or(Mode::Off).name(),
             reason: if total.mode.is_some() { None } else { Some(reason(&total, obstacle, beyond)) },
-            source: total.source.clone(),
+            source: total.source.clone().map(|(_, source)| source),
             managed_bytes_peak: total.peaks.managed_bytes_peak,
             evicted_bytes_peak: total.peaks.evicted_bytes_peak,
             stored_bytes_peak: total.peaks.stored_bytes_peak,

@@ -57,8 +57,8 @@ pub struct Total {
     pub processes: u64,
     /// The mode of the process that was folded most: embedded or daemon if any was.
     pub mode: Option<Mode>,
-    /// What told the first process that was folded which memory is cold.
-    pub source: Option<Source>,
+    /// What told which memory is cold, of the process that had most to fold, and how much that was at its peak, bytes.
+    pub source: Option<(u64, Source)>,
     /// Why the first process that was not folded was not.
     pub reason: Option<String>,
     /// Highest sums of bytes over the processes of one moment.
@@ -141,7 +141,10 @@ impl Total {
         self.processes += 1;
         if matches!(page.mode, Mode::Embedded | Mode::Daemon) {
             self.mode = Some(page.mode);
-            self.source.get_or_insert_with(|| page.source.clone());
+            let managed = page.sizes.managed_bytes_peak;
+            if self.source.as_ref().is_none_or(|(most, _)| managed > *most) {
+                self.source = Some((managed, page.source.clone()));
+            }
         }
         if page.mode == Mode::Off && self.reason.is_none() {
             self.reason = Some(page.reason.clone());
@@ -249,6 +252,21 @@ mod tests {
         page(dir.path(), pid, 2, 5, 100);
         let total = tally.finish();
         assert_eq!((total.processes, total.pages.evicted), (2, 15));
+    }
+
+    #[test]
+    fn the_source_of_a_run_is_that_of_its_largest_process() {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, managed, source) in [(4_194_301, 10, 0), (4_194_302, 900, 1), (4_194_303, 20, 2)] {
+            fixture::write(&dir.path().join(pid.to_string()), |page| {
+                page.mode.store(Mode::Embedded as u32, Relaxed);
+                page.managed_bytes_peak.store(managed, Relaxed);
+                page.source.store(source, Relaxed);
+            });
+        }
+        let mut tally = Tally::new(dir.path().to_owned());
+        tally.sample();
+        assert_eq!(tally.finish().source.unwrap().1.in_use.name(), "writes");
     }
 
     #[test]
