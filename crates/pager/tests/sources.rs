@@ -200,3 +200,15 @@ fn by_writes_alone_all_that_is_not_written_is_compressed_and_reads_the_same() {
     });
     memory.check(34);
 }
+
+#[test]
+fn under_a_policy_no_other_source_is_asked_and_the_reason_shown() {
+    let (engine, memory) = policed("lru", 512, 2048, false);
+    memory.fill(35);
+    choose(engine, Kind::Writes);
+    wait_until("it says why", || why(engine).starts_with("a policy"));
+    assert!(is_asked(engine, Kind::Probe));
+    assert_eq!(request(engine, Command::Policy, 0, 0, "age"), 0);
+    wait_until("it is asked", || is_asked(engine, Kind::Writes) && why(engine).is_empty());
+    memory.check(35);
+}

@@ -6,7 +6,7 @@ use crate::kernel::Kernel;
 use crate::scan;
 use memfold_sys::Errno;
 
-/// What `madvise(MADV_COLD)` and its kin, and the client library, have noted in the extent.
+/// What the client library has noted in the extent (`memfold_hint`).
 pub(crate) struct Hints;
 
 impl AccessSource for Hints {
