@@ -49,6 +49,15 @@ impl Reports {
     }
 }
 
+/// Has the threads of a test end with it, however that ends.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 fn choose(engine: &'static Engine, kind: Kind) {
     wait_until("the engine runs", || engine.phase() == Phase::Running);
     assert_eq!(request(engine, Command::Set, Setting::Source as u64, kind as u64, ""), 0);
@@ -73,6 +82,7 @@ fn a_source_that_lies_all_the_time_loses_no_byte_of_threads_that_write() {
     let stop = AtomicBool::new(false);
     let turns = AtomicU64::new(0);
     scope(|scope| {
+        let _ends = Ends(&stop);
         // Everything is cold, and now and then the report is none.
         scope.spawn(|| {
             let mut n = 0;
@@ -102,7 +112,8 @@ fn a_source_that_lies_all_the_time_loses_no_byte_of_threads_that_write() {
                     let addr = (memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8];
                     unsafe { addr.write_volatile(content(seeds[at], page)) };
                     turns.fetch_add(1, Relaxed);
-                    if at % 64 == 0 {
+                    // The pager's thread, which is the last to get a CPU, must come to it too.
+                    if at % 8 == 0 {
                         sleep(Duration::from_millis(1));
                     }
                 }
@@ -118,7 +129,6 @@ fn a_source_that_lies_all_the_time_loses_no_byte_of_threads_that_write() {
                 && turns.load(Relaxed) > 4 * memory.pages as u64
         };
         wait_until("everything in use was set aside again and again", done);
-        stop.store(true, Relaxed);
     });
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
 }
@@ -185,18 +195,18 @@ fn by_writes_alone_all_that_is_not_written_is_compressed_and_reads_the_same() {
     // What is written again and again stays, whoever reads the rest.
     let stop = AtomicBool::new(false);
     scope(|scope| {
+        let _ends = Ends(&stop);
         scope.spawn(|| {
             while !stop.load(Relaxed) {
                 let addr = memory.base as *mut [u64; PAGE_SIZE / 8];
                 unsafe { addr.write_volatile(content(34, 0)) };
-                std::hint::spin_loop();
+                sleep(Duration::from_micros(200));
             }
         });
         memory.check(34);
         wait_until("the rest is away again", || {
             evicted(engine) >= (memory.pages as u64 - 8) * PAGE_SIZE as u64
         });
-        stop.store(true, Relaxed);
     });
     memory.check(34);
 }
