@@ -124,11 +124,12 @@ fn a_source_that_lies_all_the_time_loses_no_byte_of_threads_that_write() {
         let done = || {
             let back = control.pages_restored.load(Relaxed) + control.pages_second_chance.load(Relaxed);
             is_asked(engine, Kind::DamonPaddr)
-                && control.pages_set_aside.load(Relaxed) > 2 * memory.pages as u64
-                && back > memory.pages as u64
-                && turns.load(Relaxed) > 4 * memory.pages as u64
+                && control.pages_set_aside.load(Relaxed) > 3 * memory.pages as u64 / 2
+                && back > memory.pages as u64 / 2
+                && turns.load(Relaxed) > 2 * memory.pages as u64
         };
-        wait_until("everything in use was set aside again and again", done);
+        // What comes back is left alone for longer each time, so a slow machine does not come to much more.
+        wait_until("everything in use was set aside, and came back", done);
     });
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
 }
