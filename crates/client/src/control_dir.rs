@@ -33,6 +33,11 @@ extern "C" fn leave() {
     CONTROL_DIR.remove_page();
 }
 
+/// The directory of pages, which [`settle`] has decided on.
+pub fn dir() -> &'static ControlDir {
+    &CONTROL_DIR
+}
+
 /// Makes the file in which others see the calling process's page.
 pub fn make_page(page: &ControlPage) -> Option<Mapped> {
     CONTROL_DIR.make_page(page)

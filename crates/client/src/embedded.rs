@@ -24,6 +24,7 @@ pub fn start(options: &Options) -> Result<&'static Engine, Error> {
     let config = options.config()?;
     probe()?;
     control_dir::settle();
+    ENGINE.hear_reports_in(control_dir::dir());
     ENGINE.prepare(&config)?;
     ENGINE.publish_control();
     // SAFETY: functions of this library. A library that is unloaded takes the engine's threads' code with it, fork or no

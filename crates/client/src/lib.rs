@@ -10,12 +10,12 @@
 //! daemon folds the program, nobody follows it, and a range must be unregistered first.
 //!
 //! ```no_run
-//! use client::{hint, register, start, Hint, Options};
+//! use memfold_client::{hint, register, start, Hint, Options};
 //! let memory = vec![7u8; 64 << 20];
 //! start(&Options::default())?;
 //! register(memory.as_ptr(), memory.len())?;
 //! hint(memory.as_ptr(), 32 << 20, Hint::DontNeedSoon)?;
-//! # Ok::<(), client::Error>(())
+//! # Ok::<(), memfold_client::Error>(())
 //! ```
 
 mod api;

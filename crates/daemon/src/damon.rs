@@ -15,7 +15,7 @@ pub const SYSFS: &str = "/sys/kernel/mm/damon/admin/kdamonds";
 /// Where the note is kept: gone after a restart of the machine, like the monitor.
 pub const NOTE: &str = "/run/memfold-damon";
 
-/// Why there is no monitor of ours.
+/// Why there is no monitor of ours, or none of the kernel's other ways to see touches ([`crate::observe`]).
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The kernel has none, or not for us.
@@ -31,6 +31,31 @@ pub enum Refusal {
         wanted: &'static str,
         /// What there is.
         there: String,
+    },
+    /// `/proc/iomem` names no physical memory, as it does to who is not root.
+    #[error("/proc/iomem names no memory; root is needed")]
+    NoMemory,
+    /// A monitor of addresses is one process's.
+    #[error("DAMON watches the addresses of one process at a time, which is process {0} now; damon-paddr is for all")]
+    OneProcess(u32),
+    /// The monitor is there no more.
+    #[error("DAMON tells nothing any more: {0}")]
+    Ended(String),
+    /// The kernel has no idle page tracking, or not for us.
+    #[error(
+        "the kernel offers no idle page tracking here ({0}); root and CONFIG_IDLE_PAGE_TRACKING are needed"
+    )]
+    NoIdleTracking(io::Error),
+    /// It is no source that sees a process from outside.
+    #[error("{0} is no source that sees from outside")]
+    NotOutside(&'static str),
+    /// What the kernel says of a process cannot be read.
+    #[error("the page map of process {pid} cannot be read: {error}")]
+    Process {
+        /// Which.
+        pid: u32,
+        /// Why.
+        error: io::Error,
     },
     /// A file could not be written or read.
     #[error("{path}: {error}")]
@@ -69,6 +94,10 @@ pub struct Seen {
 pub struct Damon {
     sysfs: PathBuf,
     note: PathBuf,
+    /// The kernel thread that was ours when it began.
+    began_as: Option<u32>,
+    /// It is taken away.
+    stopped: bool,
 }
 
 /// How many monitors are set up, by whomever.
@@ -124,14 +153,18 @@ impl Damon {
         fs::write(note, format!("{process}\n"))
             .map_err(|error| Refusal::File { path: note.into(), error })?;
         // From here on what was made is taken away, whatever goes wrong.
-        let damon = Damon { sysfs: sysfs.into(), note: note.into() };
+        let mut damon = Damon { sysfs: sysfs.into(), note: note.into(), began_as: None, stopped: false };
         damon.write("nr_kdamonds", 1)?;
         damon.write("0/contexts/nr_contexts", 1)?;
+        let there = operations(sysfs).unwrap_or_default();
         let (wanted, ranges, pid) = match target {
+            // Of what it watches by `vaddr` the kernel decides itself in time.
+            Target::Virtual(pid, ranges) if there.iter().any(|name| name == "fvaddr") => {
+                ("fvaddr", ranges, Some(*pid))
+            }
             Target::Virtual(pid, ranges) => ("vaddr", ranges, Some(*pid)),
             Target::Physical(ranges) => ("paddr", ranges, None),
         };
-        let there = operations(sysfs).unwrap_or_default();
         if !there.iter().any(|name| name == wanted) {
             return Err(Refusal::NoOperations { wanted, there: there.join(", ") });
         }
@@ -159,7 +192,8 @@ impl Damon {
             damon.write(&format!("{scheme}/access_pattern/{what}/max"), u32::MAX)?;
         }
         damon.write("0/state", "on")?;
-        if let Some(thread) = damon.thread() {
+        damon.began_as = damon.thread();
+        if let Some(thread) = damon.began_as {
             let _ = fs::write(note, format!("{process} {thread}\n"));
         }
         Ok(damon)
@@ -170,11 +204,22 @@ impl Damon {
         fs::read_to_string(self.sysfs.join("0/pid")).ok()?.trim().parse().ok()
     }
 
+    /// Whether the monitor that is set up is still ours: somebody who did not ask may have put another one in its place.
+    fn is_ours(&self) -> bool {
+        let runs = fs::read_to_string(self.sysfs.join("0/pid")).unwrap_or_default();
+        let ours =
+            self.began_as.is_none_or(|thread| runs.trim() == thread.to_string() || runs.trim() == "-1");
+        !self.stopped && ours
+    }
+
     /// What it has seen until now.
     ///
     /// # Errors
-    /// A file cannot be read or written.
+    /// A file cannot be read or written, or the monitor is not ours any more.
     pub fn look(&self) -> Result<Vec<Seen>, Refusal> {
+        if !self.is_ours() {
+            return Err(Refusal::Ended("the monitor was taken away".into()));
+        }
         self.write("0/state", "update_schemes_tried_regions")?;
         let path = self.sysfs.join("0/contexts/0/schemes/0/tried_regions");
         let entries = fs::read_dir(&path).map_err(|error| Refusal::File { path, error })?;
@@ -192,6 +237,17 @@ impl Damon {
         Ok(seen)
     }
 
+    /// Takes the monitor away, if it is still there. What is looked at afterwards is an error.
+    pub fn stop(&mut self) {
+        if self.is_ours() {
+            let _ = self.write("0/state", "off");
+            let _ = self.write("nr_kdamonds", 0);
+        }
+        if !std::mem::replace(&mut self.stopped, true) {
+            let _ = fs::remove_file(&self.note);
+        }
+    }
+
     fn write(&self, name: &str, value: impl ToString) -> Result<(), Refusal> {
         let path = self.sysfs.join(name);
         fs::write(&path, value.to_string()).map_err(|error| Refusal::File { path, error })
@@ -200,23 +256,22 @@ impl Damon {
 
 impl Drop for Damon {
     fn drop(&mut self) {
-        let _ = self.write("0/state", "off");
-        let _ = self.write("nr_kdamonds", 0);
-        let _ = fs::remove_file(&self.note);
+        self.stop();
     }
 }
 
+/// DAMON's files for tests.
 #[cfg(test)]
-mod tests {
+pub(crate) mod fixture {
     use super::*;
 
     /// Files as the kernel has them when one monitor is set up, without the kernel behind them.
-    struct Sysfs(tempfile::TempDir);
+    pub struct Sysfs(tempfile::TempDir);
 
     impl Sysfs {
-        fn new(monitors: u64, operations: &str) -> Sysfs {
+        pub fn new(monitors: u64, operations: &str) -> Sysfs {
             let sysfs = Sysfs(tempfile::tempdir().unwrap());
-            for dir in ["monitoring_attrs/intervals", "monitoring_attrs/nr_regions", "targets/0/regions/0"] {
+            for dir in ["monitoring_attrs/intervals", "monitoring_attrs/nr_regions", "targets/0/regions"] {
                 fs::create_dir_all(sysfs.path().join("0/contexts/0").join(dir)).unwrap();
             }
             for dir in
@@ -224,31 +279,48 @@ mod tests {
             {
                 fs::create_dir_all(sysfs.path().join("0/contexts/0/schemes/0").join(dir)).unwrap();
             }
+            for range in 0..256 {
+                fs::create_dir_all(sysfs.path().join(format!("0/contexts/0/targets/0/regions/{range}")))
+                    .unwrap();
+            }
             sysfs.set("nr_kdamonds", &monitors.to_string());
             sysfs.set("0/pid", "4242\n");
             sysfs.set("0/contexts/0/avail_operations", operations);
-            for (name, value) in [("start", "4096"), ("end", "12288"), ("nr_accesses", "3"), ("age", "7")] {
-                sysfs.set(&format!("0/contexts/0/schemes/0/tried_regions/0/{name}"), value);
-            }
+            sysfs.saw(4096, 12288, 3, 7);
             sysfs
         }
 
-        fn path(&self) -> PathBuf {
+        /// What the monitor has seen.
+        pub fn saw(&self, start: u64, end: u64, accesses: u64, age: u64) {
+            for (name, value) in [("start", start), ("end", end), ("nr_accesses", accesses), ("age", age)] {
+                self.set(&format!("0/contexts/0/schemes/0/tried_regions/0/{name}"), &value.to_string());
+            }
+        }
+
+        pub fn path(&self) -> PathBuf {
             self.0.path().to_owned()
         }
 
-        fn note(&self) -> PathBuf {
+        pub fn note(&self) -> PathBuf {
             self.0.path().join("note")
         }
 
-        fn set(&self, name: &str, value: &str) {
+        pub fn set(&self, name: &str, value: &str) {
             fs::write(self.path().join(name), value).unwrap();
         }
 
-        fn get(&self, name: &str) -> String {
+        pub fn get(&self, name: &str) -> String {
             fs::read_to_string(self.path().join(name)).unwrap()
         }
+    }
+}
 
+#[cfg(test)]
+mod tests {
+    use super::fixture::Sysfs;
+    use super::*;
+
+    impl Sysfs {
         fn start(&self, target: &Target) -> Result<Damon, Refusal> {
             Damon::start(&self.path(), &self.note(), target, 5_000, 100_000)
         }
@@ -259,7 +331,8 @@ mod tests {
         let sysfs = Sysfs::new(0, "vaddr\nfvaddr\npaddr\n");
         let damon = sysfs.start(&Target::Virtual(77, vec![(4096, 8192)])).unwrap();
         assert_eq!(sysfs.get("0/state"), "on");
-        assert_eq!(sysfs.get("0/contexts/0/operations"), "vaddr");
+        // The ranges that were given, for as long as it runs.
+        assert_eq!(sysfs.get("0/contexts/0/operations"), "fvaddr");
         assert_eq!(sysfs.get("0/contexts/0/targets/0/pid_target"), "77");
         assert_eq!(sysfs.get("0/contexts/0/targets/0/regions/0/end"), "8192");
         assert_eq!(sysfs.get("0/contexts/0/schemes/0/action"), "stat");
@@ -279,6 +352,18 @@ mod tests {
         fs::write(sysfs.note(), "4194303 1111\n").unwrap();
         assert!(sysfs.start(&Target::Physical(vec![(0, 4096)])).is_err());
         assert_eq!((sysfs.get("0/state"), sysfs.get("nr_kdamonds")), ("theirs".into(), "1".into()));
+    }
+
+    #[test]
+    fn a_monitor_that_somebody_put_in_place_of_ours_is_left_as_it_is() {
+        let sysfs = Sysfs::new(0, "paddr\n");
+        let damon = sysfs.start(&Target::Physical(vec![(0, 4096)])).unwrap();
+        sysfs.set("0/pid", "5000\n");
+        sysfs.set("0/state", "theirs");
+        assert!(matches!(damon.look(), Err(Refusal::Ended(_))));
+        drop(damon);
+        assert_eq!((sysfs.get("0/state"), sysfs.get("nr_kdamonds")), ("theirs".into(), "1".into()));
+        assert!(!sysfs.note().exists());
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod door;
 pub mod governed;
 mod guard;
 pub mod metrics;
+pub mod observe;
 mod peer;
 pub mod quota;
 pub mod remote;

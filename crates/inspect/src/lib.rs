@@ -11,6 +11,7 @@ mod inventory;
 mod latency;
 mod mailbox;
 mod snapshot;
+mod source;
 
 pub use alloc::{Alloc, AllocClass};
 pub use counters::{fields, Counters};
@@ -21,6 +22,7 @@ pub use memfold_pager::control::{Costs, Pages, Sizes};
 #[cfg(any(test, feature = "fixture"))]
 pub use snapshot::fixture;
 pub use snapshot::Snapshot;
+pub use source::Source;
 
 /// A text of another process's making as one line without control characters, which a terminal would obey.
 pub fn plain(text: &str) -> String {

@@ -2,7 +2,7 @@
 //!
 //! The file is read, not mapped: a page whose process is remaking it is then a short read and no SIGBUS.
 
-use crate::{plain, Alloc, Counters, Inventory, Latency};
+use crate::{plain, Alloc, Counters, Inventory, Latency, Source};
 use anyhow::{bail, Context};
 use memfold_pager::activity::Activity;
 use memfold_pager::codec::CODEC_NUMBERS;
@@ -45,6 +45,8 @@ pub struct Snapshot {
     pub inventory: Option<Inventory>,
     /// The settings now, by `Setting`.
     pub settings: [u64; Setting::COUNT],
+    /// What tells which memory is cold.
+    pub source: Source,
     /// The allocator's counters.
     pub alloc: Alloc,
     /// The policy that evicts.
@@ -102,6 +104,7 @@ impl Snapshot {
             activity_ns: page.activity_ns.each_ref().map(word),
             inventory: Inventory::copy(page),
             settings: std::array::from_fn(|i| word(&page.settings[i])),
+            source: Source::of(page),
             alloc: Alloc::copy(&page.alloc),
             policy: match page.policy.read(&mut buffer) {
                 "" => "age".into(),

@@ -9,7 +9,7 @@ use memfold_sys::file::Fd;
 use nix::fcntl::{Flock, FlockArg};
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -92,6 +92,22 @@ impl Directory {
             owner if owner == self.owner() => Ok(to_file(file)),
             _ => Err(io::ErrorKind::PermissionDenied.into()),
         }
+    }
+
+    /// Puts a file with these bytes in place of whatever has the name: who opens it finds all of them, or what was there before.
+    ///
+    /// # Errors
+    /// It cannot be made or written.
+    pub fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let (name, unfinished) = (text(name)?, text(&format!("new-{name}"))?);
+        // Of somebody who was killed here.
+        let _ = self.dir.remove(&unfinished);
+        let mut file = to_file(self.dir.create(&unfinished, libc::O_WRONLY).map_err(error)?);
+        let written = file.write_all(bytes).and_then(|()| self.dir.rename(&unfinished, &name).map_err(error));
+        if written.is_err() {
+            let _ = self.dir.remove(&unfinished);
+        }
+        written
     }
 
     /// Removes a file's name; whether it could.

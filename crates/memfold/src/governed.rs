@@ -42,6 +42,11 @@ impl Programs {
         Programs { socket: socket.to_string_lossy().into_owned(), pages: HashMap::new(), renewals }
     }
 
+    /// Those that there are now.
+    pub fn found(&self) -> Vec<Found> {
+        pages::present().into_iter().filter(|found| self.is_ours(found)).collect()
+    }
+
     fn is_ours(&self, found: &Found) -> bool {
         let page = &found.page;
         page.mode == Mode::Embedded
@@ -55,7 +60,7 @@ impl Programs {
 impl Fleet for Programs {
     fn look(&mut self) -> Vec<Governed> {
         self.renewals += 1;
-        let found: Vec<Found> = pages::present().into_iter().filter(|found| self.is_ours(found)).collect();
+        let found = self.found();
         let governed = found.iter().filter_map(governed).collect();
         self.pages = found.into_iter().map(|found| (found.pid, found.file)).collect();
         governed

@@ -6,6 +6,8 @@
 use crate::text;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use memfold_pager::config::{BadValue, Setting, Unit, BY_GROUP};
+use memfold_pager::source::Kind;
+use serde_json::Value;
 
 /// Options that steer the pager, the same for every command that starts a program: one for each [`Setting`]. An option that is given
 /// overrides its environment variable; a variable that is set stays in force otherwise.
@@ -55,6 +57,7 @@ impl clap::Args for PagerOptions {
                     Unit::Percent => "PERCENT",
                     Unit::Size => "BYTES",
                     Unit::Limit => "SIZE",
+                    Unit::Source => "SOURCE",
                 })
                 // A negative number is a bad value, and no unknown option.
                 .allow_negative_numbers(true)
@@ -111,9 +114,14 @@ pub fn show(setting: Setting, value: u64) -> String {
     show_unit(setting.unit(), value)
 }
 
-/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set, or the control group's, is `null`.
-pub fn json(setting: Setting, value: u64) -> Option<u64> {
-    (setting != Setting::ResidentLimit || value < BY_GROUP).then_some(value)
+/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set, or the control group's, is `null`, and a source its
+/// name.
+pub fn json(setting: Setting, value: u64) -> Value {
+    match setting.unit() {
+        Unit::Limit if value >= BY_GROUP => Value::Null,
+        Unit::Source => Kind::from_number(value).name().into(),
+        _ => value.into(),
+    }
 }
 
 fn show_unit(unit: Unit, value: u64) -> String {
@@ -123,6 +131,7 @@ fn show_unit(unit: Unit, value: u64) -> String {
         Unit::Duration => text::nanos(value),
         Unit::Size | Unit::Limit => text::bytes(value),
         Unit::Percent => format!("{} %", value as f64 / 10_000.0),
+        Unit::Source => Kind::from_number(value).name().into(),
     }
 }
 
@@ -137,6 +146,7 @@ fn allowed(bad: BadValue) -> String {
             "no control group that can be seen here limits the memory of the program; a size such as 256M is needed".into()
         }
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5 is needed".into(),
+        BadValue::Syntax(Unit::Source) => format!("one of {} is needed", Kind::ALL.map(Kind::name).join(", ")),
         BadValue::Range { unit, least, most: u64::MAX } => {
             format!("at least {} is needed", show_unit(unit, least))
         }
@@ -172,6 +182,10 @@ mod tests {
         assert_eq!(parse(Setting::ColdAge, "soon").unwrap_err(), "a time such as 500ms, 10s or 5m is needed");
         assert_eq!(parse(Setting::ColdAge, "0").unwrap_err(), "it must lie between 10.0 ms and 365 days");
         assert_eq!(parse(Setting::ResidentLimit, "1").unwrap_err(), "at least 1.00 MiB is needed");
+        let error = parse(Setting::Source, "damon").unwrap_err();
+        assert_eq!(error, "one of auto, writes, probe, damon-vaddr, damon-paddr, idle is needed");
+        assert_eq!(json(Setting::Source, parse(Setting::Source, "idle").unwrap()), "idle");
+        assert_eq!(json(Setting::ResidentLimit, u64::MAX), Value::Null);
         assert_eq!(parse(Setting::MaxStall, "500").unwrap_err(), "it must lie between 0.001 % and 100 %");
     }
 }

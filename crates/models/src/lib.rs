@@ -97,6 +97,7 @@ included! {
     "../../pager/src/mappings.rs" mappings,
     "../../pager/src/restore.rs" restore,
     "../../pager/src/sabotage.rs" sabotage,
+    "../../pager/src/scan.rs" scan,
     "../../pager/src/store.rs" store,
     "../../pager/src/maintenance.rs" maintenance,
     "../../pager/src/text.rs" text,

@@ -8,9 +8,9 @@
 
 use crate::bitmap::PageSet;
 use crate::engine::Engine;
-use crate::evict;
 use crate::extent::Extent;
 use crate::mappings::{Bounds, First};
+use crate::source::{AccessSource, Hints, Seen};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::ExtentAge;
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// The range will not be touched soon: the background thread sets it aside at its next look, whatever its age, and
-    /// compresses it after a cold age, as always. Pieces of fewer than 8 pages in an extent of which nothing else is away
+    /// compresses it after a cold age, or at once where that is what the access source has it do ([`memfold_policy::age::Timing`]). Pieces of fewer than 8 pages in an extent of which nothing else is away
     /// stay, and so do parts of a huge page. `ENOENT` when nothing of the range is known.
     pub fn dont_need_soon(&'static self, addr: usize, len: usize) -> Result<()> {
         let Bounds { start, end } = Bounds::of(addr, len);
@@ -113,13 +113,14 @@ impl Worker {
             return;
         }
         let told = extent.soon.load();
+        let seen = Hints.look(self.kernel, extent, 0);
         extent.soon.remove(&told);
-        let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
+        let Ok(Seen { scan, cold }) = seen else { return };
         extent.hot.remove(&told);
         extent.back_soon.remove(&told);
         extent.refused.remove(&told);
         self.put_off = false;
-        let pages = self.set_aside(extent, &scan.present.and(&told), scan.huge);
+        let pages = self.set_aside(extent, &cold.and(&told), scan.huge);
         if self.put_off {
             extent.soon.insert(&told.minus(&extent.away_pages()).minus(&extent.refused.load()));
         }

@@ -15,6 +15,7 @@ use crate::extent::{Extent, DENSE, RECALLED, SEEN, SETTLED, WAITS_FOR_CPU, WAITS
 use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
+use crate::source::Seen;
 use crate::space::moment;
 use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
@@ -144,6 +145,7 @@ impl Worker {
             self.look_at_share();
             self.look_at_group();
             self.look_at_limit();
+            self.look_at_source();
             if self.engine.phase() != Phase::Running {
                 break;
             }
@@ -403,12 +405,12 @@ impl Worker {
                 self.forget_returns(extent);
             }
         }
-        match age.due(now, cold_age) {
+        match age.due(now, cold_age, self.sources.timing()) {
             Step::Wait => {
                 if age.is_probed() {
                     self.look_at_probe(extent, cold_age);
                 }
-                self.let_rest(extent, age.next(cold_age));
+                self.let_rest(extent, age.next(cold_age, self.sources.timing()));
                 drop(guard);
                 self.wait_step(extent)
             }
@@ -445,7 +447,7 @@ impl Worker {
                     extent.refused.remove(&PageSet::ALL);
                 }
                 let before = extent.refused.load().minus(&extent.shared.load());
-                let pages = self.probe(extent);
+                let pages = self.probe(extent, cold_age);
                 let refused = extent.refused.load();
                 if !refused.is_empty() {
                     age.refused(now, cold_age);
@@ -541,24 +543,18 @@ impl Worker {
         false
     }
 
-    /// Sets aside what was not written since the last look. Under the extent's lock. Returns how many pages.
-    fn probe(&mut self, extent: &Extent) -> usize {
-        let tracks = self.kernel.tracks_writes;
-        let scan = match evict::scan(self.kernel, extent, tracks) {
-            Ok(scan) => scan,
+    /// Sets aside what the access source takes for cold. Under the extent's lock. Returns how many pages.
+    fn probe(&mut self, extent: &Extent, cold_age: u64) -> usize {
+        let Ok(Seen { scan, cold }) = self.sources.look(self.kernel, extent, cold_age) else {
             // Not registered for write tracking any more, or never: begin again.
-            Err(_) => {
-                self.watch(extent);
-                return 0;
-            }
+            self.watch(extent);
+            return 0;
         };
         self.note_present(extent, scan.present.len());
-        let written = if tracks { scan.written } else { PageSet::EMPTY };
         // With other bytes it may shrink, and a page that was written is the program's alone.
-        extent.incompressible.remove(&written);
-        extent.refused.remove(&written);
-        let wanted = scan.present.minus(&written).minus(&extent.spared());
-        self.set_aside(extent, &wanted, scan.huge)
+        extent.incompressible.remove(&scan.written);
+        extent.refused.remove(&scan.written);
+        self.set_aside(extent, &cold.minus(&extent.spared()), scan.huge)
     }
 
     /// Evicts all that can be evicted, whatever its age.

@@ -3,6 +3,7 @@
 //! One vocabulary for the option of `memfold run`, the environment variable, the key of `memfold ctl` and
 //! the JSON: `cold-age`, `MEMFOLD_COLD_AGE`, `cold_age`.
 
+use crate::source::Kind;
 use memfold_sys::time::Nanos;
 
 /// Kind of value a setting takes.
@@ -16,6 +17,8 @@ pub enum Unit {
     Limit,
     /// A share such as `0.5` or `0.5%`, in per cent.
     Percent,
+    /// The name of an access source ([`Kind`]).
+    Source,
 }
 
 /// Declares the settings: what they are called, which values they take, and what people are told of them.
@@ -153,6 +156,17 @@ settings! {
         help: "The highest share of one CPU, in per cent, that folding may take while no limit presses; above 3, and below 100, only \
                while CPUs have nothing else to do",
     }
+    /// What tells which memory is cold, a [`Kind`].
+    Source {
+        name: "source",
+        option: "source",
+        variable: "MEMFOLD_SOURCE",
+        unit: Unit::Source,
+        range: (0, Kind::ALL.len() as u64 - 1),
+        default: "auto",
+        help: "What tells which memory is cold: writes, probe, or where root starts the program damon-vaddr, damon-paddr or idle; one that \
+               cannot be had says so and leaves it to `auto`, which is probe",
+    }
 }
 
 impl Setting {
@@ -179,6 +193,7 @@ impl Setting {
             Unit::Duration => parse_duration(text),
             Unit::Size => parse_size(text),
             Unit::Percent => parse_percent(text),
+            Unit::Source => Kind::parse(text.trim()).map(|kind| kind as u64),
             Unit::Limit => match parse_part(text) {
                 None if text.trim() == "none" => Some(u64::MAX),
                 None if text.trim() == "group" => Some(BY_GROUP),
@@ -384,6 +399,8 @@ mod tests {
         assert!(matches!(Setting::ColdAge.parse("0"), Err(BadValue::Range { .. })));
         assert!(matches!(Setting::MaxStall.parse("101"), Err(BadValue::Range { .. })));
         assert!(matches!(Setting::ColdAge.parse("soon"), Err(BadValue::Syntax(Unit::Duration))));
+        assert_eq!(Setting::Source.parse("damon-paddr"), Ok(Kind::DamonPaddr as u64));
+        assert_eq!(Setting::Source.parse("damon"), Err(BadValue::Syntax(Unit::Source)));
         assert_eq!(Setting::ColdAge.parse("5d"), Ok(5 * 86_400 * 1_000_000_000));
     }
 }

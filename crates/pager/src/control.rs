@@ -485,6 +485,10 @@ control_page! {
         share: Share,
         /// The share that is in force, bytes; 0 for none.
         share_in_force: AtomicU64,
+        /// The access source that is asked, a [`crate::source::Kind`].
+        source: AtomicU64,
+        /// Why it is not the one that was chosen; empty where it is.
+        source_why: SharedText<32>,
         /// Passes of the page daemon.
         passes: AtomicU64,
         /// Wait of a program thread on a fault, from the touch to the wake-up, ns.

@@ -72,6 +72,15 @@ impl ControlDir {
         trusted(parent.enter(name.as_c_str())?)
     }
 
+    /// Opens the file to read that has the name of this process's control file with `prefix` in front, of the effective user's.
+    pub fn open_beside(&self, prefix: &str) -> Result<Fd> {
+        let mut line = Line::new();
+        let _ = write!(line, "{prefix}");
+        self.write_name(&mut line);
+        let name = FilePath::of(line.as_str()).ok_or(Errno::EINVAL)?;
+        self.open()?.open_own_file(name.as_c_str(), libc::O_RDONLY)
+    }
+
     /// Makes this process's control file, maps it, for ever, and shows `page` in it, which was begun. `None` when there is no
     /// directory for it, no access, no room in the file system or within `RLIMIT_FSIZE`, or the kernel does not copy
     /// ([`crate::mirror`]): the counters are then seen by nobody, and that is all.

@@ -13,6 +13,7 @@ mod lifecycle;
 use crate::codec::Dictionaries;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
+use crate::control_file::ControlDir;
 use crate::gate::{Brake, Gate};
 use crate::gauge::{self, Gauge};
 use crate::kernel::Kernel;
@@ -26,6 +27,7 @@ use crate::recording::Errand;
 use crate::reservations::Reservations;
 use crate::room::Room;
 use crate::sabotage;
+use crate::source::Kind;
 use crate::space::Space;
 use crate::staging::Staging;
 use crate::store::{FreeQueue, Stores};
@@ -155,6 +157,8 @@ pub struct Engine {
     /// What is recorded instead of folded.
     pub(crate) errand: Errand,
     control: AtomicPtr<ControlPage>,
+    /// Where observers report what is touched; null for nowhere.
+    report_dir: AtomicPtr<ControlDir>,
     mirror: Mirror,
     kernel: UnsafeCell<Option<Kernel>>,
     /// The background thread's own; here so that a forked child finds it.
@@ -300,6 +304,7 @@ impl Engine {
             small_pages_only: AtomicU32::new(0),
             errand: Errand::new(),
             control: AtomicPtr::new(core::ptr::null_mut()),
+            report_dir: AtomicPtr::new(core::ptr::null_mut()),
             mirror: Mirror::new(),
             kernel: UnsafeCell::new(None),
             threads: Threads::new(),
@@ -364,6 +369,7 @@ impl Engine {
         page.policy.set(self.policy.read(&mut buffer));
         page.log.set(self.log.read(&mut buffer));
         page.daemon.set(self.daemon.read(&mut buffer));
+        page.source.store(Kind::Probe as u64, Relaxed);
         self.mirror.set(None);
         self.control.store(page as *const ControlPage as *mut ControlPage, Release);
         Ok(())
@@ -396,6 +402,17 @@ impl Engine {
     /// Shows the counters no more: the program may have forbidden the call.
     pub fn hide_control(&self) {
         self.mirror.set(None);
+    }
+
+    /// Names the directory of the control page, in which observers outside report what is touched ([`crate::report`]), before the engine
+    /// starts.
+    pub fn hear_reports_in(&self, dir: &'static ControlDir) {
+        self.report_dir.store(dir as *const ControlDir as *mut ControlDir, Release);
+    }
+
+    pub(crate) fn report_dir(&self) -> Option<&'static ControlDir> {
+        // SAFETY: null, or what was given, which is for ever.
+        unsafe { self.report_dir.load(Acquire).as_ref() }
     }
 
     /// Chooses the policy, `NAME` or `NAME:PARAMETER=VALUE,…`, before the engine starts. False if there is none such.
@@ -484,7 +501,8 @@ impl Engine {
         self.settings[setting as usize].load(Relaxed)
     }
 
-    pub(crate) fn set_setting(&self, setting: Setting, value: u64) {
+    /// Changes a setting, to a value within its range.
+    pub fn set_setting(&self, setting: Setting, value: u64) {
         self.settings[setting as usize].store(value, Relaxed);
         self.control().settings[setting as usize].store(value, Relaxed);
     }

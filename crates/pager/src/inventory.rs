@@ -9,10 +9,10 @@
 //! Background thread only. It tries the locks of extents, and lets others go on between two extents.
 
 use crate::control::ControlPage;
-use crate::evict::look;
 use crate::extent::{Extent, WAITS_FOR_CPU, WAITS_FOR_STALL};
 use crate::gauge::Gauge;
 use crate::maps::{Kind, Lines, Mapping};
+use crate::scan::look;
 use crate::why::{choose, Counts, Known, Why};
 use crate::worker::Worker;
 use core::sync::atomic::AtomicU64;
@@ -186,7 +186,9 @@ impl Worker {
         let seen = look(self.kernel, extent, lo, hi)?;
         let managed = seen.present.and(&extent.managed.load());
         // SAFETY: we hold the lock.
-        let standing = guard.as_ref().map(|_| unsafe { extent.age() }.standing(self.now.0, self.cold_age()));
+        let standing = guard
+            .as_ref()
+            .map(|_| unsafe { extent.age() }.standing(self.now.0, self.cold_age(), self.sources.timing()));
         drop(guard);
         let standing = standing.unwrap_or(Standing::Young);
         if walk.few.0 != extent.base() {

@@ -7,8 +7,8 @@
 //! - program threads, when they change mappings ([`mappings`], [`forking`]);
 //! - the fault thread, which puts absent pages back ([`fault`], [`events`], [`follow`], [`restore`]);
 //! - the proxy, which makes the calls that program threads need of the userfaultfd ([`proxy`]);
-//! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]), and tells why what is
-//!   resident stays so ([`inventory`]).
+//! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]) what an access source takes for
+//!   cold ([`source`]), and tells why what is resident stays so ([`inventory`]).
 //!
 //! [`entry`] and [`extent`] hold the state they share and the rules by which they share it; read those first.
 //! Nothing here uses `std`, allocates from the program's heap, or touches memory that can be evicted.
@@ -52,6 +52,7 @@ mod maintenance;
 mod mappings;
 mod maps;
 pub mod mirror;
+mod observed;
 mod own;
 mod page_daemon;
 mod passlog;
@@ -61,13 +62,16 @@ mod prefetch;
 mod proxy;
 mod recall;
 mod recording;
+pub mod report;
 mod requests;
 mod reservations;
 mod restore;
 mod retry;
 mod room;
 pub mod sabotage;
+mod scan;
 pub mod share;
+pub mod source;
 mod space;
 mod staging;
 pub mod store;

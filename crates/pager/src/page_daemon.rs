@@ -18,6 +18,7 @@ use crate::entry::State;
 use crate::evict;
 use crate::extent::Extent;
 use crate::passlog::{self, Pass};
+use crate::scan::Scan;
 use crate::worker::Worker;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -362,7 +363,7 @@ impl Worker {
                 self.watch(extent);
                 evict::scan(self.kernel, extent, false)
                     .ok()
-                    .map(|scan| evict::Scan { written: PageSet::EMPTY, ..scan })
+                    .map(|scan| Scan { written: PageSet::EMPTY, ..scan })
             }
         };
         let managed = extent.managed.load();

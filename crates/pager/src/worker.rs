@@ -17,6 +17,7 @@ use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::retry::patiently;
 use crate::sabotage::{planted, Bug};
 use crate::share::Lease;
+use crate::source::{Choice, Sources};
 use crate::store::Stores;
 use crate::tier::round::Demotion;
 use core::sync::atomic::Ordering::*;
@@ -94,6 +95,9 @@ pub struct Worker {
     pub(crate) policing: Option<Policing>,
     /// The recording under way, during which nothing is folded.
     pub(crate) recording: Option<Recording>,
+    /// What tells which pages are cold, and what was chosen for that.
+    pub(crate) sources: Sources,
+    pub(crate) choice: Choice,
     pub(crate) lease: Lease,
     /// Where eviction for the limit goes on.
     pub(crate) hand: Hand,
@@ -163,6 +167,8 @@ impl Worker {
             scattered: 0,
             policing: None,
             recording: None,
+            sources: Sources::new(),
+            choice: Choice::new(),
             lease: Lease::new(&engine.control().share),
             hand: Hand::new(),
             watch: Watch::new(),

@@ -9,6 +9,9 @@
 //! touched (ten-fold churn would otherwise cost ten-fold stalls), and shrinks when they stop. Pages that the kernel
 //! refuses to move (UFFDIO_MOVE says `EBUSY`: pinned for a device, or shared with a forked child and not written since) are
 //! tried again when they were written, which makes them the program's own, and otherwise after such a time too.
+//!
+//! That is how it goes where touches are told by setting pages aside. Whoever else tells of them has another [`Timing`]: what is known to be
+//! cold already need not prove it.
 
 /// What to do with an extent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,6 +35,26 @@ pub enum Standing {
     Due,
     /// At the last looks nothing in the extent was cold, so the next one comes later.
     Seldom,
+}
+
+/// How long the steps take, by who tells of touches; in half cold ages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Timing {
+    /// For how long an extent is watched before what was not touched meanwhile is set aside.
+    pub watched: u32,
+    /// For how long it must then stay untouched before it is compressed; 0 where that it is cold is known by then.
+    pub aside: u32,
+    /// How many times as long the pause becomes at most between two looks at an extent in which nothing is cold.
+    pub rarest: u32,
+}
+
+impl Timing {
+    /// Of who sees writes only, and learns by setting pages aside which of the others are in use.
+    pub const PROBE: Timing = Timing { watched: 1, aside: 2, rarest: BACKOFF_MOST };
+    /// Of who sees writes only, and takes for cold what was not written for a whole cold age.
+    pub const WRITES: Timing = Timing { watched: 2, aside: 0, rarest: BACKOFF_MOST / 2 };
+    /// Of who is told for how long each page was not touched: to ask again costs next to nothing.
+    pub const TOLD: Timing = Timing { watched: 1, aside: 0, rarest: 1 };
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -80,38 +103,50 @@ pub struct ExtentAge {
 
 impl ExtentAge {
     /// What to do at `now`, with this cold age in ns.
-    pub fn due(&mut self, now: u64, cold_age: u64) -> Step {
-        let age = now.saturating_sub(self.since);
+    pub fn due(&mut self, now: u64, cold_age: u64, timing: Timing) -> Step {
+        let over = now.saturating_sub(self.since) >= self.pause(cold_age, timing);
         match self.phase {
             Phase::Unknown => {
                 *self = ExtentAge { phase: Phase::Fresh, since: now, backoff: 1, ..ExtentAge::default() };
                 Step::Wait
             }
-            Phase::Fresh if age >= cold_age / 2 => Step::Watch,
-            Phase::Watched if age >= (cold_age / 2).saturating_mul(u64::from(self.backoff)) => Step::Probe,
-            Phase::Probed if age >= cold_age => Step::Launder,
+            Phase::Fresh if over => Step::Watch,
+            Phase::Watched if over => Step::Probe,
+            Phase::Probed if over => Step::Launder,
             _ => Step::Wait,
         }
     }
 
-    /// When [`ExtentAge::due`] will say something other than [`Step::Wait`] for the first time, with this cold age in ns.
-    pub fn next(&self, cold_age: u64) -> u64 {
-        let after = match self.phase {
-            Phase::Unknown => return 0,
+    /// How long the phase lasts, ns.
+    fn pause(&self, cold_age: u64, timing: Timing) -> u64 {
+        match self.phase {
+            Phase::Unknown => 0,
             Phase::Fresh => cold_age / 2,
-            Phase::Watched => (cold_age / 2).saturating_mul(u64::from(self.backoff)),
-            Phase::Probed => cold_age,
-        };
-        self.since.saturating_add(after)
+            Phase::Watched => {
+                let times = timing.watched.saturating_mul(self.backoff.min(timing.rarest));
+                (cold_age / 2).saturating_mul(u64::from(times))
+            }
+            Phase::Probed => cold_age.saturating_mul(u64::from(timing.aside)) / 2,
+        }
+    }
+
+    /// When [`ExtentAge::due`] will say something other than [`Step::Wait`] for the first time, with this cold age in ns.
+    pub fn next(&self, cold_age: u64, timing: Timing) -> u64 {
+        match self.phase {
+            Phase::Unknown => 0,
+            _ => self.since.saturating_add(self.pause(cold_age, timing)),
+        }
     }
 
     /// How pages in view stand at `now`, with this cold age in ns. While others of the extent are probed, they have time.
-    pub fn standing(&self, now: u64, cold_age: u64) -> Standing {
+    pub fn standing(&self, now: u64, cold_age: u64, timing: Timing) -> Standing {
         let age = now.saturating_sub(self.since);
         match self.phase {
             Phase::Fresh if age >= cold_age => Standing::Due,
-            Phase::Watched if now >= self.next(cold_age) => Standing::Due,
-            Phase::Watched if age >= cold_age / 2 => Standing::Seldom,
+            Phase::Watched if now >= self.next(cold_age, timing) => Standing::Due,
+            Phase::Watched if age >= (cold_age / 2).saturating_mul(u64::from(timing.watched)) => {
+                Standing::Seldom
+            }
             _ => Standing::Young,
         }
     }
@@ -226,15 +261,40 @@ mod tests {
     #[test]
     fn an_untouched_extent_is_compressed_after_a_whole_cold_age_aside() {
         let mut age = ExtentAge::default();
-        assert_eq!(age.due(10, COLD), Step::Wait);
-        assert_eq!(age.due(10 + COLD / 2 - 1, COLD), Step::Wait);
-        assert_eq!(age.due(10 + COLD / 2, COLD), Step::Watch);
+        assert_eq!(age.due(10, COLD, Timing::PROBE), Step::Wait);
+        assert_eq!(age.due(10 + COLD / 2 - 1, COLD, Timing::PROBE), Step::Wait);
+        assert_eq!(age.due(10 + COLD / 2, COLD, Timing::PROBE), Step::Watch);
         age.watched(510);
-        assert_eq!(age.due(1_009, COLD), Step::Wait);
-        assert_eq!(age.due(1_010, COLD), Step::Probe);
+        assert_eq!(age.due(1_009, COLD, Timing::PROBE), Step::Wait);
+        assert_eq!(age.due(1_010, COLD, Timing::PROBE), Step::Probe);
         age.set_aside(1_010);
-        assert_eq!(age.due(2_009, COLD), Step::Wait);
-        assert_eq!(age.due(2_010, COLD), Step::Launder);
+        assert_eq!(age.due(2_009, COLD, Timing::PROBE), Step::Wait);
+        assert_eq!(age.due(2_010, COLD, Timing::PROBE), Step::Launder);
+    }
+
+    #[test]
+    fn what_is_known_to_be_cold_is_compressed_as_soon_as_it_is_aside() {
+        let mut age = ExtentAge::default();
+        age.due(0, COLD, Timing::WRITES);
+        assert_eq!(age.due(COLD / 2, COLD, Timing::WRITES), Step::Watch);
+        age.watched(COLD / 2);
+        // A whole cold age without a write, and not half of one.
+        assert_eq!(age.due(COLD * 3 / 2 - 1, COLD, Timing::WRITES), Step::Wait);
+        assert_eq!(age.standing(COLD * 3 / 2 - 1, COLD, Timing::WRITES), Standing::Young);
+        assert_eq!(age.due(COLD * 3 / 2, COLD, Timing::WRITES), Step::Probe);
+        age.set_aside(COLD * 3 / 2);
+        assert_eq!(age.due(COLD * 3 / 2, COLD, Timing::WRITES), Step::Launder);
+        // Under the usual source the same extent has still to prove it.
+        assert_eq!(age.due(COLD * 3 / 2, COLD, Timing::PROBE), Step::Wait);
+        // Who is told asks again and again.
+        let mut age = ExtentAge::default();
+        age.due(0, COLD, Timing::TOLD);
+        age.watched(0);
+        for look in 1..9 {
+            assert_eq!(age.next(COLD, Timing::TOLD), look * COLD / 2);
+            assert_eq!(age.due(look * COLD / 2, COLD, Timing::TOLD), Step::Probe);
+            age.nothing_cold(look * COLD / 2, COLD);
+        }
     }
 
     #[test]
@@ -243,13 +303,13 @@ mod tests {
         // The clock may stand anywhere when the extent is first seen.
         for start in [0, 3_155_760_000_000_000_000, u64::MAX / 2] {
             let mut age = ExtentAge::default();
-            age.due(start, DAYS);
+            age.due(start, DAYS, Timing::PROBE);
             age.watched(start + DAYS / 2);
-            assert_eq!(age.due(start + DAYS - 1, DAYS), Step::Wait);
-            assert_eq!(age.due(start + DAYS, DAYS), Step::Probe);
+            assert_eq!(age.due(start + DAYS - 1, DAYS, Timing::PROBE), Step::Wait);
+            assert_eq!(age.due(start + DAYS, DAYS, Timing::PROBE), Step::Probe);
             age.set_aside(start + DAYS);
-            assert_eq!(age.due(start + 2 * DAYS - 1, DAYS), Step::Wait);
-            assert_eq!(age.due(start + 2 * DAYS, DAYS), Step::Launder);
+            assert_eq!(age.due(start + 2 * DAYS - 1, DAYS, Timing::PROBE), Step::Wait);
+            assert_eq!(age.due(start + 2 * DAYS, DAYS, Timing::PROBE), Step::Launder);
             age.probed(start + 2 * DAYS, DAYS, 100, 100);
             assert!(!age.recheck_due(start + 3 * DAYS, DAYS));
         }
@@ -258,18 +318,18 @@ mod tests {
     #[test]
     fn a_clock_that_jumps_brings_eviction_earlier_or_later_and_nothing_else() {
         let mut age = ExtentAge::default();
-        age.due(5_000, COLD);
+        age.due(5_000, COLD, Timing::PROBE);
         age.watched(5_500);
         // Back: it is as if no time had passed, until the clock is there again.
-        assert_eq!(age.due(100, COLD), Step::Wait);
+        assert_eq!(age.due(100, COLD, Timing::PROBE), Step::Wait);
         assert!(!age.recheck_due(100, COLD));
-        assert_eq!(age.due(6_000, COLD), Step::Probe);
+        assert_eq!(age.due(6_000, COLD, Timing::PROBE), Step::Probe);
         age.set_aside(6_000);
         // Forth, to the end of time.
-        assert_eq!(age.due(u64::MAX, COLD), Step::Launder);
+        assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Launder);
         age.probed(u64::MAX, COLD, 100, 100);
         assert!(age.recheck_due(u64::MAX, COLD));
-        assert_eq!(age.due(u64::MAX, COLD), Step::Wait);
+        assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Wait);
     }
 
     #[test]
@@ -284,7 +344,7 @@ mod tests {
                 age.walked(now + COLD / 4, COLD);
                 now += COLD / 4;
             }
-            let next = age.next(COLD) - now;
+            let next = age.next(COLD, Timing::PROBE) - now;
             now += next;
             next
         };
@@ -301,37 +361,37 @@ mod tests {
         let mut age = ExtentAge::default();
         let mut now = 0;
         let mut probes = 0;
-        age.due(now, COLD);
+        age.due(now, COLD, Timing::PROBE);
         age.set_aside(now);
         // A collector that walks every nine tenths of a cold age never lets a probe end at once.
         let end = loop {
             now += COLD * 9 / 10;
             probes += 1;
-            if age.due(now, COLD) == Step::Launder {
+            if age.due(now, COLD, Timing::PROBE) == Step::Launder {
                 break now;
             }
             age.recalled(now, COLD);
-            assert_eq!(age.next(COLD), now + COLD / 2);
+            assert_eq!(age.next(COLD, Timing::PROBE), now + COLD / 2);
             age.set_aside(now + COLD / 2);
         };
         assert_eq!((probes, end), (2, COLD * 18 / 10));
         // What was touched since, and walked through, has proved nothing.
         age.probed(now, COLD, 100, 50);
         age.set_aside(now);
-        assert_eq!(age.next(COLD), now + COLD);
+        assert_eq!(age.next(COLD, Timing::PROBE), now + COLD);
     }
 
     #[test]
     fn the_time_of_the_next_step_is_foretold() {
         let mut age = ExtentAge::default();
-        assert_eq!(age.next(COLD), 0);
+        assert_eq!(age.next(COLD, Timing::PROBE), 0);
         let foretold = |age: &mut ExtentAge| {
-            let next = age.next(COLD);
-            assert_eq!(age.due(next - 1, COLD), Step::Wait);
-            assert_ne!(age.due(next, COLD), Step::Wait);
+            let next = age.next(COLD, Timing::PROBE);
+            assert_eq!(age.due(next - 1, COLD, Timing::PROBE), Step::Wait);
+            assert_ne!(age.due(next, COLD, Timing::PROBE), Step::Wait);
             next
         };
-        age.due(5, COLD);
+        age.due(5, COLD, Timing::PROBE);
         let now = foretold(&mut age);
         age.watched(now);
         let mut now = foretold(&mut age);
@@ -346,31 +406,31 @@ mod tests {
     #[test]
     fn pages_are_young_for_half_a_cold_age_after_each_look_and_due_when_the_next_one_is() {
         let mut age = ExtentAge::default();
-        assert_eq!(age.standing(5, COLD), Standing::Young);
-        age.due(5, COLD);
-        assert_eq!(age.standing(5 + COLD - 1, COLD), Standing::Young);
-        assert_eq!(age.standing(5 + COLD, COLD), Standing::Due, "nobody had time to look");
+        assert_eq!(age.standing(5, COLD, Timing::PROBE), Standing::Young);
+        age.due(5, COLD, Timing::PROBE);
+        assert_eq!(age.standing(5 + COLD - 1, COLD, Timing::PROBE), Standing::Young);
+        assert_eq!(age.standing(5 + COLD, COLD, Timing::PROBE), Standing::Due, "nobody had time to look");
         age.watched(1_000);
-        assert_eq!(age.standing(1_499, COLD), Standing::Young);
-        assert_eq!(age.standing(1_500, COLD), Standing::Due);
+        assert_eq!(age.standing(1_499, COLD, Timing::PROBE), Standing::Young);
+        assert_eq!(age.standing(1_500, COLD, Timing::PROBE), Standing::Due);
         age.nothing_cold(1_500, COLD);
-        assert_eq!(age.standing(1_999, COLD), Standing::Young);
-        assert_eq!(age.standing(2_000, COLD), Standing::Seldom);
-        assert_eq!(age.standing(2_500, COLD), Standing::Due);
+        assert_eq!(age.standing(1_999, COLD, Timing::PROBE), Standing::Young);
+        assert_eq!(age.standing(2_000, COLD, Timing::PROBE), Standing::Seldom);
+        assert_eq!(age.standing(2_500, COLD, Timing::PROBE), Standing::Due);
         age.set_aside(2_500);
-        assert_eq!(age.standing(9_000, COLD), Standing::Young);
+        assert_eq!(age.standing(9_000, COLD, Timing::PROBE), Standing::Young);
     }
 
     #[test]
     fn looks_at_a_hot_extent_become_rare() {
         let mut age = ExtentAge::default();
-        age.due(0, COLD);
+        age.due(0, COLD, Timing::PROBE);
         age.watched(0);
         let mut now = 0;
         let mut looks = 0;
         while now < 100 * COLD {
             now += COLD / 2;
-            if age.due(now, COLD) == Step::Probe {
+            if age.due(now, COLD, Timing::PROBE) == Step::Probe {
                 looks += 1;
                 age.nothing_cold(now, COLD);
             }
@@ -401,7 +461,7 @@ mod tests {
     #[test]
     fn pages_touched_in_a_probe_that_never_ended_are_tried_again() {
         let mut age = ExtentAge::default();
-        age.due(0, COLD);
+        age.due(0, COLD, Timing::PROBE);
         age.set_aside(0);
         age.retreated(10);
         age.nothing_cold(20, COLD);

@@ -90,6 +90,7 @@ fn start_pager(environment: Environment) {
     if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
         // SAFETY: constructors run before any other thread exists.
         unsafe { CONTROL_DIR.set(dir) };
+        ENGINE.hear_reports_in(&CONTROL_DIR);
     }
     if let Some(fd) = environment.get("MEMFOLD_UFFD_FD").and_then(|v| v.parse::<i32>().ok()) {
         ENGINE.use_device(fd);
@@ -155,6 +156,7 @@ fn allowed(bad: BadValue) -> &'static str {
             "a size such as 256M here, as no control group limits the memory of this process"
         }
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5",
+        BadValue::Syntax(Unit::Source) => "auto, writes, probe, damon-vaddr, damon-paddr or idle",
         BadValue::Range { .. } => "a value within the range that `memfold run --help` gives",
     }
 }

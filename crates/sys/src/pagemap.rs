@@ -5,6 +5,7 @@ use crate::file::{self, Fd};
 use crate::inject::{self, Point};
 use crate::{syscall, PAGE_SIZE};
 use bitflags::bitflags;
+use core::ffi::CStr;
 
 bitflags! {
     /// Properties of a page, as `PAGEMAP_SCAN` names them.
@@ -89,7 +90,12 @@ pub struct Pagemap {
 impl Pagemap {
     /// Opens the page map of the calling process: by the calling thread, because the main thread may have ended.
     pub fn open() -> Result<Pagemap> {
-        file::open(c"/proc/thread-self/pagemap", libc::O_RDONLY, 0).map(|fd| Pagemap { fd })
+        Pagemap::open_at(c"/proc/thread-self/pagemap")
+    }
+
+    /// Opens the page map at a path, such as that of another process: `/proc/PID/pagemap`.
+    pub fn open_at(path: &CStr) -> Result<Pagemap> {
+        file::open(path, libc::O_RDONLY, 0).map(|fd| Pagemap { fd })
     }
 
     /// Finds runs of pages in `start..end`. Returns how many of `runs` were filled and the address where

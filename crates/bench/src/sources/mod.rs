@@ -4,56 +4,20 @@
 //! places move halfway through. Each source in turn says, at regular moments, which pages it takes for cold; precision is the
 //! share of those that were, recall the share of the cold ones that it named. Beside it stands the CPU time that it took.
 //!
-//! What it is not: a pager. Only the source `probe` moves pages, because moving them is how it finds out.
+//! The sources are those that programs are folded by, none is of its own: what the pager asks is seen by what it takes away, and what the
+//! launcher and the daemon observe by what they would report.
 
-mod damon;
-mod probe;
-mod writes;
+mod inside;
+mod outside;
 
 use crate::Unsupported;
 use anyhow::{anyhow, ensure, Result};
+use memfold_pager::source::Kind;
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// A source by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// `PAGEMAP_SCAN` with asynchronous write protection: sees writes only.
-    Writes,
-    /// Setting pages aside and seeing which are missed, after a look at what was written: what the pager does.
-    Probe,
-    /// DAMON over the process's addresses.
-    DamonVaddr,
-    /// DAMON over physical memory, joined with the page map.
-    DamonPaddr,
-}
-
-impl Kind {
-    /// All sources, with their names.
-    pub const NAMES: [(&'static str, Kind); 4] = [
-        ("writes", Kind::Writes),
-        ("probe", Kind::Probe),
-        ("damon-vaddr", Kind::DamonVaddr),
-        ("damon-paddr", Kind::DamonPaddr),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Kind::NAMES.into_iter().find_map(|(name, kind)| (kind == self).then_some(name)).unwrap_or_default()
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Kind, String> {
-        crate::workload::by_name("source", &Kind::NAMES, text)
-    }
-}
 
 /// What is asked of the sources.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -180,11 +144,13 @@ pub fn run(kind: Kind, options: &Options) -> Result<Row> {
         samples: 0,
     };
     let cold = Duration::from_millis(options.cold_millis);
-    let made: Result<Box<dyn Source>> = match kind {
-        Kind::Writes => writes::Writes::new(&ground, cold).map(|source| Box::new(source) as _),
-        Kind::Probe => probe::Probe::new(&ground, cold).map(|source| Box::new(source) as _),
-        Kind::DamonVaddr => damon::Monitor::over_addresses(&ground, cold).map(|source| Box::new(source) as _),
-        Kind::DamonPaddr => damon::Monitor::over_memory(&ground, cold).map(|source| Box::new(source) as _),
+    let made: Result<Box<dyn Source>> = match kind.is_told() {
+        true => outside::Outside::new(&ground, cold, kind).map(|source| Box::new(source) as _),
+        false => {
+            // The usual one by its own name.
+            let kind = if kind == Kind::Auto { Kind::Probe } else { kind };
+            inside::Inside::new(&ground, cold, kind).map(|source| Box::new(source) as _)
+        }
     };
     let mut source = match made {
         Ok(source) => source,

@@ -17,6 +17,7 @@ use memfold_pager::config::{Config, Setting};
 use memfold_pager::contention::Crowd;
 use memfold_pager::control::{ControlPage, Mode};
 use memfold_pager::mirror::Mirror;
+use memfold_pager::source::Kind;
 use memfold_pager::store::Store;
 use memfold_policy::budget::{Budget, BROKEN, NO_LIMIT};
 use memfold_policy::pace::{self, Pace};
@@ -279,6 +280,14 @@ impl Agent {
     fn cpu_share(&self) -> u64 {
         let limit = self.config.get(Setting::MaxCpu);
         self.returns.allowed(pace::share(limit, self.crowd.has_spare(), self.pace.total()))
+    }
+
+    /// What tells which pages are cold, of those that were chosen the ones that an agent can ask.
+    pub fn source(&self) -> Kind {
+        match Kind::from_number(self.config.get(Setting::Source)) {
+            Kind::Writes => Kind::Writes,
+            _ => Kind::Probe,
+        }
     }
 
     /// How long pages stay untouched before they are cold, ns.

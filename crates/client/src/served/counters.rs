@@ -2,7 +2,9 @@
 
 use super::agent::Agent;
 use memfold_daemon::channel::{State, JOBS, REGIONS};
+use memfold_pager::config::Setting;
 use memfold_pager::control::Histogram;
+use memfold_pager::source::Kind;
 use memfold_sys::time;
 use memfold_sys::PAGE_SIZE;
 use std::sync::atomic::Ordering::*;
@@ -54,6 +56,13 @@ impl Agent {
             gauge.store(value, Relaxed);
             peak.fetch_max(value, Relaxed);
         }
+        control.source.store(self.source() as u64, Relaxed);
+        let told = Kind::from_number(self.config.get(Setting::Source)).is_told();
+        control.source_why.set(if told {
+            "a program that a daemon serves goes by probe or writes"
+        } else {
+            ""
+        });
         for (to, value) in [
             (&control.resident_bytes, (managed - evicted) * page),
             (&control.aside_bytes, aside * page),

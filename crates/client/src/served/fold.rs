@@ -71,7 +71,8 @@ impl Agent {
             self.regions[region].piece(piece).age.retreated(now);
             return false;
         }
-        match self.regions[region].piece(piece).age.due(now, cold_age) {
+        let timing = self.source().timing();
+        match self.regions[region].piece(piece).age.due(now, cold_age, timing) {
             Step::Wait => false,
             Step::Watch => {
                 self.watch(region, piece);

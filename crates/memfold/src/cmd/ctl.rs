@@ -17,13 +17,17 @@ use nix::unistd::geteuid;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long the process may take to have asked another source.
+const SOURCE_SEEN: Duration = Duration::from_secs(8);
 
 const AFTER_HELP: &str = "\
 Examples:
   memfold ctl 4711 set cold_age 5m
   memfold ctl redis-server evict        the one folded process of that name
   memfold ctl 4711 set resident_limit 60%    of what its control group may use
+  memfold ctl 4711 set source writes    what was not written is cold, whoever reads it
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
   memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
@@ -34,7 +38,7 @@ Examples:
   memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
-resident_limit, start_at.
+resident_limit, start_at, source.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
@@ -95,7 +99,7 @@ enum Action {
     },
     /// Change a setting.
     Set {
-        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit or start_at.
+        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at or source.
         #[arg(value_parser = key)]
         key: Setting,
         /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto`, `60%` of what the control group may use, and
@@ -178,8 +182,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     mailbox.ask(command, argument, value, &text, args.timeout)?;
     match args.action {
         Action::Why { json } => why(pid, &mailbox.snapshot()?, json),
+        Action::Set { key: Setting::Source, .. } => {
+            tell_source(&mailbox)?;
+            Ok(ExitCode::SUCCESS)
+        }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Says why the source is not asked that was chosen, if it is not. Who observes the process from outside looks at it once a second.
+fn tell_source(mailbox: &Mailbox) -> anyhow::Result<()> {
+    let until = Instant::now() + SOURCE_SEEN;
+    let mut source = mailbox.snapshot()?.source;
+    while source.is_on_its_way() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(50));
+        source = mailbox.snapshot()?.source;
+    }
+    if !source.is_as_asked() {
+        crate::text::say(format_args!("source {}", source.words()));
+    }
+    Ok(())
 }
 
 fn why(pid: u32, page: &Snapshot, json: bool) -> anyhow::Result<ExitCode> {
@@ -209,11 +231,15 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
         object.insert("paused".into(), json!(found.page.paused));
         object.insert("policy".into(), json!(found.page.policy));
         object.insert("log".into(), json!(found.page.log));
-        object.extend(settings.map(|(s, value)| (s.name().to_owned(), json!(options::json(s, value)))));
+        object.insert("source_in_use".into(), json!(found.page.source));
+        object.extend(settings.map(|(s, value)| (s.name().to_owned(), options::json(s, value))));
         text::print_json(&object)?;
     } else {
         let mut rows: Vec<_> =
             settings.map(|(s, value)| vec![s.name().to_owned(), options::show(s, value)]).into();
+        if !found.page.source.is_as_asked() {
+            rows.push(vec!["source in use".into(), found.page.source.words()]);
+        }
         rows.push(vec!["policy".into(), found.page.policy.clone()]);
         if !found.page.log.is_empty() {
             rows.push(vec!["log".into(), found.page.log.clone()]);

@@ -2,12 +2,13 @@
 //! --daemon`.
 
 use crate::governed::Programs;
-use crate::{exit, runtime, text};
+use crate::{daemon_observing, exit, options, runtime, text};
 use anyhow::Context;
 use memfold_daemon::budget::LEAST;
 use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
 use memfold_daemon::token::Token;
-use memfold_pager::config::parse_size;
+use memfold_pager::config::{parse_size, Setting};
+use memfold_pager::source::Kind;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::os::fd::AsFd;
@@ -21,6 +22,7 @@ Examples:
   memfold daemon                                       serve programs of this user
   memfold daemon --budget 2G                           the programs together keep 2 GiB at most
   memfold run --daemon -- redis-server                 an unchanged program, under that budget
+  sudo memfold daemon --source damon-paddr             what is cold of theirs is told by DAMON
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
@@ -47,6 +49,10 @@ pub struct Args {
     /// Answer whoever can connect to the port: every user of this machine.
     #[arg(long, requires = "metrics")]
     metrics_open: bool,
+    /// What tells which memory of those of `memfold run --daemon` is cold, where they have not chosen it themselves: writes, probe, or as root
+    /// damon-vaddr, damon-paddr or idle [default: auto].
+    #[arg(long, value_name = "SOURCE", value_parser = source)]
+    source: Option<Kind>,
     /// Say nothing of programs that come and go.
     #[arg(long)]
     quiet: bool,
@@ -57,6 +63,10 @@ fn budget(text: &str) -> Result<u64, String> {
         Some(bytes) if bytes >= LEAST => Ok(bytes),
         _ => Err("a size of 4M or more is needed, such as 512M or 2G".into()),
     }
+}
+
+fn source(text: &str) -> Result<Kind, String> {
+    options::parse(Setting::Source, text).map(Kind::from_number)
 }
 
 static STOP: AtomicBool = AtomicBool::new(false);
@@ -75,6 +85,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let options = Options { socket: socket.clone(), budget: args.budget, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
     say(&format!("serving at {}", socket.display()));
+    if let Some(kind) = args.source.filter(|kind| *kind != Kind::Auto) {
+        daemon_observing::start(&socket, kind, &STOP, say)
+            .context("cannot start the process that observes")?;
+    }
     if let Err(error) = memfold_daemon::remote::try_to_evict(memfold_sys::thread::parent_pid()) {
         say(&format!(
             "the kernel lets no process evict another's pages ({error}): each program's agent does it"

@@ -1,7 +1,10 @@
 //! `memfold run`: start a program and fold its cold memory.
 
+use crate::directory::Directory;
 use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
+use crate::observing::{Observing, Subject};
 use crate::options::PagerOptions;
+use crate::pages::PageFile;
 use crate::run::destination::Destination;
 use crate::run::launch::{self, Choices, Launch};
 use crate::run::program::{self, Absent};
@@ -9,11 +12,14 @@ use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
 use crate::{library, pages, process, runtime, text};
+use memfold_daemon::observe::Places;
 use memfold_pager::config::Setting;
+use memfold_pager::source::Kind;
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often the control pages are read while the program runs.
@@ -28,6 +34,7 @@ Examples:
   memfold run --policy freebsd --resident-limit 256M --policy-log passes.csv -- redis-server
   memfold run --daemon -- node server.js           under the budget of `memfold daemon --budget 2G`
   memfold run --tier disk=/var/tmp -- ./server     what is cold for ten minutes goes to disk
+  sudo memfold run --source damon-paddr -- ./server   what is cold is told by DAMON
   memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
 
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
@@ -139,6 +146,7 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
     command.args(&args.command[1..]);
 
     let library = library::find()?;
+    let daemon_governs = daemon.is_some();
     let launch = match program::obstacle(file, &library) {
         Some(why) => Err(why),
         None => prepare(args, daemon, &library, quiet)?,
@@ -158,10 +166,14 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
             }
             launch.apply(&mut command);
             let mut tally = Tally::new(launch.control_dir().to_owned());
+            let mut observing = observing(args, daemon_governs, launch.control_dir(), quiet);
             let mut next = Instant::now() + SAMPLE_EVERY;
             let ended = supervise(args, command, || {
                 if Instant::now() >= next {
                     tally.sample();
+                    if let Some((observing, run)) = &mut observing {
+                        observe(observing, run, &tally);
+                    }
                     next = Instant::now() + SAMPLE_EVERY;
                 }
             });
@@ -177,6 +189,35 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
     let why = launch.err().or(turned_off);
     let summary = Summary::new(&args.command, ended.end, wall, total, why, beyond);
     Ok((ended, summary))
+}
+
+/// Who observes the program's processes, where its access source is told from outside, and the directory of their pages. Under the budget
+/// of a daemon that is the daemon.
+fn observing(args: &Args, daemon: bool, dir: &Path, quiet: bool) -> Option<(Observing, Arc<Directory>)> {
+    if daemon || launch::pager_off(args.no_pager) {
+        return None;
+    }
+    let run = Arc::new(Directory::hold(dir).ok()?);
+    let mut observing =
+        Observing::new(Places::default(), if quiet { |_| {} } else { |line| text::say(line) });
+    let chosen = |setting: Setting| {
+        let text = args.settings.get(setting).map(str::to_owned);
+        let text = text.or_else(|| variable(setting.variable())?.into_string().ok());
+        text.and_then(|text| setting.parse(&text).ok()).unwrap_or(setting.default_value())
+    };
+    let cold_age = Duration::from_nanos(chosen(Setting::ColdAge));
+    observing.expect(Kind::from_number(chosen(Setting::Source)), cold_age);
+    Some((observing, run))
+}
+
+/// Observes the processes that want to be.
+fn observe(observing: &mut Observing, run: &Arc<Directory>, tally: &Tally) {
+    if Instant::now() < observing.next() {
+        return;
+    }
+    let subject = |(name, pid, page)| Subject { file: PageFile { run: run.clone(), name }, page, pid };
+    let subjects: Vec<Subject<'_>> = tally.live().map(subject).collect();
+    observing.step(&subjects);
 }
 
 /// Says which limit of the control groups the program is kept below, if it will be.

@@ -6,7 +6,7 @@ use crate::reasons;
 use crate::target::Target;
 use crate::text::{self, bytes, count, nanos};
 use crate::{options, process};
-use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot};
+use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot, Source};
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
 use nix::unistd::{geteuid, Uid, User};
@@ -77,8 +77,10 @@ struct Row {
     daemon: Option<String>,
     /// Its share of the budget, while a daemon grants one.
     share_bytes: Option<u64>,
+    /// What tells which memory is cold.
+    source: Source,
     /// In their own units: ns, bytes, millionths.
-    settings: BTreeMap<&'static str, Option<u64>>,
+    settings: BTreeMap<&'static str, serde_json::Value>,
     /// As people read them.
     #[serde(skip)]
     shown: Vec<(&'static str, String)>,
@@ -153,6 +155,7 @@ fn row(found: &Found) -> Row {
         daemon: (!page.daemon.is_empty()).then(|| page.daemon.clone()),
         share_bytes: (page.share_in_force != 0 && page.share_in_force != u64::MAX)
             .then_some(page.share_in_force),
+        source: page.source.clone(),
         shown: settings.clone().map(|(s, value)| (s.name(), options::show(s, value))).collect(),
         settings: settings.map(|(s, value)| (s.name(), options::json(s, value))).collect(),
     }
@@ -259,7 +262,7 @@ fn one(row: &Row) -> String {
         line("CPU, disk", nanos(row.costs.cpu_tier_ns));
     }
     line("stalled", format!("{} ({:.3} %)", nanos(row.costs.stall_ns), row.stall_pct));
-    if row.settings[Setting::ResidentLimit.name()].is_some() {
+    if !row.settings[Setting::ResidentLimit.name()].is_null() {
         line("resident, all anonymous", bytes(row.sizes.anonymous_bytes));
         let Costs { limit_waits, limit_wait_ns, limit_misses, .. } = row.costs;
         line("waited for room", format!("{} ({} times)", nanos(limit_wait_ns), count(limit_waits)));
@@ -273,6 +276,9 @@ fn one(row: &Row) -> String {
     }
     for (name, value) in &row.shown {
         line(name, value.clone());
+    }
+    if !row.source.is_as_asked() {
+        line("source in use", row.source.words());
     }
     if let Some(why) = &row.why {
         let ago = nanos(row.age_ns.saturating_sub(why.taken_at_ns));

@@ -63,6 +63,8 @@ pub struct Facts {
     pub group_exists: bool,
     /// What DAMON, the kernel's monitor of accesses, offers here, or why it does not.
     pub damon: String,
+    /// Whether the kernel tells of pages that were not touched (idle page tracking), or why it does not.
+    pub idle_page_tracking: String,
     pub remote_eviction: Access,
 }
 
@@ -131,6 +133,7 @@ pub fn gather() -> Facts {
         library: library.ok(),
         runtime_error: run_dir::RunDir::create().err().map(|e| format!("{e:#}")),
         damon: damon(),
+        idle_page_tracking: idle_page_tracking(),
         remote_eviction: Access::of(memfold_daemon::remote::try_to_evict(memfold_sys::thread::parent_pid()))
             .0,
         group_exists: matches!(nix::unistd::Group::from_name(crate::setup::GROUP), Ok(Some(_))),
@@ -164,6 +167,14 @@ fn damon() -> String {
         (Ok(0), _) => "free to use, by root".into(),
         (Ok(_), Some(operations)) => format!("in use by somebody else; it has {}", operations.join(", ")),
         (Ok(_), None) => "in use by somebody else".into(),
+    }
+}
+
+/// Asks without writing: one mark of a page is for all who use it.
+fn idle_page_tracking() -> String {
+    match fs::metadata(memfold_daemon::observe::Places::default().idle) {
+        Ok(_) => "free to use, by root".into(),
+        Err(error) => memfold_daemon::damon::Refusal::NoIdleTracking(error).to_string(),
     }
 }
 

@@ -114,6 +114,7 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
             facts.transparent_hugepage.clone().unwrap_or("not in this kernel".into()),
         ),
         line(Level::Note, "DAMON", facts.damon.clone()),
+        line(Level::Note, "idle page tracking", facts.idle_page_tracking.clone()),
         line(Level::Note, "remote eviction", shown(&facts.remote_eviction)),
         line(
             either(facts.max_map_count.is_none_or(|n| n >= 65_530), Level::Weak),

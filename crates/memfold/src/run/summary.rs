@@ -5,8 +5,9 @@ use super::supervise::End;
 use super::tally::{Process, Total};
 use crate::reasons;
 use crate::text::{bytes, count, nanos, percent};
-use memfold_inspect::{Costs, Inventory, Pages, Percentiles};
+use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Source};
 use memfold_pager::control::Mode;
+use memfold_pager::source::Kind;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -27,6 +28,8 @@ pub struct Summary {
     mode: &'static str,
     /// Why the mode is `off`.
     reason: Option<String>,
+    /// What told which memory was cold; none where nothing was folded.
+    source: Option<Source>,
     managed_bytes_peak: u64,
     evicted_bytes_peak: u64,
     stored_bytes_peak: u64,
@@ -134,6 +137,7 @@ impl Summary {
             wall_ns,
             mode: total.mode.unwrap_or(Mode::Off).name(),
             reason: if total.mode.is_some() { None } else { Some(reason(&total, obstacle, beyond)) },
+            source: total.source.clone().map(|(_, source)| source),
             managed_bytes_peak: total.peaks.managed_bytes_peak,
             evicted_bytes_peak: total.peaks.evicted_bytes_peak,
             stored_bytes_peak: total.peaks.stored_bytes_peak,
@@ -192,13 +196,22 @@ impl Summary {
                 let why =
                     self.why.as_ref().map(|why| format!("memfold: {}\n", reasons::line(&why.inventory)));
                 format!(
-                    "memfold: {first}; mode {}\nmemfold: {}\nmemfold: {}\n{}",
+                    "memfold: {first}; mode {}{}\nmemfold: {}\nmemfold: {}\n{}",
                     self.mode,
+                    self.source_words(),
                     self.saved_line(),
                     self.cost_line(),
                     why.unwrap_or_default()
                 )
             }
+        }
+    }
+
+    /// The source, where one was chosen.
+    fn source_words(&self) -> String {
+        match &self.source {
+            Some(source) if source.asked != Kind::Auto => format!("; source {}", source.words()),
+            _ => String::new(),
         }
     }
 
@@ -279,7 +292,7 @@ mod tests {
     fn the_json_has_every_key_that_users_were_promised() {
         let text = summary(Total::default(), None).json().unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let top = "schema command exit_code wall_ns mode reason managed_bytes_peak evicted_bytes_peak \
+        let top = "schema command exit_code wall_ns mode reason source managed_bytes_peak evicted_bytes_peak \
                    stored_bytes_peak overhead_bytes_peak store_bytes_peak table_bytes_peak saved_bytes_peak saved_bytes_mean stall_ns_total stall_pct";
         for key in top.split_whitespace() {
             assert!(value.get(key).is_some(), "{key} is missing");

@@ -9,7 +9,7 @@
 use crate::pages::{self, Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
-use memfold_inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot};
+use memfold_inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot, Source};
 use memfold_pager::control::{Counters, Mode};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -30,6 +30,7 @@ pub struct Process {
     pub name: String,
     pub mode: &'static str,
     pub reason: Option<String>,
+    pub source: Source,
     pub managed_bytes_peak: u64,
     pub evicted_bytes_peak: u64,
     pub saved_bytes_peak: u64,
@@ -56,6 +57,8 @@ pub struct Total {
     pub processes: u64,
     /// The mode of the process that was folded most: embedded or daemon if any was.
     pub mode: Option<Mode>,
+    /// What told which memory is cold, of the process that had most to fold, and how much that was at its peak, bytes.
+    pub source: Option<(u64, Source)>,
     /// Why the first process that was not folded was not.
     pub reason: Option<String>,
     /// Highest sums of bytes over the processes of one moment.
@@ -116,6 +119,12 @@ impl Tally {
         self.total.peak(self.live.values().map(|(_, page)| &page.sizes));
     }
 
+    /// The pages of those that ran when it was last looked, with their ids in our PID namespace.
+    pub fn live(&self) -> impl Iterator<Item = (Name, u32, &Snapshot)> {
+        let mut nested = Nested::default();
+        self.live.iter().filter_map(move |(name, (_, page))| Some((*name, name.resolve(&mut nested)?, page)))
+    }
+
     /// The sum over all processes, those that still run included.
     pub fn finish(mut self) -> Total {
         self.sample();
@@ -134,6 +143,10 @@ impl Total {
         self.processes += 1;
         if matches!(page.mode, Mode::Embedded | Mode::Daemon) {
             self.mode = Some(page.mode);
+            let managed = page.sizes.managed_bytes_peak;
+            if self.source.as_ref().is_none_or(|(most, _)| managed > *most) {
+                self.source = Some((managed, page.source.clone()));
+            }
         }
         if page.mode == Mode::Off && self.reason.is_none() {
             self.reason = Some(page.reason.clone());
@@ -159,6 +172,7 @@ impl Total {
             name,
             mode: page.mode.name(),
             reason: (page.mode == Mode::Off).then(|| page.reason.clone()),
+            source: page.source.clone(),
             managed_bytes_peak: page.sizes.managed_bytes_peak,
             evicted_bytes_peak: page.sizes.evicted_bytes_peak,
             saved_bytes_peak: page.sizes.saved_bytes_peak,
@@ -243,6 +257,21 @@ mod tests {
         page(dir.path(), pid, 2, 5, 100);
         let total = tally.finish();
         assert_eq!((total.processes, total.pages.evicted), (2, 15));
+    }
+
+    #[test]
+    fn the_source_of_a_run_is_that_of_its_largest_process() {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, managed, source) in [(4_194_301, 10, 0), (4_194_302, 900, 1), (4_194_303, 20, 2)] {
+            fixture::write(&dir.path().join(pid.to_string()), |page| {
+                page.mode.store(Mode::Embedded as u32, Relaxed);
+                page.managed_bytes_peak.store(managed, Relaxed);
+                page.source.store(source, Relaxed);
+            });
+        }
+        let mut tally = Tally::new(dir.path().to_owned());
+        tally.sample();
+        assert_eq!(tally.finish().source.unwrap().1.in_use.name(), "writes");
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! `memfold bench sources`: what each access source takes for cold, beside the truth.
 
-use crate::text;
-use ::memfold_bench::sources::{self, Kind, Options, Row};
+use crate::{options, text};
+use ::memfold_bench::sources::{self, Options, Row};
 use anyhow::Result;
-use memfold_pager::config::{parse_duration, parse_size};
+use memfold_pager::config::{parse_duration, parse_size, Setting};
+use memfold_pager::source::Kind;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -18,12 +19,13 @@ Exit codes: 0 done (a source that cannot be had here is named), 1 failed, 2 bad 
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The sources: writes, probe, damon-vaddr, damon-paddr.
+    /// The sources: writes, probe, damon-vaddr, damon-paddr, idle.
     #[arg(
         long,
         value_name = "SOURCE,..",
         value_delimiter = ',',
-        default_value = "writes,probe,damon-vaddr,damon-paddr"
+        default_value = "writes,probe,damon-vaddr,damon-paddr,idle",
+        value_parser = kind
     )]
     source: Vec<Kind>,
     /// Memory of the workload.
@@ -38,6 +40,10 @@ pub(super) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    options::parse(Setting::Source, text).map(Kind::from_number)
 }
 
 fn size(text: &str) -> Result<usize, String> {

@@ -1,0 +1,95 @@
+//! The process beside `memfold daemon --source` that has the programs under the daemon's budget go by that source, and observes them where it is
+//! told from outside.
+//!
+//! It is a process of its own because the daemon gives up every right that this takes before it looks at anything that a client sent
+//! ([`memfold_daemon::sandbox`]).
+//!
+//! Invariants: it is started while the daemon has no other thread and no socket, and ends with the daemon, however that ends. A program that has chosen a
+//! source keeps it.
+
+use crate::governed::Programs;
+use crate::observing::{Observing, Subject};
+use crate::pages::Found;
+use memfold_daemon::observe::Places;
+use memfold_inspect::Mailbox;
+use memfold_pager::config::Setting;
+use memfold_pager::control::Command;
+use memfold_pager::source::Kind;
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::process::parent_id;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How soon it sees that the daemon has ended.
+const POLL: Duration = Duration::from_millis(50);
+/// How often it looks for programs.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a program may take to answer; one that does not is asked again later.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The cold age that is usual, for which it is tried whether the source can be had.
+const USUAL: Duration = Duration::from_secs(10);
+
+/// Starts it for the daemon at `socket`; `stop` is set by signals, in both processes.
+///
+/// # Errors
+/// There can be no other process.
+pub fn start(socket: &Path, kind: Kind, stop: &'static AtomicBool, say: fn(&str)) -> io::Result<()> {
+    let daemon = std::process::id();
+    // SAFETY: there is no other thread, so the child has everything that this process has.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            run(socket, kind, say, || stop.load(Relaxed) || parent_id() != daemon);
+            // Nothing of the daemon's is to be ended here.
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(0) }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn run(socket: &Path, kind: Kind, say: fn(&str), is_over: impl Fn() -> bool) {
+    let programs = Programs::of(socket);
+    let mut observing = Observing::new(Places::default(), say);
+    observing.expect(kind, USUAL);
+    let mut asked = HashSet::new();
+    let mut next = Instant::now();
+    while !is_over() {
+        if Instant::now() >= next {
+            let found = programs.found();
+            asked.retain(|&known| found.iter().any(|found| known == identity(found)));
+            for found in &found {
+                if found.page.source.asked == Kind::Auto
+                    && !asked.contains(&identity(found))
+                    && choose(found, kind)
+                {
+                    asked.insert(identity(found));
+                }
+            }
+            let subjects: Vec<Subject<'_>> = found.iter().map(Subject::from).collect();
+            observing.step(&subjects);
+            next = Instant::now() + LOOK;
+        }
+        sleep(POLL);
+    }
+}
+
+/// A program: its process, and when it began its page.
+fn identity(found: &Found) -> (u32, u64) {
+    (found.pid, found.page.started_ns)
+}
+
+/// Has a program go by a source; whether it does.
+fn choose(found: &Found, kind: Kind) -> bool {
+    let ask = |mailbox: Mailbox| mailbox.ask(Command::Set, Setting::Source as u64, kind as u64, "", PATIENCE);
+    found
+        .file
+        .open()
+        .map_err(Into::into)
+        .and_then(|file| Mailbox::open(file, found.page.pid))
+        .and_then(ask)
+        .is_ok()
+}
