@@ -58,10 +58,10 @@ const PLANTED: &[Planted] = &[
     bug("slot-freed-twice", "slot-read-while-recompressed"),
     bug("relocation-untold", "slot-read-while-compacted"),
     weak("entry.rs:compare_exchange:split", "slot-read-while-compacted"),
-    weak("remote.rs:compare_exchange:relaxed", "block-freed-by-another"),
-    weak("remote.rs:swap:relaxed", "block-freed-by-another"),
-    weak("remote.rs:swap:split", "block-freed-by-another"),
-    weak("remote.rs:compare_exchange:split", "blocks-freed-by-two-others"),
+    weak("parcel.rs:compare_exchange:relaxed", "block-freed-by-another"),
+    weak("parcel.rs:swap:relaxed", "block-freed-by-another"),
+    weak("parcel.rs:swap:split", "block-freed-by-another"),
+    weak("parcel.rs:compare_exchange:split", "blocks-freed-by-two-others"),
     weak("lock.rs:swap@FREE:relaxed", "heap-handed-over"),
 ];
 
