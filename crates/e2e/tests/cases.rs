@@ -165,6 +165,7 @@ cases! {
         parts_of_a_long_reservation,
         many_small_pieces,
         a_heap_of_its_own,
+        what_comes_after_a_heap,
     }
     exceptions {
         unwound,

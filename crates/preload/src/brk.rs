@@ -65,7 +65,10 @@ fn move_break(
     change: impl FnOnce() -> Result<usize>,
 ) -> Result<usize> {
     let (old, new) = (round(old), round(new));
-    if new < old && !planted(Bug::BreakNotSeen) {
+    if new < old && planted(Bug::BreakNotSeen) {
+        return change();
+    }
+    if new < old {
         // Below the heap's beginning, and where the kernel refuses, libc says yes and nothing happens: then nothing is forgotten.
         let mut said = Err(Errno::ENOMEM);
         let gone = engine.unmap(new, old - new, || {
