@@ -103,6 +103,7 @@ cases! {
     limits {
         address_space_runs_out,
         mappings_run_out,
+        mappings_run_out_beside_one_that_is_cut,
         descriptors_run_out,
     }
     calls {

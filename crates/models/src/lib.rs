@@ -93,6 +93,7 @@ included! {
     "../../pager/src/laundry.rs" laundry,
     "../../pager/src/lock.rs" lock,
     "../../pager/src/retry.rs" retry,
+    "../../pager/src/pieces.rs" pieces,
     "../../pager/src/prefetch.rs" prefetch,
     "../../pager/src/mappings.rs" mappings,
     "../../pager/src/restore.rs" restore,

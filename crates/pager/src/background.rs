@@ -143,6 +143,7 @@ impl Worker {
             self.look_at_share();
             self.look_at_group();
             self.look_at_limit();
+            self.look_at_mappings();
             if self.engine.phase() != Phase::Running {
                 break;
             }

@@ -166,6 +166,8 @@ bugs! {
     BreakNotSeen = "break-not-seen",
     /// Where libc says that the break was moved it is believed, and what was evicted there is forgotten.
     BreakBelieved = "break-believed",
+    /// Who is refused a mapping for their number gets no other try.
+    PiecesNotJoined = "pieces-not-joined",
     /// A range is let go of before a move though it could not be brought back.
     LetGoWhileAway = "let-go-while-away",
 }
