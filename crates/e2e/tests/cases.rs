@@ -99,6 +99,7 @@ cases! {
         handlers_leave_by_a_jump,
         threads_are_cancelled_in_faults,
         suspended_and_resumed,
+        a_stack_that_is_away,
     }
     limits {
         address_space_runs_out,
