@@ -78,6 +78,7 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
         bytes: 4 << 20,
         rounds: 1,
         zram: vec!["lz4".into(), "no-such-codec".into()],
+        blocks: vec![4 << 10, 16 << 10],
         seed: 1,
     };
     let report = fold::run(&options, &program(), &mut |_| {}).expect("measured");
@@ -85,6 +86,12 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
     let arms = 1 + usize::from(zram());
     for heap in &report.heaps {
         assert_eq!((heap.runs.len(), heap.arms.len()), (arms, arms), "{heap:?}");
+        let saved = |bytes: usize| {
+            let plain =
+                heap.blocks.iter().find(|blocks| (blocks.block_bytes, blocks.dictionary) == (bytes, false));
+            plain.map(|blocks| blocks.saved_percent)
+        };
+        assert!(saved(16 << 10) > saved(4 << 10) && saved(4 << 10) > Some(10.0), "{heap:?}");
         assert!(heap.arms.iter().all(|arm| arm.saved_percent > 10.0 && arm.cpu_us > 0.0), "{heap:?}");
         let folded = &heap.runs.iter().find(|run| run.arm == "memfold").unwrap().folded;
         let inside = folded.pager.as_ref().unwrap();

@@ -99,10 +99,12 @@ cases! {
         handlers_leave_by_a_jump,
         threads_are_cancelled_in_faults,
         suspended_and_resumed,
+        a_stack_that_is_away,
     }
     limits {
         address_space_runs_out,
         mappings_run_out,
+        mappings_run_out_beside_one_that_is_cut,
         descriptors_run_out,
     }
     calls {
@@ -165,6 +167,7 @@ cases! {
         parts_of_a_long_reservation,
         many_small_pieces,
         a_heap_of_its_own,
+        what_comes_after_a_heap,
     }
     exceptions {
         unwound,

@@ -6,8 +6,9 @@
 //!
 //! Invariants: every block starts where its span's cutting says, so an address is all that a free needs.
 
-use crate::heap::{Block, Heap};
-use crate::{checked, classes, large, registry, remote, spans, tls};
+use crate::bin::Block;
+use crate::heap::Heap;
+use crate::{checked, classes, flush, large, misuse, refill, registry, remote, tls};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -62,11 +63,14 @@ fn alloc_class(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
 
 #[inline(never)]
 fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    let refill = |heap| match misuse::is_on() {
+        true => checked::alloc(heap, class),
+        false => refill::refill(heap, class),
+    };
     if registry::is_sentinel(heap) {
-        let found = registry::with_heap(heap, |heap| spans::refill(heap, class));
-        return found.unwrap_or((core::ptr::null_mut(), false));
+        return registry::with_heap(heap, refill).unwrap_or((core::ptr::null_mut(), false));
     }
-    spans::refill(heap, class)
+    refill(heap)
 }
 
 #[cold]
@@ -85,7 +89,7 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
 #[inline(always)]
 pub unsafe fn free(ptr: *mut u8) {
     let Some(span) = memfold_arena::lookup(ptr as usize) else {
-        return checked::must_not_be_gone(ptr as usize);
+        return misuse::must_not_be_gone(ptr as usize);
     };
     let heap = tls::get();
     if !heap.keeps(span) {
@@ -105,7 +109,7 @@ pub unsafe fn free(ptr: *mut u8) {
 #[inline(never)]
 unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
     if heap.owns(span) {
-        spans::flush(heap, span.class() as usize);
+        flush::flush(heap, span.class() as usize);
         // SAFETY: as in `free`; there is room now.
         unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) };
     } else {
@@ -130,12 +134,12 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
             }
         }
         Some(Kind::Large) => {
-            if checked::is_on() {
-                checked::note_gone(ptr as usize);
+            if misuse::is_on() {
+                misuse::note_gone(ptr as usize);
             }
             memfold_arena::free(span, span.pages());
         }
-        None if checked::is_on() => checked::defect("an address that is no block was freed", ptr as usize),
+        None if misuse::is_on() => misuse::defect("an address that is no block was freed", ptr as usize),
         _ => {}
     }
 }
@@ -257,7 +261,7 @@ pub fn trim(keep: usize) -> usize {
     let heap = tls::get();
     if !registry::is_sentinel(heap) {
         remote::drain(heap, None);
-        spans::flush_all(heap);
+        flush::flush_all(heap);
     }
     registry::tidy_idle();
     memfold_arena::trim(keep)

@@ -8,20 +8,12 @@
 //! Invariants: a block of a checked span is marked exactly while the program has it. Blocks from before [`harden`] are not
 //! checked.
 
-use crate::heap::{Block, Heap, State};
-use crate::{classes, fork, links, registry, remote, spans, tls};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use memfold_arena::{settings, Knob, Span};
-
-/// Whether blocks are checked.
-static ON: AtomicBool = AtomicBool::new(false);
-
-/// The last freed blocks of whole pages, whose mappings are gone.
-static GONE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-static NEXT_GONE: AtomicUsize = AtomicUsize::new(0);
-
-/// What is said of the defect, before the program ends.
-static REPORT: AtomicUsize = AtomicUsize::new(0);
+use crate::bin::Block;
+use crate::heap::{Heap, State};
+use crate::misuse::{self, defect};
+use crate::{classes, links, orphans, refill, registry, remote, spans, tls};
+use core::sync::atomic::Ordering::*;
+use memfold_arena::Span;
 
 /// At most so many blocks of a list are passed over to take one that cannot be foretold.
 const DEPTH: u64 = 8;
@@ -30,16 +22,10 @@ const DEPTH: u64 = 8;
 /// the list grows shorter all the same, and a block in it that was written to comes to be looked at.
 const FRESH: u64 = 8;
 
-/// Whether blocks are checked.
-#[inline]
-pub(crate) fn is_on() -> bool {
-    ON.load(Relaxed)
-}
-
 /// From now on blocks are checked. `report` is told of a defect before the program ends; `key` must be hard to guess and
 /// not 0. To be called once, while the process has one thread.
 pub fn harden(key: usize, report: fn(what: &str, address: usize)) {
-    REPORT.store(report as usize, Relaxed);
+    misuse::report_to(report);
     links::set_key(key);
     let heap = tls::get();
     if !registry::is_sentinel(heap) {
@@ -47,22 +33,10 @@ pub fn harden(key: usize, report: fn(what: &str, address: usize)) {
         heap.user.store(0, Relaxed);
         heap.user_tid.store(0, Relaxed);
         heap.state.store(State::Orphan as u8, Relaxed);
-        fork::count_orphan();
+        orphans::count();
         tls::set(&tls::EMPTY);
     }
-    ON.store(true, Release);
-}
-
-/// Ends the program: it misused the block at `address`.
-#[cold]
-pub(crate) fn defect(what: &str, address: usize) -> ! {
-    let report = REPORT.load(Relaxed);
-    if report != 0 {
-        // SAFETY: `harden` stored a function of this type.
-        let report: fn(&str, usize) = unsafe { core::mem::transmute(report) };
-        report(what, address);
-    }
-    memfold_sys::thread::abort_process()
+    misuse::turn_on();
 }
 
 /// Whether an owner's word says that the span is checked.
@@ -102,7 +76,7 @@ fn mark(span: &Span, block: usize) {
 
 /// A block of `class`, and whether it is known to be all zero; null if the kernel gives no more memory.
 pub(crate) fn alloc(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
-    let Some(span) = spans::with_room(heap, class) else { return (core::ptr::null_mut(), false) };
+    let Some(span) = refill::with_room(heap, class) else { return (core::ptr::null_mut(), false) };
     let fresh = span.carved.load(Relaxed) < span.capacity.get();
     if span.free_count.get() == 0 || fresh && draw(heap).is_multiple_of(FRESH) {
         // Several at a time in random order; the block that is returned is one of them.
@@ -153,32 +127,4 @@ pub(crate) fn must_be_live(span: &Span, block: usize) {
     if is_checked(span) && !span.is_marked(index_of(span, block)) {
         defect("a block was resized that was freed before", block);
     }
-}
-
-/// Remembers that a block of whole pages is gone.
-pub(crate) fn note_gone(block: usize) {
-    let place = NEXT_GONE.fetch_add(1, Relaxed) % GONE.len();
-    GONE[place].store(block, Relaxed);
-}
-
-/// Forgets it, as the address is in use again.
-pub(crate) fn note_back(block: usize) {
-    for place in &GONE {
-        let _ = place.compare_exchange(block, 0, Relaxed, Relaxed);
-    }
-}
-
-/// Ends the program if a block of whole pages that is gone is freed again. Other unknown addresses are left alone: the
-/// dynamic loader's first blocks come from an allocator of its own.
-#[cold]
-#[inline(never)]
-pub(crate) fn must_not_be_gone(block: usize) {
-    if block != 0 && is_on() && GONE.iter().any(|place| place.load(Relaxed) == block) {
-        defect("a block was freed twice", block);
-    }
-}
-
-/// Whether blocks of whole pages get guard pages.
-pub(crate) fn guards() -> bool {
-    is_on() && settings::is_on(Knob::Guard)
 }

@@ -8,75 +8,12 @@
 //! a free block is in the list of its class, and in no other. Heaps lie in pinned memory and live for ever; a thread that
 //! exits leaves its heap to another, with empty bins.
 
+use crate::bin::{Bin, Block};
 use crate::classes;
-use crate::remote::Outbox;
+use crate::parcel::{List, Outbox};
 use crate::span_cache::Front;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
+use crate::sync::{AtomicU32, AtomicU8, AtomicUsize, Cell};
 use memfold_arena::{Domain, Span};
-
-/// A free block; the rest of it is whatever the program left there.
-#[repr(C)]
-pub(crate) struct Block {
-    pub(crate) next: Cell<*mut Block>,
-}
-
-/// Free blocks of one class, last in first out.
-#[repr(C)]
-pub(crate) struct Bin {
-    head: Cell<*mut Block>,
-    /// How many more it may take.
-    room: Cell<i32>,
-}
-
-impl Bin {
-    /// Takes the block that was put in last, or null.
-    #[inline(always)]
-    pub(crate) fn pop(&self) -> *mut Block {
-        let block = self.head.get();
-        if !block.is_null() {
-            // SAFETY: blocks in a bin are free, mapped, and hold a link.
-            self.head.set(unsafe { (*block).next.get() });
-            self.room.set(self.room.get() + 1);
-        }
-        block
-    }
-
-    /// Puts a block in; there must be room.
-    ///
-    /// # Safety
-    /// The block is free, of the bin's class, and of the domain of the bin's heap.
-    #[inline(always)]
-    pub(crate) unsafe fn push(&self, block: *mut Block) {
-        // SAFETY: a free block is ours to write.
-        unsafe { (*block).next.set(self.head.get()) };
-        self.head.set(block);
-        self.room.set(self.room.get() - 1);
-    }
-
-    /// Whether one more is not too many.
-    #[inline(always)]
-    pub(crate) fn has_room(&self) -> bool {
-        self.room.get() > 0
-    }
-
-    /// Whether there is a block in it.
-    pub(crate) fn has_some(&self) -> bool {
-        !self.head.get().is_null()
-    }
-
-    /// Cuts everything behind the first `keep` blocks off and returns it.
-    pub(crate) fn cut(&self, keep: i32, limit: i32) -> *mut Block {
-        let mut link = &self.head;
-        let mut kept = 0;
-        while kept < keep && !link.get().is_null() {
-            // SAFETY: blocks in a bin are free, mapped, and hold a link.
-            link = unsafe { &(*link.get()).next };
-            kept += 1;
-        }
-        self.room.set(limit - kept);
-        link.replace(core::ptr::null_mut())
-    }
-}
 
 /// Spans of one class that have free blocks, first in first out: by the time a span is first, many of its
 /// blocks came back.
@@ -125,7 +62,7 @@ pub(crate) enum State {
     InUse = 0,
     /// Nobody; it waits in the idle list.
     Idle = 1,
-    /// A thread of the process that this one was forked from: see [`crate::fork`].
+    /// A thread of the process that this one was forked from: see [`crate::orphans`].
     Orphan = 2,
 }
 
@@ -157,12 +94,9 @@ pub(crate) struct Heap {
     pub(crate) user: AtomicUsize,
     /// The same thread by the kernel's number.
     pub(crate) user_tid: AtomicU32,
-    pub(crate) remote: Remote,
+    /// What other threads freed.
+    pub(crate) remote: List,
 }
-
-/// What other threads freed. On a cache line of its own: others write it.
-#[repr(C, align(64))]
-pub(crate) struct Remote(pub(crate) AtomicPtr<Block>);
 
 // SAFETY: the module's text says which thread may touch what; the hand-over of a heap from one thread to
 // another goes through the lock of the idle list.
@@ -172,8 +106,7 @@ impl Heap {
     /// A heap without blocks that is never written.
     pub(crate) const fn sentinel() -> Heap {
         Heap {
-            bins: [const { Bin { head: Cell::new(core::ptr::null_mut()), room: Cell::new(0) } };
-                classes::COUNT],
+            bins: [const { Bin::new() }; classes::COUNT],
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
             shelf: Cell::new(NO_SHELF),
@@ -187,7 +120,7 @@ impl Heap {
             state: AtomicU8::new(State::InUse as u8),
             user: AtomicUsize::new(0),
             user_tid: AtomicU32::new(0),
-            remote: Remote(AtomicPtr::new(core::ptr::null_mut())),
+            remote: List::new(),
         }
     }
 
@@ -195,7 +128,7 @@ impl Heap {
     pub(crate) fn set_up(&self, domain: Domain) {
         self.domain.set(domain);
         for (class, bin) in self.bins.iter().enumerate() {
-            bin.room.set(classes::limit(class));
+            bin.set_room(classes::limit(class));
         }
         for (step, offset) in self.table.iter().enumerate() {
             let class = classes::of(step * classes::ALIGNMENT);

@@ -3,7 +3,7 @@
 //! What it is: the path for requests above [`classes::LARGEST`] and for alignments above a page. The span
 //! has no owner, so a free of it never looks like a local one.
 
-use crate::{checked, classes};
+use crate::{classes, misuse};
 use memfold_arena::{Domain, Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -11,9 +11,9 @@ use memfold_sys::PAGE_SIZE;
 /// null if the kernel gives no more memory.
 pub(crate) fn alloc(domain: Domain, size: usize, align: usize) -> (*mut u8, bool) {
     let pages = size.div_ceil(PAGE_SIZE).max(1);
-    if checked::guards() && domain == Domain::Managed {
+    if misuse::guards() && domain == Domain::Managed {
         if let Some(span) = memfold_arena::alloc_guarded(pages, align) {
-            checked::note_back(span.start());
+            misuse::note_back(span.start());
             return (span.start() as *mut u8, true);
         }
     }

@@ -2,9 +2,12 @@
 //!
 //! What it is: thread heaps over size classes, on spans of the crate `arena`. One allocation: [`malloc`]
 //! reads the thread's heap (`tls`), finds the bin for the size, takes a block; if the bin is empty,
-//! `spans` refills it from the heap's spans, from what other threads sent (`remote`), from heaps of
-//! threads that are gone (`registry`), and at last from the arena. One free: the span is found from the
-//! address, and if it belongs to the thread's heap, the block goes into the bin.
+//! `refill` fills it from the heap's `spans`, from what other threads sent (`remote`), from heaps of
+//! threads that are gone (`registry`, `orphans`), and at last from the arena. One free: the span is found from the
+//! address, and if it belongs to the thread's heap, the block goes into the bin; `flush` empties full ones.
+//!
+//! No module imports another in a circle: types first (`bin`, `heap`), then what is done to one heap's spans (`spans`), between two heaps
+//! (`parcel`, `remote`, `flush`), with all heaps (`registry`, `orphans`), and last what a call does (`refill`, `checked`, `api`).
 //!
 //! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`).
 //!
@@ -19,12 +22,18 @@
 extern crate std;
 
 mod api;
+mod bin;
 mod checked;
 pub mod classes;
+mod flush;
 mod fork;
 mod heap;
 mod large;
 mod links;
+mod misuse;
+mod orphans;
+mod parcel;
+mod refill;
 mod registry;
 mod remote;
 mod span_cache;

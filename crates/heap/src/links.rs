@@ -8,8 +8,8 @@
 //!
 //! Invariants: the key changes once, before any list exists whose links are read later.
 
-use crate::checked;
-use crate::heap::Block;
+use crate::bin::Block;
+use crate::misuse;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 static KEY: AtomicUsize = AtomicUsize::new(0);
@@ -58,7 +58,7 @@ fn checked_link(block: *mut Block, next: *mut Block) -> *mut Block {
             && (next as usize - span.start()).is_multiple_of(span.block_size() as usize)
     };
     if !next.is_null() && !memfold_arena::lookup(next as usize).is_some_and(leads_to_a_block) {
-        checked::defect("the list of free blocks is corrupted: a freed block was written to", block as usize);
+        misuse::defect("the list of free blocks is corrupted: a freed block was written to", block as usize);
     }
     next
 }

@@ -9,7 +9,7 @@
 
 use crate::heap::{Heap, State, NO_SHELF};
 use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
-use crate::{checked, fork, remote, spans, tls};
+use crate::{flush, misuse, remote, tls};
 use memfold_arena::{Domain, Mutex};
 
 /// Idle heaps by domain, first in first out.
@@ -32,7 +32,8 @@ static ALL: AtomicPtr<Heap> = AtomicPtr::new(core::ptr::null_mut());
 /// The key whose destructor runs at a thread's exit, once it exists.
 static KEY: Mutex<Option<libc::pthread_key_t>> = Mutex::new(None);
 
-fn pop_idle(domain: Domain) -> Option<&'static Heap> {
+/// Takes an idle heap, which the calling thread then uses.
+pub(crate) fn pop_idle(domain: Domain) -> Option<&'static Heap> {
     let index = domain as usize;
     if IDLE_COUNT[index].load(Relaxed) == 0 {
         return None;
@@ -55,7 +56,7 @@ pub(crate) fn hand_over(heap: &Heap) {
     heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
     heap.user.store(tls::thread(), Relaxed);
     // With checks on no block is at hand, not even one from before.
-    heap.shelf.set(if checked::is_on() { NO_SHELF } else { 1 + heap.domain.get() as u8 });
+    heap.shelf.set(if misuse::is_on() { NO_SHELF } else { 1 + heap.domain.get() as u8 });
 }
 
 /// The thread pointer of the thread with this number, if that thread ever allocated and still runs. Takes no lock and
@@ -99,11 +100,12 @@ pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
 /// Gives a heap that the calling thread uses to whoever needs one next.
 pub(crate) fn release(heap: &'static Heap) {
     remote::drain(heap, None);
-    spans::flush_all(heap);
+    flush::flush_all(heap);
     put_idle(heap);
 }
 
-fn put_idle(heap: &'static Heap) {
+/// Has a heap wait for whoever needs one next.
+pub(crate) fn put_idle(heap: &'static Heap) {
     let index = heap.domain.get() as usize;
     let mut idle = IDLE.lock();
     heap.next_idle.set(core::ptr::null());
@@ -187,20 +189,6 @@ unsafe extern "C" fn at_thread_exit(heap: *mut libc::c_void) {
     tls::set(&tls::EXITED);
     // SAFETY: the value of the key is the heap that `attach` gave this thread.
     release(unsafe { &*heap.cast::<Heap>() });
-}
-
-/// Looks for spans of `class` with free blocks among those of threads that are gone, before the caller
-/// asks the arena for another.
-pub(crate) fn scavenge(heap: &'static Heap, class: usize) {
-    fork::scavenge(heap);
-    let Some(idle) = pop_idle(heap.domain.get()) else { return };
-    remote::drain(idle, None);
-    if let Some(span) = idle.partial[class].first.get() {
-        idle.partial[class].remove(span);
-        span.owner.store(heap.as_owner(span.owner.load(Relaxed)), Release);
-        heap.partial[class].push(span);
-    }
-    put_idle(idle);
 }
 
 /// Gives back what is free in the heaps of threads that are gone.

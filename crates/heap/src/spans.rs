@@ -1,13 +1,15 @@
-//! Between a heap's bins and its spans: refilling, flushing, retiring.
+//! Blocks of a heap's own spans: cutting them, taking free ones, giving them back, and getting and retiring whole spans.
 //!
-//! What it is: the slow path of small and medium blocks. It runs in the thread that uses the heap, without
-//! any lock of its own; the arena takes its lock for the moment in which a span changes hands.
+//! What it is: steps of the slow paths, from one heap's bins to its spans and back ([`crate::refill`], [`crate::flush`]). They run in
+//! the thread that uses the heap, without any lock of their own; the arena takes its lock for the moment in which a span changes hands.
+//! What it is not: about blocks of other heaps.
 //!
 //! Invariants: `used + free_count + (capacity - carved) == capacity` for every span, where `used` counts the
 //! blocks in bins and on remote lists too.
 
-use crate::heap::{Block, Heap};
-use crate::{checked, classes, links, registry, remote};
+use crate::bin::Block;
+use crate::heap::Heap;
+use crate::{classes, links, misuse};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
@@ -18,38 +20,6 @@ const RETAINED: usize = 16 << 10;
 /// Bytes that processors pass between them.
 const CACHE_LINE: usize = 64;
 
-/// A block of `class`, of which the bin may have no more, and whether it is known to be all zero; null if
-/// the kernel gives no more memory.
-pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
-    if checked::is_on() {
-        return checked::alloc(heap, class);
-    }
-    if remote::is_waiting(heap) {
-        remote::drain(heap, Some(class));
-        let block = heap.bin(class).pop();
-        if !block.is_null() {
-            return (block.cast(), false);
-        }
-    }
-    let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
-    let (block, zero) = if span.free_count.get() > 0 { (take(heap, span), false) } else { carve(heap, span) };
-    unlink_if_full(heap, span);
-    (block.cast(), zero)
-}
-
-/// A span of `class` that has a free block or room for another.
-pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
-    let partial = &heap.partial[class];
-    remote::dispatch(heap);
-    if partial.first.get().is_none() || remote::is_waiting(heap) {
-        remote::drain(heap, Some(class));
-    }
-    if partial.first.get().is_none() {
-        registry::scavenge(heap, class);
-    }
-    partial.first.get().or_else(|| new_span(heap, class))
-}
-
 /// Takes a span that has no more to give off the list of its class.
 pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
     if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() && span.linked.get() {
@@ -57,7 +27,8 @@ pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
     }
 }
 
-fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
+/// A fresh span of `class`, in the list of its class.
+pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let pages = classes::span_pages(class);
     let kept = heap.front.take(pages);
     let span = kept.or_else(|| memfold_arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
@@ -69,13 +40,13 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     span.carved.store(0, Relaxed);
     span.capacity.set((span.bytes() / block_size) as u32);
     let tag =
-        if checked::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
-    if checked::is_on() && !span.clear_marks() {
+        if misuse::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
+    if misuse::is_on() && !span.clear_marks() {
         memfold_arena::free(span, 0);
         return None;
     }
     // Two threads must not write to one cache line because each has kept a block of it, and checked blocks are in no bin.
-    let is_kept = block_size >= CACHE_LINE && !checked::is_on();
+    let is_kept = block_size >= CACHE_LINE && !misuse::is_on();
     span.shelf.store(if is_kept { heap.shelf.get() } else { 0 }, Relaxed);
     span.owner.store(heap.as_owner(tag), Release);
     heap.partial[class].push(span);
@@ -83,7 +54,7 @@ fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
 }
 
 /// Moves up to half a bin of free blocks from a span to the bin and returns one more.
-fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
+pub(crate) fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
     let class = span.class() as usize;
     let count = span.free_count.get().min(classes::limit(class) as u32 / 2);
     let bin = heap.bin(class);
@@ -112,7 +83,7 @@ pub(crate) fn take_at(span: &'static Span, before: u32) -> *mut Block {
         block = unsafe { links::get(block) };
     }
     if block.is_null() {
-        checked::defect("the list of free blocks is corrupted: it is too short", span.start());
+        misuse::defect("the list of free blocks is corrupted: it is too short", span.start());
     }
     // SAFETY: as above.
     let next = unsafe { links::get(block) };
@@ -135,7 +106,7 @@ pub(crate) fn carve_one(span: &'static Span) -> *mut Block {
 }
 
 /// Cuts fresh blocks: one, or as many small ones as lie on the same page. Returns the first.
-fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
+pub(crate) fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
     let class = span.class() as usize;
     let block_size = span.block_size() as usize;
     let first = span.start() + span.carved.load(Relaxed) as usize * block_size;
@@ -175,7 +146,8 @@ pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut 
     }
 }
 
-fn retire(heap: &'static Heap, span: &'static Span) {
+/// Takes an empty span off the list of its class and keeps it for later, or gives it back to the arena.
+pub(crate) fn retire(heap: &'static Heap, span: &'static Span) {
     heap.partial[span.class() as usize].remove(span);
     if !heap.front.put(span) {
         free_span(span);
@@ -183,48 +155,8 @@ fn retire(heap: &'static Heap, span: &'static Span) {
 }
 
 /// Gives an empty span back to the arena.
-fn free_span(span: &'static Span) {
+pub(crate) fn free_span(span: &'static Span) {
     let touched = span.carved.load(Relaxed) as usize * span.block_size() as usize;
     // What was touched before it was reused is not known.
     memfold_arena::free(span, if span.reused() { span.pages() } else { touched.div_ceil(PAGE_SIZE) });
-}
-
-/// Takes what a full bin has too many of, the longest free, back to the spans.
-#[cold]
-pub(crate) fn flush(heap: &'static Heap, class: usize) {
-    let limit = classes::limit(class);
-    give_list(heap, heap.bin(class).cut(limit / 2, limit));
-}
-
-/// Empties every bin, sends what belongs to others, and gives every empty span back.
-pub(crate) fn flush_all(heap: &'static Heap) {
-    for class in 0..classes::COUNT {
-        give_list(heap, heap.bin(class).cut(0, classes::limit(class)));
-        let mut span = heap.partial[class].first.get();
-        while let Some(this) = span {
-            span = this.next.get();
-            if this.used() == 0 {
-                retire(heap, this);
-            }
-        }
-    }
-    heap.front.empty(free_span);
-    remote::dispatch(heap);
-}
-
-fn give_list(heap: &'static Heap, mut block: *mut Block) {
-    while !block.is_null() {
-        // SAFETY: blocks in a bin are free, mapped, and hold a link.
-        let next = unsafe { (*block).next.get() };
-        if let Some(span) = memfold_arena::lookup(block as usize) {
-            // SAFETY: bins hold free blocks, and this one was just taken out.
-            unsafe {
-                match heap.has(span) {
-                    true => give(heap, span, block),
-                    false => remote::gather(heap, span, block),
-                }
-            }
-        }
-        block = next;
-    }
 }

@@ -93,6 +93,7 @@ included! {
     "../../pager/src/laundry.rs" laundry,
     "../../pager/src/lock.rs" lock,
     "../../pager/src/retry.rs" retry,
+    "../../pager/src/pieces.rs" pieces,
     "../../pager/src/prefetch.rs" prefetch,
     "../../pager/src/mappings.rs" mappings,
     "../../pager/src/restore.rs" restore,
@@ -129,11 +130,16 @@ included! {
     "../../arena/src/lock.rs" arena_lock,
     "../../arena/src/span.rs" span,
     "../../heap/src/api.rs" api,
+    "../../heap/src/bin.rs" bin,
+    "../../heap/src/flush.rs" flush,
     "../../heap/src/fork.rs" fork,
     "../../heap/src/span_cache.rs" span_cache,
     "../../heap/src/heap.rs" heap,
     "../../heap/src/large.rs" large,
     "../../heap/src/links.rs" links,
+    "../../heap/src/orphans.rs" orphans,
+    "../../heap/src/parcel.rs" parcel,
+    "../../heap/src/refill.rs" refill,
     "../../heap/src/registry.rs" registry,
     "../../heap/src/remote.rs" remote,
     "../../heap/src/spans.rs" spans,
@@ -148,6 +154,8 @@ mod checked;
 mod chunk;
 #[path = "heap/classes.rs"]
 mod classes;
+#[path = "heap/misuse.rs"]
+mod misuse;
 #[path = "heap/settings.rs"]
 pub mod settings;
 #[path = "heap/tls.rs"]

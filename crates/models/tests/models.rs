@@ -62,10 +62,10 @@ const PLANTED: &[Planted] = &[
     bug("wanted-forgotten", "pending-page-is-touched"),
     bug("announcement-ignored", "pending-page-is-dropped"),
     bug("busy-not-awaited", "pending-page-is-dropped"),
-    weak("remote.rs:compare_exchange:relaxed", "block-freed-by-another"),
-    weak("remote.rs:swap:relaxed", "block-freed-by-another"),
-    weak("remote.rs:swap:split", "block-freed-by-another"),
-    weak("remote.rs:compare_exchange:split", "blocks-freed-by-two-others"),
+    weak("parcel.rs:compare_exchange:relaxed", "block-freed-by-another"),
+    weak("parcel.rs:swap:relaxed", "block-freed-by-another"),
+    weak("parcel.rs:swap:split", "block-freed-by-another"),
+    weak("parcel.rs:compare_exchange:split", "blocks-freed-by-two-others"),
     weak("lock.rs:swap@FREE:relaxed", "heap-handed-over"),
 ];
 

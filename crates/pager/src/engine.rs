@@ -19,6 +19,7 @@ use crate::gauge::{self, Gauge};
 use crate::kernel::Kernel;
 use crate::lock::Mutex;
 use crate::mirror::{Mapped, Mirror};
+use crate::pieces::Pieces;
 use crate::pool::Pool;
 use crate::postmortem::Anchor;
 use crate::prefetch::PrefetchQueue;
@@ -96,6 +97,8 @@ pub struct Engine {
     pub(crate) reservations: Reservations,
     /// What a limit on resident memory leaves.
     pub(crate) room: Room,
+    /// How many mappings there are.
+    pub(crate) pieces: Pieces,
     /// 1 once a mapping was moved past libc. It may have grown, and no table knows how far.
     pub(crate) moved_past_libc: AtomicU32,
     /// 1 once a mapping was changed past libc in any way.
@@ -269,6 +272,7 @@ impl Engine {
             young: Young::new(),
             reservations: Reservations::new(),
             room: Room::new(),
+            pieces: Pieces::new(),
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),
             forking: AtomicU32::new(0),

@@ -31,6 +31,9 @@ impl Worker {
     /// Registers the managed pages of an extent for write tracking. Under the extent's lock.
     pub fn watch(&mut self, extent: &Extent) -> bool {
         let mut any = false;
+        if self.engine.pieces.are_scarce() {
+            self.arm(extent, &extent.managed.load());
+        }
         for (lo, hi) in extent.managed.load().minus(&extent.armed.load()).runs() {
             let start = extent.page_addr(lo);
             match self.kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, Modes::WP) {
@@ -395,10 +398,11 @@ impl Worker {
         self.engine.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
     }
 
-    /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, only what is not
-    /// managed any more. Tries the lock. Returns whether it let go of anything.
+    /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, and where mappings are scarce, only
+    /// what is not managed any more. Tries the lock. Returns whether it let go of anything.
     pub fn disarm(&self, extent: &Extent) -> bool {
-        let kept = || if self.engine.room.is_kept() { extent.managed.load() } else { PageSet::EMPTY };
+        let keeps = self.engine.room.is_kept() || self.engine.pieces.are_scarce();
+        let kept = || if keeps { extent.managed.load() } else { PageSet::EMPTY };
         if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
             return false;
         }

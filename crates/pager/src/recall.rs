@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::extent::{Extent, RECALLED};
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
+use crate::sabotage::{planted, Bug};
 use crate::space::LIMIT;
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
@@ -60,15 +61,17 @@ impl Recall {
         for extent in engine.space().existing(next, LIMIT) {
             let pages = extent.aside_pages().minus(&PageSet::range(0, extent.clip(0, next).1));
             if !pages.is_empty() {
-                extent.flags.fetch_or(RECALLED, Relaxed);
+                if !planted(Bug::RecallUnmarked) {
+                    extent.flags.fetch_or(RECALLED, Relaxed);
+                }
                 // A page that cannot come now is not tried again.
                 if let Err(index) = work.bring(extent, &pages, RECALL_SLICE, false) {
-                    self.next = Some(extent.page_addr(index));
+                    self.next = (!planted(Bug::RecallCutShort)).then_some(extent.page_addr(index));
                     return;
                 }
             }
             if work.is_over(RECALL_SLICE) {
-                self.next = Some(extent.page_addr(EXTENT_PAGES));
+                self.next = (!planted(Bug::RecallCutShort)).then_some(extent.page_addr(EXTENT_PAGES));
                 return;
             }
         }

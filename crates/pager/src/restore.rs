@@ -10,7 +10,7 @@ use crate::codec::{Codecs, Page};
 use crate::control::ControlPage;
 use crate::engine::Engine;
 use crate::entries::Entries;
-use crate::entry::{Entry, State};
+use crate::entry::{AtomicEntry, Entry, State};
 use crate::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::kernel::Kernel;
 use crate::sabotage::{planted, widen, Bug};
@@ -523,7 +523,11 @@ impl<'a> Run<'a> {
         }
         let aside = Entry::new(State::Aside);
         let end = (index + limit).min(EXTENT_PAGES);
-        while self.hi < end && self.entries[self.hi].take(aside) {
+        let takes = |entry: &AtomicEntry| match planted(Bug::RecallUntaken) {
+            true => entry.load() == aside,
+            false => entry.take(aside),
+        };
+        while self.hi < end && takes(&self.entries[self.hi]) {
             if self.extent.is_changing(self.hi) && !planted(Bug::AnnouncementIgnored) {
                 self.entries[self.hi].put_back(aside);
                 break;

@@ -35,6 +35,12 @@ bugs! {
     StoreKept = "store-kept",
     /// What comes back because others around it are walked through counts as used.
     WalkTakenForUse = "walk-taken-for-use",
+    /// What comes back unasked is moved without its entry being taken.
+    RecallUntaken = "recall-untaken",
+    /// A recall that was interrupted is not gone on with.
+    RecallCutShort = "recall-cut-short",
+    /// What was recalled is not marked, and has proved nothing.
+    RecallUnmarked = "recall-unmarked",
     /// A page counts as one repeated word when its first words are the same.
     RepeatedTooSoon = "repeated-too-soon",
     /// After a page was compressed again, the slot of its new copy is freed instead of the old one's.
@@ -168,6 +174,12 @@ bugs! {
     HandlersEvictable = "handlers-evictable",
     /// A move to an address of choice goes to the kernel as one mapping, though registering has cut it.
     CutNotSeen = "cut-not-seen",
+    /// A break that goes down is not seen.
+    BreakNotSeen = "break-not-seen",
+    /// Where libc says that the break was moved it is believed, and what was evicted there is forgotten.
+    BreakBelieved = "break-believed",
+    /// Who is refused a mapping for their number gets no other try.
+    PiecesNotJoined = "pieces-not-joined",
     /// A range is let go of before a move though it could not be brought back.
     LetGoWhileAway = "let-go-while-away",
 }

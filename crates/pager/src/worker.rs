@@ -12,6 +12,7 @@ use crate::kernel::Kernel;
 use crate::limit::Hand;
 use crate::maintenance::LEFTOVERS;
 use crate::page_daemon::Policing;
+use crate::pieces;
 use crate::recording::Recording;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::retry::patiently;
@@ -81,6 +82,8 @@ pub struct Worker {
     pub(crate) last_decay: Nanos,
     /// When inventory is taken.
     pub(crate) inventory: Schedule,
+    /// When mappings are counted.
+    pub(crate) mappings: pieces::Schedule,
     /// When resident pages were last counted, for a limit or a daemon.
     pub(crate) last_census: Nanos,
     /// The cold age of the last pass, by which extents rest; 0 before any.
@@ -160,6 +163,7 @@ impl Worker {
             crowd: Crowd::new(),
             last_decay: now,
             inventory: Schedule::new(now),
+            mappings: pieces::Schedule::new(now),
             last_census: Nanos(0),
             paced_by: 0,
             round: Round::default(),

@@ -10,7 +10,7 @@ use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::why::Why;
 use memfold_pager::Engine;
-use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
 use std::time::Duration;
 
@@ -33,6 +33,16 @@ fn touches(engine: &'static Engine) -> u64 {
 fn kept(engine: &'static Engine, why: Why) -> usize {
     have(engine, Command::Inventory);
     engine.control().inventory.bytes[why as usize].load(Relaxed) as usize / PAGE_SIZE
+}
+
+/// Pages of the memory that are in view; to ask (`mincore(2)`) touches none.
+fn resident(memory: &Memory) -> usize {
+    let mut here = vec![0_u8; memory.pages];
+    assert_eq!(
+        unsafe { libc::mincore(memory.base as *mut _, memory.pages * PAGE_SIZE, here.as_mut_ptr()) },
+        0
+    );
+    here.iter().filter(|page| **page & 1 != 0).count()
 }
 
 /// An engine that is paused, and memory of it that has been aside, all of it, and lain still.
@@ -76,6 +86,45 @@ fn who_walks_through_some_of_it_is_not_kept_waiting_by_the_rest() {
     assert!(used <= some / 4, "{used} pages are taken for used");
     wait_until("the rest is stored", || evicted(engine) >= 32 * MIB as u64);
     memory.check(44);
+}
+
+#[test]
+fn what_was_recalled_is_set_aside_again_before_anything_that_is_new() {
+    let (engine, memory) = aside(64 * MIB, 46);
+    (0..5 * EXTENT_PAGES)
+        .for_each(|n| memory.check_page(46, n % 5 * EXTENT_PAGES + n / 5 * 211 % EXTENT_PAGES));
+    wait_until("all of it is back", || engine.control().aside_bytes.load(Relaxed) == 0);
+    // The probe under way would end long after the next one begins that is due for what was recalled.
+    assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, 6_000_000_000, ""), 0);
+    let new = Memory::new(engine, 16 * MIB).in_small_pages();
+    new.fill(48);
+    have(engine, Command::Resume);
+    wait_until("it is set aside again", || resident(&memory) < memory.pages / 2);
+    assert_eq!(resident(&new), new.pages, "of what is new, by its pages");
+    memory.check(46);
+    new.check(48);
+}
+
+#[test]
+fn what_is_dropped_while_all_is_brought_back_is_gone() {
+    let (engine, memory) = aside(64 * MIB, 47);
+    let half = memory.pages / 2;
+    std::thread::scope(|scope| {
+        scope
+            .spawn(|| walk(&memory).filter(|&page| page < half).for_each(|page| memory.check_page(47, page)));
+        wait_until("somebody walks", || engine.control().pages_second_chance.load(Relaxed) != 0);
+        for page in (half..memory.pages).step_by(16) {
+            let (base, len) = (memory.base + page * PAGE_SIZE, 16 * PAGE_SIZE);
+            engine
+                .drop_contents(base, len, || unsafe { mem::madvise(base, len, libc::MADV_DONTNEED) })
+                .unwrap();
+        }
+    });
+    wait_until("the rest is back", || engine.control().aside_bytes.load(Relaxed) == 0);
+    (0..half).for_each(|page| memory.check_page(47, page));
+    for page in half..memory.pages {
+        assert!(page_at(memory.base + page * PAGE_SIZE) == [0; PAGE_SIZE / 8], "page {page} is there again");
+    }
 }
 
 #[test]

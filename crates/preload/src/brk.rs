@@ -12,6 +12,7 @@ use crate::mapping::{round, LEAST};
 use crate::{next, or_errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use memfold_pager::sabotage::{planted, Bug};
 use memfold_pager::Engine;
 use memfold_sys::{Errno, Result};
 
@@ -64,13 +65,16 @@ fn move_break(
     change: impl FnOnce() -> Result<usize>,
 ) -> Result<usize> {
     let (old, new) = (round(old), round(new));
+    if new < old && planted(Bug::BreakNotSeen) {
+        return change();
+    }
     if new < old {
         // Below the heap's beginning, and where the kernel refuses, libc says yes and nothing happens: then nothing is forgotten.
         let mut said = Err(Errno::ENOMEM);
         let gone = engine.unmap(new, old - new, || {
             said = change();
             match libcs_sbrk(0) {
-                Ok(end) if said.is_ok() && round(end) <= new => Ok(()),
+                Ok(end) if said.is_ok() && (round(end) <= new || planted(Bug::BreakBelieved)) => Ok(()),
                 _ => Err(Errno::ENOMEM),
             }
         });

@@ -26,6 +26,14 @@ fn status(result: Result<()>) -> c_int {
     or_errno(result.map(|()| 0)) as c_int
 }
 
+/// Makes a call, and once more if the kernel refuses it for the number of mappings and the pager can have fewer of them.
+fn again<R>(engine: &'static Engine, call: impl Fn() -> Result<R>) -> Result<R> {
+    match call() {
+        Err(Errno::ENOMEM) if engine.join_mappings() => call(),
+        result => result,
+    }
+}
+
 /// Whether a mapping made with these flags may be managed.
 fn is_manageable(flags: c_int) -> bool {
     const WANTED: c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -64,7 +72,7 @@ pub unsafe extern "C" fn mmap(
     if replaces && !manageable {
         engine.no_longer_reserved(addr as usize, len);
     }
-    let result = if replaces { engine.unmap(addr as usize, len, map) } else { map() };
+    let result = again(engine, || if replaces { engine.unmap(addr as usize, len, map) } else { map() });
     if let Some(start) = result.ok().filter(|_| len >= LEAST && is_locked(flags)) {
         engine.mapped_locked(start, len);
     }
@@ -110,7 +118,7 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     status(match pager() {
         Some(engine) => {
             engine.no_longer_reserved(addr as usize, len);
-            engine.unmap(addr as usize, len, unmap)
+            again(engine, || engine.unmap(addr as usize, len, unmap))
         }
         None => unmap(),
     })
@@ -129,7 +137,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
             if prot == PLAIN {
                 engine.enter_reserved(addr as usize, len);
             }
-            engine.protect(addr as usize, len, prot == PLAIN, protect)
+            again(engine, || engine.protect(addr as usize, len, prot == PLAIN, protect))
         }
         None => protect(),
     })

@@ -1,7 +1,7 @@
 //! What the pager's codecs take on the pages, with nothing around them.
 
 use anyhow::{ensure, Context, Result};
-use memfold_pager::codec::{CodecId, Codecs, Dictionaries, Page, Samples, MAX_STORED};
+use memfold_pager::codec::{CodecId, Codecs, Dictionaries, Dictionary, Page, Samples, MAX_STORED};
 use memfold_policy::learning::SAMPLES;
 use memfold_sys::{time, PAGE_SIZE};
 use serde::Serialize;
@@ -27,19 +27,27 @@ pub struct Alone {
 /// When there is no memory, or a page does not come back.
 pub(super) fn measure(pages: &[&Page]) -> Result<Vec<Alone>> {
     let mut codecs = Codecs::new().context("no memory for the codecs")?;
+    let dictionaries = Dictionaries::new();
+    // SAFETY: nobody else has the dictionaries.
+    let taught = dictionary(pages)?.and_then(|dictionary| unsafe { dictionaries.add(dictionary) });
+    let mut ways = vec![CodecId::Lz4, CodecId::ZstdFast, CodecId::Zstd];
+    ways.extend(taught.map(CodecId::Dictionary));
+    ways.into_iter().map(|codec| one(&mut codecs, &dictionaries, codec, pages)).collect()
+}
+
+/// A dictionary as the pager makes it of such pages; `None` where they have too little in common.
+///
+/// # Errors
+/// When there is no memory.
+pub(super) fn dictionary(pages: &[&Page]) -> Result<Option<Dictionary>> {
+    let mut codecs = Codecs::new().context("no memory for the codecs")?;
     let mut samples = Samples::new().context("no memory for samples")?;
     let step = (pages.len() / SAMPLES).max(1);
     for page in pages.iter().step_by(step).take(SAMPLES) {
         // SAFETY: it is readable.
         unsafe { samples.add_at(page.as_ptr() as usize) };
     }
-    let dictionaries = Dictionaries::new();
-    // SAFETY: nobody else has the dictionaries.
-    let taught =
-        samples.train(&mut codecs.zstd, None).and_then(|made| unsafe { dictionaries.add(made.dictionary) });
-    let mut ways = vec![CodecId::Lz4, CodecId::ZstdFast, CodecId::Zstd];
-    ways.extend(taught.map(CodecId::Dictionary));
-    ways.into_iter().map(|codec| one(&mut codecs, &dictionaries, codec, pages)).collect()
+    Ok(samples.train(&mut codecs.zstd, None).map(|made| made.dictionary))
 }
 
 /// Each codec's times over the rounds.

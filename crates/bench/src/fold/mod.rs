@@ -11,11 +11,13 @@
 
 mod alone;
 mod arm;
+mod blocks;
 mod heaps;
 mod report;
 
 pub use alone::Alone;
 pub use arm::{Folded, Inside};
+pub use blocks::Blocks;
 pub use heaps::Heap;
 pub use report::{FoldReport, HeapReport, Row, Run, Skipped, Summary};
 
@@ -42,6 +44,8 @@ pub struct Options {
     pub rounds: usize,
     /// Compressors of zram to run beside; a second one behind a `+` compresses again what the first did. None leaves zram out.
     pub zram: Vec<String>,
+    /// Lengths of blocks of several pages that zstd is tried on too, bytes; multiples of pages.
+    pub blocks: Vec<usize>,
     /// What heaps are made from.
     pub seed: u64,
 }
@@ -107,5 +111,7 @@ fn measure(
             }
         }
     }
-    Ok(HeapReport::new(heap.name(), all.len(), all.len() - different.len(), alone::medians(&alone), runs))
+    let blocks = blocks::measure(&different, &options.blocks)?;
+    let (pages, same_value) = (all.len(), all.len() - different.len());
+    Ok(HeapReport::new(heap.name(), pages, same_value, alone::medians(&alone), blocks, runs))
 }

@@ -1,7 +1,7 @@
 //! What `memfold bench fold` reports, as JSON, as rows and as a table.
 
 use super::arm::Folded;
-use super::{Alone, Options};
+use super::{Alone, Blocks, Options};
 use crate::manifest::Manifest;
 use memfold_pager::activity::Activity;
 use memfold_pager::codec::CodecId;
@@ -57,6 +57,8 @@ pub struct HeapReport {
     pub same_value: usize,
     /// The pager's codecs on the others.
     pub alone: Vec<Alone>,
+    /// zstd on blocks of several of the others.
+    pub blocks: Vec<Blocks>,
     /// The arms.
     pub arms: Vec<Summary>,
     /// Every round.
@@ -130,6 +132,7 @@ impl HeapReport {
         pages: usize,
         same_value: usize,
         alone: Vec<Alone>,
+        blocks: Vec<Blocks>,
         runs: Vec<Run>,
     ) -> HeapReport {
         let mut names: Vec<String> = Vec::new();
@@ -141,7 +144,7 @@ impl HeapReport {
         // In one order, whichever began.
         names.sort_by_key(|name| (name != "memfold", name.clone()));
         let arms = names.into_iter().map(|arm| summary(arm, &runs, &alone)).collect();
-        HeapReport { heap, pages, same_value, alone, arms, runs }
+        HeapReport { heap, pages, same_value, alone, blocks, arms, runs }
     }
 }
 
@@ -233,7 +236,7 @@ impl fmt::Display for FoldReport {
 
 impl fmt::Display for HeapReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HeapReport { heap, pages, same_value, alone, arms, .. } = self;
+        let HeapReport { heap, pages, same_value, alone, blocks, arms, .. } = self;
         writeln!(f, "{heap}: {pages} pages, {same_value} of them one word repeated")?;
         writeln!(f, "  {:<24}{:>10}{:>10}{:>10}", "codec alone", "there", "back", "saved, %")?;
         for alone in alone {
@@ -243,6 +246,25 @@ impl fmt::Display for HeapReport {
                 f,
                 "  {:<24}{:>10.1}{:>10.1}{:>10.1}",
                 alone.codec, alone.there_us, alone.back_us, saved
+            )?;
+        }
+        if !blocks.is_empty() {
+            writeln!(
+                f,
+                "  {:<24}{:>10}{:>10}{:>10}{:>14}",
+                "zstd on blocks", "there", "back", "saved, %", "a block back"
+            )?;
+        }
+        for blocks in blocks {
+            let with = if blocks.dictionary { ", dictionary" } else { "" };
+            writeln!(
+                f,
+                "  {:<24}{:>10.1}{:>10.1}{:>10.1}{:>14.1}",
+                format!("{} KiB{with}", blocks.block_bytes >> 10),
+                blocks.there_us,
+                blocks.back_us,
+                blocks.saved_percent,
+                blocks.back_block_us
             )?;
         }
         writeln!(
@@ -301,7 +323,7 @@ mod tests {
         };
         let alone = vec![of(CodecId::Lz4, 4.0), of(CodecId::Dictionary(0), 8.0)];
         let runs = vec![run("zram lz4", 0, 400, None), run("memfold", 0, 400, Some(inside))];
-        let report = HeapReport::new("json".into(), 400, 0, alone, runs);
+        let report = HeapReport::new("json".into(), 400, 0, alone, Vec::new(), runs);
         let [memfold, zram] = &report.arms[..] else { panic!("{:?}", report.arms) };
         assert_eq!((memfold.arm.as_str(), memfold.cpu_us, memfold.codecs_us), ("memfold", 12.0, Some(7.0)));
         assert_eq!((memfold.saved_percent, memfold.steps_us), (75.0, Some([1.0; Activity::COUNT])));

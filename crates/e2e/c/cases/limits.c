@@ -106,6 +106,55 @@ static void mappings_run_out(void)
     CHECK(intact(p));
 }
 
+/* Lines of /proc/self/maps, and what the kernel allows. */
+static long mappings(void)
+{
+    char line[4096];
+    long lines = 0;
+    FILE *f = fopen("/proc/self/maps", "r");
+    CHECK(f);
+    for (; fgets(line, sizeof line, f); lines++)
+        ;
+    fclose(f);
+    return lines;
+}
+
+static long most_mappings(void)
+{
+    long most = 0;
+    FILE *f = fopen("/proc/sys/vm/max_map_count", "r");
+    CHECK(f && fscanf(f, "%ld", &most) == 1);
+    fclose(f);
+    return most;
+}
+
+/* Memory of which pieces are away and the pieces between were never touched. */
+static void mappings_run_out_beside_one_that_is_cut(void)
+{
+    enum { PIECES = 600, PIECE = 2 << 20, FILLED = 16 * PAGE };
+    char *p = mmap(0, (size_t)2 * PIECES * PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(p != MAP_FAILED);
+    for (int i = 0; i < PIECES; i++)
+        for (int n = 0; n < FILLED; n += 8)
+            *(uint64_t *)(p + (size_t)2 * i * PIECE + n) = word(i + n);
+    long before = mappings();
+    for (int i = 0; folded && i < PIECES; i++)
+        for (int tries = 0; away(p + (size_t)2 * i * PIECE, FILLED) < FILLED / PAGE; tries++) {
+            CHECK(tries < 30000);
+            usleep(1000);
+        }
+    CHECK(!folded || mappings() > before + PIECES);
+    /* All that the kernel allows, but for some tens, which the pager has itself. */
+    for (long left = most_mappings() - before - 128; left > 0; left--) {
+        char *q = mmap(0, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(q != MAP_FAILED && mprotect(q, PAGE, PROT_READ) == 0);
+        left--;
+    }
+    for (int i = 0; i < PIECES; i++)
+        for (int n = 0; n < FILLED; n += 8)
+            CHECK(*(uint64_t *)(p + (size_t)2 * i * PIECE + n) == word(i + n));
+}
+
 static void all_memory_is_locked(void)
 {
     uint64_t *p = evicted();
@@ -131,7 +180,9 @@ static void more_than_its_cgroup_allows(void)
 
 CASES({"more_than_its_cgroup_allows", more_than_its_cgroup_allows},
       {"address_space_runs_out", address_space_runs_out}, {"descriptors_run_out", descriptors_run_out},
-      {"mappings_run_out", mappings_run_out}, {"all_memory_is_locked", all_memory_is_locked},
+      {"mappings_run_out", mappings_run_out},
+      {"mappings_run_out_beside_one_that_is_cut", mappings_run_out_beside_one_that_is_cut},
+      {"all_memory_is_locked", all_memory_is_locked},
       {"a_child_may_have_no_thread", a_child_may_have_no_thread},
       {"a_child_may_have_one_thread", a_child_may_have_one_thread},
       {"a_child_may_have_two_threads", a_child_may_have_two_threads})

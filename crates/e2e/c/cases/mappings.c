@@ -203,6 +203,22 @@ static void a_heap_of_its_own(void)
     CHECK(brk(0) == 0 && sbrk(0) == (char *)p + LEN && intact(p));
 }
 
+/* What is not to be evicted comes to lie where a heap has just been. */
+static void what_comes_after_a_heap(void)
+{
+    char *p = sbrk(0);
+    CHECK(p != (void *)-1 && sbrk(PAGE - (uintptr_t)p % PAGE) == p);
+    p = sbrk(LEN);
+    CHECK(p != (void *)-1);
+    fill((uint64_t *)p);
+    CHECK(brk(p) == 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_FIXED_NOREPLACE;
+    CHECK(mmap(p, LEN, PROT_READ | PROT_WRITE, flags, -1, 0) == p);
+    fill((uint64_t *)p);
+    uint64_t *other = evicted();
+    CHECK(away(p, LEN) == 0 && intact((uint64_t *)p) && intact(other));
+}
+
 CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"moved_in_a_child", moved_in_a_child},
       {"grown_in_a_child", grown_in_a_child},
@@ -210,4 +226,5 @@ CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"unmapped_stays_unmapped", unmapped_stays_unmapped},
       {"parts_of_a_long_reservation", parts_of_a_long_reservation},
       {"many_small_pieces", many_small_pieces},
-      {"a_heap_of_its_own", a_heap_of_its_own})
+      {"a_heap_of_its_own", a_heap_of_its_own},
+      {"what_comes_after_a_heap", what_comes_after_a_heap})

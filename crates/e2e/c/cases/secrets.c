@@ -233,10 +233,5 @@ static void memory_that_stays(void)
     CHECK(intact(other));
 }
 
-int main(int argc, char **argv)
-{
-    static const struct hard_case cases[] = {
-      {"core_dumps", core_dumps}, {"children", children}, {"children_past_libc", children_past_libc}, {"memory_that_stays", memory_that_stays},
-    };
-    return run_case(argc, argv, cases, sizeof cases / sizeof *cases);
-}
+CASES({"core_dumps", core_dumps}, {"children", children}, {"children_past_libc", children_past_libc},
+      {"memory_that_stays", memory_that_stays})

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 
 static uint64_t *memory;
 static volatile sig_atomic_t handled;
@@ -145,9 +146,94 @@ static void suspended_and_resumed(void)
     }
 }
 
+enum { ON_STACK = 256 << 10 };
+
+static int stack_pipe[2];
+static volatile sig_atomic_t stack_handled;
+
+static void handle_on_a_stack_that_is_away(int signal)
+{
+    /* The frame below is the kernel's; what it saved is looked at when the interrupted call goes on. */
+    volatile char local[PAGE];
+    memset((char *)local, signal, sizeof local);
+    stack_handled += local[PAGE - 1] == SIGUSR1;
+}
+
+static uint64_t sum_of(const char *at, size_t len)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < len; i++)
+        sum = sum * 31 + (unsigned char)at[i];
+    return sum;
+}
+
+/* Sleeps in a call whose buffer lies on its stack, and in one that a signal ends. */
+static void *sleep_on_a_stack(void *unused)
+{
+    char kept[PAGE], buffer[ON_STACK];
+    memset(kept, 'k', sizeof kept);
+    memset(buffer, 'b', sizeof buffer);
+    uint64_t sum = sum_of(kept, sizeof kept);
+    size_t got = 0;
+    while (got < sizeof buffer) {
+        ssize_t n = read(stack_pipe[0], buffer + got, sizeof buffer - got);
+        CHECK(n > 0);
+        got += (size_t)n;
+    }
+    for (size_t i = 0; i < sizeof buffer; i++)
+        CHECK(buffer[i] == (char)(i / 7));
+    CHECK(sum_of(kept, sizeof kept) == sum);
+    char byte;
+    CHECK(read(stack_pipe[0], &byte, 1) == -1 && errno == EINTR && stack_handled > 0);
+    CHECK(sum_of(kept, sizeof kept) == sum);
+    for (size_t i = 0; i < sizeof buffer; i++)
+        CHECK(buffer[i] == (char)(i / 7));
+    return unused;
+}
+
+/* A thread on memory that the program mapped itself: its control block is there too, which libc and the kernel look at. */
+static void a_stack_that_is_away(void)
+{
+    struct sigaction action = {.sa_handler = handle_on_a_stack_that_is_away};
+    CHECK(sigaction(SIGUSR1, &action, 0) == 0 && pipe(stack_pipe) == 0);
+    uint64_t *p = filled();
+    pthread_attr_t attributes;
+    pthread_t thread;
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, p, LEN) == 0);
+    CHECK(pthread_create(&thread, &attributes, sleep_on_a_stack, 0) == 0);
+    wait_until_evicted(p);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(p[0] != word(0) || p[WORDS / 2] != word(WORDS / 2));
+    CHECK(child_is_well(child));
+    wait_until_evicted(p);
+    static char sent[ON_STACK];
+    for (size_t i = 0; i < sizeof sent; i++)
+        sent[i] = (char)(i / 7);
+    CHECK(!folded || away((char *)p + LEN - 2 * PAGE, 2 * PAGE) == 2);
+    for (size_t done = 0; done < sizeof sent;) {
+        ssize_t n = write(stack_pipe[1], sent + done, sizeof sent - done);
+        CHECK(n > 0);
+        done += (size_t)n;
+    }
+    for (int tries = 0, left = 1; left; tries++) {
+        CHECK(tries < 30000 && ioctl(stack_pipe[0], FIONREAD, &left) == 0);
+        usleep(1000);
+    }
+    wait_until_evicted(p);
+    /* Again, as it may not have been in the call yet. */
+    do {
+        CHECK(pthread_kill(thread, SIGUSR1) == 0);
+        usleep(1000);
+    } while (pthread_tryjoin_np(thread, 0) != 0);
+    for (size_t i = 0; i < WORDS / 2; i++)
+        CHECK(p[i] == word(i));
+}
+
 CASES({"handler_faults", handler_faults},
       {"handler_faults_on_an_alternate_stack", handler_faults_on_an_alternate_stack},
       {"segv_handler_is_a_write_barrier", segv_handler_is_a_write_barrier},
       {"handlers_leave_by_a_jump", handlers_leave_by_a_jump},
       {"threads_are_cancelled_in_faults", threads_are_cancelled_in_faults},
-      {"suspended_and_resumed", suspended_and_resumed})
+      {"suspended_and_resumed", suspended_and_resumed},
+      {"a_stack_that_is_away", a_stack_that_is_away})

@@ -6,6 +6,7 @@ use crate::extent::Extent;
 use crate::gate::{Brake, Gate};
 use crate::kernel::{Kernel, Pagemap, Staging};
 use crate::mappings::Bounds;
+use crate::pieces::Pieces;
 use crate::pool::Pool;
 use crate::proxy::Proxy;
 use crate::restore::{Outcome, Reason, Restorer};
@@ -55,6 +56,7 @@ pub struct Engine {
     pub(crate) kernel: &'static Kernel,
     pub(crate) proxy: Proxy,
     pub(crate) room: Room,
+    pub(crate) pieces: Pieces,
     pub(crate) moved_past_libc: AtomicU32,
     pub(crate) changed_past_libc: AtomicU32,
     pub(crate) aside_pages: AtomicU64,
@@ -131,6 +133,7 @@ impl Engine {
             }),
             proxy: Proxy::default(),
             room: Room,
+            pieces: Pieces::new(),
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),
             aside_pages: AtomicU64::new(0),

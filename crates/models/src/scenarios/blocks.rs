@@ -3,7 +3,7 @@
 use crate::explore::{spawn, Scenario};
 use crate::heap::Heap;
 use crate::span::Domain;
-use crate::{address_space, api, registry, remote, spans, tls};
+use crate::{address_space, api, flush, registry, remote, tls};
 use memfold_sys::sync::uses;
 use std::cell::RefCell;
 
@@ -83,7 +83,7 @@ fn finally(heaps: usize) {
     for _ in 0..2 {
         for heap in &idle {
             remote::drain(heap, None);
-            spans::flush_all(heap);
+            flush::flush_all(heap);
         }
     }
     assert!(LIVE.with_borrow(Vec::is_empty));

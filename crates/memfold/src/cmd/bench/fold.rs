@@ -11,6 +11,7 @@ Examples:
   memfold bench fold --heaps python3,redis,node      heaps of programs, taken when they are built
   memfold bench fold --heaps ./pages --zram none     the pages of a file, without zram
   memfold bench fold --zram lz4,lz4+zstd             zram that compresses again
+  memfold bench fold --block 4K,16K,64K              what larger blocks would save, and cost a touch
   memfold bench fold --json | jq '.heaps[].arms'     for programs
 
 zram needs root; without it, or without a compressor in the kernel, that arm is left out with a line
@@ -40,6 +41,9 @@ pub struct Args {
     /// Compressors of zram to run beside, each alone or with a second one behind a +; or none.
     #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "lz4,zstd")]
     zram: Vec<String>,
+    /// Try zstd on blocks of several pages too, of these lengths.
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = region)]
+    block: Vec<usize>,
 }
 
 impl Args {
@@ -50,6 +54,7 @@ impl Args {
             bytes: self.size,
             rounds: self.rounds,
             zram: self.zram.into_iter().filter(|name| name != "none").collect(),
+            blocks: self.block,
             seed: self.reporting.seed,
         };
         let out = self.reporting.prepare()?;

@@ -1,0 +1,80 @@
+//! Free blocks, and bins of them: what a thread takes from and puts into without asking anybody.
+//!
+//! What it is not: checked. Links in bins are stored as they are, because they are read on the fast path; those of every other list are
+//! written by [`crate::links`].
+
+use crate::sync::Cell;
+
+/// A free block; the rest of it is whatever the program left there.
+#[repr(C)]
+pub(crate) struct Block {
+    pub(crate) next: Cell<*mut Block>,
+}
+
+/// Free blocks of one class, last in first out.
+#[repr(C)]
+pub(crate) struct Bin {
+    head: Cell<*mut Block>,
+    /// How many more it may take.
+    room: Cell<i32>,
+}
+
+impl Bin {
+    /// With nothing in it and no room for anything; all zero.
+    pub(crate) const fn new() -> Bin {
+        Bin { head: Cell::new(core::ptr::null_mut()), room: Cell::new(0) }
+    }
+
+    /// Says how many blocks it may take, while there is none in it.
+    pub(crate) fn set_room(&self, room: i32) {
+        self.room.set(room);
+    }
+
+    /// Takes the block that was put in last, or null.
+    #[inline(always)]
+    pub(crate) fn pop(&self) -> *mut Block {
+        let block = self.head.get();
+        if !block.is_null() {
+            // SAFETY: blocks in a bin are free, mapped, and hold a link.
+            self.head.set(unsafe { (*block).next.get() });
+            self.room.set(self.room.get() + 1);
+        }
+        block
+    }
+
+    /// Puts a block in; there must be room.
+    ///
+    /// # Safety
+    /// The block is free, of the bin's class, and of the domain of the bin's heap.
+    #[inline(always)]
+    pub(crate) unsafe fn push(&self, block: *mut Block) {
+        // SAFETY: a free block is ours to write.
+        unsafe { (*block).next.set(self.head.get()) };
+        self.head.set(block);
+        self.room.set(self.room.get() - 1);
+    }
+
+    /// Whether one more is not too many.
+    #[inline(always)]
+    pub(crate) fn has_room(&self) -> bool {
+        self.room.get() > 0
+    }
+
+    /// Whether there is a block in it.
+    pub(crate) fn has_some(&self) -> bool {
+        !self.head.get().is_null()
+    }
+
+    /// Cuts everything behind the first `keep` blocks off and returns it.
+    pub(crate) fn cut(&self, keep: i32, limit: i32) -> *mut Block {
+        let mut link = &self.head;
+        let mut kept = 0;
+        while kept < keep && !link.get().is_null() {
+            // SAFETY: blocks in a bin are free, mapped, and hold a link.
+            link = unsafe { &(*link.get()).next };
+            kept += 1;
+        }
+        self.room.set(limit - kept);
+        link.replace(core::ptr::null_mut())
+    }
+}

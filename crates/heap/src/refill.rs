@@ -1,0 +1,53 @@
+//! Where blocks come from when a bin is empty: the heap's spans, what other threads sent, the heaps of threads that are gone, and at last
+//! a new span.
+//!
+//! What it is not: for checked blocks, which never lie in bins ([`crate::checked`]).
+
+use crate::heap::Heap;
+use crate::{orphans, registry, remote, spans};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use memfold_arena::Span;
+
+/// A block of `class`, of which the bin may have no more, and whether it is known to be all zero; null if
+/// the kernel gives no more memory.
+pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    if remote::is_waiting(heap) {
+        remote::drain(heap, Some(class));
+        let block = heap.bin(class).pop();
+        if !block.is_null() {
+            return (block.cast(), false);
+        }
+    }
+    let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
+    let (block, zero) =
+        if span.free_count.get() > 0 { (spans::take(heap, span), false) } else { spans::carve(heap, span) };
+    spans::unlink_if_full(heap, span);
+    (block.cast(), zero)
+}
+
+/// A span of `class` that has a free block or room for another.
+pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
+    let partial = &heap.partial[class];
+    remote::dispatch(heap);
+    if partial.first.get().is_none() || remote::is_waiting(heap) {
+        remote::drain(heap, Some(class));
+    }
+    if partial.first.get().is_none() {
+        scavenge(heap, class);
+    }
+    partial.first.get().or_else(|| spans::new_span(heap, class))
+}
+
+/// Looks for spans of `class` with free blocks among those of threads that are gone, before the caller
+/// asks the arena for another.
+fn scavenge(heap: &'static Heap, class: usize) {
+    orphans::scavenge(heap);
+    let Some(idle) = registry::pop_idle(heap.domain.get()) else { return };
+    remote::drain(idle, None);
+    if let Some(span) = idle.partial[class].first.get() {
+        idle.partial[class].remove(span);
+        span.owner.store(heap.as_owner(span.owner.load(Relaxed)), Release);
+        heap.partial[class].push(span);
+    }
+    registry::put_idle(idle);
+}
