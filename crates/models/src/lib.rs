@@ -85,6 +85,7 @@ included! {
     "../../pager/src/activity.rs" activity,
     "../../pager/src/bitmap.rs" bitmap,
     "../../pager/src/blocks.rs" blocks,
+    "../../pager/src/bounds.rs" bounds,
     "../../pager/src/entries.rs" entries,
     "../../pager/src/entry.rs" entry,
     "../../pager/src/evict.rs" evict,

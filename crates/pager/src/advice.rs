@@ -7,9 +7,10 @@
 //! difference to [`Engine::mapped`], which forgets what was there before.
 
 use crate::bitmap::PageSet;
+use crate::bounds::Bounds;
 use crate::engine::Engine;
 use crate::extent::Extent;
-use crate::mappings::{Bounds, First};
+use crate::mappings::First;
 use crate::source::{AccessSource, Hints, Seen};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;

@@ -19,7 +19,7 @@ use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::extent::Extent;
 use crate::kernel::{make_uffd, Kernel};
-use crate::proxy::bring_extent_back;
+use crate::proxy::server::bring_extent_back;
 use crate::restore::Restorer;
 use crate::retry::patiently;
 use crate::sabotage::{planted, Bug};

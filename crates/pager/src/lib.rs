@@ -24,6 +24,7 @@ mod background;
 pub mod base;
 mod bitmap;
 mod blocks;
+mod bounds;
 pub mod codec;
 pub mod config;
 pub mod contention;

@@ -6,13 +6,8 @@ use crate::restore::copies_kept;
 use crate::sabotage::{planted, Bug};
 use crate::store::Slot;
 use crate::sync::Ordering::Relaxed;
-use crate::worker::Worker;
-use memfold_sys::time::Nanos;
+use crate::worker::{Worker, LEFTOVERS};
 use memfold_sys::PAGE_SIZE;
-
-/// For how long bytes that the program may have erased since can be found in staging or in working memory: two passes may come
-/// between, and half a second later they are gone.
-pub(crate) const LEFTOVERS: Nanos = Nanos::from_millis(400);
 
 impl Worker {
     /// Drops what restores have left behind in staging, and what was discarded there, once it is worth the interrupts or has lain for

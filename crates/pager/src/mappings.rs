@@ -8,6 +8,7 @@
 //! thread that holds locks here waits for nobody but the kernel, the fault thread and the proxy.
 
 use crate::bitmap::PageSet;
+use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
@@ -568,20 +569,4 @@ pub(crate) enum First {
     LetGo,
     /// The same for the last range.
     LetGoLast,
-}
-
-/// The whole pages that a system call acts on.
-#[derive(Clone, Copy)]
-pub(crate) struct Bounds {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-}
-
-impl Bounds {
-    /// Those of a call with these arguments; empty where they make no sense.
-    pub(crate) fn of(addr: usize, len: usize) -> Bounds {
-        let start = addr & !(PAGE_SIZE - 1);
-        let end = addr.saturating_add(len).min(crate::space::LIMIT).next_multiple_of(PAGE_SIZE);
-        Bounds { start: start.min(end), end }
-    }
 }

@@ -10,7 +10,6 @@ use crate::group::Watch;
 use crate::inventory::Schedule;
 use crate::kernel::Kernel;
 use crate::limit::Hand;
-use crate::maintenance::LEFTOVERS;
 use crate::page_daemon::Policing;
 use crate::pieces;
 use crate::recording::Recording;
@@ -33,6 +32,10 @@ use memfold_sys::{Result, EXTENT_PAGES, PAGE_SIZE};
 
 /// Longest stretch of work before the settings, requests and counters are looked at again.
 pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
+
+/// For how long bytes that the program may have erased since can be found in staging or in working memory: two passes may come
+/// between, and half a second later they are gone.
+pub(crate) const LEFTOVERS: Nanos = Nanos::from_millis(400);
 
 /// Memory that the agent threads use beside tables and store: stacks, codecs, buffers. Measured with `smaps`.
 const AGENT_BYTES: u64 = 1 << 20;

@@ -1,11 +1,11 @@
 //! The engine, in a model: what the modelled files share, without its start and end.
 
+use crate::bounds::Bounds;
 use crate::control::ControlPage;
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
 use crate::gate::{Brake, Gate};
 use crate::kernel::{Kernel, Pagemap, Staging};
-use crate::mappings::Bounds;
 use crate::pieces::Pieces;
 use crate::pool::Pool;
 use crate::proxy::Proxy;

@@ -9,6 +9,9 @@ use crate::store::Stores;
 use memfold_sys::time::Nanos;
 use memfold_sys::PAGE_SIZE;
 
+/// No time passes, so nothing is left over for long.
+pub(crate) const LEFTOVERS: Nanos = Nanos(400_000_000);
+
 /// The fields that the modelled files use.
 pub struct Worker {
     pub(crate) engine: &'static Engine,

@@ -164,8 +164,8 @@ impl Engine {
         // SAFETY: only the thread that starts the engine comes here.
         unsafe { *self.threads.fault.get() = Some(fault) };
         self.proxy.open();
-        // SAFETY: `proxy::main` keeps to the rules of agent threads.
-        match unsafe { Thread::spawn(proxy::main, arg) } {
+        // SAFETY: `proxy::server::main` keeps to the rules of agent threads.
+        match unsafe { Thread::spawn(proxy::server::main, arg) } {
             Ok(thread) => {
                 self.number_agent(Agent::Proxy, thread.tid());
                 // SAFETY: as above.
