@@ -11,10 +11,10 @@
 //! is checked word by word afterwards.
 
 use crate::control::Peer;
+use crate::course::{Advance, Progress};
 use crate::launch::{plain, Folding};
 use crate::manifest::Manifest;
 use crate::process::{threads, Memory};
-use crate::progress::{Advance, Progress};
 use crate::worker::{
     Ask, By, Hello, Job, Loop, Mapper, MapperResult, Pattern, Phase, Program, Sleeper, Spin, SpinResult,
     Worker, Written,

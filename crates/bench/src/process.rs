@@ -1,7 +1,7 @@
 //! What `/proc` tells about a process: its memory and its threads.
 
 use anyhow::{Context, Result};
-use memfold_record::kilobytes;
+use memfold_experiment::kilobytes;
 use serde::{Deserialize, Serialize};
 use std::fs;
 

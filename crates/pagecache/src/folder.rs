@@ -4,8 +4,8 @@
 
 use crate::Refused;
 use anyhow::{Context, Result};
+use memfold_experiment::manifest::Manifest;
 use memfold_plot::{Chart, Report};
-use memfold_record::manifest::Manifest;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;

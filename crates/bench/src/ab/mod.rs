@@ -25,9 +25,9 @@ pub use metrics::Metrics;
 pub use results::Results;
 pub use single_run::{Run, Sample};
 
+use crate::course::turns;
+use crate::course::{Advance, Progress};
 use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
-use crate::turns;
 use crate::worker::Program;
 use crate::workload::{Data, Kind, Workload};
 use crate::zram::Zram;
@@ -154,7 +154,7 @@ impl Options {
         let mut plan = Vec::new();
         for repeat in 0..self.runs {
             for &workload in &self.workloads {
-                plan.extend(turns::of(&self.arms, repeat).map(|arm| (workload, repeat, arm)));
+                plan.extend(turns(&self.arms, repeat).map(|arm| (workload, repeat, arm)));
             }
         }
         plan

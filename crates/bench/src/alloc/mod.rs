@@ -30,8 +30,8 @@ pub use count::KernelCalls;
 pub use standing::Standing;
 pub use summary::{Cell, Latency};
 
+use crate::course::{Advance, Progress};
 use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
 use crate::worker::Program;
 use anyhow::{Context, Result};
 use memfold_stats::Histogram;

@@ -19,10 +19,11 @@ pub use arm::{Folded, Inside};
 pub use heaps::Heap;
 pub use report::{FoldReport, HeapReport, Row, Run, Skipped, Summary};
 
+use crate::course::turns;
+use crate::course::{Advance, Progress};
 use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
 use crate::worker::Program;
-use crate::{backing, turns, Unsupported};
+use crate::{backing, Unsupported};
 use anyhow::{ensure, Context, Result};
 use arm::Arm;
 use memfold_pager::codec::Page;
@@ -93,7 +94,7 @@ fn measure(
     let (mut alone, mut runs) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
         alone.push(alone::measure(&different)?);
-        for arm in turns::of(arms, round).collect::<Vec<_>>() {
+        for arm in turns(arms, round).collect::<Vec<_>>() {
             backing::back(2 * pages.len() as u64);
             match arm.fold(file.path(), pages.len(), program) {
                 Err(error) if error.is::<Unsupported>() && arm != Arm::Folded => {

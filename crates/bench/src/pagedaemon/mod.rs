@@ -14,10 +14,10 @@ mod run;
 
 pub use quantity::Quantity;
 
+use crate::course::turns;
+use crate::course::{Advance, Progress};
 use crate::manifest::Manifest;
 use crate::output::Output;
-use crate::progress::{Advance, Progress};
-use crate::turns;
 use anyhow::{ensure, Context, Result};
 use judge::Judged;
 use run::Run;
@@ -92,7 +92,7 @@ pub fn run(options: &Options, library: &Path, folder: &Path, progress: Progress<
     let total = (options.runs * options.policies.len()) as u64;
     let mut runs = Vec::new();
     for repeat in 0..options.runs {
-        for policy in turns::of(&options.policies, repeat) {
+        for policy in turns(&options.policies, repeat) {
             let what = format!("{policy}, run {} of {}", repeat + 1, options.runs);
             progress(Advance { done: runs.len() as u64, total, what: &what });
             let run = run::once(options, library, folder, &policy, repeat)

@@ -31,10 +31,10 @@ pub use kind::Kind;
 pub use measured::{Folded, Moment, Pages, Run};
 pub use subject::Hot;
 
+use crate::course::turns;
+use crate::course::{Advance, Progress};
 use crate::manifest::Manifest;
 use crate::output::Output;
-use crate::progress::{Advance, Progress};
-use crate::turns;
 use crate::worker::Program;
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
@@ -142,7 +142,7 @@ impl Options {
         let mut plan = Vec::new();
         for repeat in 0..self.runs {
             for &program in programs {
-                plan.extend(turns::of(&self.arms, repeat).map(|arm| (program, repeat, arm)));
+                plan.extend(turns(&self.arms, repeat).map(|arm| (program, repeat, arm)));
             }
         }
         plan

@@ -15,9 +15,10 @@ mod workload;
 
 use crate::{bar, exit, library, text};
 use ::memfold_bench::alloc::NotLoaded;
+use ::memfold_bench::course::Advance;
+use ::memfold_bench::experiment::{Experiment, Report};
 use ::memfold_bench::manifest::Manifest;
 use ::memfold_bench::output::Output;
-use ::memfold_bench::progress::Advance;
 use ::memfold_bench::verify::{self, Work};
 use ::memfold_bench::worker::{self, Program};
 use ::memfold_bench::{fault, overhead, Unsupported};
@@ -54,7 +55,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    Fault(Fault),
+    Fault(fault::Options),
     Fold(fold::Args),
     Alloc(alloc::Args),
     Arena(arena::Args),
@@ -86,41 +87,6 @@ struct Reporting {
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-}
-
-/// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
-///
-/// A ratio to zram is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Fault {
-    #[command(flatten)]
-    reporting: Reporting,
-    /// Run the same beside swap to a zram device, set up for it and removed afterwards (needs root).
-    #[arg(long, value_name = "PEER", value_enum)]
-    vs: Option<Rival>,
-    /// Compressor of the zram device.
-    #[arg(long, value_name = "NAME", default_value = "lz4")]
-    zram_algorithm: String,
-    /// Memory that is evicted and touched.
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
-    size: usize,
-    /// Rounds of each arm under each condition.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count(1_000))]
-    rounds: usize,
-    /// CPU hogs in the loaded condition; 0 leaves it out.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(0..=256))]
-    hogs: usize,
-    /// Bind the touching threads to this CPU; otherwise they go where the scheduler puts them.
-    #[arg(long, value_name = "CPU")]
-    pin: Option<usize>,
-}
-
-/// What `bench fault` can be compared with.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Rival {
-    /// The kernel's swap to compressed memory.
-    Zram,
 }
 
 /// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
@@ -184,7 +150,7 @@ struct Verify {
 /// What the experiment met; with exit code 3 where this machine lacks what it needs.
 pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = match args.what {
-        What::Fault(args) => args.run(),
+        What::Fault(options) => carry_out(options),
         What::Fold(args) => args.run(),
         What::Alloc(args) => args.run(),
         What::Arena(args) => args.run(),
@@ -205,25 +171,33 @@ pub fn run(args: Args) -> Result<ExitCode> {
     })
 }
 
-impl Fault {
-    fn run(self) -> Result<ExitCode> {
-        let options = fault::Options {
-            bytes: self.size,
-            rounds: self.rounds,
-            hogs: self.hogs,
-            zram: self.vs == Some(Rival::Zram),
-            algorithm: self.zram_algorithm,
-            pin: self.pin,
-            seed: self.reporting.seed,
-        };
-        let out = self.reporting.prepare()?;
-        let report = with_bar(|progress| fault::run(&options, &program()?, progress))?;
-        if let Some(out) = &out {
-            out.rows("runs.csv", report.rows())?;
-            out.rows("samples.csv", report.samples())?;
-        }
-        self.reporting.finish(&report, &report.manifest, out.as_ref())
+/// Carries an experiment out.
+fn carry_out<E: Experiment>(mut options: E) -> Result<ExitCode>
+where
+    Report<E>: Display,
+{
+    options.prepare().map_err(as_usage)?;
+    let (::memfold_bench::arguments::Reporting { json, out }, farewell) =
+        (options.reporting(), options.farewell());
+    let out = out.as_deref().map(Output::create).transpose();
+    let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+    let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
+    if let Some(out) = &out {
+        report.write(out)?;
     }
+    print(json, &report)?;
+    if let Some(words) = farewell.filter(|_| !json) {
+        text::say(words);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with options is bad usage, unless this machine is what is wrong.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unsupported>() {
+        return error;
+    }
+    exit::usage(format!("{error:#}"))
 }
 
 impl Overhead {

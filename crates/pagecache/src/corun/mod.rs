@@ -29,8 +29,8 @@ use crate::workload::{Pattern, Scale, Workload};
 use crate::{fio, Refused, Unsupported};
 use anyhow::{Context, Result};
 use measure::Stage;
-use memfold_record::manifest::Manifest;
-use memfold_record::progress::Advance;
+use memfold_experiment::course::Advance;
+use memfold_experiment::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -1,7 +1,10 @@
-//! The directory of a run: `result.json`, `manifest.json` and the raw runs as CSV.
+//! The directory of results: `result.json`, `manifest.json`, the raw runs, tables as CSV, plots and the page.
+//!
+//! Invariants: what [`Output::text`] and [`Output::json`] write is whole or not there.
 
 use crate::manifest::Manifest;
 use anyhow::{Context, Result};
+use memfold_plot::{Plot, Report};
 use serde::Serialize;
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -76,11 +79,47 @@ impl Output {
         Ok(path)
     }
 
-    fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+    /// Writes a value as indented JSON to the file `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.text(name, &(serde_json::to_string_pretty(value)? + "\n"))
+    }
+
+    /// Writes a text to the file `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn text(&self, name: &str, text: &str) -> Result<()> {
         let path = self.directory.join(name);
-        let mut text = serde_json::to_string_pretty(value)?;
-        text.push('\n');
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        let part = path.with_extension("part");
+        fs::write(&part, text)
+            .and_then(|()| fs::rename(&part, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Draws plots into the directory `plots`.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn plots(&self, plots: &[Plot]) -> Result<()> {
+        let below = self.below("plots")?;
+        plots.iter().try_for_each(|plot| memfold_plot::save(plot.chart.as_ref(), &below, plot.name))
+    }
+
+    /// Draws plots, and writes the page that shows them.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn page(&self, page: &Report, plots: &[Plot]) -> Result<()> {
+        self.plots(plots)?;
+        self.text("report.html", &page.html())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.directory
     }
 }
 
