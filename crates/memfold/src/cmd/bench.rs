@@ -5,7 +5,6 @@
 
 mod alloc;
 mod arena;
-mod fold;
 mod pagedaemon;
 mod pager;
 mod programs;
@@ -21,7 +20,7 @@ use ::memfold_bench::manifest::Manifest;
 use ::memfold_bench::output::Output;
 use ::memfold_bench::verify::{self, Work};
 use ::memfold_bench::worker::{self, Program};
-use ::memfold_bench::{fault, overhead, Unsupported};
+use ::memfold_bench::{fault, fold, overhead, Unsupported};
 use ::memfold_pager::config::{parse_duration, parse_size, Setting};
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
@@ -56,10 +55,10 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum What {
     Fault(fault::Options),
-    Fold(fold::Args),
+    Fold(fold::Options),
     Alloc(alloc::Args),
     Arena(arena::Args),
-    Overhead(Overhead),
+    Overhead(overhead::Options),
     Pager(pager::Args),
     Programs(programs::Args),
     Sources(sources::Args),
@@ -87,32 +86,6 @@ struct Reporting {
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-}
-
-/// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Overhead {
-    #[command(flatten)]
-    reporting: Reporting,
-    /// Memory of the program that touches all of it all the time, and idle memory of those that map and unmap.
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
-    size: usize,
-    /// Memory of the program that fills it and sleeps.
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = region)]
-    idle_size: usize,
-    /// Length of a run, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = RangedU64ValueParser::<u64>::new().range(100..=600_000))]
-    millis: u64,
-    /// Runs of each arm.
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]
-    rounds: usize,
-    /// How long the idle program is watched once it has settled, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = RangedU64ValueParser::<u64>::new().range(100..=600_000))]
-    watch: u64,
-    /// How long memory must go untouched before it is folded.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = cold_age)]
-    cold_age: String,
 }
 
 /// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
@@ -151,10 +124,10 @@ struct Verify {
 pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = match args.what {
         What::Fault(options) => carry_out(options),
-        What::Fold(args) => args.run(),
+        What::Fold(options) => carry_out(options),
         What::Alloc(args) => args.run(),
         What::Arena(args) => args.run(),
-        What::Overhead(args) => args.run(),
+        What::Overhead(options) => carry_out(options),
         What::Sources(args) => args.run(),
         What::Pager(args) => args.run(),
         What::Programs(args) => args.run(),
@@ -198,26 +171,6 @@ fn as_usage(error: anyhow::Error) -> anyhow::Error {
         return error;
     }
     exit::usage(format!("{error:#}"))
-}
-
-impl Overhead {
-    fn run(self) -> Result<ExitCode> {
-        let options = overhead::Options {
-            busy_bytes: self.size,
-            idle_bytes: self.idle_size,
-            millis: self.millis,
-            rounds: self.rounds,
-            watch_millis: self.watch,
-            cold_age: self.cold_age,
-            seed: self.reporting.seed,
-        };
-        let out = self.reporting.prepare()?;
-        let report = with_bar(|progress| overhead::run(&options, &program()?, progress))?;
-        if let Some(out) = &out {
-            out.rows("runs.csv", &report.runs)?;
-        }
-        self.reporting.finish(&report, &report.manifest, out.as_ref())
-    }
 }
 
 impl Verify {
@@ -304,8 +257,4 @@ fn share(text: &str) -> Result<f64, String> {
         .ok()
         .filter(|share| *share > 0.0 && *share <= 100.0)
         .ok_or_else(|| "a share above 0 and up to 100 is needed".into())
-}
-
-fn cold_age(text: &str) -> Result<String, String> {
-    crate::options::parse(Setting::ColdAge, text).map(|_| text.to_owned())
 }
