@@ -41,6 +41,14 @@ pub trait Experiment: Serialize + Sized {
     /// When a file cannot be written.
     fn keep(report: &Report<Self>, output: &Output) -> Result<()>;
 
+    /// Does what is asked for besides, wherever results go.
+    ///
+    /// # Errors
+    /// When it fails.
+    fn finish(_report: &Report<Self>) -> Result<()> {
+        Ok(())
+    }
+
     /// What a person is told once results are written into a directory.
     fn farewell(&self) -> Option<String> {
         None

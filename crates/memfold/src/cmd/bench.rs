@@ -3,8 +3,6 @@
 //! What it is not: the experiments. Those are in the `bench` crate; here are their options, the printing of their
 //! results, and the start of their worker processes, which are this executable with the hidden command `bench worker`.
 
-mod alloc;
-mod arena;
 mod pagedaemon;
 mod pager;
 mod programs;
@@ -13,15 +11,15 @@ mod sources;
 mod workload;
 
 use crate::{bar, exit, library, text};
-use ::memfold_bench::alloc::NotLoaded;
+use ::memfold_bench::alloc::{self, arena, NotLoaded};
+use ::memfold_bench::arguments::Reporting;
 use ::memfold_bench::course::Advance;
 use ::memfold_bench::experiment::{Experiment, Report};
-use ::memfold_bench::manifest::Manifest;
 use ::memfold_bench::output::Output;
 use ::memfold_bench::verify::{self, Work};
 use ::memfold_bench::worker::{self, Program};
 use ::memfold_bench::{fault, fold, overhead, Unsupported};
-use ::memfold_pager::config::{parse_duration, parse_size, Setting};
+use ::memfold_pager::config::{parse_duration, parse_size};
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
@@ -56,8 +54,8 @@ pub struct Args {
 enum What {
     Fault(fault::Options),
     Fold(fold::Options),
-    Alloc(alloc::Args),
-    Arena(arena::Args),
+    Alloc(alloc::Options),
+    Arena(arena::Options),
     Overhead(overhead::Options),
     Pager(pager::Args),
     Programs(programs::Args),
@@ -72,20 +70,6 @@ enum What {
         /// The job, as JSON.
         job: String,
     },
-}
-
-/// Where results go.
-#[derive(clap::Args)]
-struct Reporting {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    /// Also write result.json, manifest.json and the raw runs as CSV into this directory.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// What all random choices are made from.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
 }
 
 /// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
@@ -125,8 +109,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = match args.what {
         What::Fault(options) => carry_out(options),
         What::Fold(options) => carry_out(options),
-        What::Alloc(args) => args.run(),
-        What::Arena(args) => args.run(),
+        What::Alloc(options) => match options.soak() {
+            Some(soak) => carry_out(soak),
+            None => carry_out(options),
+        },
+        What::Arena(options) => carry_out(options),
         What::Overhead(options) => carry_out(options),
         What::Sources(args) => args.run(),
         What::Pager(args) => args.run(),
@@ -150,14 +137,14 @@ where
     Report<E>: Display,
 {
     options.prepare().map_err(as_usage)?;
-    let (::memfold_bench::arguments::Reporting { json, out }, farewell) =
-        (options.reporting(), options.farewell());
+    let (Reporting { json, out }, farewell) = (options.reporting(), options.farewell());
     let out = out.as_deref().map(Output::create).transpose();
     let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
     let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
     if let Some(out) = &out {
         report.write(out)?;
     }
+    E::finish(&report)?;
     print(json, &report)?;
     if let Some(words) = farewell.filter(|_| !json) {
         text::say(words);
@@ -179,27 +166,6 @@ impl Verify {
         let report = verify::run(&verify::Options { seconds, operations, threads, seed, without, torture })?;
         print(json, &report)?;
         Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
-    }
-}
-
-impl Reporting {
-    /// Makes the directory before the run, so that a bad path costs nothing.
-    fn prepare(&self) -> Result<Option<Output>> {
-        let made = self.out.as_deref().map(Output::create).transpose();
-        made.map_err(|error| exit::usage(format!("--out: {error:#}")))
-    }
-
-    fn finish<R: Serialize + Display>(
-        &self,
-        report: &R,
-        manifest: &Manifest,
-        out: Option<&Output>,
-    ) -> Result<ExitCode> {
-        if let Some(out) = out {
-            out.result(report, manifest)?;
-        }
-        print(self.json, report)?;
-        Ok(ExitCode::SUCCESS)
     }
 }
 
