@@ -17,7 +17,7 @@ fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
 }
 
 fn all() -> Vec<Kind> {
-    Kind::NAMES.into_iter().map(|(_, kind)| kind).collect()
+    Kind::ALL.to_vec()
 }
 
 /// The table in a file, by column.

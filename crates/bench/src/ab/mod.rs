@@ -35,49 +35,28 @@ use anyhow::{ensure, Context, Result};
 use memfold_pager::config::Setting;
 use serde::{Deserialize, Serialize};
 
-/// One side of the experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arm {
-    /// The program as it is.
-    Baseline,
-    /// The program as it is, once more: what differs between the two is noise.
-    Null,
-    /// With the pager.
-    Pager,
-    /// Served by the daemon: the workload registers its memory, and no allocator is replaced.
-    Daemon,
-    /// As it is, and the kernel swaps to zram what the workload says is cold.
-    Zram,
+memfold_experiment::named! {
+    /// One side of the experiment.
+    pub enum Arm, "arm" {
+        /// The program as it is.
+        Baseline = "baseline",
+        /// The program as it is, once more: what differs between the two is noise.
+        Null = "null",
+        /// With the pager.
+        Pager = "pager",
+        /// Served by the daemon: the workload registers its memory, and no allocator is replaced.
+        Daemon = "daemon",
+        /// As it is, and the kernel swaps to zram what the workload says is cold.
+        Zram = "zram",
+    }
 }
 
 impl Arm {
-    /// All arms, with their names.
-    pub const NAMES: [(&'static str, Arm); 5] = [
-        ("baseline", Arm::Baseline),
-        ("null", Arm::Null),
-        ("pager", Arm::Pager),
-        ("daemon", Arm::Daemon),
-        ("zram", Arm::Zram),
-    ];
-
     /// Whether memfold folds in it.
     pub fn folds(self) -> bool {
         matches!(self, Arm::Pager | Arm::Daemon)
     }
 
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Arm::NAMES.into_iter().find_map(|(name, arm)| (arm == self).then_some(name)).unwrap_or_default()
-    }
-}
-
-impl std::str::FromStr for Arm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Arm, String> {
-        crate::workload::by_name("arm", &Arm::NAMES, text)
-    }
 }
 
 /// What all workloads of an experiment have in common; `None` leaves a measure to the workload.

@@ -44,34 +44,15 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// One side of the experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arm {
-    /// The program as it is.
-    Plain,
-    /// The program as it is, once more: what differs between the two is noise.
-    Null,
-    /// Started by `memfold run` with its default options.
-    Folded,
-}
-
-impl Arm {
-    /// All arms, with their names.
-    pub const NAMES: [(&'static str, Arm); 3] =
-        [("plain", Arm::Plain), ("null", Arm::Null), ("folded", Arm::Folded)];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Arm::NAMES.into_iter().find_map(|(name, arm)| (arm == self).then_some(name)).unwrap_or_default()
-    }
-}
-
-impl std::str::FromStr for Arm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Arm, String> {
-        crate::workload::by_name("arm", &Arm::NAMES, text)
+memfold_experiment::named! {
+    /// One side of the experiment.
+    pub enum Arm, "arm" {
+        /// The program as it is.
+        Plain = "plain",
+        /// The program as it is, once more: what differs between the two is noise.
+        Null = "null",
+        /// Started by `memfold run` with its default options.
+        Folded = "folded",
     }
 }
 

@@ -18,40 +18,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A source by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// `PAGEMAP_SCAN` with asynchronous write protection: sees writes only.
-    Writes,
-    /// Setting pages aside and seeing which are missed, after a look at what was written: what the pager does.
-    Probe,
-    /// DAMON over the process's addresses.
-    DamonVaddr,
-    /// DAMON over physical memory, joined with the page map.
-    DamonPaddr,
-}
-
-impl Kind {
-    /// All sources, with their names.
-    pub const NAMES: [(&'static str, Kind); 4] = [
-        ("writes", Kind::Writes),
-        ("probe", Kind::Probe),
-        ("damon-vaddr", Kind::DamonVaddr),
-        ("damon-paddr", Kind::DamonPaddr),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Kind::NAMES.into_iter().find_map(|(name, kind)| (kind == self).then_some(name)).unwrap_or_default()
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Kind, String> {
-        crate::workload::by_name("source", &Kind::NAMES, text)
+memfold_experiment::named! {
+    /// A source by name.
+    pub enum Kind, "source" {
+        /// `PAGEMAP_SCAN` with asynchronous write protection: sees writes only.
+        Writes = "writes",
+        /// Setting pages aside and seeing which are missed, after a look at what was written: what the pager does.
+        Probe = "probe",
+        /// DAMON over the process's addresses.
+        DamonVaddr = "damon-vaddr",
+        /// DAMON over physical memory, joined with the page map.
+        DamonPaddr = "damon-paddr",
     }
 }
 

@@ -64,57 +64,29 @@ pub struct Options {
     pub torture: bool,
 }
 
-/// A kind of work that can be left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// `munmap`, `mremap`, `madvise` and mapping over by `syscall(2)` or by the bare instruction, past libc's functions.
-    Raw,
-    /// `mremap`.
-    Remap,
-    /// `munmap` and mapping over.
-    Unmap,
-    /// `MADV_DONTNEED` and `MADV_FREE`.
-    Drop,
-    /// `mprotect`.
-    Protect,
-    /// malloc and its kin.
-    Heap,
-    /// `read`, `write`, their vector forms and other system calls on evicted buffers, io_uring's among them.
-    Calls,
-    /// `fork`.
-    Fork,
-    /// Short-lived threads.
-    Churn,
-    /// Requests to the pager.
-    Sabotage,
-}
-
-impl Work {
-    /// All kinds, with the names that a command line takes.
-    pub const NAMES: [(&'static str, Work); 10] = [
-        ("raw", Work::Raw),
-        ("remap", Work::Remap),
-        ("unmap", Work::Unmap),
-        ("drop", Work::Drop),
-        ("protect", Work::Protect),
-        ("heap", Work::Heap),
-        ("calls", Work::Calls),
-        ("fork", Work::Fork),
-        ("churn", Work::Churn),
-        ("sabotage", Work::Sabotage),
-    ];
-}
-
-impl std::str::FromStr for Work {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Work, String> {
-        let names = Work::NAMES.map(|(name, _)| name);
-        Work::NAMES
-            .into_iter()
-            .find_map(|(name, work)| (name == text).then_some(work))
-            .ok_or_else(|| format!("{text:?} is no kind of work; there are {}", names.join(", ")))
+memfold_experiment::named! {
+    /// A kind of work that can be left out.
+    pub enum Work, "kind of work" {
+        /// `munmap`, `mremap`, `madvise` and mapping over by `syscall(2)` or by the bare instruction, past libc's functions.
+        Raw = "raw",
+        /// `mremap`.
+        Remap = "remap",
+        /// `munmap` and mapping over.
+        Unmap = "unmap",
+        /// `MADV_DONTNEED` and `MADV_FREE`.
+        Drop = "drop",
+        /// `mprotect`.
+        Protect = "protect",
+        /// malloc and its kin.
+        Heap = "heap",
+        /// `read`, `write`, their vector forms and other system calls on evicted buffers, io_uring's among them.
+        Calls = "calls",
+        /// `fork`.
+        Fork = "fork",
+        /// Short-lived threads.
+        Churn = "churn",
+        /// Requests to the pager.
+        Sabotage = "sabotage",
     }
 }
 

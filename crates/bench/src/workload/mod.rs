@@ -31,59 +31,34 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use truth::Truth;
 
-/// A workload by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Bursts of requests to a small working set, with silence in between.
-    InteractiveBurst,
-    /// Streams through a window of a mapping from end to end; the window moves on.
-    AnonStreamer,
-    /// Touches blocks of a heap at random, a scattered part of it often.
-    RandomTouchHeap,
-    /// Maps, writes and unmaps all the time, beside a region that is seldom used.
-    MmapChurn,
-    /// Touches a working set at random, which moves.
-    PhaseShift,
-    /// Serves requests for pieces of a heap, popular ones more often.
-    ZipfHeap,
-    /// Forks children that touch memory and end.
-    ForkTouchExit,
-    /// `memfold bench verify`: all that programs do to memory, every byte checked.
-    Verify,
+memfold_experiment::named! {
+    /// A workload by name.
+    pub enum Kind, "workload" {
+        /// Bursts of requests to a small working set, with silence in between.
+        InteractiveBurst = "interactive_burst",
+        /// Streams through a window of a mapping from end to end; the window moves on.
+        AnonStreamer = "anon_streamer",
+        /// Touches blocks of a heap at random, a scattered part of it often.
+        RandomTouchHeap = "random_touch_heap",
+        /// Maps, writes and unmaps all the time, beside a region that is seldom used.
+        MmapChurn = "mmap_churn",
+        /// Touches a working set at random, which moves.
+        PhaseShift = "phase_shift",
+        /// Serves requests for pieces of a heap, popular ones more often.
+        ZipfHeap = "zipf_heap",
+        /// Forks children that touch memory and end.
+        ForkTouchExit = "fork_touch_exit",
+        /// `memfold bench verify`: all that programs do to memory, every byte checked.
+        Verify = "verify",
+    }
 }
 
 impl Kind {
-    /// All workloads, with their names.
-    pub const NAMES: [(&'static str, Kind); 8] = [
-        ("interactive_burst", Kind::InteractiveBurst),
-        ("anon_streamer", Kind::AnonStreamer),
-        ("random_touch_heap", Kind::RandomTouchHeap),
-        ("mmap_churn", Kind::MmapChurn),
-        ("phase_shift", Kind::PhaseShift),
-        ("zipf_heap", Kind::ZipfHeap),
-        ("fork_touch_exit", Kind::ForkTouchExit),
-        ("verify", Kind::Verify),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Kind::NAMES.into_iter().find_map(|(name, kind)| (kind == self).then_some(name)).unwrap_or_default()
-    }
-
     fn origin(self) -> Origin {
         match self {
             Kind::RandomTouchHeap | Kind::ZipfHeap => Origin::Heap,
             _ => Origin::Mapping,
         }
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Kind, String> {
-        by_name("workload", &Kind::NAMES, text)
     }
 }
 
@@ -94,14 +69,6 @@ pub(crate) fn map(len: usize) -> Result<usize> {
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
     ensure!(base != libc::MAP_FAILED, "cannot map {len} bytes: {}", std::io::Error::last_os_error());
     Ok(base as usize)
-}
-
-/// The value with this name.
-pub(crate) fn by_name<T: Copy>(what: &str, names: &[(&str, T)], text: &str) -> Result<T, String> {
-    names.iter().find_map(|(name, value)| (*name == text).then_some(*value)).ok_or_else(|| {
-        let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        format!("{text:?} is no {what}; there are {}", known.join(", "))
-    })
 }
 
 /// A workload with its measures.
@@ -300,7 +267,8 @@ mod tests {
 
     #[test]
     fn every_workload_does_units_and_times_each() {
-        for (name, kind) in Kind::NAMES.into_iter().filter(|(_, kind)| *kind != Kind::Verify) {
+        for kind in Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Verify) {
+            let name = kind.name();
             let options = Workload { workers: 2, ..small(kind) };
             let report = options.prepare().unwrap().run().unwrap_or_else(|error| panic!("{name}: {error:#}"));
             assert!(report.units > 0 && report.latencies.count() == report.units, "{name}: {report:?}");
