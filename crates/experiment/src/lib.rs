@@ -30,3 +30,8 @@ pub fn kilobytes(text: &str, key: &str) -> u64 {
         text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
     value.unwrap_or(0) * 1024
 }
+
+/// Whether no item is there twice.
+pub fn all_different<T: PartialEq>(items: &[T]) -> bool {
+    items.iter().enumerate().all(|(place, item)| !items[..place].contains(item))
+}

@@ -56,7 +56,6 @@ impl Arm {
     pub fn folds(self) -> bool {
         matches!(self, Arm::Pager | Arm::Daemon)
     }
-
 }
 
 /// What all workloads of an experiment have in common; `None` leaves a measure to the workload.

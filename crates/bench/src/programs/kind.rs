@@ -5,7 +5,6 @@ use super::place::Place;
 use super::subject::Subject;
 use super::{chromium, postgres, redis, scripted};
 use anyhow::Result;
-use serde::Serialize;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -93,4 +92,3 @@ impl Kind {
         })
     }
 }
-

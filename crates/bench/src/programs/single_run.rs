@@ -28,8 +28,8 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let closed = fs::Permissions::from_mode(0o700);
     let scratch = tempfile::Builder::new().prefix("memfold-programs-").permissions(closed).tempdir()?;
     let folds = arm == Arm::Folded;
-    let place = Place::new(scratch.path(), options.bytes, options.together, folds.then_some(memfold));
-    backing::back(2 * options.bytes);
+    let place = Place::new(scratch.path(), options.bytes as u64, options.together, folds.then_some(memfold));
+    backing::back(2 * options.bytes as u64);
     let began = Instant::now();
     let mut subject = kind.start(&place)?;
     let root = subject.started().pid();

@@ -6,7 +6,6 @@
 //! What it is not: a corpus of real files. The kinds are made to compress about as such data does, page by page.
 
 use memfold_stats::Rng;
-use serde::{Deserialize, Serialize};
 
 memfold_experiment::named! {
     /// What memory is filled with.

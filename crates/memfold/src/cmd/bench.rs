@@ -5,7 +5,6 @@
 
 mod pagedaemon;
 mod pager;
-mod programs;
 mod sim;
 mod sources;
 mod workload;
@@ -18,13 +17,12 @@ use ::memfold_bench::experiment::{Experiment, Report};
 use ::memfold_bench::output::Output;
 use ::memfold_bench::verify::{self, Work};
 use ::memfold_bench::worker::{self, Program};
-use ::memfold_bench::{fault, fold, overhead, Unsupported};
+use ::memfold_bench::{fault, fold, overhead, programs, Unsupported};
 use ::memfold_pager::config::{parse_duration, parse_size};
 use anyhow::{Context, Result};
 use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::fmt::Display;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -58,7 +56,7 @@ enum What {
     Arena(arena::Options),
     Overhead(overhead::Options),
     Pager(pager::Args),
-    Programs(programs::Args),
+    Programs(programs::Options),
     Sources(sources::Args),
     Pagedaemon(pagedaemon::Args),
     Workload(workload::Args),
@@ -117,7 +115,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         What::Overhead(options) => carry_out(options),
         What::Sources(args) => args.run(),
         What::Pager(args) => args.run(),
-        What::Programs(args) => args.run(),
+        What::Programs(options) => carry_out(options),
         What::Pagedaemon(args) => args.run(),
         What::Workload(args) => args.run(),
         What::Sim(args) => args.run(),
