@@ -34,6 +34,7 @@ mod tests;
 pub use findings::Mismatch;
 pub use report::{PagerReport, VerifyReport};
 
+use crate::arguments::{count, whole, EXAMPLES};
 use crate::control::Peer;
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
@@ -47,20 +48,29 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What to do, and for how long.
-#[derive(Clone, Debug, Serialize)]
+/// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
+///
+/// Verifies the pager that it is started with: `memfold run -- memfold bench verify`. Started alone, it is a plain run.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// How long to run, seconds.
+    /// How long.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=86_400 * 30))]
     pub seconds: u64,
-    /// Operations after which a thread stops, if sooner.
+    /// Stop each thread after so many operations.
+    #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
-    /// Threads that work on memory of their own.
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = count(256))]
     pub threads: usize,
-    /// Where all sequences and contents begin.
+    /// Where all sequences and contents begin; the same seed repeats what each thread does.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Kinds of work to leave out, to narrow a failure down.
+    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
+    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     pub without: Vec<Work>,
-    /// Whether the saboteur also changes the pager's limits and settings at random.
+    /// Change the pager's settings and limits at random as well; `make torture` does so for hours.
+    #[arg(long)]
     pub torture: bool,
 }
 

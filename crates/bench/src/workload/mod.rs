@@ -21,6 +21,7 @@ pub use data::Data;
 pub use report::WorkloadReport;
 pub use truth::Cold;
 
+use crate::arguments::{count, millis, number, region, share as share_of, EXAMPLES};
 use crate::verify;
 use anyhow::{ensure, Result};
 pub(crate) use data::Filler;
@@ -69,6 +70,110 @@ pub(crate) fn map(len: usize) -> Result<usize> {
     let base = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
     ensure!(base != libc::MAP_FAILED, "cannot map {len} bytes: {}", std::io::Error::last_os_error());
     Ok(base as usize)
+}
+
+/// Run a workload and report its units of work, their times and its cold memory.
+///
+/// It runs as it was started: `memfold run -- memfold bench workload zipf_heap` is folded, without `memfold run` it is not.
+/// What is not given is left to the workload.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// interactive_burst, anon_streamer, random_touch_heap, mmap_churn, phase_shift, zipf_heap, fork_touch_exit or verify.
+    #[arg(value_name = "NAME")]
+    kind: Kind,
+    #[command(flatten)]
+    measures: Measures,
+    /// Touches of blocks in a unit.
+    #[arg(long, value_name = "N", value_parser = count(1 << 30))]
+    touches: Option<usize>,
+    /// Rounds of computing in a unit, about 2 ns each.
+    #[arg(long, value_name = "N")]
+    work: Option<u64>,
+    /// How long a working set stays where it is, such as 2s.
+    #[arg(long, value_name = "TIME", value_parser = millis)]
+    phase: Option<u64>,
+    /// Exponent of the popularity of pieces (zipf_heap).
+    #[arg(long, value_name = "X", value_parser = number(0.0, 10.0))]
+    skew: Option<f64>,
+    /// Size of the mappings that come and go (mmap_churn).
+    #[arg(long, value_name = "BYTES", value_parser = region)]
+    churn: Option<usize>,
+}
+
+/// Measures that all workloads have; `None` leaves one to the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
+pub struct Measures {
+    /// How long to run once the memory is filled, such as 10s.
+    #[arg(long = "duration", value_name = "TIME", default_value = "10s", value_parser = millis)]
+    pub millis: u64,
+    /// Memory that the workload keeps.
+    #[arg(long = "region", value_name = "BYTES", default_value = "256M", value_parser = region)]
+    pub bytes: usize,
+    /// Threads, each with its share of the memory.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(256))]
+    pub workers: usize,
+    /// What contents and orders are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What the memory is filled with: mixed, text, json, pointers, floats or random.
+    #[arg(long, value_name = "KIND", default_value = "mixed")]
+    pub data: Data,
+    /// Units a second that each worker begins; 0 for as many as it can.
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = number(0.0, 1e9))]
+    pub rate: f64,
+    /// Share of the memory that is in use at a time, in per cent.
+    #[arg(long = "hot", value_name = "PERCENT", value_parser = share_of)]
+    pub hot_percent: Option<f64>,
+    /// Touches of memory anywhere, a second and worker.
+    #[arg(long, value_name = "N", value_parser = number(0.0, 1e9))]
+    pub cold_rate: Option<f64>,
+    /// How long memory must be untouched to be cold.
+    #[arg(long = "cold-age", value_name = "TIME", default_value = "1s", value_parser = millis)]
+    pub cold_millis: u64,
+    /// Share of one CPU that folding may take where memfold folds, per cent; `None` for its default.
+    #[arg(skip)]
+    #[serde(default)]
+    pub max_cpu_percent: Option<f64>,
+}
+
+impl Measures {
+    /// A workload with them.
+    pub fn of(&self, kind: Kind) -> Workload {
+        let Measures {
+            millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate, ..
+        } = *self;
+        let usual = Workload::new(kind);
+        Workload {
+            millis,
+            bytes,
+            workers,
+            seed,
+            data,
+            rate,
+            cold_millis,
+            hot_percent: hot_percent.unwrap_or(usual.hot_percent),
+            cold_rate: cold_rate.unwrap_or(usual.cold_rate),
+            ..usual
+        }
+    }
+}
+
+/// Runs a workload in this process.
+///
+/// # Errors
+/// As [`Workload::prepare`] and [`Prepared::run`].
+pub fn run(options: &Options) -> Result<WorkloadReport> {
+    let usual = options.measures.of(options.kind);
+    let workload = Workload {
+        touches: options.touches.unwrap_or(usual.touches),
+        work: options.work.unwrap_or(usual.work),
+        phase_millis: options.phase.unwrap_or(usual.phase_millis),
+        skew: options.skew.unwrap_or(usual.skew),
+        churn_bytes: options.churn.unwrap_or(usual.churn_bytes),
+        ..usual
+    };
+    workload.prepare()?.run()
 }
 
 /// A workload with its measures.

@@ -1,44 +1,25 @@
 //! `memfold bench`: measure what folding costs and saves, and verify that it loses nothing.
 //!
-//! What it is not: the experiments. Those are in the `bench` crate; here are their options, the printing of their
-//! results, and the start of their worker processes, which are this executable with the hidden command `bench worker`.
+//! What it is not: the experiments, nor their options. Those are in the `bench` crate; here are the printing of their results, and
+//! the start of their worker processes, which are this executable with the hidden command `bench worker`.
 
-mod pagedaemon;
-mod pager;
 mod sim;
-mod sources;
-mod workload;
 
+use crate::run::launch::known_policy;
 use crate::{bar, exit, library, text};
 use ::memfold_bench::alloc::{self, arena, NotLoaded};
-use ::memfold_bench::arguments::Reporting;
+use ::memfold_bench::arguments::{count, Reporting, EXAMPLES};
 use ::memfold_bench::course::Advance;
 use ::memfold_bench::experiment::{Experiment, Report};
 use ::memfold_bench::output::Output;
-use ::memfold_bench::verify::{self, Work};
 use ::memfold_bench::worker::{self, Program};
-use ::memfold_bench::{fault, fold, overhead, programs, Unsupported};
-use ::memfold_pager::config::{parse_duration, parse_size};
+use ::memfold_bench::{
+    ab, fault, fold, overhead, pagedaemon, programs, sources, verify, workload, Unsupported,
+};
 use anyhow::{Context, Result};
-use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::fmt::Display;
 use std::process::ExitCode;
-
-const EXAMPLES: &str = "\
-Examples:
-  memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
-  memfold bench fold --heaps json,python3    what it costs to fold a page, by step
-  memfold bench fault --json --out runs/1    the same for programs, raw runs kept
-  memfold bench alloc                        the allocator beside every other that is installed
-  memfold bench overhead                     what folding costs programs that gain nothing
-  memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
-  memfold bench programs --only redis,python3 real programs, plain and folded
-  memfold bench sim --peer cachesim          the replacement policies' speed, and libCacheSim's beside
-  memfold bench pagedaemon --policies freebsd,bonchance --out runs/d
-  memfold run -- memfold bench verify        does any byte get lost?
-
-Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
 
 /// Measure what folding costs and saves.
 #[derive(clap::Args)]
@@ -55,13 +36,13 @@ enum What {
     Alloc(alloc::Options),
     Arena(arena::Options),
     Overhead(overhead::Options),
-    Pager(pager::Args),
+    Pager(ab::Options),
     Programs(programs::Options),
-    Sources(sources::Args),
-    Pagedaemon(pagedaemon::Args),
-    Workload(workload::Args),
+    Sources(Printed<sources::Options>),
+    Pagedaemon(pagedaemon::Options),
+    Workload(Printed<workload::Options>),
     Sim(sim::Args),
-    Verify(Verify),
+    Verify(Printed<verify::Options>),
     /// The body of a worker process.
     #[command(hide = true)]
     Worker {
@@ -70,30 +51,11 @@ enum What {
     },
 }
 
-/// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
-///
-/// Verifies the pager that it is started with: `memfold run -- memfold bench verify`. Started alone, it is a plain run.
+/// What prints its result and writes no files.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Verify {
-    /// How long.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400 * 30))]
-    seconds: u64,
-    /// Stop each thread after so many operations.
-    #[arg(long, value_name = "N")]
-    operations: Option<u64>,
-    /// Threads.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = count(256))]
-    threads: usize,
-    /// Where all sequences and contents begin; the same seed repeats what each thread does.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
-    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
-    without: Vec<Work>,
-    /// Change the pager's settings and limits at random as well; `make torture` does so for hours.
-    #[arg(long)]
-    torture: bool,
+struct Printed<T: clap::Args> {
+    #[command(flatten)]
+    options: T,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -113,13 +75,26 @@ pub fn run(args: Args) -> Result<ExitCode> {
         },
         What::Arena(options) => carry_out(options),
         What::Overhead(options) => carry_out(options),
-        What::Sources(args) => args.run(),
-        What::Pager(args) => args.run(),
+        What::Sources(args) => {
+            print(args.json, &sources::run(&args.options)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        What::Pager(options) => pager(options),
         What::Programs(options) => carry_out(options),
-        What::Pagedaemon(args) => args.run(),
-        What::Workload(args) => args.run(),
+        What::Pagedaemon(options) => {
+            options.policies.iter().try_for_each(|text| known_policies(text))?;
+            carry_out(options)
+        }
+        What::Workload(args) => {
+            print(args.json, &workload::run(&args.options)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
         What::Sim(args) => args.run(),
-        What::Verify(args) => args.run(),
+        What::Verify(args) => {
+            let report = verify::run(&args.options)?;
+            print(args.json, &report)?;
+            Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+        }
         What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
     };
     outcome.map_err(|error| match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<NotLoaded>()) {
@@ -150,6 +125,61 @@ where
     Ok(ExitCode::SUCCESS)
 }
 
+/// Runs workloads with and without the pager, or goes on with what is there.
+fn pager(mut options: ab::Options) -> Result<ExitCode> {
+    options.prepare().map_err(as_usage)?;
+    let folder = ab::begin(&options.out, &options);
+    let folder = folder.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+    let results = with_bar(|progress| ab::run(&folder, &program()?, progress))?;
+    print(options.json, &results)?;
+    if !options.json {
+        text::say(format_args!("tables, plots and report.html are in {}", options.out.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with options is bad usage, unless this machine is what is wrong.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unsupported>() {
+        return error;
+    }
+    exit::usage(format!("{error:#}"))
+}
+
+/// Carries an experiment out.
+fn carry_out<E: Experiment>(mut options: E) -> Result<ExitCode>
+where
+    Report<E>: Display,
+{
+    options.prepare().map_err(as_usage)?;
+    let (Reporting { json, out }, farewell) = (options.reporting(), options.farewell());
+    let out = out.as_deref().map(Output::create).transpose();
+    let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+    let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
+    if let Some(out) = &out {
+        report.write(out)?;
+    }
+    E::finish(&report)?;
+    print(json, &report)?;
+    if let Some(words) = farewell.filter(|_| !json) {
+        text::say(words);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs workloads with and without the pager, or goes on with what is there.
+fn pager(mut options: ab::Options) -> Result<ExitCode> {
+    options.prepare().map_err(as_usage)?;
+    let folder = ab::begin(&options.out, &options);
+    let folder = folder.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+    let results = with_bar(|progress| ab::run(&folder, &program()?, progress))?;
+    print(options.json, &results)?;
+    if !options.json {
+        text::say(format_args!("tables, plots and report.html are in {}", options.out.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// What is wrong with options is bad usage, unless this machine is what is wrong.
 fn as_usage(error: anyhow::Error) -> anyhow::Error {
     if error.is::<Unsupported>() {
@@ -165,6 +195,18 @@ impl Verify {
         print(json, &report)?;
         Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
     }
+}
+
+/// Whether `--policies` names policies that have passes to compare.
+fn known_policies(text: &str) -> Result<()> {
+    pagedaemon::split(text).iter().try_for_each(|policy| {
+        let why = match known_policy(policy) {
+            Ok("age") => "it has no passes to compare".into(),
+            Ok(_) => return Ok(()),
+            Err(why) => why,
+        };
+        Err(exit::usage(format!("invalid value '{policy}' for --policies: {why}")))
+    })
 }
 
 fn print<R: Serialize + Display>(json: bool, report: &R) -> Result<()> {
@@ -190,35 +232,4 @@ fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(Advance<'_>)) -> Result<T>) -> R
     });
     shown.finish_and_clear();
     result
-}
-
-fn count(most: usize) -> impl clap::builder::TypedValueParser<Value = usize> {
-    RangedU64ValueParser::<usize>::new().range(1..=most as u64)
-}
-
-/// A size of memory to fill: from a page to half a terabyte, which no machine of ours has and none overflows at.
-fn region(text: &str) -> Result<usize, String> {
-    let range = memfold_sys::PAGE_SIZE as u64..=1 << 39;
-    match parse_size(text) {
-        Some(bytes) if range.contains(&bytes) => Ok(bytes as usize),
-        Some(_) => Err("it must lie between 4K and 512G".into()),
-        None => Err("a size such as 64M or 1G is needed".into()),
-    }
-}
-
-/// A time from 10 milliseconds to 30 days, in milliseconds.
-fn millis(text: &str) -> Result<u64, String> {
-    const MS: u64 = 1_000_000;
-    match parse_duration(text) {
-        Some(ns) if (10 * MS..=30 * 86_400_000 * MS).contains(&ns) => Ok(ns / MS),
-        Some(_) => Err("it must lie between 10ms and 30d".into()),
-        None => Err("a time such as 500ms, 10s or 5m is needed".into()),
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|share| *share > 0.0 && *share <= 100.0)
-        .ok_or_else(|| "a share above 0 and up to 100 is needed".into())
 }
