@@ -1,5 +1,7 @@
 //! The experiments run to their end and measure what they say. No figure is judged.
 
+use memfold_bench::arguments::Reporting;
+use memfold_bench::experiment::Report;
 use memfold_bench::worker::{Order, Program};
 use memfold_bench::{fault, fold, overhead};
 use memfold_pager::activity::Activity;
@@ -29,16 +31,17 @@ static ZRAM: Mutex<()> = Mutex::new(());
 fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
     let _alone = ZRAM.lock().unwrap_or_else(PoisonError::into_inner);
     let options = fault::Options {
+        reporting: Reporting::default(),
         bytes: 8 << 20,
         rounds: 2,
         hogs: 1,
-        zram: zram(),
+        vs: zram().then_some(fault::Rival::Zram),
         algorithm: "lz4".into(),
         pin: None,
         seed: 1,
     };
     let mut seen = 0;
-    let report = fault::run(&options, &program(), &mut |advance| seen = advance.done).expect("measured");
+    let report = Report::of(options, &program(), &mut |advance| seen = advance.done).expect("measured").found;
     let arms = 1 + usize::from(zram());
     assert_eq!(seen as usize, 4 * 2 * arms);
     let conditions: Vec<(usize, Order)> = report.conditions.iter().map(|c| (c.hogs, c.order)).collect();
@@ -74,13 +77,14 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
     let file = dir.path().join("pages");
     std::fs::write(&file, "a line of a log, and another one\n".repeat(100_000)).unwrap();
     let options = fold::Options {
+        reporting: Reporting::default(),
         heaps: vec!["json".parse().unwrap(), file.to_str().unwrap().parse().unwrap()],
         bytes: 4 << 20,
         rounds: 1,
         zram: vec!["lz4".into(), "no-such-codec".into()],
         seed: 1,
     };
-    let report = fold::run(&options, &program(), &mut |_| {}).expect("measured");
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured").found;
     assert_eq!(report.heaps.iter().map(|heap| heap.pages).collect::<Vec<_>>(), [1024, 3_300_000 / 4096]);
     let arms = 1 + usize::from(zram());
     for heap in &report.heaps {
@@ -107,6 +111,7 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
 #[test]
 fn the_overhead_benchmark_folds_the_idle_program_and_finds_its_bytes_again() {
     let options = overhead::Options {
+        reporting: Reporting::default(),
         busy_bytes: 4 << 20,
         idle_bytes: 16 << 20,
         millis: 100,
@@ -115,7 +120,7 @@ fn the_overhead_benchmark_folds_the_idle_program_and_finds_its_bytes_again() {
         cold_age: "100ms".into(),
         seed: 1,
     };
-    let report = overhead::run(&options, &program(), &mut |_| {}).expect("measured");
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured").found;
     assert_eq!(report.busy.iter().map(|busy| busy.program).collect::<Vec<_>>(), overhead::PROGRAMS);
     assert!(report.idle.counters.pages.evicted > 1000, "{:?}", report.idle);
     assert!(report.idle.rss_after_bytes < report.idle.rss_before_bytes, "{:?}", report.idle);

@@ -54,9 +54,10 @@ Exit codes: 0 done and every page came back right, 1 failed, 2 bad usage, 3 noth
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
+    /// Where results go.
     #[command(flatten)]
     #[serde(skip)]
-    pub(crate) reporting: Reporting,
+    pub reporting: Reporting,
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
