@@ -1,8 +1,7 @@
-//! What the command lines of experiments have in common: where results go, and how values are read.
+//! How the command lines of experiments read values, and the examples below their help.
 
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit};
-use std::path::PathBuf;
 
 /// Below the help of every command of `memfold bench` that has no examples of its own.
 pub const EXAMPLES: &str = "\
@@ -19,17 +18,6 @@ Examples:
   memfold run -- memfold bench verify        does any byte get lost?
 
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
-
-/// Where results go.
-#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
-pub struct Reporting {
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Also write result.json, manifest.json and the raw runs as CSV into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
-}
 
 /// A count from 1.
 pub fn count(most: usize) -> impl TypedValueParser<Value = usize> {

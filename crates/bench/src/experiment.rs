@@ -2,7 +2,6 @@
 //!
 //! What it is not: the order of runs, their figures and their directory, which [`memfold_experiment`] has for other crates too.
 
-use crate::arguments::Reporting;
 use crate::course::Progress;
 use crate::manifest::Manifest;
 use crate::output::Output;
@@ -17,9 +16,6 @@ pub trait Experiment: Serialize + Sized {
 
     /// What is found.
     type Found: Serialize;
-
-    /// How results are printed, and where they go.
-    fn reporting(&self) -> Reporting;
 
     /// Completes the options, and looks whether they make sense here, before anything is begun.
     ///
@@ -47,11 +43,6 @@ pub trait Experiment: Serialize + Sized {
     /// When it fails.
     fn finish(_report: &Report<Self>) -> Result<()> {
         Ok(())
-    }
-
-    /// What a person is told once results are written into a directory.
-    fn farewell(&self) -> Option<String> {
-        None
     }
 }
 

@@ -10,7 +10,7 @@
 //! Invariants: the plain arm has neither pager nor allocator of ours, so the ratio holds both; the idle program's memory
 //! is checked word by word afterwards.
 
-use crate::arguments::{count, region, setting, whole, Reporting, EXAMPLES};
+use crate::arguments::{count, region, setting, whole, EXAMPLES};
 use crate::control::Peer;
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
@@ -35,10 +35,6 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Where results go.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub reporting: Reporting,
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -159,10 +155,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = Some("memfold-bench-overhead-1");
 
     type Found = Found;
-
-    fn reporting(&self) -> Reporting {
-        self.reporting.clone()
-    }
 
     fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
         let Options { busy_bytes: bytes, millis, seed, .. } = *self;

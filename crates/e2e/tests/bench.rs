@@ -1,6 +1,5 @@
 //! The experiments run to their end and measure what they say. No figure is judged.
 
-use memfold_bench::arguments::Reporting;
 use memfold_bench::experiment::Report;
 use memfold_bench::worker::{Order, Program};
 use memfold_bench::{fault, fold, overhead};
@@ -31,7 +30,6 @@ static ZRAM: Mutex<()> = Mutex::new(());
 fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
     let _alone = ZRAM.lock().unwrap_or_else(PoisonError::into_inner);
     let options = fault::Options {
-        reporting: Reporting::default(),
         bytes: 8 << 20,
         rounds: 2,
         hogs: 1,
@@ -77,7 +75,6 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
     let file = dir.path().join("pages");
     std::fs::write(&file, "a line of a log, and another one\n".repeat(100_000)).unwrap();
     let options = fold::Options {
-        reporting: Reporting::default(),
         heaps: vec!["json".parse().unwrap(), file.to_str().unwrap().parse().unwrap()],
         bytes: 4 << 20,
         rounds: 1,
@@ -111,7 +108,6 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
 #[test]
 fn the_overhead_benchmark_folds_the_idle_program_and_finds_its_bytes_again() {
     let options = overhead::Options {
-        reporting: Reporting::default(),
         busy_bytes: 4 << 20,
         idle_bytes: 16 << 20,
         millis: 100,

@@ -7,7 +7,7 @@ use super::case::{Case, Measures};
 use super::plan::Plan;
 use super::run::Length;
 use super::Run;
-use crate::arguments::{count, whole, Reporting};
+use crate::arguments::{count, whole};
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -32,16 +32,13 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here or too little me
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Where results go.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub reporting: Reporting,
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
-    pub(crate) measures: Measures,
+    pub measures: Measures,
     /// Steps of each thread [default: 40000 in mid_mt, 200000 otherwise].
     #[arg(long, value_name = "N", value_parser = whole(1..=1 << 40))]
     pub steps: Option<u64>,
@@ -103,10 +100,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = Some("memfold-bench-arena-1");
 
     type Found = Found;
-
-    fn reporting(&self) -> Reporting {
-        self.reporting.clone()
-    }
 
     fn prepare(&mut self) -> Result<()> {
         let usual: Vec<Case> = ["mid_mt", "vm_mixed"].iter().filter_map(|name| name.parse().ok()).collect();

@@ -117,7 +117,7 @@ impl Case {
 }
 
 /// Which patterns, and what is changed in them.
-#[derive(Clone, Debug, Serialize, clap::Args)]
+#[derive(Clone, Debug, Default, Serialize, clap::Args)]
 pub struct Measures {
     /// Patterns to run [default: all].
     #[arg(long = "pattern", value_name = "NAME,..", value_delimiter = ',')]
@@ -125,23 +125,23 @@ pub struct Measures {
     /// Slots of each thread, instead of the pattern's own.
     #[arg(long, value_name = "N", value_parser = count(100_000_000))]
     #[serde(skip)]
-    slots: Option<usize>,
+    pub slots: Option<usize>,
     /// Threads, instead of the pattern's own.
     #[arg(long, value_name = "N", value_parser = count(256))]
     #[serde(skip)]
-    threads: Option<usize>,
+    pub threads: Option<usize>,
     /// Smallest block, such as 16 or 8K, instead of the pattern's own.
     #[arg(long, value_name = "BYTES", value_parser = block)]
     #[serde(skip)]
-    least: Option<usize>,
+    pub least: Option<usize>,
     /// Largest block, instead of the pattern's own.
     #[arg(long, value_name = "BYTES", value_parser = block)]
     #[serde(skip)]
-    most: Option<usize>,
+    pub most: Option<usize>,
     /// What is written of a block in the loops over slots: ends or pages [default: ends; in `bench arena` pages].
     #[arg(long, value_name = "WHAT")]
     #[serde(skip)]
-    written: Option<Written>,
+    pub written: Option<Written>,
 }
 
 impl Measures {

@@ -29,7 +29,7 @@ pub use count::KernelCalls;
 pub use standing::Standing;
 pub use summary::{Cell, Latency};
 
-use crate::arguments::{count as number_of, number, whole, Reporting};
+use crate::arguments::{count as number_of, number, whole};
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -65,16 +65,13 @@ Exit codes: 0 done, 1 failed, 2 bad usage or a peer that does not load, 3 not su
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Where results go.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub reporting: Reporting,
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
-    pub(crate) measures: Measures,
+    pub measures: Measures,
     /// Length of a run's measured phase, in milliseconds; a quarter of it comes before, to warm up.
     #[arg(long, value_name = "MS", default_value_t = 160, value_parser = whole(10..=600_000))]
     pub millis: u64,
@@ -98,15 +95,15 @@ pub struct Options {
     /// Instead of short runs, let one process of each allocator run each pattern for so many minutes.
     #[arg(long, value_name = "MINUTES", value_parser = minutes, requires = "epoch", conflicts_with = "scorecard")]
     #[serde(skip)]
-    soak: Option<u64>,
+    pub soak: Option<u64>,
     /// Length of a soak's epoch, in seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "soak")]
     #[serde(skip)]
-    epoch: Option<u64>,
+    pub epoch: Option<u64>,
     /// Write the scorecard into this file.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/scorecard.md")]
     #[serde(skip)]
-    scorecard: Option<PathBuf>,
+    pub scorecard: Option<PathBuf>,
 }
 
 /// Minutes, in milliseconds.
@@ -210,10 +207,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = Some("memfold-bench-alloc-3");
 
     type Found = Suite;
-
-    fn reporting(&self) -> Reporting {
-        self.reporting.clone()
-    }
 
     fn prepare(&mut self) -> Result<()> {
         if let Some(file) = &self.scorecard {

@@ -10,7 +10,6 @@ use super::case::Case;
 use super::plan::Plan;
 use super::summary::Latency;
 use super::{charts, Options as Suite};
-use crate::arguments::Reporting;
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -104,10 +103,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = Some("memfold-bench-alloc-soak-1");
 
     type Found = Found;
-
-    fn reporting(&self) -> Reporting {
-        self.suite.reporting()
-    }
 
     fn prepare(&mut self) -> Result<()> {
         ensure!(

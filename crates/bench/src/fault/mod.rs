@@ -15,7 +15,7 @@ mod report;
 pub use arm::Served;
 pub use report::{ArmReport, Comparison, Condition, Found, Held, RealTime, Row, Run, Sample};
 
-use crate::arguments::{count, region, Reporting, EXAMPLES};
+use crate::arguments::{count, region, EXAMPLES};
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -32,10 +32,6 @@ use serde::{Serialize, Serializer};
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Where results go.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub reporting: Reporting,
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -78,10 +74,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = Some("memfold-bench-fault-1");
 
     type Found = Found;
-
-    fn reporting(&self) -> Reporting {
-        self.reporting.clone()
-    }
 
     fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
         let job = Touch { bytes: self.bytes, seed: self.seed, pin: self.pin };

@@ -323,7 +323,6 @@ impl Found {
 mod tests {
     use super::super::Rival;
     use super::*;
-    use crate::arguments::Reporting;
     use crate::manifest::Manifest;
 
     fn run(arm: &'static str, round: usize, ns: u64) -> Run {
@@ -372,7 +371,6 @@ mod tests {
     fn real_time_priority_is_told_by_the_right_to_it_and_the_waits_that_it_was_used_for() {
         let report = |refusal: Option<&str>| {
             let options = Options {
-                reporting: Reporting::default(),
                 bytes: 1 << 20,
                 rounds: 2,
                 hogs: 0,

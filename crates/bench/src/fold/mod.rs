@@ -19,7 +19,7 @@ pub use arm::{Folded, Inside};
 pub use heaps::Heap;
 pub use report::{Found, HeapReport, Row, Run, Skipped, Summary};
 
-use crate::arguments::{count, region, Reporting};
+use crate::arguments::{count, region};
 use crate::course::{turns, Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -54,10 +54,6 @@ Exit codes: 0 done and every page came back right, 1 failed, 2 bad usage, 3 noth
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Where results go.
-    #[command(flatten)]
-    #[serde(skip)]
-    pub reporting: Reporting,
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -80,10 +76,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = Some("memfold-bench-fold-1");
 
     type Found = Found;
-
-    fn reporting(&self) -> Reporting {
-        self.reporting.clone()
-    }
 
     fn prepare(&mut self) -> Result<()> {
         self.zram.retain(|name| name != "none");

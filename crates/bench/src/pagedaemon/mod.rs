@@ -14,7 +14,7 @@ mod run;
 
 pub use quantity::Quantity;
 
-use crate::arguments::{count, region, whole, Reporting, EXAMPLES};
+use crate::arguments::{count, region, whole, EXAMPLES};
 use crate::course::{plan, Course, Progress};
 use crate::experiment::Experiment;
 use crate::output::Output;
@@ -107,10 +107,6 @@ impl Experiment for Options {
     const SCHEMA: Option<&'static str> = None;
 
     type Found = Found;
-
-    fn reporting(&self) -> Reporting {
-        Reporting { json: self.json, out: Some(self.out.clone()) }
-    }
 
     fn prepare(&mut self) -> Result<()> {
         self.policies = self.policies.iter().flat_map(|text| split(text)).collect();

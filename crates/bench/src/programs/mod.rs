@@ -31,7 +31,7 @@ pub use kind::Kind;
 pub use measured::{Folded, Moment, Pages, Run};
 pub use subject::Hot;
 
-use crate::arguments::{count, millis, region, whole, Reporting};
+use crate::arguments::{count, millis, region, whole};
 use crate::course::{plan, Course, Progress};
 use crate::experiment::Experiment;
 use crate::output::Output;
@@ -181,10 +181,6 @@ impl Experiment for Options {
 
     type Found = Found;
 
-    fn reporting(&self) -> Reporting {
-        Reporting { json: self.json, out: self.out.clone() }
-    }
-
     fn prepare(&mut self) -> Result<()> {
         if self.programs.is_empty() {
             self.programs = Kind::ALL.to_vec();
@@ -230,11 +226,6 @@ impl Experiment for Options {
         output.text("summary.txt", &report.to_string())?;
         let plots = charts::all(report);
         output.page(&html::of(report, &plots)?, &plots)
-    }
-
-    fn farewell(&self) -> Option<String> {
-        let out = self.out.as_ref()?;
-        Some(format!("tables, plots and report.html are in {}", out.display()))
     }
 }
 

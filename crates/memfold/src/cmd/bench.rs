@@ -8,7 +8,7 @@ mod sim;
 use crate::run::launch::known_policy;
 use crate::{bar, exit, library, text};
 use ::memfold_bench::alloc::{self, arena, NotLoaded};
-use ::memfold_bench::arguments::{count, Reporting, EXAMPLES};
+use ::memfold_bench::arguments::{count, EXAMPLES};
 use ::memfold_bench::course::Advance;
 use ::memfold_bench::experiment::{Experiment, Report};
 use ::memfold_bench::output::Output;
@@ -19,6 +19,7 @@ use ::memfold_bench::{
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Measure what folding costs and saves.
@@ -31,11 +32,11 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    Fault(fault::Options),
-    Fold(fold::Options),
-    Alloc(alloc::Options),
-    Arena(arena::Options),
-    Overhead(overhead::Options),
+    Fault(Recorded<fault::Options>),
+    Fold(Recorded<fold::Options>),
+    Alloc(Recorded<alloc::Options>),
+    Arena(Recorded<arena::Options>),
+    Overhead(Recorded<overhead::Options>),
     Pager(ab::Options),
     Programs(programs::Options),
     Sources(Printed<sources::Options>),
@@ -49,6 +50,19 @@ enum What {
         /// The job, as JSON.
         job: String,
     },
+}
+
+/// What writes its result and its raw runs into a directory, if it is given one.
+#[derive(clap::Args)]
+struct Recorded<T: clap::Args> {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Also write result.json, manifest.json and the raw runs as CSV into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    options: T,
 }
 
 /// What prints its result and writes no files.
@@ -67,23 +81,31 @@ struct Printed<T: clap::Args> {
 /// What the experiment met; with exit code 3 where this machine lacks what it needs.
 pub fn run(args: Args) -> Result<ExitCode> {
     let outcome = match args.what {
-        What::Fault(options) => carry_out(options),
-        What::Fold(options) => carry_out(options),
-        What::Alloc(options) => match options.soak() {
-            Some(soak) => carry_out(soak),
-            None => carry_out(options),
+        What::Fault(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Fold(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Alloc(Recorded { json, out, options }) => match options.soak() {
+            Some(soak) => carry_out(soak, json, out.as_deref()),
+            None => carry_out(options, json, out.as_deref()),
         },
-        What::Arena(options) => carry_out(options),
-        What::Overhead(options) => carry_out(options),
+        What::Arena(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Overhead(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Sources(args) => {
             print(args.json, &sources::run(&args.options)?)?;
             Ok(ExitCode::SUCCESS)
         }
         What::Pager(options) => pager(options),
-        What::Programs(options) => carry_out(options),
+        What::Programs(options) => {
+            let (json, out) = (options.json, options.out.clone());
+            let code = carry_out(options, json, out.as_deref())?;
+            if let Some(out) = out.filter(|_| !json) {
+                text::say(format_args!("tables, plots and report.html are in {}", out.display()));
+            }
+            Ok(code)
+        }
         What::Pagedaemon(options) => {
             options.policies.iter().try_for_each(|text| known_policies(text))?;
-            carry_out(options)
+            let (json, out) = (options.json, options.out.clone());
+            carry_out(options, json, Some(&out))
         }
         What::Workload(args) => {
             print(args.json, &workload::run(&args.options)?)?;
@@ -105,13 +127,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
 }
 
 /// Carries an experiment out.
-fn carry_out<E: Experiment>(mut options: E) -> Result<ExitCode>
+fn carry_out<E: Experiment>(mut options: E, json: bool, out: Option<&Path>) -> Result<ExitCode>
 where
     Report<E>: Display,
 {
     options.prepare().map_err(as_usage)?;
-    let (Reporting { json, out }, farewell) = (options.reporting(), options.farewell());
-    let out = out.as_deref().map(Output::create).transpose();
+    let out = out.map(Output::create).transpose();
     let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
     let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
     if let Some(out) = &out {
@@ -119,9 +140,6 @@ where
     }
     E::finish(&report)?;
     print(json, &report)?;
-    if let Some(words) = farewell.filter(|_| !json) {
-        text::say(words);
-    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -147,13 +165,12 @@ fn as_usage(error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Carries an experiment out.
-fn carry_out<E: Experiment>(mut options: E) -> Result<ExitCode>
+fn carry_out<E: Experiment>(mut options: E, json: bool, out: Option<&Path>) -> Result<ExitCode>
 where
     Report<E>: Display,
 {
     options.prepare().map_err(as_usage)?;
-    let (Reporting { json, out }, farewell) = (options.reporting(), options.farewell());
-    let out = out.as_deref().map(Output::create).transpose();
+    let out = out.map(Output::create).transpose();
     let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
     let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
     if let Some(out) = &out {
