@@ -164,61 +164,11 @@ fn as_usage(error: anyhow::Error) -> anyhow::Error {
     exit::usage(format!("{error:#}"))
 }
 
-/// Carries an experiment out.
-fn carry_out<E: Experiment>(mut options: E, json: bool, out: Option<&Path>) -> Result<ExitCode>
-where
-    Report<E>: Display,
-{
-    options.prepare().map_err(as_usage)?;
-    let out = out.map(Output::create).transpose();
-    let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
-    let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
-    if let Some(out) = &out {
-        report.write(out)?;
-    }
-    E::finish(&report)?;
-    print(json, &report)?;
-    if let Some(words) = farewell.filter(|_| !json) {
-        text::say(words);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Runs workloads with and without the pager, or goes on with what is there.
-fn pager(mut options: ab::Options) -> Result<ExitCode> {
-    options.prepare().map_err(as_usage)?;
-    let folder = ab::begin(&options.out, &options);
-    let folder = folder.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
-    let results = with_bar(|progress| ab::run(&folder, &program()?, progress))?;
-    print(options.json, &results)?;
-    if !options.json {
-        text::say(format_args!("tables, plots and report.html are in {}", options.out.display()));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// What is wrong with options is bad usage, unless this machine is what is wrong.
-fn as_usage(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Unsupported>() {
-        return error;
-    }
-    exit::usage(format!("{error:#}"))
-}
-
-impl Verify {
-    fn run(self) -> Result<ExitCode> {
-        let Verify { seconds, operations, threads, seed, without, torture, json } = self;
-        let report = verify::run(&verify::Options { seconds, operations, threads, seed, without, torture })?;
-        print(json, &report)?;
-        Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
-    }
-}
-
 /// Whether `--policies` names policies that have passes to compare.
 fn known_policies(text: &str) -> Result<()> {
     pagedaemon::split(text).iter().try_for_each(|policy| {
         let why = match known_policy(policy) {
-            Ok("age") => "it has no passes to compare".into(),
+            Ok(name) if name == "age" => "it has no passes to compare".into(),
             Ok(_) => return Ok(()),
             Err(why) => why,
         };
