@@ -52,7 +52,7 @@ enum What {
     },
 }
 
-/// What writes its result and its raw runs into a directory, if it is given one.
+// What writes its result and its raw runs into a directory, if it is given one. (A doc comment here would be the help of all.)
 #[derive(clap::Args)]
 struct Recorded<T: clap::Args> {
     /// Print JSON.
@@ -65,7 +65,7 @@ struct Recorded<T: clap::Args> {
     options: T,
 }
 
-/// What prints its result and writes no files.
+// What prints its result and writes no files.
 #[derive(clap::Args)]
 struct Printed<T: clap::Args> {
     #[command(flatten)]
