@@ -13,7 +13,7 @@ macro_rules! named {
 
         impl $name {
             /// All of them.
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+            pub const ALL: [$name; [$($text),+].len()] = [$($name::$variant),+];
 
             /// Its name.
             pub fn name(self) -> &'static str {
@@ -27,7 +27,7 @@ macro_rules! named {
             type Err = String;
 
             fn from_str(text: &str) -> Result<$name, String> {
-                $name::ALL.iter().copied().find(|one| one.name() == text).ok_or_else(|| {
+                $name::ALL.into_iter().find(|one| one.name() == text).ok_or_else(|| {
                     format!("{text:?} is no {}; there are {}", $what, [$($text),+].join(", "))
                 })
             }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn each_is_read_and_written_by_its_name_and_no_other_is() {
-        for fruit in Fruit::ALL.iter().copied() {
+        for fruit in Fruit::ALL.into_iter() {
             assert_eq!(fruit.name().parse(), Ok(fruit));
             let text = serde_json::to_string(&fruit).unwrap();
             assert_eq!(serde_json::from_str::<Fruit>(&text).unwrap(), fruit);

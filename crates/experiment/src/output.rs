@@ -29,6 +29,11 @@ impl Output {
         Ok(Output { directory: directory.to_owned() })
     }
 
+    /// A directory that is there.
+    pub fn at(directory: &Path) -> Output {
+        Output { directory: directory.to_owned() }
+    }
+
     /// Writes the result and the manifest.
     ///
     /// # Errors

@@ -120,7 +120,7 @@ impl Options {
     /// As [`Options::check`].
     pub fn prepare(&mut self) -> Result<()> {
         if self.workloads.is_empty() {
-            self.workloads = Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Verify).collect();
+            self.workloads = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Verify).collect();
         }
         self.measures.max_cpu_percent = self.max_cpu;
         self.check()

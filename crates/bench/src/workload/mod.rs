@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn every_workload_does_units_and_times_each() {
-        for kind in Kind::ALL.iter().copied().filter(|kind| *kind != Kind::Verify) {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Verify) {
             let name = kind.name();
             let options = Workload { workers: 2, ..small(kind) };
             let report = options.prepare().unwrap().run().unwrap_or_else(|error| panic!("{name}: {error:#}"));
