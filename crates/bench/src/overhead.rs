@@ -241,7 +241,7 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
     let mut worker = Worker::start(program, &job, |command| folding.apply(command))?;
     let _pages: usize = worker.receive()?;
     let (pid, start) = (worker.pid(), Instant::now());
-    let rss_before_bytes = Memory::of(&pid.to_string())?.rss_bytes;
+    let rss_before_bytes = Memory::of(pid)?.rss_bytes;
     let peer = embedded(&folding, pid)?;
     peer.await_settled(PATIENCE)?;
     let settled_ns = start.elapsed().as_nanos() as u64;
@@ -250,7 +250,7 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
     let watched_ns = watch.elapsed().as_nanos() as u64;
     let threads_cpu_ns = others_cpu_ns(pid)?.saturating_sub(threads_before);
     let pager_cpu_ns = pager_cpu_ns(&peer)?.saturating_sub(pager_before);
-    let rss_after_bytes = Memory::of(&pid.to_string())?.rss_bytes;
+    let rss_after_bytes = Memory::of(pid)?.rss_bytes;
     let counters = peer.counters()?;
     ensure!(counters.pages.evicted > 0, "the idle program was not folded: no page of it was evicted");
     let wrong: usize = worker.ask(&())?;

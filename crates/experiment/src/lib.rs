@@ -23,14 +23,6 @@ pub use serde;
 #[error("{0}")]
 pub struct Unsupported(pub String);
 
-/// The value of the line that starts with `key`, in bytes, of a text such as `/proc/meminfo`; 0 where there is no such
-/// line.
-pub fn kilobytes(text: &str, key: &str) -> u64 {
-    let value =
-        text.lines().find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
-    value.unwrap_or(0) * 1024
-}
-
 /// Whether no item is there twice.
 pub fn all_different<T: PartialEq>(items: &[T]) -> bool {
     items.iter().enumerate().all(|(place, item)| !items[..place].contains(item))

@@ -185,7 +185,7 @@ fn warm(plan: &Plan<'_>, case: &Case, arm: &Arm, options: &Options) -> Result<Wo
 
 fn next(case: &Case, arm: &str, epoch: u64, worker: &mut Worker, millis: u64) -> Result<Epoch> {
     let phase: Phase = worker.ask(&Ask { millis, ..Ask::default() })?;
-    let Memory { rss_bytes, anonymous_bytes, .. } = Memory::of(&worker.pid().to_string())?;
+    let Memory { rss_bytes, anonymous_bytes, .. } = Memory::of(worker.pid())?;
     let (case, arm) = (case.name, arm.to_owned());
     Ok(Epoch {
         case,

@@ -127,7 +127,7 @@ fn look(root: u32, began: Instant, closely: bool) -> Result<Moment> {
         Moment { at_s, resident_bytes: 0, anonymous_bytes: 0, pss_bytes: closely.then_some(0), processes: 0 };
     for pid in tree(root) {
         // One that has just ended has none.
-        let Ok(memory) = Memory::of(&pid.to_string()) else { continue };
+        let Ok(memory) = Memory::of(pid) else { continue };
         moment.resident_bytes += memory.rss_bytes;
         moment.anonymous_bytes += memory.anonymous_bytes;
         moment.processes += 1;

@@ -7,6 +7,7 @@ use anyhow::Result;
 use memfold_daemon::damon::{Damon, Seen, Target, NOTE, SYSFS};
 use memfold_sys::pagemap::{Entry, Pagemap};
 use memfold_sys::PAGE_SIZE;
+use procfs::{Current, Iomem};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl Monitor {
 
     /// Over all of physical memory.
     pub fn over_memory(ground: &Ground, cold: Duration) -> Result<Monitor> {
-        let ranges = ram(&fs::read_to_string("/proc/iomem")?);
+        let ranges = ram(Iomem::current()?);
         if ranges.is_empty() {
             return Err(Unsupported("/proc/iomem names no memory; root is needed".into()).into());
         }
@@ -66,13 +67,9 @@ impl Monitor {
 }
 
 /// The ranges of `/proc/iomem` that are memory.
-fn ram(iomem: &str) -> Vec<(u64, u64)> {
-    let lines = iomem.lines().filter_map(|line| line.strip_suffix(" : System RAM"));
-    let number = |text: &str| u64::from_str_radix(text.trim(), 16).ok();
-    let ranges = lines.filter_map(|range| {
-        let (start, last) = range.split_once('-')?;
-        Some((number(start)?, number(last)? + 1))
-    });
+fn ram(iomem: Iomem) -> Vec<(u64, u64)> {
+    let memory = iomem.0.into_iter().filter(|(_, range)| range.name == "System RAM");
+    let ranges = memory.map(|(_, range)| (range.address.0, range.address.1 + 1));
     // Without root all addresses read as zero.
     ranges.filter(|(start, end)| end - start > 1).collect()
 }
@@ -112,11 +109,13 @@ impl Source for Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use procfs::FromBufRead;
 
     #[test]
     fn only_memory_is_watched() {
         let text =
             "00001000-0009fbff : System RAM\n000a0000-000bffff : PCI Bus\n00100000-7fffffff : System RAM\n";
+        let ram = |text: &str| ram(Iomem::from_buf_read(text.as_bytes()).unwrap());
         assert_eq!(ram(text), [(0x1000, 0x9fc00), (0x10_0000, 0x8000_0000)]);
         assert_eq!(ram("00000000-00000000 : System RAM\n"), []);
     }
