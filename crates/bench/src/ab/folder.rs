@@ -8,8 +8,9 @@ use super::{Arm, Options};
 use crate::manifest::Manifest;
 use crate::workload::Kind;
 use anyhow::{bail, Context, Result};
-use rustix::fs::{flock, FlockOperation};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -37,7 +38,7 @@ const RUN_BYTES: u64 = 1 << 20;
 pub struct Folder {
     path: PathBuf,
     /// Held while it is written into; let go when the process ends, however it ends.
-    _lock: Option<File>,
+    _lock: Option<Flock<File>>,
     /// Its manifest.
     pub record: Record,
 }
@@ -147,23 +148,23 @@ impl Folder {
 }
 
 /// Takes the directory for this process.
-fn lock(path: &Path) -> Result<File> {
+fn lock(path: &Path) -> Result<Flock<File>> {
     let file =
         File::create(path.join(LOCK)).with_context(|| format!("cannot write into {}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => bail!(
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((_, Errno::EWOULDBLOCK)) => bail!(
             "{} is in use: another `memfold bench pager` writes into it; wait for it, or name another directory",
             path.display()
         ),
-        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display())),
+        Err((_, error)) => Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display())),
     }
 }
 
 /// Room that is left for this user on the file system, bytes.
 fn free_bytes(path: &Path) -> Result<u64> {
-    let room = rustix::fs::statvfs(path).with_context(|| format!("cannot look at {}", path.display()))?;
-    Ok(room.f_bavail * room.f_frsize)
+    let room = statvfs(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    Ok(room.blocks_available() * room.fragment_size())
 }
 
 fn file_of(workload: Kind, repeat: usize, arm: Arm) -> String {
