@@ -5,9 +5,10 @@
 use crate::manifest::Manifest;
 use anyhow::{Context, Result};
 use memfold_plot::{Plot, Report};
+use serde::de::DeserializeOwned;
 use serde::Serialize;
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// A directory that a run is written to.
@@ -104,6 +105,19 @@ impl Output {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
+    /// Reads a value that was written as JSON; `None` if it is not there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is damaged.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.directory.join(name);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        serde_json::from_str(&text).map(Some).with_context(|| format!("{} is damaged", path.display()))
+    }
+
     /// Draws plots into the directory `plots`.
     ///
     /// # Errors
@@ -144,6 +158,9 @@ mod tests {
         let output = Output::create(&directory.path().join("a/b")).unwrap();
         output.result(&[1, 2], &Manifest::gather()).unwrap();
         output.rows("runs.csv", [(1, 2)]).unwrap();
+        assert_eq!(output.read::<Vec<u32>>("result.json").unwrap(), Some(vec![1, 2]));
+        assert_eq!(output.read::<Vec<u32>>("no.json").unwrap(), None);
+        assert!(output.read::<u32>("result.json").unwrap_err().to_string().contains("damaged"));
         let names = ["result.json", "manifest.json", "runs.csv"];
         assert!(names.iter().all(|n| directory.path().join("a/b").join(n).exists()));
     }

@@ -3,10 +3,9 @@
 //! Invariants: a directory that holds something else is never written to. A raw result is whole or not there.
 
 use crate::Refused;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use memfold_experiment::manifest::Manifest;
 use memfold_experiment::output::Output;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -126,16 +125,6 @@ impl Folder {
     /// Its manifest.
     pub fn record(&self) -> &Record {
         &self.record
-    }
-
-    /// Reads a value that was written as JSON; `None` if it is not there.
-    ///
-    /// # Errors
-    /// When the file is damaged.
-    pub fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
-        let path = self.path().join(name);
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(None) };
-        serde_json::from_str(&text).map(Some).with_context(|| format!("{} is damaged", path.display()))
     }
 }
 

@@ -46,11 +46,11 @@ impl Results {
 
     fn read(folder: &Folder) -> Result<Results> {
         let nothing = || Refused(format!("{} holds no finished run yet", folder.path().display()));
-        let plan: Plan = folder.read_json(PLAN)?.ok_or_else(nothing)?;
+        let plan: Plan = folder.output().read(PLAN)?.ok_or_else(nothing)?;
         let mut runs: Vec<ArmRun> = Vec::new();
         for repeat in 0..plan.runs {
             for &arm in &plan.arms {
-                runs.extend(folder.read_json(&file_of(arm, repeat))?);
+                runs.extend(folder.output().read(&file_of(arm, repeat))?);
             }
         }
         if runs.is_empty() {

@@ -64,7 +64,7 @@ fn read(folder: &Folder) -> Result<Results> {
         });
         if let Some((workload, access)) = mode {
             let outcome = Outcome::read(&path.join(&name))?;
-            let noted = folder.read_json(&noted_file(workload, access))?;
+            let noted = folder.output().read(&noted_file(workload, access))?;
             rows.push(Row { workload: workload.to_owned(), access, outcome, noted });
         }
     }
