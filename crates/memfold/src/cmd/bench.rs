@@ -80,7 +80,17 @@ struct Printed<T: clap::Args> {
 /// # Errors
 /// What the experiment met; with exit code 3 where this machine lacks what it needs.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let outcome = match args.what {
+    started(args.what).map_err(|error| {
+        match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<NotLoaded>()) {
+            (Some(_), _) => exit::unsupported(format!("{error:#}")),
+            (_, Some(_)) => exit::usage(format!("{error:#}")),
+            _ => error,
+        }
+    })
+}
+
+fn started(what: What) -> Result<ExitCode> {
+    match what {
         What::Fault(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Fold(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Alloc(Recorded { json, out, options }) => match options.soak() {
@@ -118,12 +128,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
             Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
         }
         What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
-    };
-    outcome.map_err(|error| match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<NotLoaded>()) {
-        (Some(_), _) => exit::unsupported(format!("{error:#}")),
-        (_, Some(_)) => exit::usage(format!("{error:#}")),
-        _ => error,
-    })
+    }
 }
 
 /// Carries an experiment out.
