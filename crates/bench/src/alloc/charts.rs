@@ -1,9 +1,9 @@
 //! The results as plots.
 
-use super::{soak, Case, Cell, Options, BASE};
+use super::{Case, Cell, Options, BASE};
 use crate::experiment::Report;
-use memfold_experiment::runs::{of, pooled};
-use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Plot, Unit, Value};
+use memfold_experiment::runs::pooled;
+use memfold_plot::{ccdf, Axis, Bars, Chart, Panels, Plot, Unit, Value};
 use memfold_stats::Histogram;
 
 /// The suite's.
@@ -41,34 +41,4 @@ fn latencies(report: &Report<Options>) -> Panels {
     let sampled =
         |case: &&Case| report.found.cells.iter().any(|cell| cell.case == case.name && cell.latency.is_some());
     Panels { panels: report.options.measures.cases.iter().filter(sampled).map(panel).collect() }
-}
-
-/// The soak's: throughput and memory over epochs.
-pub(super) fn soak(report: &Report<soak::Options>) -> Vec<Plot> {
-    let rate = Axis::linear("calls a second").not_negative();
-    let memory = Axis::linear("resident memory").unit(Unit::Bytes).not_negative();
-    let over = |title, y, figure| over_epochs(report, title, y, figure);
-    vec![
-        Plot::new("soak_throughput", "", over("Throughput", rate, |epoch| epoch.calls_per_s)),
-        Plot::new("soak_memory", "", over("Memory", memory, |epoch| epoch.rss_bytes as f64)),
-    ]
-}
-
-fn over_epochs(
-    report: &Report<soak::Options>,
-    title: &str,
-    y: Axis,
-    figure: fn(&soak::Epoch) -> f64,
-) -> Panels {
-    let panel = |case: &Case| {
-        let own = report.found.cells.iter().filter(|cell| cell.case == case.name);
-        let line = |cell: &soak::SoakCell| {
-            let epochs = of(&report.found.epochs, (cell.case, cell.arm.as_str())).into_iter();
-            let points = epochs.map(|epoch| (epoch.epoch as f64, figure(epoch))).collect();
-            Line { name: cell.arm.clone(), points }
-        };
-        let (title, x) = (format!("{title}: {}", case.name), Axis::linear("epoch"));
-        Lines { title, x, y: y.clone(), lines: own.map(line).collect() }.svg()
-    };
-    Panels { panels: report.options.cases().iter().map(panel).collect() }
 }

@@ -9,7 +9,7 @@ use super::arm::Arm;
 use super::case::Case;
 use super::plan::Plan;
 use super::summary::Latency;
-use super::{charts, Options as Suite};
+use super::Options as Suite;
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -18,6 +18,7 @@ use crate::worker::{Ask, Hello, Phase, Program, Worker};
 use crate::Unsupported;
 use anyhow::{bail, ensure, Context, Result};
 use memfold_experiment::runs::{self, Ran};
+use memfold_plot::{Axis, Chart, Line, Lines, Panels, Plot, Unit};
 use memfold_stats::{Histogram, Moments};
 use serde::Serialize;
 
@@ -145,7 +146,7 @@ impl Experiment for Options {
 
     fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
         output.rows("epochs.csv", &report.found.epochs)?;
-        output.plots(&charts::soak(report))
+        output.plots(&plots(report))
     }
 }
 
@@ -223,6 +224,31 @@ fn cell(case: &Case, arm: &str, epochs: &[Epoch]) -> Result<SoakCell> {
         rss_last_bytes: last,
         rss_drift: last / first - 1.0,
     })
+}
+
+/// Throughput and memory over epochs.
+fn plots(report: &Report<Options>) -> Vec<Plot> {
+    let rate = Axis::linear("calls a second").not_negative();
+    let memory = Axis::linear("resident memory").unit(Unit::Bytes).not_negative();
+    let over = |title, y, figure| over_epochs(report, title, y, figure);
+    vec![
+        Plot::new("soak_throughput", "", over("Throughput", rate, |epoch| epoch.calls_per_s)),
+        Plot::new("soak_memory", "", over("Memory", memory, |epoch| epoch.rss_bytes as f64)),
+    ]
+}
+
+fn over_epochs(report: &Report<Options>, title: &str, y: Axis, figure: fn(&Epoch) -> f64) -> Panels {
+    let panel = |case: &Case| {
+        let own = report.found.cells.iter().filter(|cell| cell.case == case.name);
+        let line = |cell: &SoakCell| {
+            let epochs = runs::of(&report.found.epochs, (cell.case, cell.arm.as_str())).into_iter();
+            let points = epochs.map(|epoch| (epoch.epoch as f64, figure(epoch))).collect();
+            Line { name: cell.arm.clone(), points }
+        };
+        let (title, x) = (format!("{title}: {}", case.name), Axis::linear("epoch"));
+        Lines { title, x, y: y.clone(), lines: own.map(line).collect() }.svg()
+    };
+    Panels { panels: report.options.cases().iter().map(panel).collect() }
 }
 
 #[cfg(test)]

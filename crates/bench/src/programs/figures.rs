@@ -50,9 +50,10 @@ type Figure = Box<dyn Fn(&Run) -> Option<f64>>;
 /// The columns of `runs.csv` behind program, repeat and arm.
 pub(super) fn figures(options: &Options) -> Vec<(String, Figure)> {
     type Plain = fn(&Run) -> Option<f64>;
+    type Bytes = fn(&Moment) -> Option<u64>;
     const FIRST: [(&str, Plain); 2] =
         [("items", |run| Some(run.items as f64)), ("load_s", |run| Some(run.load_s))];
-    const MEMORY: [(&str, fn(&Moment) -> Option<u64>); 3] = [
+    const MEMORY: [(&str, Bytes); 3] = [
         ("resident", |moment| Some(moment.resident_bytes)),
         ("anonymous", |moment| Some(moment.anonymous_bytes)),
         ("pss", |moment| moment.pss_bytes),
