@@ -73,14 +73,36 @@ pub fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "a share above 0 and up to 100 is needed".into())
 }
 
-/// A value of one of the pager's settings, in the setting's own unit.
+/// A value of one of the pager's settings that are times or shares, in the setting's own unit.
 ///
 /// # Errors
 /// What is needed instead.
 pub fn setting(setting: Setting, text: &str) -> Result<u64, String> {
+    const DAY: u64 = 86_400_000_000_000;
     setting.parse(text).map_err(|bad| match bad {
-        BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 5m is needed".into(),
-        BadValue::Syntax(_) => "a share in per cent such as 0.5 is needed".into(),
-        _ => format!("`memfold run --{}` does not take it either", setting.option()),
+        BadValue::Range { unit: Unit::Duration, least, most } => {
+            format!("it must lie between {:.1} ms and {} days", least as f64 / 1e6, most / DAY)
+        }
+        BadValue::Range { least, most, .. } => {
+            format!("it must lie between {} % and {} %", least as f64 / 1e4, most as f64 / 1e4)
+        }
+        _ if setting.unit() == Unit::Duration => "a time such as 500ms, 10s or 5m is needed".into(),
+        _ => "a share in per cent such as 0.5 is needed".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_value_is_answered_with_what_is_allowed() {
+        let refused = |of, text| setting(of, text).unwrap_err();
+        assert_eq!(refused(Setting::ColdAge, "0"), "it must lie between 10.0 ms and 365 days");
+        assert_eq!(refused(Setting::MaxCpu, "0"), "it must lie between 0.001 % and 100 %");
+        assert_eq!(refused(Setting::ColdAge, "soon"), "a time such as 500ms, 10s or 5m is needed");
+        assert_eq!(refused(Setting::MaxCpu, "x"), "a share in per cent such as 0.5 is needed");
+        assert_eq!(number(0.0, 1e9)("-1").unwrap_err(), "a number from 0 to 1e9 is needed");
+        assert!(region("1").unwrap_err().contains("4K") && millis("1ms").unwrap_err().contains("10ms"));
+    }
 }

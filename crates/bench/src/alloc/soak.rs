@@ -107,7 +107,7 @@ impl Experiment for Options {
 
     fn prepare(&mut self) -> Result<()> {
         ensure!(
-            self.epoch_millis <= self.soak_millis,
+            (1..=self.soak_millis).contains(&self.epoch_millis),
             "--epoch {} is longer than --soak {}, which is in minutes",
             self.epoch_millis as f64 / 1e3,
             self.soak_millis as f64 / 6e4
