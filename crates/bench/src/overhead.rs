@@ -10,16 +10,19 @@
 //! Invariants: the plain arm has neither pager nor allocator of ours, so the ratio holds both; the idle program's memory
 //! is checked word by word afterwards.
 
+use crate::arguments::{count, region, setting, whole, EXAMPLES};
 use crate::control::Peer;
+use crate::course::{Course, Progress};
+use crate::experiment::{Experiment, Report};
 use crate::launch::{plain, Folding};
-use crate::manifest::Manifest;
+use crate::output::Output;
 use crate::process::{threads, Memory};
-use crate::progress::{Advance, Progress};
 use crate::worker::{
     Ask, By, Hello, Job, Loop, Mapper, MapperResult, Pattern, Phase, Program, Sleeper, Spin, SpinResult,
     Worker, Written,
 };
 use anyhow::{ensure, Context, Result};
+use memfold_experiment::runs::{median, of, ratio, Ran};
 use memfold_inspect::Counters;
 use memfold_pager::config::Setting;
 use memfold_stats::Ratio;
@@ -28,23 +31,36 @@ use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What to measure.
-#[derive(Clone, Debug, Serialize)]
+/// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Region of the program that touches all the time, bytes.
+    /// What all random choices are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Memory of the program that touches all of it all the time, and idle memory of those that map and unmap.
+    #[arg(long = "size", value_name = "BYTES", default_value = "64M", value_parser = region)]
     pub busy_bytes: usize,
-    /// Memory of the idle program, bytes.
+    /// Memory of the program that fills it and sleeps.
+    #[arg(long = "idle-size", value_name = "BYTES", default_value = "256M", value_parser = region)]
     pub idle_bytes: usize,
-    /// Length of a run, milliseconds, after a third of that to settle.
+    /// Length of a run, in milliseconds.
+    // A third of it comes before, to settle.
+    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = whole(100..=600_000))]
     pub millis: u64,
     /// Runs of each arm.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]
     pub rounds: usize,
-    /// How long the idle program is watched after it has settled, milliseconds.
+    /// How long the idle program is watched once it has settled, in milliseconds.
+    #[arg(long = "watch", value_name = "MS", default_value_t = 5_000, value_parser = whole(100..=600_000))]
     pub watch_millis: u64,
-    /// The pager's `cold_age`, as its setting takes it.
+    /// How long memory must go untouched before it is folded.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = cold_age)]
     pub cold_age: String,
-    /// What contents and orders are made from.
-    pub seed: u64,
+}
+
+fn cold_age(text: &str) -> Result<String, String> {
+    setting(Setting::ColdAge, text).map(|_| text.to_owned())
 }
 
 /// One run of a busy program.
@@ -100,21 +116,27 @@ pub struct Idle {
     pub counters: Counters,
 }
 
-/// The result of the experiment.
+/// What is found.
 #[derive(Clone, Debug, Serialize)]
-pub struct OverheadReport {
-    /// Names this layout.
-    pub schema: &'static str,
-    /// Where it ran.
-    pub manifest: Manifest,
-    /// What was asked for.
-    pub options: Options,
+pub struct Found {
     /// The busy programs.
     pub busy: Vec<Busy>,
     /// The idle program.
     pub idle: Idle,
     /// Every run of the busy programs.
     pub runs: Vec<Run>,
+}
+
+impl Ran for Run {
+    type Place<'a> = (&'static str, &'static str);
+
+    fn place(&self) -> (&'static str, &'static str) {
+        (self.program, self.arm)
+    }
+
+    fn repeat(&self) -> usize {
+        self.round
+    }
 }
 
 /// The busy programs. Those that map or take blocks are named with their number of threads.
@@ -129,53 +151,54 @@ const BLOCK: usize = 64 << 20;
 /// How long the idle program may take to settle.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Runs the experiment.
-///
-/// # Errors
-/// [`crate::Unsupported`] where folding is not to be had; otherwise when a run fails or data is wrong.
-pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<OverheadReport> {
-    ensure!(options.rounds > 0, "at least one round is needed");
-    let manifest = Manifest::gather();
-    let Options { busy_bytes: bytes, millis, seed, .. } = *options;
-    let spin = Job::Spin(Spin { bytes, settle_millis: millis / 3, millis, seed });
-    let mixed = Job::Alloc(Loop {
-        pattern: Pattern::Mixed,
-        threads: 1,
-        slots: 100_000,
-        least_bytes: 16,
-        most_bytes: 1040,
-        written: Written::Ends,
-        seed,
-    });
-    let map = |by: By, bytes: usize, threads: usize| {
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-overhead-1");
+
+    type Found = Found;
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
+        let Options { busy_bytes: bytes, millis, seed, .. } = *self;
         let settle_millis = millis / 3;
-        Job::Map(Mapper { by, bytes, threads, idle_bytes: options.busy_bytes, settle_millis, millis, seed })
-    };
-    let [one, two, eight] = [1, 2, 8].map(|threads| map(By::Mapping, MAPPED, threads));
-    let blocks = [1, 8].map(|threads| map(By::Block, BLOCK, threads));
-    let jobs = [&spin, &mixed, &one, &two, &eight, &blocks[0], &blocks[1]];
-    let total = (options.rounds * 2 * PROGRAMS.len()) as u64 + 1;
-    let mut runs: Vec<Run> = Vec::new();
-    for (name, job) in PROGRAMS.into_iter().zip(jobs) {
-        for round in 0..options.rounds {
-            for arm in ["plain", "folded"] {
-                let what = format!("{name}, {arm}");
-                progress(Advance { done: runs.len() as u64, total, what: &what });
-                let folding = (arm == "folded").then(|| folding(program, options)).transpose()?;
-                let (per_s, counters) = busy(program, job, folding.as_ref(), millis)
-                    .with_context(|| format!("the run of {what} failed"))?;
-                let pager_cpu_ns = counters.costs.cpu_background_ns + counters.costs.cpu_fault_ns;
-                let pages_evicted = counters.pages.evicted;
-                runs.push(Run { program: name, arm, round, per_s, pages_evicted, pager_cpu_ns });
+        let spin = Job::Spin(Spin { bytes, settle_millis, millis, seed });
+        let mixed = Job::Alloc(Loop {
+            pattern: Pattern::Mixed,
+            threads: 1,
+            slots: 100_000,
+            least_bytes: 16,
+            most_bytes: 1040,
+            written: Written::Ends,
+            seed,
+        });
+        let map = |by: By, bytes: usize, threads: usize| {
+            Job::Map(Mapper { by, bytes, threads, idle_bytes: self.busy_bytes, settle_millis, millis, seed })
+        };
+        let [one, two, eight] = [1, 2, 8].map(|threads| map(By::Mapping, MAPPED, threads));
+        let blocks = [1, 8].map(|threads| map(By::Block, BLOCK, threads));
+        let jobs = [&spin, &mixed, &one, &two, &eight, &blocks[0], &blocks[1]];
+        let mut course = Course::of(self.rounds * 2 * PROGRAMS.len() + 1, progress);
+        let mut runs: Vec<Run> = Vec::new();
+        for (name, job) in PROGRAMS.into_iter().zip(jobs) {
+            for round in 0..self.rounds {
+                for arm in ["plain", "folded"] {
+                    let (per_s, counters) = course.run(&format!("{name}, {arm}"), || {
+                        let folding = (arm == "folded").then(|| folding(program, self)).transpose()?;
+                        busy(program, job, folding.as_ref(), millis)
+                    })?;
+                    let pager_cpu_ns = counters.costs.cpu_background_ns + counters.costs.cpu_fault_ns;
+                    let pages_evicted = counters.pages.evicted;
+                    runs.push(Run { program: name, arm, round, per_s, pages_evicted, pager_cpu_ns });
+                }
             }
         }
+        let idle = course.run("idle", || idle(program, self))?;
+        course.over("done");
+        let busy = PROGRAMS.map(|name| summary(name, &runs, seed)).into_iter().collect::<Result<_>>()?;
+        Ok(Found { busy, idle, runs })
     }
-    progress(Advance { done: total - 1, total, what: "idle" });
-    let idle = idle(program, options)?;
-    progress(Advance { done: total, total, what: "done" });
-    let summaries = PROGRAMS.map(|name| summary(name, &runs, seed)).into_iter().collect::<Result<_>>()?;
-    let schema = "memfold-bench-overhead-1";
-    Ok(OverheadReport { schema, manifest, options: options.clone(), busy: summaries, idle, runs })
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("runs.csv", &report.found.runs)
+    }
 }
 
 fn folding(program: &Program, options: &Options) -> Result<Folding> {
@@ -218,7 +241,7 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
     let mut worker = Worker::start(program, &job, |command| folding.apply(command))?;
     let _pages: usize = worker.receive()?;
     let (pid, start) = (worker.pid(), Instant::now());
-    let rss_before_bytes = Memory::of(&pid.to_string())?.rss_bytes;
+    let rss_before_bytes = Memory::of(pid)?.rss_bytes;
     let peer = embedded(&folding, pid)?;
     peer.await_settled(PATIENCE)?;
     let settled_ns = start.elapsed().as_nanos() as u64;
@@ -227,7 +250,7 @@ fn idle(program: &Program, options: &Options) -> Result<Idle> {
     let watched_ns = watch.elapsed().as_nanos() as u64;
     let threads_cpu_ns = others_cpu_ns(pid)?.saturating_sub(threads_before);
     let pager_cpu_ns = pager_cpu_ns(&peer)?.saturating_sub(pager_before);
-    let rss_after_bytes = Memory::of(&pid.to_string())?.rss_bytes;
+    let rss_after_bytes = Memory::of(pid)?.rss_bytes;
     let counters = peer.counters()?;
     ensure!(counters.pages.evicted > 0, "the idle program was not folded: no page of it was evicted");
     let wrong: usize = worker.ask(&())?;
@@ -254,27 +277,24 @@ fn pager_cpu_ns(peer: &Peer) -> Result<u64> {
 }
 
 fn summary(program: &'static str, runs: &[Run], seed: u64) -> Result<Busy> {
-    let of =
-        |arm: &str| runs.iter().filter(|run| (run.program, run.arm) == (program, arm)).collect::<Vec<_>>();
-    let rates = |arm: &str| of(arm).iter().map(|run| run.per_s).collect::<Vec<f64>>();
-    let (plain, folded) = (rates("plain"), rates("folded"));
+    let (plain, folded) = ((program, "plain"), (program, "folded"));
     Ok(Busy {
         program,
-        plain_per_s: memfold_stats::median(&plain).context("there are no plain runs")?,
-        folded_per_s: memfold_stats::median(&folded).context("there are no folded runs")?,
-        folded_over_plain: Ratio::of(&folded, &plain, seed)?,
-        pages_evicted: of("folded").iter().map(|run| run.pages_evicted).sum(),
+        plain_per_s: median(runs, plain, |run| run.per_s).context("there are no plain runs")?,
+        folded_per_s: median(runs, folded, |run| run.per_s).context("there are no folded runs")?,
+        folded_over_plain: ratio(runs, folded, plain, |run| run.per_s, seed)?,
+        pages_evicted: of(runs, folded).iter().map(|run| run.pages_evicted).sum(),
     })
 }
 
-impl fmt::Display for OverheadReport {
+impl fmt::Display for Report<Options> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "programs with nothing cold  ({} runs of {} ms an arm, interleaved, medians)",
             self.options.rounds, self.options.millis
         )?;
-        for busy in &self.busy {
+        for busy in &self.found.busy {
             let (unit, letter) = if busy.plain_per_s < 1e6 { (1e3, 'k') } else { (1e6, 'M') };
             writeln!(
                 f,
@@ -286,7 +306,7 @@ impl fmt::Display for OverheadReport {
                 busy.pages_evicted
             )?;
         }
-        let (idle, mib) = (&self.idle, |bytes: u64| bytes >> 20);
+        let (idle, mib) = (&self.found.idle, |bytes: u64| bytes >> 20);
         writeln!(
             f,
             "an idle program of {} MiB, settled after {:.1} s",

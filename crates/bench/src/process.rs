@@ -1,9 +1,9 @@
 //! What `/proc` tells about a process: its memory and its threads.
 
 use anyhow::{Context, Result};
-use memfold_record::kilobytes;
+use procfs::process::{all_processes, Process, Stat, Task};
+use procfs::{Current, Meminfo};
 use serde::{Deserialize, Serialize};
-use std::fs;
 
 /// Memory of a process, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,18 +31,27 @@ pub struct Thread {
     pub priority: u32,
 }
 
+fn process(pid: u32) -> Result<Process> {
+    Process::new(pid as i32).with_context(|| format!("cannot look at process {pid}"))
+}
+
+fn stat(pid: u32) -> Result<Stat> {
+    process(pid)?.stat().with_context(|| format!("cannot read /proc/{pid}/stat"))
+}
+
 impl Memory {
-    /// Of process `pid`, which may be `self`.
+    /// Of process `pid`.
     ///
     /// # Errors
     /// When the process is gone.
-    pub fn of(pid: &str) -> Result<Memory> {
-        let file = format!("/proc/{pid}/status");
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
+    pub fn of(pid: u32) -> Result<Memory> {
+        let status = process(pid)?.status().with_context(|| format!("cannot read /proc/{pid}/status"))?;
+        // One that has just ended has none; it is a zombie until it is reaped.
+        let bytes = |kib: Option<u64>| kib.unwrap_or(0) * 1024;
         Ok(Memory {
-            rss_bytes: kilobytes(&text, "VmRSS:"),
-            rss_peak_bytes: kilobytes(&text, "VmHWM:"),
-            anonymous_bytes: kilobytes(&text, "RssAnon:"),
+            rss_bytes: bytes(status.vmrss),
+            rss_peak_bytes: bytes(status.vmhwm),
+            anonymous_bytes: bytes(status.rssanon),
         })
     }
 }
@@ -52,10 +61,7 @@ impl Memory {
 /// # Errors
 /// When the process is gone.
 pub fn resident(pid: u32) -> Result<u64> {
-    let file = format!("/proc/{pid}/statm");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    let pages: u64 = text.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    Ok(pages * memfold_sys::PAGE_SIZE as u64)
+    Ok(process(pid)?.statm()?.resident * memfold_sys::PAGE_SIZE as u64)
 }
 
 /// The proportional share of process `pid` (`Pss`): what it shares with others counts in parts, bytes.
@@ -63,21 +69,19 @@ pub fn resident(pid: u32) -> Result<u64> {
 /// # Errors
 /// When the process is gone.
 pub fn proportional(pid: u32) -> Result<u64> {
-    let file = format!("/proc/{pid}/smaps_rollup");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    Ok(kilobytes(&text, "Pss:"))
+    let rollup = process(pid)?.smaps_rollup()?.memory_map_rollup;
+    Ok(rollup.0.first().and_then(|map| map.extension.map.get("Pss")).copied().unwrap_or(0))
 }
 
 /// Process `root` and all its descendants that are not reaped, parents first.
 pub fn tree(root: u32) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let parents: Vec<(u32, u64)> = pids.filter_map(|pid| Some((pid, number(pid, 1).ok()?))).collect();
+    let all = all_processes().into_iter().flatten().flatten();
+    let parents: Vec<Stat> = all.filter_map(|process| process.stat().ok()).collect();
     let mut found = vec![root];
     let mut next = 0;
     while let Some(&parent) = found.get(next) {
-        let children = parents.iter().filter(|(pid, of)| *of == u64::from(parent) && !found.contains(pid));
-        let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
+        let of = |stat: &&Stat| stat.ppid as u32 == parent && !found.contains(&(stat.pid as u32));
+        let children: Vec<u32> = parents.iter().filter(of).map(|stat| stat.pid as u32).collect();
         found.extend(children);
         next += 1;
     }
@@ -89,9 +93,9 @@ pub fn tree(root: u32) -> Vec<u32> {
 /// # Errors
 /// When the process is gone.
 pub fn cpu_ns(pid: u32) -> Result<u64> {
-    // utime, stime, cutime and cstime, in ticks of 1/100 s: USER_HZ is 100 on every Linux that memfold runs on.
-    let ticks = (11..15).map(|place| number(pid, place)).sum::<Result<u64>>()?;
-    Ok(ticks * 10_000_000)
+    let stat = stat(pid)?;
+    let children = (stat.cutime + stat.cstime).max(0) as u64;
+    Ok((stat.utime + stat.stime + children) * (1_000_000_000 / procfs::ticks_per_second()))
 }
 
 /// Minor faults of process `pid` so far, those of all its threads among them.
@@ -99,22 +103,12 @@ pub fn cpu_ns(pid: u32) -> Result<u64> {
 /// # Errors
 /// When the process is gone.
 pub fn faults(pid: u32) -> Result<u64> {
-    number(pid, 7)
-}
-
-/// A number of `/proc/PID/stat`, by its place behind the name, the state being 0.
-fn number(pid: u32, place: usize) -> Result<u64> {
-    let file = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
-    // The name stands in parentheses and may itself contain some (proc_pid_stat(5)).
-    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let field = rest.split_whitespace().nth(place).and_then(|field| field.parse().ok());
-    field.with_context(|| format!("{file} has no number in place {}", place + 3))
+    Ok(stat(pid)?.minflt)
 }
 
 /// Memory that programs can still have without swapping (`MemAvailable`), bytes.
 pub fn available_memory() -> u64 {
-    kilobytes(&fs::read_to_string("/proc/meminfo").unwrap_or_default(), "MemAvailable:")
+    Meminfo::current().ok().and_then(|memory| memory.mem_available).unwrap_or(0)
 }
 
 /// Tries to give a thread the lowest real-time priority, which is what the pager's fault thread asks for.
@@ -132,25 +126,18 @@ pub fn try_real_time() -> memfold_sys::Result<()> {
 /// # Errors
 /// When the process is gone.
 pub fn threads(pid: u32) -> Result<Vec<Thread>> {
-    let directory = format!("/proc/{pid}/task");
-    let entries = fs::read_dir(&directory).with_context(|| format!("cannot read {directory}"))?;
     // A thread may end between the listing and the reading; it is left out.
-    Ok(entries.flatten().filter_map(|entry| thread(&entry.path().to_string_lossy())).collect())
+    Ok(process(pid)?.tasks()?.flatten().filter_map(|task| thread(&task)).collect())
 }
 
-fn thread(directory: &str) -> Option<Thread> {
-    let stat = fs::read_to_string(format!("{directory}/stat")).ok()?;
-    let schedstat = fs::read_to_string(format!("{directory}/schedstat")).ok()?;
-    // The name stands in parentheses and may itself contain some (proc_pid_stat(5)).
-    let (head, rest) = stat.rsplit_once(')')?;
-    let (tid, name) = head.split_once(" (")?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
+fn thread(task: &Task) -> Option<Thread> {
+    let stat = task.stat().ok()?;
     Some(Thread {
-        tid: tid.parse().ok()?,
-        name: name.to_owned(),
-        cpu_ns: schedstat.split_whitespace().next()?.parse().ok()?,
-        priority: fields.get(37)?.parse().ok()?,
-        policy: fields.get(38)?.parse().ok()?,
+        tid: task.tid as u32,
+        name: stat.comm,
+        cpu_ns: task.schedstat().ok()?.sum_exec_runtime,
+        priority: stat.rt_priority?,
+        policy: stat.policy?,
     })
 }
 
@@ -160,12 +147,12 @@ mod tests {
 
     #[test]
     fn a_process_sees_its_own_memory_and_threads() {
-        let memory = Memory::of("self").unwrap();
+        let memory = Memory::of(std::process::id()).unwrap();
         assert!(memory.rss_bytes > 0 && memory.rss_peak_bytes >= memory.rss_bytes);
         assert!(memory.anonymous_bytes < memory.rss_bytes);
         assert!(faults(std::process::id()).unwrap() > 0);
         let share = proportional(std::process::id()).unwrap();
-        assert!(share > 0 && share <= Memory::of("self").unwrap().rss_peak_bytes);
+        assert!(share > 0 && share <= Memory::of(std::process::id()).unwrap().rss_peak_bytes);
         // The kernel counts in clock ticks: use up a few.
         while memfold_sys::time::thread_cpu() < memfold_sys::time::Nanos::from_millis(50) {
             std::hint::spin_loop();

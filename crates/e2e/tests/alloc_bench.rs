@@ -1,6 +1,7 @@
 //! The allocator's experiments run to their end and measure what they say. No figure is judged.
 
-use memfold_bench::alloc::{self, arena, scorecard, soak, Case, NotLoaded, Peer, Profile, SUITE};
+use memfold_bench::alloc::{self, arena, scorecard, soak, Case, Measures, NotLoaded, Peer, Profile, SUITE};
+use memfold_bench::experiment::Report;
 use memfold_bench::worker::Program;
 use std::process::Command;
 
@@ -26,26 +27,30 @@ fn options(cases: Vec<Case>) -> alloc::Options {
     // Any library with a `malloc` is a peer; ours is one that is there.
     let peer = Peer { name: "peer".into(), library: memfold_e2e::preload_library() };
     alloc::Options {
-        cases,
+        measures: Measures { cases, ..Measures::default() },
         profiles: vec![Profile::Lean],
         peers: vec![peer],
+        no_installed: true,
         millis: 10,
         operations: None,
         rounds: 1,
+        soak: None,
+        epoch: None,
+        scorecard: None,
         seed: 1,
     }
 }
 
 #[test]
 fn every_pattern_gives_a_rate_and_a_size_for_each_allocator_and_the_scorecard_names_them() {
-    let report = alloc::run(&options(small_suite()), &program(), &mut |_| {}).expect("measured");
-    assert_eq!(report.runs.len(), SUITE.len() * 3);
+    let report = Report::of(options(small_suite()), &program(), &mut |_| {}).expect("measured");
+    assert_eq!(report.found.runs.len(), SUITE.len() * 3);
     for case in SUITE {
         for arm in ["glibc", "memfold-lean", "peer"] {
-            let run = report.runs.iter().find(|run| (run.case, run.arm.as_str()) == (case.name, arm));
+            let run = report.found.runs.iter().find(|run| (run.case, run.arm.as_str()) == (case.name, arm));
             let run = run.unwrap_or_else(|| panic!("{} with {arm} did not run", case.name));
             assert!(run.calls_per_s > 0.0 && run.rss_peak_bytes > 1 << 20, "{run:?}");
-            assert!(report.cell(case.name, arm).is_some());
+            assert!(report.found.cell(case.name, arm).is_some());
         }
     }
     let page = scorecard::markdown(&report).unwrap();
@@ -56,9 +61,9 @@ fn every_pattern_gives_a_rate_and_a_size_for_each_allocator_and_the_scorecard_na
 fn so_many_operations_are_the_same_work_for_every_allocator_and_every_figure_is_told_for_each_of_them() {
     let operations = 30_000;
     let options = alloc::Options { operations: Some(operations), ..options(small_suite()) };
-    let report = alloc::run(&options, &program(), &mut |_| {}).expect("measured");
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured");
     for case in SUITE {
-        let own: Vec<_> = report.runs.iter().filter(|run| run.case == case.name).collect();
+        let own: Vec<_> = report.found.runs.iter().filter(|run| run.case == case.name).collect();
         let same = own[0].operations;
         for run in own {
             assert!((operations..operations + 2_000).contains(&run.operations), "{run:?}");
@@ -67,9 +72,9 @@ fn so_many_operations_are_the_same_work_for_every_allocator_and_every_figure_is_
             let faults = run.faults_per_call * run.operations as f64;
             assert!((faults - run.phase_faults as f64).abs() < 1e-6 && run.phase_faults > 0, "{run:?}");
         }
-        let cell = report.cell(case.name, "memfold-lean").unwrap();
+        let cell = report.found.cell(case.name, "memfold-lean").unwrap();
         let calls = cell.kernel_calls.zip(cell.kernel_calls_per_call);
-        assert_eq!(calls.is_some(), report.uncounted.is_none(), "{cell:?}");
+        assert_eq!(calls.is_some(), report.found.uncounted.is_none(), "{cell:?}");
         assert!(
             calls.is_none_or(|(calls, each)| (each * cell.operations - calls as f64).abs() <= each),
             "{cell:?}"
@@ -81,19 +86,19 @@ fn so_many_operations_are_the_same_work_for_every_allocator_and_every_figure_is_
 
 #[test]
 fn the_arena_benchmark_counts_faults_with_the_arena_off_and_on() {
-    let options =
-        arena::Options { cases: vec!["mid_mt".parse().unwrap()], steps: Some(4_000), rounds: 1, seed: 1 };
-    let report = arena::run(&options, &program(), &mut |_| {}).expect("measured");
-    let row = &report.rows[0];
+    let measures = Measures { cases: vec!["mid_mt".parse().unwrap()], ..Measures::default() };
+    let options = arena::Options { measures, steps: Some(4_000), rounds: 1, seed: 1 };
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured");
+    let row = &report.found.rows[0];
     assert!(row.off.minor_faults > 1000.0 && row.on.minor_faults > 0.0, "{row:?}");
 }
 
 #[test]
 fn a_soak_gives_every_epoch_of_every_allocator() {
     let suite = options(vec!["random_mixed".parse().unwrap()]);
-    let options = soak::Options { cases: suite.cases.clone(), suite, soak_millis: 60, epoch_millis: 20 };
-    let report = soak::run(&options, &program(), &mut |_| {}).expect("measured");
-    assert_eq!(report.epochs.len(), 3 * 3);
+    let options = soak::Options { suite, soak_millis: 60, epoch_millis: 20 };
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured");
+    assert_eq!(report.found.epochs.len(), 3 * 3);
 }
 
 #[test]
@@ -106,7 +111,7 @@ fn a_peer_that_does_not_become_the_allocator_is_refused_by_name() {
     assert!(built.success());
     let mut options = options(vec!["random_mixed".parse().unwrap()]);
     options.peers = vec![Peer { name: "empty".into(), library }];
-    let refused = alloc::run(&options, &program(), &mut |_| {}).unwrap_err();
+    let refused = Report::of(options, &program(), &mut |_| {}).map(|_| ()).unwrap_err();
     assert!(refused.downcast_ref::<NotLoaded>().is_some(), "{refused:#}");
     assert!(format!("{refused:#}").contains("empty"), "{refused:#}");
 }

@@ -1,5 +1,6 @@
 //! The experiments run to their end and measure what they say. No figure is judged.
 
+use memfold_bench::experiment::Report;
 use memfold_bench::worker::{Order, Program};
 use memfold_bench::{fault, fold, overhead};
 use memfold_pager::activity::Activity;
@@ -32,13 +33,13 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
         bytes: 8 << 20,
         rounds: 2,
         hogs: 1,
-        zram: zram(),
+        vs: zram().then_some(fault::Rival::Zram),
         algorithm: "lz4".into(),
         pin: None,
         seed: 1,
     };
     let mut seen = 0;
-    let report = fault::run(&options, &program(), &mut |advance| seen = advance.done).expect("measured");
+    let report = Report::of(options, &program(), &mut |advance| seen = advance.done).expect("measured").found;
     let arms = 1 + usize::from(zram());
     assert_eq!(seen as usize, 4 * 2 * arms);
     let conditions: Vec<(usize, Order)> = report.conditions.iter().map(|c| (c.hogs, c.order)).collect();
@@ -81,7 +82,7 @@ fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_b
         blocks: vec![4 << 10, 16 << 10],
         seed: 1,
     };
-    let report = fold::run(&options, &program(), &mut |_| {}).expect("measured");
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured").found;
     assert_eq!(report.heaps.iter().map(|heap| heap.pages).collect::<Vec<_>>(), [1024, 3_300_000 / 4096]);
     let arms = 1 + usize::from(zram());
     for heap in &report.heaps {
@@ -122,7 +123,7 @@ fn the_overhead_benchmark_folds_the_idle_program_and_finds_its_bytes_again() {
         cold_age: "100ms".into(),
         seed: 1,
     };
-    let report = overhead::run(&options, &program(), &mut |_| {}).expect("measured");
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured").found;
     assert_eq!(report.busy.iter().map(|busy| busy.program).collect::<Vec<_>>(), overhead::PROGRAMS);
     assert!(report.idle.counters.pages.evicted > 1000, "{:?}", report.idle);
     assert!(report.idle.rss_after_bytes < report.idle.rss_before_bytes, "{:?}", report.idle);

@@ -3,11 +3,12 @@
 //! The experiment runs in this process, which has had more memory than any workload gets: what a workload inherits from the
 //! process that started it shows. One test a program: it takes every child of its process for one of the experiment's.
 
-use memfold_bench::ab::{self, Arm, Measures, Options};
+use memfold_bench::ab::{self, Arm, Options};
 use memfold_bench::worker::Program;
-use memfold_bench::workload::{Data, Kind};
+use memfold_bench::workload::{Data, Kind, Measures};
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -153,7 +154,8 @@ fn measured(millis: u64) -> (String, Vec<Seen>) {
     };
     let arms = vec![Arm::Baseline, Arm::Pager, Arm::Daemon];
     let workloads = vec![Kind::PhaseShift, Kind::MmapChurn];
-    let options = Options { workloads, arms, runs: 1, measures };
+    let options =
+        Options { workloads, arms, runs: 1, measures, out: PathBuf::new(), max_cpu: None, json: false };
     let program = Program {
         path: memfold_e2e::command_line::executable(),
         arguments: vec!["bench".into(), "worker".into()],

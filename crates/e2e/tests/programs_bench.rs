@@ -1,7 +1,9 @@
 //! `memfold bench programs` with every program that is installed here: what it writes, and that a wrong datum is found. No
 //! figure is judged.
 
-use memfold_bench::programs::{self, Arm, Kind, Options, Report};
+use memfold_bench::course::Progress;
+use memfold_bench::output::Output;
+use memfold_bench::programs::{Arm, Kind, Options, Report};
 use memfold_bench::worker::Program;
 use memfold_e2e::command_line::{executable, memfold, scratch};
 use std::collections::BTreeSet;
@@ -13,11 +15,28 @@ fn program() -> Program {
 }
 
 fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
-    Options { programs, arms, runs: 1, bytes: 4 << 20, together: 64, idle_millis: 600, spoil: false }
+    Options {
+        programs,
+        arms,
+        runs: 1,
+        bytes: 4 << 20,
+        together: 64,
+        idle_millis: 600,
+        out: None,
+        json: false,
+        spoil: false,
+    }
+}
+
+/// Carries it out and writes what came of it.
+fn run(options: Options, out: &Path, progress: Progress<'_>) -> Result<Report, String> {
+    let done = Report::of(options, &program(), progress);
+    let done = done.and_then(|report| report.write(&Output::create(out)?).map(|()| report));
+    done.map_err(|error| format!("{error:#}"))
 }
 
 fn all() -> Vec<Kind> {
-    Kind::NAMES.into_iter().map(|(_, kind)| kind).collect()
+    Kind::ALL.to_vec()
 }
 
 /// The table in a file, by column.
@@ -32,31 +51,26 @@ fn every_program_builds_its_heap_reads_it_back_and_ends_in_each_arm() {
     let dir = scratch();
     let out = dir.path().join("out");
     let mut seen = Vec::new();
-    let report: Report = programs::run(
-        &options(all(), vec![Arm::Plain, Arm::Folded]),
-        &program(),
-        Some(&out),
-        &mut |advance| {
-            seen.push((advance.done, advance.total));
-        },
-    )
-    .unwrap_or_else(|error| panic!("{error:#}"));
+    let report = run(options(all(), vec![Arm::Plain, Arm::Folded]), &out, &mut |advance| {
+        seen.push((advance.done, advance.total));
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
     let ran: BTreeSet<Kind> = report.programs().collect();
-    let skipped: BTreeSet<Kind> = report.skipped.iter().map(|skipped| skipped.program).collect();
+    let skipped: BTreeSet<Kind> = report.found.skipped.iter().map(|skipped| skipped.program).collect();
     assert!(ran.contains(&Kind::Python3) && ran.contains(&Kind::Redis), "{skipped:?} did not run");
     assert_eq!(ran.union(&skipped).count(), all().len());
     assert!(
-        report.skipped.iter().all(|skipped| skipped.why.contains("apt-get install")),
+        report.found.skipped.iter().all(|skipped| skipped.why.contains("apt-get install")),
         "{:?}",
-        report.skipped
+        report.found.skipped
     );
-    for skipped in &report.skipped {
+    for skipped in &report.found.skipped {
         println!("{} is not tested: {}", skipped.program.name(), skipped.why);
     }
-    assert_eq!(report.runs.len(), 2 * ran.len());
-    assert_eq!(seen.last(), Some(&(report.runs.len() as u64, report.runs.len() as u64)));
+    assert_eq!(report.found.runs.len(), 2 * ran.len());
+    assert_eq!(seen.last(), Some(&(report.found.runs.len() as u64, report.found.runs.len() as u64)));
 
-    for run in &report.runs {
+    for run in &report.found.runs {
         let what = format!("{}, {}", run.program.name(), run.arm.name());
         assert!(run.items > 0 && run.load_s > 0.0 && run.exit_s > 0.0 && run.cpu_s > 0.0, "{what}: {run:?}");
         assert!(run.hot_begin.units > 0 && run.hot_end.units > 0, "{what}: {run:?}");
@@ -77,7 +91,7 @@ fn every_program_builds_its_heap_reads_it_back_and_ends_in_each_arm() {
     }
 
     let (head, rows) = table(&out.join("runs.csv"));
-    assert_eq!(rows.len(), report.runs.len());
+    assert_eq!(rows.len(), report.found.runs.len());
     let cell = |row: &[String], name: &str| {
         let place =
             head.iter().position(|own| own == name).unwrap_or_else(|| panic!("no column {name} in {head:?}"));
@@ -92,7 +106,7 @@ fn every_program_builds_its_heap_reads_it_back_and_ends_in_each_arm() {
         assert_eq!(cell(row, "pages_evicted").is_empty(), cell(row, "arm") == "plain", "{row:?}");
     }
     let (_, moments) = table(&out.join("memory.csv"));
-    assert_eq!(moments.len(), report.runs.iter().map(|run| run.moments.len()).sum::<usize>());
+    assert_eq!(moments.len(), report.found.runs.iter().map(|run| run.moments.len()).sum::<usize>());
     for file in [
         "aggregate.csv",
         "result.json",
@@ -113,9 +127,9 @@ fn one_wrong_datum_in_any_program_is_found_and_yields_no_figures() {
     for kind in installed {
         let dir = scratch();
         let spoilt = Options { spoil: true, ..options(vec![kind], vec![Arm::Plain]) };
-        let error = match programs::run(&spoilt, &program(), Some(dir.path()), &mut |_| {}) {
+        let error = match run(spoilt, dir.path(), &mut |_| {}) {
             Ok(_) => panic!("{}: a changed datum was not found", kind.name()),
-            Err(error) => format!("{error:#}"),
+            Err(error) => error,
         };
         if error.contains("apt-get install") {
             println!("{} is not tested: {error}", kind.name());

@@ -70,22 +70,7 @@ fn digits(value: f64) -> String {
 
 /// Lays rows out in columns: the first column to the left, the others to the right.
 pub fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (c, cell) in row.iter().enumerate() {
-            match c {
-                0 => line.push_str(&format!("{cell:<width$}", width = widths[c])),
-                _ => line.push_str(&format!("  {cell:>width$}", width = widths[c])),
-            }
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+    memfold_experiment::text::columns(rows, 1)
 }
 
 /// Writes a message to standard error, with our name before it and a newline behind it.

@@ -3,7 +3,8 @@
 //! Sources: Documentation/admin-guide/sysctl/vm.rst (`drop_caches`), posix_fadvise(2).
 
 use anyhow::{Context, Result};
-use rustix::fs::{fadvise, syncfs, Advice};
+use nix::fcntl::{posix_fadvise, PosixFadviseAdvice};
+use nix::unistd::syncfs;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::Path;
@@ -39,7 +40,7 @@ pub fn drop_caches(files: &[&Path]) -> Result<Dropped> {
         let name = path.display();
         let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
         syncfs(&file).with_context(|| format!("cannot write {name} back"))?;
-        fadvise(&file, 0, None, Advice::DontNeed)
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
             .with_context(|| format!("cannot drop {name} from the cache"))?;
     }
     match fs::write("/proc/sys/vm/drop_caches", "3") {

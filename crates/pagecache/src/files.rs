@@ -12,7 +12,7 @@ use crate::workload::short_size;
 use crate::Refused;
 use anyhow::{Context, Result};
 use memfold_stats::Rng;
-use rustix::fs::{fadvise, flock, Advice, FlockOperation};
+use nix::fcntl::{posix_fadvise, Flock, FlockArg, PosixFadviseAdvice};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -26,7 +26,7 @@ const INVENTORY: &str = ".memfold-pagecache";
 #[derive(Debug)]
 pub struct Files {
     place: Place,
-    inventory: File,
+    inventory: Flock<File>,
     listed: BTreeSet<String>,
     made: BTreeSet<String>,
 }
@@ -58,18 +58,16 @@ impl Files {
     /// [`Refused`] while another run uses it.
     pub fn take(place: Place) -> Result<Files> {
         let path = place.directory.join(INVENTORY);
-        let mut inventory = OpenOptions::new()
+        let inventory = OpenOptions::new()
             .read(true)
             .append(true)
             .create(true)
             .open(&path)
             .with_context(|| format!("cannot open {}", path.display()))?;
-        if flock(&inventory, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut inventory = Flock::lock(inventory, FlockArg::LockExclusiveNonblock).map_err(|_| {
             let name = place.directory.display();
-            return Err(
-                Refused(format!("another run uses {name}: wait for it, or name another --dir")).into()
-            );
-        }
+            Refused(format!("another run uses {name}: wait for it, or name another --dir"))
+        })?;
         let mut text = String::new();
         inventory.read_to_string(&mut text).with_context(|| format!("cannot read {}", path.display()))?;
         // A name is a name only, whatever somebody wrote into the file.
@@ -228,7 +226,7 @@ fn fill(path: &Path, bytes: u64, stop: &Stop, progress: &mut dyn FnMut(u64)) -> 
         progress(written);
     }
     file.sync_all()?;
-    fadvise(&file, 0, None, Advice::DontNeed)?;
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
     Ok(())
 }
 

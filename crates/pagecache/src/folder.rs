@@ -3,10 +3,9 @@
 //! Invariants: a directory that holds something else is never written to. A raw result is whole or not there.
 
 use crate::Refused;
-use anyhow::{Context, Result};
-use memfold_plot::{Chart, Report};
-use memfold_record::manifest::Manifest;
-use serde::de::DeserializeOwned;
+use anyhow::Result;
+use memfold_experiment::manifest::Manifest;
+use memfold_experiment::output::Output;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,22 +50,11 @@ pub struct Session {
 }
 
 const MANIFEST: &str = "manifest.json";
-const PLOTS: &str = "plots";
-
-/// A plot with the name of its files and what it shows.
-pub struct Drawn {
-    /// Name of its files, without extension.
-    pub name: &'static str,
-    /// What the reader should see in it.
-    pub caption: String,
-    /// The drawing.
-    pub chart: Box<dyn Chart>,
-}
 
 /// A directory of results.
 #[derive(Debug)]
 pub struct Folder {
-    path: PathBuf,
+    output: Output,
     record: Record,
 }
 
@@ -77,9 +65,7 @@ impl Folder {
     /// [`Refused`] if it holds something else.
     pub fn begin(path: &Path, schema: Schema) -> Result<Folder> {
         let name = path.display();
-        fs::create_dir_all(path).map_err(|error| Refused(format!("-o {name}: {error}")))?;
-        tempfile::tempfile_in(path)
-            .map_err(|error| Refused(format!("-o {name}: cannot write there: {error}")))?;
+        let output = Output::create(path).map_err(|error| Refused(format!("-o: {error:#}")))?;
         if path.join(MANIFEST).exists() {
             let folder = Folder::open(path)?;
             if folder.record.schema != schema {
@@ -96,7 +82,7 @@ impl Folder {
             ))
             .into());
         }
-        Ok(Folder { path: path.to_owned(), record: Record { schema, sessions: Vec::new() } })
+        Ok(Folder { output, record: Record { schema, sessions: Vec::new() } })
     }
 
     /// Opens what is there.
@@ -114,7 +100,7 @@ impl Folder {
         let record = serde_json::from_str(&text).map_err(|error| {
             Refused(format!("{} is no manifest of `memfold pagecache`: {error}", file.display()))
         })?;
-        Ok(Folder { path: path.to_owned(), record })
+        Ok(Folder { output: Output::at(path), record })
     }
 
     /// Notes a call.
@@ -123,58 +109,22 @@ impl Folder {
     /// When the manifest cannot be written.
     pub fn add(&mut self, session: Session) -> Result<()> {
         self.record.sessions.push(session);
-        self.write_json(MANIFEST, &self.record)
+        self.output.json(MANIFEST, &self.record)
+    }
+
+    /// What writes into it.
+    pub fn output(&self) -> &Output {
+        &self.output
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.output.path()
     }
 
     /// Its manifest.
     pub fn record(&self) -> &Record {
         &self.record
-    }
-
-    /// Writes a value as JSON, at once or not at all.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
-        self.write_text(name, &(serde_json::to_string_pretty(value)? + "\n"))
-    }
-
-    /// Writes a text, at once or not at all.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn write_text(&self, name: &str, text: &str) -> Result<()> {
-        let path = self.path.join(name);
-        let part = path.with_extension("part");
-        fs::write(&part, text)
-            .and_then(|()| fs::rename(&part, &path))
-            .with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// Reads a value that [`Folder::write_json`] wrote; `None` if it is not there.
-    ///
-    /// # Errors
-    /// When the file is damaged.
-    pub fn read_json<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
-        let path = self.path.join(name);
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(None) };
-        serde_json::from_str(&text).map(Some).with_context(|| format!("{} is damaged", path.display()))
-    }
-
-    /// Writes the plots, and the page that shows them.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
-    pub fn write_report(&self, report: &Report, drawn: &[Drawn]) -> Result<()> {
-        let plots = self.path.join(PLOTS);
-        fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
-        drawn.iter().try_for_each(|drawn| memfold_plot::save(drawn.chart.as_ref(), &plots, drawn.name))?;
-        self.write_text("report.html", &report.html())
     }
 }
 
@@ -219,7 +169,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b");
         let folder = Folder::begin(&path, Schema::Run).unwrap();
-        folder.write_json(MANIFEST, folder.record()).unwrap();
+        folder.output().json(MANIFEST, folder.record()).unwrap();
         assert!(Folder::begin(&path, Schema::Run).is_ok());
         assert!(Folder::begin(&path, Schema::CoRun).unwrap_err().is::<Refused>());
     }

@@ -1,42 +1,29 @@
 //! What a tenant does: a workload on a file, in one of the ways to reach it.
 
 use crate::workload::Workload;
-use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// How a file is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Access {
-    /// Through the page cache, as programs do.
-    Cached,
-    /// Past it, by `O_DIRECT`.
-    Direct,
-    /// Through it, but its pages are dropped when the request is done (`RWF_DONTCACHE`, Linux 6.14).
-    DontCache,
-    /// Through it, with `posix_fadvise(POSIX_FADV_DONTNEED)` behind each 256 requests.
-    DropBehind,
-    /// Through it without read-ahead (`POSIX_FADV_RANDOM`).
-    NoReadAhead,
-    /// Through it, with write-back begun by `sync_file_range` after each 64 writes, and waited for 64 later.
-    BoundedWriteback,
+memfold_experiment::named! {
+    /// How a file is reached.
+    pub enum Access, "way to reach a file" {
+        /// Through the page cache, as programs do.
+        Cached = "cached",
+        /// Past it, by `O_DIRECT`.
+        Direct = "direct",
+        /// Through it, but its pages are dropped when the request is done (`RWF_DONTCACHE`, Linux 6.14).
+        DontCache = "dontcache",
+        /// Through it, with `posix_fadvise(POSIX_FADV_DONTNEED)` behind each 256 requests.
+        DropBehind = "dropbehind",
+        /// Through it without read-ahead (`POSIX_FADV_RANDOM`).
+        NoReadAhead = "noreadahead",
+        /// Through it, with write-back begun by `sync_file_range` after each 64 writes, and waited for 64 later.
+        BoundedWriteback = "boundedwriteback",
+    }
 }
 
 impl Access {
     /// The ways that `run` compares.
     pub const MODES: [Access; 3] = [Access::Cached, Access::Direct, Access::DontCache];
-
-    /// Its name in files and tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Access::Cached => "cached",
-            Access::Direct => "direct",
-            Access::DontCache => "dontcache",
-            Access::DropBehind => "dropbehind",
-            Access::NoReadAhead => "noreadahead",
-            Access::BoundedWriteback => "boundedwriteback",
-        }
-    }
 
     /// Whether our own engine stands in for fio, whose 3.x in Debian cannot do it.
     pub fn by_engine(self) -> bool {

@@ -35,7 +35,7 @@ pub mod tenant;
 pub mod ticker;
 pub mod workload;
 
-pub use memfold_record::Unsupported;
+pub use memfold_experiment::Unsupported;
 pub use stop::{Interrupted, Stop};
 
 /// A request that cannot be carried out as it stands; the text names the value and the remedy. Nothing was changed.

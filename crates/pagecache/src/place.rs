@@ -4,7 +4,8 @@
 
 use crate::{Refused, Unsupported};
 use anyhow::{Context, Result};
-use rustix::fs::{major, makedev, minor, statfs};
+use nix::sys::stat::{major, makedev, minor};
+use nix::sys::statfs::{statfs, FsType, TMPFS_MAGIC};
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -21,8 +22,7 @@ pub struct Place {
     pub disk: (u32, u32),
 }
 
-const TMPFS: i64 = 0x0102_1994;
-const RAMFS: i64 = 0x8584_58f6;
+const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 
 #[repr(align(4096))]
 struct Block([u8; 4096]);
@@ -45,8 +45,8 @@ impl Place {
             )
             .into());
         }
-        let kind = statfs(&directory).map_err(|error| refused(error.to_string()))?.f_type as i64;
-        if [TMPFS, RAMFS].contains(&kind) {
+        let kind = statfs(&directory).map_err(|error| refused(error.desc().into()))?.filesystem_type();
+        if [TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {
             return Err(Unsupported(format!(
                 "{name} lies in memory (tmpfs): its files are page cache themselves, direct I/O has nothing to go to. \
                  Name a directory on a disk with --dir"
@@ -71,7 +71,7 @@ impl Place {
     /// When the file system does not say.
     pub fn free_bytes(&self) -> Result<u64> {
         let said = statfs(&self.directory).context("cannot ask for free space")?;
-        Ok(said.f_bavail * said.f_bsize as u64)
+        Ok(said.blocks_available() * said.block_size() as u64)
     }
 
     /// Checks that `bytes` more fit, leaving a little for others.
@@ -149,7 +149,7 @@ fn names(number: u64) -> Result<(String, (u32, u32))> {
     let text = fs::read_to_string(whole.join("dev"))?;
     let (above, below) = text.trim().split_once(':').context("it has no number")?;
     let disk = makedev(above.parse()?, below.parse()?);
-    Ok((device, (major(disk), minor(disk))))
+    Ok((device, (major(disk) as u32, minor(disk) as u32)))
 }
 
 #[cfg(test)]

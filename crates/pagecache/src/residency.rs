@@ -67,7 +67,7 @@ fn mincore(file: &File, bytes: u64) -> Result<Residency> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{fadvise, Advice};
+    use nix::fcntl::{posix_fadvise, PosixFadviseAdvice};
     use std::io::Write;
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(mincore(&file, SIZE).unwrap().resident, SIZE);
         assert_eq!(Residency::of(&file, SIZE).unwrap().resident, SIZE);
         file.sync_all().unwrap();
-        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
         assert_eq!(mincore(&file, SIZE).unwrap().resident, 0);
         assert_eq!(Residency::of(&file, SIZE).unwrap().resident, 0);
     }

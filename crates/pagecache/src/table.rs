@@ -1,9 +1,10 @@
-//! Tables of text: the comparison of workloads in the benchmark's own layout, and columns for everything else.
+//! The comparison of workloads as text, in the benchmark's own layout.
 
 use crate::fairness::{improvement, improvement_of_less};
 use crate::job::Access;
 use crate::outcome::Outcome;
 use crate::run::Row;
+use memfold_experiment::text::number;
 
 const RULE: usize = 101;
 
@@ -74,23 +75,7 @@ fn improvement_line(cached: &Outcome, direct: &Outcome) -> String {
 
 /// Nanoseconds as microseconds with one digit; a dash where there is no value.
 pub fn micros(nanos: Option<f64>) -> String {
-    nanos.map_or_else(|| "–".to_owned(), |ns| format!("{:.1}", ns / 1e3))
-}
-
-/// Rows in columns: the first `left` of them to the left, the others to the right.
-pub fn columns(rows: &[Vec<String>], left: usize) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column < left {
-            true => format!("{cell:<width$}  "),
-            false => format!("{cell:>width$}  "),
-        });
-        cells.collect::<String>().trim_end().to_owned() + "\n"
-    };
-    rows.iter().map(line).collect()
+    number(nanos.map(|ns| ns / 1e3), 1)
 }
 
 #[cfg(test)]
@@ -141,11 +126,5 @@ mod tests {
     #[test]
     fn a_workload_that_ran_in_one_mode_only_has_no_improvement() {
         assert!(!comparison(&[row("w", Access::Direct, 1.0, 1.0, 1.0)]).contains("improve"));
-    }
-
-    #[test]
-    fn columns_line_up() {
-        let rows = [vec!["a".into(), "1".into()], vec!["long".into(), "100".into()]];
-        assert_eq!(columns(&rows, 1), "a       1\nlong  100\n");
     }
 }

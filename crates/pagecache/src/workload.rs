@@ -15,41 +15,25 @@ pub const BUILT_IN: &str = include_str!("../fairness_configs.ini");
 /// The file that is read instead of [`BUILT_IN`] where it lies in the current directory.
 pub const CONFIG_FILE: &str = "fairness_configs.ini";
 
-/// Which blocks are read and written, in fio's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pattern {
-    /// Sequential reads.
-    Read,
-    /// Sequential writes.
-    Write,
-    /// Reads of random blocks.
-    RandRead,
-    /// Writes of random blocks.
-    RandWrite,
-    /// Sequential reads and writes, mixed.
-    Rw,
-    /// Reads and writes of random blocks, mixed.
-    RandRw,
+memfold_experiment::named! {
+    /// Which blocks are read and written, in fio's words.
+    pub enum Pattern, "pattern" {
+        /// Sequential reads.
+        Read = "read",
+        /// Sequential writes.
+        Write = "write",
+        /// Reads of random blocks.
+        RandRead = "randread",
+        /// Writes of random blocks.
+        RandWrite = "randwrite",
+        /// Sequential reads and writes, mixed.
+        Rw = "rw",
+        /// Reads and writes of random blocks, mixed.
+        RandRw = "randrw",
+    }
 }
 
 impl Pattern {
-    /// All of them.
-    pub const ALL: [Pattern; 6] =
-        [Pattern::Read, Pattern::Write, Pattern::RandRead, Pattern::RandWrite, Pattern::Rw, Pattern::RandRw];
-
-    /// Its name in configuration files and fio jobs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Pattern::Read => "read",
-            Pattern::Write => "write",
-            Pattern::RandRead => "randread",
-            Pattern::RandWrite => "randwrite",
-            Pattern::Rw => "rw",
-            Pattern::RandRw => "randrw",
-        }
-    }
-
     /// Whether blocks come in random order.
     pub fn random(self) -> bool {
         matches!(self, Pattern::RandRead | Pattern::RandWrite | Pattern::RandRw)
@@ -191,13 +175,7 @@ impl Workload {
             })
         };
         let pattern_entry = needed("pattern")?;
-        let pattern = Pattern::ALL
-            .into_iter()
-            .find(|pattern| pattern.name() == pattern_entry.value)
-            .ok_or_else(|| {
-                let names = Pattern::ALL.map(Pattern::name).join(", ");
-                at(pattern_entry, format!("{:?} is no pattern; there are {names}", pattern_entry.value))
-            })?;
+        let pattern: Pattern = pattern_entry.value.parse().map_err(|what| at(pattern_entry, what))?;
         if let (Some(entry), false) = (entry("rwmixread"), pattern.mixed()) {
             return Err(at(entry, format!("it means nothing for the pattern {}", pattern.name())));
         }

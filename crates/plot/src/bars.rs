@@ -87,6 +87,23 @@ impl Notes {
 }
 
 impl Bars {
+    /// Bars side by side: in each group one of each series, of this value. Groups and series come with their names.
+    pub fn of<G: Copy, S, N: Into<String>, M: Into<String>>(
+        title: impl Into<String>,
+        axis: Axis,
+        groups: impl IntoIterator<Item = (N, G)>,
+        series: impl IntoIterator<Item = (M, S)>,
+        value: impl Fn(G, &S) -> Option<Value>,
+    ) -> Bars {
+        let (names, groups): (Vec<String>, Vec<G>) =
+            groups.into_iter().map(|(name, group)| (name.into(), group)).unzip();
+        let series = series.into_iter().map(|(name, one)| Series {
+            name: name.into(),
+            values: groups.iter().map(|&group| value(group, &one)).collect(),
+        });
+        Bars { title: title.into(), axis, groups: names, series: series.collect(), stacked: false }
+    }
+
     /// Every value that the axis must reach, with room for the notes beyond the ends.
     fn reach(&self, notes: Notes) -> Vec<f64> {
         let values = self.series.iter().flat_map(|s| &s.values).flatten();

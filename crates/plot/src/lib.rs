@@ -41,6 +41,28 @@ pub trait Chart {
     fn svg(&self) -> String;
 }
 
+/// A chart with the name of its files and what the reader should see in it.
+pub struct Plot {
+    /// Name of its files, without extension.
+    pub name: &'static str,
+    /// What the reader should see.
+    pub caption: String,
+    /// The drawing.
+    pub chart: Box<dyn Chart>,
+}
+
+impl Plot {
+    /// Puts them together.
+    pub fn new(name: &'static str, caption: impl Into<String>, chart: impl Chart + 'static) -> Plot {
+        Plot { name, caption: caption.into(), chart: Box::new(chart) }
+    }
+
+    /// Its place on a page.
+    pub fn block(&self) -> Block {
+        Block::chart(self.chart.as_ref(), &self.caption)
+    }
+}
+
 /// Draws `chart` into the files `name.svg` and `name.png` of `directory`, which must exist. The PNG has two pixels to
 /// each unit of the SVG.
 ///

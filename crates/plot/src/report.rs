@@ -48,6 +48,18 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+impl Table {
+    /// A table with these columns.
+    pub fn of<const N: usize>(
+        caption: impl Into<String>,
+        head: [&str; N],
+        rows: impl IntoIterator<Item = Vec<String>>,
+    ) -> Table {
+        let head = head.map(str::to_owned).into();
+        Table { caption: caption.into(), head, rows: rows.into_iter().collect() }
+    }
+}
+
 impl Block {
     /// A drawing of `chart`.
     pub fn chart(chart: &dyn Chart, caption: impl Into<String>) -> Block {

@@ -3,8 +3,10 @@
 use super::single_run::Run;
 use super::{Arm, Options};
 use crate::workload::Kind;
-use memfold_stats::{median_interval, quantile, Interval, Ratio};
+use memfold_experiment::runs::{of as runs_of, pairs, Ran, Spread};
+use memfold_stats::Ratio;
 use serde::Serialize;
+use std::collections::HashMap;
 
 /// A row of `aggregate.csv`: a metric of an arm, or a ratio of an arm to the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,16 +42,11 @@ pub struct Throughput {
 
 /// Fills in what compares each run with the baseline's run of the same repeat.
 pub(super) fn compare(runs: &mut [Run]) {
-    let bases: Vec<(Kind, usize, Option<f64>)> = runs
-        .iter()
-        .filter(|run| run.arm == Arm::Baseline)
-        .map(|run| (run.workload, run.repeat, run.metrics.footprint_mean_bytes))
-        .collect();
+    let base = |run: &Run| Some(((run.workload, run.repeat), run.metrics.footprint_mean_bytes?));
+    let bases: HashMap<(Kind, usize), f64> =
+        runs.iter().filter(|run| run.arm == Arm::Baseline).filter_map(base).collect();
     for run in runs {
-        let same = |(workload, repeat, _): &&(Kind, usize, Option<f64>)| {
-            (*workload, *repeat) == (run.workload, run.repeat)
-        };
-        let base = bases.iter().find(same).and_then(|(_, _, bytes)| *bytes);
+        let base = bases.get(&(run.workload, run.repeat)).copied();
         if let (Some(base), Some(own)) = (base, run.metrics.footprint_mean_bytes) {
             run.metrics.saved_bytes_mean = Some(base - own);
             run.metrics.saved_pct_of_resident = (base > 0.0).then(|| (base - own) * 100.0 / base);
@@ -61,40 +58,60 @@ pub(super) fn compare(runs: &mut [Run]) {
 pub(super) fn throughputs(options: &Options, runs: &[Run]) -> Vec<Throughput> {
     let others = options.arms.iter().filter(|arm| **arm != Arm::Baseline);
     let places = others.flat_map(|&arm| options.workloads.iter().map(move |&workload| (workload, arm)));
-    places
-        .filter_map(|(workload, arm)| {
-            let ratio = ratio(options, runs, workload, arm, |run| run.metrics.units_per_s)?;
-            Some(Throughput { workload, arm, ratio })
-        })
-        .collect()
+    let ratio = |(workload, arm)| {
+        let (ours, theirs) =
+            pairs(runs, (workload, arm), (workload, Arm::Baseline), |run| run.metrics.units_per_s);
+        let ratio = Ratio::of(&ours, &theirs, options.measures.seed).ok()?;
+        Some(Throughput { workload, arm, ratio })
+    };
+    places.filter_map(ratio).collect()
 }
 
 /// All rows: each metric of each arm and workload, and the ratios.
 pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
+    let seed = options.measures.seed;
     let mut rows = Vec::new();
-    for &workload in &options.workloads {
-        for &arm in &options.arms {
-            let own: Vec<_> = runs.iter().filter(|run| (run.workload, run.arm) == (workload, arm)).collect();
-            let Some(first) = own.first() else { continue };
-            for (place, (name, _)) in first.metrics.values().into_iter().enumerate() {
-                let of = |run: &&Run| run.metrics.values()[place].1.or_else(|| never(run, name));
-                let values: Vec<f64> = own.iter().filter_map(of).collect();
-                let interval = median_interval(&values, options.measures.seed);
-                rows.extend(row(workload, arm, name.to_owned(), &values, interval));
-            }
-            if arm == Arm::Baseline {
-                continue;
-            }
-            for (name, of) in RATIOS {
-                let (ours, theirs) = pairs(runs, workload, arm, of);
-                let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
-                let interval = Ratio::of(&ours, &theirs, options.measures.seed).ok().and_then(|r| r.interval);
-                let name = format!("{name}_ratio_{}_vs_baseline", arm.name());
-                rows.extend(row(workload, arm, name, &ratios, interval));
-            }
+    for (workload, arm) in
+        options.workloads.iter().flat_map(|&w| options.arms.iter().map(move |&arm| (w, arm)))
+    {
+        let own = runs_of(runs, (workload, arm));
+        let Some(first) = own.first() else { continue };
+        let mut add = |metric: String, spread: Option<Spread>| {
+            rows.extend(spread.map(|Spread { count, median, p95, low, high }| Row {
+                workload,
+                arm,
+                metric,
+                count,
+                median,
+                p95,
+                low,
+                high,
+            }));
+        };
+        for (place, (name, _)) in first.metrics.values().into_iter().enumerate() {
+            let of = |run: &&Run| run.metrics.values()[place].1.or_else(|| never(run, name));
+            let values: Vec<f64> = own.iter().filter_map(of).collect();
+            add(name.to_owned(), Spread::of(&values, seed));
+        }
+        for (name, of) in RATIOS.into_iter().filter(|_| arm != Arm::Baseline) {
+            let (ours, theirs) = pairs(runs, (workload, arm), (workload, Arm::Baseline), of);
+            let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
+            add(format!("{name}_ratio_{}_vs_baseline", arm.name()), Spread::of(&ratios, seed));
         }
     }
     rows
+}
+
+impl Ran for Run {
+    type Place<'a> = (Kind, Arm);
+
+    fn place(&self) -> (Kind, Arm) {
+        (self.workload, self.arm)
+    }
+
+    fn repeat(&self) -> usize {
+        self.repeat
+    }
 }
 
 type Figure = fn(&Run) -> Option<f64>;
@@ -113,35 +130,4 @@ const RATIOS: [(&str, Figure); 5] = [
 fn never(run: &Run, metric: &str) -> Option<f64> {
     let timed = metric == "half_of_cold_folded_s" && run.arm.folds();
     (timed && run.samples.iter().any(|sample| sample.cold_bytes > Some(0))).then_some(f64::INFINITY)
-}
-
-/// `None` without values, and where the median is a time that never came.
-fn row(workload: Kind, arm: Arm, metric: String, values: &[f64], interval: Option<Interval>) -> Option<Row> {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    Some(Row {
-        workload,
-        arm,
-        metric,
-        count: values.len(),
-        median: quantile(&sorted, 0.5).filter(|median| median.is_finite())?,
-        p95: quantile(&sorted, 0.95).filter(|p95| p95.is_finite()),
-        low: interval.map(|i| i.low).filter(|low| low.is_finite()),
-        high: interval.map(|i| i.high).filter(|high| high.is_finite()),
-    })
-}
-
-fn ratio(options: &Options, runs: &[Run], workload: Kind, arm: Arm, of: Figure) -> Option<Ratio> {
-    let (ours, theirs) = pairs(runs, workload, arm, of);
-    Ratio::of(&ours, &theirs, options.measures.seed).ok()
-}
-
-/// The values of the repeats that both the arm and the baseline have, in the same order.
-fn pairs(runs: &[Run], workload: Kind, arm: Arm, of: Figure) -> (Vec<f64>, Vec<f64>) {
-    let value = |repeat: usize, arm: Arm| {
-        let wanted = |run: &&Run| (run.workload, run.repeat, run.arm) == (workload, repeat, arm);
-        runs.iter().find(wanted).and_then(of).filter(|v| v.is_finite() && *v > 0.0)
-    };
-    let repeats = runs.iter().filter(|run| (run.workload, run.arm) == (workload, arm)).map(|run| run.repeat);
-    repeats.filter_map(|repeat| value(repeat, arm).zip(value(repeat, Arm::Baseline))).unzip()
 }

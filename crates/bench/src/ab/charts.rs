@@ -1,42 +1,32 @@
 //! The plots of an experiment.
 
 use super::results::Results;
-use super::single_run::Run;
 use super::Arm;
 use crate::workload::Kind;
-use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Point, Scatter, Series, Unit, Value};
+use memfold_experiment::runs::{of as runs_of, pooled};
+use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Plot, Point, Scatter, Unit, Value};
 use memfold_stats::Histogram;
 
-/// An arm and its runs of one workload.
-type ArmRuns<'a> = (Arm, Vec<&'a Run>);
-
-/// A plot with the name of its files and what it shows.
-pub(super) struct Drawn {
-    pub(super) name: &'static str,
-    pub(super) caption: &'static str,
-    pub(super) chart: Box<dyn Chart>,
-}
-
 /// Every plot for which there are runs.
-pub(super) fn all(results: &Results) -> Vec<Drawn> {
+pub(super) fn all(results: &Results) -> Vec<Plot> {
     let mut drawn = vec![
-        draw(
+        Plot::new(
             "throughput_ratio_by_workload",
             "Units a second beside the baseline's run of the same repeat: median of the pairs and its 95 % interval, which \
              needs six pairs. An interval that contains 1 is no difference.",
             throughput_ratio(results),
         ),
-        draw(
+        Plot::new(
             "memory_saved_vs_throughput",
             "What an arm saves of the baseline's memory, over what it costs in throughput. The best place is the upper right.",
             saved_vs_throughput(results),
         ),
-        draw(
+        Plot::new(
             "resident_over_time",
             "Memory that the process takes, in zram too, over the first repeat.",
             by_workload(results, "Memory over time", resident_over_time),
         ),
-        draw(
+        Plot::new(
             "latency_ccdf",
             "How large a share of the units takes at least so long, over all repeats.",
             by_workload(results, "Time of a unit", latencies),
@@ -48,37 +38,37 @@ pub(super) fn all(results: &Results) -> Vec<Drawn> {
     drawn
 }
 
-fn pager(results: &Results) -> Vec<Drawn> {
+fn pager(results: &Results) -> Vec<Plot> {
     let mut drawn = vec![
-        draw(
+        Plot::new(
             "pager_daemon_cpu_breakdown",
             "CPU time of folding: looking for cold pages and compressing them, and bringing them back. In the arm daemon it is \
              that of the agent in the process and of the daemon's thread that serves it.",
             of_pager(results, "CPU of the pager", percent("share of one CPU").not_negative(), &CPU),
         ),
-        draw(
+        Plot::new(
             "fault_missing_latency_p95_p99",
             "How long a thread waits for a page that the pager has. 0: it never had to.",
             of_pager(results, "Wait on a missing page", nanos("time of a wait"), &WAITS),
         ),
-        draw(
+        Plot::new(
             "restore_latency_p95_p99",
             "The pager's own work on such a page: look-up, decompression, mapping.",
             of_pager(results, "Work on a restore", nanos("time of a restore"), &RESTORES),
         ),
-        draw(
+        Plot::new(
             "pager_activity_counts",
             "Whether the pager had anything to do, and how much. Each compressed page was evicted.",
             of_pager(results, "What the pager did", Axis::logarithmic("pages or faults in a run"), &ACTIVITY),
         ),
-        draw(
+        Plot::new(
             "pager_cpu_vs_throughput_ratio",
             "What the pager takes of the machine, over what it costs the program.",
             cpu_vs_throughput(results),
         ),
     ];
     if results.record.options.workloads.contains(&Kind::MmapChurn) {
-        drawn.push(draw(
+        drawn.push(Plot::new(
             "mmap_churn_range_ops_vs_faults",
             "Mappings that came and went, and the faults that the pager had to serve for them.",
             mmap_churn(results),
@@ -106,10 +96,6 @@ const CHURN: [(&str, &str); 5] = [
     ("pager_compress_success", "pages compressed"),
 ];
 
-fn draw(name: &'static str, caption: &'static str, chart: impl Chart + 'static) -> Drawn {
-    Drawn { name, caption, chart: Box::new(chart) }
-}
-
 fn percent(label: &str) -> Axis {
     Axis::linear(label).unit(Unit::Percent)
 }
@@ -126,8 +112,14 @@ fn value(results: &Results, workload: Kind, arm: Arm, metric: &str) -> Option<Va
     Some(Value { middle: row.median, interval: row.low.zip(row.high) })
 }
 
-fn names(results: &Results) -> Vec<String> {
-    results.record.options.workloads.iter().map(|workload| workload.name().to_owned()).collect()
+/// The workloads with their names.
+fn workloads(results: &Results) -> impl Iterator<Item = (&'static str, Kind)> + '_ {
+    results.record.options.workloads.iter().map(|&workload| (workload.name(), workload))
+}
+
+/// Arms with their names.
+fn named(arms: Vec<Arm>) -> impl Iterator<Item = (&'static str, Arm)> {
+    arms.into_iter().map(|arm| (arm.name(), arm))
 }
 
 /// The arms that are compared with the baseline.
@@ -141,40 +133,22 @@ fn ratio(results: &Results, workload: Kind, arm: Arm) -> Option<Value> {
 }
 
 fn throughput_ratio(results: &Results) -> Bars {
-    let series = others(results).into_iter().map(|arm| Series {
-        name: arm.name().into(),
-        values: results
-            .record
-            .options
-            .workloads
-            .iter()
-            .map(|&workload| ratio(results, workload, arm))
-            .collect(),
-    });
-    Bars {
-        title: "Throughput beside the baseline".into(),
-        axis: Axis::ratio("units a second, over the baseline's"),
-        groups: names(results),
-        series: series.collect(),
-        stacked: false,
-    }
+    Bars::of(
+        "Throughput beside the baseline",
+        Axis::ratio("units a second, over the baseline's"),
+        workloads(results),
+        named(others(results)),
+        |workload, &arm| ratio(results, workload, arm),
+    )
 }
 
 /// A drawing for each arm that folds, all with the same axis. Parts of a whole stand on each other.
 fn of_pager(results: &Results, title: &str, axis: Axis, metrics: &'static [(&str, &str)]) -> Panels {
-    let workloads = &results.record.options.workloads;
-    let bars = |arm: &Arm, axis: Axis| Bars {
-        title: format!("{title}, arm {}", arm.name()),
-        axis,
-        groups: names(results),
-        series: metrics
-            .iter()
-            .map(|(metric, name)| Series {
-                name: (*name).into(),
-                values: workloads.iter().map(|&workload| value(results, workload, *arm, metric)).collect(),
-            })
-            .collect(),
-        stacked: metrics == CPU,
+    let bars = |arm: &Arm, axis: Axis| {
+        let title = format!("{title}, arm {}", arm.name());
+        let metrics_named = metrics.iter().map(|(metric, name)| (*name, *metric));
+        let value = |workload, metric: &&str| value(results, workload, *arm, metric);
+        Bars { stacked: metrics == CPU, ..Bars::of(title, axis, workloads(results), metrics_named, value) }
     };
     let arms = results.folding();
     let reach: Vec<(f64, f64)> = arms.iter().filter_map(|arm| bars(arm, axis.clone()).reaches()).collect();
@@ -185,18 +159,13 @@ fn of_pager(results: &Results, title: &str, axis: Axis, metrics: &'static [(&str
 }
 
 fn mmap_churn(results: &Results) -> Bars {
-    let arms = results.folding();
-    let series = arms.iter().map(|&arm| Series {
-        name: arm.name().into(),
-        values: CHURN.iter().map(|(metric, _)| value(results, Kind::MmapChurn, arm, metric)).collect(),
-    });
-    Bars {
-        title: "mmap_churn: mappings beside faults".into(),
-        axis: Axis::logarithmic("count in a run"),
-        groups: CHURN.iter().map(|(_, name)| (*name).to_owned()).collect(),
-        series: series.collect(),
-        stacked: false,
-    }
+    Bars::of(
+        "mmap_churn: mappings beside faults",
+        Axis::logarithmic("count in a run"),
+        CHURN.into_iter().map(|(metric, name)| (name, metric)),
+        named(results.folding()),
+        |metric, &arm| value(results, Kind::MmapChurn, arm, metric),
+    )
 }
 
 fn points(results: &Results, arms: &[Arm], x: &str) -> Vec<Point> {
@@ -233,43 +202,32 @@ fn cpu_vs_throughput(results: &Results) -> Scatter {
     }
 }
 
-/// One drawing for each workload, of its runs by arm.
-fn by_workload(results: &Results, title: &str, draw: fn(&str, &[ArmRuns<'_>]) -> Lines) -> Panels {
-    let options = &results.record.options;
-    let panel = |&workload: &Kind| {
-        let runs =
-            |arm: Arm| results.runs.iter().filter(move |r| (r.workload, r.arm) == (workload, arm)).collect();
-        let arms: Vec<ArmRuns<'_>> = options.arms.iter().map(|&arm| (arm, runs(arm))).collect();
-        draw(&format!("{title}: {}", workload.name()), &arms).svg()
-    };
-    Panels { panels: options.workloads.iter().map(panel).collect() }
+/// One drawing for each workload.
+fn by_workload(results: &Results, title: &str, draw: fn(&Results, String, Kind) -> Lines) -> Panels {
+    let panel = |(name, workload)| draw(results, format!("{title}: {name}"), workload).svg();
+    Panels { panels: workloads(results).map(panel).collect() }
 }
 
-fn resident_over_time(title: &str, arms: &[ArmRuns<'_>]) -> Lines {
-    let line = |(arm, runs): &ArmRuns<'_>| Line {
-        name: arm.name().into(),
-        points: runs.first().map_or(Vec::new(), |run| {
+fn resident_over_time(results: &Results, title: String, workload: Kind) -> Lines {
+    let line = |(name, arm): (&str, Arm)| Line {
+        name: name.into(),
+        points: runs_of(&results.runs, (workload, arm)).first().map_or(Vec::new(), |run| {
             run.samples.iter().map(|s| (s.at_ms * 1e6, s.footprint() as f64)).collect()
         }),
     };
     Lines {
-        title: title.into(),
+        title,
         x: Axis::linear("time").unit(Unit::Nanos),
         y: Axis::linear("memory").unit(Unit::Bytes).not_negative(),
-        lines: arms.iter().map(line).collect(),
+        lines: named(results.record.options.arms.clone()).map(line).collect(),
     }
 }
 
-fn latencies(title: &str, arms: &[ArmRuns<'_>]) -> Lines {
-    let pooled: Vec<Histogram> = arms
-        .iter()
-        .map(|(_, runs)| {
-            let mut all = Histogram::default();
-            runs.iter().for_each(|run| all.merge(&run.latencies));
-            all
-        })
-        .collect();
+fn latencies(results: &Results, title: String, workload: Kind) -> Lines {
+    let arms = &results.record.options.arms;
+    let of = |arm: &Arm| pooled(&results.runs, (workload, *arm), |run| &run.latencies);
+    let pooled: Vec<Histogram> = arms.iter().map(of).collect();
     let named: Vec<(String, &Histogram)> =
-        arms.iter().zip(&pooled).map(|((arm, _), all)| (arm.name().to_owned(), all)).collect();
+        arms.iter().map(|arm| arm.name().to_owned()).zip(&pooled).collect();
     ccdf(title, nanos("time of a unit"), &named)
 }

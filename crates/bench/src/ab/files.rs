@@ -6,8 +6,7 @@ use super::results::Results;
 use super::single_run::Run;
 use super::{charts, html};
 use crate::output::Output;
-use anyhow::{Context, Result};
-use std::fs;
+use anyhow::Result;
 
 /// Writes tables, plots, summary and page of the runs in a directory, over those that are there.
 ///
@@ -18,18 +17,9 @@ pub fn write(folder: &Folder) -> Result<Results> {
     let output = Output::create(folder.path())?;
     output.table("all_runs_long.csv", &header(), results.runs.iter().map(line))?;
     output.rows("aggregate.csv", &results.aggregate)?;
-    let plots = folder.path().join("plots");
-    fs::create_dir_all(&plots).with_context(|| format!("cannot make {}", plots.display()))?;
-    let drawn = charts::all(&results);
-    for chart in &drawn {
-        memfold_plot::save(chart.chart.as_ref(), &plots, chart.name)?;
-    }
-    let text = |name: &str, text: String| {
-        let path = folder.path().join(name);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-    };
-    text("aggregate_summary.txt", results.to_string())?;
-    text("report.html", html::of(&results, &drawn).html())?;
+    output.text("aggregate_summary.txt", &results.to_string())?;
+    let plots = charts::all(&results);
+    output.page(&html::of(&results, &plots), &plots)?;
     Ok(results)
 }
 

@@ -6,13 +6,15 @@
 use super::single_run::Run;
 use super::{Arm, Options};
 use crate::manifest::Manifest;
+use crate::output::Output;
 use crate::workload::Kind;
 use anyhow::{bail, Context, Result};
-use rustix::fs::{flock, FlockOperation};
-use rustix::io::Errno;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statvfs::statvfs;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What `manifest.json` holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,9 +37,9 @@ const RUN_BYTES: u64 = 1 << 20;
 /// A directory of results.
 #[derive(Debug)]
 pub struct Folder {
-    path: PathBuf,
+    output: Output,
     /// Held while it is written into; let go when the process ends, however it ends.
-    _lock: Option<File>,
+    _lock: Option<Flock<File>>,
     /// Its manifest.
     pub record: Record,
 }
@@ -77,8 +79,8 @@ impl Folder {
         let lock = lock(path)?;
         sessions.push(session);
         let record = Record { schema: SCHEMA.into(), options: options.clone(), sessions };
-        let folder = Folder { path: path.to_owned(), _lock: Some(lock), record };
-        folder.write(MANIFEST, &folder.record)?;
+        let folder = Folder { output: Output::at(path), _lock: Some(lock), record };
+        folder.output.text(MANIFEST, &(serde_json::to_string(&folder.record)? + "\n"))?;
         Ok(folder)
     }
 
@@ -96,17 +98,17 @@ impl Folder {
         if record.schema != SCHEMA {
             bail!("{} has the layout {:?}, this program reads {SCHEMA:?}", file.display(), record.schema);
         }
-        Ok(Folder { path: path.to_owned(), _lock: None, record })
+        Ok(Folder { output: Output::at(path), _lock: None, record })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.output.path()
     }
 
     /// Whether a run is finished.
     pub fn has(&self, workload: Kind, repeat: usize, arm: Arm) -> bool {
-        self.path.join(file_of(workload, repeat, arm)).exists()
+        self.path().join(file_of(workload, repeat, arm)).exists()
     }
 
     /// Keeps a finished run.
@@ -114,7 +116,9 @@ impl Folder {
     /// # Errors
     /// When it cannot be written.
     pub fn keep(&self, run: &Run) -> Result<()> {
-        self.write(&file_of(run.workload, run.repeat, run.arm), run)
+        // Not indented: a run has thousands of numbers.
+        let text = serde_json::to_string(run)? + "\n";
+        self.output.text(&file_of(run.workload, run.repeat, run.arm), &text)
     }
 
     /// Every finished run that belongs to the options: by workload, repeat and arm in the order of the options.
@@ -124,46 +128,30 @@ impl Folder {
     pub fn runs(&self) -> Result<Vec<Run>> {
         let mut runs = Vec::new();
         for (workload, repeat, arm) in self.record.options.plan() {
-            if self.has(workload, repeat, arm) {
-                let path = self.path.join(file_of(workload, repeat, arm));
-                let text =
-                    fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-                runs.push(
-                    serde_json::from_str(&text).with_context(|| format!("{} is damaged", path.display()))?,
-                );
-            }
+            runs.extend(self.output.read(&file_of(workload, repeat, arm))?);
         }
         Ok(runs)
-    }
-
-    fn write(&self, name: &str, value: &impl Serialize) -> Result<()> {
-        let path = self.path.join(name);
-        let part = path.with_extension("part");
-        let text = serde_json::to_string(value)? + "\n";
-        fs::write(&part, text)
-            .and_then(|()| fs::rename(&part, &path))
-            .with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
 /// Takes the directory for this process.
-fn lock(path: &Path) -> Result<File> {
+fn lock(path: &Path) -> Result<Flock<File>> {
     let file =
         File::create(path.join(LOCK)).with_context(|| format!("cannot write into {}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => bail!(
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(lock),
+        Err((_, Errno::EWOULDBLOCK)) => bail!(
             "{} is in use: another `memfold bench pager` writes into it; wait for it, or name another directory",
             path.display()
         ),
-        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display())),
+        Err((_, error)) => Err(error).with_context(|| format!("cannot lock {}", path.join(LOCK).display())),
     }
 }
 
 /// Room that is left for this user on the file system, bytes.
 fn free_bytes(path: &Path) -> Result<u64> {
-    let room = rustix::fs::statvfs(path).with_context(|| format!("cannot look at {}", path.display()))?;
-    Ok(room.f_bavail * room.f_frsize)
+    let room = statvfs(path).with_context(|| format!("cannot look at {}", path.display()))?;
+    Ok(room.blocks_available() * room.fragment_size())
 }
 
 fn file_of(workload: Kind, repeat: usize, arm: Arm) -> String {

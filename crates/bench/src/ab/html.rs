@@ -1,14 +1,14 @@
 //! The page that shows an experiment: for a browser and for paper.
 
-use super::charts::Drawn;
 use super::metrics::Metrics;
 use super::results::Results;
 use super::Arm;
 use crate::workload::Kind;
-use memfold_plot::{Block, Report, Table};
+use memfold_experiment::text::{cells, mib, number};
+use memfold_plot::{Block, Plot, Report, Table};
 
 /// The page.
-pub(super) fn of(results: &Results, drawn: &[Drawn]) -> Report {
+pub(super) fn of(results: &Results, plots: &[Plot]) -> Report {
     let options = &results.record.options;
     let mut blocks = vec![
         Block::Heading("Figures".into()),
@@ -25,7 +25,7 @@ pub(super) fn of(results: &Results, drawn: &[Drawn]) -> Report {
         blocks.push(Block::Table(pager(results)));
     }
     blocks.push(Block::Heading("Plots".into()));
-    blocks.extend(drawn.iter().map(|drawn| Block::chart(drawn.chart.as_ref(), drawn.caption)));
+    blocks.extend(plots.iter().map(Plot::block));
     blocks.push(Block::Heading("What it ran on".into()));
     blocks.push(Block::Table(machine(results)));
     for &workload in &options.workloads {
@@ -50,12 +50,8 @@ pub(super) fn of(results: &Results, drawn: &[Drawn]) -> Report {
     }
 }
 
-fn strings(cells: &[&str]) -> Vec<String> {
-    cells.iter().map(|&cell| cell.to_owned()).collect()
-}
-
 fn figures(results: &Results) -> Table {
-    let mib = |bytes: Option<f64>| shown(bytes.map(|b| b / f64::from(1 << 20)), 1);
+    let mib = |bytes: Option<f64>| number(bytes.map(mib), 1);
     let rows = results.throughput.iter().map(|row| {
         let own = |metric: &str| results.median(row.workload, row.arm, metric);
         let base = |metric: &str| results.median(row.workload, Arm::Baseline, metric);
@@ -65,25 +61,22 @@ fn figures(results: &Results) -> Table {
             row.ratio.to_string(),
             mib(base("footprint_mean_bytes")),
             mib(own("footprint_mean_bytes")),
-            format!("{} %", shown(own("saved_pct_of_resident"), 1)),
-            shown(base("unit_p99_ns").map(|ns| ns / 1e3), 1),
-            shown(own("unit_p99_ns").map(|ns| ns / 1e3), 1),
+            format!("{} %", number(own("saved_pct_of_resident"), 1)),
+            number(base("unit_p99_ns").map(|ns| ns / 1e3), 1),
+            number(own("unit_p99_ns").map(|ns| ns / 1e3), 1),
         ]
     });
-    Table {
-        caption: "Each arm beside the baseline; medians.".into(),
-        head: strings(&[
-            "workload",
-            "arm",
-            "throughput over baseline",
-            "baseline, MiB",
-            "arm, MiB",
-            "saved",
-            "baseline unit p99, us",
-            "arm unit p99, us",
-        ]),
-        rows: rows.collect(),
-    }
+    let head = [
+        "workload",
+        "arm",
+        "throughput over baseline",
+        "baseline, MiB",
+        "arm, MiB",
+        "saved",
+        "baseline unit p99, us",
+        "arm unit p99, us",
+    ];
+    Table::of("Each arm beside the baseline; medians.", head, rows)
 }
 
 fn pager(results: &Results) -> Table {
@@ -110,15 +103,15 @@ fn pager(results: &Results) -> Table {
         .flat_map(|&workload| arms.iter().map(move |&arm| (workload, arm)));
     let rows = places.map(|(workload, arm)| {
         let cells = COLUMNS.iter().map(|(metric, _, by, decimals)| {
-            shown(results.median(workload, arm, metric).map(|v| v / by), *decimals)
+            number(results.median(workload, arm, metric).map(|v| v / by), *decimals)
         });
-        [workload.name().to_owned(), arm.name().to_owned()].into_iter().chain(cells).collect()
+        self::cells([workload.name(), arm.name()]).into_iter().chain(cells).collect()
     });
     Table {
         caption: "The pager's own account; medians over its runs.".into(),
         head: ["workload", "arm"]
             .into_iter()
-            .chain(COLUMNS.iter().map(|column| column.1))
+            .chain(COLUMNS.map(|column| column.1))
             .map(str::to_owned)
             .collect(),
         rows: rows.collect(),
@@ -136,7 +129,7 @@ fn machine(results: &Results) -> Table {
         add("memfold", format!("{} {}", session.version, session.commit.as_deref().unwrap_or("")));
         add("command", session.command.join(" "));
     }
-    Table { caption: "One group for each call that added runs.".into(), head: strings(&["", ""]), rows }
+    Table::of("One group for each call that added runs.", ["", ""], rows)
 }
 
 /// Every metric of a workload, with a column for each arm.
@@ -148,7 +141,7 @@ fn everything(results: &Results, workload: Kind) -> Table {
         medians.iter().any(Option::is_some).then(|| {
             let cells = medians.into_iter().map(|median| match median {
                 Some(value) if value.fract() == 0.0 || value.abs() >= 1e5 => format!("{value:.0}"),
-                value => shown(value, 3),
+                value => number(value, 3),
             });
             let name = std::iter::once((*name).to_owned());
             name.chain(cells).chain(std::iter::once(meaning.trim().to_owned())).collect()
@@ -164,8 +157,4 @@ fn everything(results: &Results, workload: Kind) -> Table {
             .collect(),
         rows: rows.collect(),
     }
-}
-
-fn shown(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.decimals$}"))
 }

@@ -25,108 +25,42 @@ pub use metrics::Metrics;
 pub use results::Results;
 pub use single_run::{Run, Sample};
 
+use crate::arguments::{count, setting, EXAMPLES};
+use crate::course::{plan, Course, Progress};
 use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
-use crate::turns;
 use crate::worker::Program;
-use crate::workload::{Data, Kind, Workload};
+use crate::workload::{Kind, Measures};
 use crate::zram::Zram;
 use anyhow::{ensure, Context, Result};
+use memfold_experiment::all_different;
 use memfold_pager::config::Setting;
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
-/// One side of the experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arm {
-    /// The program as it is.
-    Baseline,
-    /// The program as it is, once more: what differs between the two is noise.
-    Null,
-    /// With the pager.
-    Pager,
-    /// Served by the daemon: the workload registers its memory, and no allocator is replaced.
-    Daemon,
-    /// As it is, and the kernel swaps to zram what the workload says is cold.
-    Zram,
+memfold_experiment::named! {
+    /// One side of the experiment.
+    pub enum Arm, "arm" {
+        /// The program as it is.
+        Baseline = "baseline",
+        /// The program as it is, once more: what differs between the two is noise.
+        Null = "null",
+        /// With the pager.
+        Pager = "pager",
+        /// Served by the daemon: the workload registers its memory, and no allocator is replaced.
+        Daemon = "daemon",
+        /// As it is, and the kernel swaps to zram what the workload says is cold.
+        Zram = "zram",
+    }
 }
 
 impl Arm {
-    /// All arms, with their names.
-    pub const NAMES: [(&'static str, Arm); 5] = [
-        ("baseline", Arm::Baseline),
-        ("null", Arm::Null),
-        ("pager", Arm::Pager),
-        ("daemon", Arm::Daemon),
-        ("zram", Arm::Zram),
-    ];
-
     /// Whether memfold folds in it.
     pub fn folds(self) -> bool {
         matches!(self, Arm::Pager | Arm::Daemon)
     }
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Arm::NAMES.into_iter().find_map(|(name, arm)| (arm == self).then_some(name)).unwrap_or_default()
-    }
-}
-
-impl std::str::FromStr for Arm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Arm, String> {
-        crate::workload::by_name("arm", &Arm::NAMES, text)
-    }
-}
-
-/// What all workloads of an experiment have in common; `None` leaves a measure to the workload.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measures {
-    /// Length of a run, milliseconds.
-    pub millis: u64,
-    /// Memory of a workload, bytes.
-    pub bytes: usize,
-    /// Threads of a workload.
-    pub workers: usize,
-    /// What contents and orders are made from; each repeat takes the next number.
-    pub seed: u64,
-    /// What memory is filled with.
-    pub data: Data,
-    /// Units a second and worker; 0 for as many as it can.
-    pub rate: f64,
-    /// How long memory must be untouched to be cold, for the pager as for zram, milliseconds.
-    pub cold_millis: u64,
-    /// Share of the memory that is in use at a time, per cent.
-    pub hot_percent: Option<f64>,
-    /// Touches of memory anywhere, a second and worker.
-    pub cold_rate: Option<f64>,
-    /// Share of one CPU that folding may take where memfold folds, per cent; `None` for its default.
-    #[serde(default)]
-    pub max_cpu_percent: Option<f64>,
 }
 
 impl Measures {
-    /// The measures of one workload.
-    pub fn of(&self, kind: Kind) -> Workload {
-        let Measures {
-            millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate, ..
-        } = *self;
-        let usual = Workload::new(kind);
-        Workload {
-            millis,
-            bytes,
-            workers,
-            seed,
-            data,
-            rate,
-            cold_millis,
-            hot_percent: hot_percent.unwrap_or(usual.hot_percent),
-            cold_rate: cold_rate.unwrap_or(usual.cold_rate),
-            ..usual
-        }
-    }
-
     /// What whoever folds a workload is told, each as its environment variable takes it.
     fn settings(&self) -> Vec<(Setting, String)> {
         let cold_age = (Setting::ColdAge, format!("{}ms", self.cold_millis));
@@ -135,29 +69,61 @@ impl Measures {
     }
 }
 
-/// An experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Run workloads with and without the pager in turns; write tables, plots and a page.
+///
+/// A directory that holds unfinished results of the same command is continued: finished runs are kept. Ratios are medians
+/// over pairs of runs, with a 95 % bootstrap interval from six runs on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The workloads.
-    pub workloads: Vec<Kind>,
-    /// The arms; the baseline among them.
-    pub arms: Vec<Arm>,
-    /// Runs of each arm.
+    /// Runs of each arm on each workload.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]
     pub runs: usize,
+    /// The workloads, see `memfold bench workload --help` [default: all but verify].
+    #[arg(long = "only", value_name = "W,..", value_delimiter = ',')]
+    pub workloads: Vec<Kind>,
+    /// What to compare: baseline, null (a second baseline, for the noise), pager, daemon (the workload has a daemon of its own fold
+    /// its memory), zram (swap to a device of our own, root).
+    #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "baseline,pager")]
+    pub arms: Vec<Arm>,
+    /// The directory of the results.
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip)]
+    pub out: PathBuf,
     /// Measures of the workloads.
+    #[command(flatten)]
     pub measures: Measures,
+    /// The highest share of one CPU, in per cent, that folding may take in the arms pager and daemon [default: 3].
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = max_cpu)]
+    #[serde(skip)]
+    pub max_cpu: Option<f64>,
+    /// Print JSON.
+    #[arg(long)]
+    #[serde(skip)]
+    pub json: bool,
+}
+
+/// The same values as in `memfold run`, in per cent.
+fn max_cpu(text: &str) -> Result<f64, String> {
+    setting(Setting::MaxCpu, text).map(|millionths| millionths as f64 / 1e4)
 }
 
 impl Options {
     /// The runs, in their order.
     pub fn plan(&self) -> Vec<(Kind, usize, Arm)> {
-        let mut plan = Vec::new();
-        for repeat in 0..self.runs {
-            for &workload in &self.workloads {
-                plan.extend(turns::of(&self.arms, repeat).map(|arm| (workload, repeat, arm)));
-            }
+        plan(&self.workloads, &self.arms, self.runs)
+    }
+
+    /// Completes the options, and looks whether they make sense here, before anything is begun.
+    ///
+    /// # Errors
+    /// As [`Options::check`].
+    pub fn prepare(&mut self) -> Result<()> {
+        if self.workloads.is_empty() {
+            self.workloads = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Verify).collect();
         }
-        plan
+        self.measures.max_cpu_percent = self.max_cpu;
+        self.check()
     }
 
     /// Whether the plan can be carried out here, before anything is begun.
@@ -202,10 +168,6 @@ impl Options {
     }
 }
 
-fn all_different<T: PartialEq>(items: &[T]) -> bool {
-    items.iter().enumerate().all(|(place, item)| !items[..place].contains(item))
-}
-
 /// Carries out what is left of the plan, and writes everything that the directory is to hold.
 ///
 /// # Errors
@@ -213,19 +175,16 @@ fn all_different<T: PartialEq>(items: &[T]) -> bool {
 pub fn run(folder: &Folder, program: &Program, progress: Progress<'_>) -> Result<Results> {
     let options = &folder.record.options;
     let plan = options.plan();
-    let total = plan.len() as u64;
-    for (done, (workload, repeat, arm)) in plan.into_iter().enumerate() {
+    let mut course = Course::of(plan.len(), progress);
+    for (workload, repeat, arm) in plan {
         let what = format!("{}, {}, run {} of {}", workload.name(), arm.name(), repeat + 1, options.runs);
-        progress(Advance { done: done as u64, total, what: &what });
-        if folder.has(workload, repeat, arm) {
-            continue;
-        }
-        let run = single_run::run(program, options, workload, arm, repeat).with_context(|| {
-            format!("{what} failed; what was finished is kept in {}", folder.path().display())
-        })?;
-        folder.keep(&run)?;
+        let done = course.run(&what, || match folder.has(workload, repeat, arm) {
+            true => Ok(()),
+            false => folder.keep(&single_run::run(program, options, workload, arm, repeat)?),
+        });
+        done.with_context(|| format!("what was finished is kept in {}", folder.path().display()))?;
     }
-    progress(Advance { done: total, total, what: "plots" });
+    course.over("plots");
     write(folder)
 }
 

@@ -96,8 +96,8 @@ pub(super) fn run(
         watched(&mut worker, |start| sample(pid, start, peer.as_ref(), around.zram.as_ref()))?;
     let after = peer.as_ref().map(Seen::of).transpose()?;
     // Before it ends: afterwards there is nobody left to ask.
-    let memory = Memory::of(&pid.to_string())?;
-    let daemon = around.daemon.as_ref().map(|daemon| Memory::of(&daemon.pid().to_string())).transpose()?;
+    let memory = Memory::of(pid)?;
+    let daemon = around.daemon.as_ref().map(|daemon| Memory::of(daemon.pid())).transpose()?;
     let cost = worker.finish()?;
     let mut metrics = Metrics::default();
     fill_unit_metrics(&mut metrics, &report);

@@ -2,9 +2,8 @@
 
 use super::results::Results;
 use super::Arm;
+use memfold_experiment::text::mib;
 use std::fmt;
-
-const MIB: f64 = (1 << 20) as f64;
 
 /// Writes the summary.
 fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -29,9 +28,9 @@ fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             "  {:<9}{:>10.1} units/s   {:>6.1} MiB   unit p99 {:>8.1} us   {:>5.1} MiB cold",
             "baseline",
             of(Arm::Baseline, "units_per_s"),
-            of(Arm::Baseline, "footprint_mean_bytes") / MIB,
+            mib(of(Arm::Baseline, "footprint_mean_bytes")),
             of(Arm::Baseline, "unit_p99_ns") / 1e3,
-            of(Arm::Baseline, "cold_bytes_mean") / MIB
+            mib(of(Arm::Baseline, "cold_bytes_mean"))
         )?;
         for row in results.throughput.iter().filter(|row| row.workload == workload) {
             let own = |metric: &str| of(row.arm, metric);
@@ -40,9 +39,9 @@ fn write(results: &Results, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 "  {:<9}{:>10.1} units/s   {:>6.1} MiB   unit p99 {:>8.1} us   saved {:>5.1} MiB ({:.1} %)",
                 row.arm.name(),
                 own("units_per_s"),
-                own("footprint_mean_bytes") / MIB,
+                mib(own("footprint_mean_bytes")),
                 own("unit_p99_ns") / 1e3,
-                own("saved_bytes_mean") / MIB,
+                mib(own("saved_bytes_mean")),
                 own("saved_pct_of_resident")
             )?;
             writeln!(f, "  {:<9}  throughput over baseline {}", "", row.ratio)?;

@@ -2,6 +2,7 @@ use super::files::write;
 use super::results::Results;
 use super::single_run::Run;
 use super::*;
+use crate::workload::Data;
 use memfold_stats::Histogram;
 use std::fs;
 use std::path::Path;
@@ -20,7 +21,8 @@ fn options(runs: usize) -> Options {
         max_cpu_percent: None,
     };
     let workloads = vec![Kind::ZipfHeap, Kind::MmapChurn];
-    Options { workloads, arms: vec![Arm::Baseline, Arm::Pager], runs, measures }
+    let arms = vec![Arm::Baseline, Arm::Pager];
+    Options { workloads, arms, runs, measures, out: PathBuf::new(), max_cpu: None, json: false }
 }
 
 /// A run that saves 40 of 100 MiB and does a tenth fewer units if it is the pager's.

@@ -3,29 +3,48 @@
 //! What it is not: a comparison with other allocators. Both arms are ours, in the same profile.
 
 use super::arm::Arm;
-use super::case::Case;
+use super::case::{Case, Measures};
 use super::plan::Plan;
 use super::run::Length;
-use super::summary::column;
 use super::Run;
-use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
-use crate::worker::{Ask, Program};
+use crate::arguments::{count, whole};
+use crate::course::{Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
+use crate::worker::{Ask, Program, Written};
 use anyhow::{Context, Result};
+use memfold_experiment::runs::{median, ratio};
 use memfold_stats::Ratio;
 use serde::Serialize;
 
-/// What to measure.
-#[derive(Clone, Debug, Serialize)]
+const EXAMPLES: &str = "\
+Examples:
+  memfold bench arena                                   mid_mt and vm_mixed
+  memfold bench arena --pattern realloc,calloc --steps 500000
+  memfold bench arena --rounds 10 --json --out runs/arena
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here or too little memory.";
+
+/// Count page faults and calls a second with the page arena off and on (MEMFOLD_ARENA).
+///
+/// Each run is a process in a clean environment that makes a fixed number of steps; faults are those from its start to its
+/// last step.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// What runs.
-    pub cases: Vec<Case>,
-    /// Steps of each thread; `None` for the case's own ([`steps`]).
-    pub steps: Option<u64>,
-    /// Runs of each arm on each case.
-    pub rounds: usize,
-    /// What sizes and slots are drawn from.
+    /// What all random choices are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// What runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub measures: Measures,
+    /// Steps of each thread [default: 40000 in mid_mt, 200000 otherwise].
+    #[arg(long, value_name = "N", value_parser = whole(1..=1 << 40))]
+    pub steps: Option<u64>,
+    /// Runs with the arena off, and as many with it on.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = count(1_000))]
+    pub rounds: usize,
 }
 
 /// One arm on one case: medians.
@@ -58,15 +77,9 @@ pub struct ArenaRow {
     pub rss_on_over_off: Ratio,
 }
 
-/// The result.
+/// What is found.
 #[derive(Clone, Debug, Serialize)]
-pub struct ArenaReport {
-    /// Names this layout.
-    pub schema: &'static str,
-    /// Where it ran.
-    pub manifest: Manifest,
-    /// What was asked for.
-    pub options: Options,
+pub struct Found {
     /// Figures of each case.
     pub rows: Vec<ArenaRow>,
     /// Every run.
@@ -83,58 +96,52 @@ pub fn steps(case: &Case) -> u64 {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As [`super::run()`].
-pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<ArenaReport> {
-    let manifest = Manifest::gather();
-    let arms = [false, true].map(|on| Arm::with_arena(&program.library, on)).to_vec();
-    let plan = Plan::new(options.cases.clone(), arms, program)?;
-    let total = (plan.cases.len() * plan.arms.len() * options.rounds) as u64;
-    let mut runs = Vec::new();
-    for round in 0..options.rounds {
-        for (case, arm) in plan.round(round) {
-            let what = format!("{}, {}", case.name, arm.name);
-            progress(Advance { done: runs.len() as u64, total, what: &what });
-            let ask = Ask { steps: options.steps.unwrap_or(steps(case)), ..Ask::default() };
-            let seed = options.seed.wrapping_add(round as u64);
-            let found = plan.starter.run(case, arm, seed, Length { warm: None, ask });
-            runs.push(Run::of(case, arm, round, found.with_context(|| format!("the run of {what} failed"))?));
-        }
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-arena-1");
+
+    type Found = Found;
+
+    fn prepare(&mut self) -> Result<()> {
+        let usual: Vec<Case> = ["mid_mt", "vm_mixed"].iter().filter_map(|name| name.parse().ok()).collect();
+        self.measures.prepare(&usual, Written::Pages)
     }
-    progress(Advance { done: total, total, what: "done" });
-    let rows = plan.cases.iter().map(|case| row(case, &plan.arms, options, &runs)).collect::<Result<_>>()?;
-    let schema = "memfold-bench-arena-1";
-    Ok(ArenaReport { schema, manifest, options: options.clone(), rows, runs })
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
+        let arms = [false, true].map(|on| Arm::with_arena(&program.library, on)).to_vec();
+        let plan = Plan::new(&self.measures.cases, arms, program)?;
+        let mut course = Course::of(plan.cases.len() * plan.arms.len() * self.rounds, progress);
+        let steps = |case: &Case| self.steps.unwrap_or(steps(case));
+        let ask = |case: &Case| Ask { steps: steps(case), ..Ask::default() };
+        let length = |case: &Case| Length { warm: None, ask: ask(case) };
+        let runs = plan.runs(&mut course, self.rounds, self.seed, length)?;
+        course.over("done");
+        let row = |case: &Case| row(case.name, steps(case), &plan.arms, &runs, self.seed);
+        Ok(Found { rows: plan.cases.iter().map(row).collect::<Result<_>>()?, runs })
+    }
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("runs.csv", &report.found.runs)
+    }
 }
 
-/// One of the figures of a run.
-type Figure = fn(&Run) -> f64;
-
-fn row(case: &Case, arms: &[Arm], options: &Options, runs: &[Run]) -> Result<ArenaRow> {
-    let (off, on) = (arms[0].name.as_str(), arms[1].name.as_str());
-    let of = |arm: &str, figure: fn(&Run) -> f64| column(runs, case.name, arm, figure);
-    let calls: Figure = |run| run.calls_per_s;
-    let faults: Figure = |run| run.minor_faults as f64;
-    let rss: Figure = |run| run.rss_peak_bytes as f64;
-    let arm = |arm: &str| -> Result<ArenaArm> {
-        let median = |figure| memfold_stats::median(&of(arm, figure)).context("there are no runs");
+fn row(case: &'static str, steps: u64, arms: &[Arm], runs: &[Run], seed: u64) -> Result<ArenaRow> {
+    let (off, on) = ((case, arms[0].name.as_str()), (case, arms[1].name.as_str()));
+    let (calls, rss) = (|run: &Run| run.calls_per_s, |run: &Run| run.rss_peak_bytes as f64);
+    let arm = |place: (&'static str, &str)| -> Result<ArenaArm> {
         Ok(ArenaArm {
-            calls_per_s: median(calls)?,
-            minor_faults: median(faults)?,
-            rss_peak_bytes: median(rss)?,
+            calls_per_s: median(runs, place, calls).context("there are no runs")?,
+            minor_faults: median(runs, place, |run| run.minor_faults as f64).context("there are no runs")?,
+            rss_peak_bytes: median(runs, place, rss).context("there are no runs")?,
         })
     };
-    let ratio = |figure| Ratio::of(&of(on, figure), &of(off, figure), options.seed);
     let (arm_off, arm_on) = (arm(off)?, arm(on)?);
     Ok(ArenaRow {
-        case: case.name,
-        steps: options.steps.unwrap_or(steps(case)),
+        case,
+        steps,
         off: arm_off,
         on: arm_on,
-        calls_on_over_off: ratio(calls)?,
+        calls_on_over_off: ratio(runs, on, off, calls, seed)?,
         faults_saved: 1.0 - arm_on.minor_faults / arm_off.minor_faults,
-        rss_on_over_off: ratio(rss)?,
+        rss_on_over_off: ratio(runs, on, off, rss, seed)?,
     })
 }

@@ -5,9 +5,8 @@
 
 use crate::launch;
 use crate::worker::Hello;
-use crate::workload::by_name;
 use anyhow::{bail, ensure, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,35 +16,23 @@ pub const BASE: &str = "glibc";
 /// Our own arm, in the profile that is the default.
 pub const OURS: &str = "memfold";
 
-/// What our allocator is to do first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Profile {
-    /// Be fast, keep memory.
-    Speed,
-    /// Be fast, keep a target.
-    #[default]
-    Balanced,
-    /// Give memory back early.
-    Lean,
-    /// Find misuse.
-    Secure,
+memfold_experiment::named! {
+    /// What our allocator is to do first; by its name as `MEMFOLD_PROFILE` takes it.
+    #[derive(Default)]
+    pub enum Profile, "profile" {
+        /// Be fast, keep memory.
+        Speed = "speed",
+        /// Be fast, keep a target.
+        #[default]
+        Balanced = "balanced",
+        /// Give memory back early.
+        Lean = "lean",
+        /// Find misuse.
+        Secure = "secure",
+    }
 }
 
 impl Profile {
-    /// All profiles, with their names.
-    pub const NAMES: [(&'static str, Profile); 4] = [
-        ("speed", Profile::Speed),
-        ("balanced", Profile::Balanced),
-        ("lean", Profile::Lean),
-        ("secure", Profile::Secure),
-    ];
-
-    /// Its name, as `MEMFOLD_PROFILE` takes it.
-    pub fn name(self) -> &'static str {
-        Profile::NAMES.into_iter().find_map(|(name, p)| (p == self).then_some(name)).unwrap_or_default()
-    }
-
     /// Who should choose it.
     pub fn use_case(self) -> &'static str {
         match self {
@@ -54,14 +41,6 @@ impl Profile {
             Profile::Lean => "small machines, many processes",
             Profile::Secure => "untrusted input, hunting for bugs",
         }
-    }
-}
-
-impl std::str::FromStr for Profile {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Profile, String> {
-        by_name("profile", &Profile::NAMES, text)
     }
 }
 

@@ -3,7 +3,10 @@
 //! `random_mixed`, `mid_mt` and `vm_mixed` have the measures of the allocator and page arena that memfold's profiles go back
 //! to; the others are patterns that the field's suites know.
 
+use crate::arguments::count;
 use crate::worker::{Loop, Pattern, Written, BLOCKS_A_SECOND};
+use anyhow::{Context, Result};
+use memfold_pager::config::parse_size;
 use serde::Serialize;
 
 /// A pattern with its measures and its name.
@@ -110,6 +113,65 @@ impl Case {
             Pattern::FalseSharing => threads * average,
             Pattern::StringMap => 64 << 20,
         }
+    }
+}
+
+/// Which patterns, and what is changed in them.
+#[derive(Clone, Debug, Default, Serialize, clap::Args)]
+pub struct Measures {
+    /// Patterns to run [default: all].
+    #[arg(long = "pattern", value_name = "NAME,..", value_delimiter = ',')]
+    pub cases: Vec<Case>,
+    /// Slots of each thread, instead of the pattern's own.
+    #[arg(long, value_name = "N", value_parser = count(100_000_000))]
+    #[serde(skip)]
+    pub slots: Option<usize>,
+    /// Threads, instead of the pattern's own.
+    #[arg(long, value_name = "N", value_parser = count(256))]
+    #[serde(skip)]
+    pub threads: Option<usize>,
+    /// Smallest block, such as 16 or 8K, instead of the pattern's own.
+    #[arg(long, value_name = "BYTES", value_parser = block)]
+    #[serde(skip)]
+    pub least: Option<usize>,
+    /// Largest block, instead of the pattern's own.
+    #[arg(long, value_name = "BYTES", value_parser = block)]
+    #[serde(skip)]
+    pub most: Option<usize>,
+    /// What is written of a block in the loops over slots: ends or pages [default: ends; in `bench arena` pages].
+    #[arg(long, value_name = "WHAT")]
+    #[serde(skip)]
+    pub written: Option<Written>,
+}
+
+impl Measures {
+    /// Has the cases as they are to run.
+    ///
+    /// # Errors
+    /// When a changed measure makes no sense in one of them.
+    pub(super) fn prepare(&mut self, usual: &[Case], written: Written) -> Result<()> {
+        if self.cases.is_empty() {
+            self.cases = usual.to_vec();
+        }
+        for case in &mut self.cases {
+            let job = &mut case.job;
+            job.written = self.written.unwrap_or(written);
+            job.slots = self.slots.unwrap_or(job.slots);
+            job.threads = self.threads.unwrap_or(job.threads);
+            job.least_bytes = self.least.unwrap_or(job.least_bytes);
+            job.most_bytes = self.most.unwrap_or(job.most_bytes);
+            case.job.check().context(case.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// A block's size: from 2 bytes to a gigabyte.
+fn block(text: &str) -> Result<usize, String> {
+    match parse_size(text) {
+        Some(bytes) if (2..=1 << 30).contains(&bytes) => Ok(bytes as usize),
+        Some(_) => Err("it must lie between 2 and 1G".into()),
+        None => Err("a size such as 16, 8K or 1M is needed".into()),
     }
 }
 

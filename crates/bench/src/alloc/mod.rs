@@ -24,38 +24,96 @@ mod standing;
 mod summary;
 
 pub use arm::{Arm, NotLoaded, Peer, Profile, BASE, OURS};
-pub use case::{Case, SUITE};
-pub use charts::draw;
+pub use case::{Case, Measures, SUITE};
 pub use count::KernelCalls;
 pub use standing::Standing;
 pub use summary::{Cell, Latency};
 
-use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
-use crate::worker::Program;
-use anyhow::{Context, Result};
+use crate::arguments::{count as number_of, number, whole};
+use crate::course::{Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
+use crate::worker::{Program, Written};
+use anyhow::{ensure, Context, Result};
+use memfold_experiment::runs::Ran;
 use memfold_stats::Histogram;
 use plan::Plan;
 use run::{Found, Length};
 use serde::Serialize;
+use std::path::PathBuf;
 
-/// What to measure.
-#[derive(Clone, Debug, Serialize)]
+const EXAMPLES: &str = "\
+Examples:
+  memfold bench alloc                                   the whole suite
+  memfold bench alloc --pattern random_mixed,larson --rounds 10 --out runs/a
+  memfold bench alloc --pattern random_mixed --slots 5000 --threads 4 --least 32 --most 4K
+  memfold bench alloc --pattern random_mixed --operations 200000000    the same work for all: time, faults and kernel calls of it
+  memfold bench alloc --profile balanced,lean --peer mine=/opt/lib/libmine.so
+  memfold bench alloc --pattern fragmentation --soak 30 --epoch 5    half an hour of each allocator
+  memfold bench alloc --scorecard                       all profiles; writes docs/scorecard.md
+
+Peers are libjemalloc, libtcmalloc_minimal, libmimalloc and libsnmallocshim where they are installed; on
+Debian: libjemalloc2, libtcmalloc-minimal4, libmimalloc2.0.
+
+Exit codes: 0 done, 1 failed, 2 bad usage or a peer that does not load, 3 not supported here or too little memory.";
+
+/// Time patterns of malloc and free beside every other allocator, with the memory that each takes.
+///
+/// Every run is a process in a clean environment, with the allocator preloaded; allocators take turns. Reported are calls a
+/// second with their spread, resident memory, minor faults, latencies of sampled calls, and kernel calls, which are counted
+/// in a run of their own.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// What runs.
-    pub cases: Vec<Case>,
-    /// Our own arms.
-    pub profiles: Vec<Profile>,
-    /// Other allocators.
-    pub peers: Vec<Peer>,
-    /// Length of a run's measured phase, milliseconds, where no number of operations is asked for.
-    pub millis: u64,
-    /// Calls of the allocator that each run makes from its start, the same under every allocator; `None` to run for a time.
-    pub operations: Option<u64>,
-    /// Runs of each allocator on each case.
-    pub rounds: usize,
-    /// What sizes and slots are drawn from.
+    /// What all random choices are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// What runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub measures: Measures,
+    /// Length of a run's measured phase, in milliseconds; a quarter of it comes before, to warm up.
+    #[arg(long, value_name = "MS", default_value_t = 160, value_parser = whole(10..=600_000))]
+    pub millis: u64,
+    /// Let each run make so many calls of the allocator from its start in place of running for a time, the same number under every
+    /// allocator, and report time, page faults and kernel calls for each of them.
+    #[arg(long, value_name = "N", value_parser = whole(1..=1 << 40), conflicts_with_all = ["millis", "soak"])]
+    pub operations: Option<u64>,
+    /// Runs of each allocator on each pattern; ratios have an interval from 6 on.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = number_of(1_000))]
+    pub rounds: usize,
+    /// Our own arms: speed, balanced, lean, secure [default: balanced; with --scorecard all].
+    #[arg(long = "profile", value_name = "PROFILE,..", value_delimiter = ',')]
+    pub profiles: Vec<Profile>,
+    /// Another allocator to compare with; may be given again.
+    #[arg(long = "peer", value_name = "NAME=LIBRARY")]
+    pub peers: Vec<Peer>,
+    /// Leave out the allocators that are installed and not named by --peer.
+    #[arg(long)]
+    #[serde(skip)]
+    pub no_installed: bool,
+    /// Instead of short runs, let one process of each allocator run each pattern for so many minutes.
+    #[arg(long, value_name = "MINUTES", value_parser = minutes, requires = "epoch", conflicts_with = "scorecard")]
+    #[serde(skip)]
+    pub soak: Option<u64>,
+    /// Length of a soak's epoch, in seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "soak")]
+    #[serde(skip)]
+    pub epoch: Option<u64>,
+    /// Write the scorecard into this file.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/scorecard.md")]
+    #[serde(skip)]
+    pub scorecard: Option<PathBuf>,
+}
+
+/// Minutes, in milliseconds.
+fn minutes(text: &str) -> Result<u64, String> {
+    number(1e-3, 60.0 * 24.0 * 7.0)(text).map(|minutes| (minutes * 60e3) as u64)
+}
+
+/// Seconds, in milliseconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    number(0.01, 3600.0)(text).map(|seconds| (seconds * 1e3) as u64)
 }
 
 /// One run.
@@ -106,15 +164,9 @@ pub struct Counted {
     pub calls: KernelCalls,
 }
 
-/// The result of the experiment.
+/// What the suite finds.
 #[derive(Clone, Debug, Serialize)]
-pub struct AllocReport {
-    /// Names this layout.
-    pub schema: &'static str,
-    /// Where it ran.
-    pub manifest: Manifest,
-    /// What was asked for.
-    pub options: Options,
+pub struct Suite {
     /// The allocators, glibc first.
     pub arms: Vec<Arm>,
     /// Why kernel calls were not counted, if they were not.
@@ -138,6 +190,12 @@ impl Options {
         }
     }
 
+    /// The soak, if one is wanted instead of the suite.
+    pub fn soak(&self) -> Option<soak::Options> {
+        let (soak_millis, epoch_millis) = self.soak.zip(self.epoch)?;
+        Some(soak::Options { suite: self.clone(), soak_millis, epoch_millis })
+    }
+
     /// The arms, glibc first.
     pub fn arms(&self, program: &Program) -> Vec<Arm> {
         let ours = self.profiles.iter().map(|&profile| Arm::ours(&program.library, profile));
@@ -145,49 +203,77 @@ impl Options {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// [`NotLoaded`] when an arm's library does not become the allocator; [`crate::Unsupported`] when there is too little memory or
-/// no C++ compiler; when a run fails.
-pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<AllocReport> {
-    let manifest = Manifest::gather();
-    let plan = Plan::new(options.cases.clone(), options.arms(program), program)?;
-    let uncounted = count::probe().err().map(|error| error.to_string());
-    let once = plan.cases.len() * plan.arms.len();
-    let total = (once * (options.rounds + usize::from(uncounted.is_none()))) as u64;
-    let (mut runs, mut counted) = (Vec::new(), Vec::new());
-    for round in 0..options.rounds {
-        for (case, arm) in plan.round(round) {
-            let what = format!("{}, {}", case.name, arm.name);
-            progress(Advance { done: runs.len() as u64, total, what: &what });
-            let seed = options.seed.wrapping_add(round as u64);
-            let found = plan.starter.run(case, arm, seed, Length::of(case, options));
-            runs.push(Run::of(case, arm, round, found.with_context(|| format!("the run of {what} failed"))?));
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-alloc-3");
+
+    type Found = Suite;
+
+    fn prepare(&mut self) -> Result<()> {
+        if let Some(file) = &self.scorecard {
+            let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            ensure!(
+                directory.is_none_or(|directory| directory.is_dir()),
+                "--scorecard: there is no directory for {}; run it in memfold's source tree, or name a file",
+                file.display()
+            );
         }
+        if self.profiles.is_empty() {
+            let all = self.scorecard.is_some();
+            self.profiles = if all { Profile::ALL.to_vec() } else { vec![Profile::default()] };
+        }
+        let named: Vec<String> = self.peers.iter().map(|peer| peer.name.clone()).collect();
+        if !self.no_installed {
+            self.peers.extend(Peer::installed().into_iter().filter(|peer| !named.contains(&peer.name)));
+        }
+        for (place, name) in named.iter().enumerate() {
+            ensure!(!named[..place].contains(name), "--peer: two allocators are called {name:?}");
+        }
+        self.measures.prepare(&SUITE, Written::Ends)
     }
-    for (case, arm) in plan.round(0).filter(|_| uncounted.is_none()) {
-        let what = format!("{}, {}, kernel calls", case.name, arm.name);
-        progress(Advance { done: (runs.len() + counted.len()) as u64, total, what: &what });
-        let found = plan.starter.counted(case, arm, options.seed, Length::of(case, options));
-        let found = found.with_context(|| format!("the run of {what} failed"))?;
-        let (case, arm, calls) = (case.name, arm.name.clone(), found.calls.unwrap_or_default());
-        counted.push(Counted { case, arm, operations: found.phase.operations, calls });
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Suite> {
+        let plan = Plan::new(&self.measures.cases, self.arms(program), program)?;
+        let uncounted = count::probe().err().map(|error| error.to_string());
+        let once = plan.cases.len() * plan.arms.len();
+        let mut course = Course::of(once * (self.rounds + usize::from(uncounted.is_none())), progress);
+        let runs = plan.runs(&mut course, self.rounds, self.seed, |case| Length::of(case, self))?;
+        let mut counted = Vec::new();
+        for (case, arm) in plan.round(0).filter(|_| uncounted.is_none()) {
+            let what = format!("{}, {}, kernel calls", case.name, arm.name);
+            let found =
+                course.run(&what, || plan.starter.counted(case, arm, self.seed, Length::of(case, self)))?;
+            let (case, arm, calls) = (case.name, arm.name.clone(), found.calls.unwrap_or_default());
+            counted.push(Counted { case, arm, operations: found.phase.operations, calls });
+        }
+        course.over("done");
+        let cells = summary::cells(plan.cases, &plan.arms, &runs, &counted, self.seed)?;
+        let standings = standing::of(plan.cases, &plan.arms, &runs)?;
+        Ok(Suite { arms: plan.arms, uncounted, cells, standings, counted, runs })
     }
-    progress(Advance { done: total, total, what: "done" });
-    let cells = summary::cells(&plan.cases, &plan.arms, &runs, &counted, options.seed)?;
-    let standings = standing::of(&plan.cases, &plan.arms, &runs)?;
-    Ok(AllocReport {
-        schema: "memfold-bench-alloc-3",
-        manifest,
-        options: options.clone(),
-        arms: plan.arms,
-        uncounted,
-        cells,
-        standings,
-        counted,
-        runs,
-    })
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("runs.csv", &report.found.runs)?;
+        output.rows("kernel_calls.csv", report.found.kernel_rows())?;
+        output.plots(&charts::all(report))
+    }
+
+    fn finish(report: &Report<Options>) -> Result<()> {
+        let Some(file) = &report.options.scorecard else { return Ok(()) };
+        let page = scorecard::markdown(report).context("the scorecard cannot be made")?;
+        std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+impl Ran for Run {
+    type Place<'a> = (&'a str, &'a str);
+
+    fn place(&self) -> (&str, &str) {
+        (self.case, &self.arm)
+    }
+
+    fn repeat(&self) -> usize {
+        self.round
+    }
 }
 
 impl Run {
@@ -223,7 +309,7 @@ pub struct KernelRow<'a> {
     pub kernel_calls_per_call: f64,
 }
 
-impl AllocReport {
+impl Suite {
     /// The runs in which kernel calls were counted, as flat rows.
     pub fn kernel_rows(&self) -> impl Iterator<Item = KernelRow<'_>> {
         self.counted.iter().map(|counted| KernelRow {

@@ -6,6 +6,8 @@
 use super::arm::{Arm, NotLoaded};
 use super::case::Case;
 use super::run::{Length, Starter};
+use super::Run;
+use crate::course::{turns, Course};
 use crate::process::available_memory;
 use crate::worker::{Ask, Program};
 use crate::Unsupported;
@@ -16,7 +18,7 @@ const SPARE: u64 = 128 << 20;
 
 /// Cases and arms that have been found fit to run.
 pub(super) struct Plan<'a> {
-    pub(super) cases: Vec<Case>,
+    pub(super) cases: &'a [Case],
     pub(super) arms: Vec<Arm>,
     pub(super) starter: Starter<'a>,
 }
@@ -26,13 +28,13 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// What of them is not as it should be.
-    pub(super) fn new(cases: Vec<Case>, arms: Vec<Arm>, program: &'a Program) -> Result<Plan<'a>> {
+    pub(super) fn new(cases: &'a [Case], arms: Vec<Arm>, program: &'a Program) -> Result<Plan<'a>> {
         ensure!(!cases.is_empty(), "there is no pattern to run");
-        for case in &cases {
+        for case in cases {
             case.job.check().with_context(|| case.name)?;
             check_memory(case, available_memory())?;
         }
-        let starter = Starter::new(program, &cases)?;
+        let starter = Starter::new(program, cases)?;
         let short = Length { warm: None, ask: Ask { millis: 1, steps: 1, ..Ask::default() } };
         for arm in &arms {
             match starter.run(&cases[0], arm, 0, short) {
@@ -47,9 +49,30 @@ impl<'a> Plan<'a> {
 
     /// The runs of a round, in order.
     pub(super) fn round(&self, round: usize) -> impl Iterator<Item = (&Case, &Arm)> {
-        let arms = self.arms.len();
-        let of_case = move |case| (0..arms).map(move |place| (case, &self.arms[(place + round) % arms]));
+        let arms: Vec<&Arm> = self.arms.iter().collect();
+        let of_case = move |case| turns(&arms, round).map(|arm| (case, arm)).collect::<Vec<_>>();
         self.cases.iter().flat_map(of_case)
+    }
+
+    /// Carries out so many rounds.
+    pub(super) fn runs(
+        &self,
+        course: &mut Course<'_>,
+        rounds: usize,
+        seed: u64,
+        length: impl Fn(&Case) -> Length,
+    ) -> Result<Vec<Run>> {
+        let mut runs = Vec::new();
+        for round in 0..rounds {
+            for (case, arm) in self.round(round) {
+                let seed = seed.wrapping_add(round as u64);
+                let found = course.run(&format!("{}, {}", case.name, arm.name), || {
+                    self.starter.run(case, arm, seed, length(case))
+                })?;
+                runs.push(Run::of(case, arm, round, found));
+            }
+        }
+        Ok(runs)
     }
 }
 

@@ -130,6 +130,6 @@ fn measure(worker: &mut Worker, arm: &Arm, length: Length, counter: Option<&Coun
     let phase: Phase = worker.ask(&length.ask)?;
     let (minor_faults, later) = (faults(worker.pid())?, counter.map(Counter::calls));
     let calls = later.zip(earlier).map(|(later, earlier)| later.since(&earlier));
-    let memory = Memory::of(&worker.pid().to_string())?;
+    let memory = Memory::of(worker.pid())?;
     Ok(Found { phase, memory, minor_faults, phase_faults: minor_faults - before, calls })
 }

@@ -3,8 +3,10 @@
 //! Invariants: every figure comes from one interleaved experiment, and the page says which command made it, on what.
 
 use super::arm::{Arm, Profile, BASE, OURS};
-use super::show::{kernel, mib, or_dash, percent};
-use super::{AllocReport, Cell, Standing};
+use super::show::{kernel, percent};
+use super::{Cell, Options, Standing};
+use crate::experiment::Report;
+use memfold_experiment::text::{mib, or_dash};
 use std::fmt::{self, Write};
 use std::path::Path;
 
@@ -15,7 +17,7 @@ const FIRST: &str = "random_mixed";
 ///
 /// # Errors
 /// None: writing into a string cannot fail; the result is for the `?` of its parts.
-pub fn markdown(report: &AllocReport) -> Result<String, fmt::Error> {
+pub fn markdown(report: &Report<Options>) -> Result<String, fmt::Error> {
     let mut page = String::new();
     head(&mut page, report)?;
     profiles(&mut page, report)?;
@@ -27,7 +29,7 @@ pub fn markdown(report: &AllocReport) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-fn head(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn head(page: &mut String, report: &Report<Options>) -> fmt::Result {
     let manifest = &report.manifest;
     let words = manifest.command.iter().enumerate().map(|(place, word)| match place {
         // The program by its name, wherever it lies.
@@ -60,16 +62,21 @@ fn table(page: &mut String, head: &[&str], rows: impl IntoIterator<Item = Vec<St
     writeln!(page)
 }
 
-fn profiles(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn profiles(page: &mut String, report: &Report<Options>) -> fmt::Result {
     writeln!(page, "## Profiles\n")?;
-    let cell =
-        |arm: &str| report.cell(FIRST, arm).or_else(|| report.cells.iter().find(|cell| cell.arm == arm));
-    let shown =
-        report.cells.first().map_or(FIRST, |first| report.cell(FIRST, BASE).map_or(first.case, |_| FIRST));
+    let cell = |arm: &str| {
+        report.found.cell(FIRST, arm).or_else(|| report.found.cells.iter().find(|cell| cell.arm == arm))
+    };
+    let shown = report
+        .found
+        .cells
+        .first()
+        .map_or(FIRST, |first| report.found.cell(FIRST, BASE).map_or(first.case, |_| FIRST));
     let rows = report.options.profiles.iter().filter_map(|&profile| {
         let arm = Arm::ours(Path::new(""), profile).name;
         let cell = cell(&arm)?;
-        let suite = report.standings.iter().find(|s| s.arm == arm && s.beside.as_deref() == Some(BASE))?;
+        let suite =
+            report.found.standings.iter().find(|s| s.arm == arm && s.beside.as_deref() == Some(BASE))?;
         let name = if profile == Profile::default() {
             format!("**{}**", profile.name())
         } else {
@@ -100,13 +107,13 @@ fn profiles(page: &mut String, report: &AllocReport) -> fmt::Result {
     table(page, &head, rows)
 }
 
-fn standings(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn standings(page: &mut String, report: &Report<Options>) -> fmt::Result {
     writeln!(
         page,
         "## Over the whole suite\n\n\
          Geometric means over the {} patterns, of ratios of runs of the same round. *The best* is whichever other allocator is \
          fastest, or smallest, on a pattern.\n",
-        report.options.cases.len()
+        report.options.measures.cases.len()
     )?;
     let row = |standing: &Standing| {
         vec![
@@ -117,20 +124,20 @@ fn standings(page: &mut String, report: &AllocReport) -> fmt::Result {
         ]
     };
     let head = ["", "throughput", "on its least pattern", "most resident memory"];
-    table(page, &head, report.standings.iter().map(row))
+    table(page, &head, report.found.standings.iter().map(row))
 }
 
 /// A table with a row for each case and a column for each arm.
-fn by_case(page: &mut String, report: &AllocReport, show: impl Fn(&Cell) -> String) -> fmt::Result {
-    let arms: Vec<&str> = report.arms.iter().map(|arm| arm.name.as_str()).collect();
-    let rows = report.options.cases.iter().map(|case| {
-        let cells = arms.iter().map(|arm| or_dash(report.cell(case.name, arm), &show));
+fn by_case(page: &mut String, report: &Report<Options>, show: impl Fn(&Cell) -> String) -> fmt::Result {
+    let arms: Vec<&str> = report.found.arms.iter().map(|arm| arm.name.as_str()).collect();
+    let rows = report.options.measures.cases.iter().map(|case| {
+        let cells = arms.iter().map(|arm| or_dash(report.found.cell(case.name, arm), &show));
         std::iter::once(format!("`{}`", case.name)).chain(cells).collect()
     });
     table(page, &[&["pattern"], arms.as_slice()].concat(), rows)
 }
 
-fn throughput(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn throughput(page: &mut String, report: &Report<Options>) -> fmt::Result {
     writeln!(
         page,
         "## Throughput\n\nMillions of calls a second, and the coefficient of variation over the runs.\n"
@@ -140,7 +147,7 @@ fn throughput(page: &mut String, report: &AllocReport) -> fmt::Result {
     })
 }
 
-fn memory(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn memory(page: &mut String, report: &Report<Options>) -> fmt::Result {
     writeln!(
         page,
         "## Memory\n\nMost resident memory and, after the slash, anonymous memory at the end, MiB. Minor faults are below.\n"
@@ -152,19 +159,19 @@ fn memory(page: &mut String, report: &AllocReport) -> fmt::Result {
     by_case(page, report, |cell| format!("{:.0}", cell.minor_faults))
 }
 
-fn kernel_calls(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn kernel_calls(page: &mut String, report: &Report<Options>) -> fmt::Result {
     writeln!(
         page,
         "## Kernel calls\n\n`mmap`, `munmap`, `mremap`, `madvise`, `mprotect` and `brk`, a call of the allocator, after warm-up \
          (`fragmentation`: from the start), in a run of its own.\n"
     )?;
-    if let Some(why) = &report.uncounted {
+    if let Some(why) = &report.found.uncounted {
         writeln!(page, "Not counted: {why}.\n")?;
     }
     by_case(page, report, |cell| kernel(cell.kernel_calls_per_call))
 }
 
-fn latencies(page: &mut String, report: &AllocReport) -> fmt::Result {
+fn latencies(page: &mut String, report: &Report<Options>) -> fmt::Result {
     writeln!(
         page,
         "## Latency\n\nTime of a sampled step, ns: p50 / p99 / p99.9 / p99.99. A step is one call, or a free and a malloc; in \

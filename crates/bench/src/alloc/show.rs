@@ -1,20 +1,10 @@
 //! The results as tables on a terminal.
 
-use super::arena::ArenaReport;
-use super::soak::SoakReport;
 use super::summary::Cell;
-use super::{AllocReport, BASE};
+use super::{arena, soak, Options, BASE};
+use crate::experiment::Report;
+use memfold_experiment::text::{cells, columns, mib, or_dash};
 use std::fmt::{self, Display, Formatter};
-
-/// Bytes as MiB.
-pub(super) fn mib(bytes: f64) -> f64 {
-    bytes / f64::from(1 << 20)
-}
-
-/// A figure, or a dash where there is none.
-pub(super) fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "–".to_owned(), show)
-}
 
 /// A share as per cent.
 pub(super) fn percent(share: Option<f64>) -> String {
@@ -84,26 +74,19 @@ fn work(cell: &Cell) -> Vec<String> {
     ]
 }
 
-/// Writes rows under a head, the first column to the left and the others to the right.
-fn table(f: &mut Formatter<'_>, head: &[&str], rows: &[(String, Vec<String>)]) -> fmt::Result {
-    let first = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let width = |place: usize| {
-        let cells = rows.iter().filter_map(|(_, cells)| cells.get(place)).map(|cell| cell.chars().count());
-        cells.chain([head[place].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    write!(f, "  {:first$}", "")?;
-    head.iter().zip(&widths).try_for_each(|(name, width)| write!(f, "  {name:>width$}"))?;
-    writeln!(f)?;
-    for (name, cells) in rows {
-        write!(f, "  {name:first$}")?;
-        cells.iter().zip(&widths).try_for_each(|(cell, width)| write!(f, "  {cell:>width$}"))?;
-        writeln!(f)?;
-    }
-    Ok(())
+/// Writes rows under a head, each after the name that stands first.
+fn table<'a, const N: usize>(
+    f: &mut Formatter<'_>,
+    head: [&str; N],
+    rows: impl IntoIterator<Item = (&'a str, Vec<String>)>,
+) -> fmt::Result {
+    let named = |(name, cells): (&str, Vec<String>)| [vec![name.to_owned()], cells].concat();
+    let head = [vec![String::new()], cells(head)].concat();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows.into_iter().map(named)).collect();
+    columns(&rows, 1).lines().try_for_each(|line| writeln!(f, "  {line}"))
 }
 
-impl Display for AllocReport {
+impl Display for Report<Options> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -111,18 +94,16 @@ impl Display for AllocReport {
             self.options.rounds,
             self.options.length()
         )?;
-        for case in &self.options.cases {
+        for case in &self.options.measures.cases {
             writeln!(f, "\n{}: {}", case.name, case.about)?;
-            let own = self.cells.iter().filter(|cell| cell.case == case.name);
-            let rows: Vec<_> = own.clone().map(|cell| (cell.arm.clone(), row(cell))).collect();
-            table(f, &HEAD, &rows)?;
+            let own = self.found.cells.iter().filter(|cell| cell.case == case.name);
+            table(f, HEAD, own.clone().map(|cell| (cell.arm.as_str(), row(cell))))?;
             if self.options.operations.is_some() {
-                let rows: Vec<_> = own.map(|cell| (cell.arm.clone(), work(cell))).collect();
-                table(f, &WORK, &rows)?;
+                table(f, WORK, own.map(|cell| (cell.arm.as_str(), work(cell))))?;
             }
         }
         writeln!(f, "\nover the suite, geometric means; the least pattern in parentheses")?;
-        for standing in &self.standings {
+        for standing in &self.found.standings {
             let beside = standing.beside.as_deref().unwrap_or("the best of each pattern");
             let (name, least) = standing.least;
             writeln!(
@@ -131,45 +112,41 @@ impl Display for AllocReport {
                 standing.arm, standing.calls, standing.rss
             )?;
         }
-        if let Some(why) = &self.uncounted {
+        if let Some(why) = &self.found.uncounted {
             writeln!(f, "\n{why}")?;
         }
         Ok(())
     }
 }
 
-impl Display for ArenaReport {
+impl Display for Report<arena::Options> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "the page arena off and on, {} runs each, interleaved; medians", self.options.rounds)?;
         let head =
             ["k calls/s off", "on", "on over off", "faults off", "on", "faults saved", "peak MiB off", "on"];
-        let rows: Vec<_> = self
-            .rows
-            .iter()
-            .map(|row| {
-                let cells = vec![
-                    format!("{:.0}", row.off.calls_per_s / 1e3),
-                    format!("{:.0}", row.on.calls_per_s / 1e3),
-                    row.calls_on_over_off.to_string(),
-                    format!("{:.0}", row.off.minor_faults),
-                    format!("{:.0}", row.on.minor_faults),
-                    format!("{:.1} %", row.faults_saved * 100.0),
-                    format!("{:.1}", mib(row.off.rss_peak_bytes)),
-                    format!("{:.1}", mib(row.on.rss_peak_bytes)),
-                ];
-                (row.case.to_owned(), cells)
-            })
-            .collect();
-        table(f, &head, &rows)
+        let rows = self.found.rows.iter().map(|row| {
+            let cells = vec![
+                format!("{:.0}", row.off.calls_per_s / 1e3),
+                format!("{:.0}", row.on.calls_per_s / 1e3),
+                row.calls_on_over_off.to_string(),
+                format!("{:.0}", row.off.minor_faults),
+                format!("{:.0}", row.on.minor_faults),
+                format!("{:.1} %", row.faults_saved * 100.0),
+                format!("{:.1}", mib(row.off.rss_peak_bytes)),
+                format!("{:.1}", mib(row.on.rss_peak_bytes)),
+            ];
+            (row.case, cells)
+        });
+        table(f, head, rows)
     }
 }
 
-impl Display for SoakReport {
+impl Display for Report<soak::Options> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "{} epochs of {:.1} s of each allocator, one process each, by turns",
-            self.epochs_of_each(),
+            self.options.epochs_of_each(),
             self.options.epoch_millis as f64 / 1e3
         )?;
         let head = [
@@ -186,33 +163,31 @@ impl Display for SoakReport {
             "last MiB",
             "drift",
         ];
-        for case in &self.options.cases {
+        for case in self.options.cases() {
             writeln!(f, "\n{}: {}", case.name, case.about)?;
-            let own = self.cells.iter().filter(|cell| cell.case == case.name);
-            let rows: Vec<_> = own
-                .map(|cell| {
-                    let million = |rate: f64| format!("{:.2}", rate / 1e6);
-                    let ns = |pick: fn(&super::Latency) -> u64| {
-                        or_dash(cell.latency.as_ref(), |latency| pick(latency).to_string())
-                    };
-                    let cells = vec![
-                        million(cell.calls_per_s),
-                        percent(cell.calls_per_s_moments.cv),
-                        million(cell.calls_per_s_p1),
-                        million(cell.calls_per_s_p01),
-                        million(cell.calls_per_s_moments.min),
-                        ns(|l| l.p50_ns),
-                        ns(|l| l.p99_ns),
-                        ns(|l| l.p999_ns),
-                        ns(|l| l.p9999_ns),
-                        format!("{:.1}", mib(cell.rss_first_bytes)),
-                        format!("{:.1}", mib(cell.rss_last_bytes)),
-                        format!("{:+.1} %", cell.rss_drift * 100.0),
-                    ];
-                    (cell.arm.clone(), cells)
-                })
-                .collect();
-            table(f, &head, &rows)?;
+            let own = self.found.cells.iter().filter(|cell| cell.case == case.name);
+            let rows = own.map(|cell| {
+                let million = |rate: f64| format!("{:.2}", rate / 1e6);
+                let ns = |pick: fn(&super::Latency) -> u64| {
+                    or_dash(cell.latency.as_ref(), |latency| pick(latency).to_string())
+                };
+                let cells = vec![
+                    million(cell.calls_per_s),
+                    percent(cell.calls_per_s_moments.cv),
+                    million(cell.calls_per_s_p1),
+                    million(cell.calls_per_s_p01),
+                    million(cell.calls_per_s_moments.min),
+                    ns(|l| l.p50_ns),
+                    ns(|l| l.p99_ns),
+                    ns(|l| l.p999_ns),
+                    ns(|l| l.p9999_ns),
+                    format!("{:.1}", mib(cell.rss_first_bytes)),
+                    format!("{:.1}", mib(cell.rss_last_bytes)),
+                    format!("{:+.1} %", cell.rss_drift * 100.0),
+                ];
+                (cell.arm.as_str(), cells)
+            });
+            table(f, head, rows)?;
         }
         Ok(())
     }

@@ -9,13 +9,16 @@ use super::arm::Arm;
 use super::case::Case;
 use super::plan::Plan;
 use super::summary::Latency;
-use super::Options as AllocOptions;
-use crate::manifest::Manifest;
+use super::Options as Suite;
+use crate::course::{Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
 use crate::process::{available_memory, Memory};
-use crate::progress::{Advance, Progress};
 use crate::worker::{Ask, Hello, Phase, Program, Worker};
 use crate::Unsupported;
 use anyhow::{bail, ensure, Context, Result};
+use memfold_experiment::runs::{self, Ran};
+use memfold_plot::{Axis, Chart, Line, Lines, Panels, Plot, Unit};
 use memfold_stats::{Histogram, Moments};
 use serde::Serialize;
 
@@ -24,10 +27,7 @@ use serde::Serialize;
 pub struct Options {
     /// What runs, and in which arms; its `millis` and `rounds` are not used.
     #[serde(flatten)]
-    pub suite: AllocOptions,
-    /// What runs.
-    #[serde(skip)]
-    pub cases: Vec<Case>,
+    pub suite: Suite,
     /// How long each allocator runs each case, milliseconds.
     pub soak_millis: u64,
     /// Length of an epoch, milliseconds.
@@ -79,15 +79,9 @@ pub struct SoakCell {
     pub rss_drift: f64,
 }
 
-/// The result of the soak.
+/// What the soak finds.
 #[derive(Clone, Debug, Serialize)]
-pub struct SoakReport {
-    /// Names this layout.
-    pub schema: &'static str,
-    /// Where it ran.
-    pub manifest: Manifest,
-    /// What was asked for.
-    pub options: Options,
+pub struct Found {
     /// Figures of each allocator on each case.
     pub cells: Vec<SoakCell>,
     /// Every epoch.
@@ -95,56 +89,77 @@ pub struct SoakReport {
 }
 
 impl Options {
-    /// For the cases and arms of `suite`.
-    pub fn new(suite: AllocOptions, soak_millis: u64, epoch_millis: u64) -> Options {
-        Options { cases: suite.cases.clone(), suite, soak_millis, epoch_millis }
-    }
-}
-
-impl SoakReport {
     /// Epochs of each allocator on each case.
     pub(super) fn epochs_of_each(&self) -> u64 {
-        self.options.soak_millis / self.options.epoch_millis
+        self.soak_millis / self.epoch_millis
+    }
+
+    /// The cases.
+    pub(super) fn cases(&self) -> &[Case] {
+        &self.suite.measures.cases
     }
 }
 
-/// Runs the soak.
-///
-/// # Errors
-/// As [`super::run()`], and when memory does not suffice for all processes at once.
-pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<SoakReport> {
-    ensure!(
-        options.epoch_millis > 0 && options.soak_millis >= options.epoch_millis,
-        "a soak of {} ms has no epoch of {} ms",
-        options.soak_millis,
-        options.epoch_millis
-    );
-    let manifest = Manifest::gather();
-    let plan = Plan::new(options.cases.clone(), options.suite.arms(program), program)?;
-    for case in &plan.cases {
-        check_memory(case, plan.arms.len() as u64, available_memory())?;
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-alloc-soak-1");
+
+    type Found = Found;
+
+    fn prepare(&mut self) -> Result<()> {
+        ensure!(
+            (1..=self.soak_millis).contains(&self.epoch_millis),
+            "--epoch {} is longer than --soak {}, which is in minutes",
+            self.epoch_millis as f64 / 1e3,
+            self.soak_millis as f64 / 6e4
+        );
+        self.suite.prepare()
     }
-    let count = options.soak_millis / options.epoch_millis;
-    let total = count * (plan.cases.len() * plan.arms.len()) as u64;
-    let (mut cells, mut epochs) = (Vec::new(), Vec::new());
-    for case in &plan.cases {
-        let mut workers: Vec<(&Arm, Worker)> =
-            plan.arms.iter().map(|arm| Ok((arm, warm(&plan, case, arm, options)?))).collect::<Result<_>>()?;
-        for epoch in 0..count {
-            for (arm, worker) in &mut workers {
-                let what = format!("{}, {}, epoch {epoch}", case.name, arm.name);
-                progress(Advance { done: epochs.len() as u64, total, what: &what });
-                let found = next(case, &arm.name, epoch, worker, options.epoch_millis);
-                epochs.push(found.with_context(|| format!("{what} failed"))?);
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
+        let plan = Plan::new(self.cases(), self.suite.arms(program), program)?;
+        for case in plan.cases {
+            check_memory(case, plan.arms.len() as u64, available_memory())?;
+        }
+        let count = self.epochs_of_each();
+        let mut course = Course::of(count as usize * plan.cases.len() * plan.arms.len(), progress);
+        let (mut cells, mut epochs) = (Vec::new(), Vec::new());
+        for case in plan.cases {
+            let warm = |arm| Ok((arm, warm(&plan, case, arm, self)?));
+            let mut workers: Vec<(&Arm, Worker)> = plan.arms.iter().map(warm).collect::<Result<_>>()?;
+            for epoch in 0..count {
+                for (arm, worker) in &mut workers {
+                    let what = format!("{}, {}, epoch {epoch}", case.name, arm.name);
+                    let next = || next(case, &arm.name, epoch, worker, self.epoch_millis);
+                    epochs.push(course.run(&what, next)?);
+                }
+            }
+            for (arm, worker) in workers {
+                worker
+                    .finish()
+                    .with_context(|| format!("{} on {} failed at its end", arm.name, case.name))?;
+                cells.push(cell(case, &arm.name, &epochs)?);
             }
         }
-        for (arm, worker) in workers {
-            worker.finish().with_context(|| format!("{} on {} failed at its end", arm.name, case.name))?;
-            cells.push(cell(case, &arm.name, &epochs)?);
-        }
+        course.over("done");
+        Ok(Found { cells, epochs })
     }
-    progress(Advance { done: total, total, what: "done" });
-    Ok(SoakReport { schema: "memfold-bench-alloc-soak-1", manifest, options: options.clone(), cells, epochs })
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("epochs.csv", &report.found.epochs)?;
+        output.plots(&plots(report))
+    }
+}
+
+impl Ran for Epoch {
+    type Place<'a> = (&'a str, &'a str);
+
+    fn place(&self) -> (&str, &str) {
+        (self.case, &self.arm)
+    }
+
+    fn repeat(&self) -> usize {
+        self.epoch as usize
+    }
 }
 
 fn check_memory(case: &Case, arms: u64, available: u64) -> Result<()> {
@@ -171,7 +186,7 @@ fn warm(plan: &Plan<'_>, case: &Case, arm: &Arm, options: &Options) -> Result<Wo
 
 fn next(case: &Case, arm: &str, epoch: u64, worker: &mut Worker, millis: u64) -> Result<Epoch> {
     let phase: Phase = worker.ask(&Ask { millis, ..Ask::default() })?;
-    let Memory { rss_bytes, anonymous_bytes, .. } = Memory::of(&worker.pid().to_string())?;
+    let Memory { rss_bytes, anonymous_bytes, .. } = Memory::of(worker.pid())?;
     let (case, arm) = (case.name, arm.to_owned());
     Ok(Epoch {
         case,
@@ -185,10 +200,9 @@ fn next(case: &Case, arm: &str, epoch: u64, worker: &mut Worker, millis: u64) ->
 }
 
 fn cell(case: &Case, arm: &str, epochs: &[Epoch]) -> Result<SoakCell> {
-    let own: Vec<&Epoch> = epochs.iter().filter(|e| (e.case, e.arm.as_str()) == (case.name, arm)).collect();
+    let own = runs::of(epochs, (case.name, arm));
     let mut rates: Vec<f64> = own.iter().map(|epoch| epoch.calls_per_s).collect();
-    let mut steps = Histogram::default();
-    own.iter().for_each(|epoch| steps.merge(&epoch.step_ns));
+    let steps = runs::pooled(epochs, (case.name, arm), |epoch| &epoch.step_ns);
     let moments = Moments::of(&rates).context("there are no epochs")?;
     rates.sort_by(f64::total_cmp);
     let at = |q| memfold_stats::quantile(&rates, q).context("there are no epochs");
@@ -210,6 +224,31 @@ fn cell(case: &Case, arm: &str, epochs: &[Epoch]) -> Result<SoakCell> {
         rss_last_bytes: last,
         rss_drift: last / first - 1.0,
     })
+}
+
+/// Throughput and memory over epochs.
+fn plots(report: &Report<Options>) -> Vec<Plot> {
+    let rate = Axis::linear("calls a second").not_negative();
+    let memory = Axis::linear("resident memory").unit(Unit::Bytes).not_negative();
+    let over = |title, y, figure| over_epochs(report, title, y, figure);
+    vec![
+        Plot::new("soak_throughput", "", over("Throughput", rate, |epoch| epoch.calls_per_s)),
+        Plot::new("soak_memory", "", over("Memory", memory, |epoch| epoch.rss_bytes as f64)),
+    ]
+}
+
+fn over_epochs(report: &Report<Options>, title: &str, y: Axis, figure: fn(&Epoch) -> f64) -> Panels {
+    let panel = |case: &Case| {
+        let own = report.found.cells.iter().filter(|cell| cell.case == case.name);
+        let line = |cell: &SoakCell| {
+            let epochs = runs::of(&report.found.epochs, (cell.case, cell.arm.as_str())).into_iter();
+            let points = epochs.map(|epoch| (epoch.epoch as f64, figure(epoch))).collect();
+            Line { name: cell.arm.clone(), points }
+        };
+        let (title, x) = (format!("{title}: {}", case.name), Axis::linear("epoch"));
+        Lines { title, x, y: y.clone(), lines: own.map(line).collect() }.svg()
+    };
+    Panels { panels: report.options.cases().iter().map(panel).collect() }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::arm::Arm;
 use super::case::Case;
-use super::summary::column;
 use super::Run;
 use anyhow::{Context, Result};
+use memfold_experiment::runs::{self, column};
 use serde::Serialize;
 
 /// One of our arms beside one other, or beside the best of all others on each case.
@@ -46,7 +46,8 @@ fn rss(run: &Run) -> f64 {
 
 fn beside(cases: &[Case], our: &str, other: &str, runs: &[Run]) -> Result<Standing> {
     let ratio = |case: &Case, figure: fn(&Run) -> f64| -> Result<f64> {
-        let (above, below) = (column(runs, case.name, our, figure), column(runs, case.name, other, figure));
+        let (above, below) =
+            (column(runs, (case.name, our), figure), column(runs, (case.name, other), figure));
         let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
         memfold_stats::median(&ratios).with_context(|| format!("there are no runs of {}", case.name))
     };
@@ -55,7 +56,7 @@ fn beside(cases: &[Case], our: &str, other: &str, runs: &[Run]) -> Result<Standi
 
 fn beside_best(cases: &[Case], our: &str, others: &[&Arm], runs: &[Run]) -> Result<Standing> {
     let median = |case: &Case, arm: &str, figure: fn(&Run) -> f64| -> Result<f64> {
-        memfold_stats::median(&column(runs, case.name, arm, figure))
+        runs::median(runs, (case.name, arm), figure)
             .with_context(|| format!("there are no runs of {}", case.name))
     };
     standing(cases, our, None, |case| {

@@ -4,6 +4,7 @@ use super::arm::{Arm, BASE};
 use super::case::Case;
 use super::{Counted, Run};
 use anyhow::{Context, Result};
+use memfold_experiment::runs::{self, column, pooled};
 use memfold_stats::{Histogram, Moments, Ratio};
 use serde::Serialize;
 
@@ -76,13 +77,6 @@ impl Latency {
     }
 }
 
-/// One figure of all runs of an arm on a case, by round.
-pub(super) fn column(runs: &[Run], case: &str, arm: &str, figure: impl Fn(&Run) -> f64) -> Vec<f64> {
-    let mut own: Vec<&Run> = runs.iter().filter(|run| (run.case, run.arm.as_str()) == (case, arm)).collect();
-    own.sort_by_key(|run| run.round);
-    own.into_iter().map(figure).collect()
-}
-
 /// The figures of every arm on every case.
 pub(super) fn cells(
     cases: &[Case],
@@ -96,16 +90,9 @@ pub(super) fn cells(
 }
 
 fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: u64) -> Result<Cell> {
-    let median = |figure: fn(&Run) -> f64| -> Result<f64> {
-        memfold_stats::median(&column(runs, case, arm, figure)).context("there are no runs")
-    };
-    let over_glibc = |figure: fn(&Run) -> f64| -> Result<Ratio> {
-        Ok(Ratio::of(&column(runs, case, arm, figure), &column(runs, case, BASE, figure), seed)?)
-    };
-    let mut steps = Histogram::default();
-    let own = runs.iter().filter(|run| (run.case, run.arm.as_str()) == (case, arm));
-    own.for_each(|run| steps.merge(&run.step_ns));
-    let calls: fn(&Run) -> f64 = |run| run.calls_per_s;
+    let (place, calls) = ((case, arm), |run: &Run| run.calls_per_s);
+    let median = |figure: fn(&Run) -> f64| runs::median(runs, place, figure).context("there are no runs");
+    let over_glibc = |figure: fn(&Run) -> f64| runs::ratio(runs, place, (case, BASE), figure, seed);
     let kernel = counted.iter().find(|counted| (counted.case, counted.arm.as_str()) == (case, arm));
     Ok(Cell {
         case,
@@ -114,7 +101,7 @@ fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: 
         elapsed_ns: median(|run| run.elapsed_ns as f64)?,
         ns_per_call: median(|run| run.ns_per_call)?,
         calls_per_s: median(calls)?,
-        calls_per_s_moments: Moments::of(&column(runs, case, arm, calls)).context("there are no runs")?,
+        calls_per_s_moments: Moments::of(&column(runs, place, calls)).context("there are no runs")?,
         calls_over_glibc: over_glibc(calls)?,
         rss_peak_bytes: median(|run| run.rss_peak_bytes as f64)?,
         rss_over_glibc: over_glibc(|run| run.rss_peak_bytes as f64)?,
@@ -126,7 +113,7 @@ fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: 
         kernel_calls: kernel.map(|kernel| kernel.calls.total()),
         kernel_calls_per_call: kernel
             .map(|kernel| kernel.calls.total() as f64 / kernel.operations.max(1) as f64),
-        latency: Latency::of(&steps),
+        latency: Latency::of(&pooled(runs, place, |run| &run.step_ns)),
     })
 }
 

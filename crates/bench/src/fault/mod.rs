@@ -13,73 +13,102 @@ mod arm;
 mod report;
 
 pub use arm::Served;
-pub use report::{ArmReport, Comparison, Condition, FaultReport, Held, RealTime, Row, Run, Sample};
+pub use report::{ArmReport, Comparison, Condition, Found, Held, RealTime, Row, Run, Sample};
 
-use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
+use crate::arguments::{count, region, EXAMPLES};
+use crate::course::{Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
 use crate::worker::{Order, Program, Round, Touch};
 use crate::{hogs::Hogs, process};
 use anyhow::{ensure, Result};
 use arm::{Arm, Folded, Swapped};
-use memfold_stats::Histogram;
-use serde::Serialize;
+use clap::builder::RangedU64ValueParser;
+use serde::{Serialize, Serializer};
 
-/// What to measure.
-#[derive(Clone, Debug, Serialize)]
+/// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
+///
+/// A ratio to zram is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Size of each worker's region, bytes.
+    /// What all random choices are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Run the same beside swap to a zram device, set up for it and removed afterwards (needs root).
+    #[arg(long, value_name = "PEER", value_enum)]
+    #[serde(rename = "zram", serialize_with = "whether")]
+    pub vs: Option<Rival>,
+    /// Compressor of the zram device.
+    #[arg(long = "zram-algorithm", value_name = "NAME", default_value = "lz4")]
+    pub algorithm: String,
+    /// Memory that is evicted and touched.
+    #[arg(long = "size", value_name = "BYTES", default_value = "64M", value_parser = region)]
     pub bytes: usize,
     /// Rounds of each arm under each condition.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count(1_000))]
     pub rounds: usize,
     /// CPU hogs in the loaded condition; 0 leaves it out.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(0..=256))]
     pub hogs: usize,
-    /// Whether zram runs beside the pager.
-    pub zram: bool,
-    /// zram's compressor.
-    pub algorithm: String,
-    /// CPU that the touching threads are bound to, if any.
+    /// Bind the touching threads to this CPU; otherwise they go where the scheduler puts them.
+    #[arg(long, value_name = "CPU")]
     pub pin: Option<usize>,
-    /// What contents and orders are made from.
-    pub seed: u64,
+}
+
+/// What it can be compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Rival {
+    /// The kernel's swap to compressed memory.
+    Zram,
+}
+
+fn whether<S: Serializer>(rival: &Option<Rival>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(rival.is_some())
 }
 
 /// The least share of the region, per cent, that must be evicted when a round begins.
 const LEAST_EVICTED_PERCENT: usize = 99;
 
-/// Runs the experiment.
-///
-/// # Errors
-/// [`crate::Unsupported`] where folding or zram is not to be had; otherwise when a round does not count or data is wrong.
-pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<FaultReport> {
-    ensure!(options.rounds > 0, "at least one round is needed");
-    let manifest = Manifest::gather();
-    let job = Touch { bytes: options.bytes, seed: options.seed, pin: options.pin };
-    let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job)?)];
-    if options.zram {
-        arms.push(Box::new(Swapped::start(program, job, &options.algorithm)?));
-    }
-    let loads: &[usize] = if options.hogs == 0 { &[0] } else { &[0, options.hogs] };
-    let conditions: Vec<(usize, Order)> =
-        loads.iter().flat_map(|&hogs| [(hogs, Order::Random), (hogs, Order::Sequential)]).collect();
-    let total = (conditions.len() * options.rounds * arms.len()) as u64;
-    let mut runs = Vec::new();
-    for (hogs, order) in conditions {
-        for round in 0..options.rounds {
-            for arm in &mut arms {
-                let what = format!("{}, {order:?}, {hogs} hogs", arm.name()).to_lowercase();
-                progress(Advance { done: runs.len() as u64, total, what: &what });
-                let pass = Round { order, seed: options.seed.wrapping_add(round as u64) };
-                runs.push(one(arm.as_mut(), hogs, round, pass)?);
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-fault-1");
+
+    type Found = Found;
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
+        let job = Touch { bytes: self.bytes, seed: self.seed, pin: self.pin };
+        let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job)?)];
+        if self.vs.is_some() {
+            arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?));
+        }
+        let loads: &[usize] = if self.hogs == 0 { &[0] } else { &[0, self.hogs] };
+        let conditions: Vec<(usize, Order)> =
+            loads.iter().flat_map(|&hogs| [(hogs, Order::Random), (hogs, Order::Sequential)]).collect();
+        let mut course = Course::of(conditions.len() * self.rounds * arms.len(), progress);
+        let mut runs = Vec::new();
+        for (hogs, order) in conditions {
+            for round in 0..self.rounds {
+                for arm in &mut arms {
+                    let what = format!("{}, {order:?}, {hogs} hogs", arm.name()).to_lowercase();
+                    let pass = Round { order, seed: self.seed.wrapping_add(round as u64) };
+                    runs.push(course.run(&what, || one(arm.as_mut(), hogs, round, pass))?);
+                }
             }
         }
+        course.over("done");
+        let agent_threads = arms[0].threads().unwrap_or_default();
+        let held = arms.iter_mut().map(|arm| arm.held()).collect::<Result<Vec<_>>>()?;
+        let clock_overhead_ns = arms.iter().map(|arm| arm.clock_overhead_ns()).collect();
+        let refusal = process::try_real_time().err().map(|error| error.name().to_owned());
+        let real_time = RealTime { permitted: refusal.is_none(), refusal };
+        let conditions = report::conditions(&runs, self.seed)?;
+        Ok(Found { clock_overhead_ns, agent_threads, real_time, conditions, held, runs })
     }
-    progress(Advance { done: total, total, what: "done" });
-    let agent_threads = arms[0].threads().unwrap_or_default();
-    let held = arms.iter_mut().map(|arm| arm.held()).collect::<Result<Vec<_>>>()?;
-    let clock_overhead_ns = arms.iter().map(|arm| arm.clock_overhead_ns()).collect();
-    let refusal = process::try_real_time().err().map(|error| error.name().to_owned());
-    let real_time = RealTime { permitted: refusal.is_none(), refusal };
-    Ok(FaultReport::new(options.clone(), manifest, runs, agent_threads, real_time, held, clock_overhead_ns)?)
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("runs.csv", report.found.rows())?;
+        output.rows("samples.csv", report.found.samples())
+    }
 }
 
 fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run> {
@@ -110,13 +139,6 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         served,
         touch_ns: result.touch_ns,
     })
-}
-
-/// Every sample of these runs together.
-fn pooled<'a>(runs: impl Iterator<Item = &'a Run>) -> Histogram {
-    let mut all = Histogram::default();
-    runs.for_each(|run| all.merge(&run.touch_ns));
-    all
 }
 
 /// The threads of a process that are not its main thread.

@@ -1,9 +1,10 @@
 //! What `memfold bench fault` reports, as JSON, as rows and as a table.
 
-use super::{pooled, Options, Served};
-use crate::manifest::Manifest;
+use super::{Options, Served};
+use crate::experiment::Report;
 use crate::process::Thread;
 use crate::worker::Order;
+use memfold_experiment::runs::{of, pooled, ratio, Ran};
 use memfold_stats::{BadPairs, Histogram, Quantiles, Ratio};
 use serde::Serialize;
 use std::fmt;
@@ -128,15 +129,9 @@ pub struct RealTime {
     pub refusal: Option<String>,
 }
 
-/// The result of the experiment.
+/// What is found.
 #[derive(Clone, Debug, Serialize)]
-pub struct FaultReport {
-    /// Names this layout.
-    pub schema: &'static str,
-    /// Where it ran.
-    pub manifest: Manifest,
-    /// What was asked for.
-    pub options: Options,
+pub struct Found {
     /// Subtracted from every sample of each arm, ns.
     pub clock_overhead_ns: Vec<u64>,
     /// The worker's threads that serve faults, with their scheduling when the last round had ended; between faults it changes.
@@ -151,35 +146,27 @@ pub struct FaultReport {
     pub runs: Vec<Run>,
 }
 
-impl FaultReport {
-    pub(super) fn new(
-        options: Options,
-        manifest: Manifest,
-        runs: Vec<Run>,
-        agent_threads: Vec<Thread>,
-        real_time: RealTime,
-        held: Vec<Held>,
-        clock_overhead_ns: Vec<u64>,
-    ) -> Result<FaultReport, BadPairs> {
-        let mut keys: Vec<(usize, Order)> = runs.iter().map(|run| (run.hogs, run.order)).collect();
-        keys.sort_unstable();
-        keys.dedup();
-        let conditions =
-            keys.into_iter().map(|key| condition(&runs, key, options.seed)).collect::<Result<_, _>>()?;
-        let schema = "memfold-bench-fault-1";
-        Ok(FaultReport {
-            schema,
-            manifest,
-            options,
-            clock_overhead_ns,
-            agent_threads,
-            real_time,
-            conditions,
-            held,
-            runs,
-        })
+impl Ran for Run {
+    type Place<'a> = (usize, Order, &'static str);
+
+    fn place(&self) -> (usize, Order, &'static str) {
+        (self.hogs, self.order, self.arm)
     }
 
+    fn repeat(&self) -> usize {
+        self.round
+    }
+}
+
+/// The figures of every condition.
+pub(super) fn conditions(runs: &[Run], seed: u64) -> Result<Vec<Condition>, BadPairs> {
+    let mut keys: Vec<(usize, Order)> = runs.iter().map(|run| (run.hogs, run.order)).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys.into_iter().map(|key| condition(runs, key, seed)).collect()
+}
+
+impl Found {
     /// Every round, as a flat row.
     pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
         self.runs.iter().map(|run| Row {
@@ -217,41 +204,32 @@ impl FaultReport {
 }
 
 fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<Condition, BadPairs> {
-    let of = |arm: &'static str| -> Vec<&Run> {
-        runs.iter().filter(|run| (run.arm, run.hogs, run.order) == (arm, hogs, order)).collect()
-    };
-    let (folded, zram) = (of("folded"), of("zram"));
-    let arms = [("folded", &folded), ("zram", &zram)]
-        .into_iter()
-        .filter_map(|(arm, runs)| {
-            Some(ArmReport {
-                arm,
-                evicted_pages: runs.iter().map(|run| run.evicted_pages).sum(),
-                skipped_pages: runs.iter().map(|run| run.skipped).sum(),
-                touch_ns: pooled(runs.iter().copied()).quantiles()?,
-                pager_over_program: runs
-                    .iter()
-                    .map(|run| run.served.map(|served| served.ns))
-                    .sum::<Option<u64>>()
-                    .map(|pager| pager as f64 / runs.iter().map(|run| run.sum_ns).sum::<u64>().max(1) as f64),
-            })
+    let arms = ["folded", "zram"].into_iter().filter_map(|arm| {
+        let own = of(runs, (hogs, order, arm));
+        let waited = own.iter().map(|run| run.served.map(|served| served.ns)).sum::<Option<u64>>();
+        Some(ArmReport {
+            arm,
+            evicted_pages: own.iter().map(|run| run.evicted_pages).sum(),
+            skipped_pages: own.iter().map(|run| run.skipped).sum(),
+            touch_ns: pooled(runs, (hogs, order, arm), |run| &run.touch_ns).quantiles()?,
+            pager_over_program: waited
+                .map(|pager| pager as f64 / own.iter().map(|run| run.sum_ns).sum::<u64>().max(1) as f64),
         })
-        .collect();
+    });
     let compare = |figure: &dyn Fn(&Run) -> f64| {
-        let column = |runs: &[&Run]| runs.iter().map(|run| figure(run)).collect::<Vec<f64>>();
-        Ratio::of(&column(&folded), &column(&zram), seed)
+        ratio(runs, (hogs, order, "folded"), (hogs, order, "zram"), figure, seed)
     };
     // A touch can take less than the clock can tell; a ratio needs a number above 0.
     let at = |q: f64| move |run: &Run| run.touch_ns.quantile(q).unwrap_or(0).max(1) as f64;
-    let folded_over_zram = if zram.is_empty() {
-        None
-    } else {
-        Some(Comparison {
+    let arms: Vec<ArmReport> = arms.collect();
+    let folded_over_zram = match arms.iter().any(|arm| arm.arm == "zram") {
+        false => None,
+        true => Some(Comparison {
             mean: compare(&|run| run.mean_ns.max(1.0))?,
             p50: compare(&at(0.5))?,
             p99: compare(&at(0.99))?,
             p999: compare(&at(0.999))?,
-        })
+        }),
     };
     Ok(Condition { hogs, order, arms, folded_over_zram })
 }
@@ -260,8 +238,9 @@ fn micros(ns: f64) -> String {
     format!("{:.1}", ns / 1000.0)
 }
 
-impl fmt::Display for FaultReport {
+impl fmt::Display for Report<Options> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = &self.found;
         writeln!(
             f,
             "touch of an evicted page by the program's own clock, us, and the pager's count of it  ({} MiB, {} rounds an \
@@ -274,7 +253,7 @@ impl fmt::Display for FaultReport {
             "{:<24}{:>8}{:>8}{:>8}{:>8}{:>9}{:>10}{:>9}{:>9}{:>10}",
             "", "mean", "p50", "p95", "p99", "p99.9", "max", "touches", "pager's", "of clock's"
         )?;
-        for condition in &self.conditions {
+        for condition in &found.conditions {
             let load =
                 if condition.hogs == 0 { "idle".to_owned() } else { format!("{} hogs", condition.hogs) };
             let order = format!("{:?}", condition.order).to_lowercase();
@@ -300,7 +279,7 @@ impl fmt::Display for FaultReport {
                 writeln!(f, "                p99  {}   p99.9 {}", ratio.p99, ratio.p999)?;
             }
         }
-        for held in &self.held {
+        for held in &found.held {
             writeln!(
                 f,
                 "{}: {} MiB evicted take {:.1} MiB of memory ({:.1} MiB compressed)",
@@ -310,23 +289,23 @@ impl fmt::Display for FaultReport {
                 held.compressed_bytes as f64 / f64::from(1 << 20)
             )?;
         }
-        match &self.real_time.refusal {
+        match &found.real_time.refusal {
             Some(error) => {
                 write!(f, "real-time priority for the pager: not permitted ({error}; see memfold doctor)")
             }
             None => {
                 writeln!(f, "real-time priority for the pager: permitted; it takes it where no CPU is idle")?;
-                let used = self
+                let used = found
                     .conditions
                     .iter()
-                    .map(|condition| self.real_time_use(condition.hogs, condition.order));
+                    .map(|condition| found.real_time_use(condition.hogs, condition.order));
                 write!(f, "  used for {}", used.collect::<Vec<_>>().join("; "))
             }
         }
     }
 }
 
-impl FaultReport {
+impl Found {
     /// For how many of the waits under a condition the fault thread was a real-time one, as a clause.
     fn real_time_use(&self, hogs: usize, order: Order) -> String {
         let own = self.runs.iter().filter(|run| (run.hogs, run.order) == (hogs, order));
@@ -342,7 +321,9 @@ impl FaultReport {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rival;
     use super::*;
+    use crate::manifest::Manifest;
 
     fn run(arm: &'static str, round: usize, ns: u64) -> Run {
         let mut touch_ns = Histogram::default();
@@ -393,14 +374,23 @@ mod tests {
                 bytes: 1 << 20,
                 rounds: 2,
                 hogs: 0,
-                zram: true,
+                vs: Some(Rival::Zram),
                 algorithm: "lz4".into(),
                 pin: None,
                 seed: 1,
             };
             let runs = vec![run("folded", 0, 9), run("zram", 0, 9), run("folded", 1, 9), run("zram", 1, 9)];
             let real_time = RealTime { permitted: refusal.is_none(), refusal: refusal.map(str::to_owned) };
-            FaultReport::new(options, Manifest::gather(), runs, vec![], real_time, vec![], vec![]).unwrap()
+            let conditions = conditions(&runs, options.seed).unwrap();
+            let found = Found {
+                clock_overhead_ns: vec![],
+                agent_threads: vec![],
+                real_time,
+                conditions,
+                held: vec![],
+                runs,
+            };
+            Report { schema: None, manifest: Manifest::gather(), options, found }
         };
         let said = report(None).to_string();
         assert!(said.contains("permitted") && said.contains("30 of 180 waits (random, idle)"), "{said}");

@@ -27,10 +27,7 @@ impl Heap {
     /// What people call it.
     pub fn name(&self) -> String {
         match self {
-            Heap::Made(data) => {
-                let named = Data::NAMES.into_iter().find(|(_, kind)| kind == data);
-                named.map_or("", |(name, _)| name).to_owned()
-            }
+            Heap::Made(data) => data.name().to_owned(),
             Heap::Of(kind) => kind.name().to_owned(),
             Heap::File(path) => path.display().to_string(),
         }
@@ -80,8 +77,8 @@ impl FromStr for Heap {
         if let Ok(data) = text.parse() {
             return Ok(Heap::Made(data));
         }
-        let known: Vec<&str> =
-            Data::NAMES.iter().map(|named| named.0).chain(Kind::NAMES.iter().map(|named| named.0)).collect();
+        let data = Data::ALL.iter().map(|data| data.name());
+        let known: Vec<&str> = data.chain(Kind::ALL.iter().map(|kind| kind.name())).collect();
         text.parse().map(Heap::Of).map_err(|_: String| {
             format!("{text:?} is no heap; there are {}, and files, with a / in their paths", known.join(", "))
         })

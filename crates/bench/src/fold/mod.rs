@@ -19,65 +19,102 @@ pub use alone::Alone;
 pub use arm::{Folded, Inside};
 pub use blocks::Blocks;
 pub use heaps::Heap;
-pub use report::{FoldReport, HeapReport, Row, Run, Skipped, Summary};
+pub use report::{Found, HeapReport, Row, Run, Skipped, Summary};
 
-use crate::manifest::Manifest;
-use crate::progress::{Advance, Progress};
+use crate::arguments::{count, region};
+use crate::course::{turns, Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
 use crate::worker::Program;
-use crate::{backing, turns, Unsupported};
+use crate::{backing, Unsupported};
 use anyhow::{ensure, Context, Result};
 use arm::Arm;
+use memfold_pager::activity::Activity;
 use memfold_pager::codec::Page;
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::io::Write;
 use tempfile::NamedTempFile;
 
-/// What to measure.
-#[derive(Clone, Debug, Serialize)]
+const EXAMPLES: &str = "\
+Examples:
+  memfold bench fold                                 made heaps, beside zram with lz4 and zstd
+  memfold bench fold --heaps python3,redis,node      heaps of programs, taken when they are built
+  memfold bench fold --heaps ./pages --zram none     the pages of a file, without zram
+  memfold bench fold --zram lz4,lz4+zstd             zram that compresses again
+  memfold bench fold --block 4K,16K,64K              what larger blocks would save, and cost a touch
+  memfold bench fold --json | jq '.heaps[].arms'     for programs
+
+zram needs root; without it, or without a compressor in the kernel, that arm is left out with a line
+that says why. So is a program that is not installed.
+
+Exit codes: 0 done and every page came back right, 1 failed, 2 bad usage, 3 nothing can be folded here.";
+
+/// Find what it costs to fold a page, by step, beside the codecs alone and swap to zram.
+///
+/// A program holds the pages of a heap and is idle. All CPU time of those who fold is counted: of the pager's threads, or of the
+/// thread that has the kernel swap. What the codecs take alone is measured on the same pages, by the number of pages that each compressed.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The heaps.
+    /// What all random choices are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// The heaps: made of text, json, pointers, floats, random or mixed data, or of a program as in `memfold bench programs`, or a file of
+    /// pages (a path with a / in it).
+    #[arg(long, value_name = "H,..", value_delimiter = ',', default_value = "json,text,pointers,mixed")]
     pub heaps: Vec<Heap>,
-    /// Most that is taken of each, bytes.
+    /// Most that is taken of each heap.
+    #[arg(long = "size", value_name = "BYTES", default_value = "64M", value_parser = region)]
     pub bytes: usize,
     /// Rounds of each arm on each heap.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(1_000))]
     pub rounds: usize,
-    /// Compressors of zram to run beside; a second one behind a `+` compresses again what the first did. None leaves zram out.
+    /// Compressors of zram to run beside, each alone or with a second one behind a +; or none.
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "lz4,zstd")]
     pub zram: Vec<String>,
-    /// Lengths of blocks of several pages that zstd is tried on too, bytes; multiples of pages.
+    /// Try zstd on blocks of several pages too, of these lengths.
+    #[arg(long = "block", value_name = "BYTES,..", value_delimiter = ',', value_parser = region)]
     pub blocks: Vec<usize>,
-    /// What heaps are made from.
-    pub seed: u64,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// [`Unsupported`] where nothing can be folded; otherwise when a heap is not to be had, a page is wrong or hardly one went.
-pub fn run(options: &Options, program: &Program, progress: Progress<'_>) -> Result<FoldReport> {
-    ensure!(options.rounds > 0 && !options.heaps.is_empty(), "a round and a heap are needed");
-    let (mut heaps, mut skipped) = (Vec::new(), Vec::new());
-    let mut arms = vec![Arm::Folded];
-    arms.extend(options.zram.iter().cloned().map(Arm::Zram));
-    let total = options.heaps.len() as u64;
-    for (done, heap) in options.heaps.iter().enumerate() {
-        let what = heap.name();
-        progress(Advance { done: done as u64, total, what: &what });
-        let pages = match heap.pages(options.bytes, options.seed) {
-            Err(error) if error.is::<Unsupported>() => {
-                skipped.push(Skipped { what, why: format!("{error:#}") });
-                continue;
-            }
-            pages => pages?,
-        };
-        heaps.push(measure(heap, &pages, options, &mut arms, &mut skipped, program).context(what)?);
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-fold-1");
+
+    type Found = Found;
+
+    fn prepare(&mut self) -> Result<()> {
+        self.zram.retain(|name| name != "none");
+        Ok(())
     }
-    progress(Advance { done: total, total, what: "done" });
-    ensure!(
-        !heaps.is_empty(),
-        Unsupported(skipped.iter().map(|left| left.why.as_str()).collect::<Vec<_>>().join("; "))
-    );
-    Ok(FoldReport::new(options.clone(), Manifest::gather(), heaps, skipped))
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
+        ensure!(!self.heaps.is_empty(), "a heap is needed");
+        let (mut heaps, mut skipped) = (Vec::new(), Vec::new());
+        let mut arms = vec![Arm::Folded];
+        arms.extend(self.zram.iter().cloned().map(Arm::Zram));
+        let mut course = Course::of(self.heaps.len(), progress);
+        for heap in &self.heaps {
+            let what = heap.name();
+            heaps.extend(course.run(&what, || match heap.pages(self.bytes, self.seed) {
+                Err(error) if error.is::<Unsupported>() => {
+                    skipped.push(Skipped { what: what.clone(), why: format!("{error:#}") });
+                    Ok(None)
+                }
+                pages => measure(heap, &pages?, self, &mut arms, &mut skipped, program).map(Some),
+            })?);
+        }
+        course.over("done");
+        ensure!(
+            !heaps.is_empty(),
+            Unsupported(skipped.iter().map(|left| left.why.as_str()).collect::<Vec<_>>().join("; "))
+        );
+        Ok(Found { steps: Activity::NAMES, heaps, skipped })
+    }
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("runs.csv", report.found.rows())
+    }
 }
 
 /// One heap: the codecs alone, then the arms in turns. An arm that this machine turns out not to have is given up, with its reason.
@@ -97,7 +134,7 @@ fn measure(
     let (mut alone, mut runs) = (Vec::new(), Vec::new());
     for round in 0..options.rounds {
         alone.push(alone::measure(&different)?);
-        for arm in turns::of(arms, round).collect::<Vec<_>>() {
+        for arm in turns(arms, round).collect::<Vec<_>>() {
             backing::back(2 * pages.len() as u64);
             match arm.fold(file.path(), pages.len(), program) {
                 Err(error) if error.is::<Unsupported>() && arm != Arm::Folded => {

@@ -2,7 +2,7 @@
 
 use super::arm::Folded;
 use super::{Alone, Blocks, Options};
-use crate::manifest::Manifest;
+use crate::experiment::Report;
 use memfold_pager::activity::Activity;
 use memfold_pager::codec::CodecId;
 use memfold_sys::PAGE_SIZE;
@@ -65,15 +65,9 @@ pub struct HeapReport {
     pub runs: Vec<Run>,
 }
 
-/// The result of the experiment.
+/// What is found.
 #[derive(Clone, Debug, Serialize)]
-pub struct FoldReport {
-    /// Names this layout.
-    pub schema: &'static str,
-    /// Where it ran.
-    pub manifest: Manifest,
-    /// What was asked for.
-    pub options: Options,
+pub struct Found {
     /// The steps of which times are given, in their order.
     pub steps: [&'static str; Activity::COUNT],
     /// The heaps.
@@ -171,23 +165,7 @@ fn summary(arm: String, runs: &[Run], alone: &[Alone]) -> Summary {
     }
 }
 
-impl FoldReport {
-    pub(super) fn new(
-        options: Options,
-        manifest: Manifest,
-        heaps: Vec<HeapReport>,
-        skipped: Vec<Skipped>,
-    ) -> FoldReport {
-        FoldReport {
-            schema: "memfold-bench-fold-1",
-            manifest,
-            options,
-            steps: Activity::NAMES,
-            heaps,
-            skipped,
-        }
-    }
-
+impl Found {
     /// Every round, as a flat row.
     pub fn rows(&self) -> impl Iterator<Item = Row> + '_ {
         self.heaps.iter().flat_map(|heap| {
@@ -214,7 +192,7 @@ impl FoldReport {
     }
 }
 
-impl fmt::Display for FoldReport {
+impl fmt::Display for Report<Options> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -224,13 +202,13 @@ impl fmt::Display for FoldReport {
             self.options.rounds,
             if self.options.rounds == 1 { "round" } else { "rounds" }
         )?;
-        for heap in &self.heaps {
+        for heap in &self.found.heaps {
             write!(f, "\n{heap}")?;
         }
-        if !self.skipped.is_empty() {
+        if !self.found.skipped.is_empty() {
             writeln!(f)?;
         }
-        self.skipped.iter().try_for_each(|left| writeln!(f, "{} was left out: {}", left.what, left.why))
+        self.found.skipped.iter().try_for_each(|left| writeln!(f, "{} was left out: {}", left.what, left.why))
     }
 }
 

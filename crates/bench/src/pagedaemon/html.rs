@@ -2,14 +2,15 @@
 
 use super::judge::{shown, Judged};
 use super::Report;
-use anyhow::{Context, Result};
-use memfold_plot::{Axis, Bars, Block, Chart, Line, Lines, Panels, Series, Table, Value};
+use crate::output::Output;
+use anyhow::Result;
+use memfold_plot::{Axis, Bars, Block, Chart, Line, Lines, Panels, Table, Value};
 
 /// Draws everything and writes `report.html`.
-pub fn write(report: &Report) -> Result<()> {
-    let folder = &report.folder;
+pub fn write(report: &Report, output: &Output) -> Result<()> {
+    let folder = output.path();
     let mut blocks = vec![Block::Heading("What can be said".into())];
-    blocks.extend(report.quantities.iter().map(|judged| Block::Text(judged.sentence(&report.options))));
+    blocks.extend(report.found.quantities.iter().map(|judged| Block::Text(judged.sentence(&report.options))));
     blocks.push(Block::Text(
         "Each policy is compared with the first by the permutation test of the means of its runs: p is how often runs dealt \
          out at random differ as much. Below 0.05 it is called a real difference; of twenty quantities without any, one would \
@@ -19,7 +20,7 @@ pub fn write(report: &Report) -> Result<()> {
     blocks.push(Block::Heading("Averages".into()));
     blocks.push(Block::Table(averages(report)));
     blocks.push(Block::Heading("Plots".into()));
-    for (place, judged) in report.quantities.iter().enumerate() {
+    for (place, judged) in report.found.quantities.iter().enumerate() {
         let (curve, bars) = (passes(report, place, judged), means(report, judged));
         memfold_plot::save(&curve, folder, &format!("{}_over_passes", judged.quantity.column))?;
         memfold_plot::save(&bars, folder, &format!("{}_average", judged.quantity.column))?;
@@ -39,13 +40,12 @@ pub fn write(report: &Report) -> Result<()> {
         ),
         blocks,
     };
-    let path = folder.join("report.html");
-    std::fs::write(&path, page.html()).with_context(|| format!("cannot write {}", path.display()))
+    output.text("report.html", &page.html())
 }
 
 fn averages(report: &Report) -> Table {
     let head = std::iter::once("quantity".to_owned());
-    let rows = report.quantities.iter().map(|judged| {
+    let rows = report.found.quantities.iter().map(|judged| {
         let cells = judged.samples.iter().map(|sample| match sample.interval {
             Some(interval) => {
                 format!("{} ({} to {})", shown(sample.mean), shown(interval.low), shown(interval.high))
@@ -66,7 +66,7 @@ fn averages(report: &Report) -> Table {
 /// The first run of each policy, pass by pass.
 fn passes(report: &Report, place: usize, judged: &Judged) -> Lines {
     let line = |policy: &String| {
-        let run = report.runs.iter().find(|run| &run.policy == policy)?;
+        let run = report.found.runs.iter().find(|run| &run.policy == policy)?;
         Some(Line { name: policy.clone(), points: run.curves[place].clone() })
     };
     Lines {
@@ -79,23 +79,19 @@ fn passes(report: &Report, place: usize, judged: &Judged) -> Lines {
 }
 
 fn means(report: &Report, judged: &Judged) -> Bars {
-    let series = judged.samples.iter().map(|sample| Series {
-        name: sample.policy.clone(),
-        values: vec![Some(Value {
-            middle: sample.mean,
-            interval: sample.interval.map(|interval| (interval.low, interval.high)),
-        })],
-    });
-    Bars {
-        title: format!("{}, {} runs", judged.quantity.name, report.options.runs),
-        axis: Axis::linear(match (judged.quantity.sum, judged.quantity.column.ends_with("faults")) {
-            (true, true) => "faults in a run",
-            (true, false) => "pages in a run",
-            (false, _) => "pages, mean over passes",
-        })
-        .not_negative(),
-        groups: vec![judged.quantity.name.to_owned()],
-        series: series.collect(),
-        stacked: false,
-    }
+    let axis = match (judged.quantity.sum, judged.quantity.column.ends_with("faults")) {
+        (true, true) => "faults in a run",
+        (true, false) => "pages in a run",
+        (false, _) => "pages, mean over passes",
+    };
+    Bars::of(
+        format!("{}, {} runs", judged.quantity.name, report.options.runs),
+        Axis::linear(axis).not_negative(),
+        [(judged.quantity.name, ())],
+        judged.samples.iter().map(|sample| (sample.policy.as_str(), sample)),
+        |(), sample| {
+            let interval = sample.interval.map(|interval| (interval.low, interval.high));
+            Some(Value { middle: sample.mean, interval })
+        },
+    )
 }

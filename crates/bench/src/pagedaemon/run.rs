@@ -46,9 +46,9 @@ impl Run {
 }
 
 /// Runs the load once.
-pub fn once(options: &Options, library: &Path, folder: &Path, policy: &str, repeat: usize) -> Result<Run> {
+pub fn once(options: &Options, library: &Path, policy: &str, repeat: usize) -> Result<Run> {
     let name: String = policy.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    let log = std::path::absolute(folder.join("runs").join(format!("{name}-{}.csv", repeat + 1)))?;
+    let log = std::path::absolute(options.out.join("runs").join(format!("{name}-{}.csv", repeat + 1)))?;
     // Left by an earlier experiment, if at all.
     let _ = std::fs::remove_file(&log);
     let folding = Folding::new(library)?
@@ -87,7 +87,7 @@ fn finish(mut child: Child, what: &str) -> Result<()> {
 fn stress(options: &Options, folding: &Folding) -> Result<()> {
     let mut command = Command::new("stress");
     command.args(["--vm", "1", "--vm-keep", "--quiet"]);
-    command.arg("--vm-bytes").arg(options.memory.to_string());
+    command.arg("--vm-bytes").arg(options.memory.unwrap_or(0).to_string());
     command.arg("--timeout").arg(options.seconds.to_string());
     finish(folding_start(folding, command)?, "stress")
 }
@@ -103,7 +103,7 @@ impl Drop for Server {
 }
 
 fn redis(options: &Options, folding: &Folding) -> Result<()> {
-    const VALUE: u64 = 1024;
+    const VALUE: usize = 1024;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     let mut command = Command::new("redis-server");
     command.args(["--port", &port, "--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
@@ -113,7 +113,7 @@ fn redis(options: &Options, folding: &Folding) -> Result<()> {
         ensure!(Instant::now() < deadline, "redis-server does not answer");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let keys = (options.memory / VALUE).to_string();
+    let keys = (options.memory.unwrap_or(0) / VALUE).to_string();
     let ask = |tests: &str, requests: &str| -> Result<()> {
         let mut command = Command::new("redis-benchmark");
         plain(&mut command);

@@ -2,7 +2,8 @@
 
 use super::measured::{Moment, Run};
 use super::{Arm, Kind, Options};
-use memfold_stats::{median_interval, Ratio};
+use memfold_experiment::runs::{of as runs_of, pairs, Ran, Spread};
+use memfold_stats::Ratio;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -43,55 +44,46 @@ pub(super) fn label(moment: Duration) -> String {
     format!("{}s", moment.as_secs_f64())
 }
 
-/// The columns of `runs.csv` behind program, repeat and arm.
-pub(super) fn names(options: &Options) -> Vec<String> {
-    let moments = || std::iter::once("loaded".to_owned()).chain(options.moments().into_iter().map(label));
-    let memory = ["resident", "anonymous", "pss"]
-        .into_iter()
-        .flat_map(|kind| moments().map(move |moment| format!("{kind}_bytes_{moment}")));
-    let rest = [
-        "hot_units_per_s_begin",
-        "hot_p99_ns_begin",
-        "hot_units_per_s_end",
-        "hot_p99_ns_end",
-        "verify_s",
-        "exit_s",
-        "cpu_s",
-        "pages_evicted",
-        "pages_restored",
-        "pages_second_chance",
-        "stall_pct",
-        "saved_bytes_peak",
-    ];
-    let first = ["items", "load_s"].map(str::to_owned).into_iter();
-    first.chain(memory).chain(rest.map(str::to_owned)).collect()
-}
+/// A figure of a run; `None` in an arm that does not have it.
+type Figure = Box<dyn Fn(&Run) -> Option<f64>>;
 
-/// Their values; those that an arm does not have are `None`.
-pub(super) fn of(run: &Run, options: &Options) -> Vec<Option<f64>> {
-    let at: Vec<Option<&Moment>> = std::iter::once(run.moments.first())
-        .chain(options.moments().into_iter().map(|m| run.at(m)))
-        .collect();
-    let memory =
-        [|m: &Moment| Some(m.resident_bytes), |m: &Moment| Some(m.anonymous_bytes), |m: &Moment| m.pss_bytes]
-            .into_iter()
-            .flat_map(|kind| at.iter().map(move |moment| moment.and_then(kind).map(|bytes| bytes as f64)));
-    let folded = run.folded.as_ref();
-    let rest = [
-        Some(run.hot_begin.units_per_s()),
-        Some(run.hot_begin.p99_ns as f64),
-        Some(run.hot_end.units_per_s()),
-        Some(run.hot_end.p99_ns as f64),
-        Some(run.verify_s),
-        Some(run.exit_s),
-        Some(run.cpu_s),
-        folded.map(|folded| folded.pages.evicted as f64),
-        folded.map(|folded| folded.pages.restored as f64),
-        folded.map(|folded| folded.pages.second_chance as f64),
-        folded.map(|folded| folded.stall_pct),
-        folded.map(|folded| folded.saved_bytes_peak as f64),
+/// The columns of `runs.csv` behind program, repeat and arm.
+pub(super) fn figures(options: &Options) -> Vec<(String, Figure)> {
+    type Plain = fn(&Run) -> Option<f64>;
+    type Bytes = fn(&Moment) -> Option<u64>;
+    const FIRST: [(&str, Plain); 2] =
+        [("items", |run| Some(run.items as f64)), ("load_s", |run| Some(run.load_s))];
+    const MEMORY: [(&str, Bytes); 3] = [
+        ("resident", |moment| Some(moment.resident_bytes)),
+        ("anonymous", |moment| Some(moment.anonymous_bytes)),
+        ("pss", |moment| moment.pss_bytes),
     ];
-    [Some(run.items as f64), Some(run.load_s)].into_iter().chain(memory).chain(rest).collect()
+    const REST: [(&str, Plain); 12] = [
+        ("hot_units_per_s_begin", |run| Some(run.hot_begin.units_per_s())),
+        ("hot_p99_ns_begin", |run| Some(run.hot_begin.p99_ns as f64)),
+        ("hot_units_per_s_end", |run| Some(run.hot_end.units_per_s())),
+        ("hot_p99_ns_end", |run| Some(run.hot_end.p99_ns as f64)),
+        ("verify_s", |run| Some(run.verify_s)),
+        ("exit_s", |run| Some(run.exit_s)),
+        ("cpu_s", |run| Some(run.cpu_s)),
+        ("pages_evicted", |run| Some(run.folded.as_ref()?.pages.evicted as f64)),
+        ("pages_restored", |run| Some(run.folded.as_ref()?.pages.restored as f64)),
+        ("pages_second_chance", |run| Some(run.folded.as_ref()?.pages.second_chance as f64)),
+        ("stall_pct", |run| Some(run.folded.as_ref()?.stall_pct)),
+        ("saved_bytes_peak", |run| Some(run.folded.as_ref()?.saved_bytes_peak as f64)),
+    ];
+    let plain = |(name, figure): (&str, Plain)| (name.to_owned(), Box::new(figure) as Figure);
+    let mut all: Vec<(String, Figure)> = FIRST.map(plain).into();
+    for (kind, bytes) in MEMORY {
+        let loaded = move |run: &Run| run.moments.first().and_then(bytes).map(|bytes| bytes as f64);
+        all.push((format!("{kind}_bytes_loaded"), Box::new(loaded)));
+        for moment in options.moments() {
+            let then = move |run: &Run| run.at(moment).and_then(bytes).map(|bytes| bytes as f64);
+            all.push((format!("{kind}_bytes_{}", label(moment)), Box::new(then)));
+        }
+    }
+    all.extend(REST.map(plain));
+    all
 }
 
 impl Run {
@@ -115,17 +107,10 @@ const SEED: u64 = 1;
 pub(super) fn beside(options: &Options, runs: &[Run]) -> Vec<Beside> {
     let mut all = Vec::new();
     for (program, arm) in places(options).filter(|(_, arm)| *arm != Arm::Plain) {
-        for (column, figure) in names(options).into_iter().enumerate().filter(|(_, figure)| compared(figure))
-        {
-            let value = |repeat: usize, arm: Arm| {
-                let wanted = |run: &&Run| (run.program, run.repeat, run.arm) == (program, repeat, arm);
-                let value = runs.iter().find(wanted).and_then(|run| of(run, options)[column]);
-                value.filter(|value| value.is_finite() && *value > 0.0)
-            };
-            let pairs = (0..options.runs).filter_map(|n| value(n, arm).zip(value(n, Arm::Plain)));
-            let (ours, theirs): (Vec<f64>, Vec<f64>) = pairs.unzip();
+        for (name, figure) in figures(options).into_iter().filter(|(name, _)| compared(name)) {
+            let (ours, theirs) = pairs(runs, (program, arm), (program, Arm::Plain), figure);
             if let Ok(ratio) = Ratio::of(&ours, &theirs, SEED) {
-                all.push(Beside { program, arm, figure, ratio });
+                all.push(Beside { program, arm, figure: name, ratio });
             }
         }
     }
@@ -136,16 +121,11 @@ pub(super) fn beside(options: &Options, runs: &[Run]) -> Vec<Beside> {
 pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
     let mut rows = Vec::new();
     for (program, arm) in places(options) {
-        let own: Vec<Vec<Option<f64>>> = runs
-            .iter()
-            .filter(|run| (run.program, run.arm) == (program, arm))
-            .map(|run| of(run, options))
-            .collect();
-        for (column, figure) in names(options).into_iter().enumerate() {
-            let values: Vec<f64> = own.iter().filter_map(|run| run[column]).collect();
-            let Some(median) = memfold_stats::median(&values) else { continue };
-            let (low, high) = median_interval(&values, SEED).map(|i| (i.low, i.high)).unzip();
-            rows.push(Row { program, arm, figure, count: values.len(), median, low, high });
+        let own = runs_of(runs, (program, arm));
+        for (name, figure) in figures(options) {
+            let values: Vec<f64> = own.iter().filter_map(|run| figure(run)).collect();
+            let Some(Spread { count, median, low, high, .. }) = Spread::of(&values, SEED) else { continue };
+            rows.push(Row { program, arm, figure: name, count, median, low, high });
         }
     }
     rows.extend(beside(options, runs).into_iter().map(|Beside { program, arm, figure, ratio }| {
@@ -156,13 +136,32 @@ pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
     rows
 }
 
+impl Ran for Run {
+    type Place<'a> = (Kind, Arm);
+
+    fn place(&self) -> (Kind, Arm) {
+        (self.program, self.arm)
+    }
+
+    fn repeat(&self) -> usize {
+        self.repeat
+    }
+}
+
 fn places(options: &Options) -> impl Iterator<Item = (Kind, Arm)> + '_ {
     options.programs.iter().flat_map(|&program| options.arms.iter().map(move |&arm| (program, arm)))
 }
 
+/// The head of `runs.csv`.
+pub(super) fn head(options: &Options) -> Vec<String> {
+    let own = ["program", "repeat", "arm"].map(str::to_owned).into_iter();
+    own.chain(figures(options).into_iter().map(|(name, _)| name)).collect()
+}
+
 /// The line of `runs.csv`.
 pub(super) fn line(run: &Run, options: &Options) -> Vec<String> {
-    let fixed = [run.program.name().to_owned(), run.repeat.to_string(), run.arm.name().to_owned()];
-    let cells = of(run, options).into_iter().map(|value| value.map_or(String::new(), |v| v.to_string()));
-    fixed.into_iter().chain(cells).collect()
+    let own = [run.program.name().to_owned(), run.repeat.to_string(), run.arm.name().to_owned()];
+    let cells =
+        figures(options).into_iter().map(|(_, figure)| figure(run).map_or(String::new(), |v| v.to_string()));
+    own.into_iter().chain(cells).collect()
 }

@@ -5,56 +5,37 @@ use super::place::Place;
 use super::subject::Subject;
 use super::{chromium, postgres, redis, scripted};
 use anyhow::Result;
-use serde::Serialize;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// CPython: a dict of dicts.
-    Python3,
-    /// SQLite in Python's module: a database in memory.
-    Sqlite,
-    /// redis-server: JSON values.
-    Redis,
-    /// redis-server: the same, with snapshots while a twentieth of what its clients do is writing.
-    RedisSave,
-    /// V8: a Map of objects.
-    Node,
-    /// OpenJDK with G1: a HashMap of objects.
-    Java,
-    /// Go: a map of structures, their text in memory of C's.
-    Go,
-    /// PostgreSQL: pgbench, and a temporary table in a session's own memory.
-    Postgres,
-    /// Chromium: pages, each with a Map of objects and paragraphs.
-    Chromium,
+memfold_experiment::named! {
+    /// A program.
+    pub enum Kind, "program" {
+        /// CPython: a dict of dicts.
+        Python3 = "python3",
+        /// SQLite in Python's module: a database in memory.
+        Sqlite = "sqlite",
+        /// redis-server: JSON values.
+        Redis = "redis",
+        /// redis-server: the same, with snapshots while a twentieth of what its clients do is writing.
+        RedisSave = "redis-save",
+        /// V8: a Map of objects.
+        Node = "node",
+        /// OpenJDK with G1: a HashMap of objects.
+        Java = "java",
+        /// Go: a map of structures, their text in memory of C's.
+        Go = "go",
+        /// PostgreSQL: pgbench, and a temporary table in a session's own memory.
+        Postgres = "postgres",
+        /// Chromium: pages, each with a Map of objects and paragraphs.
+        Chromium = "chromium",
+    }
 }
 
 /// What a program needs: an executable, and the Debian package that has it.
 type Needs = &'static [(&'static str, &'static str)];
 
 impl Kind {
-    /// All programs, with their names.
-    pub const NAMES: [(&'static str, Kind); 9] = [
-        ("python3", Kind::Python3),
-        ("sqlite", Kind::Sqlite),
-        ("redis", Kind::Redis),
-        ("redis-save", Kind::RedisSave),
-        ("node", Kind::Node),
-        ("java", Kind::Java),
-        ("go", Kind::Go),
-        ("postgres", Kind::Postgres),
-        ("chromium", Kind::Chromium),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Kind::NAMES.into_iter().find_map(|(name, kind)| (kind == self).then_some(name)).unwrap_or_default()
-    }
-
     /// What it needs; the first is the program itself.
     fn needs(self) -> Needs {
         match self {
@@ -109,13 +90,5 @@ impl Kind {
                 Box::new(scripted::Script::start(self, place)?)
             }
         })
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Kind, String> {
-        crate::workload::by_name("program", &Kind::NAMES, text)
     }
 }

@@ -31,66 +31,84 @@ pub use kind::Kind;
 pub use measured::{Folded, Moment, Pages, Run};
 pub use subject::Hot;
 
-use crate::manifest::Manifest;
+use crate::arguments::{count, millis, region, whole};
+use crate::course::{plan, Course, Progress};
+use crate::experiment::Experiment;
 use crate::output::Output;
-use crate::progress::{Advance, Progress};
-use crate::turns;
 use crate::worker::Program;
 use crate::Unsupported;
-use anyhow::{ensure, Context, Result};
-use serde::{Deserialize, Serialize};
+use anyhow::{ensure, Result};
+use memfold_experiment::all_different;
+use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// One side of the experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Arm {
-    /// The program as it is.
-    Plain,
-    /// The program as it is, once more: what differs between the two is noise.
-    Null,
-    /// Started by `memfold run` with its default options.
-    Folded,
-}
+/// What came of it.
+pub type Report = crate::experiment::Report<Options>;
 
-impl Arm {
-    /// All arms, with their names.
-    pub const NAMES: [(&'static str, Arm); 3] =
-        [("plain", Arm::Plain), ("null", Arm::Null), ("folded", Arm::Folded)];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Arm::NAMES.into_iter().find_map(|(name, arm)| (arm == self).then_some(name)).unwrap_or_default()
+memfold_experiment::named! {
+    /// One side of the experiment.
+    pub enum Arm, "arm" {
+        /// The program as it is.
+        Plain = "plain",
+        /// The program as it is, once more: what differs between the two is noise.
+        Null = "null",
+        /// Started by `memfold run` with its default options.
+        Folded = "folded",
     }
 }
 
-impl std::str::FromStr for Arm {
-    type Err = String;
+const EXAMPLES: &str = "\
+Examples:
+  memfold bench programs --only redis,python3 --runs 1   two programs, a table on the terminal
+  memfold bench programs --size 1G --runs 6 --out runs/programs
+                                                         every program that is installed: tables, plots, a page
+  memfold bench programs --together 1                    what is in use scattered over all pages
+  memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
+  memfold bench programs --json | jq .figures            for programs
 
-    fn from_str(text: &str) -> Result<Arm, String> {
-        crate::workload::by_name("arm", &Arm::NAMES, text)
-    }
-}
+Each program builds a heap of about --size, lies idle but for a small load of its own, reads all
+its data back, says whether they are right, and ends. Folded is `memfold run` with its default
+options. A program that is not installed is left out with a line that names its package.
 
-/// An experiment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+Exit codes: 0 done and every datum right, 1 failed, 2 bad usage, 3 none of the programs is installed.";
+
+/// Run real programs plain and folded in turns: memory, throughput, CPU and the time of the exit.
+///
+/// Memory is that of all processes of a program, 10, 30, 60 and 120 s after its heap was built. Ratios are medians over pairs
+/// of runs, with a 95 % bootstrap interval from six runs on.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// The programs.
+    /// The programs: python3, sqlite, redis, redis-save (with snapshots), node, java, go, postgres, chromium [default: all].
+    #[arg(long = "only", value_name = "P,..", value_delimiter = ',')]
     pub programs: Vec<Kind>,
-    /// The arms; plain among them.
+    /// What to compare: plain, null (plain once more, for the noise), folded.
+    #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "plain,folded")]
     pub arms: Vec<Arm>,
-    /// Runs of each arm.
+    /// Runs of each arm of each program.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(1_000))]
     pub runs: usize,
-    /// About how much heap each program builds, bytes.
-    pub bytes: u64,
-    /// How many records that were made one after another stay in use together, if any of them does.
+    /// About how much heap each program builds.
+    #[arg(long = "size", value_name = "BYTES", default_value = "256M", value_parser = region)]
+    pub bytes: usize,
+    /// The records in use, one in 20, lie in runs of so many that were made one after another; 1 scatters them over the whole heap.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1..=1 << 20))]
     pub together: u64,
-    /// How long it lies idle, ms.
+    /// How long each lies idle; the columns are those moments that fit in.
+    #[arg(long = "idle", value_name = "TIME", default_value = "120s", value_parser = millis)]
     pub idle_millis: u64,
-    /// Change one datum after the load, to see that this is found.
+    /// Also write raw runs, tables, plots and a page into this directory.
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip)]
+    pub out: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    #[serde(skip)]
+    pub json: bool,
+    /// Change one datum of each program after the load: the first run must fail, or its verification finds nothing.
+    #[arg(long, hide = true)]
     pub spoil: bool,
 }
 
@@ -103,13 +121,9 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// What came of it.
+/// What is found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// What was asked for.
-    pub options: Options,
-    /// What it ran on.
-    pub manifest: Manifest,
+pub struct Found {
     /// What each program says of its version.
     pub versions: BTreeMap<&'static str, String>,
     /// What did not run.
@@ -137,44 +151,20 @@ impl Options {
         fit
     }
 
-    /// The runs of these programs, in their order.
-    fn plan(&self, programs: &[Kind]) -> Vec<(Kind, usize, Arm)> {
-        let mut plan = Vec::new();
-        for repeat in 0..self.runs {
-            for &program in programs {
-                plan.extend(turns::of(&self.arms, repeat).map(|arm| (program, repeat, arm)));
-            }
-        }
-        plan
-    }
-
     /// Whether the plan makes sense here, before anything is begun.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn check(&self) -> Result<()> {
-        let different = |count: usize, what: &str, distinct: usize| {
-            ensure!(count == distinct, "each {what} can be named once");
-            Ok(())
-        };
-        let distinct = |mut names: Vec<&str>| {
-            names.sort_unstable();
-            names.dedup();
-            names.len()
-        };
         ensure!(self.runs > 0 && !self.programs.is_empty(), "a run and a program are needed");
         ensure!(
             self.arms.contains(&Arm::Plain),
             "the arms must contain plain, which all others are compared with"
         );
-        different(self.arms.len(), "arm", distinct(self.arms.iter().map(|arm| arm.name()).collect()))?;
-        different(
-            self.programs.len(),
-            "program",
-            distinct(self.programs.iter().map(|kind| kind.name()).collect()),
-        )?;
+        ensure!(all_different(&self.arms), "each arm can be named once");
+        ensure!(all_different(&self.programs), "each program can be named once");
         // Java keeps room to collect in, and a snapshot's child copies what changes.
-        let (free, needed) = (crate::process::available_memory(), self.bytes * 5 / 2 + (512 << 20));
+        let (free, needed) = (crate::process::available_memory(), self.bytes as u64 * 5 / 2 + (512 << 20));
         ensure!(
             free >= needed,
             "too little memory: heaps of {} MiB need {} MiB, and {} MiB are available; choose a smaller --size",
@@ -186,93 +176,82 @@ impl Options {
     }
 }
 
-/// Carries out the plan and writes everything into `directory`, if there is one.
-///
-/// # Errors
-/// When a program fails or holds a wrong datum, or a file cannot be written; [`Unsupported`] where no program is installed.
-pub fn run(
-    options: &Options,
-    memfold: &Program,
-    directory: Option<&Path>,
-    progress: Progress<'_>,
-) -> Result<Report> {
-    let output = directory.map(Output::create).transpose()?;
-    let (mut programs, mut skipped, mut versions) = (Vec::new(), Vec::new(), BTreeMap::new());
-    for &program in &options.programs {
-        match program.missing() {
-            Some(why) => skipped.push(Skipped { program, why }),
-            None => {
-                versions.insert(program.name(), program.version());
-                programs.push(program);
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = None;
+
+    type Found = Found;
+
+    fn prepare(&mut self) -> Result<()> {
+        if self.programs.is_empty() {
+            self.programs = Kind::ALL.to_vec();
+        }
+        self.check()
+    }
+
+    fn run(&self, memfold: &Program, progress: Progress<'_>) -> Result<Found> {
+        let (mut programs, mut skipped, mut versions) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for &program in &self.programs {
+            match program.missing() {
+                Some(why) => skipped.push(Skipped { program, why }),
+                None => {
+                    versions.insert(program.name(), program.version());
+                    programs.push(program);
+                }
             }
         }
+        if programs.is_empty() {
+            let why: Vec<String> =
+                skipped.iter().map(|Skipped { program, why }| format!("{}: {why}", program.name())).collect();
+            return Err(Unsupported(why.join("; ")).into());
+        }
+        let plan = plan(&programs, &self.arms, self.runs);
+        let (mut course, mut runs) = (Course::of(plan.len(), progress), Vec::new());
+        for (program, repeat, arm) in plan {
+            let what = format!("{}, {}, run {} of {}", program.name(), arm.name(), repeat + 1, self.runs);
+            runs.push(course.run(&what, || single_run::run(memfold, self, program, arm, repeat))?);
+        }
+        course.over("plots");
+        Ok(Found::of(self, versions, skipped, runs))
     }
-    if programs.is_empty() {
-        let why: Vec<String> =
-            skipped.iter().map(|Skipped { program, why }| format!("{}: {why}", program.name())).collect();
-        return Err(Unsupported(why.join("; ")).into());
+
+    fn keep(report: &Report, output: &Output) -> Result<()> {
+        let Report { options, found, .. } = report;
+        output.table(
+            "runs.csv",
+            &figures::head(options),
+            found.runs.iter().map(|run| figures::line(run, options)),
+        )?;
+        output.rows("memory.csv", found.runs.iter().flat_map(Run::flat_moments))?;
+        output.rows("aggregate.csv", &found.figures)?;
+        output.text("summary.txt", &report.to_string())?;
+        let plots = charts::all(report);
+        output.page(&html::of(report, &plots)?, &plots)
     }
-    let plan = options.plan(&programs);
-    let (total, mut runs) = (plan.len() as u64, Vec::new());
-    for (program, repeat, arm) in plan {
-        let what = format!("{}, {}, run {} of {}", program.name(), arm.name(), repeat + 1, options.runs);
-        progress(Advance { done: runs.len() as u64, total, what: &what });
-        runs.push(
-            single_run::run(memfold, options, program, arm, repeat)
-                .with_context(|| format!("{what} failed"))?,
-        );
+}
+
+impl Found {
+    fn of(
+        options: &Options,
+        versions: BTreeMap<&'static str, String>,
+        skipped: Vec<Skipped>,
+        runs: Vec<Run>,
+    ) -> Found {
+        let (figures, beside) = (figures::rows(options, &runs), figures::beside(options, &runs));
+        Found { versions, skipped, runs, figures, beside }
     }
-    progress(Advance { done: total, total, what: "plots" });
-    let report = Report {
-        figures: figures::rows(options, &runs),
-        beside: figures::beside(options, &runs),
-        options: options.clone(),
-        manifest: Manifest::gather(),
-        versions,
-        skipped,
-        runs,
-    };
-    if let (Some(output), Some(directory)) = (&output, directory) {
-        report.write(output, directory)?;
-    }
-    Ok(report)
 }
 
 impl Report {
     /// The programs that ran.
     pub fn programs(&self) -> impl Iterator<Item = Kind> + '_ {
-        let ran = |kind: &Kind| self.runs.iter().any(|run| run.program == *kind);
+        let ran = |kind: &Kind| self.found.runs.iter().any(|run| run.program == *kind);
         self.options.programs.iter().copied().filter(ran)
     }
 
     /// The median of a figure of an arm; `None` where the program has no such figure.
     pub fn median(&self, program: Kind, arm: Arm, figure: &str) -> Option<f64> {
         let wanted = |row: &&Row| (row.program, row.arm, row.figure.as_str()) == (program, arm, figure);
-        self.figures.iter().find(wanted).map(|row| row.median)
-    }
-
-    fn write(&self, output: &Output, directory: &Path) -> Result<()> {
-        let head =
-            ["program", "repeat", "arm"].map(str::to_owned).into_iter().chain(figures::names(&self.options));
-        output.table(
-            "runs.csv",
-            &head.collect::<Vec<_>>(),
-            self.runs.iter().map(|run| figures::line(run, &self.options)),
-        )?;
-        output.rows("memory.csv", self.runs.iter().flat_map(Run::flat_moments))?;
-        output.rows("aggregate.csv", &self.figures)?;
-        output.result(self, &self.manifest)?;
-        let plots = output.below("plots")?;
-        let drawn = charts::all(self);
-        for chart in &drawn {
-            memfold_plot::save(chart.chart.as_ref(), &plots, chart.name)?;
-        }
-        let text = |name: &str, text: String| {
-            let path = directory.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
-        };
-        text("summary.txt", self.to_string())?;
-        text("report.html", html::of(self, &drawn)?.html())
+        self.found.figures.iter().find(wanted).map(|row| row.median)
     }
 }
 

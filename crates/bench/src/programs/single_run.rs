@@ -28,8 +28,8 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let closed = fs::Permissions::from_mode(0o700);
     let scratch = tempfile::Builder::new().prefix("memfold-programs-").permissions(closed).tempdir()?;
     let folds = arm == Arm::Folded;
-    let place = Place::new(scratch.path(), options.bytes, options.together, folds.then_some(memfold));
-    backing::back(2 * options.bytes);
+    let place = Place::new(scratch.path(), options.bytes as u64, options.together, folds.then_some(memfold));
+    backing::back(2 * options.bytes as u64);
     let began = Instant::now();
     let mut subject = kind.start(&place)?;
     let root = subject.started().pid();
@@ -127,7 +127,7 @@ fn look(root: u32, began: Instant, closely: bool) -> Result<Moment> {
         Moment { at_s, resident_bytes: 0, anonymous_bytes: 0, pss_bytes: closely.then_some(0), processes: 0 };
     for pid in tree(root) {
         // One that has just ended has none.
-        let Ok(memory) = Memory::of(&pid.to_string()) else { continue };
+        let Ok(memory) = Memory::of(pid) else { continue };
         moment.resident_bytes += memory.rss_bytes;
         moment.anonymous_bytes += memory.anonymous_bytes;
         moment.processes += 1;

@@ -2,39 +2,36 @@
 
 use super::figures::{label, Beside};
 use super::{Arm, Kind, Report};
+use memfold_experiment::text::{cells, columns, mib, number};
+use memfold_plot::Table;
 use std::fmt;
 
-const MIB: f64 = (1 << 20) as f64;
-
-/// A table's cells, the first row its head.
-pub(super) struct Cells {
-    pub(super) head: Vec<String>,
-    pub(super) rows: Vec<Vec<String>>,
-}
-
 /// Memory at each moment.
-pub(super) fn memory(report: &Report) -> Cells {
+pub(super) fn memory(report: &Report) -> Table {
     let moments: Vec<String> =
         std::iter::once("loaded".to_owned()).chain(report.options.moments().into_iter().map(label)).collect();
-    let mut head = vec!["program".to_owned(), "arm".to_owned()];
+    let mut head = cells(["program", "arm"]);
     head.extend(moments.iter().map(|moment| format!("PSS {moment}")));
-    head.extend(["less, %", "VmRSS", "RssAnon", "pages evicted"].map(str::to_owned));
+    head.extend(cells(["less, %", "VmRSS", "RssAnon", "pages evicted"]));
     let last = moments.last().cloned().unwrap_or_default();
     let rows = places(report).map(|(program, arm)| {
-        let mib = |figure: String| number(report.median(program, arm, &figure).map(|b| b / MIB), 1);
+        let mib = |figure: String| number(report.median(program, arm, &figure).map(mib), 1);
         let less = report.beside(program, arm, &format!("pss_bytes_{last}"));
-        let mut row = vec![program.name().to_owned(), arm.name().to_owned()];
+        let mut row = cells([program.name(), arm.name()]);
         row.extend(moments.iter().map(|moment| mib(format!("pss_bytes_{moment}"))));
         row.push(number(less.map(|b| (1.0 - b.ratio.median) * 100.0), 1));
         row.extend(["resident", "anonymous"].map(|kind| mib(format!("{kind}_bytes_{last}"))));
         row.push(number(report.median(program, arm, "pages_evicted"), 0));
         row
     });
-    Cells { head, rows: rows.collect() }
+    let caption = "Memory of all processes of a program, MiB, when its heap was built and so long after: the proportional share (PSS), in which \
+             what processes share counts once; how much less that is than the plain run's at the last moment; then the sums of VmRSS \
+             and RssAnon, in which it counts once for each process; and how many pages the pager evicted.";
+    Table { caption: caption.into(), head, rows: rows.collect() }
 }
 
 /// What folding costs the program and the machine.
-pub(super) fn cost(report: &Report) -> Cells {
+pub(super) fn cost(report: &Report) -> Table {
     let head = [
         "program",
         "arm",
@@ -69,12 +66,15 @@ pub(super) fn cost(report: &Report) -> Cells {
             of("stall_pct", 1.0, 3),
         ]
     });
-    Cells { head: head.map(str::to_owned).to_vec(), rows: rows.collect() }
+    let caption = "What stays in use: units a second at work in the first and in the last seconds of the idle phase, the last beside the plain \
+             run's, and the 99th percentile of a unit. Building the heap, reading all of it back, and the exit; CPU time of all \
+             processes over the whole run, the pager's among it; waits for the pager.";
+    Table::of(caption, head, rows)
 }
 
 /// Runs in which memfold folded nothing, with the reason that it gave.
 pub(super) fn unfolded(report: &Report) -> Vec<String> {
-    let idle = report.runs.iter().filter_map(|run| {
+    let idle = report.found.runs.iter().filter_map(|run| {
         let folded = run.folded.as_ref().filter(|folded| folded.pages.evicted == 0)?;
         let why = folded.reason.as_deref().unwrap_or("no page was compressed before it ended");
         Some(format!("{}, run {}: nothing was folded: {why}", run.program.name(), run.repeat + 1))
@@ -84,21 +84,17 @@ pub(super) fn unfolded(report: &Report) -> Vec<String> {
 
 /// What did not run.
 pub(super) fn skipped(report: &Report) -> Vec<String> {
-    report.skipped.iter().map(|s| format!("{} was left out: {}", s.program.name(), s.why)).collect()
+    report.found.skipped.iter().map(|s| format!("{} was left out: {}", s.program.name(), s.why)).collect()
 }
 
 fn places(report: &Report) -> impl Iterator<Item = (Kind, Arm)> + '_ {
     report.programs().flat_map(|program| report.options.arms.iter().map(move |&arm| (program, arm)))
 }
 
-fn number(value: Option<f64>, decimals: usize) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.decimals$}"))
-}
-
 impl Report {
     /// An arm's figure beside that of the plain arm.
     pub fn beside(&self, program: Kind, arm: Arm, figure: &str) -> Option<&Beside> {
-        self.beside.iter().find(|b| (b.program, b.arm, b.figure.as_str()) == (program, arm, figure))
+        self.found.beside.iter().find(|b| (b.program, b.arm, b.figure.as_str()) == (program, arm, figure))
     }
 
     /// One sentence on what was done.
@@ -117,17 +113,8 @@ impl Report {
 /// Writes the summary.
 pub(super) fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     writeln!(f, "real programs, plain and folded  ({}; memory in MiB)", report.sentence())?;
-    for Cells { head, rows } in [memory(report), cost(report)] {
-        let all: Vec<&Vec<String>> = std::iter::once(&head).chain(&rows).collect();
-        let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        writeln!(f)?;
-        for row in &all {
-            let cells = row.iter().enumerate().map(|(column, cell)| match column {
-                0 | 1 => format!("{cell:<0$}", width(column)),
-                _ => format!("{cell:>0$}", width(column)),
-            });
-            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
-        }
+    for Table { head, rows, .. } in [memory(report), cost(report)] {
+        write!(f, "\n{}", columns(std::iter::once(&head).chain(&rows), 2))?;
     }
     let notes: Vec<String> = unfolded(report).into_iter().chain(skipped(report)).collect();
     if !notes.is_empty() {

@@ -1,6 +1,8 @@
-use super::figures::{names, of};
+use super::figures::figures;
 use super::measured::Pages;
 use super::*;
+use crate::manifest::Manifest;
+use std::fs;
 
 fn options(runs: usize) -> Options {
     Options {
@@ -10,6 +12,8 @@ fn options(runs: usize) -> Options {
         bytes: 1 << 20,
         together: 64,
         idle_millis: 31_000,
+        out: None,
+        json: false,
         spoil: false,
     }
 }
@@ -56,23 +60,15 @@ fn made_up(program: Kind, repeat: usize, arm: Arm) -> Run {
 }
 
 fn report(options: Options, runs: Vec<Run>) -> Report {
-    Report {
-        figures: figures::rows(&options, &runs),
-        beside: figures::beside(&options, &runs),
-        options,
-        manifest: Manifest::gather(),
-        versions: BTreeMap::from([("redis", "7".into())]),
-        skipped: vec![Skipped {
-            program: Kind::Go,
-            why: "go is not installed: apt-get install golang-go".into(),
-        }],
-        runs,
-    }
+    let versions = BTreeMap::from([("redis", "7".into())]);
+    let why = "go is not installed: apt-get install golang-go".into();
+    let found = Found::of(&options, versions, vec![Skipped { program: Kind::Go, why }], runs);
+    Report { schema: None, manifest: Manifest::gather(), options, found }
 }
 
 fn finished(runs: usize) -> Report {
     let options = options(runs);
-    let plan = options.plan(&options.programs);
+    let plan = plan(&options.programs, &options.arms, options.runs);
     let made = plan.into_iter().map(|(program, repeat, arm)| made_up(program, repeat, arm)).collect();
     report(options, made)
 }
@@ -88,16 +84,17 @@ fn the_moments_are_those_that_fit_into_the_idle_phase_or_its_end() {
 #[test]
 fn each_run_has_a_value_for_each_column_and_memory_is_that_of_the_close_look_at_its_moment() {
     let (options, run) = (options(1), made_up(Kind::Redis, 0, Arm::Folded));
-    let (names, values) = (names(&options), of(&run, &options));
-    assert_eq!(names.len(), values.len());
-    let value = |name: &str| values[names.iter().position(|own| own == name).expect(name)];
+    let of = |run: &Run, name: &str| {
+        figures(&options).into_iter().find(|(own, _)| own == name).expect(name).1(run)
+    };
+    let value = |name: &str| of(&run, name);
     let mib = |n: f64| Some(n * f64::from(1 << 20));
     assert_eq!(value("resident_bytes_loaded"), mib(100.0));
     assert_eq!((value("resident_bytes_10s"), value("pss_bytes_30s")), (mib(100.0), mib(60.0)));
     assert_eq!(value("hot_units_per_s_end"), Some(99.0));
     assert_eq!(value("pages_evicted"), Some(10_240.0));
-    let plain = of(&made_up(Kind::Redis, 0, Arm::Plain), &options);
-    assert_eq!(plain[names.iter().position(|own| own == "pages_evicted").unwrap()], None);
+    assert_eq!(of(&made_up(Kind::Redis, 0, Arm::Plain), "pages_evicted"), None);
+    assert_eq!(figures::head(&options).len(), figures::line(&run, &options).len());
 }
 
 #[test]
@@ -110,7 +107,7 @@ fn runs_become_ratios_of_the_same_repeat_tables_plots_and_a_page() {
     assert!(report.beside(Kind::Python3, Arm::Folded, "pages_evicted").is_none());
     let directory = tempfile::tempdir().unwrap();
     let output = Output::create(directory.path()).unwrap();
-    report.write(&output, directory.path()).unwrap();
+    report.write(&output).unwrap();
     let text = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     assert_eq!(text("runs.csv").lines().count(), 1 + 2 * 6 * 2);
     assert_eq!(text("memory.csv").lines().count(), 1 + 2 * 6 * 2 * 5);

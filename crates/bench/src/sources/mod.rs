@@ -12,22 +12,61 @@ mod outside;
 
 use crate::Unsupported;
 use anyhow::{anyhow, ensure, Result};
+use memfold_experiment::text::{cells, columns};
+use memfold_pager::config::{parse_duration, parse_size};
 use memfold_pager::source::Kind;
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What is asked of the sources.
-#[derive(Clone, Copy, Debug, Serialize)]
+const EXAMPLES: &str = "\
+Examples:
+  memfold bench sources                                  every source, 64 MiB, 10 s each
+  sudo memfold bench sources --source damon-paddr,probe  DAMON needs root, and nobody else who uses it
+  memfold bench sources --cold-age 500ms --json
+
+Exit codes: 0 done (a source that cannot be had here is named), 1 failed, 2 bad usage.";
+
+/// Compare what each access source takes for cold with what a workload has not touched.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// Memory, bytes.
+    /// The sources: writes, probe, damon-vaddr, damon-paddr, idle.
+    #[arg(
+        long = "source",
+        value_name = "SOURCE,..",
+        value_delimiter = ',',
+        default_value = "writes,probe,damon-vaddr,damon-paddr,idle",
+        value_parser = kind
+    )]
+    pub sources: Vec<Kind>,
+    /// Memory of the workload.
+    #[arg(long = "region", value_name = "BYTES", default_value = "64M", value_parser = size)]
     pub bytes: usize,
-    /// How long each source is watched, ms.
+    /// How long each source is watched.
+    #[arg(long = "duration", value_name = "TIME", default_value = "10s", value_parser = millis)]
     pub millis: u64,
-    /// How long a page must be untouched to be cold, ms.
+    /// How long a page must be untouched to be cold.
+    #[arg(long = "cold-age", value_name = "TIME", default_value = "1s", value_parser = millis)]
     pub cold_millis: u64,
+}
+
+fn kind(text: &str) -> Result<Kind, String> {
+    let names = || Kind::ALL.map(Kind::name).join(", ");
+    Kind::parse(text.trim()).ok_or_else(|| format!("one of {} is needed", names()))
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text).filter(|bytes| (4 << 20..=64 << 30).contains(bytes));
+    bytes.map(|bytes| bytes as usize).ok_or_else(|| "a size from 4M to 64G is needed".into())
+}
+
+fn millis(text: &str) -> Result<u64, String> {
+    let millis = parse_duration(text).map(|ns| ns / 1_000_000).filter(|ms| (20..=3_600_000).contains(ms));
+    millis.ok_or_else(|| "a time from 20ms to 1h is needed".into())
 }
 
 /// How a source fared.
@@ -129,11 +168,37 @@ impl Drop for Ground {
     }
 }
 
-/// Tries one source.
+/// How the sources fared.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub struct Rows(pub Vec<Row>);
+
+impl fmt::Display for Rows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |value: Option<f64>, decimals: usize| {
+            value.map_or("-".to_owned(), |value| format!("{value:.decimals$} %"))
+        };
+        let share = |value: Option<f64>| percent(value.map(|value| value * 100.0), 1);
+        let head = cells(["source", "precision", "recall", "CPU", ""]);
+        let rows = self.0.iter().map(|row| {
+            let why = row.unsupported.clone().unwrap_or_default();
+            let (precision, recall) = (share(row.precision), share(row.recall));
+            vec![row.source.to_owned(), precision, recall, percent(row.cpu_pct, 2), why]
+        });
+        let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+        f.write_str(&columns(&all, 1))
+    }
+}
+
+/// Tries the sources, one after the other.
 ///
 /// # Errors
-/// It failed while it was watched. One that cannot be had here is no error: its row says why.
-pub fn run(kind: Kind, options: &Options) -> Result<Row> {
+/// One failed while it was watched. One that cannot be had here is no error: its row says why.
+pub fn run(options: &Options) -> Result<Rows> {
+    options.sources.iter().map(|&kind| one(kind, options)).collect::<Result<_>>().map(Rows)
+}
+
+fn one(kind: Kind, options: &Options) -> Result<Row> {
     let ground = Ground::new(options.bytes)?;
     let mut row = Row {
         source: kind.name(),

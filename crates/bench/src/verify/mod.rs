@@ -34,6 +34,7 @@ mod tests;
 pub use findings::Mismatch;
 pub use report::{PagerReport, VerifyReport};
 
+use crate::arguments::{count, whole, EXAMPLES};
 use crate::control::Peer;
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
@@ -47,74 +48,55 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What to do, and for how long.
-#[derive(Clone, Debug, Serialize)]
+/// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
+///
+/// Verifies the pager that it is started with: `memfold run -- memfold bench verify`. Started alone, it is a plain run.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Options {
-    /// How long to run, seconds.
+    /// How long.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=86_400 * 30))]
     pub seconds: u64,
-    /// Operations after which a thread stops, if sooner.
+    /// Stop each thread after so many operations.
+    #[arg(long, value_name = "N")]
     pub operations: Option<u64>,
-    /// Threads that work on memory of their own.
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = count(256))]
     pub threads: usize,
-    /// Where all sequences and contents begin.
+    /// Where all sequences and contents begin; the same seed repeats what each thread does.
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Kinds of work to leave out, to narrow a failure down.
+    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
+    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     pub without: Vec<Work>,
-    /// Whether the saboteur also changes the pager's limits and settings at random.
+    /// Change the pager's settings and limits at random as well; `make torture` does so for hours.
+    #[arg(long)]
     pub torture: bool,
 }
 
-/// A kind of work that can be left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Work {
-    /// `munmap`, `mremap`, `madvise` and mapping over by `syscall(2)` or by the bare instruction, past libc's functions.
-    Raw,
-    /// `mremap`.
-    Remap,
-    /// `munmap` and mapping over.
-    Unmap,
-    /// `MADV_DONTNEED` and `MADV_FREE`.
-    Drop,
-    /// `mprotect`.
-    Protect,
-    /// malloc and its kin.
-    Heap,
-    /// `read`, `write`, their vector forms and other system calls on evicted buffers, io_uring's among them.
-    Calls,
-    /// `fork`.
-    Fork,
-    /// Short-lived threads.
-    Churn,
-    /// Requests to the pager.
-    Sabotage,
-}
-
-impl Work {
-    /// All kinds, with the names that a command line takes.
-    pub const NAMES: [(&'static str, Work); 10] = [
-        ("raw", Work::Raw),
-        ("remap", Work::Remap),
-        ("unmap", Work::Unmap),
-        ("drop", Work::Drop),
-        ("protect", Work::Protect),
-        ("heap", Work::Heap),
-        ("calls", Work::Calls),
-        ("fork", Work::Fork),
-        ("churn", Work::Churn),
-        ("sabotage", Work::Sabotage),
-    ];
-}
-
-impl std::str::FromStr for Work {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Work, String> {
-        let names = Work::NAMES.map(|(name, _)| name);
-        Work::NAMES
-            .into_iter()
-            .find_map(|(name, work)| (name == text).then_some(work))
-            .ok_or_else(|| format!("{text:?} is no kind of work; there are {}", names.join(", ")))
+memfold_experiment::named! {
+    /// A kind of work that can be left out.
+    pub enum Work, "kind of work" {
+        /// `munmap`, `mremap`, `madvise` and mapping over by `syscall(2)` or by the bare instruction, past libc's functions.
+        Raw = "raw",
+        /// `mremap`.
+        Remap = "remap",
+        /// `munmap` and mapping over.
+        Unmap = "unmap",
+        /// `MADV_DONTNEED` and `MADV_FREE`.
+        Drop = "drop",
+        /// `mprotect`.
+        Protect = "protect",
+        /// malloc and its kin.
+        Heap = "heap",
+        /// `read`, `write`, their vector forms and other system calls on evicted buffers, io_uring's among them.
+        Calls = "calls",
+        /// `fork`.
+        Fork = "fork",
+        /// Short-lived threads.
+        Churn = "churn",
+        /// Requests to the pager.
+        Sabotage = "sabotage",
     }
 }
 

@@ -6,43 +6,22 @@
 //! What it is not: a corpus of real files. The kinds are made to compress about as such data does, page by page.
 
 use memfold_stats::Rng;
-use serde::{Deserialize, Serialize};
 
-/// What memory is filled with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Data {
-    /// Words of English in sentences, frequent ones more often.
-    Text,
-    /// Records with the same keys and different values.
-    Json,
-    /// Nodes of lists and trees: addresses of one heap, small numbers, nulls.
-    Pointers,
-    /// Doubles that follow each other slowly.
-    Floats,
-    /// Noise, which nothing compresses.
-    Random,
-    /// By blocks: 30 % text, 30 % JSON, 20 % pointers, 10 % floats, 10 % noise.
-    Mixed,
-}
-
-impl Data {
-    /// All kinds, with the names that a command line takes.
-    pub const NAMES: [(&'static str, Data); 6] = [
-        ("mixed", Data::Mixed),
-        ("text", Data::Text),
-        ("json", Data::Json),
-        ("pointers", Data::Pointers),
-        ("floats", Data::Floats),
-        ("random", Data::Random),
-    ];
-}
-
-impl std::str::FromStr for Data {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Data, String> {
-        super::by_name("kind of data", &Data::NAMES, text)
+memfold_experiment::named! {
+    /// What memory is filled with.
+    pub enum Data, "kind of data" {
+        /// By blocks: 30 % text, 30 % JSON, 20 % pointers, 10 % floats, 10 % noise.
+        Mixed = "mixed",
+        /// Words of English in sentences, frequent ones more often.
+        Text = "text",
+        /// Records with the same keys and different values.
+        Json = "json",
+        /// Nodes of lists and trees: addresses of one heap, small numbers, nulls.
+        Pointers = "pointers",
+        /// Doubles that follow each other slowly.
+        Floats = "floats",
+        /// Noise, which nothing compresses.
+        Random = "random",
     }
 }
 

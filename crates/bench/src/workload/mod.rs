@@ -21,6 +21,7 @@ pub use data::Data;
 pub use report::WorkloadReport;
 pub use truth::Cold;
 
+use crate::arguments::{count, millis, number, region, share as share_of, EXAMPLES};
 use crate::verify;
 use anyhow::{ensure, Result};
 pub(crate) use data::Filler;
@@ -31,59 +32,34 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use truth::Truth;
 
-/// A workload by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Bursts of requests to a small working set, with silence in between.
-    InteractiveBurst,
-    /// Streams through a window of a mapping from end to end; the window moves on.
-    AnonStreamer,
-    /// Touches blocks of a heap at random, a scattered part of it often.
-    RandomTouchHeap,
-    /// Maps, writes and unmaps all the time, beside a region that is seldom used.
-    MmapChurn,
-    /// Touches a working set at random, which moves.
-    PhaseShift,
-    /// Serves requests for pieces of a heap, popular ones more often.
-    ZipfHeap,
-    /// Forks children that touch memory and end.
-    ForkTouchExit,
-    /// `memfold bench verify`: all that programs do to memory, every byte checked.
-    Verify,
+memfold_experiment::named! {
+    /// A workload by name.
+    pub enum Kind, "workload" {
+        /// Bursts of requests to a small working set, with silence in between.
+        InteractiveBurst = "interactive_burst",
+        /// Streams through a window of a mapping from end to end; the window moves on.
+        AnonStreamer = "anon_streamer",
+        /// Touches blocks of a heap at random, a scattered part of it often.
+        RandomTouchHeap = "random_touch_heap",
+        /// Maps, writes and unmaps all the time, beside a region that is seldom used.
+        MmapChurn = "mmap_churn",
+        /// Touches a working set at random, which moves.
+        PhaseShift = "phase_shift",
+        /// Serves requests for pieces of a heap, popular ones more often.
+        ZipfHeap = "zipf_heap",
+        /// Forks children that touch memory and end.
+        ForkTouchExit = "fork_touch_exit",
+        /// `memfold bench verify`: all that programs do to memory, every byte checked.
+        Verify = "verify",
+    }
 }
 
 impl Kind {
-    /// All workloads, with their names.
-    pub const NAMES: [(&'static str, Kind); 8] = [
-        ("interactive_burst", Kind::InteractiveBurst),
-        ("anon_streamer", Kind::AnonStreamer),
-        ("random_touch_heap", Kind::RandomTouchHeap),
-        ("mmap_churn", Kind::MmapChurn),
-        ("phase_shift", Kind::PhaseShift),
-        ("zipf_heap", Kind::ZipfHeap),
-        ("fork_touch_exit", Kind::ForkTouchExit),
-        ("verify", Kind::Verify),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        Kind::NAMES.into_iter().find_map(|(name, kind)| (kind == self).then_some(name)).unwrap_or_default()
-    }
-
     fn origin(self) -> Origin {
         match self {
             Kind::RandomTouchHeap | Kind::ZipfHeap => Origin::Heap,
             _ => Origin::Mapping,
         }
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Kind, String> {
-        by_name("workload", &Kind::NAMES, text)
     }
 }
 
@@ -96,12 +72,108 @@ pub(crate) fn map(len: usize) -> Result<usize> {
     Ok(base as usize)
 }
 
-/// The value with this name.
-pub(crate) fn by_name<T: Copy>(what: &str, names: &[(&str, T)], text: &str) -> Result<T, String> {
-    names.iter().find_map(|(name, value)| (*name == text).then_some(*value)).ok_or_else(|| {
-        let known: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        format!("{text:?} is no {what}; there are {}", known.join(", "))
-    })
+/// Run a workload and report its units of work, their times and its cold memory.
+///
+/// It runs as it was started: `memfold run -- memfold bench workload zipf_heap` is folded, without `memfold run` it is not.
+/// What is not given is left to the workload.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Options {
+    /// interactive_burst, anon_streamer, random_touch_heap, mmap_churn, phase_shift, zipf_heap, fork_touch_exit or verify.
+    #[arg(value_name = "NAME")]
+    kind: Kind,
+    #[command(flatten)]
+    measures: Measures,
+    /// Touches of blocks in a unit.
+    #[arg(long, value_name = "N", value_parser = count(1 << 30))]
+    touches: Option<usize>,
+    /// Rounds of computing in a unit, about 2 ns each.
+    #[arg(long, value_name = "N")]
+    work: Option<u64>,
+    /// How long a working set stays where it is, such as 2s.
+    #[arg(long, value_name = "TIME", value_parser = millis)]
+    phase: Option<u64>,
+    /// Exponent of the popularity of pieces (zipf_heap).
+    #[arg(long, value_name = "X", value_parser = number(0.0, 10.0))]
+    skew: Option<f64>,
+    /// Size of the mappings that come and go (mmap_churn).
+    #[arg(long, value_name = "BYTES", value_parser = region)]
+    churn: Option<usize>,
+}
+
+/// Measures that all workloads have; `None` leaves one to the workload.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
+pub struct Measures {
+    /// How long to run once the memory is filled, such as 10s.
+    #[arg(long = "duration", value_name = "TIME", default_value = "10s", value_parser = millis)]
+    pub millis: u64,
+    /// Memory that the workload keeps.
+    #[arg(long = "region", value_name = "BYTES", default_value = "256M", value_parser = region)]
+    pub bytes: usize,
+    /// Threads, each with its share of the memory.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count(256))]
+    pub workers: usize,
+    /// What contents and orders are made from.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What the memory is filled with: mixed, text, json, pointers, floats or random.
+    #[arg(long, value_name = "KIND", default_value = "mixed")]
+    pub data: Data,
+    /// Units a second that each worker begins; 0 for as many as it can.
+    #[arg(long, value_name = "N", default_value_t = 0.0, value_parser = number(0.0, 1e9))]
+    pub rate: f64,
+    /// Share of the memory that is in use at a time, in per cent.
+    #[arg(long = "hot", value_name = "PERCENT", value_parser = share_of)]
+    pub hot_percent: Option<f64>,
+    /// Touches of memory anywhere, a second and worker.
+    #[arg(long, value_name = "N", value_parser = number(0.0, 1e9))]
+    pub cold_rate: Option<f64>,
+    /// How long memory must be untouched to be cold.
+    #[arg(long = "cold-age", value_name = "TIME", default_value = "1s", value_parser = millis)]
+    pub cold_millis: u64,
+    /// Share of one CPU that folding may take where memfold folds, per cent; `None` for its default.
+    #[arg(skip)]
+    #[serde(default)]
+    pub max_cpu_percent: Option<f64>,
+}
+
+impl Measures {
+    /// A workload with them.
+    pub fn of(&self, kind: Kind) -> Workload {
+        let Measures {
+            millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate, ..
+        } = *self;
+        let usual = Workload::new(kind);
+        Workload {
+            millis,
+            bytes,
+            workers,
+            seed,
+            data,
+            rate,
+            cold_millis,
+            hot_percent: hot_percent.unwrap_or(usual.hot_percent),
+            cold_rate: cold_rate.unwrap_or(usual.cold_rate),
+            ..usual
+        }
+    }
+}
+
+/// Runs a workload in this process.
+///
+/// # Errors
+/// As [`Workload::prepare`] and [`Prepared::run`].
+pub fn run(options: &Options) -> Result<WorkloadReport> {
+    let usual = options.measures.of(options.kind);
+    let workload = Workload {
+        touches: options.touches.unwrap_or(usual.touches),
+        work: options.work.unwrap_or(usual.work),
+        phase_millis: options.phase.unwrap_or(usual.phase_millis),
+        skew: options.skew.unwrap_or(usual.skew),
+        churn_bytes: options.churn.unwrap_or(usual.churn_bytes),
+        ..usual
+    };
+    workload.prepare()?.run()
 }
 
 /// A workload with its measures.
@@ -300,7 +372,8 @@ mod tests {
 
     #[test]
     fn every_workload_does_units_and_times_each() {
-        for (name, kind) in Kind::NAMES.into_iter().filter(|(_, kind)| *kind != Kind::Verify) {
+        for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Verify) {
+            let name = kind.name();
             let options = Workload { workers: 2, ..small(kind) };
             let report = options.prepare().unwrap().run().unwrap_or_else(|error| panic!("{name}: {error:#}"));
             assert!(report.units > 0 && report.latencies.count() == report.units, "{name}: {report:?}");

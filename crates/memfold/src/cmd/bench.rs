@@ -1,48 +1,26 @@
 //! `memfold bench`: measure what folding costs and saves, and verify that it loses nothing.
 //!
-//! What it is not: the experiments. Those are in the `bench` crate; here are their options, the printing of their
-//! results, and the start of their worker processes, which are this executable with the hidden command `bench worker`.
+//! What it is not: the experiments, nor their options. Those are in the `bench` crate; here are the printing of their results, and
+//! the start of their worker processes, which are this executable with the hidden command `bench worker`.
 
-mod alloc;
-mod arena;
-mod fold;
-mod pagedaemon;
-mod pager;
-mod programs;
 mod sim;
-mod sources;
-mod workload;
 
+use crate::run::launch::known_policy;
 use crate::{bar, exit, library, text};
-use ::memfold_bench::alloc::NotLoaded;
-use ::memfold_bench::manifest::Manifest;
+use ::memfold_bench::alloc::{self, arena, NotLoaded};
+use ::memfold_bench::arguments::{count, EXAMPLES};
+use ::memfold_bench::course::Advance;
+use ::memfold_bench::experiment::{Experiment, Report};
 use ::memfold_bench::output::Output;
-use ::memfold_bench::progress::Advance;
-use ::memfold_bench::verify::{self, Work};
 use ::memfold_bench::worker::{self, Program};
-use ::memfold_bench::{fault, overhead, Unsupported};
-use ::memfold_pager::config::{parse_duration, parse_size, Setting};
+use ::memfold_bench::{
+    ab, fault, fold, overhead, pagedaemon, programs, sources, verify, workload, Unsupported,
+};
 use anyhow::{Context, Result};
-use clap::builder::RangedU64ValueParser;
 use serde::Serialize;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-
-const EXAMPLES: &str = "\
-Examples:
-  memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
-  memfold bench fold --heaps json,python3    what it costs to fold a page, by step
-  memfold bench fault --json --out runs/1    the same for programs, raw runs kept
-  memfold bench alloc                        the allocator beside every other that is installed
-  memfold bench overhead                     what folding costs programs that gain nothing
-  memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
-  memfold bench programs --only redis,python3 real programs, plain and folded
-  memfold bench sim --peer cachesim          the replacement policies' speed, and libCacheSim's beside
-  memfold bench pagedaemon --policies freebsd,bonchance --out runs/d
-  memfold run -- memfold bench verify        does any byte get lost?
-
-Exit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.";
 
 /// Measure what folding costs and saves.
 #[derive(clap::Args)]
@@ -54,18 +32,18 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum What {
-    Fault(Fault),
-    Fold(fold::Args),
-    Alloc(alloc::Args),
-    Arena(arena::Args),
-    Overhead(Overhead),
-    Pager(pager::Args),
-    Programs(programs::Args),
-    Sources(sources::Args),
-    Pagedaemon(pagedaemon::Args),
-    Workload(workload::Args),
+    Fault(Recorded<fault::Options>),
+    Fold(Recorded<fold::Options>),
+    Alloc(Recorded<alloc::Options>),
+    Arena(Recorded<arena::Options>),
+    Overhead(Recorded<overhead::Options>),
+    Pager(ab::Options),
+    Programs(programs::Options),
+    Sources(Printed<sources::Options>),
+    Pagedaemon(pagedaemon::Options),
+    Workload(Printed<workload::Options>),
     Sim(sim::Args),
-    Verify(Verify),
+    Verify(Printed<verify::Options>),
     /// The body of a worker process.
     #[command(hide = true)]
     Worker {
@@ -74,105 +52,24 @@ enum What {
     },
 }
 
-/// Where results go.
+// What writes its result and its raw runs into a directory, if it is given one. (A doc comment here would be the help of all.)
 #[derive(clap::Args)]
-struct Reporting {
+struct Recorded<T: clap::Args> {
     /// Print JSON.
     #[arg(long)]
     json: bool,
     /// Also write result.json, manifest.json and the raw runs as CSV into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// What all random choices are made from.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-}
-
-/// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
-///
-/// A ratio to zram is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Fault {
     #[command(flatten)]
-    reporting: Reporting,
-    /// Run the same beside swap to a zram device, set up for it and removed afterwards (needs root).
-    #[arg(long, value_name = "PEER", value_enum)]
-    vs: Option<Rival>,
-    /// Compressor of the zram device.
-    #[arg(long, value_name = "NAME", default_value = "lz4")]
-    zram_algorithm: String,
-    /// Memory that is evicted and touched.
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
-    size: usize,
-    /// Rounds of each arm under each condition.
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = count(1_000))]
-    rounds: usize,
-    /// CPU hogs in the loaded condition; 0 leaves it out.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = RangedU64ValueParser::<usize>::new().range(0..=256))]
-    hogs: usize,
-    /// Bind the touching threads to this CPU; otherwise they go where the scheduler puts them.
-    #[arg(long, value_name = "CPU")]
-    pin: Option<usize>,
+    options: T,
 }
 
-/// What `bench fault` can be compared with.
-#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Rival {
-    /// The kernel's swap to compressed memory.
-    Zram,
-}
-
-/// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
+// What prints its result and writes no files.
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Overhead {
+struct Printed<T: clap::Args> {
     #[command(flatten)]
-    reporting: Reporting,
-    /// Memory of the program that touches all of it all the time, and idle memory of those that map and unmap.
-    #[arg(long, value_name = "BYTES", default_value = "64M", value_parser = region)]
-    size: usize,
-    /// Memory of the program that fills it and sleeps.
-    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = region)]
-    idle_size: usize,
-    /// Length of a run, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 2_000, value_parser = RangedU64ValueParser::<u64>::new().range(100..=600_000))]
-    millis: u64,
-    /// Runs of each arm.
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]
-    rounds: usize,
-    /// How long the idle program is watched once it has settled, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 5_000, value_parser = RangedU64ValueParser::<u64>::new().range(100..=600_000))]
-    watch: u64,
-    /// How long memory must go untouched before it is folded.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = cold_age)]
-    cold_age: String,
-}
-
-/// Check every byte while threads do all that programs do to memory and everything is evicted again and again.
-///
-/// Verifies the pager that it is started with: `memfold run -- memfold bench verify`. Started alone, it is a plain run.
-#[derive(clap::Args)]
-#[command(after_help = EXAMPLES)]
-struct Verify {
-    /// How long.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = RangedU64ValueParser::<u64>::new().range(1..=86_400 * 30))]
-    seconds: u64,
-    /// Stop each thread after so many operations.
-    #[arg(long, value_name = "N")]
-    operations: Option<u64>,
-    /// Threads.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = count(256))]
-    threads: usize,
-    /// Where all sequences and contents begin; the same seed repeats what each thread does.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
-    #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
-    without: Vec<Work>,
-    /// Change the pager's settings and limits at random as well; `make torture` does so for hours.
-    #[arg(long)]
-    torture: bool,
+    options: T,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -183,97 +80,105 @@ struct Verify {
 /// # Errors
 /// What the experiment met; with exit code 3 where this machine lacks what it needs.
 pub fn run(args: Args) -> Result<ExitCode> {
-    let outcome = match args.what {
-        What::Fault(args) => args.run(),
-        What::Fold(args) => args.run(),
-        What::Alloc(args) => args.run(),
-        What::Arena(args) => args.run(),
-        What::Overhead(args) => args.run(),
-        What::Sources(args) => args.run(),
-        What::Pager(args) => args.run(),
-        What::Programs(args) => args.run(),
-        What::Pagedaemon(args) => args.run(),
-        What::Workload(args) => args.run(),
-        What::Sim(args) => args.run(),
-        What::Verify(args) => args.run(),
-        What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
-    };
-    outcome.map_err(|error| match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<NotLoaded>()) {
-        (Some(_), _) => exit::unsupported(format!("{error:#}")),
-        (_, Some(_)) => exit::usage(format!("{error:#}")),
-        _ => error,
+    started(args.what).map_err(|error| {
+        match (error.downcast_ref::<Unsupported>(), error.downcast_ref::<NotLoaded>()) {
+            (Some(_), _) => exit::unsupported(format!("{error:#}")),
+            (_, Some(_)) => exit::usage(format!("{error:#}")),
+            _ => error,
+        }
     })
 }
 
-impl Fault {
-    fn run(self) -> Result<ExitCode> {
-        let options = fault::Options {
-            bytes: self.size,
-            rounds: self.rounds,
-            hogs: self.hogs,
-            zram: self.vs == Some(Rival::Zram),
-            algorithm: self.zram_algorithm,
-            pin: self.pin,
-            seed: self.reporting.seed,
+fn started(what: What) -> Result<ExitCode> {
+    match what {
+        What::Fault(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Fold(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Alloc(Recorded { json, out, options }) => match options.soak() {
+            Some(soak) => carry_out(soak, json, out.as_deref()),
+            None => carry_out(options, json, out.as_deref()),
+        },
+        What::Arena(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Overhead(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Sources(args) => {
+            print(args.json, &sources::run(&args.options)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        What::Pager(options) => pager(options),
+        What::Programs(options) => {
+            let (json, out) = (options.json, options.out.clone());
+            let code = carry_out(options, json, out.as_deref())?;
+            if let Some(out) = out.filter(|_| !json) {
+                text::say(format_args!("tables, plots and report.html are in {}", out.display()));
+            }
+            Ok(code)
+        }
+        What::Pagedaemon(options) => {
+            options.policies.iter().try_for_each(|text| known_policies(text))?;
+            let (json, out) = (options.json, options.out.clone());
+            carry_out(options, json, Some(&out))
+        }
+        What::Workload(args) => {
+            print(args.json, &workload::run(&args.options)?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        What::Sim(args) => args.run(),
+        What::Verify(args) => {
+            let report = verify::run(&args.options)?;
+            print(args.json, &report)?;
+            Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+        }
+        What::Worker { job } => worker::main(&job).map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Carries an experiment out.
+fn carry_out<E: Experiment>(mut options: E, json: bool, out: Option<&Path>) -> Result<ExitCode>
+where
+    Report<E>: Display,
+{
+    options.prepare().map_err(as_usage)?;
+    let out = out.map(Output::create).transpose();
+    let out = out.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+    let report = with_bar(|progress| Report::of(options, &program()?, progress))?;
+    if let Some(out) = &out {
+        report.write(out)?;
+    }
+    E::finish(&report)?;
+    print(json, &report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs workloads with and without the pager, or goes on with what is there.
+fn pager(mut options: ab::Options) -> Result<ExitCode> {
+    options.prepare().map_err(as_usage)?;
+    let folder = ab::begin(&options.out, &options);
+    let folder = folder.map_err(|error| exit::usage(format!("--out: {error:#}")))?;
+    let results = with_bar(|progress| ab::run(&folder, &program()?, progress))?;
+    print(options.json, &results)?;
+    if !options.json {
+        text::say(format_args!("tables, plots and report.html are in {}", options.out.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with options is bad usage, unless this machine is what is wrong.
+fn as_usage(error: anyhow::Error) -> anyhow::Error {
+    if error.is::<Unsupported>() {
+        return error;
+    }
+    exit::usage(format!("{error:#}"))
+}
+
+/// Whether `--policies` names policies that have passes to compare.
+fn known_policies(text: &str) -> Result<()> {
+    pagedaemon::split(text).iter().try_for_each(|policy| {
+        let why = match known_policy(policy) {
+            Ok(name) if name == "age" => "it has no passes to compare".into(),
+            Ok(_) => return Ok(()),
+            Err(why) => why,
         };
-        let out = self.reporting.prepare()?;
-        let report = with_bar(|progress| fault::run(&options, &program()?, progress))?;
-        if let Some(out) = &out {
-            out.rows("runs.csv", report.rows())?;
-            out.rows("samples.csv", report.samples())?;
-        }
-        self.reporting.finish(&report, &report.manifest, out.as_ref())
-    }
-}
-
-impl Overhead {
-    fn run(self) -> Result<ExitCode> {
-        let options = overhead::Options {
-            busy_bytes: self.size,
-            idle_bytes: self.idle_size,
-            millis: self.millis,
-            rounds: self.rounds,
-            watch_millis: self.watch,
-            cold_age: self.cold_age,
-            seed: self.reporting.seed,
-        };
-        let out = self.reporting.prepare()?;
-        let report = with_bar(|progress| overhead::run(&options, &program()?, progress))?;
-        if let Some(out) = &out {
-            out.rows("runs.csv", &report.runs)?;
-        }
-        self.reporting.finish(&report, &report.manifest, out.as_ref())
-    }
-}
-
-impl Verify {
-    fn run(self) -> Result<ExitCode> {
-        let Verify { seconds, operations, threads, seed, without, torture, json } = self;
-        let report = verify::run(&verify::Options { seconds, operations, threads, seed, without, torture })?;
-        print(json, &report)?;
-        Ok(if report.passed() { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
-    }
-}
-
-impl Reporting {
-    /// Makes the directory before the run, so that a bad path costs nothing.
-    fn prepare(&self) -> Result<Option<Output>> {
-        let made = self.out.as_deref().map(Output::create).transpose();
-        made.map_err(|error| exit::usage(format!("--out: {error:#}")))
-    }
-
-    fn finish<R: Serialize + Display>(
-        &self,
-        report: &R,
-        manifest: &Manifest,
-        out: Option<&Output>,
-    ) -> Result<ExitCode> {
-        if let Some(out) = out {
-            out.result(report, manifest)?;
-        }
-        print(self.json, report)?;
-        Ok(ExitCode::SUCCESS)
-    }
+        Err(exit::usage(format!("invalid value '{policy}' for --policies: {why}")))
+    })
 }
 
 fn print<R: Serialize + Display>(json: bool, report: &R) -> Result<()> {
@@ -299,39 +204,4 @@ fn with_bar<T>(work: impl FnOnce(&mut dyn FnMut(Advance<'_>)) -> Result<T>) -> R
     });
     shown.finish_and_clear();
     result
-}
-
-fn count(most: usize) -> impl clap::builder::TypedValueParser<Value = usize> {
-    RangedU64ValueParser::<usize>::new().range(1..=most as u64)
-}
-
-/// A size of memory to fill: from a page to half a terabyte, which no machine of ours has and none overflows at.
-fn region(text: &str) -> Result<usize, String> {
-    let range = memfold_sys::PAGE_SIZE as u64..=1 << 39;
-    match parse_size(text) {
-        Some(bytes) if range.contains(&bytes) => Ok(bytes as usize),
-        Some(_) => Err("it must lie between 4K and 512G".into()),
-        None => Err("a size such as 64M or 1G is needed".into()),
-    }
-}
-
-/// A time from 10 milliseconds to 30 days, in milliseconds.
-fn millis(text: &str) -> Result<u64, String> {
-    const MS: u64 = 1_000_000;
-    match parse_duration(text) {
-        Some(ns) if (10 * MS..=30 * 86_400_000 * MS).contains(&ns) => Ok(ns / MS),
-        Some(_) => Err("it must lie between 10ms and 30d".into()),
-        None => Err("a time such as 500ms, 10s or 5m is needed".into()),
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    text.parse()
-        .ok()
-        .filter(|share| *share > 0.0 && *share <= 100.0)
-        .ok_or_else(|| "a share above 0 and up to 100 is needed".into())
-}
-
-fn cold_age(text: &str) -> Result<String, String> {
-    crate::options::parse(Setting::ColdAge, text).map(|_| text.to_owned())
 }

@@ -45,7 +45,7 @@ impl Hierarchy {
     pub fn find() -> Result<Hierarchy> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let root = rustix::process::geteuid().is_root();
+        let root = nix::unistd::geteuid().is_root();
         let hierarchy = Hierarchy::among(&mounts, &own, root)?;
         sweep(&hierarchy);
         Ok(hierarchy)

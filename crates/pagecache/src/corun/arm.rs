@@ -26,55 +26,29 @@ pub enum Arm {
     Writing,
 }
 
-/// Something that may help the victim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Remedy {
-    /// A memory cgroup for each tenant, with a limit of its own.
-    Memcg,
-    /// Protection of the victim's memory (`memory.min` and `memory.low`).
-    MemcgMin,
-    /// The neighbours' requests are throttled by the block controller.
-    Io,
-    /// The neighbours reach their files past the cache.
-    Direct,
-    /// The neighbours' pages are dropped when their requests are done.
-    Dontcache,
-    /// The neighbours drop what is behind them.
-    Fadvise,
-    /// The neighbours read nothing ahead.
-    Readahead,
-    /// The neighbours' writes are written back soon.
-    Writeback,
+memfold_experiment::named! {
+    /// Something that may help the victim, in the order of the table.
+    pub enum Remedy, "remedy" {
+        /// A memory cgroup for each tenant, with a limit of its own.
+        Memcg = "memcg",
+        /// Protection of the victim's memory (`memory.min` and `memory.low`).
+        MemcgMin = "memcg-min",
+        /// The neighbours' requests are throttled by the block controller.
+        Io = "io",
+        /// The neighbours reach their files past the cache.
+        Direct = "direct",
+        /// The neighbours' pages are dropped when their requests are done.
+        Dontcache = "dontcache",
+        /// The neighbours drop what is behind them.
+        Fadvise = "fadvise",
+        /// The neighbours read nothing ahead.
+        Readahead = "readahead",
+        /// The neighbours' writes are written back soon.
+        Writeback = "writeback",
+    }
 }
 
 impl Remedy {
-    /// All of them, in the order of the table.
-    pub const ALL: [Remedy; 8] = [
-        Remedy::Memcg,
-        Remedy::MemcgMin,
-        Remedy::Io,
-        Remedy::Direct,
-        Remedy::Dontcache,
-        Remedy::Fadvise,
-        Remedy::Readahead,
-        Remedy::Writeback,
-    ];
-
-    /// Its name in tables and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Remedy::Memcg => "memcg",
-            Remedy::MemcgMin => "memcg-min",
-            Remedy::Io => "io",
-            Remedy::Direct => "direct",
-            Remedy::Dontcache => "dontcache",
-            Remedy::Fadvise => "fadvise",
-            Remedy::Readahead => "readahead",
-            Remedy::Writeback => "writeback",
-        }
-    }
-
     /// What it does, as a clause.
     pub fn meaning(self) -> &'static str {
         match self {

@@ -1,51 +1,43 @@
 //! The plots of tenants side by side.
 
-use super::{Arm, ArmRun, Results};
-use crate::folder::Drawn;
-use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Series, Unit, Value};
+use super::{Arm, ArmRun, Fairness, Results, Standing};
+use memfold_experiment::runs::of as runs_of;
+use memfold_plot::{ccdf, Axis, Bars, Chart, Line, Lines, Panels, Plot, Unit};
 use memfold_stats::Histogram;
 
 /// All for which there are runs.
-pub(super) fn all(results: &Results) -> Vec<Drawn> {
+pub(super) fn all(results: &Results) -> Vec<Plot> {
     let mut drawn = vec![
-        draw(
+        Plot::new(
             "slowdown",
             "How many times slower each tenant is than alone: 1 is no harm, below 1 it gains. A dash: unsupported here.",
             slowdown(results),
         ),
-        draw("jain", "Jain's index of fairness: 1 if all tenants get the same share of what they get alone.", index(results)),
-        draw(
+        Plot::new("jain", "Jain's index of fairness: 1 if all tenants get the same share of what they get alone.", index(results)),
+        Plot::new(
             "victim_latency_ccdf",
             "How large a share of the victim's requests takes at least so long.",
             latencies(results),
         ),
-        draw(
+        Plot::new(
             "residency",
             "How much of each tenant's file is in the cache, over the first run of each arm.",
             residency(results),
         ),
-        draw(
+        Plot::new(
             "dirty",
             "How much of each tenant's file is changed or being written back, over the first run of each arm.",
             dirty(results),
         ),
     ];
     if results.arm(Arm::Evicting).is_some() && results.arm(Arm::Writing).is_some() {
-        drawn.push(draw(
+        drawn.push(Plot::new(
             "mechanisms",
             "What the victim suffers from a neighbour that only evicts, and from one that evicts as fast and writes back.",
             mechanisms(results),
         ));
     }
     drawn
-}
-
-fn draw(name: &'static str, caption: &str, chart: impl Chart + 'static) -> Drawn {
-    Drawn { name, caption: caption.into(), chart: Box::new(chart) }
-}
-
-fn value(middle: Option<f64>) -> Option<Value> {
-    middle.map(|middle| Value { middle, interval: None })
 }
 
 /// The tenants' names, told apart where one workload is there twice.
@@ -55,53 +47,38 @@ fn tenants(results: &Results) -> Vec<String> {
     std::iter::once(format!("victim: {}", results.plan.victim.name)).chain(neighbors).collect()
 }
 
+/// The arms in which all tenants ran, with their names.
+fn shared(results: &Results) -> impl Iterator<Item = (&str, &Fairness)> {
+    results.shared().map(|arm| (arm.name.as_str(), arm))
+}
+
 fn slowdown(results: &Results) -> Bars {
-    let series = tenants(results).into_iter().enumerate().map(|(tenant, name)| Series {
-        name,
-        values: results
-            .shared()
-            .map(|arm| value(arm.tenants.get(tenant).and_then(|one| one.slowdown)))
-            .collect(),
-    });
-    Bars {
-        title: "Slowdown against running alone".into(),
-        axis: Axis::ratio("times slower than alone"),
-        groups: results.shared().map(|arm| arm.name.clone()).collect(),
-        series: series.collect(),
-        stacked: false,
-    }
+    Bars::of(
+        "Slowdown against running alone",
+        Axis::ratio("times slower than alone"),
+        shared(results),
+        tenants(results).into_iter().zip(0..),
+        |arm, &tenant| Some(arm.tenants.get::<usize>(tenant)?.slowdown?.into()),
+    )
 }
 
 fn index(results: &Results) -> Bars {
-    Bars {
-        title: "Fairness".into(),
-        axis: Axis::linear("Jain's index").range(0.0, 1.0).not_negative(),
-        groups: results.shared().map(|arm| arm.name.clone()).collect(),
-        series: vec![Series {
-            name: "index".into(),
-            values: results.shared().map(|arm| value(arm.jain)).collect(),
-        }],
-        stacked: false,
-    }
+    let axis = Axis::linear("Jain's index").range(0.0, 1.0).not_negative();
+    Bars::of("Fairness", axis, shared(results), [("index", ())], |arm, ()| Some(arm.jain?.into()))
 }
 
 fn mechanisms(results: &Results) -> Bars {
+    type Figure = fn(&Standing) -> Option<f64>;
+    let figures: [(&str, Figure); 2] =
+        [("the victim's slowdown", |one| one.slowdown), ("the victim's p99", |one| one.p99_over_alone)];
     let arms = [Arm::Alone { tenant: 0 }, Arm::Evicting, Arm::Writing];
-    let of = |arm: Arm| results.arm(arm).and_then(|one| one.tenants.first());
-    let series = |name: &str, values: Vec<Option<f64>>| Series {
-        name: name.into(),
-        values: values.into_iter().map(value).collect(),
-    };
-    Bars {
-        title: "The mechanisms apart".into(),
-        axis: Axis::ratio("times that alone"),
-        groups: arms.iter().map(|arm| arm.name()).collect(),
-        series: vec![
-            series("the victim's slowdown", arms.map(|arm| of(arm).and_then(|one| one.slowdown)).into()),
-            series("the victim's p99", arms.map(|arm| of(arm).and_then(|one| one.p99_over_alone)).into()),
-        ],
-        stacked: false,
-    }
+    Bars::of(
+        "The mechanisms apart",
+        Axis::ratio("times that alone"),
+        arms.map(|arm| (arm.name(), arm)),
+        figures,
+        |arm, figure| Some(figure(results.arm(arm)?.tenants.first()?)?.into()),
+    )
 }
 
 /// One panel for each remedy: the victim alone, with nothing done, and under it.
@@ -109,8 +86,8 @@ fn latencies(results: &Results) -> Panels {
     let (alone, together) = (Arm::Alone { tenant: 0 }, Arm::Together);
     let of = |arm: Arm| {
         let mut all = Histogram::default();
-        let runs = results.runs.iter().filter(|run| run.arm == arm);
-        runs.filter_map(|run| run.tenants.first()).for_each(|victim| all.merge(&victim.outcome.latencies));
+        let victims = runs_of(&results.runs, arm).into_iter().filter_map(|run| run.tenants.first());
+        victims.for_each(|victim| all.merge(&victim.outcome.latencies));
         all
     };
     let (before, beside) = (of(alone), of(together));

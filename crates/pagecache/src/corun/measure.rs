@@ -16,8 +16,9 @@ use crate::tenant::{self, Program, Working};
 use crate::ticker::Ticker;
 use crate::workload::Workload;
 use anyhow::{Context, Result};
+use memfold_experiment::runs::Ran;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,18 @@ pub struct ArmRun {
     pub pressure: Pressure,
     /// CPU time of this program during the run, per cent of one CPU.
     pub harness_cpu_pct: f64,
+}
+
+impl Ran for ArmRun {
+    type Place<'a> = Arm;
+
+    fn place(&self) -> Arm {
+        self.arm
+    }
+
+    fn repeat(&self) -> usize {
+        self.repeat
+    }
 }
 
 /// One tenant in a run.
@@ -112,7 +125,7 @@ impl Stage<'_> {
         let paths: Vec<PathBuf> =
             (0..tenants.len()).map(|tenant| self.files.path(&self.plan.file(arm, tenant))).collect();
         let groups = self.groups(arm, tenants.len())?;
-        fs::create_dir_all(self.folder.path().join("runs")).context("cannot write the results")?;
+        self.folder.output().below("runs")?;
         drop_caches(&paths.iter().map(PathBuf::as_path).collect::<Vec<&Path>>())?;
         let before: Vec<MemoryStat> = groups.groups.iter().map(Group::stat).collect();
         let (pressure, cpu, begun) = (groups.groups[0].pressure(), own_cpu_seconds(), Instant::now());

@@ -29,8 +29,8 @@ use crate::workload::{Pattern, Scale, Workload};
 use crate::{fio, Refused, Unsupported};
 use anyhow::{Context, Result};
 use measure::Stage;
-use memfold_record::manifest::Manifest;
-use memfold_record::progress::Advance;
+use memfold_experiment::course::Advance;
+use memfold_experiment::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -198,7 +198,7 @@ pub fn run(
         let name = options.out.display();
         return Err(Refused(format!("-o {name} holds results already: name another directory")).into());
     }
-    folder.write_json(results::PLAN, &plan)?;
+    folder.output().json(results::PLAN, &plan)?;
     folder.add(Session {
         machine: Manifest::gather(),
         fio,
@@ -245,7 +245,7 @@ fn every_arm(
             if let Some(reason) = &run.unsupported {
                 tell(Event::Detail(&format!("{name}: {reason}")));
             }
-            folder.write_json(&measure::file_of(arm, repeat), &run)?;
+            folder.output().json(&measure::file_of(arm, repeat), &run)?;
             done += 1;
         }
     }

@@ -3,12 +3,13 @@
 use super::measure::file_of;
 use super::verdict::{judge, Fairness, Standing};
 use super::{charts, Arm, ArmRun, Plan};
-use crate::folder::{Drawn, Folder, Record};
+use crate::folder::{Folder, Record};
 use crate::outcome::Outcome;
-use crate::table::{columns, micros};
+use crate::table::micros;
 use crate::Refused;
 use anyhow::Result;
-use memfold_plot::{Block, Report, Table};
+use memfold_experiment::text::{cells, columns, mib, number};
+use memfold_plot::{Block, Plot, Report, Table};
 use serde::Serialize;
 use std::fmt;
 
@@ -36,20 +37,20 @@ impl Results {
     /// [`Refused`] if there is no run yet; when a result is damaged or a file cannot be written.
     pub fn write(folder: &Folder) -> Result<Results> {
         let results = Results::read(folder)?;
-        folder.write_json("result.json", &results)?;
-        folder.write_text("summary.txt", &results.to_string())?;
-        let drawn = charts::all(&results);
-        folder.write_report(&results.page(&drawn), &drawn)?;
+        let (output, plots) = (folder.output(), charts::all(&results));
+        output.json("result.json", &results)?;
+        output.text("summary.txt", &results.to_string())?;
+        output.page(&results.page(&plots), &plots)?;
         Ok(results)
     }
 
     fn read(folder: &Folder) -> Result<Results> {
         let nothing = || Refused(format!("{} holds no finished run yet", folder.path().display()));
-        let plan: Plan = folder.read_json(PLAN)?.ok_or_else(nothing)?;
+        let plan: Plan = folder.output().read(PLAN)?.ok_or_else(nothing)?;
         let mut runs: Vec<ArmRun> = Vec::new();
         for repeat in 0..plan.runs {
             for &arm in &plan.arms {
-                runs.extend(folder.read_json(&file_of(arm, repeat))?);
+                runs.extend(folder.output().read(&file_of(arm, repeat))?);
             }
         }
         if runs.is_empty() {
@@ -77,7 +78,7 @@ impl Results {
     }
 
     fn table(&self) -> Vec<Vec<String>> {
-        let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+        let mut rows = vec![cells(HEAD)];
         for arm in &self.arms {
             for (place, tenant) in arm.tenants.iter().enumerate() {
                 let fairness =
@@ -134,7 +135,6 @@ impl Results {
         let of =
             |arm: &Fairness| Some((arm.tenants.first()?.slowdown?, arm.tenants.get(1)?.bytes_per_second));
         let ((evicted, reads), (written, writes)) = (of(evicting)?, of(writing)?);
-        let mib = f64::from(1 << 20);
         let even = if (reads / writes - 1.0).abs() <= 0.1 {
             ""
         } else {
@@ -143,12 +143,12 @@ impl Results {
         Some(format!(
             "The mechanisms apart: evicting alone ({:.0} MiB/s read) slows the victim {evicted:.2} times, evicting and \
              writing back ({:.0} MiB/s written) {written:.2} times.{even}",
-            reads / mib,
-            writes / mib
+            mib(reads),
+            mib(writes)
         ))
     }
 
-    fn page(&self, drawn: &[Drawn]) -> Report {
+    fn page(&self, plots: &[Plot]) -> Report {
         let mut rows = self.table().into_iter();
         let head = rows.next().unwrap_or_default();
         let caption = "Times in microseconds; medians where an arm ran more than once.".into();
@@ -159,11 +159,10 @@ impl Results {
         ];
         blocks.extend(self.sentences().into_iter().map(Block::Text));
         blocks.push(Block::Heading("Plots".into()));
-        blocks.extend(drawn.iter().map(|drawn| Block::chart(drawn.chart.as_ref(), drawn.caption.clone())));
+        blocks.extend(plots.iter().map(Plot::block));
         for session in &self.manifest.sessions {
             blocks.push(Block::Heading("What it ran on".into()));
-            let head = vec![String::new(); 2];
-            blocks.push(Block::Table(Table { caption: String::new(), head, rows: session.rows() }));
+            blocks.push(Block::Table(Table::of("", ["", ""], session.rows())));
         }
         Report {
             title: "Tenants of one page cache".into(),
@@ -197,7 +196,7 @@ const HEAD: [&str; 14] = [
 ];
 
 fn row(arm: &str, tenant: &Standing, [jain, slowest]: [String; 2]) -> Vec<String> {
-    let mib = |bytes: f64| format!("{:.1}", bytes / f64::from(1 << 20));
+    let mib = |bytes: f64| format!("{:.1}", mib(bytes));
     vec![
         arm.to_owned(),
         tenant.workload.clone(),
@@ -217,7 +216,7 @@ fn row(arm: &str, tenant: &Standing, [jain, slowest]: [String; 2]) -> Vec<String
 }
 
 fn ratio(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
+    number(value, 2)
 }
 
 /// How the tenants of an arm do, as a clause.

@@ -76,7 +76,7 @@ impl Standing {
 
 /// Every arm of the plan that has runs.
 pub(super) fn judge(plan: &Plan, runs: &[ArmRun]) -> Vec<Fairness> {
-    let of = |arm: Arm| -> Vec<&ArmRun> { runs.iter().filter(|run| run.arm == arm).collect() };
+    let of = |arm: Arm| memfold_experiment::runs::of(runs, arm);
     let alone: Vec<Option<Standing>> =
         (0..=plan.neighbors.len()).map(|tenant| standing(&of(Arm::Alone { tenant }), 0, None)).collect();
     let arms = plan.arms.iter().filter_map(|&arm| {

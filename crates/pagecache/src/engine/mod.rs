@@ -17,13 +17,14 @@ use crate::Unsupported;
 use anyhow::{bail, Context, Result};
 use hdrhistogram::Histogram;
 use memfold_stats::Rng;
-use rustix::fs::{fadvise, Advice};
-use rustix::io::{preadv2, pwritev2, Errno, ReadWriteFlags};
+use nix::fcntl::{posix_fadvise, PosixFadviseAdvice as Advice};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
-use std::io::{IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -89,11 +90,11 @@ pub fn main(job: &str) -> Result<()> {
 pub fn try_dontcache(directory: &Path) -> Result<()> {
     let file = tempfile::tempfile_in(directory).context("cannot try RWF_DONTCACHE")?;
     let mut block = vec![1; memfold_sys::PAGE_SIZE];
-    let attempt = pwritev2(&file, &[IoSlice::new(&block)], 0, DONTCACHE)
-        .and_then(|_| preadv2(&file, &mut [IoSliceMut::new(&mut block)], 0, DONTCACHE));
+    let attempt = transfer(&file, &mut block, 0, true, libc::RWF_DONTCACHE)
+        .and_then(|_| transfer(&file, &mut block, 0, false, libc::RWF_DONTCACHE));
     match attempt {
         Ok(_) => Ok(()),
-        Err(Errno::OPNOTSUPP | Errno::INVAL) => Err(Unsupported(format!(
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => Err(Unsupported(format!(
             "RWF_DONTCACHE is not supported by this kernel for the file system of {} (Linux 6.14 with ext4 or xfs has it)",
             directory.display()
         ))
@@ -102,7 +103,19 @@ pub fn try_dontcache(directory: &Path) -> Result<()> {
     }
 }
 
-const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(libc::RWF_DONTCACHE as u32);
+/// Writes a block to a file or reads one, with flags that neither the standard library nor nix passes on; how many bytes moved.
+fn transfer(file: &File, block: &mut [u8], offset: u64, writes: bool, flags: c_int) -> io::Result<usize> {
+    let piece = libc::iovec { iov_base: block.as_mut_ptr().cast(), iov_len: block.len() };
+    let (fd, offset) = (file.as_raw_fd(), offset as i64);
+    // SAFETY: the piece is the block, which nobody else has while the call lasts.
+    let moved = unsafe {
+        match writes {
+            true => libc::pwritev2(fd, &piece, 1, offset, flags),
+            false => libc::preadv2(fd, &piece, 1, offset, flags),
+        }
+    };
+    usize::try_from(moved).map_err(|_| io::Error::last_os_error())
+}
 
 /// Times of the requests after the ramp, ns: of reads and of writes.
 type Times = [Histogram<u64>; 2];
@@ -115,8 +128,9 @@ fn run(spec: &Spec) -> Result<Value> {
         warm(&file, spec.file_size)?;
     }
     // As fio does by default.
-    let advice = if spec.pattern.random() { Advice::Random } else { Advice::Sequential };
-    fadvise(&file, 0, None, advice)?;
+    let random = spec.pattern.random();
+    let advice = if random { Advice::POSIX_FADV_RANDOM } else { Advice::POSIX_FADV_SEQUENTIAL };
+    posix_fadvise(&file, 0, 0, advice)?;
     let cursors: Vec<AtomicU64> = (0..spec.jobs).map(|_| AtomicU64::new(0)).collect();
     let counting = Instant::now() + Duration::from_millis(spec.ramp_ms);
     let end = counting + Duration::from_millis(spec.runtime_ms);
@@ -192,15 +206,11 @@ impl Thread<'_> {
     }
 
     fn request(&mut self, offset: u64, writes: bool, buffer: &mut [u8]) -> Result<()> {
-        let flags = if self.spec.access == Access::DontCache { DONTCACHE } else { ReadWriteFlags::empty() };
+        let flags = if self.spec.access == Access::DontCache { libc::RWF_DONTCACHE } else { 0 };
         let length = buffer.len();
         let moved = loop {
-            let moved = match writes {
-                true => pwritev2(self.file, &[IoSlice::new(buffer)], offset, flags),
-                false => preadv2(self.file, &mut [IoSliceMut::new(buffer)], offset, flags),
-            };
-            match moved {
-                Err(Errno::INTR) => {}
+            match transfer(self.file, buffer, offset, writes, flags) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 moved => break moved.with_context(|| format!("a request at {offset} failed"))?,
             }
         };
@@ -233,8 +243,9 @@ impl Thread<'_> {
         let back = if self.spec.pattern.random() { 0 } else { BEHIND as u64 * self.spec.block_size };
         for (offset, length) in ranges {
             let start = offset.saturating_sub(back);
-            let length = std::num::NonZeroU64::new(offset + length - start);
-            fadvise(self.file, start, length, Advice::DontNeed).context("cannot drop what is behind")?;
+            let length = offset + length - start;
+            posix_fadvise(self.file, start as i64, length as i64, Advice::POSIX_FADV_DONTNEED)
+                .context("cannot drop what is behind")?;
         }
         self.behind.clear();
         Ok(())
@@ -267,8 +278,7 @@ fn warm(file: &File, size: u64) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     let mut offset = 0;
     while offset < size {
-        let read =
-            rustix::io::pread(file, &mut buffer, offset).context("cannot read the file into the cache")?;
+        let read = file.read_at(&mut buffer, offset).context("cannot read the file into the cache")?;
         if read == 0 {
             bail!("the file ends at {offset} of {size} bytes");
         }
@@ -334,7 +344,7 @@ mod tests {
     /// What is in the cache after each block of a file was requested once, in order.
     fn left_behind(pattern: Pattern, access: Access) -> Residency {
         let file = file();
-        fadvise(file.as_file(), 0, None, Advice::DontNeed).unwrap();
+        posix_fadvise(file.as_file(), 0, 0, Advice::POSIX_FADV_DONTNEED).unwrap();
         let spec = spec(file.path(), pattern, access);
         let cursor = AtomicU64::new(0);
         let mut thread = Thread {
@@ -366,7 +376,7 @@ mod tests {
             return;
         }
         let file = file();
-        fadvise(file.as_file(), 0, None, Advice::DontNeed).unwrap();
+        posix_fadvise(file.as_file(), 0, 0, Advice::POSIX_FADV_DONTNEED).unwrap();
         run(&Spec { jobs: 1, depth: 1, ..spec(file.path(), Pattern::RandRead, Access::DontCache) }).unwrap();
         let left = Residency::of(file.as_file(), SIZE).unwrap();
         assert!(left.resident < SIZE / 4, "{left:?}");

@@ -1,82 +1,71 @@
 //! The plots of the runs.
 
 use super::Results;
-use crate::folder::Drawn;
+use crate::job::Access;
 use crate::outcome::Outcome;
-use memfold_plot::{ccdf, Axis, Bars, Chart, Panels, Series, Unit, Value};
+use memfold_plot::{ccdf, Axis, Bars, Chart, Panels, Plot, Unit};
 use memfold_stats::Histogram;
 
 /// All of them.
-pub(super) fn all(results: &Results) -> Vec<Drawn> {
+pub(super) fn all(results: &Results) -> Vec<Plot> {
     let nanos = |label: &str| Axis::logarithmic(label).unit(Unit::Nanos);
     vec![
-        draw(
+        Plot::new(
             "iops",
             "Requests a second: higher is better.",
             by_mode(results, "IOPS", Axis::logarithmic("requests a second"), |outcome| Some(outcome.iops)),
         ),
-        draw(
+        Plot::new(
             "latency",
             "Mean time of a request: lower is better.",
             by_mode(results, "Mean latency", nanos("time of a request"), |outcome| Some(outcome.mean_ns)),
         ),
-        draw(
+        Plot::new(
             "latency_p99",
             "The time that one request in a hundred exceeds: lower is better.",
             by_mode(results, "p99 latency", nanos("time of a request"), |outcome| outcome.p99_ns),
         ),
-        draw(
+        Plot::new(
             "improvement",
             "What caching gains against direct I/O: +100 % is twice the IOPS, and as far from 0 as -50 %, which is half of them.",
             improvement(results),
         ),
-        draw("latency_ccdf", "How large a share of the requests takes at least so long.", latencies(results)),
+        Plot::new("latency_ccdf", "How large a share of the requests takes at least so long.", latencies(results)),
     ]
 }
 
-fn draw(name: &'static str, caption: &str, chart: impl Chart + 'static) -> Drawn {
-    Drawn { name, caption: caption.into(), chart: Box::new(chart) }
+/// The workloads with their names.
+fn workloads(results: &Results) -> impl Iterator<Item = (&str, &str)> {
+    results.workloads().into_iter().map(|name| (name, name))
 }
 
-fn groups(results: &Results) -> Vec<String> {
-    results.workloads().into_iter().map(str::to_owned).collect()
-}
-
-fn value(middle: f64) -> Value {
-    Value { middle, interval: None }
+/// The modes with their names.
+fn modes(results: &Results) -> impl Iterator<Item = (&'static str, Access)> {
+    results.accesses().into_iter().map(|access| (access.name(), access))
 }
 
 fn by_mode(results: &Results, title: &str, axis: Axis, of: fn(&Outcome) -> Option<f64>) -> Bars {
-    let series = results.accesses().into_iter().map(|access| Series {
-        name: access.name().into(),
-        values: results
-            .workloads()
-            .into_iter()
-            .map(|workload| results.outcome(workload, access).and_then(of).map(value))
-            .collect(),
-    });
-    Bars { title: title.into(), axis, groups: groups(results), series: series.collect(), stacked: false }
+    Bars::of(title, axis, workloads(results), modes(results), |workload, &access| {
+        Some(of(results.outcome(workload, access)?)?.into())
+    })
 }
 
 fn improvement(results: &Results) -> Bars {
     let of = |workload: &str| results.improvements.iter().find(|one| one.workload == workload);
-    let values = results.workloads().into_iter().map(|workload| of(workload).map(|one| value(one.iops_pct)));
-    Bars {
-        title: "IOPS, cached against direct".into(),
-        axis: Axis::change("improvement"),
-        groups: groups(results),
-        series: vec![Series { name: "improvement of IOPS".into(), values: values.collect() }],
-        stacked: false,
-    }
+    Bars::of(
+        "IOPS, cached against direct",
+        Axis::change("improvement"),
+        workloads(results),
+        [("improvement of IOPS", ())],
+        |workload, ()| Some(of(workload)?.iops_pct.into()),
+    )
 }
 
 fn latencies(results: &Results) -> Panels {
     let panel = |workload: &str| {
-        let named: Vec<(String, &Histogram)> = results
-            .accesses()
-            .into_iter()
-            .filter_map(|access| {
-                Some((access.name().to_owned(), &results.outcome(workload, access)?.latencies))
+        let named: Vec<(String, &Histogram)> = modes(results)
+            .filter_map(|(name, access)| {
+                Some((name.to_owned(), &results.outcome(workload, access)?.latencies))
             })
             .collect();
         ccdf(workload, Axis::logarithmic("time of a request").unit(Unit::Nanos), &named).svg()

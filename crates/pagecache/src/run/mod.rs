@@ -21,10 +21,9 @@ use crate::tenant::{self, Program};
 use crate::workload::{Scale, Workload};
 use crate::{fio, Unsupported};
 use anyhow::{Context, Result};
-use memfold_record::manifest::Manifest;
-use memfold_record::progress::Advance;
+use memfold_experiment::course::Advance;
+use memfold_experiment::manifest::Manifest;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -122,7 +121,7 @@ pub fn run(
     files.check(&all)?;
     let mut folder = Folder::begin(&options.out, Schema::Run)?;
     for below in ["iostat", "runs"] {
-        fs::create_dir_all(folder.path().join(below)).context("cannot write the results")?;
+        folder.output().below(below)?;
     }
     let dropped = drop_caches(&[])?;
     notes.push(format!("Before each run {}.", dropped.sentence()));
@@ -153,7 +152,7 @@ pub fn run(
                     "{name}: {:.1} s by {}, cache dropped in {:.2} s",
                     noted.wall_seconds, noted.engine, noted.drop_seconds
                 )));
-                folder.write_json(&noted_file(&workload.name, access), &noted)?;
+                folder.output().json(&noted_file(&workload.name, access), &noted)?;
                 done += 1;
             }
         }

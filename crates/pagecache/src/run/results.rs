@@ -8,7 +8,8 @@ use crate::outcome::Outcome;
 use crate::table::{comparison, micros};
 use crate::workload;
 use anyhow::{Context, Result};
-use memfold_plot::{Block, Report, Table};
+use memfold_experiment::text::or_dash;
+use memfold_plot::{Block, Plot, Report, Table};
 use serde::Serialize;
 use std::fmt;
 use std::fs;
@@ -63,7 +64,7 @@ fn read(folder: &Folder) -> Result<Results> {
         });
         if let Some((workload, access)) = mode {
             let outcome = Outcome::read(&path.join(&name))?;
-            let noted = folder.read_json(&noted_file(workload, access))?;
+            let noted = folder.output().read(&noted_file(workload, access))?;
             rows.push(Row { workload: workload.to_owned(), access, outcome, noted });
         }
     }
@@ -99,9 +100,9 @@ impl Results {
     /// When a result is damaged or a file cannot be written.
     pub fn write(folder: &Folder) -> Result<Results> {
         let results = read(folder)?;
-        folder.write_text("summary.txt", &results.to_string())?;
-        let drawn = charts::all(&results);
-        folder.write_report(&page(&results, &drawn), &drawn)?;
+        let plots = charts::all(&results);
+        folder.output().text("summary.txt", &results.to_string())?;
+        folder.output().page(&page(&results, &plots), &plots)?;
         Ok(results)
     }
 
@@ -156,8 +157,7 @@ impl fmt::Display for Results {
     }
 }
 
-fn page(results: &Results, drawn: &[crate::folder::Drawn]) -> Report {
-    let strings = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>();
+fn page(results: &Results, plots: &[Plot]) -> Report {
     let figures = results.rows.iter().map(|row| {
         let outcome = &row.outcome;
         vec![
@@ -173,7 +173,7 @@ fn page(results: &Results, drawn: &[crate::folder::Drawn]) -> Report {
         ]
     });
     let gains = results.improvements.iter().map(|one| {
-        let percent = |value: Option<f64>| value.map_or_else(|| "–".into(), |v| format!("{v:+.1} %"));
+        let percent = |value: Option<f64>| or_dash(value, |v| format!("{v:+.1} %"));
         vec![
             one.workload.clone(),
             percent(Some(one.iops_pct)),
@@ -184,24 +184,24 @@ fn page(results: &Results, drawn: &[crate::folder::Drawn]) -> Report {
     });
     let mut blocks = vec![
         Block::Heading("Figures".into()),
-        Block::Table(Table {
-            caption: "Times in microseconds.".into(),
-            head: strings(&["workload", "mode", "engine", "IOPS", "MiB/s", "mean", "p50", "p99", "p99.9"]),
-            rows: figures.collect(),
-        }),
+        Block::Table(Table::of(
+            "Times in microseconds.",
+            ["workload", "mode", "engine", "IOPS", "MiB/s", "mean", "p50", "p99", "p99.9"],
+            figures,
+        )),
         Block::Heading("What caching makes better".into()),
-        Block::Table(Table {
-            caption: "Cached against direct; negative is worse.".into(),
-            head: strings(&["workload", "IOPS", "bandwidth", "mean latency", "p99 latency"]),
-            rows: gains.collect(),
-        }),
+        Block::Table(Table::of(
+            "Cached against direct; negative is worse.",
+            ["workload", "IOPS", "bandwidth", "mean latency", "p99 latency"],
+            gains,
+        )),
         Block::Heading("Plots".into()),
     ];
-    blocks.extend(drawn.iter().map(|drawn| Block::chart(drawn.chart.as_ref(), drawn.caption.clone())));
+    blocks.extend(plots.iter().map(Plot::block));
     for session in results.manifest.sessions.iter().rev().take(1) {
         blocks.push(Block::Heading("What it ran on".into()));
-        let caption = "The last call that added runs.".into();
-        blocks.push(Block::Table(Table { caption, head: strings(&["", ""]), rows: session.rows() }));
+        let caption = "The last call that added runs.";
+        blocks.push(Block::Table(Table::of(caption, ["", ""], session.rows())));
         blocks.extend(session.notes.iter().map(|note| Block::Text(note.clone())));
     }
     Report {

@@ -16,81 +16,47 @@ mod slots;
 pub(crate) use life::BLOCKS_A_SECOND;
 
 use super::{answer, request};
-use crate::workload::by_name;
 use anyhow::{ensure, Result};
 use memfold_stats::Histogram;
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
 use std::path::PathBuf;
 
-/// What a loop does with blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Pattern {
-    /// Slots are taken at random; a full one is freed, an empty one gets a block.
-    Mixed,
-    /// As `Mixed`, with zeroed blocks.
-    Calloc,
-    /// As `Mixed`, with blocks aligned to 16 to 4096 bytes.
-    Aligned,
-    /// Blocks grow by half up to the largest size, then shrink by halves, and are freed.
-    Realloc,
-    /// Blocks are replaced at random; after some thousand calls a thread goes on with another one's blocks.
-    Larson,
-    /// Threads fill batches, exchange them, and free what others allocated.
-    Xmalloc,
-    /// Every other thread allocates, and its neighbour frees.
-    ProducerConsumer,
-    /// Blocks live for seconds, minutes or hours of simulated time, and sizes change with the hour.
-    Fragmentation,
-    /// Threads write to small blocks that began side by side, and replace them.
-    FalseSharing,
-    /// Threads come, allocate, and go, and leave blocks that others free.
-    ThreadChurn,
-    /// A C++ program with strings and maps, which the experiment compiles; not run by this worker.
-    StringMap,
-}
-
-impl Pattern {
-    /// All patterns, with their names.
-    pub const NAMES: [(&'static str, Pattern); 11] = [
-        ("mixed", Pattern::Mixed),
-        ("calloc", Pattern::Calloc),
-        ("aligned", Pattern::Aligned),
-        ("realloc", Pattern::Realloc),
-        ("larson", Pattern::Larson),
-        ("xmalloc", Pattern::Xmalloc),
-        ("producer_consumer", Pattern::ProducerConsumer),
-        ("fragmentation", Pattern::Fragmentation),
-        ("false_sharing", Pattern::FalseSharing),
-        ("thread_churn", Pattern::ThreadChurn),
-        ("string_map", Pattern::StringMap),
-    ];
-}
-
-impl std::str::FromStr for Pattern {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Pattern, String> {
-        by_name("pattern", &Pattern::NAMES, text)
+memfold_experiment::named! {
+    /// What a loop does with blocks.
+    pub enum Pattern, "pattern" {
+        /// Slots are taken at random; a full one is freed, an empty one gets a block.
+        Mixed = "mixed",
+        /// As `Mixed`, with zeroed blocks.
+        Calloc = "calloc",
+        /// As `Mixed`, with blocks aligned to 16 to 4096 bytes.
+        Aligned = "aligned",
+        /// Blocks grow by half up to the largest size, then shrink by halves, and are freed.
+        Realloc = "realloc",
+        /// Blocks are replaced at random; after some thousand calls a thread goes on with another one's blocks.
+        Larson = "larson",
+        /// Threads fill batches, exchange them, and free what others allocated.
+        Xmalloc = "xmalloc",
+        /// Every other thread allocates, and its neighbour frees.
+        ProducerConsumer = "producer_consumer",
+        /// Blocks live for seconds, minutes or hours of simulated time, and sizes change with the hour.
+        Fragmentation = "fragmentation",
+        /// Threads write to small blocks that began side by side, and replace them.
+        FalseSharing = "false_sharing",
+        /// Threads come, allocate, and go, and leave blocks that others free.
+        ThreadChurn = "thread_churn",
+        /// A C++ program with strings and maps, which the experiment compiles; not run by this worker.
+        StringMap = "string_map",
     }
 }
 
-/// How much of a block is written when it was allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Written {
-    /// Its first and last byte.
-    Ends,
-    /// A byte on each of its pages too, as a program does that uses what it asks for.
-    Pages,
-}
-
-impl std::str::FromStr for Written {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Written, String> {
-        by_name("part of a block", &[("ends", Written::Ends), ("pages", Written::Pages)], text)
+memfold_experiment::named! {
+    /// How much of a block is written when it was allocated.
+    pub enum Written, "part of a block" {
+        /// Its first and last byte.
+        Ends = "ends",
+        /// A byte on each of its pages too, as a program does that uses what it asks for.
+        Pages = "pages",
     }
 }
 

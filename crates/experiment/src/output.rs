@@ -1,10 +1,14 @@
-//! The directory of a run: `result.json`, `manifest.json` and the raw runs as CSV.
+//! The directory of results: `result.json`, `manifest.json`, the raw runs, tables as CSV, plots and the page.
+//!
+//! Invariants: what [`Output::text`] and [`Output::json`] write is whole or not there.
 
 use crate::manifest::Manifest;
 use anyhow::{Context, Result};
+use memfold_plot::{Plot, Report};
+use serde::de::DeserializeOwned;
 use serde::Serialize;
 use std::fs::{self, File};
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// A directory that a run is written to.
@@ -24,6 +28,11 @@ impl Output {
         tempfile::tempfile_in(directory)
             .with_context(|| format!("cannot write into {}", directory.display()))?;
         Ok(Output { directory: directory.to_owned() })
+    }
+
+    /// A directory that is there.
+    pub fn at(directory: &Path) -> Output {
+        Output { directory: directory.to_owned() }
     }
 
     /// Writes the result and the manifest.
@@ -76,11 +85,60 @@ impl Output {
         Ok(path)
     }
 
-    fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+    /// Writes a value as indented JSON to the file `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn json(&self, name: &str, value: &impl Serialize) -> Result<()> {
+        self.text(name, &(serde_json::to_string_pretty(value)? + "\n"))
+    }
+
+    /// Writes a text to the file `name`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn text(&self, name: &str, text: &str) -> Result<()> {
         let path = self.directory.join(name);
-        let mut text = serde_json::to_string_pretty(value)?;
-        text.push('\n');
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+        let part = path.with_extension("part");
+        fs::write(&part, text)
+            .and_then(|()| fs::rename(&part, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Reads a value that was written as JSON; `None` if it is not there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or is damaged.
+    pub fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
+        let path = self.directory.join(name);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        serde_json::from_str(&text).map(Some).with_context(|| format!("{} is damaged", path.display()))
+    }
+
+    /// Draws plots into the directory `plots`.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn plots(&self, plots: &[Plot]) -> Result<()> {
+        let below = self.below("plots")?;
+        plots.iter().try_for_each(|plot| memfold_plot::save(plot.chart.as_ref(), &below, plot.name))
+    }
+
+    /// Draws plots, and writes the page that shows them.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn page(&self, page: &Report, plots: &[Plot]) -> Result<()> {
+        self.plots(plots)?;
+        self.text("report.html", &page.html())
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.directory
     }
 }
 
@@ -100,6 +158,9 @@ mod tests {
         let output = Output::create(&directory.path().join("a/b")).unwrap();
         output.result(&[1, 2], &Manifest::gather()).unwrap();
         output.rows("runs.csv", [(1, 2)]).unwrap();
+        assert_eq!(output.read::<Vec<u32>>("result.json").unwrap(), Some(vec![1, 2]));
+        assert_eq!(output.read::<Vec<u32>>("no.json").unwrap(), None);
+        assert!(output.read::<u32>("result.json").unwrap_err().to_string().contains("damaged"));
         let names = ["result.json", "manifest.json", "runs.csv"];
         assert!(names.iter().all(|n| directory.path().join("a/b").join(n).exists()));
     }

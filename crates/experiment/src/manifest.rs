@@ -1,5 +1,6 @@
 //! What a run ran on: enough to judge whether two results may be compared.
 
+use procfs::{CpuInfo, Current, Meminfo};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::sync::OnceLock;
@@ -36,19 +37,13 @@ pub struct Manifest {
 impl Manifest {
     /// Of this process, now.
     pub fn gather() -> Manifest {
-        let cpuinfo = line("/proc/cpuinfo");
-        let cpu = cpuinfo
-            .lines()
-            .find_map(|l| {
-                l.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim().to_owned())
-            })
-            .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+        let cpu = CpuInfo::current().ok().and_then(|info| info.model_name(0).map(str::to_owned));
         Manifest {
             host: line("/proc/sys/kernel/hostname"),
             kernel: line("/proc/sys/kernel/osrelease"),
-            cpu,
+            cpu: cpu.unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cpus: std::thread::available_parallelism().map_or(1, usize::from),
-            memory_bytes: crate::kilobytes(&line("/proc/meminfo"), "MemTotal:"),
+            memory_bytes: Meminfo::current().map_or(0, |memory| memory.mem_total),
             transparent_huge_pages: line("/sys/kernel/mm/transparent_hugepage/enabled"),
             page_cluster: line("/proc/sys/vm/page-cluster"),
             version: env!("CARGO_PKG_VERSION").to_owned(),
