@@ -30,7 +30,7 @@ pub struct Inventory {
     pub took_ns: AtomicU64,
     /// Resident bytes of the process as the kernel counts them, the mean of before and after.
     pub resident_bytes: AtomicU64,
-    /// Bytes by [`Why`].
+    /// Bytes by [`crate::why::Why`].
     pub bytes: [AtomicU64; crate::why::REASONS],
 }
 

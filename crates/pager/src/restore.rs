@@ -109,7 +109,7 @@ pub enum Outcome {
     TryAgain,
     /// There is no registered mapping at the page any more.
     Gone,
-    /// It lies below memory, and must be fetched first ([`Restorer::fetch`]).
+    /// It lies below memory, and must be fetched first (`crate::tier`).
     Pending,
 }
 

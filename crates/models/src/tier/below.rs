@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 
 /// The fields and the calls that the modelled files use.
 pub struct Below {
-    pub clusters: &'static Clusters,
+    pub clusters: Table,
     pub pages: AtomicU64,
     wanted: loom::sync::Mutex<VecDeque<usize>>,
     file: RefCell<Vec<(Place, Vec<u8>)>>,
@@ -26,10 +26,21 @@ pub struct Below {
     over: AtomicU32,
 }
 
+/// The table, which lasts for one execution.
+pub struct Table(&'static Clusters);
+
+impl std::ops::Deref for Table {
+    type Target = Clusters;
+
+    fn deref(&self) -> &Clusters {
+        self.0
+    }
+}
+
 impl Below {
     pub fn new(clusters: &'static Clusters) -> Below {
         Below {
-            clusters,
+            clusters: Table(clusters),
             pages: AtomicU64::new(0),
             wanted: loom::sync::Mutex::new(VecDeque::new()),
             file: RefCell::default(),
@@ -65,7 +76,7 @@ impl Below {
 
     /// As in the pager, without a seal: what was written at a place is found as it was, until something else is.
     pub fn fetch(&self, cluster: u32, arrived: &mut Arrived) -> Result<bool> {
-        if arrived.is(cluster, self.clusters) {
+        if arrived.is(cluster, &self.clusters) {
             return Ok(false);
         }
         let place = self.clusters.place(cluster).ok_or(Errno(libc::ESTALE))?;

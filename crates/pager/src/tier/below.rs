@@ -135,13 +135,11 @@ impl Ask {
         self.state.store(ASKED, Release);
     }
 
-    /// What is asked for, by the tier's thread.
-    pub(super) fn take(&self) -> Option<(usize, &mut Arrived)> {
-        if self.state.load(Acquire) != ASKED {
-            return None;
-        }
-        // SAFETY: whoever asks keeps it, and leaves it alone until it is answered.
-        Some((self.page.load(Relaxed), unsafe { &mut *(self.to.load(Relaxed) as *mut Arrived) }))
+    /// The address of a page whose cluster is asked for, and where to put it: whoever asks keeps that, and leaves it alone until it is
+    /// answered. By the tier's thread.
+    pub(super) fn taken(&self) -> Option<(usize, *mut Arrived)> {
+        let asked = self.state.load(Acquire) == ASKED;
+        asked.then(|| (self.page.load(Relaxed), self.to.load(Relaxed) as *mut Arrived))
     }
 
     /// It is there, or the page is no longer in the tier.

@@ -126,7 +126,9 @@ impl Service {
 fn answer_asks(engine: &Engine, below: &Below) -> bool {
     let mut any = false;
     for ask in &below.asks {
-        if let Some((page, arrived)) = ask.take() {
+        if let Some((page, arrived)) = ask.taken() {
+            // SAFETY: it is ours until it is answered.
+            let arrived = unsafe { &mut *arrived };
             fetch(engine, below, page, arrived);
             ask.answer();
             any = true;
