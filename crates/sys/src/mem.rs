@@ -120,9 +120,17 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
 
 /// Maps a part of an open file, shared, to be read, where the kernel likes and the added `flags` permit.
 pub fn map_file(fd: i32, len: usize, offset: usize, flags: i32) -> Result<usize> {
+    // No wish for a place: the kernel refuses one for the rings of io_uring.
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
-    let start =
-        unsafe { mmap(place(len), len, libc::PROT_READ, libc::MAP_SHARED | flags, fd, offset as i64) }?;
+    let start = unsafe { mmap(0, len, libc::PROT_READ, libc::MAP_SHARED | flags, fd, offset as i64) }?;
+    claim(start, len);
+    Ok(start)
+}
+
+/// The same of a file of the pager's own, from its beginning, where an agent's memory belongs ([`place`]).
+pub fn map_own_file(fd: i32, len: usize, flags: i32) -> Result<usize> {
+    // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
+    let start = unsafe { mmap(place(len), len, libc::PROT_READ, libc::MAP_SHARED | flags, fd, 0) }?;
     claim(start, len);
     Ok(start)
 }

@@ -222,7 +222,7 @@ impl Keeper {
         };
         let fd = make(self.directory())?;
         let reader = open_again(&fd)?;
-        let base = mem::map_file(reader.raw(), self.map_len(), 0, libc::MAP_NORESERVE)?;
+        let base = mem::map_own_file(reader.raw(), self.map_len(), libc::MAP_NORESERVE)?;
         let file = files.get(number);
         // SAFETY: the key of a file that there is not is used by nobody.
         if let Err(error) = file.key_page().and_then(|page| unsafe { seal::make_key(page) }) {
