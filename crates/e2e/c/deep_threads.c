@@ -4,13 +4,13 @@
    Usage: deep_threads WHOSE [SECONDS [COUNT]]: on stacks that are `libc`'s or the program's `own`, which wait for so long; 10 and 200 unless
    said otherwise. Ends with 1 where a word on a stack is wrong or a call fails. */
 #define _GNU_SOURCE
+#include "measure.h"
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { STACK = 2 << 20, FRAME = 512, DEPTH = 250, MOST = 1000 };
@@ -18,27 +18,8 @@ enum { STACK = 2 << 20, FRAME = 512, DEPTH = 250, MOST = 1000 };
 static int ready[2], waiting[MOST][2];
 static volatile double woken[MOST];
 
-static void check(int good, const char *what) {
-    if (!good) {
-        perror(what);
-        exit(1);
-    }
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
-}
-
 static unsigned long resident_mib(void) {
-    char line[256];
-    unsigned long kib = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    check(file != NULL, "status");
-    while (fgets(line, sizeof line, file)) sscanf(line, "VmRSS: %lu", &kib);
-    fclose(file);
-    return kib / 1024;
+    return count("/proc/self/status", "VmRSS:") / 1024;
 }
 
 static __attribute__((noinline)) void use(uint64_t thread, uint64_t depth) {
@@ -93,12 +74,12 @@ int main(int count, char **arguments) {
         await(1);
         sum += woken[n] - began;
     }
-    printf("; woken after %.0f us", sum / threads);
+    printf("; woken after %.0f us", sum * 1e6 / threads);
     fflush(stdout);
     sleep(seconds);
     double began = now();
     for (uintptr_t n = 0; n < threads; n++) check(write(waiting[n][1], "", 1) == 1, "a pipe");
     await(threads);
-    printf("; all used again in %.0f ms\n", (now() - began) / 1e3);
+    printf("; all used again in %.0f ms\n", (now() - began) * 1e3);
     return 0;
 }

@@ -4,40 +4,15 @@
    Usage: small_mappings [COUNT [KIB [SECONDS]]], 40000 of 64 KiB and 30 s unless said otherwise. Ends with 1 where a byte is wrong or a
    call fails. */
 #define _GNU_SOURCE
+#include "measure.h"
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HOLE 4096ul
-
-static void check(int good, const char *what) {
-    if (!good) {
-        perror(what);
-        exit(1);
-    }
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec / 1e9;
-}
-
-/* Lines of a file, or the number behind a word in it. */
-static unsigned long count(const char *path, const char *word) {
-    char line[4096];
-    unsigned long lines = 0, number = 0;
-    FILE *file = fopen(path, "r");
-    check(file != NULL, path);
-    for (; fgets(line, sizeof line, file); lines++)
-        if (word && strncmp(line, word, strlen(word)) == 0) number = strtoul(line + strlen(word), NULL, 10);
-    fclose(file);
-    return word ? number : lines;
-}
 
 static uint64_t word(size_t mapping, size_t n) {
     return (mapping * 2654435761u + n / 16) & 0xffffff;

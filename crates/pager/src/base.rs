@@ -17,7 +17,7 @@ use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
 use memfold_sys::dir::{Dir, Fault};
-use memfold_sys::{file, syscall, thread, time, Errno, Result};
+use memfold_sys::{file, random, thread, time, Errno, Result};
 
 /// How often another number is taken.
 const TRIES: u32 = 8;
@@ -94,8 +94,7 @@ impl Base {
         });
         let new = || {
             let mut number = [0u8; 8];
-            // SAFETY: the array is valid for its length.
-            unsafe { syscall!(getrandom, number.as_mut_ptr() as usize, number.len(), 0) }.ok()?;
+            random::fill(&mut number).ok()?;
             let mut name = Line::new();
             let _ = write!(name, "{}-{:016x}", own_name()?.as_str(), u64::from_ne_bytes(number));
             Base::make(FilePath::of(name.as_str())).ok()

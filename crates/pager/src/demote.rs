@@ -7,8 +7,10 @@
 //! What it is not: an eviction. It needs no lock of an extent and no call that the program's threads could feel.
 
 use crate::activity::Activity;
+use crate::bitmap::PageSet;
 use crate::entry::Entry;
 use crate::extent::Extent;
+use crate::store::Slot;
 use crate::text::Line;
 use crate::tier::arrived::Writer;
 use crate::tier::below::{Asker, Below, Job};
@@ -98,10 +100,7 @@ impl Worker {
         }
         let Some(entries) = extent.entries() else { return true };
         let unforked = extent.unforked.load();
-        let goes = |index: usize| {
-            let entry = entries[index].load();
-            !entry.is_busy() && !unforked.contains(index) && Location::memory(entry).is_some()
-        };
+        let goes = |index: usize| slot_that_goes(entries[index].load(), index, &unforked).is_some();
         let on_its_way = |(job, &of): (&Job, &usize)| !job.is_free() && of == extent.base();
         if below.jobs.iter().zip(&self.demotion.extents).any(on_its_way) {
             // No page is handed over twice.
@@ -145,7 +144,7 @@ impl Worker {
         let mut writer = Writer::new(inner.bytes()?);
         while index < EXTENT_PAGES && writer.size().0 < CLUSTER {
             let entry = entries[index].load();
-            let slot = Location::memory(entry).filter(|_| !entry.is_busy() && !unforked.contains(index));
+            let slot = slot_that_goes(entry, index, &unforked);
             // SAFETY: we are the background thread. If the entry is taken meanwhile, it is not swapped in the end.
             if let Some((codec, len)) = slot.and_then(|slot| unsafe { slot.copy(writer.room()) }) {
                 pages[writer.add(codec, len)] = (index as u16, entry.word());
@@ -160,8 +159,7 @@ impl Worker {
             return Ok(None);
         }
         let blocks = inner.set_len(len);
-        (inner.pages, inner.count, inner.dictionaries, inner.extent) =
-            (pages, count, dictionaries, extent.base());
+        (inner.pages, inner.count, inner.dictionaries) = (pages, count, dictionaries);
         // SAFETY: we are the background thread.
         let keeper = unsafe { below.keeper() };
         inner.place = Some(keeper.reserve(&below.files, &self.engine.pool, blocks)?);
@@ -183,37 +181,33 @@ impl Worker {
     /// Swaps the entries of what was written, and takes back places that nobody wants any more.
     pub(crate) fn settle_tier(&mut self) {
         let Some(below) = self.engine.below() else { return };
-        for job in &below.jobs {
+        for (job, extent) in below.jobs.iter().zip(self.demotion.extents) {
             if let Some(outcome) = job.outcome() {
-                self.settle_job(below, job, outcome);
+                self.settle_job(below, job, extent, outcome);
                 job.free();
             }
         }
         // SAFETY: we are the background thread.
-        let keeper = unsafe { below.keeper() };
-        below.clusters.take_done(|cluster, place, dictionaries| {
-            keeper.note_dictionaries(dictionaries, false);
-            keeper.give_up(&below.files, place);
-            below.clusters.give_back(cluster);
+        below.clusters.take_done(|cluster, place, dictionaries| unsafe {
+            below.give_back(cluster, place, dictionaries);
         });
         let control = self.engine.control();
         let bytes = below.pages.load(Relaxed) * PAGE_SIZE as u64;
         control.tier_bytes.store(bytes, Relaxed);
         control.tier_bytes_peak.fetch_max(bytes, Relaxed);
-        control.tier_file_bytes.store(keeper.usage().files, Relaxed);
+        // SAFETY: as above.
+        control.tier_file_bytes.store(unsafe { below.keeper() }.file_bytes(), Relaxed);
     }
 
-    fn settle_job(&mut self, below: &'static Below, job: &Job, outcome: Result<(), Errno>) {
+    /// Ends a job of the extent at this address.
+    fn settle_job(&mut self, below: &'static Below, job: &Job, extent: usize, outcome: Result<(), Errno>) {
         // SAFETY: the job is done, and we are the background thread.
         let inner = unsafe { job.inner() };
         let Some(place) = inner.place.take() else { return };
-        let entries = self.engine.space().find(inner.extent).and_then(Extent::entries);
+        let entries = self.engine.space().find(extent).and_then(Extent::entries);
         let (Ok(()), Some(entries)) = (outcome, entries) else {
             // SAFETY: as above.
-            let keeper = unsafe { below.keeper() };
-            keeper.note_dictionaries(inner.dictionaries, false);
-            keeper.give_up(&below.files, place);
-            below.clusters.give_back(inner.cluster);
+            unsafe { below.give_back(inner.cluster, place, inner.dictionaries) };
             if let Err(error) = outcome {
                 self.tier_is_full(below, error);
             }
@@ -268,4 +262,9 @@ impl Worker {
         line.push(": what is folded stays in memory");
         self.engine.notify(line.as_str());
     }
+}
+
+/// Where the page of the entry lies in memory, if it may go down: nobody has it in hand, and children may have what it holds.
+fn slot_that_goes(entry: Entry, index: usize, unforked: &PageSet) -> Option<Slot> {
+    Location::memory(entry).filter(|_| !entry.is_busy() && !unforked.contains(index))
 }

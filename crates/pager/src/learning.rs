@@ -94,12 +94,12 @@ impl Worker {
     /// Drops dictionaries that are of no more use.
     pub(crate) fn drop_dictionaries(&mut self) {
         let mut dropped = false;
+        // SAFETY: we are the background thread.
+        let keeper = self.engine.below().map(|below| &*unsafe { below.keeper() });
         for number in 0..DICTIONARIES as u8 {
-            // SAFETY: we are the background thread.
-            let is_there = unsafe { self.engine.dictionaries.get(number) }.is_some();
             // SAFETY: as above.
-            let below = self.engine.below().map(|below| unsafe { below.keeper() });
-            let needed = self.store.needs(number) || below.is_some_and(|keeper| keeper.needs(number));
+            let is_there = unsafe { self.engine.dictionaries.get(number) }.is_some();
+            let needed = self.store.needs(number) || keeper.is_some_and(|keeper| keeper.needs(number));
             if is_there && self.dictionary != Some(number) && !needed {
                 // SAFETY: as above, and no stored page names it.
                 unsafe { self.engine.dictionaries.remove(number) };

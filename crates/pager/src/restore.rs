@@ -161,11 +161,7 @@ impl Restorer {
         let Some(entries) = extent.entries() else { return Outcome::Resident };
         // The fault thread's waits begin with its messages.
         let began = if reason.is_service() { Nanos(0) } else { time::now() };
-        let below = engine.below();
-        let is_ready = |entry: Entry| match (Location::below(entry), below) {
-            (Some(berth), Some(below)) => self.arrived.is(berth.cluster, &below.clusters),
-            _ => true,
-        };
+        let is_ready = |entry: Entry| self.is_ready(engine, entry);
         let mut run =
             match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0, is_ready) {
                 Ok(run) => run,
@@ -285,6 +281,14 @@ impl Restorer {
         Ok(pages)
     }
 
+    /// Whether the page of the entry can be read without waiting.
+    fn is_ready(&self, engine: &Engine, entry: Entry) -> bool {
+        match (Location::below(entry), engine.below()) {
+            (Some(berth), Some(below)) => self.arrived.is(berth.cluster, &below.clusters),
+            _ => true,
+        }
+    }
+
     /// Brings back pages from the store.
     #[allow(clippy::too_many_arguments)]
     fn bring_stored(
@@ -301,11 +305,9 @@ impl Restorer {
         let mut hi = hi;
         for index in lo..hi {
             // The cluster that was fetched may lie elsewhere by now.
-            if let (Some(berth), Some(below)) = (Location::below(run.entry(index)), engine.below()) {
-                if !self.arrived.is(berth.cluster, &below.clusters) {
-                    hi = index;
-                    break;
-                }
+            if !self.is_ready(engine, run.entry(index)) {
+                hi = index;
+                break;
             }
             if !self.decompress(engine, run.entry(index), index - lo) {
                 control.pages_lost.fetch_add(1, Relaxed);

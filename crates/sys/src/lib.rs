@@ -27,6 +27,7 @@ pub mod mem;
 pub mod pagemap;
 pub mod pin;
 pub mod racing;
+pub mod random;
 pub mod signal;
 pub mod socket;
 pub mod table;

@@ -20,6 +20,7 @@ use memfold_sys::{futex, mem, Errno, Result};
 
 /// Clusters that can be on their way down at once.
 pub const JOBS: usize = 8;
+
 /// A thread that asks for a cluster and can wait for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
@@ -56,8 +57,6 @@ pub struct JobInner {
     pub cluster: u32,
     /// Where it goes, once that was reserved.
     pub place: Option<Place>,
-    /// The extent that it is of: its address.
-    pub extent: usize,
     /// Of each page its index in the extent, and the word of the entry that it had.
     pub pages: [(u16, u64); CLUSTER],
     /// How many there are.
@@ -311,6 +310,18 @@ impl Below {
         }
     }
 
+    /// A cluster that was handed over is wanted by nobody: its place, its number and what it needed are free again.
+    ///
+    /// # Safety
+    /// Background thread only, or where there is no other.
+    pub unsafe fn give_back(&self, cluster: u32, place: Place, dictionaries: u16) {
+        // SAFETY: the caller's contract.
+        let keeper = unsafe { self.keeper() };
+        keeper.note_dictionaries(dictionaries, false);
+        keeper.give_up(&self.files, place);
+        self.clusters.give_back(cluster);
+    }
+
     /// Wakes the tier's thread.
     fn ring(&self) {
         self.bell.fetch_add(1, Release);
@@ -346,11 +357,10 @@ impl Below {
             if !job.is_free() {
                 // What was on its way lies in memory, and the cluster is nobody's.
                 // SAFETY: the only thread of the process.
-                let (inner, keeper) = unsafe { (job.inner(), self.keeper()) };
-                self.clusters.give_back(inner.cluster);
-                keeper.note_dictionaries(inner.dictionaries, false);
+                let inner = unsafe { job.inner() };
                 if let Some(place) = inner.place.take() {
-                    keeper.give_up(&self.files, place);
+                    // SAFETY: as above.
+                    unsafe { self.give_back(inner.cluster, place, inner.dictionaries) };
                 }
                 job.free();
             }

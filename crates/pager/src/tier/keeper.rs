@@ -12,16 +12,16 @@ use super::files::{File, Files};
 use super::seal;
 use super::BLOCK;
 use crate::codec::DICTIONARIES;
+use crate::control_file::FilePath;
 use crate::pool::Pool;
 use crate::sabotage::{planted, Bug};
-use crate::text::{Line, Text};
-use core::ffi::CStr;
+use crate::text::Line;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicU16, Ordering::*};
 use memfold_sys::file::{self, Fd};
 use memfold_sys::time::Nanos;
-use memfold_sys::{mem, Errno, Result};
+use memfold_sys::{mem, random, Errno, Result};
 
 /// Bytes of a segment.
 const SEGMENT: usize = 1 << 20;
@@ -64,16 +64,9 @@ struct State {
     sequence: u32,
 }
 
-/// Bytes of the tier.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
-    /// Of the files that are this process's: segments that hold anything.
-    pub files: u64,
-}
-
 /// The keeper.
 pub struct Keeper {
-    directory: Text<512>,
+    directory: FilePath,
     size: u64,
     /// How long a page must have been stored.
     pub after: Nanos,
@@ -90,10 +83,9 @@ pub struct Keeper {
 impl Keeper {
     /// For this tier. Nothing is opened yet.
     pub fn new(choice: &Choice<'_>) -> Keeper {
-        let mut directory = Text::new();
-        directory.push(choice.directory);
         Keeper {
-            directory,
+            // A path that is too long names nothing, and opening says so.
+            directory: FilePath::of(choice.directory).unwrap_or(FilePath::empty()),
             size: choice.size,
             after: choice.after,
             files: [State::default(); FILES],
@@ -109,9 +101,9 @@ impl Keeper {
         self.directory.as_str()
     }
 
-    /// What it takes.
-    pub fn usage(&self) -> Usage {
-        Usage { files: self.held * SEGMENT as u64 }
+    /// Bytes of the files that are this process's: segments that hold anything.
+    pub fn file_bytes(&self) -> u64 {
+        self.held * SEGMENT as u64
     }
 
     /// Whether a cluster needs the dictionary of that number.
@@ -220,7 +212,7 @@ impl Keeper {
             // SAFETY: zeros are segments that hold nothing.
             None => unsafe { pool.make_sparse::<Segments>() }?,
         };
-        let fd = make(self.directory())?;
+        let fd = make(&self.directory)?;
         let reader = open_again(&fd)?;
         let base = mem::map_own_file(reader.raw(), self.map_len(), libc::MAP_NORESERVE)?;
         let file = files.get(number);
@@ -282,10 +274,10 @@ impl Keeper {
         }
     }
 
-    /// Looks whether files that were shared with children are so still, now and then. Returns whether it has looked.
-    pub fn look_after(&mut self, files: &Files, now: Nanos) -> bool {
+    /// Looks whether files that were shared with children are so still, now and then.
+    pub fn look_after(&mut self, files: &Files, now: Nanos) {
         if now.since(self.asked) < ASK_AGAIN {
-            return false;
+            return;
         }
         self.asked = now;
         for (number, file) in files.all().filter(|(_, file)| !file.is_inherited() && file.is_shared()) {
@@ -297,7 +289,6 @@ impl Keeper {
                 self.give_back_empty(file, number);
             }
         }
-        true
     }
 
     /// Maps an open file that no child has in the place of the one that children have.
@@ -341,21 +332,18 @@ impl Keeper {
 /// never known to be in nobody's hands but ours.
 fn open_again(fd: &Fd) -> Result<Fd> {
     let mut path = Line::new();
-    let _ = write!(path, "/proc/thread-self/fd/{}\0", fd.raw());
-    let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let other = file::open(path, libc::O_RDONLY, 0)?;
+    let _ = write!(path, "/proc/thread-self/fd/{}", fd.raw());
+    let path = FilePath::of(path.as_str()).ok_or(Errno::EINVAL)?;
+    let other = file::open(path.as_c_str(), libc::O_RDONLY, 0)?;
     let _ = file::lock_shared(other.raw());
     Ok(other)
 }
 
 /// Makes a file that has no name, and of which the system keeps no copy in memory where it can do without.
-fn make(directory: &str) -> Result<Fd> {
-    let mut path = Text::<520>::new();
-    path.push(directory);
-    path.push("\0");
-    let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+fn make(directory: &FilePath) -> Result<Fd> {
     for direct in [libc::O_DIRECT, 0] {
-        match file::open(path, libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL | direct, 0o600) {
+        let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL;
+        match file::open(directory.as_c_str(), flags | direct, 0o600) {
             // The file system knows no direct reads and writes.
             Err(Errno::EINVAL) if direct != 0 => {}
             // It knows no files without a name.
@@ -369,14 +357,14 @@ fn make(directory: &str) -> Result<Fd> {
 }
 
 /// The same where a file must have a name: for a moment.
-fn make_named(directory: &str, direct: i32) -> Result<Fd> {
+fn make_named(directory: &FilePath, direct: i32) -> Result<Fd> {
     for _ in 0..NAMES {
         let mut random = [0u8; 8];
-        // SAFETY: the array is valid for its length.
-        unsafe { memfold_sys::syscall!(getrandom, random.as_mut_ptr() as usize, random.len(), 0) }?;
-        let mut path = Text::<560>::new();
-        let _ = write!(path, "{directory}/.memfold-{:016x}\0", u64::from_le_bytes(random));
-        let path = CStr::from_bytes_with_nul(path.as_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+        random::fill(&mut random)?;
+        let mut name = Line::new();
+        let _ = write!(name, ".memfold-{:016x}", u64::from_le_bytes(random));
+        let path = FilePath::joined(directory.as_str(), name.as_str()).ok_or(Errno::EINVAL)?;
+        let path = path.as_c_str();
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_RDWR;
         match file::open(path, flags | direct, 0o600) {
             Ok(fd) => {
