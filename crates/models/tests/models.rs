@@ -46,6 +46,8 @@ const PLANTED: &[Planted] = &[
     bug("armed-too-late", "page-leaves-and-is-touched"),
     weak("entry.rs:compare_exchange:split", "page-touched-by-two"),
     bug("ahead-wake-lost", "page-touched-while-brought-ahead"),
+    bug("ahead-unsaid", "page-dropped-while-brought-ahead"),
+    bug("ahead-over-unwoken", "page-dropped-while-brought-ahead"),
     bug("incompressible-dropped", "page-that-does-not-shrink"),
     bug("drop-not-seen", "page-dropped-while-it-leaves"),
     bug("change-wake-lost", "page-dropped-while-touched"),

@@ -267,8 +267,8 @@ impl Extent {
         self.turned_away.swap(0, SeqCst) != 0
     }
 
-    /// Whether who touched the page is left asleep, because it is being changed: whoever changes it wakes them then. By the
-    /// fault thread.
+    /// Whether who touched the page is left asleep, because it is being changed: whoever changes it wakes them then. By whoever had the page's
+    /// entry, if only for a moment: who touched it then was left to be woken.
     pub fn turn_away(&self, index: usize) -> bool {
         // SeqCst: either `end_change` sees this, or we see that it is over.
         self.turned_away.store(1, SeqCst);

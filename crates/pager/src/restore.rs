@@ -484,11 +484,17 @@ impl<'a> Run<'a> {
                     if reason.gives_way() && extent.is_changing(run.hi) && !planted(Bug::AnnouncementIgnored)
                     {
                         entries[run.hi].put_back(entry);
-                        if !first {
+                        let unsaid = !reason.is_awaited() && planted(Bug::AheadUnsaid);
+                        // Whoever touched the page while we had it was left asleep too, for us to have woken.
+                        if unsaid || extent.turn_away(run.hi) {
+                            if first {
+                                return Err(Outcome::InOtherHands);
+                            }
                             break;
                         }
-                        if !reason.is_awaited() || extent.turn_away(run.hi) {
-                            return Err(Outcome::InOtherHands);
+                        // It is over, and whoever changed it may have found nobody to wake.
+                        if !reason.is_service() && !planted(Bug::AheadOverUnwoken) {
+                            kernel.uffd.wake(extent.page_addr(run.hi), PAGE_SIZE);
                         }
                         continue;
                     }

@@ -57,6 +57,10 @@ bugs! {
     LeavingWakeLost = "leaving-wake-lost",
     /// A thread that touched a page while it was being brought back ahead of the touch is not woken.
     AheadWakeLost = "ahead-wake-lost",
+    /// Who touched a page that was about to be brought back ahead of the touch, but whose mapping is being changed, is not known to wait.
+    AheadUnsaid = "ahead-unsaid",
+    /// The same is known too late: the change is over.
+    AheadOverUnwoken = "ahead-over-unwoken",
     /// Who faulted while a mapping was being changed is not woken afterwards.
     ChangeWakeLost = "change-wake-lost",
     /// Pages are moved out while the fault thread acts on the report of a change past libc.

@@ -51,6 +51,12 @@ pub const SCENARIOS: &[Scenario] = &[
         spares: SPARES,
         body: unmapped_while_touched,
     },
+    Scenario {
+        name: "page-dropped-while-brought-ahead",
+        preemptions: 3,
+        spares: SPARES,
+        body: dropped_while_ahead,
+    },
     Scenario { name: "slot-read-while-recompressed", preemptions: 4, spares: SPARES, body: recompressed },
     Scenario { name: "pending-page-is-touched", preemptions: 4, spares: SPARES, body: pending_touched },
     Scenario {
@@ -195,6 +201,19 @@ fn dropped_while_touched() {
     drop_page(engine);
     let found = end(other);
     assert!(found == content(TAG) || found == ZERO, "{found:x?}");
+    assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
+    finally(engine, ZERO);
+}
+
+fn dropped_while_ahead() {
+    let (engine, _) = page(TAG);
+    let mut worker = stored(engine);
+    let background = spawn(2, move || worker.go_ahead(0));
+    let other = reader(3, engine);
+    drop_page(engine);
+    let found = end(other);
+    assert!(found == content(TAG) || found == ZERO, "{found:x?}");
+    end(background);
     assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
     finally(engine, ZERO);
 }
