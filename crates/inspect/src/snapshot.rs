@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub reason: String,
     /// Whether it was told to stop evicting.
     pub paused: bool,
+    /// Whether the program sleeps: its memory is in the lowest tier until it wants much of it.
+    pub asleep: bool,
     /// When the page was made, `CLOCK_MONOTONIC`.
     pub started_ns: u64,
     /// When the counters were last brought up to date, `CLOCK_MONOTONIC`.
@@ -94,6 +96,7 @@ impl Snapshot {
             mode: Mode::from_u32(page.mode.load(Relaxed)),
             reason,
             paused: page.paused.load(Relaxed) != 0,
+            asleep: page.asleep.load(Relaxed) != 0,
             started_ns: word(&page.started_ns),
             updated_ns: word(&page.updated_ns),
             sizes,

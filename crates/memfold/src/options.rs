@@ -53,7 +53,7 @@ impl clap::Args for PagerOptions {
             Arg::new(setting.name())
                 .long(setting.option())
                 .value_name(match setting.unit() {
-                    Unit::Duration => "TIME",
+                    Unit::Duration | Unit::Patience => "TIME",
                     Unit::Percent => "PERCENT",
                     Unit::Size => "BYTES",
                     Unit::Limit => "SIZE",
@@ -107,7 +107,7 @@ pub fn parse_for(pid: u32, setting: Setting, text: &str) -> Result<u64, String> 
 /// A value in its own unit, such as `10s`, `256 MiB` or `0.5 %`; a limit that is not set reads `none`, and the control group's `group`.
 pub fn show(setting: Setting, value: u64) -> String {
     match value {
-        u64::MAX if setting == Setting::ResidentLimit => return "none".into(),
+        u64::MAX if matches!(setting.unit(), Unit::Limit | Unit::Patience) => return "none".into(),
         BY_GROUP if setting == Setting::ResidentLimit => return "group".into(),
         _ => {}
     }
@@ -119,6 +119,7 @@ pub fn show(setting: Setting, value: u64) -> String {
 pub fn json(setting: Setting, value: u64) -> Value {
     match setting.unit() {
         Unit::Limit if value >= BY_GROUP => Value::Null,
+        Unit::Patience if value == u64::MAX => Value::Null,
         Unit::Source => Kind::from_number(value).name().into(),
         _ => value.into(),
     }
@@ -127,8 +128,8 @@ pub fn json(setting: Setting, value: u64) -> Value {
 fn show_unit(unit: Unit, value: u64) -> String {
     const DAY: u64 = 86_400_000_000_000;
     match unit {
-        Unit::Duration if value >= DAY && value.is_multiple_of(DAY) => format!("{} days", value / DAY),
-        Unit::Duration => text::nanos(value),
+        Unit::Duration | Unit::Patience if value >= DAY && value.is_multiple_of(DAY) => format!("{} days", value / DAY),
+        Unit::Duration | Unit::Patience => text::nanos(value),
         Unit::Size | Unit::Limit => text::bytes(value),
         Unit::Percent => format!("{} %", value as f64 / 10_000.0),
         Unit::Source => Kind::from_number(value).name().into(),
@@ -138,6 +139,7 @@ fn show_unit(unit: Unit, value: u64) -> String {
 fn allowed(bad: BadValue) -> String {
     match bad {
         BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 5m is needed".into(),
+        BadValue::Syntax(Unit::Patience) => "a time such as 30m, or `none`, is needed".into(),
         BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G is needed".into(),
         BadValue::Syntax(Unit::Limit) => {
             "a size such as 256M, `none`, `group`, or of the control group's limit `auto` or a part such as 60% is needed".into()

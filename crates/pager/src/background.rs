@@ -15,6 +15,7 @@ use crate::extent::{Extent, DENSE, RECALLED, SEEN, SETTLED, WAITS_FOR_CPU, WAITS
 use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
+use crate::sleep::AGE_ASLEEP;
 use crate::source::Seen;
 use crate::space::moment;
 use crate::worker::{Worker, SLICE};
@@ -145,6 +146,7 @@ impl Worker {
             self.look_at_share();
             self.look_at_group();
             self.look_at_limit();
+            self.look_at_rest();
             self.look_at_source();
             self.look_at_mappings();
             if self.engine.phase() != Phase::Running {
@@ -216,6 +218,8 @@ impl Worker {
             cold_age.min(COLD_AGE_PRESSED.0)
         } else if self.is_over_share() {
             cold_age.min(COLD_AGE_OVER_SHARE.0)
+        } else if self.rest.is_asleep() {
+            cold_age.min(AGE_ASLEEP.0)
         } else {
             cold_age
         }

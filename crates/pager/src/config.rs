@@ -11,6 +11,8 @@ use memfold_sys::time::Nanos;
 pub enum Unit {
     /// `500ms`, `10s`, `2m`, `5d`; a bare number is seconds.
     Duration,
+    /// The same, or `none`.
+    Patience,
     /// `64K`, `256M`, `2G`; a bare number is bytes.
     Size,
     /// A size, `none`, `group` for [`BY_GROUP`], or a part of what control groups leave the process: `60%`, or `auto` for [`AUTO`] of it.
@@ -156,6 +158,17 @@ settings! {
         help: "The highest share of one CPU, in per cent, that folding may take while no limit presses; above 3, and below 100, only \
                while CPUs have nothing else to do",
     }
+    /// How long nothing but housekeeping must have run before the program sleeps, ns; `u64::MAX` for never.
+    SleepAfter {
+        name: "sleep_after",
+        option: "sleep-after",
+        variable: "MEMFOLD_SLEEP_AFTER",
+        unit: Unit::Patience,
+        range: (Nanos::from_secs(1).0, u64::MAX),
+        default: "none",
+        help: "Put the program to sleep when it has been idle for so long, such as 30m: all of its memory goes to the lowest tier; or \
+               `none`",
+    }
     /// What tells which memory is cold, a [`Kind`].
     Source {
         name: "source",
@@ -190,7 +203,8 @@ impl Setting {
     /// The same for another process.
     pub fn parse_for(self, pid: Option<u32>, text: &str) -> Result<u64, BadValue> {
         let value = match self.unit() {
-            Unit::Duration => parse_duration(text),
+            Unit::Patience if text.trim() == "none" => Some(u64::MAX),
+            Unit::Duration | Unit::Patience => parse_duration(text),
             Unit::Size => parse_size(text),
             Unit::Percent => parse_percent(text),
             Unit::Source => Kind::parse(text.trim()).map(|kind| kind as u64),

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -160,6 +160,10 @@ pub enum Command {
     Pass = 9,
     /// Bring [`ControlPage::inventory`] up to date.
     Inventory = 10,
+    /// Evict everything, to the lowest tier that there is, and leave it there until the program wants much of it.
+    Sleep = 11,
+    /// Bring back what the program wanted when it last woke.
+    Wake = 12,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).
@@ -344,6 +348,8 @@ control_page! {
         mode: AtomicU32,
         /// 1 while paused.
         paused: AtomicU32,
+        /// 1 while the program sleeps.
+        asleep: AtomicU32,
         /// 1 once the process left through `exit`.
         exited: AtomicU32,
         /// `CLOCK_MONOTONIC` when the page was made.

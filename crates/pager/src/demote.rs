@@ -61,7 +61,7 @@ impl Worker {
         self.settle_tier();
         // SAFETY: we are the background thread.
         unsafe { below.keeper() }.look_after(&below.files, self.now);
-        let pressed = self.watch.is_pressed() || self.engine.room.is_kept();
+        let pressed = self.watch.is_pressed() || self.engine.room.is_kept() || self.rest.is_asleep();
         if !below.is_open()
             || !pressed && !self.may_fold()
             || self.now.0 < self.demotion.full_until.0
@@ -75,21 +75,34 @@ impl Worker {
     }
 
     fn go_round(&mut self, below: &'static Below, pressed: bool) {
-        let began = self.demotion.at;
         // SAFETY: we are the background thread.
         let mut after = unsafe { below.keeper() }.after;
         if pressed {
             after = after.min(AFTER_PRESSED);
         }
+        if self.demote_all(below, after) {
+            self.demotion.next = self.now + Nanos(after.0 / 8).clamp(Nanos::from_millis(5), Nanos::from_secs(5));
+        }
+    }
+
+    /// Hands over what lies in memory, whatever its age. False where some of it must wait; true where all is handed over, and where the tier
+    /// takes no more.
+    pub(crate) fn demote_now(&mut self, below: &'static Below) -> bool {
+        !below.is_open() || self.now.0 < self.demotion.full_until.0 || self.demote_all(below, Nanos(0))
+    }
+
+    /// Hands over what has been in memory for `after`, from where the last round was left. Whether it came to the end.
+    fn demote_all(&mut self, below: &'static Below, after: Nanos) -> bool {
+        let began = self.demotion.at;
         for extent in self.engine.space().all().filter(|extent| extent.base() >= began) {
             if !self.demote_extent(below, extent, after) || self.interrupted() {
                 // The jobs are all out, or something more urgent came.
                 self.demotion.at = extent.base();
-                return;
+                return false;
             }
         }
         self.demotion.at = 0;
-        self.demotion.next = self.now + Nanos(after.0 / 8).clamp(Nanos::from_millis(5), Nanos::from_secs(5));
+        true
     }
 
     /// Hands over what the extent has in memory, if it has been there for long. False where some of it must wait.

@@ -74,6 +74,7 @@ mod room;
 pub mod sabotage;
 mod scan;
 pub mod share;
+mod sleep;
 pub mod source;
 mod space;
 mod staging;

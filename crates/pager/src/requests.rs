@@ -40,6 +40,14 @@ impl Worker {
                 self.evict_all();
                 0
             }
+            c if c == Command::Sleep as u32 => {
+                self.go_to_sleep();
+                0
+            }
+            c if c == Command::Wake as u32 => {
+                self.wake_up();
+                0
+            }
             c if c == Command::Policy as u32 => self.change_policy(),
             c if c == Command::Log as u32 => self.change_log(),
             c if c == Command::Pass as u32 => self.pass_on_request(value),

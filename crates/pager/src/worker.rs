@@ -17,6 +17,7 @@ use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::retry::patiently;
 use crate::sabotage::{planted, Bug};
 use crate::share::Lease;
+use crate::sleep::Rest;
 use crate::source::{Choice, Sources};
 use crate::store::Stores;
 use crate::tier::round::Demotion;
@@ -111,6 +112,8 @@ pub struct Worker {
     pub(crate) watch: Watch,
     /// What goes to the tier below memory.
     pub(crate) demotion: Demotion,
+    /// Whether the program sleeps.
+    pub(crate) rest: Rest,
 }
 
 /// A round over all extents, by address.
@@ -180,6 +183,7 @@ impl Worker {
             hand: Hand::new(),
             watch: Watch::new(),
             demotion: Demotion::default(),
+            rest: Rest::default(),
         })
     }
 

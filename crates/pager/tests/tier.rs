@@ -6,6 +6,7 @@
 mod common;
 
 use common::*;
+use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::Engine;
 use memfold_sys::{mem, PAGE_SIZE};
@@ -317,4 +318,56 @@ fn an_older_cluster_is_not_taken_for_the_newer_one_in_its_place() {
     );
     file.write_all_at(&both, 0).unwrap();
     memory.check(2);
+}
+
+#[test]
+fn a_program_that_sleeps_lies_below_whatever_its_age_and_wakes_when_it_wants_much() {
+    // Nothing would go down by itself for an hour.
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=1h,size=1G", directory.path().display());
+    let engine = engine_of(3_600_000, u64::MAX, &tier);
+    let asleep = || engine.control().asleep.load(Relaxed) != 0;
+    let memory = Memory::new(engine, 64 * MIB);
+    memory.fill(9);
+    have(engine, Command::Sleep);
+    assert!(asleep());
+    assert_eq!(below(engine), 64 * MIB as u64, "all of it is below when the answer comes");
+    // A few pages are housekeeping, which stays below.
+    memory.check_page(9, 5);
+    let wanted = [2000, 3000, 4000, 9000];
+    wanted.iter().for_each(|&page| memory.check_page(9, page));
+    assert!(asleep());
+    have(engine, Command::Wake);
+    assert!(!asleep());
+    have(engine, Command::Sleep);
+    assert_eq!(below(engine), 64 * MIB as u64);
+    let (touches, reads) = (|| engine.control().restore_ns.count.load(Relaxed), || {
+        engine.control().tier_read_ns.count.load(Relaxed)
+    });
+    let (touched, read) = (touches(), reads());
+    have(engine, Command::Wake);
+    // What was wanted comes by itself, in whole clusters.
+    wait_until("what was wanted is back", || below(engine) <= 64 * MIB as u64 - 5 * 16 * PAGE);
+    assert!(reads() > read && touches() == touched);
+    have(engine, Command::Sleep);
+    wait_until("it wakes", || {
+        (0..memory.pages).step_by(7).for_each(|page| memory.check_page(9, page));
+        !asleep()
+    });
+    memory.check(9);
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn an_idle_program_sleeps_by_itself() {
+    let (engine, memory, _directory) = memory_below(8 * MIB, 3);
+    engine.set_setting(Setting::ColdAge, 3_600_000_000_000);
+    have(engine, Command::Restore);
+    wait_until("it is back", || below(engine) == 0);
+    engine.set_setting(Setting::SleepAfter, 1_000_000_000);
+    wait_until("it sleeps", || {
+        engine.control().asleep.load(Relaxed) != 0 && below(engine) == 8 * MIB as u64
+    });
+    engine.set_setting(Setting::SleepAfter, u64::MAX);
+    memory.check(3);
 }

@@ -148,6 +148,7 @@ fn read_settings(environment: Environment) -> Config {
 fn allowed(bad: BadValue) -> &'static str {
     match bad {
         BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 2m",
+        BadValue::Syntax(Unit::Patience) => "a time such as 30m, or none",
         BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G",
         BadValue::Syntax(Unit::Limit) => {
             "a size such as 256M, `none`, or of the control group's limit `auto` or a part such as 60%"

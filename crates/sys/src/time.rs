@@ -66,6 +66,11 @@ pub fn thread_cpu() -> Nanos {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// The CPU time that all threads of the process have used, those that ended too.
+pub fn process_cpu() -> Nanos {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 /// The CPU time that another thread of this process has used; 0 if there is no such thread.
 pub fn cpu_of(tid: u32) -> Nanos {
     // The kernel's own encoding of a thread's scheduler clock (posix-timers_types.h).

@@ -31,6 +31,7 @@ Examples:
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
   memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
+  memfold ctl 4711 sleep                the same, down to the disk of `run --tier`; a touch wakes it
   memfold ctl 4711 restore              bring everything back now
   memfold ctl 4711 policy bonchance     evict by another policy
   memfold ctl 4711 log on --file passes.csv
@@ -38,7 +39,7 @@ Examples:
   memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
-resident_limit, start_at, source.
+resident_limit, start_at, sleep_after, source.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
@@ -81,6 +82,10 @@ enum Action {
     Restore,
     /// Fold everything that can be folded now, whatever its age.
     Evict,
+    /// Fold everything now, and send it to the lowest tier that there is; it stays there until the program wants much of it.
+    Sleep,
+    /// End that: what the program wanted when it last woke comes back ahead of its touches.
+    Wake,
     /// Bring everything back and go on without the pager.
     Stop,
     /// Evict by another policy from now on; what is resident stays so.
@@ -99,7 +104,7 @@ enum Action {
     },
     /// Change a setting.
     Set {
-        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at or source.
+        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after or source.
         #[arg(value_parser = key)]
         key: Setting,
         /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto`, `60%` of what the control group may use, and
@@ -148,6 +153,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Action::Resume => (Command::Resume, 0, 0),
         Action::Restore => (Command::Restore, 0, 0),
         Action::Evict => (Command::Evict, 0, 0),
+        Action::Sleep => (Command::Sleep, 0, 0),
+        Action::Wake => (Command::Wake, 0, 0),
         Action::Stop => (Command::Stop, 0, 0),
         Action::Why { .. } => (Command::Inventory, 0, 0),
         Action::Policy { name } => {

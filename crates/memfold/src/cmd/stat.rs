@@ -59,6 +59,7 @@ struct Row {
     mode: &'static str,
     reason: Option<String>,
     paused: bool,
+    asleep: bool,
     age_ns: u64,
     #[serde(flatten, serialize_with = "memfold_inspect::fields")]
     sizes: Sizes,
@@ -129,7 +130,7 @@ fn show<R: Serialize>(
 }
 
 fn row(found: &Found) -> Row {
-    let Snapshot { parent_pid, mode, paused, started_ns, .. } = found.page;
+    let Snapshot { parent_pid, mode, paused, asleep, started_ns, .. } = found.page;
     let pid = found.pid;
     let page = &found.page;
     let settings = Setting::ALL.into_iter().map(|s| (s, page.settings[s as usize]));
@@ -142,6 +143,7 @@ fn row(found: &Found) -> Row {
         mode: mode.name(),
         reason: (mode == Mode::Off).then(|| page.reason.clone()),
         paused,
+        asleep,
         age_ns,
         sizes: page.sizes,
         saved_bytes_mean: page.saved_byte_millis.checked_div(age_ns / 1_000_000).unwrap_or(0),
@@ -164,6 +166,8 @@ fn row(found: &Found) -> Row {
 fn state(row: &Row) -> String {
     if row.paused {
         format!("{}, paused", row.mode)
+    } else if row.asleep {
+        format!("{}, asleep", row.mode)
     } else {
         row.mode.into()
     }

@@ -10,6 +10,7 @@ use super::arrived::Arrived;
 use super::clusters::{Clusters, Place};
 use super::files::Files;
 use super::keeper::Keeper;
+use super::order::Order;
 use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
 use crate::prefetch::PrefetchQueue;
 use crate::sabotage::{planted, Bug};
@@ -155,6 +156,8 @@ pub struct Below {
     wanted: PrefetchQueue,
     pub(super) asks: [Ask; ASKERS],
     pub(crate) jobs: [Job; JOBS],
+    /// In which order pages come back ahead of touches when the program wakes.
+    pub(super) order: Order,
     /// Incremented to wake the tier's thread.
     pub(super) bell: AtomicU32,
     pub(super) ending: AtomicU32,
@@ -246,10 +249,27 @@ impl Below {
         }
     }
 
+    /// The program sleeps.
+    pub fn sleep(&self) {
+        self.order.sleep();
+        self.ring();
+    }
+
+    /// The program wakes: what it wanted when it last woke comes back.
+    pub fn wake(&self) {
+        self.order.wake();
+        self.ring();
+    }
+
     /// Hands a job over. Background thread only.
     pub fn hand_over(&self, job: &Job) {
         job.state.store(ASKED, Release);
         self.ring();
+    }
+
+    /// Whether nothing is on its way down. Background thread only.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.iter().all(Job::is_free)
     }
 
     /// The next cluster that is to be written. The tier's thread only.
@@ -347,6 +367,8 @@ impl Below {
         // SAFETY: the only thread of the process.
         unsafe { self.keeper() }.inherit();
         self.wanted.reset_in_child();
+        // SAFETY: as above.
+        unsafe { self.order.forget() };
         self.set_open(false);
         self.ending.store(0, Relaxed);
         self.restoring.store(0, Relaxed);

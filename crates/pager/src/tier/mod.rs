@@ -23,6 +23,7 @@ pub mod clusters;
 pub mod files;
 pub mod keeper;
 pub mod location;
+pub mod order;
 pub mod round;
 pub mod seal;
 pub mod thread;

@@ -77,6 +77,11 @@ impl Service {
                 self.engine.ring();
                 idle = false;
             }
+            // SAFETY: this is the tier's thread.
+            if let Some(page) = idle.then(|| unsafe { self.below.order.next() }).flatten() {
+                self.bring_ahead(page);
+                idle = false;
+            }
             if idle {
                 if self.below.ending.load(Acquire) != 0 {
                     return;
@@ -96,7 +101,18 @@ impl Service {
             answer_asks(engine, below);
         };
         if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, others) {
+            // SAFETY: this is the tier's thread.
+            unsafe { below.order.note(page) };
             self.bring_rest(extent, cluster);
+        }
+    }
+
+    /// Brings back the cluster of a page that is likely to be wanted soon.
+    fn bring_ahead(&mut self, page: usize) {
+        if let Some((_, berth)) = fetch(self.engine, self.below, page, &mut self.restorer.arrived) {
+            if let Some(extent) = self.engine.space().find(page) {
+                self.bring_rest(extent, berth.cluster);
+            }
         }
     }
 
