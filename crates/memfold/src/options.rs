@@ -128,7 +128,9 @@ pub fn json(setting: Setting, value: u64) -> Value {
 fn show_unit(unit: Unit, value: u64) -> String {
     const DAY: u64 = 86_400_000_000_000;
     match unit {
-        Unit::Duration | Unit::Patience if value >= DAY && value.is_multiple_of(DAY) => format!("{} days", value / DAY),
+        Unit::Duration | Unit::Patience if value >= DAY && value.is_multiple_of(DAY) => {
+            format!("{} days", value / DAY)
+        }
         Unit::Duration | Unit::Patience => text::nanos(value),
         Unit::Size | Unit::Limit => text::bytes(value),
         Unit::Percent => format!("{} %", value as f64 / 10_000.0),

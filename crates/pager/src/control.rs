@@ -442,6 +442,8 @@ control_page! {
             cpu_tier_ns = cpu_tier_ns,
             /// Clusters written to the tier.
             tier_writes = tier_writes,
+            /// Clusters that moved within the tier, so that segments of which little was wanted could go.
+            tier_moves = tier_moves,
             /// Clusters that could not be written, or not be read at the first try.
             tier_errors = tier_errors,
             /// Times that the stall budget held eviction back.

@@ -62,6 +62,7 @@ impl Worker {
         // SAFETY: we are the background thread.
         unsafe { below.keeper() }.look_after(&below.files, self.now);
         let pressed = self.watch.is_pressed() || self.engine.room.is_kept() || self.rest.is_asleep();
+        self.compact_tier(below);
         if !below.is_open()
             || !pressed && !self.may_fold()
             || self.now.0 < self.demotion.full_until.0
@@ -81,7 +82,8 @@ impl Worker {
             after = after.min(AFTER_PRESSED);
         }
         if self.demote_all(below, after) {
-            self.demotion.next = self.now + Nanos(after.0 / 8).clamp(Nanos::from_millis(5), Nanos::from_secs(5));
+            self.demotion.next =
+                self.now + Nanos(after.0 / 8).clamp(Nanos::from_millis(5), Nanos::from_secs(5));
         }
     }
 
@@ -196,14 +198,16 @@ impl Worker {
         let Some(below) = self.engine.below() else { return };
         for (job, extent) in below.jobs.iter().zip(self.demotion.extents) {
             if let Some(outcome) = job.outcome() {
-                self.settle_job(below, job, extent, outcome);
+                if job.is_move() {
+                    self.settle_move(below, job, outcome);
+                } else {
+                    self.settle_job(below, job, extent, outcome);
+                }
                 job.free();
             }
         }
         // SAFETY: we are the background thread.
-        below.clusters.take_done(|cluster, place, dictionaries| unsafe {
-            below.give_back(cluster, place, dictionaries);
-        });
+        unsafe { below.take_done() };
         let control = self.engine.control();
         let bytes = below.pages.load(Relaxed) * PAGE_SIZE as u64;
         control.tier_bytes.store(bytes, Relaxed);
@@ -216,16 +220,16 @@ impl Worker {
     fn settle_job(&mut self, below: &'static Below, job: &Job, extent: usize, outcome: Result<(), Errno>) {
         // SAFETY: the job is done, and we are the background thread.
         let inner = unsafe { job.inner() };
-        let Some(place) = inner.place.take() else { return };
         let entries = self.engine.space().find(extent).and_then(Extent::entries);
-        let (Ok(()), Some(entries)) = (outcome, entries) else {
+        let (Ok(()), Some(entries), Some(place)) = (outcome, entries, inner.place) else {
             // SAFETY: as above.
-            unsafe { below.give_back(inner.cluster, place, inner.dictionaries) };
+            unsafe { below.undo(job) };
             if let Err(error) = outcome {
                 self.tier_is_full(below, error);
             }
             return;
         };
+        inner.place = None;
         let cluster = inner.cluster;
         below.clusters.fill(cluster, place, inner.count, inner.dictionaries);
         for (page, &(index, word)) in inner.pages[..inner.count].iter().enumerate() {

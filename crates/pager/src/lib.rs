@@ -26,6 +26,7 @@ mod bitmap;
 mod blocks;
 mod bounds;
 pub mod codec;
+mod compact;
 pub mod config;
 pub mod contention;
 pub mod control;

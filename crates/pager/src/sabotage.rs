@@ -129,6 +129,8 @@ bugs! {
     WantedForgotten = "wanted-forgotten",
     /// A thread that waits for a page from below memory is not woken when it is there.
     TierWakeLost = "tier-wake-lost",
+    /// Whoever looks for a cluster that has moved is sent to its old place.
+    MoveUntold = "move-untold",
     /// All clusters are sealed under the same number, so that an older one opens in the place of a newer one.
     SealedAlike = "sealed-alike",
     /// A fork does not wait for what the tier's thread has in hand.

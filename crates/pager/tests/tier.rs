@@ -341,9 +341,10 @@ fn a_program_that_sleeps_lies_below_whatever_its_age_and_wakes_when_it_wants_muc
     assert!(!asleep());
     have(engine, Command::Sleep);
     assert_eq!(below(engine), 64 * MIB as u64);
-    let (touches, reads) = (|| engine.control().restore_ns.count.load(Relaxed), || {
-        engine.control().tier_read_ns.count.load(Relaxed)
-    });
+    let (touches, reads) = (
+        || engine.control().restore_ns.count.load(Relaxed),
+        || engine.control().tier_read_ns.count.load(Relaxed),
+    );
     let (touched, read) = (touches(), reads());
     have(engine, Command::Wake);
     // What was wanted comes by itself, in whole clusters.
@@ -365,9 +366,35 @@ fn an_idle_program_sleeps_by_itself() {
     have(engine, Command::Restore);
     wait_until("it is back", || below(engine) == 0);
     engine.set_setting(Setting::SleepAfter, 1_000_000_000);
-    wait_until("it sleeps", || {
-        engine.control().asleep.load(Relaxed) != 0 && below(engine) == 8 * MIB as u64
-    });
+    wait_until("it sleeps", || engine.control().asleep.load(Relaxed) != 0 && below(engine) == 8 * MIB as u64);
     engine.set_setting(Setting::SleepAfter, u64::MAX);
     memory.check(3);
+}
+
+#[test]
+fn what_is_left_of_a_segment_moves_and_the_segment_goes_back() {
+    let (engine, memory, _directory) = memory_below(64 * MIB, 1);
+    let took = || engine.control().tier_file_bytes.load(Relaxed);
+    let before = took();
+    // A child reads what lies where it lay, however its parent moves its own.
+    let pid = fork(engine);
+    if pid == 0 {
+        thread::sleep(std::time::Duration::from_millis(300));
+        memory.check(1);
+        unsafe { libc::_exit(0) };
+    }
+    for round in 2..5 {
+        // Seven eighths are written anew, and go down to other places than the rest: 64 pages of each 512 stay where they are.
+        for page in (0..memory.pages).filter(|page| page % 512 >= 64) {
+            unsafe {
+                *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(round, page);
+            }
+        }
+        wait_until("everything is below", || below(engine) == 64 * MIB as u64);
+    }
+    assert_eq!(wait(pid), 0);
+    wait_until("the files shrink", || took() <= before + before / 4);
+    assert!(before >= 8 * MIB as u64 && engine.control().tier_moves.load(Relaxed) > 0, "{before}");
+    (0..memory.pages).for_each(|page| memory.check_page(if page % 512 >= 64 { 4 } else { 1 }, page));
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
 }

@@ -36,15 +36,24 @@ pub enum Asker {
 
 const ASKERS: usize = 3;
 
+/// The cluster is none, or lies elsewhere.
+const STALE: Errno = Errno(libc::ESTALE);
+
 const IDLE: u32 = 0;
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
 
-/// A cluster on its way down.
+/// No page is wanted of the cluster that moves.
+const GONE: u32 = 1 << 31;
+
+/// A cluster on its way down, or from one place of the tier to another.
 pub struct Job {
     state: AtomicU32,
     /// The error that it came to; 0 for none.
     error: AtomicU32,
+    /// The cluster that moves, 0 for none; and [`GONE`], with its dictionaries, once no page of it is wanted any more. The background thread's.
+    moves: AtomicU32,
+    gone: AtomicU32,
     inner: UnsafeCell<JobInner>,
 }
 
@@ -54,8 +63,10 @@ pub struct JobInner {
     base: usize,
     /// How many of them are written: whole blocks.
     len: usize,
-    /// Its number, and where it goes.
+    /// Its number.
     pub cluster: u32,
+    /// Where it lies, if it comes from another place of the tier.
+    pub from: Option<Place>,
     /// Where it goes, once that was reserved.
     pub place: Option<Place>,
     /// Of each page its index in the extent, and the word of the entry that it had.
@@ -95,7 +106,19 @@ impl Job {
 
     /// It can be used again. Background thread only.
     pub fn free(&self) {
+        self.moves.store(0, Relaxed);
+        self.gone.store(0, Relaxed);
         self.state.store(IDLE, Release);
+    }
+
+    /// Whether a cluster moves. Background thread only.
+    pub fn is_move(&self) -> bool {
+        self.moves.load(Relaxed) != 0
+    }
+
+    /// The dictionaries that the moving cluster needed, once no page of it is wanted. Background thread only.
+    pub fn gone(&self) -> Option<u16> {
+        Some(self.gone.load(Relaxed)).filter(|gone| gone & GONE != 0).map(|gone| gone as u16)
     }
 }
 
@@ -272,6 +295,38 @@ impl Below {
         self.jobs.iter().all(Job::is_free)
     }
 
+    /// Whether the cluster is on its way to another place. Background thread only.
+    pub fn is_moving(&self, cluster: u32) -> bool {
+        self.mover(cluster).is_some()
+    }
+
+    fn mover(&self, cluster: u32) -> Option<&Job> {
+        self.jobs.iter().find(|job| job.moves.load(Relaxed) == cluster)
+    }
+
+    /// Has a cluster move from one reserved place to another. Background thread only; the job is free.
+    pub fn move_over(&self, job: &Job, cluster: u32, from: Place, to: Place) {
+        // SAFETY: as said.
+        let inner = unsafe { job.inner() };
+        (inner.cluster, inner.from, inner.place) = (cluster, Some(from), Some(to));
+        inner.len = from.blocks() * BLOCK;
+        job.moves.store(cluster, Relaxed);
+        self.hand_over(job);
+    }
+
+    /// Takes back clusters of which no page is wanted any more, with their places.
+    ///
+    /// # Safety
+    /// Background thread only.
+    pub unsafe fn take_done(&self) {
+        self.clusters.take_done(|cluster, place, dictionaries| match self.mover(cluster) {
+            // Its number and its place are being used.
+            Some(job) => job.gone.store(GONE | u32::from(dictionaries), Relaxed),
+            // SAFETY: the caller's contract.
+            None => unsafe { self.give_back(cluster, place, dictionaries) },
+        });
+    }
+
     /// The next cluster that is to be written. The tier's thread only.
     pub(super) fn next_job(&self) -> Option<&Job> {
         self.jobs.iter().find(|job| job.state.load(Acquire) == ASKED)
@@ -282,11 +337,14 @@ impl Below {
         // SAFETY: the job is ours.
         let inner = unsafe { job.inner() };
         let (cluster, place, len) = (inner.cluster, inner.place.ok_or(Errno::EINVAL)?, inner.len);
+        let from = inner.from;
         let bytes = &mut inner.bytes()?[..len];
         let key = self.files.get(place.file()).key().ok_or(Errno::EINVAL)?;
-        // SAFETY: the page of a key, under which no two clusters have the same number.
-        let result = unsafe { seal::seal(key, number_of(place), cluster, bytes) };
-        let result = result.and_then(|()| self.files.put(place, bytes));
+        let result = from.map_or(Ok(()), |from| self.fetch_sealed(from, cluster, bytes)).and_then(|()| {
+            // SAFETY: the page of a key, under which no two clusters have the same number.
+            unsafe { seal::seal(key, number_of(place), cluster, bytes) }?;
+            self.files.put(place, bytes)
+        });
         job.error.store(result.err().map_or(0, |error| error.0 as u32), Relaxed);
         job.state.store(DONE, Release);
         result
@@ -297,19 +355,30 @@ impl Below {
         if arrived.is(cluster, &self.clusters) {
             return Ok(false);
         }
-        const STALE: Errno = Errno(libc::ESTALE);
-        let place = self.clusters.place(cluster).ok_or(STALE)?;
+        loop {
+            let place = self.clusters.place(cluster).ok_or(STALE)?;
+            let bytes = arrived.room(place)?;
+            let result = self.fetch_sealed(place, cluster, bytes);
+            if self.clusters.place(cluster) != Some(place) {
+                // It moved meanwhile, and what lay there may be gone.
+                continue;
+            }
+            result?;
+            let len = bytes.len() - seal::TAG;
+            return arrived.accept(cluster, place, len).then_some(true).ok_or(Errno(libc::EBADMSG));
+        }
+    }
+
+    /// Fetches what lies there, and opens its seal. The tier's thread only.
+    fn fetch_sealed(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
         let key = self.files.get(place.file()).key().ok_or(STALE)?;
-        let bytes = arrived.room(place)?;
         self.files.fetch(place, bytes)?;
         // SAFETY: the page of a key.
-        let opened = unsafe { seal::open(key, number_of(place), cluster, bytes) };
-        let len = bytes.len() - seal::TAG;
-        if opened && arrived.accept(cluster, place, len) {
-            Ok(true)
-        } else {
-            Err(Errno(libc::EBADMSG))
+        if unsafe { seal::open(key, number_of(place), cluster, bytes) } {
+            return Ok(());
         }
+        bytes.fill(0);
+        Err(Errno(libc::EBADMSG))
     }
 
     /// Has the tier's thread put pages in place.
@@ -340,6 +409,27 @@ impl Below {
         keeper.note_dictionaries(dictionaries, false);
         keeper.give_up(&self.files, place);
         self.clusters.give_back(cluster);
+    }
+
+    /// What a job was to bring about does not come about.
+    ///
+    /// # Safety
+    /// Background thread only, or where there is no other; the job is not handed over.
+    pub unsafe fn undo(&self, job: &Job) {
+        // SAFETY: the caller's contract.
+        let (inner, keeper) = unsafe { (job.inner(), self.keeper()) };
+        let Some(place) = inner.place.take() else { return };
+        match inner.from.take() {
+            Some(from) => {
+                keeper.give_up(&self.files, place);
+                if let Some(dictionaries) = job.gone() {
+                    // SAFETY: the caller's contract.
+                    unsafe { self.give_back(inner.cluster, from, dictionaries) };
+                }
+            }
+            // SAFETY: the caller's contract.
+            None => unsafe { self.give_back(inner.cluster, place, inner.dictionaries) },
+        }
     }
 
     /// Wakes the tier's thread.
@@ -379,11 +469,7 @@ impl Below {
             if !job.is_free() {
                 // What was on its way lies in memory, and the cluster is nobody's.
                 // SAFETY: the only thread of the process.
-                let inner = unsafe { job.inner() };
-                if let Some(place) = inner.place.take() {
-                    // SAFETY: as above.
-                    unsafe { self.give_back(inner.cluster, place, inner.dictionaries) };
-                }
+                unsafe { self.undo(job) };
                 job.free();
             }
         }

@@ -141,6 +141,24 @@ impl Clusters {
         }
     }
 
+    /// The number behind the last that was ever used. Background thread only.
+    pub fn end(&self) -> u32 {
+        self.fresh.load(Relaxed)
+    }
+
+    /// Where it lies, if a page of it is wanted. Background thread only.
+    pub fn wanted(&self, number: u32) -> Option<Place> {
+        let cluster = self.get(number)?;
+        (cluster.needs.load(Acquire) & PAGES != 0).then(|| Place(cluster.place.load(Relaxed)))
+    }
+
+    /// It lies elsewhere from now on. Background thread only, and not after it was done.
+    pub fn relocate(&self, number: u32, place: Place) {
+        if let Some(cluster) = self.get(number) {
+            cluster.place.store(place.0, Release);
+        }
+    }
+
     /// A page of it is wanted no more. From any thread; each page once.
     pub fn drop_page(&self, number: u32, page: usize) {
         let Some(cluster) = self.get(number) else { return };

@@ -29,6 +29,11 @@ const SEGMENT_BLOCKS: usize = SEGMENT / BLOCK;
 const SEGMENTS: usize = FILE_BLOCKS / SEGMENT_BLOCKS;
 /// How often it is asked whether children still have a file.
 const ASK_AGAIN: Nanos = Nanos::from_millis(500);
+/// Segments that may be held however little of them is wanted.
+const FEW: u64 = 4;
+/// A segment is sparse where no more than one block in so many is wanted, and the tier wasteful where one in [`WASTE`] of all is.
+const SPARSE: usize = 4;
+const WASTE: u64 = 2;
 /// Random numbers that are tried as names, where the file system has no files without one.
 const NAMES: usize = 8;
 
@@ -73,8 +78,9 @@ pub struct Keeper {
     files: [State; FILES],
     /// The file that is filled.
     filled: Option<usize>,
-    /// Segments of this process's files that are held.
+    /// Segments of this process's files that are held, and blocks of them that are wanted.
     held: u64,
+    wanted: u64,
     /// How many clusters need each dictionary.
     needed: [u64; DICTIONARIES],
     asked: Nanos,
@@ -91,6 +97,7 @@ impl Keeper {
             files: [State::default(); FILES],
             filled: None,
             held: 0,
+            wanted: 0,
             needed: [0; DICTIONARIES],
             asked: Nanos(0),
         }
@@ -120,8 +127,33 @@ impl Keeper {
         }
     }
 
+    /// Whether much of what its files take is wanted by nobody.
+    pub fn is_wasteful(&self) -> bool {
+        self.held > FEW && self.wanted * WASTE < self.held * SEGMENT_BLOCKS as u64
+    }
+
+    /// Whether a cluster that lies there keeps a segment from going of which little is wanted.
+    pub fn is_sparse(&self, files: &Files, place: Place) -> bool {
+        let (state, segment) = (&self.files[place.file()], place.block() / SEGMENT_BLOCKS);
+        let file = files.get(place.file());
+        let wanted = |segments: &Segments| usize::from(segments.0[segment].load(Relaxed) & !HELD);
+        file.descriptor().is_some()
+            && !file.is_shared()
+            && segment != state.current
+            && state.segments.is_some_and(|segments| wanted(segments) * SPARSE <= SEGMENT_BLOCKS)
+    }
+
     /// A place for a cluster of so many blocks. `ENOSPC` where the tier may take no more, and what opening a file answers.
     pub fn reserve(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
+        self.reserve_within(files, pool, blocks, self.size)
+    }
+
+    /// The same for one that lies elsewhere in the tier, and leaves there: also where the tier is full.
+    pub fn reserve_other(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
+        self.reserve_within(files, pool, blocks, self.size + SEGMENT as u64)
+    }
+
+    fn reserve_within(&mut self, files: &Files, pool: &Pool, blocks: usize, size: u64) -> Result<Place> {
         let number = match self.filled {
             Some(number) if self.may_fill(files.get(number), number) => number,
             _ => self.open(files, pool)?,
@@ -129,7 +161,7 @@ impl Keeper {
         self.filled = Some(number);
         let State { current, next, .. } = self.files[number];
         if current == usize::MAX || next + blocks > SEGMENT_BLOCKS {
-            self.begin_segment(files.get(number), number)?;
+            self.begin_segment(files.get(number), number, size)?;
         }
         let state = &mut self.files[number];
         let block = state.current * SEGMENT_BLOCKS + state.next;
@@ -137,6 +169,7 @@ impl Keeper {
         let place = Place::new(number, block, blocks, state.sequence);
         state.sequence += 1;
         state.clusters += 1;
+        self.wanted += blocks as u64;
         if let Some(segments) = state.segments {
             segments.0[state.current].fetch_add(blocks as u16, Relaxed);
         }
@@ -150,7 +183,7 @@ impl Keeper {
     }
 
     /// Has the next clusters go to another segment: an empty one, or one more.
-    fn begin_segment(&mut self, file: &File, number: usize) -> Result<()> {
+    fn begin_segment(&mut self, file: &File, number: usize, size: u64) -> Result<()> {
         let before = core::mem::replace(&mut self.files[number].current, usize::MAX);
         self.give_back_if_empty(file, number, before);
         let state = &mut self.files[number];
@@ -158,7 +191,7 @@ impl Keeper {
         let free = |&segment: &usize| segments.0[segment].load(Relaxed) == 0;
         let found = (state.cursor..state.count).chain(0..state.cursor).find(free);
         let segment = found.unwrap_or(state.count);
-        if (self.held + 1) * SEGMENT as u64 > self.size || segment == SEGMENTS {
+        if (self.held + 1) * SEGMENT as u64 > size || segment == SEGMENTS {
             return Err(Errno(libc::ENOSPC));
         }
         segments.0[segment].store(HELD, Relaxed);
@@ -173,6 +206,9 @@ impl Keeper {
         let (number, file) = (place.file(), files.get(place.file()));
         let state = &mut self.files[number];
         state.clusters -= 1;
+        if file.descriptor().is_some() {
+            self.wanted -= place.blocks() as u64;
+        }
         let segment = place.block() / SEGMENT_BLOCKS;
         if let Some(segments) = state.segments {
             segments.0[segment].fetch_sub(place.blocks() as u16, Relaxed);
@@ -324,7 +360,7 @@ impl Keeper {
     /// In a forked child: what there is is its parent's.
     pub fn inherit(&mut self) {
         self.filled = None;
-        self.held = 0;
+        (self.held, self.wanted) = (0, 0);
     }
 }
 

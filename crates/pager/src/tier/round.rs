@@ -16,4 +16,8 @@ pub struct Demotion {
     pub full_until: Nanos,
     /// Whether that was said.
     pub told: bool,
+    /// The cluster at which compaction goes on.
+    pub cluster: u32,
+    /// Nothing is compacted before then.
+    pub compact_after: Nanos,
 }
