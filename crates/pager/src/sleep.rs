@@ -6,13 +6,11 @@
 //!
 //! What it is not: a stop. The program runs all the while, and a page that it touches comes back as always.
 //!
-//! Background thread only.
+//! Here is when; [`going`] is how. Background thread only.
 
-use crate::engine::Phase;
-use crate::worker::Worker;
-use core::sync::atomic::Ordering::*;
-use memfold_sys::thread;
-use memfold_sys::time::{self, Nanos};
+pub mod going;
+
+use memfold_sys::time::Nanos;
 
 /// The cold age of a program that sleeps, at most, and for how long what was stored anew stays in memory.
 pub(crate) const AGE_ASLEEP: Nanos = Nanos::from_secs(2);
@@ -24,8 +22,8 @@ const TOUCHES: u64 = 256;
 const HOUSEKEEPING: u64 = 10_000;
 /// Looks within `sleep_after`.
 const LOOKS: u64 = 16;
-/// How long the tier's thread is waited for before it is looked whether somebody needs this one.
-const PATIENCE: Nanos = Nanos::from_millis(20);
+/// The shortest time between two looks.
+const SHORTEST: Nanos = Nanos::from_millis(20);
 
 /// Whether the program sleeps, and what it did at the last look.
 #[derive(Clone, Copy, Default)]
@@ -46,9 +44,25 @@ impl Rest {
         self.asleep
     }
 
+    /// It sleeps from now on. What it waited for so far was not its own doing.
+    fn begin(&mut self, now: Nanos, touches: u64) {
+        (self.asleep, self.looked, self.touches) = (true, now, touches);
+    }
+
+    /// It is awake from now on. Whether it slept.
+    fn end(&mut self, now: Nanos) -> bool {
+        (self.idle_since, self.looked) = (now, now);
+        core::mem::take(&mut self.asleep)
+    }
+
+    /// What it does counts from the next look on.
+    fn forget(&mut self) {
+        self.looked = Nanos(0);
+    }
+
     /// Notes what the program has done until `now`. Whether it is to sleep, or to wake; `None` where it goes on as it does.
     fn look(&mut self, now: Nanos, ran: Nanos, touches: u64, sleep_after: u64) -> Option<bool> {
-        let every = if self.asleep { LOOK } else { Nanos(sleep_after / LOOKS).clamp(PATIENCE, LOOK + LOOK) };
+        let every = if self.asleep { LOOK } else { Nanos(sleep_after / LOOKS).clamp(SHORTEST, LOOK + LOOK) };
         let passed = now.since(self.looked);
         if passed.0 < every.0 {
             return None;
@@ -64,79 +78,6 @@ impl Rest {
             self.idle_since = now;
         }
         (now.since(self.idle_since).0 >= sleep_after).then_some(true)
-    }
-}
-
-impl Worker {
-    /// Looks whether the program may sleep, or wakes.
-    pub(crate) fn look_at_rest(&mut self) {
-        let sleep_after = self.engine.setting(crate::config::Setting::SleepAfter);
-        if !self.rest.asleep && sleep_after == u64::MAX {
-            self.rest.looked = Nanos(0);
-            return;
-        }
-        let agents = thread::agents().iter().filter(|&&tid| tid != 0).map(|&tid| time::cpu_of(tid).0).sum();
-        let ran = Nanos(time::process_cpu().0.saturating_sub(agents));
-        match self.rest.look(self.now, ran, self.touches(), sleep_after) {
-            Some(true) if self.engine.control().paused.load(Relaxed) == 0 => self.go_to_sleep(),
-            Some(false) => self.wake_up(),
-            _ => {}
-        }
-    }
-
-    /// Times that the program waited for a page.
-    fn touches(&self) -> u64 {
-        let control = self.engine.control();
-        control.restore_ns.count.load(Relaxed) + control.tier_read_ns.count.load(Relaxed)
-    }
-
-    /// Folds everything, and sends it as far down as it goes.
-    pub(crate) fn go_to_sleep(&mut self) {
-        self.rest.asleep = true;
-        self.engine.control().asleep.store(1, Relaxed);
-        if let Some(below) = self.engine.below() {
-            below.sleep();
-        }
-        self.evict_all();
-        self.drop_copies();
-        self.sink_all();
-        self.tidy_store();
-        self.now = time::now();
-        // What was done here were no touches of the program's.
-        (self.rest.looked, self.rest.touches) = (self.now, self.touches());
-    }
-
-    /// The program is awake, and what it wanted when it last woke comes back.
-    pub(crate) fn wake_up(&mut self) {
-        if !core::mem::take(&mut self.rest.asleep) {
-            return;
-        }
-        self.engine.control().asleep.store(0, Relaxed);
-        (self.rest.idle_since, self.rest.looked) = (self.now, self.now);
-        if let Some(below) = self.engine.below() {
-            below.wake();
-        }
-    }
-
-    /// Has everything that lies in memory go below it, and waits until it has.
-    fn sink_all(&mut self) {
-        let Some(below) = self.engine.below() else { return };
-        self.demotion.at = 0;
-        while self.engine.phase() == Phase::Running {
-            let bell = self.engine.bell.load(Acquire);
-            self.stay_responsive();
-            self.settle_tier();
-            let all = self.demote_now(below);
-            if below.is_idle() {
-                if all {
-                    return;
-                }
-                continue;
-            }
-            self.engine.brake.park();
-            thread::sleep_on(&self.engine.bell, bell, PATIENCE);
-            self.engine.brake.unpark();
-        }
     }
 }
 

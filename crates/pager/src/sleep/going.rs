@@ -1,0 +1,81 @@
+//! Going to sleep, and waking.
+
+use crate::config::Setting;
+use crate::engine::Phase;
+use crate::worker::Worker;
+use core::sync::atomic::Ordering::*;
+use memfold_sys::thread;
+use memfold_sys::time::{self, Nanos};
+
+/// How long the tier's thread is waited for before it is looked whether somebody needs this one.
+const PATIENCE: Nanos = Nanos::from_millis(20);
+
+impl Worker {
+    /// Looks whether the program may sleep, or wakes.
+    pub(crate) fn look_at_rest(&mut self) {
+        let sleep_after = self.engine.setting(Setting::SleepAfter);
+        if !self.rest.is_asleep() && sleep_after == u64::MAX {
+            return self.rest.forget();
+        }
+        let agents = thread::agents().iter().filter(|&&tid| tid != 0).map(|&tid| time::cpu_of(tid).0).sum();
+        let ran = Nanos(time::process_cpu().0.saturating_sub(agents));
+        match self.rest.look(self.now, ran, self.touches(), sleep_after) {
+            Some(true) if self.engine.control().paused.load(Relaxed) == 0 => self.go_to_sleep(),
+            Some(false) => self.wake_up(),
+            _ => {}
+        }
+    }
+
+    /// Times that the program waited for a page.
+    fn touches(&self) -> u64 {
+        let control = self.engine.control();
+        control.restore_ns.count.load(Relaxed) + control.tier_read_ns.count.load(Relaxed)
+    }
+
+    /// Folds everything, and sends it as far down as it goes.
+    pub(crate) fn go_to_sleep(&mut self) {
+        self.rest.begin(self.now, self.touches());
+        self.engine.control().asleep.store(1, Relaxed);
+        if let Some(below) = self.engine.below() {
+            below.sleep();
+        }
+        self.evict_all();
+        self.drop_copies();
+        self.sink_all();
+        self.tidy_store();
+        self.now = time::now();
+        self.rest.begin(self.now, self.touches());
+    }
+
+    /// The program is awake, and what it wanted when it last woke comes back.
+    pub(crate) fn wake_up(&mut self) {
+        if !self.rest.end(self.now) {
+            return;
+        }
+        self.engine.control().asleep.store(0, Relaxed);
+        if let Some(below) = self.engine.below() {
+            below.wake();
+        }
+    }
+
+    /// Has everything that lies in memory go below it, and waits until it has.
+    fn sink_all(&mut self) {
+        let Some(below) = self.engine.below() else { return };
+        self.demotion.at = 0;
+        while self.engine.phase() == Phase::Running {
+            let bell = self.engine.bell.load(Acquire);
+            self.stay_responsive();
+            self.settle_tier();
+            let all = self.demote_now(below);
+            if below.is_idle() {
+                if all {
+                    return;
+                }
+                continue;
+            }
+            self.engine.brake.park();
+            thread::sleep_on(&self.engine.bell, bell, PATIENCE);
+            self.engine.brake.unpark();
+        }
+    }
+}
