@@ -29,6 +29,7 @@ mod run;
 mod run_dir;
 mod runtime;
 mod setup;
+mod survey;
 mod target;
 mod text;
 mod trace_file;
@@ -52,6 +53,7 @@ struct Cli {
 enum Command {
     Run(cmd::run::Args),
     Stat(cmd::stat::Args),
+    Survey(cmd::survey::Args),
     Ctl(cmd::ctl::Args),
     Daemon(cmd::daemon::Args),
     Doctor(cmd::doctor::Args),
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),
+        Command::Survey(args) => cmd::survey::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),
         Command::Doctor(args) => cmd::doctor::run(args),

@@ -60,7 +60,8 @@ impl Target {
         }
     }
 
-    fn matches(&self, pid: u32) -> bool {
+    /// Whether the process is meant, folded or not.
+    pub fn matches(&self, pid: u32) -> bool {
         match self {
             Target::Pid(meant) => pid == *meant,
             Target::Name(name) => {

@@ -14,4 +14,5 @@ pub mod setup;
 pub mod sim;
 pub mod stat;
 mod stat_alloc;
+pub mod survey;
 pub mod trace;
