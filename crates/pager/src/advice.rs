@@ -27,11 +27,11 @@ impl Engine {
         self.control().ranges_added.fetch_add(1, Relaxed);
         {
             let _blocked = signal::block_all();
-            let _pass = self.gate.pass();
+            let _pass = self.traffic.gate.pass();
             self.settle_changes();
             let mut at = start;
             while at < end {
-                let extent = self.space().find_or_make(at, &self.pool)?;
+                let extent = self.space().find_or_make(at, &self.tables.pool)?;
                 let _guard = extent.lock.lock();
                 let (lo, hi) = extent.clip(start, end);
                 let pages = PageSet::range(lo, hi);

@@ -56,17 +56,17 @@ pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
     thread::set_name(c"memfold-bg");
-    engine.number_agent(Agent::Background, thread::current_tid());
+    engine.agents.set_tid(Agent::Background, thread::current_tid());
     let in_child = engine.kernel().is_some();
     if !planted(Bug::TableShared) {
-        if let Err(error) = table::leave(engine.device()) {
+        if let Err(error) = table::leave(engine.link.device()) {
             if in_child {
                 engine.fail_hard("memfold: a forked child has no memory for the pager's descriptors");
             }
             return engine.give_up("no descriptor table of the pager's own", Some(error));
         }
     }
-    engine.open_memory_gauges();
+    engine.link.gauges.open_memory();
     if in_child {
         if !engine.take_over_in_child() {
             return;
@@ -88,13 +88,13 @@ pub extern "C" fn main(arg: usize) {
     let _ = thread::drop_capabilities(0);
     let worker = engine.kernel().ok_or(Errno::ENOMEM).and_then(|kernel| {
         // SAFETY: this thread is the only one that uses the store.
-        let store = unsafe { engine.take_store() };
+        let store = unsafe { engine.storage.take_store() };
         Worker::new(engine, kernel, store, in_child)
     });
     match worker {
         Ok(mut worker) => {
             // A forked child has its parent's.
-            if engine.wake_cost.load(Relaxed) == 0 {
+            if engine.latency.wake_cost.load(Relaxed) == 0 {
                 worker.measure_wake_cost();
             }
             // An improvement only; after the measurement, which it would spoil.
@@ -102,7 +102,8 @@ pub extern "C" fn main(arg: usize) {
             worker.open_tier(in_child);
             // A program at its limit waits for a page daemon, which therefore competes as the program does; and somewhat where a limit may
             // come near, as who has no right to may not do so later.
-            let nice = match (engine.policy.is_empty() && !engine.is_limited(), worker.group_pause()) {
+            let nice = match (engine.options.policy.is_empty() && !engine.is_limited(), worker.group_pause())
+            {
                 (true, None) => 19,
                 (true, Some(_)) => 10,
                 (false, _) => 0,
@@ -130,14 +131,14 @@ impl Worker {
             self.take_up_policy();
         }
         loop {
-            self.engine.brake.unpark();
-            let bell = self.engine.bell.load(Acquire);
+            self.engine.traffic.brake.unpark();
+            let bell = self.engine.agents.bell.load(Acquire);
             self.now = time::now();
             (self.slice_began, self.slice) =
                 (self.now, self.group_pause().map_or(SLICE, |pause| pause.min(SLICE)));
             if self.program_has_ended() {
                 self.engine.end_servants(self.kernel);
-                thread::exit(self.kernel.life.status(self.engine.last_status.load(Relaxed)));
+                thread::exit(self.kernel.life.status(self.engine.lifecycle.last_status()));
             }
             self.serve_prefetch();
             self.adopt_young(false);
@@ -151,7 +152,7 @@ impl Worker {
                 break;
             }
             self.crowd.look(self.now);
-            self.engine.contended.store(u32::from(self.crowd.is_crowded()), Relaxed);
+            self.engine.conditions.set_contended(self.crowd.is_crowded());
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;
             self.enter(Activity::Look);
@@ -174,9 +175,9 @@ impl Worker {
             self.engine.show_control();
             self.let_allocator_decay();
             self.wipe_working_memory(!busy);
-            self.engine.brake.park();
+            self.engine.traffic.brake.park();
             if !busy && self.engine.prefetch.is_empty() {
-                thread::sleep_on(&self.engine.bell, bell, self.tick());
+                thread::sleep_on(&self.engine.agents.bell, bell, self.tick());
                 self.activities.slept();
             }
         }
@@ -187,7 +188,7 @@ impl Worker {
     /// Whether the program has no thread left but the pager's, which then end too.
     fn program_has_ended(&self) -> bool {
         let is_over = || !planted(Bug::EndNotSeen) && self.kernel.life.is_over(&thread::agents());
-        if self.engine.leaving.swap(0, AcqRel) == 0 {
+        if !self.engine.lifecycle.take_leaving() {
             return is_over();
         }
         // The thread that said so has yet to end.
@@ -204,9 +205,9 @@ impl Worker {
     fn let_allocator_decay(&mut self) {
         if self.now.since(self.last_decay) >= DECAY {
             self.last_decay = self.now;
-            self.engine.brake.park();
+            self.engine.traffic.brake.park();
             self.engine.decay();
-            self.engine.brake.unpark();
+            self.engine.traffic.brake.unpark();
         }
     }
 
@@ -238,7 +239,7 @@ impl Worker {
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
         let cost = self.pace.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
-        let committed = self.engine.aside_pages.load(Relaxed) * cost;
+        let committed = self.engine.counts.aside.load(Relaxed) * cost;
         let time = self.cold_age().saturating_add(Nanos::from_secs(1).0);
         self.may_fold() && committed <= pace::worth(time, self.cpu_share())
     }
@@ -285,7 +286,7 @@ impl Worker {
         let (began, mut round) = (self.round.at, core::mem::take(&mut self.round));
         if began == 0 {
             // A probe counts too, but the first comes after a whole cold age.
-            let wanted = !self.engine.daemon.is_empty();
+            let wanted = !self.engine.options.daemon.is_empty();
             round.census = wanted && self.now.since(self.last_census) >= CENSUS;
             // Who rests was told so by the cold age that held then.
             round.all = round.census || core::mem::replace(&mut self.paced_by, cold_age) != cold_age;
@@ -373,7 +374,7 @@ impl Worker {
     /// What a fault has cost the program on average, ns.
     fn touch_cost(&self) -> u64 {
         let faults = self.engine.control().fault_ns.count.load(Relaxed);
-        self.engine.stall.load(Relaxed).checked_div(faults).unwrap_or(TOUCH_COST_AT_FIRST)
+        self.engine.latency.stall.load(Relaxed).checked_div(faults).unwrap_or(TOUCH_COST_AT_FIRST)
     }
 
     /// Whether pages of it were needed back within the last second.
@@ -433,7 +434,7 @@ impl Worker {
             }
             Step::Probe if !self.may_set_aside() => self.put_off_for_cpu(extent),
             // Who walks would come to it at once.
-            Step::Probe if !walk::is_over(now, self.engine.last_walk.load(Relaxed)) => false,
+            Step::Probe if !walk::is_over(now, self.engine.conditions.last_walk().0) => false,
             Step::Probe => {
                 extent.waits_for.store(0, Relaxed);
                 if age.recheck_due(now, cold_age) {
@@ -561,7 +562,7 @@ impl Worker {
     /// Evicts all that can be evicted, whatever its age.
     pub(crate) fn evict_all(&mut self) {
         // What goes now takes the place of what came back since the last pass.
-        self.store.drain(&self.engine.free_slots);
+        self.store.drain(&self.engine.storage.free_slots);
         for extent in self.engine.space().all() {
             if extent.managed.load().is_empty() {
                 continue;
@@ -635,14 +636,14 @@ impl Worker {
             }
         }
         self.now = time::now();
-        self.store.drain(&self.engine.free_slots);
+        self.store.drain(&self.engine.storage.free_slots);
         self.count();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
-        self.engine.brake.park();
-        self.engine.gate.close();
+        self.engine.traffic.brake.park();
+        self.engine.traffic.gate.close();
         self.engine.end_servants(self.kernel);
-        self.engine.brake.unpark();
+        self.engine.traffic.brake.unpark();
         self.close_tier();
         for extent in self.engine.space().all() {
             extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
@@ -650,8 +651,8 @@ impl Worker {
         // SAFETY: nothing is away and the fault thread has left. Closing the descriptor lets every range
         // go, and whoever might wait at it.
         unsafe { self.engine.close_kernel() };
-        self.engine.brake.park();
-        self.engine.gate.open();
+        self.engine.traffic.brake.park();
+        self.engine.traffic.gate.open();
         self.engine.turn_off(self.engine.stop_reason());
     }
 }

@@ -29,7 +29,7 @@ use memfold_sys::{Result, PAGE_SIZE};
 
 /// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
 pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
-    engine.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info));
+    engine.traffic.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info));
     kernel.uffd.read().map(|message| message.event())
 }
 
@@ -165,20 +165,19 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
         Event::Unmap { start, end } if steps.was_left(start, end) => {}
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
-                engine.changed_past_libc.store(1, Release);
-                engine.brake.hold();
+                engine.traffic.note_change_past_libc(false);
+                engine.traffic.brake.hold();
                 forget(engine, start, end, matches!(event, Event::Unmap { .. }));
-                engine.brake.let_go();
+                engine.traffic.brake.let_go();
                 kernel.uffd.wake(start, end - start);
             }
         }
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
-                engine.moved_past_libc.store(1, Release);
-                engine.changed_past_libc.store(1, Release);
-                engine.brake.hold();
+                engine.traffic.note_change_past_libc(true);
+                engine.traffic.brake.hold();
                 move_along(engine, kernel, steps, from, to, len);
-                engine.brake.let_go();
+                engine.traffic.brake.let_go();
                 kernel.uffd.wake(from, len);
                 kernel.uffd.wake(to, len);
             }

@@ -65,7 +65,7 @@ impl Worker {
     fn unmanage(&self, extent: &Extent, pages: &PageSet) {
         let gone = extent.managed.load().and(pages);
         extent.managed.remove(&gone);
-        self.engine.managed.fetch_sub((gone.len() * PAGE_SIZE) as u64, Relaxed);
+        self.engine.counts.managed.fetch_sub((gone.len() * PAGE_SIZE) as u64, Relaxed);
     }
 
     /// Registers pages that can leave for missing faults, and returns those of which that is certain: from then on the kernel reports
@@ -168,7 +168,7 @@ impl Worker {
         if wanted.is_empty() {
             return 0;
         }
-        let Ok(entries) = extent.make_entries(&wanted, &self.engine.pool) else { return 0 };
+        let Ok(entries) = extent.make_entries(&wanted, &self.engine.tables.pool) else { return 0 };
         self.engine.space().wake(extent);
         let wanted = match planted(Bug::ArmedTooLate) {
             true => wanted,
@@ -220,7 +220,7 @@ impl Worker {
     /// Moves pages `lo..hi`, where they are `Resident`, to staging. Returns how many went.
     fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
         // The fault thread may be waiting for us to stand still.
-        let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else {
+        let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
             self.put_off = true;
             return 0;
         };
@@ -293,7 +293,7 @@ impl Worker {
                 extent.away.fetch_add(1, Relaxed);
                 self.arrive(extent, entries, index, Entry::new(State::Aside));
             }
-            self.engine.aside_pages.fetch_add(gone as u64, Relaxed);
+            self.engine.counts.aside.fetch_add(gone as u64, Relaxed);
             moved += gone;
             at += gone;
             match progress.error {
@@ -395,7 +395,7 @@ impl Worker {
 
     /// What restores left in staging of the extent is about to be dropped.
     pub(crate) fn forget_copies(&self, extent: &Extent) {
-        self.engine.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
+        self.engine.counts.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
     }
 
     /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, and where mappings are scarce, only

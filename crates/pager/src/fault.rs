@@ -87,7 +87,7 @@ impl Service {
                 widen(Bug::ReportNotAwaited, 20);
             }
             self.read_at = time::now();
-            self.engine.turns.begin_read();
+            self.engine.traffic.turns.begin_read();
             // One message at a time: reading the report of a change lets the change go on, and touches that were read
             // with it would be served as if it had not happened.
             match events::read(self.engine, self.kernel) {
@@ -99,14 +99,14 @@ impl Service {
                 // The descriptor is gone, and with it every evicted page.
                 Err(_) => self.engine.fail_hard("memfold: the userfaultfd of the pager was closed"),
             }
-            self.engine.turns.end_read();
+            self.engine.traffic.turns.end_read();
         }
     }
 
     fn go_on_with_recall(&mut self) {
-        self.engine.turns.begin_read();
+        self.engine.traffic.turns.begin_read();
         self.recall.go_on(Unasked::new(self.engine, self.kernel, &mut self.restorer, &mut self.waits));
-        self.engine.turns.end_read();
+        self.engine.traffic.turns.end_read();
     }
 
     fn handle(&mut self, event: Event) {
@@ -118,7 +118,7 @@ impl Service {
 
     fn fault(&mut self, page: usize, write: bool, tid: u32) {
         let control = self.engine.control();
-        if page == self.engine.doorbell.load(Acquire) {
+        if page == self.engine.link.doorbell.load(Acquire) {
             // Nothing is away any more, and who rang waits for its page. Without memory for it, the bell rings again.
             self.ended = matches!(self.kernel.uffd.zero(page, PAGE_SIZE).error, None | Some(Errno::EEXIST));
             self.kernel.uffd.wake(page, PAGE_SIZE);
@@ -154,8 +154,9 @@ impl Service {
                         if looked {
                             // After the whole, for who reads both.
                             self.engine
+                                .latency
                                 .stall_looking
-                                .store(self.engine.stall_looking.load(Relaxed) + waited, Release);
+                                .store(self.engine.latency.stall_looking.load(Relaxed) + waited, Release);
                         }
                         self.follower.watch(ended.since(began));
                         let reach = self.reach(extent, ended);
@@ -249,7 +250,7 @@ impl Service {
             // No registered mapping there any more: who touches it is told by the kernel.
             Some(_) => {}
         }
-        self.engine.last_service.store(took, Relaxed);
+        self.engine.latency.last_service.store(took, Relaxed);
         self.waits.woken(tid, now);
         self.kernel.uffd.wake(page, PAGE_SIZE);
         true
@@ -276,7 +277,7 @@ impl Service {
     fn reach(&mut self, extent: &Extent, now: Nanos) -> Reach {
         let engine = self.engine;
         // What is recorded, or what a page daemon counts, was touched itself; and a limit leaves no room for a guess.
-        if engine.errand.is_on() || !engine.policy.is_empty() || engine.room.is_kept() {
+        if engine.errand.is_on() || !engine.options.policy.is_empty() || engine.room.is_kept() {
             return Reach::Page;
         }
         let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
@@ -284,7 +285,7 @@ impl Service {
             self.walks.touch(extent.burst(), now.0, touched, aside, engine.setting(Setting::ColdAge));
         extent.set_burst(burst);
         if reach != Reach::Page {
-            engine.last_walk.store(now.0, Relaxed);
+            engine.conditions.note_walk(now);
         }
         if begins {
             extent.flags.fetch_or(WALKED, Relaxed);
@@ -307,7 +308,7 @@ impl Service {
         control.fault_ns.record(waited);
         bump(&control.faults_real_time, u64::from(self.follower.is_real_time()));
         // One writer: this thread.
-        bump(&self.engine.stall, waited);
+        bump(&self.engine.latency.stall, waited);
     }
 
     /// So many waits took so long together.
@@ -321,7 +322,7 @@ impl Service {
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
         // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
-        let crowded = self.engine.contended.load(Relaxed) != 0;
+        let crowded = self.engine.conditions.are_contended();
         if window < AT_ONCE
             || crowded
             || self.engine.room.left() < 4 * AHEAD as u64
@@ -362,7 +363,7 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
     };
     // A page that is recorded was touched itself.
     let sequential = expected == index && last != 0 && !engine.errand.is_on();
-    let most = if engine.contended.load(Relaxed) == 0 { AT_ONCE } else { MAX_WINDOW as u32 };
+    let most = if engine.conditions.are_contended() { MAX_WINDOW as u32 } else { AT_ONCE };
     let window = if sequential { (last * 2).clamp(2, most) } else { 1 };
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
@@ -382,7 +383,7 @@ impl Engine {
             }
             backoff.wait();
         };
-        self.doorbell.store(page, Release);
+        self.link.doorbell.store(page, Release);
         // SAFETY: our own page; the fault thread serves it before it ends.
         unsafe { core::ptr::read_volatile(page as *const u8) };
         // Unmapping a registered range would be reported, to nobody.

@@ -143,8 +143,8 @@ impl Worker {
     }
 
     fn stored(&self, pages: u64) {
-        self.engine.aside_pages.fetch_sub(pages, Relaxed);
-        self.engine.stored_pages.fetch_add(pages, Relaxed);
+        self.engine.counts.aside.fetch_sub(pages, Relaxed);
+        self.engine.counts.stored.fetch_add(pages, Relaxed);
         bump(&self.engine.control().pages_evicted, pages);
     }
 
@@ -202,7 +202,7 @@ impl Worker {
         if codec.effort() == Effort::Most
             || !self.codecs.decompress(
                 codec,
-                &self.engine.dictionaries,
+                &self.engine.storage.dictionaries,
                 &self.buffer[..stored],
                 &mut self.page,
             )

@@ -13,12 +13,13 @@ impl Worker {
     /// Drops what restores have left behind in staging, and what was discarded there, once it is worth the interrupts or has lain for
     /// [`LEFTOVERS`].
     pub(crate) fn drop_copies(&mut self) {
-        let copies = self.engine.copies.load(Relaxed);
+        let copies = self.engine.counts.copies.load(Relaxed);
         if copies == 0 || planted(Bug::StagingNotWiped) {
             self.copies_since = self.now;
             return;
         }
-        let old = self.engine.wipes.load(Relaxed) != 0 || self.now.since(self.copies_since) >= LEFTOVERS;
+        let old =
+            self.engine.options.wipes.load(Relaxed) != 0 || self.now.since(self.copies_since) >= LEFTOVERS;
         if copies < copies_kept(self.engine) && !old {
             return;
         }
@@ -37,7 +38,7 @@ impl Worker {
 
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
     pub(crate) fn tidy_store(&mut self) {
-        self.store.drain(&self.engine.free_slots);
+        self.store.drain(&self.engine.storage.free_slots);
         self.drop_dictionaries();
         let engine = self.engine;
         while self.store.compact(|page, old, new| relocate(engine, page, old, new)) {

@@ -46,17 +46,17 @@ impl Engine {
         // Relaxed: a statistic that orders nothing.
         self.control().ranges_added.fetch_add(1, Relaxed);
         let blocked = signal::block_all();
-        let pass = self.gate.pass();
+        let pass = self.traffic.gate.pass();
         // Something may have been unmapped or moved away from here past libc a moment ago. What was evicted of it may have
         // to follow, and whatever is written here now must not be taken for a part of it.
-        self.turns.wait_for_reader();
-        if self.changed_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len) {
+        self.traffic.turns.wait_for_reader();
+        if self.traffic.saw_change_past_libc() || self.is_anonymous(addr, len) {
             self.settle_changes();
         }
         let mut at = start;
         while at < end {
             // Without tables the memory is simply not managed.
-            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
+            let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { break };
             let _guard = extent.lock.lock();
             let (lo, hi) = extent.clip(start, end);
             let pages = PageSet::range(lo, hi);
@@ -96,7 +96,7 @@ impl Engine {
     /// Waits until all changes past libc that the kernel has made have reached the tables.
     pub(crate) fn settle_changes(&self) {
         self.proxy.settle();
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
     }
 
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
@@ -251,7 +251,7 @@ impl Engine {
         let mut at = start;
         while at < end {
             // Without tables, it is not known.
-            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
+            let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { break };
             let (lo, hi) = extent.clip(start, end);
             let pages = PageSet::range(lo, hi);
             self.leave_alone(extent, &pages);
@@ -320,7 +320,7 @@ impl Engine {
     /// Whether the pager may have cut a mapping in the range by registering parts of it. It registers nothing that it has
     /// only noted ([`crate::young`]).
     pub fn may_have_cut(&self, addr: usize, len: usize) -> bool {
-        self.moved_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len)
+        self.traffic.saw_move_past_libc() || self.is_anonymous(addr, len)
     }
 
     /// Whether there is anonymous memory in the range that the tables know, managed or not.
@@ -362,7 +362,7 @@ impl Engine {
                 }
                 Phase::Running => {
                     let _blocked = signal::block_all();
-                    let _pass = self.gate.pass();
+                    let _pass = self.traffic.gate.pass();
                     self.set_stop_reason(reason);
                     if self.change_phase(Phase::Running, Phase::Stopping) {
                         self.ring();
@@ -401,13 +401,13 @@ impl Engine {
             First::LetGoLast => ranges.last(),
         };
         // The calling thread may have moved this memory past libc just now: it goes on before the pager has followed.
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
         let let_go = back.filter(|_| matches!(first, First::LetGo | First::LetGoLast));
-        if pairs().next().is_none() && (let_go.is_none() || self.moved_past_libc.load(Acquire) == 0) {
+        if pairs().next().is_none() && (let_go.is_none() || !self.traffic.saw_move_past_libc()) {
             return op();
         }
         let _blocked = signal::block_all();
-        let _pass = self.gate.pass();
+        let _pass = self.traffic.gate.pass();
         let me = thread::current_tid();
         for (_, extent) in pairs() {
             if extent.holder.load(Relaxed) != me {
@@ -513,12 +513,12 @@ impl Engine {
             self.control().pages_discarded.fetch_add(1, Relaxed);
             if entry.state() == State::Aside {
                 // The staged copy is no more than one that a restore has left.
-                self.copies.fetch_add(1, Relaxed);
+                self.counts.copies.fetch_add(1, Relaxed);
                 extent.copies.fetch_add(1, Relaxed);
-                self.aside_pages.fetch_sub(1, Relaxed);
+                self.counts.aside.fetch_sub(1, Relaxed);
                 return;
             }
-            self.stored_pages.fetch_sub(1, Relaxed);
+            self.counts.stored.fetch_sub(1, Relaxed);
             if let Some(location) = Location::of(entry) {
                 self.release(location);
             }
@@ -547,10 +547,10 @@ impl Engine {
         let before = extent.managed.load();
         if managed {
             let added = extent.managed.insert(&pages.minus(&before));
-            self.managed.fetch_add((added.len() * PAGE_SIZE) as u64, Relaxed);
+            self.counts.managed.fetch_add((added.len() * PAGE_SIZE) as u64, Relaxed);
         } else {
             let removed = extent.managed.remove(&pages.and(&before));
-            self.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
+            self.counts.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
         }
         self.space().wake(extent);
     }

@@ -75,7 +75,7 @@ impl Worker {
             return;
         }
         self.choice.looked_at = self.now;
-        let Some(dir) = self.engine.report_dir() else { return };
+        let Some(dir) = self.engine.display.reports() else { return };
         if let Ok(report) = dir.open_beside(PREFIX) {
             if self.sources.told.hear(report) {
                 self.choice.heard_at = self.now;

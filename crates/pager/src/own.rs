@@ -49,13 +49,13 @@ impl Worker {
             for at in (lo..hi).step_by(BATCH) {
                 let end = (at + BATCH).min(hi);
                 // The fault thread may be waiting for us to stand still.
-                self.engine.brake.park();
+                self.engine.traffic.brake.park();
                 // Where the kernel cannot (before 5.14), such pages stay.
                 // SAFETY: the kernel writes nothing to the pages, it prepares them for writing.
                 let prepared = unsafe {
                     mem::madvise(extent.page_addr(at), (end - at) * PAGE_SIZE, libc::MADV_POPULATE_WRITE)
                 };
-                self.engine.brake.unpark();
+                self.engine.traffic.brake.unpark();
                 if prepared.is_ok() {
                     // It counts as a write, and is none.
                     forget_written(self.kernel, extent, at, end);

@@ -56,7 +56,7 @@ impl Proxy {
     /// Nobody serves yet.
     pub const fn new() -> Proxy {
         Proxy {
-            asking: Mutex::new(),
+            asking: Mutex::new(()),
             state: AtomicU32::new(ABSENT),
             request: UnsafeCell::new(Request::Settle),
             answer: UnsafeCell::new(Ok(())),

@@ -44,14 +44,14 @@ impl Recall {
 
     /// Begins one, or the one under way anew.
     pub fn begin(&mut self, engine: &Engine) {
-        if engine.aside_pages.load(Relaxed) >= WORTHWHILE {
+        if engine.counts.aside.load(Relaxed) >= WORTHWHILE {
             self.next = Some(0);
         }
     }
 
     /// Whether there is something to be done now.
     pub fn is_due(&self, engine: &Engine) -> bool {
-        self.next.is_some() && engine.forking.load(SeqCst) == 0
+        self.next.is_some() && !engine.traffic.is_forking()
     }
 
     /// Goes on with it for a moment. In the fault thread's turn.

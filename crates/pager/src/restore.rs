@@ -245,17 +245,17 @@ impl Restorer {
         let progress = if huge && len < EXTENT_SIZE {
             // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
             Progress { done: 0, error: Some(Errno::EBUSY) }
-        } else if engine.wipes.load(Relaxed) == 0
+        } else if engine.options.wipes.load(Relaxed) == 0
             && run.reason.gives_way()
             && hi - lo <= COPY_MOST
-            && engine.copies.load(Relaxed) < 2 * copies_kept(engine)
+            && engine.counts.copies.load(Relaxed) < 2 * copies_kept(engine)
         {
             // SAFETY: a taken `Aside` page is readable in staging.
             match unsafe { kernel.uffd.copy(page, staged, len) } {
                 Progress { done: 0, error: Some(Errno::ENOMEM) } => move_back(),
                 progress if planted(Bug::CopiesUncounted) => progress,
                 progress => {
-                    engine.copies.fetch_add((progress.done / PAGE_SIZE) as u64, Relaxed);
+                    engine.counts.copies.fetch_add((progress.done / PAGE_SIZE) as u64, Relaxed);
                     extent.copies.fetch_add((progress.done / PAGE_SIZE) as u32, Relaxed);
                     progress
                 }
@@ -271,7 +271,7 @@ impl Restorer {
         for index in lo..lo + pages {
             run.finish(index);
         }
-        engine.aside_pages.fetch_sub(pages as u64, Relaxed);
+        engine.counts.aside.fetch_sub(pages as u64, Relaxed);
         if run.reason.is_service() {
             control.pages_second_chance.fetch_add(pages as u64, Relaxed);
         }
@@ -339,13 +339,13 @@ impl Restorer {
                 }
             }
         }
-        engine.stored_pages.fetch_sub(pages as u64, Relaxed);
+        engine.counts.stored.fetch_sub(pages as u64, Relaxed);
         control.pages_restored.fetch_add(pages as u64, Relaxed);
         if run.reason == Reason::Ahead {
             control.pages_prefetched.fetch_add(pages as u64, Relaxed);
         }
         if soon {
-            engine.soon_back.fetch_add(pages as u64, Relaxed);
+            engine.counts.soon_back.fetch_add(pages as u64, Relaxed);
         }
         Ok(pages)
     }
@@ -368,7 +368,9 @@ impl Restorer {
             }
             None => None,
         };
-        stored.is_some_and(|(codec, data)| self.codecs.decompress(codec, &engine.dictionaries, data, page))
+        stored.is_some_and(|(codec, data)| {
+            self.codecs.decompress(codec, &engine.storage.dictionaries, data, page)
+        })
     }
 }
 
@@ -561,9 +563,9 @@ impl<'a> Run<'a> {
             return Ok(None);
         }
         let mut tries = 0;
-        let turn = engine.turns.move_unless(|| {
+        let turn = engine.traffic.turns.move_unless(|| {
             tries += 1;
-            tries > TRIES || self.reason == Reason::Ahead && engine.brake.wanted()
+            tries > TRIES || self.reason == Reason::Ahead && engine.traffic.brake.wanted()
         });
         turn.map(Some).ok_or(Errno::EAGAIN)
     }

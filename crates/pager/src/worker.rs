@@ -146,7 +146,12 @@ impl Worker {
             now,
             slice_began: now,
             slice: SLICE,
-            stall: Stall::new(now.0, engine.stall.load(Relaxed), engine.stall_looking.load(Relaxed), forked),
+            stall: Stall::new(
+                now.0,
+                engine.latency.stall.load(Relaxed),
+                engine.latency.stall_looking.load(Relaxed),
+                forked,
+            ),
             // What it has used so far, to start, counts too.
             pace: Pace::new(now.0, 0),
             activities: Activities::new(),
@@ -211,9 +216,9 @@ impl Worker {
 
     /// Lets others look at tables that stand still, if somebody waits for that. With no lock held.
     pub(crate) fn stand_still_if_wanted(&self) {
-        if self.engine.brake.wanted() {
-            self.engine.brake.park();
-            self.engine.brake.unpark();
+        if self.engine.traffic.brake.wanted() {
+            self.engine.traffic.brake.park();
+            self.engine.traffic.brake.unpark();
         }
     }
 
@@ -245,7 +250,7 @@ impl Worker {
 
     /// Looks whether the daemon, if the process wants to be under one, has renewed its share.
     pub(crate) fn look_at_share(&mut self) {
-        if !self.engine.daemon.is_empty() {
+        if !self.engine.options.daemon.is_empty() {
             let control = self.engine.control();
             self.lease.look(&control.share, self.now);
             control.share_in_force.store(self.lease.bytes().unwrap_or(0), Relaxed);
@@ -261,9 +266,9 @@ impl Worker {
     pub(crate) fn charge(&mut self) {
         self.pace.charge(self.now.0, time::thread_cpu().0, self.cpu_share());
         // What was for looking first: it is counted after the whole.
-        let looking = self.engine.stall_looking.load(Acquire);
+        let looking = self.engine.latency.stall_looking.load(Acquire);
         let limit = self.engine.setting(Setting::MaxStall);
-        self.stall.charge(self.now.0, self.engine.stall.load(Relaxed), looking, limit);
+        self.stall.charge(self.now.0, self.engine.latency.stall.load(Relaxed), looking, limit);
         let control = self.engine.control();
         control.stall_ns.store(self.stall.total(), Relaxed);
         let ppm = self.stall.waited(self.now.0) / (WINDOW / 1_000_000);
@@ -286,12 +291,12 @@ impl Worker {
     pub(crate) fn count(&mut self) {
         let (engine, control) = (self.engine, self.engine.control());
         let page = PAGE_SIZE as u64;
-        let managed = engine.managed.load(Relaxed);
-        let evicted = engine.stored_pages.load(Relaxed) * page;
+        let managed = engine.counts.managed.load(Relaxed);
+        let evicted = engine.counts.stored.load(Relaxed) * page;
         let usage = self.store.usage();
-        let tables = engine.pool.used_bytes();
+        let tables = engine.tables.pool.used_bytes();
         // SAFETY: we are the background thread.
-        let dictionaries = unsafe { engine.dictionaries.used_bytes() };
+        let dictionaries = unsafe { engine.storage.dictionaries.used_bytes() };
         let overhead = usage.memory + tables + dictionaries + AGENT_BYTES;
         let saved = evicted.saturating_sub(overhead);
         for (gauge, peak, value) in [
@@ -303,7 +308,7 @@ impl Worker {
             gauge.store(value, Relaxed);
             peak.fetch_max(value, Relaxed);
         }
-        control.aside_bytes.store(engine.aside_pages.load(Relaxed) * page, Relaxed);
+        control.aside_bytes.store(engine.counts.aside.load(Relaxed) * page, Relaxed);
         control.overhead_bytes.store(overhead, Relaxed);
         control.store_bytes.store(usage.memory, Relaxed);
         control.table_bytes.store(tables, Relaxed);

@@ -2,9 +2,9 @@
 
 use crate::bounds::Bounds;
 use crate::control::ControlPage;
+use crate::counts::Counts;
 use crate::entry::{Entry, State};
 use crate::extent::Extent;
-use crate::gate::{Brake, Gate};
 use crate::kernel::{Kernel, Pagemap, Staging};
 use crate::pieces::Pieces;
 use crate::pool::Pool;
@@ -15,10 +15,10 @@ use crate::store::FreeQueue;
 use crate::tier::below::Below;
 use crate::tier::clusters::Clusters;
 use crate::tier::location::Location;
-use crate::turns::Turns;
+use crate::traffic::Traffic;
 use crate::world::{enter, page_index, Content, BASE, ZERO};
 use crate::{explore, futex};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use memfold_sys::uffd::Userfaultfd;
 use memfold_sys::{Errno, PAGE_SIZE};
 
@@ -44,27 +44,34 @@ impl Room {
     pub fn take(&self, _: usize) {}
 }
 
-/// The fields that the modelled files use.
-pub struct Engine {
-    pub(crate) turns: Turns,
-    pub(crate) gate: Gate,
-    pub(crate) brake: Brake,
+/// Of the tables, what they are made of.
+pub struct Tables {
     pub(crate) pool: Pool,
+}
+
+/// Of the storage, what is shared.
+pub struct Storage {
     pub(crate) free_slots: FreeQueue,
     pub(crate) dictionaries: crate::codec::Dictionaries,
+}
+
+/// Of the options, whether what comes back is overwritten at once.
+pub struct Options {
+    pub(crate) wipes: AtomicU32,
+}
+
+/// The fields that the modelled files use.
+pub struct Engine {
+    pub(crate) tables: Tables,
+    pub(crate) storage: Storage,
+    pub(crate) options: Options,
+    pub(crate) counts: Counts,
+    pub(crate) traffic: Traffic,
     pub(crate) space: Space,
     pub(crate) kernel: &'static Kernel,
     pub(crate) proxy: Proxy,
     pub(crate) room: Room,
     pub(crate) pieces: Pieces,
-    pub(crate) moved_past_libc: AtomicU32,
-    pub(crate) changed_past_libc: AtomicU32,
-    pub(crate) aside_pages: AtomicU64,
-    pub(crate) copies: AtomicU64,
-    pub(crate) wipes: AtomicU32,
-    pub(crate) soon_back: AtomicU64,
-    pub(crate) stored_pages: AtomicU64,
-    pub(crate) managed: AtomicU64,
     below: Below,
     control: ControlPage,
     /// The fault thread: whoever holds the lock acts for it.
@@ -118,12 +125,11 @@ impl Engine {
         }
         extent.away.fetch_add(1, Relaxed);
         let engine = explore::keep(Engine {
-            turns: Turns::new(),
-            gate: Gate::new(),
-            brake: Brake::new(),
-            pool,
-            free_slots: FreeQueue::new(),
-            dictionaries: crate::codec::Dictionaries,
+            tables: Tables { pool },
+            storage: Storage { free_slots: FreeQueue::new(), dictionaries: crate::codec::Dictionaries },
+            options: Options { wipes: AtomicU32::new(0) },
+            counts: Counts::new(),
+            traffic: Traffic::new(),
             space: Space(extent),
             kernel: explore::keep(Kernel {
                 uffd: Userfaultfd,
@@ -134,20 +140,13 @@ impl Engine {
             proxy: Proxy::default(),
             room: Room,
             pieces: Pieces::new(),
-            moved_past_libc: AtomicU32::new(0),
-            changed_past_libc: AtomicU32::new(0),
-            aside_pages: AtomicU64::new(0),
-            copies: AtomicU64::new(0),
-            wipes: AtomicU32::new(0),
-            soon_back: AtomicU64::new(0),
-            stored_pages: AtomicU64::new(1),
-            managed: AtomicU64::new(0),
             // SAFETY: zeros are an empty table.
             below: Below::new(unsafe { Pool.make::<Clusters>() }.expect("a model's memory does not run out")),
             control: ControlPage::default(),
             fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
         });
         engine.proxy.open(engine);
+        engine.counts.stored.store(1, Relaxed);
         let all = crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES);
         extent.anonymous.insert(&all);
         extent.managed.insert(&all);
@@ -188,10 +187,10 @@ impl Engine {
         };
         // SAFETY: the caller took the entry that named the slot.
         unsafe {
-            if self.wipes.load(Relaxed) != 0 {
+            if self.options.wipes.load(Relaxed) != 0 {
                 slot.wipe();
             }
-            self.free_slots.push(slot);
+            self.storage.free_slots.push(slot);
         }
     }
 

@@ -229,7 +229,7 @@ fn recompressed() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
     // What is given up is overwritten at once, also while it is copied.
-    engine.wipes.store(1, SeqCst);
+    engine.options.wipes.store(1, SeqCst);
     let background = spawn(2, move || {
         worker.recompress(extent);
         worker.tidy_store();
@@ -242,7 +242,7 @@ fn recompressed() {
 fn compacted() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
-    engine.wipes.store(1, SeqCst);
+    engine.options.wipes.store(1, SeqCst);
     // Four blocks, full with eight slots each; only the page is left in the first, and two slots in each of the others.
     let put = |worker: &mut Worker, n: usize, byte: u8| {
         let page = BASE + (64 + n) * PAGE_SIZE;

@@ -66,7 +66,7 @@ impl Worker {
         self.walk_mappings(&mut walk)?;
         // The compressed pages are not among those that are aside, and what restores left there is the pager's own.
         walk.counts.add(Why::Own, walk.staged as usize);
-        let aside = self.engine.aside_pages.load(Relaxed);
+        let aside = self.engine.counts.aside.load(Relaxed);
         walk.counts.shift(Why::Own, Why::SetAside, aside.min(walk.staged));
         let resident = (resident + self.resident()) / 2;
         self.now = time::now();
@@ -78,14 +78,14 @@ impl Worker {
 
     /// Resident bytes of the process as the kernel counts them.
     fn resident(&self) -> u64 {
-        let numbers = self.engine.read_gauge::<2>(Gauge::Memory);
+        let numbers = self.engine.link.gauges.read::<2>(Gauge::Memory);
         numbers.map_or(0, |[_, resident]| resident * PAGE_SIZE as u64)
     }
 
     fn walk_mappings(&mut self, walk: &mut Walk) -> Result<()> {
         let (mut lines, mut at, mut piece) = (Lines::new(), 0, [0; 2048]);
         loop {
-            let len = self.engine.read_maps(&mut piece, at)?;
+            let len = self.engine.link.gauges.read_maps(&mut piece, at)?;
             if len == 0 {
                 return Ok(());
             }

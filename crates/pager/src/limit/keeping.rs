@@ -65,7 +65,7 @@ impl Worker {
 
     /// Anonymous memory of the process, pages.
     pub(crate) fn anonymous(&self) -> Option<u64> {
-        let [_, resident, shared] = self.engine.read_gauge(Gauge::Memory)?;
+        let [_, resident, shared] = self.engine.link.gauges.read(Gauge::Memory)?;
         self.engine
             .control()
             .anonymous_bytes

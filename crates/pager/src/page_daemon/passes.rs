@@ -53,7 +53,7 @@ impl Worker {
     pub fn take_up_policy(&mut self) {
         let mut buffer = [0; 128];
         let engine = self.engine;
-        if let Some(Choice::Daemon(spec)) = Choice::parse(engine.policy.read(&mut buffer)) {
+        if let Some(Choice::Daemon(spec)) = Choice::parse(engine.options.policy.read(&mut buffer)) {
             self.begin_policing(&spec);
         }
     }
@@ -77,7 +77,7 @@ impl Worker {
                 }
             }
         }
-        self.engine.policy.set(text);
+        self.engine.options.policy.set(text);
         self.engine.control().policy.set(text);
         0
     }
@@ -86,7 +86,7 @@ impl Worker {
     pub fn change_log(&mut self) -> u32 {
         let mut buffer = [0; 512];
         let path = self.engine.control().request.read(&mut buffer);
-        self.engine.log.set(path);
+        self.engine.options.log.set(path);
         self.engine.control().log.set(path);
         0
     }
@@ -344,9 +344,9 @@ impl Worker {
         policing.pass.compressed = since(&mut policing.compressed, control.pages_evicted.load(Relaxed));
         policing.pass.backlog = policing.extents.iter().map(|known| known.backlog.len() as u64).sum();
         control.passes.store(policing.pass.number, Relaxed);
-        if !self.engine.log.is_empty() {
+        if !self.engine.options.log.is_empty() {
             let mut buffer = [0; 512];
-            passlog::append(self.engine.log.read(&mut buffer), &policing.pass, &policing.row);
+            passlog::append(self.engine.options.log.read(&mut buffer), &policing.pass, &policing.row);
         }
         (policing.pass.faults, policing.pass.minor_faults) = (0, 0);
     }

@@ -24,8 +24,8 @@ impl Engine {
         if self.room.left() > 0
             || !extent.managed.load().contains(index)
             || self.phase() != Phase::Running
-            || self.brake.wanted()
-            || self.forking.load(SeqCst) != 0
+            || self.traffic.brake.wanted()
+            || self.traffic.is_forking()
             || self.tid(Agent::Background) == Some(tid)
         {
             return false;

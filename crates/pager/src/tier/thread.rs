@@ -108,7 +108,7 @@ impl Service {
         while let Some(next) = (index..EXTENT_PAGES).find(|&index| of_cluster(entries[index].load())) {
             let end = (next..EXTENT_PAGES).find(|&index| !of_cluster(entries[index].load()));
             let pages = end.unwrap_or(EXTENT_PAGES) - next;
-            if (pages as u64) > self.engine.room.left() || self.engine.brake.wanted() {
+            if (pages as u64) > self.engine.room.left() || self.engine.traffic.brake.wanted() {
                 return;
             }
             let Service { engine, kernel, below, restorer } = self;
