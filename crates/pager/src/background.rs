@@ -4,14 +4,14 @@
 //! It runs at the lowest ordinary priority. What others may have to wait for, `docs/architecture.md` bounds.
 
 use crate::activity::Activity;
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::engine::{Agent, Engine, Phase};
 use crate::entries::Entries;
 use crate::entry::State;
 use crate::evict;
-use crate::extent::{Extent, DENSE, RECALLED, SEEN, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL, WALKED};
+use crate::extent::{Extent, Locked, DENSE, RECALLED, SEEN, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL, WALKED};
 use crate::group::COLD_AGE_PRESSED;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
@@ -348,7 +348,7 @@ impl Worker {
 
     /// An extent that may have nothing to look at rests until somebody gives it something.
     fn let_empty_rest(&mut self, extent: &Extent) {
-        let Some(_guard) = extent.lock.try_lock() else { return };
+        let Some(extent) = &extent.try_lock() else { return };
         if extent.managed.load().is_empty()
             && extent.away.load(Relaxed) == 0
             && extent.armed.load().is_empty()
@@ -359,8 +359,8 @@ impl Worker {
         }
     }
 
-    /// An extent whose time has not come rests until then, if it needs no other care. Under its lock.
-    fn let_rest(&self, extent: &Extent, until: u64) {
+    /// An extent whose time has not come rests until then, if it needs no other care.
+    fn let_rest(&self, extent: &Locked, until: u64) {
         let idle = extent.away.load(Relaxed) == 0 && extent.armed.load().is_empty();
         if idle && extent.staging.load(Relaxed) == 0 {
             self.engine.space().let_rest(extent, moment(until));
@@ -385,45 +385,45 @@ impl Worker {
 
     /// Does what the policy says is due for one extent. Returns whether it must be gone on with at once.
     fn step(&mut self, extent: &Extent, cold_age: u64, probes: &mut u64, held: &mut bool) -> bool {
-        let Some(guard) = extent.lock.try_lock() else { return false };
-        // SAFETY: we hold the lock.
-        let age = unsafe { extent.age() };
+        let Some(mut locked) = extent.try_lock() else { return false };
         let now = self.now.0;
         if !extent.soon.load().is_empty() {
-            self.set_aside_as_told(extent, age);
+            self.set_aside_as_told(&mut locked);
             return false;
         }
         // What is probed ends its probe first: some of it may have been left where it is.
-        if !age.is_probed() && took_walk(extent) {
-            age.walked(now, cold_age);
+        if !locked.age().is_probed() && took_walk(extent) {
+            locked.age().walked(now, cold_age);
             self.forget_returns(extent);
         }
         // The fault thread may still be at it; what cannot come back ends with the probe.
-        let all_is_back = || !age.is_probed() || count_aside(extent) == 0;
-        if extent.flags.load(Relaxed) & RECALLED != 0 && all_is_back() {
+        if extent.flags.load(Relaxed) & RECALLED != 0
+            && (!locked.age().is_probed() || count_aside(extent) == 0)
+        {
             extent.flags.fetch_and(!RECALLED, Relaxed);
-            if age.is_probed() {
-                age.recalled(now, cold_age);
+            if locked.age().is_probed() {
+                locked.age().recalled(now, cold_age);
                 self.forget_returns(extent);
             }
         }
-        match age.due(now, cold_age, self.sources.timing()) {
+        match locked.age().due(now, cold_age, self.sources.timing()) {
             Step::Wait => {
-                if age.is_probed() {
+                if locked.age().is_probed() {
                     self.look_at_probe(extent, cold_age);
                 }
-                self.let_rest(extent, age.next(cold_age, self.sources.timing()));
-                drop(guard);
+                let until = locked.age().next(cold_age, self.sources.timing());
+                self.let_rest(&locked, until);
+                drop(locked);
                 self.wait_step(extent)
             }
             _ if !self.may_fold() => self.put_off_for_cpu(extent),
             Step::Watch => {
                 extent.waits_for.store(0, Relaxed);
-                let watching = self.kernel.tracks_writes && self.watch(extent);
+                let watching = self.kernel.tracks_writes && self.watch(&locked);
                 if watching || !self.kernel.tracks_writes {
-                    age.watched(now);
+                    locked.age().watched(now);
                 } else {
-                    age.nothing_cold(now, cold_age);
+                    locked.age().nothing_cold(now, cold_age);
                 }
                 false
             }
@@ -437,39 +437,38 @@ impl Worker {
             Step::Probe if !walk::is_over(now, self.engine.conditions.last_walk().0) => false,
             Step::Probe => {
                 extent.waits_for.store(0, Relaxed);
-                if age.recheck_due(now, cold_age) {
-                    let all = PageSet::range(0, EXTENT_PAGES);
-                    extent.hot.remove(&all);
-                    extent.back_soon.remove(&all);
+                if locked.age().recheck_due(now, cold_age) {
+                    extent.hot.remove(&PageSet::ALL);
+                    extent.back_soon.remove(&PageSet::ALL);
                     if !self.kernel.tracks_writes {
-                        extent.incompressible.remove(&all);
+                        extent.incompressible.remove(&PageSet::ALL);
                     }
                 }
-                if age.retry_due(now) {
+                if locked.age().retry_due(now) {
                     extent.refused.remove(&PageSet::ALL);
                 }
                 let before = extent.refused.load().minus(&extent.shared.load());
-                let pages = self.probe(extent, cold_age);
+                let pages = self.probe(&locked, cold_age);
                 let refused = extent.refused.load();
                 if !refused.is_empty() {
-                    age.refused(now, cold_age);
+                    locked.age().refused(now, cold_age);
                 }
                 if pages == 0 {
-                    age.nothing_cold(now, cold_age);
+                    locked.age().nothing_cold(now, cold_age);
                 } else {
                     *probes -= 1;
                     extent.probed_pages.store(pages as u32, Relaxed);
                     extent.unasked.store(0, Relaxed);
                     extent.flags.fetch_and(!SEEN, Relaxed);
-                    age.set_aside(now);
+                    locked.age().set_aside(now);
                 }
-                drop(guard);
+                drop(locked);
                 self.set_aside_unshared(extent, &refused.minus(&before));
                 false
             }
             Step::Launder => {
                 extent.waits_for.store(0, Relaxed);
-                drop(guard);
+                drop(locked);
                 if extent.touched.load(Relaxed) == 0 {
                     let (_, touched) = touched_of(extent);
                     extent.touched.store(touched as u32 + 1, Relaxed);
@@ -477,15 +476,13 @@ impl Worker {
                 if !self.launder(extent, &PageSet::ALL) {
                     return true;
                 }
-                let Some(_guard) = extent.lock.try_lock() else { return true };
+                let Some(mut locked) = extent.try_lock() else { return true };
                 let probed = u64::from(extent.probed_pages.load(Relaxed));
                 let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
-                // SAFETY: we hold the lock.
-                let age = unsafe { extent.age() };
-                age.probed(self.now.0, cold_age, probed as usize, touched as usize);
+                locked.age().probed(self.now.0, cold_age, probed as usize, touched as usize);
                 if took_walk(extent) {
                     // Which says nothing of what the next look costs.
-                    age.walked(self.now.0, cold_age);
+                    locked.age().walked(self.now.0, cold_age);
                 } else {
                     self.stall.looked(probed, touched);
                 }
@@ -496,8 +493,8 @@ impl Worker {
 
     /// What came back unasked was not written by that.
     fn forget_returns(&self, extent: &Extent) {
-        for (lo, hi) in extent.managed.load().runs() {
-            evict::forget_written(self.kernel, extent, lo, hi);
+        for run in extent.managed.load().runs() {
+            evict::forget_written(self.kernel, extent, run);
         }
     }
 
@@ -521,8 +518,8 @@ impl Worker {
     fn wait_step(&mut self, extent: &Extent) -> bool {
         if self.disarm(extent) && self.kernel.tracks_writes {
             // Writes are tracked no more, which the next look goes by.
-            if let Some(_guard) = extent.lock.try_lock() {
-                self.watch(extent);
+            if let Some(extent) = extent.try_lock() {
+                self.watch(&extent);
             }
         }
         let flags = extent.flags.load(Relaxed);
@@ -545,8 +542,8 @@ impl Worker {
         false
     }
 
-    /// Sets aside what the access source takes for cold. Under the extent's lock. Returns how many pages.
-    fn probe(&mut self, extent: &Extent, cold_age: u64) -> usize {
+    /// Sets aside what the access source takes for cold. Returns how many pages.
+    fn probe(&mut self, extent: &Locked, cold_age: u64) -> usize {
         let Ok(Seen { scan, cold }) = self.sources.look(self.kernel, extent, cold_age) else {
             // Not registered for write tracking any more, or never: begin again.
             self.watch(extent);
@@ -567,13 +564,12 @@ impl Worker {
             if extent.managed.load().is_empty() {
                 continue;
             }
-            if let Some(_guard) = extent.lock.try_lock() {
+            if let Some(mut locked) = extent.try_lock() {
                 if let Ok(scan) = evict::scan(self.kernel, extent, false) {
-                    let pages = self.set_aside(extent, &scan.present, scan.huge);
+                    let pages = self.set_aside(&locked, &scan.present, scan.huge);
                     if pages != 0 {
                         extent.probed_pages.store(pages as u32, Relaxed);
-                        // SAFETY: we hold the lock.
-                        unsafe { extent.age() }.set_aside(self.now.0);
+                        locked.age().set_aside(self.now.0);
                     }
                 }
             }
@@ -592,7 +588,7 @@ impl Worker {
     pub(crate) fn bring_all(&mut self, extent: &Extent, waits: bool) {
         let (mut index, mut tries) = (0, 0);
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
-            match self.restorer.restore(self.engine, self.kernel, extent, index, MAX_WINDOW, Reason::Ahead) {
+            match self.restorer.restore(extent, PageRange::from(index, MAX_WINDOW), Reason::Ahead) {
                 Outcome::Done { first, pages } => {
                     (index, tries) = (first + pages, 0);
                 }
@@ -613,13 +609,11 @@ impl Worker {
     /// The stall budget is used up: what is being touched comes back as a whole.
     fn retreat(&mut self, extent: &Extent) {
         self.bring_all(extent, false);
-        if let Some(_guard) = extent.lock.try_lock() {
-            // SAFETY: we hold the lock.
-            let age = unsafe { extent.age() };
-            if took_walk(extent) {
-                age.walked(self.now.0, self.cold_age());
+        if let Some(mut extent) = extent.try_lock() {
+            if took_walk(&extent) {
+                extent.age().walked(self.now.0, self.cold_age());
             } else {
-                age.retreated(self.now.0);
+                extent.age().retreated(self.now.0);
             }
             extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
         }
@@ -646,7 +640,7 @@ impl Worker {
         self.engine.traffic.brake.unpark();
         self.close_tier();
         for extent in self.engine.space().all() {
-            extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+            extent.armed.remove(&PageSet::ALL);
         }
         // SAFETY: nothing is away and the fault thread has left. Closing the descriptor lets every range
         // go, and whoever might wait at it.

@@ -14,7 +14,6 @@
 //!
 //! Fault thread only. It may wait for the background thread, which never waits for it.
 
-use crate::bitmap::PageSet;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::kernel::Kernel;
@@ -202,19 +201,19 @@ pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Ste
 /// Whether a program thread announced the change of all of the range, as far as the pager has to do with it.
 fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
     engine.space().existing(start, end).all(|extent| {
-        let (lo, hi) = extent.clip(start, end);
-        extent.is_changing_all(lo, hi)
+        let pages = extent.clip(start, end);
+        extent.is_changing_all(pages)
             // Nothing is away, and nothing will be.
-            || extent.away.load(SeqCst) == 0 && extent.managed.load().and(&PageSet::range(lo, hi)).is_empty()
+            || extent.away.load(SeqCst) == 0 && extent.managed.load().and(&pages.set()).is_empty()
     })
 }
 
 /// Drops what was evicted in the range, and manages it no more.
 fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
     for extent in engine.space().existing(start, end) {
-        let (lo, hi) = extent.clip(start, end);
-        engine.forget_pages(extent, lo, hi);
-        let pages = PageSet::range(lo, hi);
+        let pages = extent.clip(start, end);
+        engine.forget_pages(extent, pages);
+        let pages = pages.set();
         if unmapped {
             engine.forget_mapping(extent, &pages);
         } else {
@@ -232,22 +231,22 @@ fn move_along(
     to: usize,
     len: usize,
 ) {
-    let Ok(mut restorer) = patiently(Restorer::new) else {
+    let Ok(mut restorer) = patiently(|| Restorer::new(engine, kernel)) else {
         engine.fail_hard("memfold: no memory to follow an mremap")
     };
     let Some(first) = steps.begin(from, to, len) else {
         engine.fail_hard("memfold: too many mremaps at once to follow them")
     };
     for extent in engine.space().existing(from, from + len) {
-        let (lo, hi) = extent.clip(from, from + len);
-        for index in lo..hi {
+        let pages = extent.clip(from, from + len);
+        for index in pages.indices() {
             let mut backoff = Backoff::new();
             while extent.entry(index) != Entry::RESIDENT {
                 let Some(target) = steps.lead(first, extent.page_addr(index)) else {
                     engine.forget_page(extent, index);
                     break;
                 };
-                match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
+                match restorer.restore_elsewhere(extent, index, target) {
                     Outcome::Done { .. } | Outcome::Resident => break,
                     // The kernel holds restores back until the thread that moved the mapping has run again, and from when one
                     // begins to move it further until its report is read.
@@ -267,7 +266,7 @@ fn move_along(
                 }
             }
         }
-        engine.forget_mapping(extent, &PageSet::range(lo, hi));
+        engine.forget_mapping(extent, &pages.set());
     }
     if let Some(below) = engine.below() {
         // It has the restorer's memory.

@@ -6,6 +6,7 @@
 //! Invariants: between reading a message and waking the sleeper it allocates nothing, takes no lock, waits for nobody, and
 //! touches only memory that is never evicted. A message that it drops is one whose sleeper somebody else wakes.
 
+use crate::bitmap::PageRange;
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
@@ -36,12 +37,13 @@ pub extern "C" fn main(arg: usize) {
     thread::set_name(c"memfold-fault");
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(thread::CAP_SYS_NICE);
-    let (Some(kernel), Ok(restorer)) = (engine.kernel(), patiently(Restorer::new)) else {
+    let restorer = engine.kernel().map(|kernel| patiently(|| Restorer::new(engine, kernel)));
+    let Some(Ok(restorer)) = restorer else {
         engine.fail_hard("memfold: no memory for the fault thread");
     };
     Service {
         engine,
-        kernel,
+        kernel: restorer.kernel,
         restorer,
         follower: Follower::new(),
         waits: Waits::new(),
@@ -141,8 +143,7 @@ impl Service {
                 Some(extent) => {
                     let index = (page - extent.base()) / PAGE_SIZE;
                     let began = time::now();
-                    let outcome =
-                        self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Fault);
+                    let outcome = self.restorer.restore(extent, PageRange::one(index), Reason::Fault);
                     if let Outcome::Done { first, pages } = outcome {
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
@@ -263,7 +264,7 @@ impl Service {
             return 0;
         }
         let began = time::now();
-        let outcome = self.restorer.restore(self.engine, self.kernel, extent, from, most, Reason::Fault);
+        let outcome = self.restorer.restore(extent, PageRange::from(from, most), Reason::Fault);
         let Outcome::Done { first, pages } = outcome else { return 0 };
         // Before the wake-up, after which the thread may run in our place and touch the next page.
         if self.kernel.uffd.has_message() {

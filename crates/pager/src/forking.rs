@@ -14,7 +14,7 @@
 //! userfaultfd in a descriptor table that the child's program does not see, registers the same ranges, and makes the threads that
 //! serve it. Until then the forking thread waits.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::extent::Extent;
@@ -26,7 +26,7 @@ use crate::sabotage::{planted, Bug};
 use crate::tier;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
-use memfold_sys::{file, mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{file, mem, Errno};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
@@ -167,7 +167,7 @@ impl Engine {
     /// not folded. The program does not run meanwhile.
     fn go_on_plainly_in_child(&'static self, error: Errno) {
         let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
-        let Ok(mut restorer) = patiently(Restorer::new) else { self.fail_hard(UNREACHABLE) };
+        let Ok(mut restorer) = patiently(|| Restorer::new(self, kernel)) else { self.fail_hard(UNREACHABLE) };
         for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
             // There is no thread of the tier here.
             let fetch = |page, restorer: &mut Restorer| {
@@ -175,14 +175,14 @@ impl Engine {
                     tier::bring::fetch(self, below, page, &mut restorer.arrived);
                 }
             };
-            bring_extent_back(self, kernel, &mut restorer, (extent, 0, EXTENT_PAGES), fetch);
+            bring_extent_back(&mut restorer, extent, PageRange::ALL, fetch);
         }
         if self.anything_away() {
             self.fail_hard(UNREACHABLE);
         }
         self.end_servants(kernel);
         for extent in self.space().all() {
-            extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+            extent.armed.remove(&PageSet::ALL);
         }
         // SAFETY: nothing is away, and no other thread looks. Closing the descriptor lets every range go.
         unsafe { self.close_kernel() };
@@ -220,13 +220,13 @@ impl Engine {
             return;
         }
         let away = unforked.and(&extent.away_pages());
-        let is_here = |(lo, hi): (usize, usize)| mem::is_mapped(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+        let is_here = |run: PageRange| mem::is_mapped(extent.page_addr(run.lo), run.bytes());
         if away.runs().any(is_here) && !planted(Bug::UnforkedUnseen) {
             // The program let its children have this again, past libc. The memory is here, and what it held is not.
             self.fail_hard(UNREACHABLE);
         }
         if let Some(entries) = extent.entries() {
-            for index in away.runs().flat_map(|(lo, hi)| lo..hi) {
+            for index in away.pages() {
                 let pages = match entries[index].forget_in_child().state() {
                     State::Aside => &self.counts.aside,
                     _ => &self.counts.stored,
@@ -235,9 +235,9 @@ impl Engine {
             }
         }
         if let Some(kernel) = self.kernel() {
-            for (lo, hi) in unforked.runs() {
+            for run in unforked.runs() {
                 // SAFETY: none of them is aside any more.
-                unsafe { kernel.staging.drop_pages(extent, lo, hi) };
+                unsafe { kernel.staging.drop_pages(extent, run) };
             }
         }
         self.forget_mapping(extent, &unforked);
@@ -251,11 +251,11 @@ impl Engine {
         }
         for extent in self.space().all() {
             if extent.away.load(Relaxed) == 0 {
-                extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+                extent.armed.remove(&PageSet::ALL);
                 continue;
             }
-            for (lo, hi) in extent.armed.load().runs() {
-                if !register(kernel, extent, lo, hi) {
+            for run in extent.armed.load().runs() {
+                if !register(kernel, extent, run) {
                     return false;
                 }
             }
@@ -264,17 +264,16 @@ impl Engine {
     }
 }
 
-/// Registers pages `lo..hi` with a child's userfaultfd, as far as they are what they were: another thread may have been
+/// Registers pages with a child's userfaultfd, as far as they are what they were: another thread may have been
 /// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
-fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
-    let (start, len) = (extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
-    match patiently(|| kernel.uffd.register(start, len, kernel.armed_modes())) {
+fn register(kernel: &Kernel, extent: &Extent, run: PageRange) -> bool {
+    match patiently(|| kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), kernel.armed_modes())) {
         Ok(()) => true,
         Err(Errno::ENOMEM) => false,
-        Err(_) if hi - lo == 1 => true,
+        Err(_) if run.len() == 1 => true,
         Err(_) => {
-            let middle = lo + (hi - lo) / 2;
-            register(kernel, extent, lo, middle) && register(kernel, extent, middle, hi)
+            let (first, second) = run.split_at(run.lo + run.len() / 2);
+            register(kernel, extent, first) && register(kernel, extent, second)
         }
     }
 }
@@ -287,6 +286,7 @@ mod tests {
     use crate::engine::Host;
     use crate::entry::{Entry, State};
     use crate::tier::location::Location;
+    use memfold_sys::PAGE_SIZE;
     use std::boxed::Box;
 
     fn engine() -> &'static Engine {
@@ -339,7 +339,7 @@ mod tests {
     fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
         let engine = engine();
         let extent = engine.space().find_or_make(1 << 40, &engine.tables.pool).unwrap();
-        let entries = extent.make_entries(&PageSet::ALL, &engine.tables.pool).unwrap();
+        let entries = extent.lock().make_entries(&PageSet::ALL, &engine.tables.pool).unwrap();
         let leaving = Entry::new(State::Leaving);
         let aside = Entry::new(State::Aside);
         assert!(entries[7].transition(Entry::RESIDENT, leaving) && entries[7].transition(leaving, aside));

@@ -73,9 +73,9 @@ impl Worker {
     /// Registers all managed memory as that is of which pages are away.
     fn join_pieces(&mut self) {
         for extent in self.engine.space().all() {
-            if let Some(_guard) = extent.lock.try_lock() {
+            if let Some(extent) = extent.try_lock() {
                 // What cannot be had now stays in pieces.
-                self.arm(extent, &extent.managed.load());
+                self.arm(&extent, &extent.managed.load());
             }
             self.stand_still_if_wanted();
         }

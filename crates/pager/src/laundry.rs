@@ -4,7 +4,7 @@
 //! been taken meanwhile.
 
 use crate::activity::Activity;
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::codec::{repeated_word_at, MAX_STORED};
 use crate::control::bump;
 use crate::entries::Entries;
@@ -45,8 +45,8 @@ impl Worker {
             }
         }
         self.enter(Activity::Other);
-        for (lo, hi) in back.runs() {
-            self.take_back(extent, lo, hi);
+        for run in back.runs() {
+            self.take_back(extent, run);
         }
         self.enter(Activity::Drop);
         self.drop_staged(extent, entries, false);
@@ -74,9 +74,9 @@ impl Worker {
         let drops =
             |index: usize| entries[index].load().state() != State::Aside || planted(Bug::AsideDropped);
         let empty = PageSet::of(drops);
-        for (lo, hi) in empty.runs() {
+        for run in empty.runs() {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
-            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+            unsafe { self.kernel.staging.drop_pages(extent, run) };
         }
     }
 
@@ -149,21 +149,22 @@ impl Worker {
     }
 
     /// Pages that do not shrink go back, and are not tried again soon.
-    fn take_back(&mut self, extent: &Extent, lo: usize, hi: usize) {
+    fn take_back(&mut self, extent: &Extent, run: PageRange) {
         if planted(Bug::IncompressibleDropped) {
             // SAFETY: none, it is the bug.
-            return unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+            return unsafe { self.kernel.staging.drop_pages(extent, run) };
         }
-        extent.incompressible.insert(&PageSet::range(lo, hi));
-        let mut at = lo;
-        while at < hi {
-            match self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Ahead) {
+        extent.incompressible.insert(&run.set());
+        let mut at = run.lo;
+        while at < run.hi {
+            let rest = run.starting_at(at);
+            match self.restorer.restore(extent, rest, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
-                    bump(&self.engine.control().pages_incompressible, pages.min(hi - at) as u64);
+                    bump(&self.engine.control().pages_incompressible, pages.min(rest.len()) as u64);
                     // Else they would be tried again at every look: a limit that they do not fit under has the program wait for
                     // each of these.
                     if !planted(Bug::ReturnTakenForWrite) {
-                        forget_written(self.kernel, extent, first, first + pages);
+                        forget_written(self.kernel, extent, PageRange::from(first, pages));
                     }
                     at = (first + pages).max(at + 1);
                 }

@@ -1,6 +1,7 @@
 //! The background thread's own state, and the small things that it does between pages.
 
 use crate::activity::{Activities, Activity};
+use crate::bitmap::PageRange;
 use crate::codec::{Codecs, Page};
 use crate::config::Setting;
 use crate::contention::Crowd;
@@ -28,7 +29,7 @@ use memfold_policy::pace::{self, Pace};
 use memfold_policy::returns::Returns;
 use memfold_policy::stall::Stall;
 use memfold_sys::time::{self, Nanos};
-use memfold_sys::{Result, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{Result, PAGE_SIZE};
 
 /// Longest stretch of work before the settings, requests and counters are looked at again.
 pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
@@ -140,7 +141,7 @@ impl Worker {
             kernel,
             store,
             codecs: patiently(Codecs::new)?,
-            restorer: patiently(Restorer::new)?,
+            restorer: patiently(|| Restorer::new(engine, kernel))?,
             buffer: [0; PAGE_SIZE],
             page: [0; PAGE_SIZE],
             now,
@@ -231,10 +232,8 @@ impl Worker {
                 let Some(extent) = self.engine.space().find(at) else { break };
                 let index = (at - extent.base()) / PAGE_SIZE;
                 // A few at a time: who touches one of them meanwhile waits for all.
-                let limit = ((end - at) / PAGE_SIZE).min(EXTENT_PAGES - index).min(AT_ONCE as usize);
-                let outcome =
-                    self.restorer.restore(self.engine, self.kernel, extent, index, limit, Reason::Ahead);
-                match outcome {
+                let pages = PageRange::from(index, ((end - at) / PAGE_SIZE).min(AT_ONCE as usize));
+                match self.restorer.restore(extent, pages, Reason::Ahead) {
                     Outcome::Done { first, pages } => {
                         // The next fault of a sequential reader comes behind what it finds there.
                         extent.next_fault.store((first + pages) as u32, Relaxed);

@@ -1,10 +1,11 @@
 //! The engine, in a model: what the modelled files share, without its start and end.
 
+use crate::bitmap::{PageRange, PageSet};
 use crate::bounds::Bounds;
 use crate::control::ControlPage;
 use crate::counts::Counts;
 use crate::entry::{Entry, State};
-use crate::extent::Extent;
+use crate::extent::{Extent, Locked};
 use crate::kernel::{Kernel, Pagemap, Staging};
 use crate::pieces::Pieces;
 use crate::pool::Pool;
@@ -21,6 +22,7 @@ use crate::{explore, futex};
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use memfold_sys::uffd::Userfaultfd;
 use memfold_sys::{Errno, PAGE_SIZE};
+use std::sync::OnceLock;
 
 /// As in the pager.
 #[allow(dead_code, reason = "the engine runs from the start of a model to its end")]
@@ -75,7 +77,7 @@ pub struct Engine {
     below: Below,
     control: ControlPage,
     /// The fault thread: whoever holds the lock acts for it.
-    fault_thread: loom::sync::Mutex<Restorer>,
+    fault_thread: OnceLock<loom::sync::Mutex<Restorer>>,
 }
 
 // SAFETY: as in the pager; all threads of a model run on one thread of the system.
@@ -83,7 +85,7 @@ unsafe impl Sync for Engine {}
 
 impl Engine {
     /// There is no limit here.
-    pub fn arm_from_start(&self, _: &Extent, _: &crate::bitmap::PageSet) {}
+    pub fn arm_from_start(&self, _: &Locked, _: &PageSet) {}
 
     /// There are no huge pages here.
     pub fn keep_pages_small(&self, _: usize, _: usize) {}
@@ -113,9 +115,8 @@ impl Engine {
         let extent: &'static Extent = unsafe { pool.make() }.expect("a model's memory does not run out");
         // SAFETY: nobody else has it yet.
         unsafe { extent.place(BASE) };
-        let entries = extent
-            .make_entries(&crate::bitmap::PageSet::ALL, &pool)
-            .expect("a model's memory does not run out");
+        let entries =
+            extent.lock().make_entries(&PageSet::ALL, &pool).expect("a model's memory does not run out");
         let last = &entries[memfold_sys::EXTENT_PAGES - 1];
         let mut before = Entry::RESIDENT;
         let same = Entry::same(7).expect("a small word fits");
@@ -143,11 +144,13 @@ impl Engine {
             // SAFETY: zeros are an empty table.
             below: Below::new(unsafe { Pool.make::<Clusters>() }.expect("a model's memory does not run out")),
             control: ControlPage::default(),
-            fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
+            fault_thread: OnceLock::new(),
         });
         engine.proxy.open(engine);
+        let restorer = Restorer::new(engine, engine.kernel).expect("a model's memory does not run out");
+        assert!(engine.fault_thread.set(loom::sync::Mutex::new(restorer)).is_ok(), "one fault thread");
         engine.counts.stored.store(1, Relaxed);
-        let all = crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES);
+        let all = PageSet::ALL;
         extent.anonymous.insert(&all);
         extent.managed.insert(&all);
         extent.armed.add(memfold_sys::EXTENT_PAGES - 1);
@@ -219,10 +222,11 @@ impl Engine {
 
     /// What `fault.rs` does for one touch, without its clocks and windows.
     fn serve(&'static self, page: usize) {
-        let mut restorer = self.fault_thread.lock().expect("nobody panics with the lock");
+        let mut restorer =
+            self.fault_thread.get().expect("made at the start").lock().expect("nobody panics with the lock");
         let index = page_index(page);
         loop {
-            match restorer.restore(self, self.kernel, self.space.0, index, 1, Reason::Fault) {
+            match restorer.restore(self.space.0, PageRange::one(index), Reason::Fault) {
                 Outcome::Done { first, pages } => {
                     self.kernel.uffd.wake(BASE + first * PAGE_SIZE, pages * PAGE_SIZE);
                     return;

@@ -1,6 +1,7 @@
 //! The background thread's state, in a model.
 
 use crate::activity::Activity;
+use crate::bitmap::PageRange;
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
@@ -42,7 +43,7 @@ impl Worker {
             gains_at_once: memfold_policy::effort::Gains::new(),
             compressed: 0,
             codecs: Codecs::new().expect("a model's codecs need nothing"),
-            restorer: Restorer::new().expect("a model's memory does not run out"),
+            restorer: Restorer::new(engine, engine.kernel).expect("a model's memory does not run out"),
             buffer: Box::new([0; PAGE_SIZE]),
             page: Box::new([0; PAGE_SIZE]),
             now: Nanos(0),
@@ -82,6 +83,6 @@ impl Worker {
     /// Brings a page back ahead of a touch, as the pager's `serve_prefetch` does.
     pub(crate) fn go_ahead(&mut self, index: usize) {
         let extent = self.engine.space.0;
-        self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Ahead);
+        self.restorer.restore(extent, PageRange::one(index), Reason::Ahead);
     }
 }

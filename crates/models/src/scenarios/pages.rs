@@ -85,8 +85,8 @@ fn entry(extent: &Extent) -> &'static AtomicEntry {
 
 /// As the background thread does for an extent that is due.
 fn set_aside(worker: &mut Worker, extent: &Extent) {
-    if let Some(_guard) = extent.lock.try_lock() {
-        worker.set_aside(extent, &PageSet::range(0, 1), false);
+    if let Some(extent) = extent.try_lock() {
+        worker.set_aside(&extent, &PageSet::range(0, 1), false);
     }
 }
 
@@ -273,7 +273,7 @@ fn compacted() {
 fn tier(number: u32, engine: &'static Engine) -> JoinHandle<()> {
     spawn(number, move || {
         let below = engine.below().expect("there is one");
-        let mut restorer = Restorer::new().expect("a model's memory does not run out");
+        let mut restorer = Restorer::new(engine, engine.kernel).expect("a model's memory does not run out");
         loop {
             // Told before the queue is looked at, so that the last page is seen.
             let over = below.is_over();

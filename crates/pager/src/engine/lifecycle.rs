@@ -190,7 +190,7 @@ impl Engine {
         }
         self.forget_threads_in_child();
         for extent in self.space().all() {
-            extent.armed.remove(&crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES));
+            extent.armed.remove(&crate::bitmap::PageSet::ALL);
             extent.staging.store(0, Relaxed);
         }
         self.lifecycle.phase.store(Phase::Idle as u32, Release);

@@ -1,7 +1,7 @@
 //! The walk over all mappings. Background thread only.
 
 use crate::control::ControlPage;
-use crate::extent::{Extent, WAITS_FOR_CPU, WAITS_FOR_STALL};
+use crate::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
 use crate::gauge::Gauge;
 use crate::maps::{Kind, Lines, Mapping};
 use crate::scan::look;
@@ -138,15 +138,12 @@ impl Worker {
         end: usize,
         rest: Why,
     ) -> Result<()> {
-        let (lo, hi) = extent.clip(start, end);
-        let guard = self.try_for_a_while(extent);
-        let seen = look(self.kernel, extent, lo, hi)?;
+        let mut locked = self.try_for_a_while(extent);
+        let seen = look(self.kernel, extent, extent.clip(start, end))?;
         let managed = seen.present.and(&extent.managed.load());
-        // SAFETY: we hold the lock.
-        let standing = guard
-            .as_ref()
-            .map(|_| unsafe { extent.age() }.standing(self.now.0, self.cold_age(), self.sources.timing()));
-        drop(guard);
+        let (now, cold_age, timing) = (self.now.0, self.cold_age(), self.sources.timing());
+        let standing = locked.as_mut().map(|extent| extent.age().standing(now, cold_age, timing));
+        drop(locked);
         let standing = standing.unwrap_or(Standing::Young);
         if walk.few.0 != extent.base() {
             walk.few = (extent.base(), extent.scattered.load(Relaxed) as usize);
@@ -174,8 +171,8 @@ impl Worker {
         let excluded = others.and(&alone.or(&extent.anonymous.load())).minus(&locked);
         walk.counts.add(Why::Locked, locked.len());
         walk.counts.add(Why::Excluded, excluded.len());
-        for (lo, hi) in others.minus(&locked).minus(&excluded).runs() {
-            self.count_run(walk, extent.page_addr(lo), extent.page_addr(hi), rest);
+        for run in others.minus(&locked).minus(&excluded).runs() {
+            self.count_run(walk, extent.page_addr(run.lo), extent.page_addr(run.hi), rest);
         }
         Ok(())
     }
@@ -201,10 +198,10 @@ impl Worker {
         }
     }
 
-    fn try_for_a_while<'e>(&self, extent: &'e Extent) -> Option<crate::lock::Guard<'e>> {
+    fn try_for_a_while<'e>(&self, extent: &'e Extent) -> Option<Locked<'e>> {
         for _ in 0..TRIES {
-            if let Some(guard) = extent.lock.try_lock() {
-                return Some(guard);
+            if let Some(locked) = extent.try_lock() {
+                return Some(locked);
             }
             self.stand_still_if_wanted();
             time::sleep(PAUSE);

@@ -1,6 +1,6 @@
 //! Keeping the limit: measuring what is resident, and evicting in the order of the hand. Background thread only.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::control::bump;
 use crate::engine::Phase;
 use crate::evict;
@@ -194,10 +194,10 @@ impl Worker {
 
     /// What is to go of an extent, and what was used there since the last round, which is forgotten.
     fn plan(&mut self, extent: &Extent, sparing: bool) -> PageSet {
-        let Some(_guard) = extent.lock.try_lock() else { return PageSet::EMPTY };
+        let Some(extent) = extent.try_lock() else { return PageSet::EMPTY };
         let tracks = self.kernel.tracks_writes;
-        let Ok(scan) = evict::scan(self.kernel, extent, tracks) else {
-            self.watch(extent);
+        let Ok(scan) = evict::scan(self.kernel, &extent, tracks) else {
+            self.watch(&extent);
             return PageSet::EMPTY;
         };
         let managed = scan.present.and(&extent.managed.load());
@@ -221,11 +221,11 @@ impl Worker {
             let plan = self.hand.plan;
             self.own(extent, &plan);
         }
-        let Some(_guard) = extent.lock.try_lock() else {
+        let Some(extent) = extent.try_lock() else {
             self.hand.plan = PageSet::EMPTY;
             return PageSet::EMPTY;
         };
-        let Ok(scan) = evict::scan(self.kernel, extent, false) else {
+        let Ok(scan) = evict::scan(self.kernel, &extent, false) else {
             self.hand.plan = PageSet::EMPTY;
             return PageSet::EMPTY;
         };
@@ -233,13 +233,13 @@ impl Worker {
         let most = (limit / BATCH).clamp(16, EXTENT_PAGES as u64) as usize;
         let mut batch = PageSet::EMPTY;
         let mut left = if scan.huge { EXTENT_PAGES } else { most };
-        for (lo, hi) in wanted.runs() {
-            let hi = hi.min(lo + left);
-            batch = batch.or(&PageSet::range(lo, hi));
-            left -= hi - lo;
+        for run in wanted.runs() {
+            let part = PageRange::new(run.lo, run.hi.min(run.lo + left));
+            batch = batch.or(&part.set());
+            left -= part.len();
         }
         self.hand.plan = wanted.minus(&batch);
-        self.set_aside_any(extent, &batch, scan.huge);
+        self.set_aside_any(&extent, &batch, scan.huge);
         extent.aside_pages()
     }
 
@@ -247,8 +247,8 @@ impl Worker {
     fn arm_managed(&self, extent: &Extent) {
         let managed = extent.managed.load();
         if !managed.minus(&extent.armed.load()).is_empty() {
-            if let Some(_guard) = extent.lock.try_lock() {
-                self.arm(extent, &extent.managed.load());
+            if let Some(extent) = extent.try_lock() {
+                self.arm(&extent, &extent.managed.load());
             }
         }
     }

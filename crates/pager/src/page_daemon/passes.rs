@@ -5,7 +5,7 @@ use crate::bitmap::PageSet;
 use crate::engine::Phase;
 use crate::entry::State;
 use crate::evict;
-use crate::extent::Extent;
+use crate::extent::{Extent, Locked};
 use crate::passlog::{self, Pass};
 use crate::scan::Scan;
 use crate::worker::Worker;
@@ -140,16 +140,14 @@ impl Worker {
         // What rested did so by ages that are forgotten.
         self.paced_by = 0;
         for extent in self.engine.space().all() {
-            let Some(_guard) = extent.lock.try_lock() else { continue };
+            let Some(mut extent) = extent.try_lock() else { continue };
             let aside = extent.entries().map_or(0, |entries| {
                 entries.iter().filter(|entry| entry.load().state() == State::Aside).count()
             });
-            // SAFETY: we hold the lock.
-            let age = unsafe { extent.age() };
-            age.forget();
+            extent.age().forget();
             if aside > 0 {
                 extent.probed_pages.store(aside as u32, Relaxed);
-                age.set_aside(self.now.0);
+                extent.age().set_aside(self.now.0);
             }
         }
     }
@@ -208,7 +206,7 @@ impl Worker {
 
     /// Tells the daemon what became of the pages of an extent since the last pass. Returns how many are in view.
     fn look(&mut self, policing: &mut Policing, extent: &Extent) -> usize {
-        let Some(_guard) = extent.lock.try_lock() else { return 0 };
+        let Some(extent) = extent.try_lock() else { return 0 };
         let number = match extent.number.load(Relaxed) {
             0 => {
                 let empty = PageSet::EMPTY;
@@ -226,13 +224,13 @@ impl Worker {
             }
             number => number as usize - 1,
         };
-        let (view, written) = self.view(extent);
+        let (view, written) = self.view(&extent);
         let away = extent.away_pages();
         let view = view.minus(&away);
         let known = &mut policing.extents[number];
         let gone = known.view.or(&known.away).minus(&view.or(&away));
         let fresh = view.or(&away).minus(&known.view.or(&known.away));
-        let (asked, whole) = take_asked(extent, &away);
+        let (asked, whole) = take_asked(&extent, &away);
         policing.pass.faults += asked.minus(&fresh).len() as u64;
         policing.pass.minor_faults += whole.minus(&fresh).len() as u64;
         // What did not shrink came back to stay.
@@ -243,23 +241,17 @@ impl Worker {
         known.backlog = known.backlog.minus(&view).minus(&gone);
         known.spared = known.spared.or(&touched).minus(&gone);
         let first = (number * EXTENT_PAGES) as u32;
-        for (lo, hi) in gone.runs() {
-            (lo..hi).for_each(|index| policing.daemon.remove(first + index as u32));
-        }
-        for (lo, hi) in touched.runs() {
-            (lo..hi).for_each(|index| policing.daemon.touch(first + index as u32, false));
-        }
-        for (lo, hi) in known.ahead.runs() {
-            (lo..hi).for_each(|index| policing.daemon.bring(first + index as u32));
-        }
+        gone.pages().for_each(|index| policing.daemon.remove(first + index as u32));
+        touched.pages().for_each(|index| policing.daemon.touch(first + index as u32, false));
+        known.ahead.pages().for_each(|index| policing.daemon.bring(first + index as u32));
         (known.view, known.away) = (view, away);
         // Whatever is put in place counts as written at first.
         extent.incompressible.remove(&written.minus(&back));
         view.len()
     }
 
-    /// The managed pages of an extent that are present, and those that were written since the last look. Under its lock.
-    pub(crate) fn view(&mut self, extent: &Extent) -> (PageSet, PageSet) {
+    /// The managed pages of an extent that are present, and those that were written since the last look.
+    pub(crate) fn view(&mut self, extent: &Locked) -> (PageSet, PageSet) {
         let tracks = self.kernel.tracks_writes;
         let scan = match evict::scan(self.kernel, extent, tracks) {
             Ok(scan) => Some(scan),
@@ -283,24 +275,22 @@ impl Worker {
         let Some(number) = (extent.number.load(Relaxed) as usize).checked_sub(1) else { return 0 };
         let Some(known) = policing.extents.get_mut(number) else { return 0 };
         let (mut active, mut leave, mut freed) = (PageSet::EMPTY, PageSet::EMPTY, PageSet::EMPTY);
-        for (lo, hi) in known.view.or(&known.away).runs() {
-            for index in lo..hi {
-                match policing.daemon.place((number * EXTENT_PAGES + index) as u32) {
-                    Place::Active => active.insert(index),
-                    Place::Inactive | Place::Laundry => leave.insert(index),
-                    Place::Free | Place::Out => {
-                        leave.insert(index);
-                        freed.insert(index);
-                    }
+        for index in known.view.or(&known.away).pages() {
+            match policing.daemon.place((number * EXTENT_PAGES + index) as u32) {
+                Place::Active => active.insert(index),
+                Place::Inactive | Place::Laundry => leave.insert(index),
+                Place::Free | Place::Out => {
+                    leave.insert(index);
+                    freed.insert(index);
                 }
             }
         }
         known.spared = known.spared.minus(&active).minus(&freed);
         let leave = leave.and(&known.view).minus(&known.spared).minus(&known.ahead.minus(&freed));
-        let left = match extent.lock.try_lock() {
-            Some(_guard) if !leave.is_empty() => {
+        let left = match extent.try_lock() {
+            Some(extent) if !leave.is_empty() => {
                 let wanted = leave.minus(&extent.incompressible.load());
-                self.set_aside_any(extent, &wanted, false)
+                self.set_aside_any(&extent, &wanted, false)
             }
             _ => 0,
         };

@@ -1,6 +1,5 @@
 //! What the program reserves, and what of it becomes accessible and comes into the tables.
 
-use crate::bitmap::PageSet;
 use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
 use core::sync::atomic::Ordering::*;
@@ -46,10 +45,10 @@ impl Engine {
             while at < part.end {
                 // Without tables the memory is simply not managed.
                 let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { return };
-                let _guard = extent.lock.lock();
-                let (lo, hi) = extent.clip(part.start, part.end);
-                for (lo, hi) in PageSet::range(lo, hi).minus(&extent.anonymous.load()).runs() {
-                    self.begin_managing(extent, &PageSet::range(lo, hi), lo, hi, false);
+                let mut extent = extent.lock();
+                let pages = extent.clip(part.start, part.end).set();
+                for run in pages.minus(&extent.anonymous.load()).runs() {
+                    self.begin_managing(&mut extent, run, false);
                 }
                 at = extent.base() + EXTENT_SIZE;
             }

@@ -1,7 +1,6 @@
 //! Noting mappings, ending notes, and telling the tables of them.
 
 use super::{pack, unpack, CLAIMED, NOTES, SEEN};
-use crate::bitmap::PageSet;
 use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
 use crate::sabotage::{planted, Bug};
@@ -148,9 +147,9 @@ impl Engine {
         for _ in 0..AT_ONCE {
             // Without tables the memory is simply not managed.
             let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { return end };
-            let Some(_guard) = extent.lock.try_lock() else { return at };
-            let (lo, hi) = extent.clip(at, end);
-            self.begin_managing(extent, &PageSet::range(lo, hi), lo, hi, true);
+            let Some(mut extent) = extent.try_lock() else { return at };
+            let pages = extent.clip(at, end);
+            self.begin_managing(&mut extent, pages, true);
             at = extent.base() + EXTENT_SIZE;
             if at >= end {
                 return end;
