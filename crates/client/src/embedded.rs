@@ -12,7 +12,7 @@ use memfold_sys::{file, Errno};
 static ENGINE: Engine =
     Engine::new(Host { notice, open_control: control_dir::make_page, thread_cpu: |_| None, decay: || () });
 /// Held from before a fork until after it.
-static FORKING: Mutex = Mutex::new();
+static FORKING: Mutex = Mutex::new(());
 
 fn notice(line: &str) {
     file::say(2, line.as_bytes());

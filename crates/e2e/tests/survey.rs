@@ -70,7 +70,10 @@ fn a_program_is_seen_as_it_is_and_not_changed() {
     let row = &found["processes"][0];
     assert_eq!(row["pid"].as_u64(), Some(program.0.id().into()), "{found}");
     let bytes = |name: &str| row[name].as_u64().unwrap_or_else(|| panic!("no {name} in {row}"));
-    assert!(bytes("foldable_bytes") >= 80 * MIB && bytes("foldable_bytes") <= bytes("resident_bytes"), "{row}");
+    assert!(
+        bytes("foldable_bytes") >= 80 * MIB && bytes("foldable_bytes") <= bytes("resident_bytes"),
+        "{row}"
+    );
     // The noise is in use, and the text is not.
     assert!((64 * MIB..78 * MIB).contains(&bytes("cold_bytes")), "{row}");
     assert!((48 * MIB..74 * MIB).contains(&bytes("saves_bytes")), "{row}");

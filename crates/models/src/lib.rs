@@ -84,6 +84,8 @@ macro_rules! included {
 included! {
     "../../pager/src/activity.rs" activity,
     "../../pager/src/bitmap.rs" bitmap,
+    "../../pager/src/engine/counts.rs" counts,
+    "../../pager/src/engine/traffic.rs" traffic,
     "../../pager/src/blocks.rs" blocks,
     "../../pager/src/bounds.rs" bounds,
     "../../pager/src/entries.rs" entries,

@@ -6,15 +6,13 @@
 //! Invariants: what is evicted of a range stays valid whatever is said of the range, and however often. That is the
 //! difference to [`Engine::mapped`], which forgets what was there before.
 
-use crate::bitmap::PageSet;
 use crate::bounds::Bounds;
 use crate::engine::Engine;
-use crate::extent::Extent;
+use crate::extent::Locked;
 use crate::mappings::First;
 use crate::source::{AccessSource, Hints, Seen};
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use memfold_policy::age::ExtentAge;
 use memfold_sys::{signal, Errno, Result, EXTENT_SIZE};
 
 impl Engine {
@@ -27,17 +25,16 @@ impl Engine {
         self.control().ranges_added.fetch_add(1, Relaxed);
         {
             let _blocked = signal::block_all();
-            let _pass = self.gate.pass();
+            let _pass = self.traffic.gate.pass();
             self.settle_changes();
             let mut at = start;
             while at < end {
-                let extent = self.space().find_or_make(at, &self.pool)?;
-                let _guard = extent.lock.lock();
-                let (lo, hi) = extent.clip(start, end);
-                let pages = PageSet::range(lo, hi);
+                let extent = self.space().find_or_make(at, &self.tables.pool)?;
+                let extent = extent.lock();
+                let pages = extent.clip(start, end).set();
                 extent.anonymous.insert(&pages);
                 extent.left_alone.remove(&pages);
-                self.set_managed(extent, &pages, true);
+                self.set_managed(&extent, &pages, true);
                 at = extent.base() + EXTENT_SIZE;
             }
         }
@@ -53,8 +50,8 @@ impl Engine {
             &[Bounds::of(addr, len)],
             First::BringBack,
             || Ok(()),
-            |engine, extent, lo, hi| {
-                engine.forget_mapping(extent, &PageSet::range(lo, hi));
+            |engine, extent, pages| {
+                engine.forget_mapping(extent, &pages.set());
             },
         )
     }
@@ -65,8 +62,8 @@ impl Engine {
             &[Bounds::of(addr, len)],
             First::Nothing,
             || Ok(()),
-            |engine, extent, lo, hi| {
-                let pages = PageSet::range(lo, hi).and(&extent.anonymous.load());
+            |engine, extent, pages| {
+                let pages = pages.set().and(&extent.anonymous.load());
                 extent.left_alone.remove(&pages);
                 engine.set_managed(extent, &pages, true);
             },
@@ -80,10 +77,9 @@ impl Engine {
             &[Bounds::of(addr, len)],
             First::BringBack,
             || Ok(()),
-            |_, extent, lo, hi| {
-                extent.soon.remove(&PageSet::range(lo, hi));
-                // SAFETY: `change` holds the extent's lock.
-                unsafe { extent.age() }.watched(now);
+            |_, extent, pages| {
+                extent.soon.remove(&pages.set());
+                extent.age().watched(now);
             },
         )
     }
@@ -95,8 +91,7 @@ impl Engine {
         let Bounds { start, end } = Bounds::of(addr, len);
         let mut known = false;
         for extent in self.space().existing(start, end) {
-            let (lo, hi) = extent.clip(start, end);
-            extent.soon.insert(&PageSet::range(lo, hi).and(&extent.managed.load()));
+            extent.soon.insert(&extent.clip(start, end).set().and(&extent.managed.load()));
             self.space().wake(extent);
             known = true;
         }
@@ -106,8 +101,8 @@ impl Engine {
 }
 
 impl Worker {
-    /// Sets aside what the program will not need soon. Under the extent's lock.
-    pub(crate) fn set_aside_as_told(&mut self, extent: &Extent, age: &mut ExtentAge) {
+    /// Sets aside what the program will not need soon.
+    pub(crate) fn set_aside_as_told(&mut self, extent: &mut Locked) {
         // SAFETY: we are the background thread.
         if extent.staging.load(Relaxed) == 0 && !unsafe { self.kernel.staging.has_room() } {
             // There is once some of what lies there was compressed.
@@ -120,15 +115,15 @@ impl Worker {
         extent.hot.remove(&told);
         extent.back_soon.remove(&told);
         extent.refused.remove(&told);
-        self.put_off = false;
+        self.eviction.put_off = false;
         let pages = self.set_aside(extent, &cold.and(&told), scan.huge);
-        if self.put_off {
+        if self.eviction.put_off {
             extent.soon.insert(&told.minus(&extent.away_pages()).minus(&extent.refused.load()));
         }
         if pages != 0 {
             extent.probed_pages.store(pages as u32, Relaxed);
             extent.touched.store(0, Relaxed);
-            age.set_aside(self.now.0);
+            extent.age().set_aside(self.now.0);
         }
     }
 }

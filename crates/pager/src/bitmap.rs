@@ -1,9 +1,74 @@
-//! A set of the pages of one extent.
+//! Pages of one extent: consecutive ones, and sets of them.
 
 use crate::sync::{AtomicU64, Ordering::*};
-use memfold_sys::EXTENT_PAGES;
+use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
 
 const WORDS: usize = EXTENT_PAGES.div_ceil(64);
+
+/// Consecutive pages of an extent, by their indices: from `lo` up to but not including `hi`, which is [`EXTENT_PAGES`] at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PageRange {
+    /// The first.
+    pub lo: usize,
+    /// The one behind the last.
+    pub hi: usize,
+}
+
+impl PageRange {
+    /// All pages.
+    pub const ALL: PageRange = PageRange { lo: 0, hi: EXTENT_PAGES };
+
+    /// From `lo` up to but not including `hi`.
+    pub fn new(lo: usize, hi: usize) -> PageRange {
+        debug_assert!(lo <= hi && hi <= EXTENT_PAGES);
+        PageRange { lo, hi }
+    }
+
+    /// A page alone.
+    pub fn one(index: usize) -> PageRange {
+        PageRange::new(index, index + 1)
+    }
+
+    /// Up to so many pages from `lo` on, as far as the extent goes.
+    pub fn from(lo: usize, pages: usize) -> PageRange {
+        PageRange::new(lo, lo.saturating_add(pages).min(EXTENT_PAGES))
+    }
+
+    /// How many.
+    pub fn len(self) -> usize {
+        self.hi - self.lo
+    }
+
+    /// How many bytes they are.
+    pub fn bytes(self) -> usize {
+        self.len() * PAGE_SIZE
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.lo == self.hi
+    }
+
+    /// One index after the other.
+    pub fn indices(self) -> core::ops::Range<usize> {
+        self.lo..self.hi
+    }
+
+    /// The same from `lo` on.
+    pub fn starting_at(self, lo: usize) -> PageRange {
+        PageRange::new(lo, self.hi)
+    }
+
+    /// Those before the page, and the others.
+    pub fn split_at(self, index: usize) -> (PageRange, PageRange) {
+        (PageRange::new(self.lo, index), PageRange::new(index, self.hi))
+    }
+
+    /// As a set.
+    pub fn set(self) -> PageSet {
+        PageSet::range(self.lo, self.hi)
+    }
+}
 
 /// A set of page indices below [`EXTENT_PAGES`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,20 +135,25 @@ impl PageSet {
         PageSet(core::array::from_fn(|w| self.0[w] & !other.0[w]))
     }
 
-    /// The first run of consecutive pages at or above `from`, as `(lo, hi)`.
-    pub fn next_run(&self, from: usize) -> Option<(usize, usize)> {
+    /// The first run of consecutive pages at or above `from`.
+    pub fn next_run(&self, from: usize) -> Option<PageRange> {
         let lo = self.find(from, true)?;
-        Some((lo, self.find(lo, false).unwrap_or(EXTENT_PAGES)))
+        Some(PageRange { lo, hi: self.find(lo, false).unwrap_or(EXTENT_PAGES) })
     }
 
     /// All runs of consecutive pages.
-    pub fn runs(self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn runs(self) -> impl Iterator<Item = PageRange> {
         let mut from = 0;
         core::iter::from_fn(move || {
             let run = self.next_run(from)?;
-            from = run.1;
+            from = run.hi;
             Some(run)
         })
+    }
+
+    /// Its pages, one index after the other.
+    pub fn pages(self) -> impl Iterator<Item = usize> {
+        self.runs().flat_map(PageRange::indices)
     }
 
     fn find(&self, from: usize, value: bool) -> Option<usize> {
@@ -148,7 +218,7 @@ mod tests {
                 set = set.or(&PageSet::range(lo, hi));
                 model.extend(lo..hi);
             }
-            let listed: Vec<usize> = set.runs().flat_map(|(lo, hi)| lo..hi).collect();
+            let listed: Vec<usize> = set.pages().collect();
             prop_assert_eq!(listed, model.iter().copied().collect::<Vec<_>>());
             prop_assert_eq!(set.len(), model.len());
             let shared = AtomicPageSet::default();

@@ -7,7 +7,7 @@
 //! of which no more than a quarter is.
 
 use crate::control::bump;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::tier::below::{Below, Job};
 use crate::worker::Worker;
 use memfold_sys::time::Nanos;
@@ -35,7 +35,7 @@ impl Worker {
             let sparse = below.clusters.wanted(number).filter(|&place| keeper.is_sparse(&below.files, place));
             if let Some(from) = sparse.filter(|_| !below.is_moving(number)) {
                 let Some(job) = below.jobs.iter().find(|job| job.is_free()) else { return };
-                match keeper.reserve_other(&below.files, &self.engine.pool, from.blocks()) {
+                match keeper.reserve_other(&below.files, &self.engine.tables.pool, from.blocks()) {
                     Ok(to) => below.move_over(job, number, from, to),
                     Err(_) => {
                         self.demotion.compact_after = self.now + PAUSE;
@@ -59,9 +59,7 @@ impl Worker {
         // SAFETY: as above.
         let (inner, keeper) = unsafe { (job.inner(), below.keeper()) };
         if let (Some(to), Some(from)) = (inner.place.take(), inner.from.take()) {
-            if !planted(Bug::MoveUntold) {
-                below.clusters.relocate(inner.cluster, to);
-            }
+            fault_point!(MoveUntold: below.clusters.relocate(inner.cluster, to));
             keeper.give_up(&below.files, from);
             bump(&self.engine.control().tier_moves, 1);
         }

@@ -39,7 +39,7 @@ impl Worker {
             return below.set_open(true);
         }
         // SAFETY: we are the background thread.
-        match unsafe { below.keeper() }.begin(&below.files, &self.engine.pool) {
+        match unsafe { below.keeper() }.begin(&below.files, &self.engine.tables.pool) {
             Ok(()) => below.set_open(true),
             Err(error) => self.tell_of_tier(below, error),
         }
@@ -177,8 +177,8 @@ impl Worker {
         (inner.pages, inner.count, inner.dictionaries) = (pages, count, dictionaries);
         // SAFETY: we are the background thread.
         let keeper = unsafe { below.keeper() };
-        inner.place = Some(keeper.reserve(&below.files, &self.engine.pool, blocks)?);
-        inner.cluster = match below.clusters.take(&self.engine.pool) {
+        inner.place = Some(keeper.reserve(&below.files, &self.engine.tables.pool, blocks)?);
+        inner.cluster = match below.clusters.take(&self.engine.tables.pool) {
             Ok(cluster) => cluster,
             Err(error) => {
                 if let Some(place) = inner.place.take() {
@@ -251,9 +251,9 @@ impl Worker {
     /// Waits for the cluster of a page, as if asleep: whoever needs this thread to stand still may be whom the tier's thread waits for.
     pub(crate) fn fetch(&mut self, page: usize) {
         if let Some(below) = self.engine.below() {
-            self.engine.brake.park();
+            self.engine.traffic.brake.park();
             below.await_cluster(Asker::Background, page, &mut self.restorer.arrived);
-            self.engine.brake.unpark();
+            self.engine.traffic.brake.unpark();
         }
     }
 

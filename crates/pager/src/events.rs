@@ -14,13 +14,12 @@
 //!
 //! Fault thread only. It may wait for the background thread, which never waits for it.
 
-use crate::bitmap::PageSet;
 use crate::engine::Engine;
 use crate::entry::Entry;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Restorer};
 use crate::retry::patiently;
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
@@ -29,7 +28,7 @@ use memfold_sys::{Result, PAGE_SIZE};
 
 /// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
 pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
-    engine.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info));
+    engine.traffic.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info));
     kernel.uffd.read().map(|message| message.event())
 }
 
@@ -89,7 +88,7 @@ impl Steps {
             match step.to {
                 _ if !step.is_of(at) => Some(at),
                 Some(to) => Some(at - step.from + to),
-                None if step.unmapped && !planted(Bug::LateReportBelieved) => {
+                None if fault_point!(LateReportBelieved: step.unmapped, else false) => {
                     (!self.is_taken_after(number, at)).then_some(at)
                 }
                 None => None,
@@ -149,7 +148,7 @@ impl Steps {
 
 /// Acts on a report of the kernel.
 pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, event: Event) {
-    widen(Bug::TurnNotTaken, 20);
+    linger(Bug::TurnNotTaken);
     let ignored = match event {
         Event::Remove { .. } => Bug::RemoveReportIgnored,
         Event::Unmap { .. } => Bug::UnmapReportIgnored,
@@ -158,27 +157,26 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
     if planted(ignored) {
         return;
     }
-    if !planted(Bug::StepNotFollowed) && !steps.keep(event) {
+    if fault_point!(StepNotFollowed: !steps.keep(event), else false) {
         engine.fail_hard("memfold: too many mappings were changed while an mremap was being followed");
     }
     match event {
         Event::Unmap { start, end } if steps.was_left(start, end) => {}
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
-                engine.changed_past_libc.store(1, Release);
-                engine.brake.hold();
+                engine.traffic.note_change_past_libc(false);
+                engine.traffic.brake.hold();
                 forget(engine, start, end, matches!(event, Event::Unmap { .. }));
-                engine.brake.let_go();
+                engine.traffic.brake.let_go();
                 kernel.uffd.wake(start, end - start);
             }
         }
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
-                engine.moved_past_libc.store(1, Release);
-                engine.changed_past_libc.store(1, Release);
-                engine.brake.hold();
+                engine.traffic.note_change_past_libc(true);
+                engine.traffic.brake.hold();
                 move_along(engine, kernel, steps, from, to, len);
-                engine.brake.let_go();
+                engine.traffic.brake.let_go();
                 kernel.uffd.wake(from, len);
                 kernel.uffd.wake(to, len);
             }
@@ -203,19 +201,19 @@ pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Ste
 /// Whether a program thread announced the change of all of the range, as far as the pager has to do with it.
 fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
     engine.space().existing(start, end).all(|extent| {
-        let (lo, hi) = extent.clip(start, end);
-        extent.is_changing_all(lo, hi)
+        let pages = extent.clip(start, end);
+        extent.is_changing_all(pages)
             // Nothing is away, and nothing will be.
-            || extent.away.load(SeqCst) == 0 && extent.managed.load().and(&PageSet::range(lo, hi)).is_empty()
+            || extent.away.load(SeqCst) == 0 && extent.managed.load().and(&pages.set()).is_empty()
     })
 }
 
 /// Drops what was evicted in the range, and manages it no more.
 fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
     for extent in engine.space().existing(start, end) {
-        let (lo, hi) = extent.clip(start, end);
-        engine.forget_pages(extent, lo, hi);
-        let pages = PageSet::range(lo, hi);
+        let pages = extent.clip(start, end);
+        engine.forget_pages(extent, pages);
+        let pages = pages.set();
         if unmapped {
             engine.forget_mapping(extent, &pages);
         } else {
@@ -233,22 +231,22 @@ fn move_along(
     to: usize,
     len: usize,
 ) {
-    let Ok(mut restorer) = patiently(Restorer::new) else {
+    let Ok(mut restorer) = patiently(|| Restorer::new(engine, kernel)) else {
         engine.fail_hard("memfold: no memory to follow an mremap")
     };
     let Some(first) = steps.begin(from, to, len) else {
         engine.fail_hard("memfold: too many mremaps at once to follow them")
     };
     for extent in engine.space().existing(from, from + len) {
-        let (lo, hi) = extent.clip(from, from + len);
-        for index in lo..hi {
+        let pages = extent.clip(from, from + len);
+        for index in pages.indices() {
             let mut backoff = Backoff::new();
             while extent.entry(index) != Entry::RESIDENT {
                 let Some(target) = steps.lead(first, extent.page_addr(index)) else {
                     engine.forget_page(extent, index);
                     break;
                 };
-                match restorer.restore_elsewhere(engine, kernel, extent, index, target) {
+                match restorer.restore_elsewhere(extent, index, target) {
                     Outcome::Done { .. } | Outcome::Resident => break,
                     // The kernel holds restores back until the thread that moved the mapping has run again, and from when one
                     // begins to move it further until its report is read.
@@ -268,7 +266,7 @@ fn move_along(
                 }
             }
         }
-        engine.forget_mapping(extent, &PageSet::range(lo, hi));
+        engine.forget_mapping(extent, &pages.set());
     }
     if let Some(below) = engine.below() {
         // It has the restorer's memory.

@@ -4,11 +4,11 @@
 //! that may have been taken meanwhile.
 
 use crate::activity::Activity;
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::entries::Entries;
 use crate::entry::{Entry, State};
-use crate::extent::{Extent, STAGED_HUGE};
-use crate::sabotage::{planted, widen, Bug};
+use crate::extent::{Extent, Locked, STAGED_HUGE};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::scan::read_runs;
 pub use crate::scan::{forget_written, scan};
 use crate::worker::Worker;
@@ -28,17 +28,16 @@ const LEAST_PAGES: usize = 8;
 const MANY_SCATTERED: u64 = 1024;
 
 impl Worker {
-    /// Registers the managed pages of an extent for write tracking. Under the extent's lock.
-    pub fn watch(&mut self, extent: &Extent) -> bool {
+    /// Registers the managed pages of an extent for write tracking.
+    pub fn watch(&mut self, extent: &Locked) -> bool {
         let mut any = false;
         if self.engine.pieces.are_scarce() {
             self.arm(extent, &extent.managed.load());
         }
-        for (lo, hi) in extent.managed.load().minus(&extent.armed.load()).runs() {
-            let start = extent.page_addr(lo);
-            match self.kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, Modes::WP) {
+        for run in extent.managed.load().minus(&extent.armed.load()).runs() {
+            match self.kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), Modes::WP) {
                 Ok(()) => any = true,
-                Err(e) => self.not_registrable(extent, lo, hi, e),
+                Err(e) => self.not_registrable(extent, run, e),
             }
         }
         if !any && extent.armed.load().is_empty() {
@@ -54,27 +53,27 @@ impl Worker {
     }
 
     /// A mapping that cannot be registered is not what we took it for: leave it alone.
-    fn not_registrable(&self, extent: &Extent, lo: usize, hi: usize, error: Errno) {
+    fn not_registrable(&self, extent: &Locked, run: PageRange, error: Errno) {
         if error == Errno::ENOMEM {
             // The limit on mappings, or no memory: try again later.
             return;
         }
-        self.unmanage(extent, &PageSet::range(lo, hi));
+        self.unmanage(extent, &run.set());
     }
 
-    fn unmanage(&self, extent: &Extent, pages: &PageSet) {
+    fn unmanage(&self, extent: &Locked, pages: &PageSet) {
         let gone = extent.managed.load().and(pages);
         extent.managed.remove(&gone);
-        self.engine.managed.fetch_sub((gone.len() * PAGE_SIZE) as u64, Relaxed);
+        self.engine.counts.managed.fetch_sub((gone.len() * PAGE_SIZE) as u64, Relaxed);
     }
 
     /// Registers pages that can leave for missing faults, and returns those of which that is certain: from then on the kernel reports
-    /// whatever happens to their mapping. Under the extent's lock.
+    /// whatever happens to their mapping.
     ///
     /// That it is noted of a page is not enough. The kernel skips holes when it registers, and a hole is what something leaves that goes
     /// past libc before it is registered, which nobody reports; nor what comes to lie there next.
-    fn arm_for_certain(&self, extent: &Extent, wanted: &PageSet) -> PageSet {
-        if planted(Bug::HoleTakenForArmed) {
+    fn arm_for_certain(&self, extent: &Locked, wanted: &PageSet) -> PageSet {
+        if fault_point!(HoleTakenForArmed: false, else true) {
             return if self.arm(extent, wanted) { *wanted } else { PageSet::EMPTY };
         }
         if !self.kernel.tracks_writes {
@@ -105,13 +104,13 @@ impl Worker {
         PageSet::EMPTY
     }
 
-    /// Registers pages for missing faults, except those of which that is noted. Under the extent's lock.
-    pub(crate) fn arm(&self, extent: &Extent, pages: &PageSet) -> bool {
+    /// Registers pages for missing faults, except those of which that is noted.
+    pub(crate) fn arm(&self, extent: &Locked, pages: &PageSet) -> bool {
         self.register(extent, &pages.minus(&extent.armed.load()))
     }
 
     /// The same, whatever is noted. What is away stays noted as registered throughout, since a forked child goes by that.
-    fn register(&self, extent: &Extent, pages: &PageSet) -> bool {
+    fn register(&self, extent: &Locked, pages: &PageSet) -> bool {
         if pages.is_empty() {
             return true;
         }
@@ -119,18 +118,17 @@ impl Worker {
             self.engine.control().extents_registered.fetch_add(1, Relaxed);
         }
         // Whole managed runs, so that the mapping is not cut into more pieces than it must.
-        for (lo, hi) in extent.managed.load().runs() {
-            let run = PageSet::range(lo, hi);
-            if run.and(pages).is_empty() {
+        for run in extent.managed.load().runs() {
+            if run.set().and(pages).is_empty() {
                 continue;
             }
-            let start = extent.page_addr(lo);
-            match self.kernel.uffd.register(start, (hi - lo) * PAGE_SIZE, self.kernel.armed_modes()) {
+            match self.kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), self.kernel.armed_modes())
+            {
                 Ok(()) => {
-                    extent.armed.insert(&run);
+                    extent.armed.insert(&run.set());
                 }
                 Err(e) => {
-                    self.not_registrable(extent, lo, hi, e);
+                    self.not_registrable(extent, run, e);
                     return false;
                 }
             }
@@ -138,12 +136,12 @@ impl Worker {
         true
     }
 
-    /// Sets aside the pages in `wanted` that can be, and returns how many were. Under the extent's lock.
-    pub fn set_aside(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+    /// Sets aside the pages in `wanted` that can be, and returns how many were.
+    pub fn set_aside(&mut self, extent: &Locked, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
         let few = wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0;
         self.note_scattered(extent, if few { wanted.len() } else { 0 });
-        if few && self.scattered < MANY_SCATTERED {
+        if few && self.census.scattered < MANY_SCATTERED {
             return 0;
         }
         self.set_aside_any(extent, &wanted, huge)
@@ -152,28 +150,25 @@ impl Worker {
     /// So many pages of the extent could be set aside, and are too few for it alone.
     pub(crate) fn note_scattered(&mut self, extent: &Extent, pages: usize) {
         let before = u64::from(extent.scattered.swap(pages as u32, Relaxed));
-        self.scattered = (self.scattered + pages as u64).saturating_sub(before);
+        self.census.scattered = (self.census.scattered + pages as u64).saturating_sub(before);
     }
 
     /// The same, however few pages they are.
-    pub fn set_aside_any(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+    pub fn set_aside_any(&mut self, extent: &Locked, wanted: &PageSet, huge: bool) -> usize {
         let before = self.enter(Activity::SetAside);
         let moved = self.move_wanted(extent, wanted, huge);
         self.enter(before);
         moved
     }
 
-    fn move_wanted(&mut self, extent: &Extent, wanted: &PageSet, huge: bool) -> usize {
+    fn move_wanted(&mut self, extent: &Locked, wanted: &PageSet, huge: bool) -> usize {
         let wanted = wanted.and(&extent.managed.load());
         if wanted.is_empty() {
             return 0;
         }
-        let Ok(entries) = extent.make_entries(&wanted, &self.engine.pool) else { return 0 };
+        let Ok(entries) = extent.make_entries(&wanted, &self.engine.tables.pool) else { return 0 };
         self.engine.space().wake(extent);
-        let wanted = match planted(Bug::ArmedTooLate) {
-            true => wanted,
-            false => self.arm_for_certain(extent, &wanted),
-        };
+        let wanted = fault_point!(ArmedTooLate: self.arm_for_certain(extent, &wanted), else wanted);
         if wanted.is_empty() {
             return 0;
         }
@@ -187,26 +182,22 @@ impl Worker {
             }
         }
         let moved = if huge && wanted.len() == EXTENT_PAGES {
-            self.move_out(extent, entries, 0, EXTENT_PAGES, true)
+            self.move_out(extent, entries, PageRange::ALL, true)
         } else if huge {
             // Parts of a huge page are not taken out of it: that would split it, at a high price.
             0
         } else {
             let mut moved = 0;
-            for (lo, hi) in wanted.runs() {
-                let mut at = lo;
-                while at < hi {
-                    let end = (at + MOVE_BATCH).min(hi);
-                    moved += self.move_out(extent, entries, at, end, false);
-                    at = end;
+            for run in wanted.runs() {
+                for at in run.indices().step_by(MOVE_BATCH) {
+                    let batch = PageRange::new(at, (at + MOVE_BATCH).min(run.hi));
+                    moved += self.move_out(extent, entries, batch, false);
                 }
             }
             moved
         };
-        if planted(Bug::ArmedTooLate) {
-            widen(Bug::ArmedTooLate, 5);
-            self.arm(extent, &wanted);
-        }
+        linger(Bug::ArmedTooLate);
+        fault_point!(ArmedTooLate: true, else self.arm(extent, &wanted));
         self.engine.control().pages_set_aside.fetch_add(moved as u64, Relaxed);
         if moved != 0 {
             extent.last_aside.store(self.now.0, Relaxed);
@@ -217,34 +208,34 @@ impl Worker {
         moved
     }
 
-    /// Moves pages `lo..hi`, where they are `Resident`, to staging. Returns how many went.
-    fn move_out(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize, huge: bool) -> usize {
+    /// Moves pages, where they are `Resident`, to staging. Returns how many went.
+    fn move_out(&mut self, extent: &Locked, entries: &Entries, pages: PageRange, huge: bool) -> usize {
         // The fault thread may be waiting for us to stand still.
-        let Some(_turn) = self.engine.turns.move_unless(|| self.engine.brake.wanted()) else {
-            self.put_off = true;
+        let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
+            self.eviction.put_off = true;
             return 0;
         };
-        if self.kernel.uffd.is_changing() && !planted(Bug::ReportNotAwaited) {
+        if fault_point!(ReportNotAwaited: self.kernel.uffd.is_changing(), else false) {
             // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
             // place may be true no more.
-            self.put_off = true;
+            self.eviction.put_off = true;
             return 0;
         }
         let leaving = Entry::new(State::Leaving);
         let mut leavers = PageSet::EMPTY;
         // Again: the mapping may have been changed past libc.
         let managed = extent.managed.load();
-        for (index, entry) in entries.iter().enumerate().take(hi).skip(lo) {
+        for (index, entry) in entries.iter().enumerate().take(pages.hi).skip(pages.lo) {
             if managed.contains(index) && entry.transition(Entry::RESIDENT, leaving) {
-                leavers = leavers.or(&PageSet::range(index, index + 1));
+                leavers.insert(index);
             }
         }
         let mut moved = 0;
         if huge {
-            if leavers.len() == hi - lo {
+            if leavers.len() == pages.len() {
                 extent.flags.fetch_or(STAGED_HUGE, SeqCst);
-                let gone = self.move_run(extent, entries, lo, hi);
-                if gone != hi - lo {
+                let gone = self.move_run(extent, entries, pages);
+                if gone != pages.len() {
                     extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
                 }
                 return gone;
@@ -252,23 +243,19 @@ impl Worker {
         } else {
             extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
-        for (lo, hi) in leavers.runs() {
-            moved += if huge {
-                self.stay(extent, entries, lo, hi)
-            } else {
-                self.move_run(extent, entries, lo, hi)
-            };
+        for run in leavers.runs() {
+            moved += if huge { self.stay(extent, entries, run) } else { self.move_run(extent, entries, run) };
         }
         moved
     }
 
     /// Moves `Leaving` pages to staging and says in their entries what came of it.
-    fn move_run(&mut self, extent: &Extent, entries: &Entries, lo: usize, hi: usize) -> usize {
+    fn move_run(&mut self, extent: &Locked, entries: &Entries, run: PageRange) -> usize {
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else {
-            return self.stay(extent, entries, lo, hi);
+            return self.stay(extent, entries, run);
         };
         let mut moved = 0;
-        let mut at = lo;
+        let (mut at, hi) = (run.lo, run.hi);
         while at < hi {
             let page = extent.page_addr(at);
             // SAFETY: the pages' entries are `Leaving`, their mapping is registered, and the extent's lock
@@ -276,9 +263,9 @@ impl Worker {
             let progress = unsafe {
                 self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
             };
-            widen(Bug::LeavingWakeLost, 2);
+            linger(Bug::LeavingWakeLost);
             let gone = match progress.error {
-                Some(Errno::EEXIST) if !planted(Bug::MovedUnseen) => {
+                Some(Errno::EEXIST) if fault_point!(MovedUnseen: true, else false) => {
                     let done = progress.done;
                     done / PAGE_SIZE
                         + self.moved_unseen(
@@ -293,7 +280,7 @@ impl Worker {
                 extent.away.fetch_add(1, Relaxed);
                 self.arrive(extent, entries, index, Entry::new(State::Aside));
             }
-            self.engine.aside_pages.fetch_add(gone as u64, Relaxed);
+            self.engine.counts.aside.fetch_add(gone as u64, Relaxed);
             moved += gone;
             at += gone;
             match progress.error {
@@ -301,32 +288,32 @@ impl Worker {
                 // Stopped in the middle: ask at the page itself.
                 Some(_) if gone > 0 => {}
                 Some(Errno::EAGAIN) => {
-                    self.put_off = true;
-                    self.stay(extent, entries, at, hi);
+                    self.eviction.put_off = true;
+                    self.stay(extent, entries, run.starting_at(at));
                     return moved;
                 }
                 // Pinned for a device, or shared with a forked child and not written since.
                 Some(Errno::EBUSY) => {
                     // What holds for one page of a huge one holds for all, and to ask for a part would split it.
                     let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
-                    let end = if huge { hi } else { at + 1 };
-                    self.stay(extent, entries, at, end);
-                    extent.refused.insert(&PageSet::range(at, end));
-                    at = end;
+                    let refused = if huge { run.starting_at(at) } else { PageRange::one(at) };
+                    self.stay(extent, entries, refused);
+                    extent.refused.insert(&refused.set());
+                    at = refused.hi;
                 }
                 // More than one mapping, or one that cannot be moved from: go by halves until it is clear which.
                 Some(Errno::EINVAL) if hi - at > 1 => {
-                    let middle = at + (hi - at) / 2;
-                    moved += self.move_run(extent, entries, at, middle);
-                    at = middle;
+                    let half = PageRange::new(at, at + (hi - at) / 2);
+                    moved += self.move_run(extent, entries, half);
+                    at = half.hi;
                 }
                 Some(Errno::EINVAL) => {
-                    self.stay(extent, entries, at, hi);
-                    self.unmanage(extent, &PageSet::range(at, hi));
+                    self.stay(extent, entries, run.starting_at(at));
+                    self.unmanage(extent, &run.starting_at(at).set());
                     return moved;
                 }
                 Some(_) => {
-                    self.stay(extent, entries, at, at + 1);
+                    self.stay(extent, entries, PageRange::one(at));
                     at += 1;
                 }
             }
@@ -347,15 +334,15 @@ impl Worker {
     fn sweep_staging(&self, extent: &Extent, entries: &Entries, wanted: &PageSet) {
         let resident =
             PageSet::of(|index| wanted.contains(index) && entries[index].load() == Entry::RESIDENT);
-        for (lo, hi) in resident.runs() {
+        for run in resident.runs() {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
-            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+            unsafe { self.kernel.staging.drop_pages(extent, run) };
         }
     }
 
     /// The pages did not leave after all. Returns 0, the number moved.
-    fn stay(&self, extent: &Extent, entries: &Entries, lo: usize, hi: usize) -> usize {
-        for index in lo..hi {
+    fn stay(&self, extent: &Extent, entries: &Entries, pages: PageRange) -> usize {
+        for index in pages.indices() {
             if entries[index].load() != Entry::RESIDENT {
                 self.arrive(extent, entries, index, Entry::RESIDENT);
             }
@@ -367,10 +354,7 @@ impl Worker {
     fn arrive(&self, extent: &Extent, entries: &Entries, index: usize, to: Entry) {
         if !entries[index].transition(Entry::new(State::Leaving), to) {
             entries[index].transition(Entry::new(State::LeavingWanted), to);
-            if planted(Bug::LeavingWakeLost) {
-                return;
-            }
-            self.kernel.uffd.wake(extent.page_addr(index), PAGE_SIZE);
+            fault_point!(LeavingWakeLost: self.kernel.uffd.wake(extent.page_addr(index), PAGE_SIZE));
         }
     }
 
@@ -395,7 +379,7 @@ impl Worker {
 
     /// What restores left in staging of the extent is about to be dropped.
     pub(crate) fn forget_copies(&self, extent: &Extent) {
-        self.engine.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
+        self.engine.counts.copies.fetch_sub(u64::from(extent.copies.swap(0, Relaxed)), Relaxed);
     }
 
     /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, and where mappings are scarce, only
@@ -406,14 +390,14 @@ impl Worker {
         if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
             return false;
         }
-        let Some(_guard) = extent.lock.try_lock() else { return false };
+        let Some(extent) = extent.try_lock() else { return false };
         // Only this thread makes entries other than `Resident`.
-        if extent.away.load(SeqCst) != 0 || !self.release_staging(extent) {
+        if extent.away.load(SeqCst) != 0 || !self.release_staging(&extent) {
             return false;
         }
         let gone = extent.armed.load().minus(&kept());
-        for (lo, hi) in gone.runs() {
-            let _ = self.kernel.uffd.unregister(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
+        for run in gone.runs() {
+            let _ = self.kernel.uffd.unregister(extent.page_addr(run.lo), run.bytes());
         }
         extent.armed.remove(&gone);
         true

@@ -1,23 +1,24 @@
 //! What the pager knows of one extent: 2 MiB of address space.
 //!
-//! Three kinds of threads meet here. Program threads change mappings under `lock`; the background thread
-//! evicts under `lock`, which it only ever tries; the fault thread never locks and goes by the page entries
-//! and `changing` alone.
+//! Three kinds of threads meet here. Program threads change mappings under the lock; the background thread
+//! evicts under the lock, which it only ever tries; the fault thread never locks and goes by the page entries
+//! and `changing` alone. What takes a [`Locked`] extent is done by who holds the lock.
 //!
 //! Invariants:
 //! - an extent, once made, stays for ever at its address: references to it are always valid;
 //! - a page whose entry is not `Resident` is in `armed`: the kernel reports its touch;
-//! - `managed` ⊆ `anonymous` without `left_alone`; all change under `lock` only, and so do `armed` and `age`.
+//! - `managed` ⊆ `anonymous` without `left_alone`; all change under the lock only, and so does `armed`.
 
-use crate::bitmap::{AtomicPageSet, PageSet};
+use crate::bitmap::{AtomicPageSet, PageRange, PageSet};
 use crate::entries::Entries;
 use crate::entry::{Entry, State};
 use crate::lock::Mutex;
 use crate::pool::Pool;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
+use core::ops::Deref;
 use memfold_policy::age::ExtentAge;
 use memfold_policy::walk::Burst;
 use memfold_sys::thread::Backoff;
@@ -28,8 +29,8 @@ use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 pub struct Extent {
     /// Its address; written once, before anybody else can see the extent.
     base: UnsafeCell<usize>,
-    /// Serialises changes of the mappings with each other and with eviction.
-    pub lock: Mutex,
+    /// Serialises changes of the mappings with each other and with eviction. What the policy knows lies in it.
+    lock: Mutex<ExtentAge>,
     /// Pages of private anonymous mappings that the program made and that may be managed.
     pub anonymous: AtomicPageSet,
     /// Pages that may be evicted: anonymous, readable, writable, and nothing odd.
@@ -73,13 +74,13 @@ pub struct Extent {
     pub copies: AtomicU32,
     /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`], [`WALKED`], [`RECALLED`] and [`SEEN`].
     pub flags: AtomicU32,
-    /// The program thread that holds `lock`, by the kernel's number; 0 for none or another kind of thread.
+    /// The program thread that holds the lock, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
     /// Pages in memory at the last scan; background thread only.
     pub present: AtomicU32,
     /// Pages that could be set aside at the last look but were too few; background thread only.
     pub scattered: AtomicU32,
-    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0. Written under `lock`.
+    /// What the next step waits for, though it is due: [`WAITS_FOR_CPU`], [`WAITS_FOR_STALL`] or 0. Written under the lock.
     pub waits_for: AtomicU32,
     /// Pages of the last probe that were touched, plus one; 0 before they were counted. Background thread only.
     pub touched: AtomicU32,
@@ -103,8 +104,6 @@ pub struct Extent {
     pub next_fault: AtomicU32,
     /// See `next_fault`.
     pub window: AtomicU32,
-    /// Under `lock`.
-    age: UnsafeCell<ExtentAge>,
 }
 
 /// [`Extent::flags`]: the pages set aside are one huge page.
@@ -129,7 +128,7 @@ pub const WAITS_FOR_STALL: u32 = 2;
 /// In `Extent::burst`: the touches tell of use.
 const IN_USE: u32 = 1 << 31;
 
-// SAFETY: `base` is written before the extent is shared; `age` is reached under `lock`.
+// SAFETY: `base` is written before the extent is shared.
 unsafe impl Sync for Extent {}
 
 impl Extent {
@@ -160,12 +159,12 @@ impl Extent {
         self.base() + index * PAGE_SIZE
     }
 
-    /// The pages of it that lie in `start..end`, as indices.
-    pub fn clip(&self, start: usize, end: usize) -> (usize, usize) {
+    /// The pages of it that lie in `start..end`.
+    pub fn clip(&self, start: usize, end: usize) -> PageRange {
         let base = self.base();
         let lo = start.clamp(base, base + EXTENT_SIZE) - base;
         let hi = end.clamp(base, base + EXTENT_SIZE) - base;
-        (lo / PAGE_SIZE, hi.div_ceil(PAGE_SIZE))
+        PageRange { lo: lo / PAGE_SIZE, hi: hi.div_ceil(PAGE_SIZE) }
     }
 
     /// The page entries, if any page of it was ever evicted.
@@ -173,21 +172,6 @@ impl Extent {
         // Acquire: pairs with the release in `make_entries`, for the zeros.
         // SAFETY: entries stay for ever once made.
         unsafe { self.entries.load(Acquire).as_ref() }
-    }
-
-    /// The page entries, made if need be: those of `pages` can be changed. Under `lock`.
-    pub fn make_entries(&self, pages: &PageSet, pool: &Pool) -> Result<&'static Entries> {
-        let entries = match self.entries() {
-            Some(entries) => entries,
-            None => {
-                // SAFETY: all-zero bytes are the entries of pages that are all `Resident`.
-                let entries = unsafe { pool.make::<Entries>() }?;
-                self.entries.store(entries as *const Entries as *mut Entries, Release);
-                entries
-            }
-        };
-        entries.make(pages, pool)?;
-        Ok(entries)
     }
 
     /// The entry of a page; `Resident` when none was ever made.
@@ -233,26 +217,46 @@ impl Extent {
         self.burst.store(burst.touches.min(IN_USE - 1) | in_use, Relaxed);
     }
 
-    /// What the policy knows of it.
-    ///
-    /// # Safety
-    /// The caller holds `lock` and keeps no other reference.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn age(&self) -> &mut ExtentAge {
-        // SAFETY: the caller's contract.
-        unsafe { &mut *self.age.get() }
+    /// Locks it, waiting as long as it takes.
+    pub fn lock(&self) -> Locked<'_> {
+        self.lock.acquire();
+        Locked { extent: self, releases: true }
     }
 
-    /// Announces that pages `lo..hi` are being changed, and waits until no restore of theirs is under way.
+    /// Locks it if nobody else has.
+    pub fn try_lock(&self) -> Option<Locked<'_>> {
+        core::mem::forget(self.lock.try_lock()?);
+        Some(Locked { extent: self, releases: true })
+    }
+
+    /// Locks it until [`Extent::release`], which must follow.
+    pub fn acquire(&self) {
+        self.lock.acquire();
+    }
+
+    /// Ends [`Extent::acquire`].
+    pub fn release(&self) {
+        self.lock.release();
+    }
+
+    /// The extent, for a while, as one that is locked.
+    ///
+    /// # Safety
+    /// The caller has it locked by [`Extent::acquire`], and keeps no other such reference.
+    pub unsafe fn held(&self) -> Locked<'_> {
+        Locked { extent: self, releases: false }
+    }
+
+    /// Announces that pages are being changed, and waits until no restore of theirs is under way.
     /// Restores that begin later see the announcement and give up. At most two at a time.
-    /// Under `lock`, by a program thread.
-    pub fn begin_change(&self, lo: usize, hi: usize) {
+    /// By the program thread that has it locked.
+    pub fn begin_change(&self, pages: PageRange) {
         let others = self.changing.load(Relaxed);
         debug_assert!(others >> 32 == 0, "a third range");
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
-        self.changing.store(others << 32 | (hi as u64) << 16 | lo as u64, SeqCst);
-        if let Some(entries) = self.entries().filter(|_| !planted(Bug::BusyNotAwaited)) {
-            for index in lo..hi {
+        self.changing.store(others << 32 | (pages.hi as u64) << 16 | pages.lo as u64, SeqCst);
+        if let Some(entries) = fault_point!(BusyNotAwaited: self.entries(), else None) {
+            for index in pages.indices() {
                 let mut backoff = Backoff::new();
                 while entries[index].load().is_busy() {
                     backoff.wait();
@@ -277,15 +281,15 @@ impl Extent {
 
     /// Whether the page is being changed.
     pub fn is_changing(&self, index: usize) -> bool {
-        self.is_changing_all(index, index + 1)
+        self.is_changing_all(PageRange::one(index))
     }
 
     /// Whether all of the pages are being changed.
-    pub fn is_changing_all(&self, lo: usize, hi: usize) -> bool {
+    pub fn is_changing_all(&self, pages: PageRange) -> bool {
         let word = self.changing.load(SeqCst);
         [word, word >> 32]
             .into_iter()
-            .any(|range| (range & 0xFFFF) as usize <= lo && hi <= (range >> 16 & 0xFFFF) as usize)
+            .any(|range| (range & 0xFFFF) as usize <= pages.lo && pages.hi <= (range >> 16 & 0xFFFF) as usize)
     }
 
     /// Makes a forked child's copy usable: nobody who held the lock, or was in the middle of a change or a
@@ -299,11 +303,60 @@ impl Extent {
         let Some(entries) = self.entries() else { return };
         let mut away = 0;
         for entry in entries.made().map(|index| &entries[index]) {
-            if !planted(Bug::ChildLeftBusy) {
-                entry.settle_in_child();
-            }
+            fault_point!(ChildLeftBusy: entry.settle_in_child());
             away += u32::from(entry.load() != Entry::RESIDENT);
         }
         self.away.store(away, Relaxed);
+    }
+}
+
+/// An extent whose lock the calling thread has; unlocked when dropped, unless it was only [held](Extent::held).
+#[must_use]
+pub struct Locked<'a> {
+    extent: &'a Extent,
+    releases: bool,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Extent;
+
+    fn deref(&self) -> &Extent {
+        self.extent
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// The extent, locked or not.
+    pub fn place(&self) -> &'a Extent {
+        self.extent
+    }
+
+    /// What the policy knows of it.
+    pub fn age(&mut self) -> &mut ExtentAge {
+        // SAFETY: under the lock, by the only reference that its holder has.
+        unsafe { self.extent.lock.held() }
+    }
+
+    /// The page entries, made if need be: those of `pages` can be changed.
+    pub fn make_entries(&self, pages: &PageSet, pool: &Pool) -> Result<&'static Entries> {
+        let entries = match self.extent.entries() {
+            Some(entries) => entries,
+            None => {
+                // SAFETY: all-zero bytes are the entries of pages that are all `Resident`.
+                let entries = unsafe { pool.make::<Entries>() }?;
+                self.extent.entries.store(entries as *const Entries as *mut Entries, Release);
+                entries
+            }
+        };
+        entries.make(pages, pool)?;
+        Ok(entries)
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if self.releases {
+            self.extent.lock.release();
+        }
     }
 }

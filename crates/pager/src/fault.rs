@@ -6,6 +6,7 @@
 //! Invariants: between reading a message and waking the sleeper it allocates nothing, takes no lock, waits for nobody, and
 //! touches only memory that is never evicted. A message that it drops is one whose sleeper somebody else wakes.
 
+use crate::bitmap::PageRange;
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
@@ -17,7 +18,7 @@ use crate::kernel::Kernel;
 use crate::recall::{Recall, Unasked};
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::retry::patiently;
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::walk::{Reach, Walks};
@@ -36,12 +37,13 @@ pub extern "C" fn main(arg: usize) {
     thread::set_name(c"memfold-fault");
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(thread::CAP_SYS_NICE);
-    let (Some(kernel), Ok(restorer)) = (engine.kernel(), patiently(Restorer::new)) else {
+    let restorer = engine.kernel().map(|kernel| patiently(|| Restorer::new(engine, kernel)));
+    let Some(Ok(restorer)) = restorer else {
         engine.fail_hard("memfold: no memory for the fault thread");
     };
     Service {
         engine,
-        kernel,
+        kernel: restorer.kernel,
         restorer,
         follower: Follower::new(),
         waits: Waits::new(),
@@ -83,11 +85,11 @@ impl Service {
                 }
             }
             self.kernel.uffd.wait();
-            if planted(Bug::ReportNotAwaited) && !uffd::touch_waits(&self.kernel.uffd_info) {
-                widen(Bug::ReportNotAwaited, 20);
+            if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
+                linger(Bug::ReportNotAwaited);
             }
             self.read_at = time::now();
-            self.engine.turns.begin_read();
+            self.engine.traffic.turns.begin_read();
             // One message at a time: reading the report of a change lets the change go on, and touches that were read
             // with it would be served as if it had not happened.
             match events::read(self.engine, self.kernel) {
@@ -99,14 +101,14 @@ impl Service {
                 // The descriptor is gone, and with it every evicted page.
                 Err(_) => self.engine.fail_hard("memfold: the userfaultfd of the pager was closed"),
             }
-            self.engine.turns.end_read();
+            self.engine.traffic.turns.end_read();
         }
     }
 
     fn go_on_with_recall(&mut self) {
-        self.engine.turns.begin_read();
+        self.engine.traffic.turns.begin_read();
         self.recall.go_on(Unasked::new(self.engine, self.kernel, &mut self.restorer, &mut self.waits));
-        self.engine.turns.end_read();
+        self.engine.traffic.turns.end_read();
     }
 
     fn handle(&mut self, event: Event) {
@@ -118,7 +120,7 @@ impl Service {
 
     fn fault(&mut self, page: usize, write: bool, tid: u32) {
         let control = self.engine.control();
-        if page == self.engine.doorbell.load(Acquire) {
+        if page == self.engine.link.doorbell.load(Acquire) {
             // Nothing is away any more, and who rang waits for its page. Without memory for it, the bell rings again.
             self.ended = matches!(self.kernel.uffd.zero(page, PAGE_SIZE).error, None | Some(Errno::EEXIST));
             self.kernel.uffd.wake(page, PAGE_SIZE);
@@ -141,8 +143,7 @@ impl Service {
                 Some(extent) => {
                     let index = (page - extent.base()) / PAGE_SIZE;
                     let began = time::now();
-                    let outcome =
-                        self.restorer.restore(self.engine, self.kernel, extent, index, 1, Reason::Fault);
+                    let outcome = self.restorer.restore(extent, PageRange::one(index), Reason::Fault);
                     if let Outcome::Done { first, pages } = outcome {
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
@@ -154,8 +155,9 @@ impl Service {
                         if looked {
                             // After the whole, for who reads both.
                             self.engine
+                                .latency
                                 .stall_looking
-                                .store(self.engine.stall_looking.load(Relaxed) + waited, Release);
+                                .store(self.engine.latency.stall_looking.load(Relaxed) + waited, Release);
                         }
                         self.follower.watch(ended.since(began));
                         let reach = self.reach(extent, ended);
@@ -249,7 +251,7 @@ impl Service {
             // No registered mapping there any more: who touches it is told by the kernel.
             Some(_) => {}
         }
-        self.engine.last_service.store(took, Relaxed);
+        self.engine.latency.last_service.store(took, Relaxed);
         self.waits.woken(tid, now);
         self.kernel.uffd.wake(page, PAGE_SIZE);
         true
@@ -262,7 +264,7 @@ impl Service {
             return 0;
         }
         let began = time::now();
-        let outcome = self.restorer.restore(self.engine, self.kernel, extent, from, most, Reason::Fault);
+        let outcome = self.restorer.restore(extent, PageRange::from(from, most), Reason::Fault);
         let Outcome::Done { first, pages } = outcome else { return 0 };
         // Before the wake-up, after which the thread may run in our place and touch the next page.
         if self.kernel.uffd.has_message() {
@@ -276,7 +278,7 @@ impl Service {
     fn reach(&mut self, extent: &Extent, now: Nanos) -> Reach {
         let engine = self.engine;
         // What is recorded, or what a page daemon counts, was touched itself; and a limit leaves no room for a guess.
-        if engine.errand.is_on() || !engine.policy.is_empty() || engine.room.is_kept() {
+        if engine.errand.is_on() || !engine.options.policy.is_empty() || engine.room.is_kept() {
             return Reach::Page;
         }
         let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
@@ -284,7 +286,7 @@ impl Service {
             self.walks.touch(extent.burst(), now.0, touched, aside, engine.setting(Setting::ColdAge));
         extent.set_burst(burst);
         if reach != Reach::Page {
-            engine.last_walk.store(now.0, Relaxed);
+            engine.conditions.note_walk(now);
         }
         if begins {
             extent.flags.fetch_or(WALKED, Relaxed);
@@ -307,7 +309,7 @@ impl Service {
         control.fault_ns.record(waited);
         bump(&control.faults_real_time, u64::from(self.follower.is_real_time()));
         // One writer: this thread.
-        bump(&self.engine.stall, waited);
+        bump(&self.engine.latency.stall, waited);
     }
 
     /// So many waits took so long together.
@@ -321,9 +323,9 @@ impl Service {
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
         // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
-        let crowded = self.engine.contended.load(Relaxed) != 0;
+        let contended = self.engine.conditions.are_contended();
         if window < AT_ONCE
-            || crowded
+            || contended
             || self.engine.room.left() < 4 * AHEAD as u64
             || self.engine.phase() != Phase::Running
         {
@@ -362,7 +364,7 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
     };
     // A page that is recorded was touched itself.
     let sequential = expected == index && last != 0 && !engine.errand.is_on();
-    let most = if engine.contended.load(Relaxed) == 0 { AT_ONCE } else { MAX_WINDOW as u32 };
+    let most = if engine.conditions.are_contended() { MAX_WINDOW as u32 } else { AT_ONCE };
     let window = if sequential { (last * 2).clamp(2, most) } else { 1 };
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
@@ -382,7 +384,7 @@ impl Engine {
             }
             backoff.wait();
         };
-        self.doorbell.store(page, Release);
+        self.link.doorbell.store(page, Release);
         // SAFETY: our own page; the fault thread serves it before it ends.
         unsafe { core::ptr::read_volatile(page as *const u8) };
         // Unmapping a registered range would be reported, to nobody.

@@ -7,7 +7,6 @@
 //! fault by turns, it must be a real-time one instead.
 
 use crate::engine::Engine;
-use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::{self, CpuSet, Scheduling};
 use memfold_sys::time::Nanos;
 
@@ -61,9 +60,9 @@ impl Follower {
         // Woken in our place on our CPU, the one thread would keep us from serving the other.
         let several = now.since(self.several) < SEVERAL;
         if core::mem::take(&mut self.interrupted) {
-            engine.contended.store(1, Relaxed);
+            engine.conditions.set_contended(true);
         }
-        self.be_real_time(several || engine.contended.load(Relaxed) != 0);
+        self.be_real_time(several || engine.conditions.are_contended());
     }
 
     /// Whether the fault thread is a real-time one now.

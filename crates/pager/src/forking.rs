@@ -14,7 +14,7 @@
 //! userfaultfd in a descriptor table that the child's program does not see, registers the same ranges, and makes the threads that
 //! serve it. Until then the forking thread waits.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::engine::{Engine, Phase};
 use crate::entry::State;
 use crate::extent::Extent;
@@ -22,11 +22,11 @@ use crate::kernel::{make_uffd, Kernel};
 use crate::proxy::server::bring_extent_back;
 use crate::restore::Restorer;
 use crate::retry::patiently;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::tier;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
-use memfold_sys::{file, mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{file, mem, Errno};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
@@ -39,12 +39,8 @@ impl Engine {
     pub fn before_fork(&'static self) {
         let mut backoff = Backoff::new();
         loop {
-            if !planted(Bug::GateNotClosed) {
-                self.gate.close();
-            }
-            if !planted(Bug::BrakeNotHeld) {
-                self.brake.hold();
-            }
+            fault_point!(GateNotClosed: self.traffic.gate.close());
+            fault_point!(BrakeNotHeld: self.traffic.brake.hold());
             // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
             if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
                 break;
@@ -61,11 +57,11 @@ impl Engine {
                 );
             }
         }
-        self.forking.store(1, SeqCst);
+        self.traffic.begin_fork();
         // Whatever the fault thread does from its next message on, it does as during a fork. And the tables that the
         // child gets are up to date.
         self.settle_changes();
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
         if let Some(below) = self.below() {
             below.wait_for_restore();
         }
@@ -76,45 +72,34 @@ impl Engine {
         if let Some(below) = self.below() {
             below.share();
         }
-        self.forking.store(0, SeqCst);
+        self.traffic.end_fork();
         self.let_others_go_on();
     }
 
     fn let_others_go_on(&self) {
-        if !planted(Bug::BrakeNotHeld) {
-            self.brake.let_go();
-        }
-        if !planted(Bug::GateNotClosed) {
-            self.gate.open();
-        }
+        fault_point!(BrakeNotHeld: self.traffic.brake.let_go());
+        fault_point!(GateNotClosed: self.traffic.gate.open());
     }
 
     /// To be called in the child before anything else touches memory that may be evicted.
     pub fn after_fork_in_child(&'static self) {
-        if planted(Bug::ChildNotTold) {
-            return;
-        }
-        self.come_home_in_child();
-        self.gate.reset_in_child();
-        self.brake.reset_in_child();
-        self.pool.lock().reset_in_child();
+        fault_point!(ChildNotTold: (), else return);
+        self.lifecycle.come_home_in_child();
+        self.traffic.reset_in_child();
+        self.tables.pool.reset_in_child();
         self.prefetch.reset_in_child();
-        self.young.reset_in_child();
-        self.turns.reset_in_child();
+        self.tables.young.reset_in_child();
         self.room.reset_in_child();
-        self.forking.store(0, SeqCst);
-        // The waits so far were the parent's.
-        self.stall.store(0, Relaxed);
-        self.stall_looking.store(0, Relaxed);
-        self.forget_deferred_in_child();
+        self.latency.reset_in_child();
+        self.storage.deferred.forget_in_child();
         self.errand.forget_in_child();
         if let Some(below) = self.below() {
             below.reset_in_child();
         }
         self.space().all().for_each(|extent| self.forget_unforked_in_child(extent));
         // SAFETY: the background thread does not exist here.
-        unsafe { self.take_store() }.reset_in_child();
-        self.free_slots.reset_in_child();
+        unsafe { self.storage.take_store() }.reset_in_child();
+        self.storage.free_slots.reset_in_child();
         if self.phase() != Phase::Running {
             // The page is the parent's.
             let _ = self.count_for_nobody();
@@ -127,7 +112,6 @@ impl Engine {
             return;
         }
         self.forget_threads_in_child();
-        self.joining.reset_in_child();
         let _ = self.count_for_nobody();
         self.set_phase(Phase::Starting);
         match self.spawn_background() {
@@ -163,7 +147,7 @@ impl Engine {
     }
 
     /// Has the kernel report touches of what is away.
-    fn reach_memory_in_child(&self) {
+    fn reach_memory_in_child(&'static self) {
         if !self.reopen_kernel_in_child() || !self.register_in_child() {
             self.fail_hard(UNREACHABLE);
         }
@@ -173,7 +157,7 @@ impl Engine {
     /// not folded. The program does not run meanwhile.
     fn go_on_plainly_in_child(&'static self, error: Errno) {
         let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
-        let Ok(mut restorer) = patiently(Restorer::new) else { self.fail_hard(UNREACHABLE) };
+        let Ok(mut restorer) = patiently(|| Restorer::new(self, kernel)) else { self.fail_hard(UNREACHABLE) };
         for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
             // There is no thread of the tier here.
             let fetch = |page, restorer: &mut Restorer| {
@@ -181,14 +165,14 @@ impl Engine {
                     tier::bring::fetch(self, below, page, &mut restorer.arrived);
                 }
             };
-            bring_extent_back(self, kernel, &mut restorer, (extent, 0, EXTENT_PAGES), fetch);
+            bring_extent_back(&mut restorer, extent, PageRange::ALL, fetch);
         }
         if self.anything_away() {
             self.fail_hard(UNREACHABLE);
         }
         self.end_servants(kernel);
         for extent in self.space().all() {
-            extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+            extent.armed.remove(&PageSet::ALL);
         }
         // SAFETY: nothing is away, and no other thread looks. Closing the descriptor lets every range go.
         unsafe { self.close_kernel() };
@@ -198,7 +182,7 @@ impl Engine {
     /// Whether a child could make a userfaultfd. It does so in a descriptor table of its own, so how many descriptors the
     /// program has open does not matter.
     fn may_make_uffd(&self) -> bool {
-        match make_uffd(self.device()) {
+        match make_uffd(self.link.device()) {
             Ok(_) => true,
             Err(Errno::EMFILE) => file::descriptor_limit().is_none_or(|limit| limit >= MOST_DESCRIPTORS),
             Err(_) => false,
@@ -220,48 +204,46 @@ impl Engine {
     }
 
     /// Forgets what the child has no part of (`MADV_DONTFORK`), and drops what staging has of it.
-    fn forget_unforked_in_child(&self, extent: &Extent) {
+    fn forget_unforked_in_child(&'static self, extent: &Extent) {
         let unforked = extent.unforked.load();
-        if unforked.is_empty() || planted(Bug::UnforkedInherited) {
+        if fault_point!(UnforkedInherited: unforked.is_empty(), else true) {
             return;
         }
         let away = unforked.and(&extent.away_pages());
-        let is_here = |(lo, hi): (usize, usize)| mem::is_mapped(extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
-        if away.runs().any(is_here) && !planted(Bug::UnforkedUnseen) {
+        let is_here = |run: PageRange| mem::is_mapped(extent.page_addr(run.lo), run.bytes());
+        if fault_point!(UnforkedUnseen: away.runs().any(is_here), else false) {
             // The program let its children have this again, past libc. The memory is here, and what it held is not.
             self.fail_hard(UNREACHABLE);
         }
         if let Some(entries) = extent.entries() {
-            for index in away.runs().flat_map(|(lo, hi)| lo..hi) {
+            for index in away.pages() {
                 let pages = match entries[index].forget_in_child().state() {
-                    State::Aside => &self.aside_pages,
-                    _ => &self.stored_pages,
+                    State::Aside => &self.counts.aside,
+                    _ => &self.counts.stored,
                 };
                 pages.fetch_sub(1, Relaxed);
             }
         }
         if let Some(kernel) = self.kernel() {
-            for (lo, hi) in unforked.runs() {
+            for run in unforked.runs() {
                 // SAFETY: none of them is aside any more.
-                unsafe { kernel.staging.drop_pages(extent, lo, hi) };
+                unsafe { kernel.staging.drop_pages(extent, run) };
             }
         }
         self.forget_mapping(extent, &unforked);
     }
 
     /// Registers what may be away with the child's own userfaultfd.
-    fn register_in_child(&self) -> bool {
+    fn register_in_child(&'static self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
-        if planted(Bug::ChildNotRegistered) {
-            return true;
-        }
+        fault_point!(ChildNotRegistered: (), else return true);
         for extent in self.space().all() {
             if extent.away.load(Relaxed) == 0 {
-                extent.armed.remove(&PageSet::range(0, EXTENT_PAGES));
+                extent.armed.remove(&PageSet::ALL);
                 continue;
             }
-            for (lo, hi) in extent.armed.load().runs() {
-                if !register(kernel, extent, lo, hi) {
+            for run in extent.armed.load().runs() {
+                if !register(kernel, extent, run) {
                     return false;
                 }
             }
@@ -270,17 +252,16 @@ impl Engine {
     }
 }
 
-/// Registers pages `lo..hi` with a child's userfaultfd, as far as they are what they were: another thread may have been
+/// Registers pages with a child's userfaultfd, as far as they are what they were: another thread may have been
 /// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
-fn register(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> bool {
-    let (start, len) = (extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
-    match patiently(|| kernel.uffd.register(start, len, kernel.armed_modes())) {
+fn register(kernel: &Kernel, extent: &Extent, run: PageRange) -> bool {
+    match patiently(|| kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), kernel.armed_modes())) {
         Ok(()) => true,
         Err(Errno::ENOMEM) => false,
-        Err(_) if hi - lo == 1 => true,
+        Err(_) if run.len() == 1 => true,
         Err(_) => {
-            let middle = lo + (hi - lo) / 2;
-            register(kernel, extent, lo, middle) && register(kernel, extent, middle, hi)
+            let (first, second) = run.split_at(run.lo + run.len() / 2);
+            register(kernel, extent, first) && register(kernel, extent, second)
         }
     }
 }
@@ -293,6 +274,7 @@ mod tests {
     use crate::engine::Host;
     use crate::entry::{Entry, State};
     use crate::tier::location::Location;
+    use memfold_sys::PAGE_SIZE;
     use std::boxed::Box;
 
     fn engine() -> &'static Engine {
@@ -306,18 +288,18 @@ mod tests {
     fn a_slot_that_is_given_up_during_a_fork_keeps_its_bytes_until_after_it() {
         let engine = engine();
         // SAFETY: no background thread was started.
-        let store = unsafe { engine.take_store() };
+        let store = unsafe { engine.storage.take_store() };
         let bytes = [0xA5; 200];
         let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes, false).unwrap();
-        engine.forking.store(1, SeqCst);
+        engine.traffic.begin_fork();
         engine.release(Location::Memory(slot));
         engine.flush_deferred();
-        store.drain(&engine.free_slots);
+        store.drain(&engine.storage.free_slots);
         // SAFETY: nobody else knows the slot, and it was not freed yet.
         let kept = unsafe { slot.read() };
         assert_eq!(kept.map(|(_, data)| data), Some(&bytes[..]));
         assert_ne!(store.usage().data, 0);
-        engine.forking.store(0, SeqCst);
+        engine.traffic.end_fork();
         engine.wipe_at_once();
         engine.flush_deferred();
         // SAFETY: it is in the queue, and was not freed yet.
@@ -327,7 +309,7 @@ mod tests {
             Some(std::vec![0; bytes.len() - 8]),
             "overwritten, but for the link, before it is freed"
         );
-        store.drain(&engine.free_slots);
+        store.drain(&engine.storage.free_slots);
         assert_eq!(store.usage().data, 0);
     }
 
@@ -335,17 +317,17 @@ mod tests {
     fn a_child_counts_its_own_waits_on_a_page_of_its_own() {
         let engine = engine();
         let parents = engine.control();
-        engine.stall.store(1_000_000, Relaxed);
+        engine.latency.stall.store(1_000_000, Relaxed);
         engine.after_fork_in_child();
-        assert_eq!(engine.stall.load(Relaxed), 0);
+        assert_eq!(engine.latency.stall.load(Relaxed), 0);
         assert!(engine.counts_for_nobody() && !core::ptr::eq(engine.control(), parents));
     }
 
     #[test]
     fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
         let engine = engine();
-        let extent = engine.space().find_or_make(1 << 40, &engine.pool).unwrap();
-        let entries = extent.make_entries(&PageSet::ALL, &engine.pool).unwrap();
+        let extent = engine.space().find_or_make(1 << 40, &engine.tables.pool).unwrap();
+        let entries = extent.lock().make_entries(&PageSet::ALL, &engine.tables.pool).unwrap();
         let leaving = Entry::new(State::Leaving);
         let aside = Entry::new(State::Aside);
         assert!(entries[7].transition(Entry::RESIDENT, leaving) && entries[7].transition(leaving, aside));

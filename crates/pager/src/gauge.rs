@@ -5,6 +5,8 @@
 
 mod reading;
 
+use core::sync::atomic::AtomicU32;
+
 /// Which file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gauge {
@@ -21,7 +23,7 @@ pub(crate) const TOUCHERS: usize = 4;
 
 impl Gauge {
     /// How many there are.
-    pub(crate) const COUNT: usize = 2 + TOUCHERS;
+    const COUNT: usize = 2 + TOUCHERS;
 
     fn all() -> impl Iterator<Item = Gauge> {
         (0..TOUCHERS).map(Gauge::Toucher).chain([Gauge::Memory, Gauge::Maps])
@@ -37,7 +39,17 @@ impl Gauge {
 }
 
 /// No descriptor.
-pub(crate) const NONE: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
+
+/// Descriptors of the files, by [`Gauge`].
+pub(crate) struct Gauges([AtomicU32; Gauge::COUNT]);
+
+impl Gauges {
+    /// None is open.
+    pub(crate) const fn new() -> Gauges {
+        Gauges([const { AtomicU32::new(NONE) }; Gauge::COUNT])
+    }
+}
 
 /// The first numbers of a text in which there is nothing but numbers and blanks.
 fn numbers<const N: usize>(text: &[u8]) -> Option<[u64; N]> {

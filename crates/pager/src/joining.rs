@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, Phase};
 use crate::pieces::{self, may_have_run_out};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::Worker;
 use memfold_sys::file;
 use memfold_sys::time::{self, Nanos};
@@ -17,7 +17,7 @@ impl Engine {
     /// The kernel has refused the calling thread a change of mappings for want of memory (`ENOMEM`). Whether that may have been for their
     /// number and it should try again, as there are fewer now.
     pub fn join_mappings(&'static self) -> bool {
-        if self.phase() != Phase::Running || planted(Bug::PiecesNotJoined) {
+        if fault_point!(PiecesNotJoined: self.phase() != Phase::Running, else true) {
             return false;
         }
         let ticket = self.pieces.ask();
@@ -40,14 +40,14 @@ impl Worker {
     /// way.
     pub(crate) fn look_at_mappings(&mut self) {
         let question = self.engine.pieces.question();
-        if question.is_none() && !self.mappings.is_due(self.now) {
+        if question.is_none() && !self.upkeep.mappings.is_due(self.now) {
             return;
         }
         let began = time::now();
         let count = self.count_mappings();
         let most = most_mappings();
         self.now = time::now();
-        self.mappings.counted(self.now, self.now.since(began));
+        self.upkeep.mappings.counted(self.now, self.now.since(began));
         // Who was refused one may have been refused many at once.
         let ran_out = question.is_some() && may_have_run_out(count, most);
         self.engine.pieces.counted(if ran_out { most } else { count }, most);
@@ -62,7 +62,7 @@ impl Worker {
     /// How many mappings the process has; none where the kernel does not tell.
     fn count_mappings(&self) -> u64 {
         let (mut piece, mut at, mut count) = ([0; 2048], 0, 0);
-        while let Ok(len @ 1..) = self.engine.read_maps(&mut piece, at) {
+        while let Ok(len @ 1..) = self.engine.link.gauges.read_maps(&mut piece, at) {
             count += piece[..len].iter().filter(|byte| **byte == b'\n').count() as u64;
             at += len as u64;
             self.stand_still_if_wanted();
@@ -73,9 +73,9 @@ impl Worker {
     /// Registers all managed memory as that is of which pages are away.
     fn join_pieces(&mut self) {
         for extent in self.engine.space().all() {
-            if let Some(_guard) = extent.lock.try_lock() {
+            if let Some(extent) = extent.try_lock() {
                 // What cannot be had now stays in pieces.
-                self.arm(extent, &extent.managed.load());
+                self.arm(&extent, &extent.managed.load());
             }
             self.stand_still_if_wanted();
         }

@@ -4,7 +4,7 @@
 //! been taken meanwhile.
 
 use crate::activity::Activity;
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::codec::{repeated_word_at, MAX_STORED};
 use crate::control::bump;
 use crate::entries::Entries;
@@ -12,7 +12,7 @@ use crate::entry::{AtomicEntry, Entry, State};
 use crate::evict::forget_written;
 use crate::extent::{Extent, DENSE, SETTLED, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::store::{Slot, Store};
 use crate::tier::location::Location;
 use crate::worker::Worker;
@@ -45,8 +45,8 @@ impl Worker {
             }
         }
         self.enter(Activity::Other);
-        for (lo, hi) in back.runs() {
-            self.take_back(extent, lo, hi);
+        for run in back.runs() {
+            self.take_back(extent, run);
         }
         self.enter(Activity::Drop);
         self.drop_staged(extent, entries, false);
@@ -71,12 +71,11 @@ impl Worker {
             extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
         self.forget_copies(extent);
-        let drops =
-            |index: usize| entries[index].load().state() != State::Aside || planted(Bug::AsideDropped);
+        let drops = |index: usize| fault_point!(AsideDropped: entries[index].load().state() != State::Aside, else true);
         let empty = PageSet::of(drops);
-        for (lo, hi) in empty.runs() {
+        for run in empty.runs() {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
-            unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
+            unsafe { self.kernel.staging.drop_pages(extent, run) };
         }
     }
 
@@ -97,18 +96,18 @@ impl Worker {
             }
             return true;
         }
-        let (dictionary, out) = (self.dictionary(), &mut self.buffer[..MAX_STORED]);
+        let (dictionary, out) = (self.dictionary(), &mut self.packing.buffer[..MAX_STORED]);
         // SAFETY: as above.
-        let packed = unsafe { self.codecs.compress_at(effort, dictionary, staged, out) };
+        let packed = unsafe { self.packing.codecs.compress_at(effort, dictionary, staged, out) };
         let Some((codec, len)) = packed else { return false };
         if dictionary.is_none() {
             self.see_what_more_gains(effort, staged, len);
         }
         self.enter(Activity::Keep);
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
-        let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else {
+        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
-            self.short_of_memory = true;
+            self.eviction.short_of_memory = true;
             return true;
         };
         let done = entries[index].transition(aside, Entry::with_payload(State::Stored, slot.payload()));
@@ -129,42 +128,42 @@ impl Worker {
             Effort::Once => Effort::Most,
             Effort::Most => Effort::Once,
         };
-        self.compressed += 1;
-        if !self.compressed.is_multiple_of(effort::BOTH_ONE_IN) {
+        self.packing.compressed += 1;
+        if !self.packing.compressed.is_multiple_of(effort::BOTH_ONE_IN) {
             return;
         }
         // SAFETY: as in `store_page`: if the page is taken back meanwhile, a length that means nothing is noted.
-        let packed = unsafe { self.codecs.compress_at(other, None, staged, &mut self.page[..MAX_STORED]) };
+        let packed = unsafe {
+            self.packing.codecs.compress_at(other, None, staged, &mut self.packing.page[..MAX_STORED])
+        };
         // A page that does not shrink that way is as long as it is.
         let other_len = packed.map_or(PAGE_SIZE, |(_, len)| len);
         let (once, most) = if effort == Effort::Once { (len, other_len) } else { (other_len, len) };
         let (once, most) = (Store::size_of(once) as u64, Store::size_of(most) as u64);
-        self.gains_at_once.note(once, most.min(once));
+        self.packing.gains_at_once.note(once, most.min(once));
     }
 
     fn stored(&self, pages: u64) {
-        self.engine.aside_pages.fetch_sub(pages, Relaxed);
-        self.engine.stored_pages.fetch_add(pages, Relaxed);
+        self.engine.counts.aside.fetch_sub(pages, Relaxed);
+        self.engine.counts.stored.fetch_add(pages, Relaxed);
         bump(&self.engine.control().pages_evicted, pages);
     }
 
     /// Pages that do not shrink go back, and are not tried again soon.
-    fn take_back(&mut self, extent: &Extent, lo: usize, hi: usize) {
-        if planted(Bug::IncompressibleDropped) {
-            // SAFETY: none, it is the bug.
-            return unsafe { self.kernel.staging.drop_pages(extent, lo, hi) };
-        }
-        extent.incompressible.insert(&PageSet::range(lo, hi));
-        let mut at = lo;
-        while at < hi {
-            match self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Ahead) {
+    fn take_back(&mut self, extent: &Extent, run: PageRange) {
+        // SAFETY: none, it is the bug.
+        fault_point!(IncompressibleDropped: (), else return unsafe { self.kernel.staging.drop_pages(extent, run) });
+        extent.incompressible.insert(&run.set());
+        let mut at = run.lo;
+        while at < run.hi {
+            let rest = run.starting_at(at);
+            match self.restorer.restore(extent, rest, Reason::Ahead) {
                 Outcome::Done { first, pages } => {
-                    bump(&self.engine.control().pages_incompressible, pages.min(hi - at) as u64);
+                    bump(&self.engine.control().pages_incompressible, pages.min(rest.len()) as u64);
                     // Else they would be tried again at every look: a limit that they do not fit under has the program wait for
                     // each of these.
-                    if !planted(Bug::ReturnTakenForWrite) {
-                        forget_written(self.kernel, extent, first, first + pages);
-                    }
+                    let back = PageRange::from(first, pages);
+                    fault_point!(ReturnTakenForWrite: forget_written(self.kernel, extent, back));
                     at = (first + pages).max(at + 1);
                 }
                 _ => at += 1,
@@ -198,32 +197,32 @@ impl Worker {
         index: usize,
     ) {
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
-        let Some((codec, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
+        let Some((codec, stored)) = (unsafe { old.copy(&mut self.packing.buffer[..]) }) else { return };
         if codec.effort() == Effort::Most
-            || !self.codecs.decompress(
+            || !self.packing.codecs.decompress(
                 codec,
-                &self.engine.dictionaries,
-                &self.buffer[..stored],
-                &mut self.page,
+                &self.engine.storage.dictionaries,
+                &self.packing.buffer[..stored],
+                &mut self.packing.page,
             )
         {
             return;
         }
         let dictionary = self.dictionary();
-        let (page, out) = (self.page.as_ptr() as usize, &mut self.buffer[..MAX_STORED]);
+        let (page, out) = (self.packing.page.as_ptr() as usize, &mut self.packing.buffer[..MAX_STORED]);
         // SAFETY: our own page, which nobody else writes.
-        let packed = unsafe { self.codecs.compress_at(Effort::Most, dictionary, page, out) };
+        let packed = unsafe { self.packing.codecs.compress_at(Effort::Most, dictionary, page, out) };
         let Some((codec, len)) = packed else { return };
         let (before, after) = (Store::size_of(stored), Store::size_of(len));
-        self.gains.note(before as u64, after.min(before) as u64);
+        self.packing.gains.note(before as u64, after.min(before) as u64);
         if after >= before {
             return;
         }
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
-        let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else { return };
+        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
-            let freed = if planted(Bug::WrongSlotFreed) { slot } else { old };
+            let freed = fault_point!(WrongSlotFreed: old, else slot);
             // SAFETY: no entry names it any more, and it was in no queue.
             unsafe { self.store.free(freed) };
         } else {

@@ -9,7 +9,7 @@
 use crate::codec::{Dictionary, Samples, Trained, DICTIONARIES};
 use crate::control::bump;
 use crate::entry::{Entry, State};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::Effort;
@@ -20,29 +20,27 @@ impl Worker {
     /// Makes a dictionary of what is aside, if it is time for that. With no lock held.
     pub(crate) fn learn_if_due(&mut self) {
         let (stored, aside) =
-            (self.engine.control().pages_evicted.load(Relaxed), self.engine.aside_pages.load(Relaxed));
-        if !self.learning.is_due(stored, aside)
+            (self.engine.control().pages_evicted.load(Relaxed), self.engine.counts.aside.load(Relaxed));
+        if !self.packing.learning.is_due(stored, aside)
             || self.effort() == Effort::Least
-            || self.engine.wipes.load(Relaxed) != 0
+            || self.engine.options.wipes.load(Relaxed) != 0
         {
             return;
         }
         let made = self.train();
-        let used = self.learning.made(
+        let used = self.packing.learning.made(
             stored,
             made.as_ref().map(|made| (made.now, made.with)),
-            self.dictionary.is_some(),
+            self.packing.dictionary.is_some(),
         );
         let Some(made) = made.filter(|_| used) else { return };
         // SAFETY: we are the background thread.
-        if let Some(number) = unsafe { self.engine.dictionaries.add(made.dictionary) } {
-            let old = self.dictionary.replace(number);
+        if let Some(number) = unsafe { self.engine.storage.dictionaries.add(made.dictionary) } {
+            let old = self.packing.dictionary.replace(number);
             bump(&self.engine.control().dictionaries_made, 1);
-            if planted(Bug::DictionaryDropped) {
-                if let Some(old) = old {
-                    // SAFETY: none, it is the bug.
-                    unsafe { self.engine.dictionaries.remove(old) };
-                }
+            if let Some(old) = fault_point!(DictionaryDropped: None, else old) {
+                // SAFETY: none, it is the bug.
+                unsafe { self.engine.storage.dictionaries.remove(old) };
             }
         }
         self.place_dictionaries();
@@ -52,18 +50,18 @@ impl Worker {
     fn train(&mut self) -> Option<Trained> {
         let mut samples = Samples::new().ok()?;
         self.sample(&mut samples);
-        let current = self.dictionary;
+        let current = self.packing.dictionary;
         // What follows is long, and works with nothing that others look at.
-        self.engine.brake.park();
+        self.engine.traffic.brake.park();
         // SAFETY: we are the background thread, which alone removes it.
-        let current = current.and_then(|number| unsafe { self.engine.dictionaries.get(number) });
-        let trained = samples.train(&mut self.codecs.zstd, current);
-        self.engine.brake.unpark();
+        let current = current.and_then(|number| unsafe { self.engine.storage.dictionaries.get(number) });
+        let trained = samples.train(&mut self.packing.codecs.zstd, current);
+        self.engine.traffic.brake.unpark();
         trained
     }
 
     fn sample(&self, samples: &mut Samples) {
-        let step = (self.engine.aside_pages.load(Relaxed) as usize / SAMPLES).max(1);
+        let step = (self.engine.counts.aside.load(Relaxed) as usize / SAMPLES).max(1);
         let mut seen = 0;
         for extent in self.engine.space().all() {
             let (Some(entries), Some(staging)) = (extent.entries(), self.kernel.staging.page_addr(extent, 0))
@@ -86,9 +84,9 @@ impl Worker {
 
     /// The dictionary that pages are compressed with, and its number.
     pub(crate) fn dictionary(&self) -> Option<(u8, &'static Dictionary)> {
-        let number = self.dictionary?;
+        let number = self.packing.dictionary?;
         // SAFETY: we are the background thread, which alone removes it.
-        Some((number, unsafe { self.engine.dictionaries.get(number) }?))
+        Some((number, unsafe { self.engine.storage.dictionaries.get(number) }?))
     }
 
     /// Drops dictionaries that are of no more use.
@@ -98,11 +96,11 @@ impl Worker {
         let keeper = self.engine.below().map(|below| &*unsafe { below.keeper() });
         for number in 0..DICTIONARIES as u8 {
             // SAFETY: as above.
-            let is_there = unsafe { self.engine.dictionaries.get(number) }.is_some();
+            let is_there = unsafe { self.engine.storage.dictionaries.get(number) }.is_some();
             let needed = self.store.needs(number) || keeper.is_some_and(|keeper| keeper.needs(number));
-            if is_there && self.dictionary != Some(number) && !needed {
+            if is_there && self.packing.dictionary != Some(number) && !needed {
                 // SAFETY: as above, and no stored page names it.
-                unsafe { self.engine.dictionaries.remove(number) };
+                unsafe { self.engine.storage.dictionaries.remove(number) };
                 dropped = true;
             }
         }
@@ -113,10 +111,10 @@ impl Worker {
 
     /// Says where dictionaries are, for who looks at a core.
     fn place_dictionaries(&self) {
-        if let Some(anchor) = self.engine.anchor() {
+        if let Some(anchor) = self.engine.tables.anchor() {
             for number in 0..DICTIONARIES as u8 {
                 // SAFETY: we are the background thread.
-                let place = unsafe { self.engine.dictionaries.get(number) }.map(Dictionary::bytes);
+                let place = unsafe { self.engine.storage.dictionaries.get(number) }.map(Dictionary::bytes);
                 anchor.set_dictionary(usize::from(number), place.unwrap_or(&[]));
             }
         }

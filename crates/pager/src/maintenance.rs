@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::entry::{Entry, State};
 use crate::restore::copies_kept;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::store::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::worker::{Worker, LEFTOVERS};
@@ -13,12 +13,13 @@ impl Worker {
     /// Drops what restores have left behind in staging, and what was discarded there, once it is worth the interrupts or has lain for
     /// [`LEFTOVERS`].
     pub(crate) fn drop_copies(&mut self) {
-        let copies = self.engine.copies.load(Relaxed);
-        if copies == 0 || planted(Bug::StagingNotWiped) {
-            self.copies_since = self.now;
+        let copies = self.engine.counts.copies.load(Relaxed);
+        if fault_point!(StagingNotWiped: copies == 0, else true) {
+            self.upkeep.copies_since = self.now;
             return;
         }
-        let old = self.engine.wipes.load(Relaxed) != 0 || self.now.since(self.copies_since) >= LEFTOVERS;
+        let old = self.engine.options.wipes.load(Relaxed) != 0
+            || self.now.since(self.upkeep.copies_since) >= LEFTOVERS;
         if copies < copies_kept(self.engine) && !old {
             return;
         }
@@ -32,12 +33,12 @@ impl Worker {
                 }
             }
         }
-        self.copies_since = self.now;
+        self.upkeep.copies_since = self.now;
     }
 
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
     pub(crate) fn tidy_store(&mut self) {
-        self.store.drain(&self.engine.free_slots);
+        self.store.drain(&self.engine.storage.free_slots);
         self.drop_dictionaries();
         let engine = self.engine;
         while self.store.compact(|page, old, new| relocate(engine, page, old, new)) {
@@ -53,11 +54,7 @@ fn relocate(engine: &Engine, page: usize, old: Slot, new: Slot) -> bool {
     let Some(extent) = engine.space().find(page) else { return false };
     let Some(entries) = extent.entries() else { return false };
     let index = (page - extent.base()) / PAGE_SIZE;
-    if planted(Bug::RelocationUntold) {
-        return true;
-    }
-    entries[index].transition(
-        Entry::with_payload(State::Stored, old.payload()),
-        Entry::with_payload(State::Stored, new.payload()),
-    )
+    let (old, new) = (old.payload(), new.payload());
+    let stored = |payload| Entry::with_payload(State::Stored, payload);
+    fault_point!(RelocationUntold: entries[index].transition(stored(old), stored(new)), else true)
 }

@@ -7,12 +7,12 @@
 //! Invariants: signals are blocked while extents are locked; extents are locked by ascending address; a
 //! thread that holds locks here waits for nobody but the kernel, the fault thread and the proxy.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
-use crate::extent::Extent;
-use crate::sabotage::{planted, widen, Bug};
+use crate::extent::{Extent, Locked};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
@@ -46,22 +46,21 @@ impl Engine {
         // Relaxed: a statistic that orders nothing.
         self.control().ranges_added.fetch_add(1, Relaxed);
         let blocked = signal::block_all();
-        let pass = self.gate.pass();
+        let pass = self.traffic.gate.pass();
         // Something may have been unmapped or moved away from here past libc a moment ago. What was evicted of it may have
         // to follow, and whatever is written here now must not be taken for a part of it.
-        self.turns.wait_for_reader();
-        if self.changed_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len) {
+        self.traffic.turns.wait_for_reader();
+        if self.traffic.saw_change_past_libc() || self.is_anonymous(addr, len) {
             self.settle_changes();
         }
         let mut at = start;
         while at < end {
             // Without tables the memory is simply not managed.
-            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
-            let _guard = extent.lock.lock();
-            let (lo, hi) = extent.clip(start, end);
-            let pages = PageSet::range(lo, hi);
-            self.begin_managing(extent, &pages, lo, hi, managed);
-            self.arm_from_start(extent, &pages);
+            let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { break };
+            let mut extent = extent.lock();
+            let pages = extent.clip(start, end);
+            self.begin_managing(&mut extent, pages, managed);
+            self.arm_from_start(&extent, &pages.set());
             at = extent.base() + EXTENT_SIZE;
         }
         entered();
@@ -69,21 +68,14 @@ impl Engine {
         drop(blocked);
     }
 
-    /// Enters pages `lo..hi` of an extent as newly mapped. Under the extent's lock.
-    pub(crate) fn begin_managing(
-        &self,
-        extent: &Extent,
-        pages: &PageSet,
-        lo: usize,
-        hi: usize,
-        managed: bool,
-    ) {
+    /// Enters pages of an extent as newly mapped.
+    pub(crate) fn begin_managing(&self, extent: &mut Locked, pages: PageRange, managed: bool) {
         // Nothing should be left of an earlier mapping; if it is, it does not belong to this one.
-        self.forget_pages(extent, lo, hi);
+        self.forget_pages(extent, pages);
+        let pages = &pages.set();
         extent.armed.remove(pages);
         if extent.managed.load().is_empty() {
-            // SAFETY: under the lock.
-            unsafe { extent.age() }.forget();
+            extent.age().forget();
             extent.waits_for.store(0, Relaxed);
         }
         extent.anonymous.insert(pages);
@@ -96,26 +88,23 @@ impl Engine {
     /// Waits until all changes past libc that the kernel has made have reached the tables.
     pub(crate) fn settle_changes(&self) {
         self.proxy.settle();
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
     }
 
     /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
     /// and the range no longer managed.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         let range = Bounds::of(addr, len);
-        if self.take_young(range) && !planted(Bug::UnmapNotSeen) {
+        if self.take_young(range) && fault_point!(UnmapNotSeen: true, else false) {
             return op();
         }
         if self.space().existing(range.start, range.end).next().is_some() {
             // Relaxed: a statistic that orders nothing.
             self.control().ranges_removed.fetch_add(1, Relaxed);
         }
-        if planted(Bug::UnmapNotSeen) {
-            return self.change(&[range], First::Nothing, op, |_, _, _, _| {});
-        }
-        self.change(&[range], First::Nothing, op, |engine, extent, lo, hi| {
-            engine.forget_pages(extent, lo, hi);
-            engine.forget_mapping(extent, &PageSet::range(lo, hi));
+        self.change(&[range], First::Nothing, op, |engine, extent, pages| {
+            fault_point!(UnmapNotSeen: engine.forget_pages(extent, pages));
+            fault_point!(UnmapNotSeen: engine.forget_mapping(extent, &pages.set()));
         })
     }
 
@@ -126,14 +115,12 @@ impl Engine {
     /// part; so everything comes back, and the kernel decides again.
     pub fn drop_contents<R>(&'static self, addr: usize, len: usize, op: impl Fn() -> Result<R>) -> Result<R> {
         let range = [Bounds::of(addr, len)];
-        let result = self.change(&range, First::Drop, &op, |engine, extent, lo, hi| {
-            if !planted(Bug::DropNotSeen) {
-                engine.forget_pages(extent, lo, hi);
-            }
+        let result = self.change(&range, First::Drop, &op, |engine, extent, pages| {
+            fault_point!(DropNotSeen: engine.forget_pages(extent, pages));
         });
         match result {
             Err(Errno::ENOMEM) | Ok(_) => result,
-            Err(_) => self.change(&range, First::BringBack, &op, |_, _, _, _| {}),
+            Err(_) => self.change(&range, First::BringBack, &op, |_, _, _| {}),
         }
     }
 
@@ -146,8 +133,8 @@ impl Engine {
         plain: bool,
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, lo, hi| {
-            let pages = PageSet::range(lo, hi).and(&extent.anonymous.load()).minus(&extent.left_alone.load());
+        self.change(&[Bounds::of(addr, len)], First::Nothing, op, |engine, extent, pages| {
+            let pages = pages.set().and(&extent.anonymous.load()).minus(&extent.left_alone.load());
             engine.set_managed(extent, &pages, plain);
             engine.arm_from_start(extent, &pages);
         })
@@ -156,8 +143,8 @@ impl Engine {
 
     /// Brings the range back, runs `op`, and never manages the range again: for advice that eviction could not honour.
     pub fn exempt<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, lo, hi| {
-            engine.leave_alone(extent, &PageSet::range(lo, hi));
+        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, pages| {
+            engine.leave_alone(extent, &pages.set());
         })
     }
 
@@ -168,8 +155,8 @@ impl Engine {
         len: usize,
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, lo, hi| {
-            let pages = PageSet::range(lo, hi);
+        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |engine, extent, pages| {
+            let pages = pages.set();
             engine.leave_alone(extent, &pages);
             extent.locked.insert(&pages);
         })
@@ -192,8 +179,7 @@ impl Engine {
     fn set_locked(&self, addr: usize, len: usize, locked: bool) {
         let Bounds { start, end } = Bounds::of(addr, len);
         for extent in self.space().existing(start, end) {
-            let (lo, hi) = extent.clip(start, end);
-            let pages = PageSet::range(lo, hi);
+            let pages = extent.clip(start, end).set();
             if locked {
                 extent.locked.insert(&pages);
             } else {
@@ -212,8 +198,8 @@ impl Engine {
         op: impl Fn() -> Result<R>,
     ) -> Result<R> {
         let range = [Bounds::of(addr, len)];
-        let result = self.change(&range, First::BringBack, &op, |_, extent, lo, hi| {
-            let pages = PageSet::range(lo, hi);
+        let result = self.change(&range, First::BringBack, &op, |_, extent, pages| {
+            let pages = pages.set();
             if forked {
                 extent.unforked.remove(&pages);
             } else {
@@ -230,16 +216,15 @@ impl Engine {
     /// Whether children would have none of some page of the range.
     fn is_unforked(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
-        self.space().existing(start, end).any(|extent| {
-            let (lo, hi) = extent.clip(start, end);
-            !extent.unforked.load().and(&PageSet::range(lo, hi)).is_empty()
-        })
+        self.space()
+            .existing(start, end)
+            .any(|extent| !extent.unforked.load().and(&extent.clip(start, end).set()).is_empty())
     }
 
     /// The same for a range that `op` registers with a userfaultfd of the program's own: the kernel lets no range have two.
     pub fn hand_over<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
-        self.change(&[Bounds::of(addr, len)], First::LetGo, op, |engine, extent, lo, hi| {
-            engine.leave_alone(extent, &PageSet::range(lo, hi));
+        self.change(&[Bounds::of(addr, len)], First::LetGo, op, |engine, extent, pages| {
+            engine.leave_alone(extent, &pages.set());
         })
     }
 
@@ -251,9 +236,8 @@ impl Engine {
         let mut at = start;
         while at < end {
             // Without tables, it is not known.
-            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { break };
-            let (lo, hi) = extent.clip(start, end);
-            let pages = PageSet::range(lo, hi);
+            let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { break };
+            let pages = extent.clip(start, end).set();
             self.leave_alone(extent, &pages);
             extent.anonymous.insert(&pages);
             at = extent.base() + EXTENT_SIZE;
@@ -264,10 +248,7 @@ impl Engine {
     pub fn is_managed(&'static self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.tell_young(Bounds { start, end });
-        let pages = |extent: &Extent| {
-            let (lo, hi) = extent.clip(start, end);
-            extent.managed.load().and(&PageSet::range(lo, hi)).len()
-        };
+        let pages = |extent: &Extent| extent.managed.load().and(&extent.clip(start, end).set()).len();
         !self.is_unforked(addr, len)
             && self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
     }
@@ -286,13 +267,13 @@ impl Engine {
         let managed = self.is_managed(addr, len);
         let anonymous = self.is_anonymous(addr, len);
         let (old, target) = (Bounds::of(addr, len), fixed.map(|new| Bounds::of(new, new_len)));
-        let after = |engine: &Engine, extent: &Extent, lo: usize, hi: usize| {
-            engine.forget_pages(extent, lo, hi);
-            engine.forget_mapping(extent, &PageSet::range(lo, hi));
+        let after = |engine: &Engine, extent: &mut Locked, pages: PageRange| {
+            engine.forget_pages(extent, pages);
+            engine.forget_mapping(extent, &pages.set());
         };
         let new = match target {
             // Locks are taken by ascending address.
-            Some(target) if target.start < old.start && !planted(Bug::LockOrder) => {
+            Some(target) if fault_point!(LockOrder: target.start < old.start, else false) => {
                 self.change(&[target, old], First::LetGoLast, op, after)
             }
             Some(target) => self.change(&[old, target], First::LetGo, op, after),
@@ -312,24 +293,22 @@ impl Engine {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.disown_young(Bounds { start, end });
         for extent in self.space().existing(start, end) {
-            let (lo, hi) = extent.clip(start, end);
-            self.forget_mapping(extent, &PageSet::range(lo, hi));
+            self.forget_mapping(extent, &extent.clip(start, end).set());
         }
     }
 
     /// Whether the pager may have cut a mapping in the range by registering parts of it. It registers nothing that it has
     /// only noted ([`crate::young`]).
     pub fn may_have_cut(&self, addr: usize, len: usize) -> bool {
-        self.moved_past_libc.load(Acquire) != 0 || self.is_anonymous(addr, len)
+        self.traffic.saw_move_past_libc() || self.is_anonymous(addr, len)
     }
 
     /// Whether there is anonymous memory in the range that the tables know, managed or not.
     pub(crate) fn is_anonymous(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
-        self.space().existing(start, end).any(|extent| {
-            let (lo, hi) = extent.clip(start, end);
-            !extent.anonymous.load().and(&PageSet::range(lo, hi)).is_empty()
-        })
+        self.space()
+            .existing(start, end)
+            .any(|extent| !extent.anonymous.load().and(&extent.clip(start, end).set()).is_empty())
     }
 
     /// Whether the tables know anonymous memory right before or behind the range.
@@ -362,7 +341,7 @@ impl Engine {
                 }
                 Phase::Running => {
                     let _blocked = signal::block_all();
-                    let _pass = self.gate.pass();
+                    let _pass = self.traffic.gate.pass();
                     self.set_stop_reason(reason);
                     if self.change_phase(Phase::Running, Phase::Stopping) {
                         self.ring();
@@ -383,7 +362,7 @@ impl Engine {
         ranges: &[Bounds],
         first: First,
         op: impl FnOnce() -> Result<R>,
-        after: impl Fn(&Engine, &Extent, usize, usize),
+        after: impl Fn(&Engine, &mut Locked, PageRange),
     ) -> Result<R> {
         // Nothing is away, and nothing ever will be. A sandbox may not permit what follows.
         if self.phase() == Phase::Off {
@@ -396,23 +375,22 @@ impl Engine {
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
         let back = match first {
             First::Nothing | First::Drop => None,
-            _ if planted(Bug::MoveNotSeen) => None,
-            First::BringBack | First::LetGo => ranges.first(),
-            First::LetGoLast => ranges.last(),
+            First::BringBack | First::LetGo => fault_point!(MoveNotSeen: ranges.first(), else None),
+            First::LetGoLast => fault_point!(MoveNotSeen: ranges.last(), else None),
         };
         // The calling thread may have moved this memory past libc just now: it goes on before the pager has followed.
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
         let let_go = back.filter(|_| matches!(first, First::LetGo | First::LetGoLast));
-        if pairs().next().is_none() && (let_go.is_none() || self.moved_past_libc.load(Acquire) == 0) {
+        if pairs().next().is_none() && (let_go.is_none() || !self.traffic.saw_move_past_libc()) {
             return op();
         }
         let _blocked = signal::block_all();
-        let _pass = self.gate.pass();
+        let _pass = self.traffic.gate.pass();
         let me = thread::current_tid();
         for (_, extent) in pairs() {
             if extent.holder.load(Relaxed) != me {
-                extent.lock.acquire();
-                widen(Bug::LockOrder, 1);
+                extent.acquire();
+                linger(Bug::LockOrder);
                 extent.holder.store(me, Relaxed);
             }
         }
@@ -420,30 +398,29 @@ impl Engine {
         let locked = || pairs().filter(|(_, extent)| extent.holder.load(Relaxed) == me);
         let ready = back.map_or(Ok(()), |r| self.bring_back(locked().map(|(_, e)| e), r.start, r.end));
         for (range, extent) in locked() {
-            let (lo, hi) = extent.clip(range.start, range.end);
-            extent.begin_change(lo, hi);
+            extent.begin_change(extent.clip(range.start, range.end));
         }
         // What could not be brought back must stay registered, or it would read as zeros.
-        if let Some(range) = let_go.filter(|_| ready.is_ok() || planted(Bug::LetGoWhileAway)) {
+        if let Some(range) = let_go.filter(|_| fault_point!(LetGoWhileAway: ready.is_ok(), else true)) {
             self.let_go(locked().map(|(_, extent)| extent), range);
         }
         let result = ready.and_then(|()| op());
         // Advice is given to all that is mapped in the range, and only then are holes complained of.
         let happened =
             |result: &Result<R>| result.is_ok() || drops && result.as_ref().err() == Some(&Errno::ENOMEM);
-        for (range, extent) in locked() {
-            let (lo, hi) = extent.clip(range.start, range.end);
-            if happened(&result) {
-                after(self, extent, lo, hi);
-            }
+        for (range, extent) in locked().filter(|_| happened(&result)) {
+            // SAFETY: this thread is its holder.
+            let mut extent = unsafe { extent.held() };
+            let pages = extent.clip(range.start, range.end);
+            after(self, &mut extent, pages);
         }
         for (_, extent) in locked() {
-            if extent.end_change() && !planted(Bug::ChangeWakeLost) {
+            if extent.end_change() {
                 // Whoever faulted in the meantime was left asleep.
-                self.proxy.wake(extent);
+                fault_point!(ChangeWakeLost: self.proxy.wake(extent));
             }
             extent.holder.store(0, Relaxed);
-            extent.lock.release();
+            extent.release();
         }
         result
     }
@@ -457,8 +434,7 @@ impl Engine {
         // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.
         let _ = self.proxy.let_go(range.start, range.end - range.start);
         for extent in extents {
-            let (lo, hi) = extent.clip(range.start, range.end);
-            extent.armed.remove(&PageSet::range(lo, hi));
+            extent.armed.remove(&extent.clip(range.start, range.end).set());
         }
     }
 
@@ -470,10 +446,10 @@ impl Engine {
         end: usize,
     ) -> Result<()> {
         for extent in extents.filter(|extent| extent.away.load(SeqCst) != 0) {
-            let (lo, hi) = extent.clip(start, end);
+            let pages = extent.clip(start, end);
             // Extents of another range are clipped to nothing.
-            if lo < hi {
-                self.proxy.bring_back(extent, lo, hi)?;
+            if !pages.is_empty() {
+                self.proxy.bring_back(extent, pages)?;
             }
         }
         Ok(())
@@ -484,10 +460,10 @@ impl Engine {
         self.bring_back(self.space().all(), 0, crate::space::LIMIT)
     }
 
-    /// Drops what staging and the store hold of pages `lo..hi`.
-    pub(crate) fn forget_pages(&self, extent: &Extent, lo: usize, hi: usize) {
+    /// Drops what staging and the store hold of the pages.
+    pub(crate) fn forget_pages(&self, extent: &Extent, pages: PageRange) {
         if extent.away.load(SeqCst) != 0 {
-            (lo..hi).for_each(|index| self.forget_page(extent, index));
+            pages.indices().for_each(|index| self.forget_page(extent, index));
         }
     }
 
@@ -513,12 +489,12 @@ impl Engine {
             self.control().pages_discarded.fetch_add(1, Relaxed);
             if entry.state() == State::Aside {
                 // The staged copy is no more than one that a restore has left.
-                self.copies.fetch_add(1, Relaxed);
+                self.counts.copies.fetch_add(1, Relaxed);
                 extent.copies.fetch_add(1, Relaxed);
-                self.aside_pages.fetch_sub(1, Relaxed);
+                self.counts.aside.fetch_sub(1, Relaxed);
                 return;
             }
-            self.stored_pages.fetch_sub(1, Relaxed);
+            self.counts.stored.fetch_sub(1, Relaxed);
             if let Some(location) = Location::of(entry) {
                 self.release(location);
             }
@@ -547,10 +523,10 @@ impl Engine {
         let before = extent.managed.load();
         if managed {
             let added = extent.managed.insert(&pages.minus(&before));
-            self.managed.fetch_add((added.len() * PAGE_SIZE) as u64, Relaxed);
+            self.counts.managed.fetch_add((added.len() * PAGE_SIZE) as u64, Relaxed);
         } else {
             let removed = extent.managed.remove(&pages.and(&before));
-            self.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
+            self.counts.managed.fetch_sub((removed.len() * PAGE_SIZE) as u64, Relaxed);
         }
         self.space().wake(extent);
     }

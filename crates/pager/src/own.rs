@@ -6,14 +6,14 @@
 //!
 //! Background thread only.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::evict::{self, forget_written};
 use crate::extent::Extent;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::Entry;
-use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{mem, EXTENT_PAGES};
 
 /// Pages prepared at once, and looked at together.
 const BATCH: usize = 64;
@@ -21,22 +21,20 @@ const BATCH: usize = 64;
 impl Worker {
     /// Sets those aside of the pages, which the kernel refused to move, that no child shares any more. With no lock held.
     pub(crate) fn set_aside_unshared(&mut self, extent: &Extent, refused: &PageSet) {
-        if refused.is_empty() || planted(Bug::SharingNotEnded) {
+        if fault_point!(SharingNotEnded: refused.is_empty(), else true) {
             return;
         }
         let owned = self.own(extent, refused);
-        let Some(_guard) = extent.lock.try_lock() else { return };
+        let Some(mut extent) = extent.try_lock() else { return };
         // What is pinned for a device is mapped here alone too, and refused again.
         extent.shared.remove(&PageSet::ALL);
         extent.shared.insert(&refused.minus(&owned).and(&extent.refused.load()));
         extent.refused.remove(&owned);
-        let Ok(scan) = evict::scan(self.kernel, extent, false) else { return };
-        let pages = self.set_aside(extent, &owned.and(&scan.present), scan.huge);
+        let Ok(scan) = evict::scan(self.kernel, &extent, false) else { return };
+        let pages = self.set_aside(&extent, &owned.and(&scan.present), scan.huge);
         if pages > 0 {
-            // SAFETY: we hold the lock.
-            let age = unsafe { extent.age() };
             extent.probed_pages.store(extent.aside_pages().len() as u32, Relaxed);
-            age.set_aside(self.now.0);
+            extent.age().set_aside(self.now.0);
         }
     }
 
@@ -45,21 +43,20 @@ impl Worker {
     pub(crate) fn own(&mut self, extent: &Extent, pages: &PageSet) -> PageSet {
         let alone = pages.and(&self.mapped_here_alone(extent, pages));
         let mut owned = PageSet::EMPTY;
-        for (lo, hi) in alone.runs() {
-            for at in (lo..hi).step_by(BATCH) {
-                let end = (at + BATCH).min(hi);
+        for run in alone.runs() {
+            for at in run.indices().step_by(BATCH) {
+                let batch = PageRange::new(at, (at + BATCH).min(run.hi));
                 // The fault thread may be waiting for us to stand still.
-                self.engine.brake.park();
+                self.engine.traffic.brake.park();
                 // Where the kernel cannot (before 5.14), such pages stay.
                 // SAFETY: the kernel writes nothing to the pages, it prepares them for writing.
-                let prepared = unsafe {
-                    mem::madvise(extent.page_addr(at), (end - at) * PAGE_SIZE, libc::MADV_POPULATE_WRITE)
-                };
-                self.engine.brake.unpark();
+                let prepared =
+                    unsafe { mem::madvise(extent.page_addr(at), batch.bytes(), libc::MADV_POPULATE_WRITE) };
+                self.engine.traffic.brake.unpark();
                 if prepared.is_ok() {
                     // It counts as a write, and is none.
-                    forget_written(self.kernel, extent, at, end);
-                    owned = owned.or(&PageSet::range(at, end));
+                    forget_written(self.kernel, extent, batch);
+                    owned = owned.or(&batch.set());
                 }
                 if self.interrupted() {
                     return owned;
@@ -74,13 +71,13 @@ impl Worker {
         let mut alone = PageSet::EMPTY;
         let mut entries = [Entry::default(); BATCH];
         for at in (0..EXTENT_PAGES).step_by(BATCH) {
-            if pages.and(&PageSet::range(at, at + BATCH)).is_empty() {
+            if pages.and(&PageRange::from(at, BATCH).set()).is_empty() {
                 continue;
             }
             // What cannot be read stays as it is.
             let read = self.kernel.pagemap.entries(extent.page_addr(at), &mut entries).unwrap_or(0);
             for (index, entry) in entries[..read].iter().enumerate() {
-                if entry.present() && (entry.exclusive() || planted(Bug::SharedTaken)) {
+                if entry.present() && fault_point!(SharedTaken: entry.exclusive(), else true) {
                     alone.insert(at + index);
                 }
             }

@@ -6,7 +6,6 @@
 //! another thread of the program.
 
 use crate::lock::Mutex;
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use memfold_sys::{mem, Result, PAGE_SIZE};
 
@@ -20,25 +19,15 @@ struct Inner {
 
 /// The pool.
 pub struct Pool {
-    lock: Mutex,
-    inner: UnsafeCell<Inner>,
+    inner: Mutex<Inner>,
     /// Bytes in use.
     used: AtomicU64,
 }
 
-// SAFETY: `inner` is reached only under `lock`.
-unsafe impl Sync for Pool {}
-// SAFETY: as above.
-unsafe impl Send for Pool {}
-
 impl Pool {
     /// An empty pool.
     pub const fn new() -> Pool {
-        Pool {
-            lock: Mutex::new(),
-            inner: UnsafeCell::new(Inner { next: 0, end: 0 }),
-            used: AtomicU64::new(0),
-        }
+        Pool { inner: Mutex::new(Inner { next: 0, end: 0 }), used: AtomicU64::new(0) }
     }
 
     /// Bytes in use, about: tables that were made, and those parts of sparse ones that are used.
@@ -46,9 +35,9 @@ impl Pool {
         self.used.load(Relaxed)
     }
 
-    /// The lock, for the fork handlers.
-    pub(crate) fn lock(&self) -> &Mutex {
-        &self.lock
+    /// Forgets who was making a table, in a forked child.
+    pub(crate) fn reset_in_child(&self) {
+        self.inner.reset_in_child();
     }
 
     fn bump(&self, inner: &mut Inner, size: usize, align: usize) -> Result<usize> {
@@ -93,10 +82,8 @@ impl Pool {
     /// # Safety
     /// As there.
     pub unsafe fn make_sparse<T>(&self) -> Result<&'static T> {
-        let _guard = self.lock.lock();
-        // SAFETY: under the lock.
-        let inner = unsafe { &mut *self.inner.get() };
-        let addr = self.bump(inner, core::mem::size_of::<T>(), core::mem::align_of::<T>())?;
+        let addr =
+            self.bump(&mut self.inner.lock(), core::mem::size_of::<T>(), core::mem::align_of::<T>())?;
         // SAFETY: fresh, zeroed, aligned memory of this size that nobody else gets; zeros are a valid `T`.
         Ok(unsafe { &*(addr as *const T) })
     }

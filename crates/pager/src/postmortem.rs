@@ -367,7 +367,7 @@ mod tests {
         let (mut store, mut codecs) = (Store::new(), Codecs::new().unwrap());
         let base = 0x5555_5540_0000usize;
         let extent = space.find_or_make(base, &pool).unwrap();
-        let entries = extent.make_entries(&PageSet::range(0, 200), &pool).unwrap();
+        let entries = extent.lock().make_entries(&PageSet::range(0, 200), &pool).unwrap();
         let set = |index: usize, entry: Entry| {
             let way = [Entry::RESIDENT, Entry::new(State::Leaving), Entry::new(State::Aside)];
             assert!(way.windows(2).all(|step| entries[index].transition(step[0], step[1])));

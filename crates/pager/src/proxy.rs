@@ -11,6 +11,7 @@
 
 pub(crate) mod server;
 
+use crate::bitmap::PageRange;
 use crate::extent::Extent;
 use crate::lock::Mutex;
 use core::cell::UnsafeCell;
@@ -34,8 +35,8 @@ enum Request {
     LetGo { start: usize, len: usize },
     /// Have touches of absent pages of a range reported.
     Arm { start: usize, len: usize },
-    /// Bring back what is away of pages `lo..hi`; the asking thread holds the extent's lock, or nobody else runs.
-    BringBack { extent: &'static Extent, lo: usize, hi: usize },
+    /// Bring back what is away of the pages; the asking thread holds the extent's lock, or nobody else runs.
+    BringBack { extent: &'static Extent, pages: PageRange },
     /// Wait until the kernel has reported every change past libc that it has made.
     Settle,
 }
@@ -56,7 +57,7 @@ impl Proxy {
     /// Nobody serves yet.
     pub const fn new() -> Proxy {
         Proxy {
-            asking: Mutex::new(),
+            asking: Mutex::new(()),
             state: AtomicU32::new(ABSENT),
             request: UnsafeCell::new(Request::Settle),
             answer: UnsafeCell::new(Ok(())),
@@ -82,9 +83,9 @@ impl Proxy {
         }
     }
 
-    /// Brings back what is away of pages `lo..hi` of the extent. `ENOMEM` where there is no memory to do it with.
-    pub fn bring_back(&self, extent: &'static Extent, lo: usize, hi: usize) -> Result<()> {
-        self.ask(Request::BringBack { extent, lo, hi })
+    /// Brings back what is away of these pages of the extent. `ENOMEM` where there is no memory to do it with.
+    pub fn bring_back(&self, extent: &'static Extent, pages: PageRange) -> Result<()> {
+        self.ask(Request::BringBack { extent, pages })
     }
 
     /// Waits until the kernel has reported every change past libc that it has made. The last of the reports may be acted on later.

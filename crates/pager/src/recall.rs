@@ -10,12 +10,12 @@
 //!
 //! Fault thread only, between two messages, in its turn. A fork waits for the turn, and while one is under way nothing is recalled.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::engine::Engine;
 use crate::extent::{Extent, RECALLED};
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::space::LIMIT;
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
@@ -44,14 +44,14 @@ impl Recall {
 
     /// Begins one, or the one under way anew.
     pub fn begin(&mut self, engine: &Engine) {
-        if engine.aside_pages.load(Relaxed) >= WORTHWHILE {
+        if engine.counts.aside.load(Relaxed) >= WORTHWHILE {
             self.next = Some(0);
         }
     }
 
     /// Whether there is something to be done now.
     pub fn is_due(&self, engine: &Engine) -> bool {
-        self.next.is_some() && engine.forking.load(SeqCst) == 0
+        self.next.is_some() && !engine.traffic.is_forking()
     }
 
     /// Goes on with it for a moment. In the fault thread's turn.
@@ -59,19 +59,17 @@ impl Recall {
         let Some(next) = self.next.take() else { return };
         let engine = work.engine;
         for extent in engine.space().existing(next, LIMIT) {
-            let pages = extent.aside_pages().minus(&PageSet::range(0, extent.clip(0, next).1));
+            let pages = extent.aside_pages().minus(&extent.clip(0, next).set());
             if !pages.is_empty() {
-                if !planted(Bug::RecallUnmarked) {
-                    extent.flags.fetch_or(RECALLED, Relaxed);
-                }
+                fault_point!(RecallUnmarked: extent.flags.fetch_or(RECALLED, Relaxed));
                 // A page that cannot come now is not tried again.
                 if let Err(index) = work.bring(extent, &pages, RECALL_SLICE, false) {
-                    self.next = (!planted(Bug::RecallCutShort)).then_some(extent.page_addr(index));
+                    self.next = fault_point!(RecallCutShort: Some(extent.page_addr(index)), else None);
                     return;
                 }
             }
             if work.is_over(RECALL_SLICE) {
-                self.next = (!planted(Bug::RecallCutShort)).then_some(extent.page_addr(EXTENT_PAGES));
+                self.next = fault_point!(RecallCutShort: Some(extent.page_addr(EXTENT_PAGES)), else None);
                 return;
             }
         }
@@ -101,7 +99,7 @@ impl<'a> Unasked<'a> {
     /// Brings the rest of an extent that is walked through: these pages, from page `from` on and then what lies before it, as much as
     /// can be had in a moment while no other thread waits. The next touch brings more.
     pub fn bring_rest(&mut self, extent: &Extent, pages: &PageSet, from: usize) {
-        let before = PageSet::range(0, from);
+        let before = PageRange::new(0, from).set();
         if self.bring(extent, &pages.minus(&before), WALK_SLICE, true).is_ok() {
             let _ = self.bring(extent, &pages.and(&before), WALK_SLICE, true);
         }
@@ -112,11 +110,10 @@ impl<'a> Unasked<'a> {
     /// # Errors
     /// The page behind the last that was tried, where time was over before all were.
     fn bring(&mut self, extent: &Extent, pages: &PageSet, time: Nanos, gives_way: bool) -> Result<(), usize> {
-        for (lo, hi) in pages.runs() {
-            let mut at = lo;
-            while at < hi {
-                let outcome =
-                    self.restorer.restore(self.engine, self.kernel, extent, at, hi - at, Reason::Walk);
+        for run in pages.runs() {
+            let mut at = run.lo;
+            while at < run.hi {
+                let outcome = self.restorer.restore(extent, run.starting_at(at), Reason::Walk);
                 at += 1;
                 let awaited = self.kernel.uffd.has_message();
                 if let Outcome::Done { first, pages } = outcome {

@@ -11,7 +11,6 @@ mod entering;
 
 use crate::bounds::Bounds;
 use crate::lock::Mutex;
-use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// How many are remembered. When there is no room, the shortest is forgotten.
@@ -19,26 +18,19 @@ const MOST: usize = 64;
 
 /// The list.
 pub(crate) struct Reservations {
-    lock: Mutex,
+    list: Mutex<List>,
     /// How many there are, to be asked without the lock.
     count: AtomicU32,
-    /// Under the lock.
-    list: UnsafeCell<List>,
 }
-
-// SAFETY: `list` is reached under the lock.
-unsafe impl Sync for Reservations {}
 
 impl Reservations {
     pub(crate) const fn new() -> Reservations {
-        Reservations { lock: Mutex::new(), count: AtomicU32::new(0), list: UnsafeCell::new(List::EMPTY) }
+        Reservations { list: Mutex::new(List::EMPTY), count: AtomicU32::new(0) }
     }
 
     fn with<R>(&self, work: impl FnOnce(&mut List) -> R) -> R {
-        let _guard = self.lock.lock();
-        // SAFETY: under the lock.
-        let list = unsafe { &mut *self.list.get() };
-        let result = work(list);
+        let mut list = self.list.lock();
+        let result = work(&mut list);
         self.count.store(list.len as u32, Relaxed);
         result
     }

@@ -6,14 +6,14 @@
 //! Invariants: a page's entry is taken before its bytes are touched, and becomes `Resident` only after the
 //! page is in the program's view; what a page leaves behind (slot, staged copy) is given up after that.
 
+use crate::bitmap::PageRange;
 use crate::codec::{Codecs, Page};
-use crate::control::ControlPage;
 use crate::engine::Engine;
 use crate::entries::Entries;
 use crate::entry::{AtomicEntry, Entry, State};
 use crate::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::kernel::Kernel;
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::tier::arrived::Arrived;
 use crate::tier::location::Location;
 use crate::turns::Move;
@@ -113,8 +113,10 @@ pub enum Outcome {
     Pending,
 }
 
-/// Working memory for restores.
+/// What an agent restores with: whom it works for, and working memory.
 pub struct Restorer {
+    pub(crate) engine: &'static Engine,
+    pub(crate) kernel: &'static Kernel,
     codecs: Codecs,
     /// [`MAX_WINDOW`] pages.
     buffer: usize,
@@ -128,16 +130,17 @@ pub struct Restorer {
 
 impl Restorer {
     /// Maps it.
-    pub fn new() -> Result<Restorer> {
+    pub fn new(engine: &'static Engine, kernel: &'static Kernel) -> Result<Restorer> {
         let buffer = mem::map_anonymous(0, MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
-        Ok(Restorer { codecs: Codecs::new()?, buffer, used: 0, shift: 0, arrived: Arrived::new() })
+        let codecs = Codecs::new()?;
+        Ok(Restorer { engine, kernel, codecs, buffer, used: 0, shift: 0, arrived: Arrived::new() })
     }
 
     /// Overwrites what the last restores left in the working memory. [`restore`](Self::restore) does so itself, but for a fault: whoever
     /// waits for the page is to be woken before.
     pub fn wipe(&mut self) {
         let used = core::mem::take(&mut self.used);
-        if used == 0 || planted(Bug::BufferNotWiped) {
+        if fault_point!(BufferNotWiped: used == 0, else true) {
             return;
         }
         // SAFETY: the buffer is ours and has so many pages, of which nobody has a reference.
@@ -146,42 +149,32 @@ impl Restorer {
         self.codecs.wipe(unsafe { &mut *(self.buffer as *mut Page) });
     }
 
-    /// Brings back the page `index` of the extent and up to `limit - 1` pages behind it that are away too.
+    /// Brings back the first of these pages of the extent, and of those behind it as many as are away too.
     ///
     /// Ahead of a touch it wakes whoever touched them meanwhile; otherwise nobody but who was turned away.
-    pub fn restore(
-        &mut self,
-        engine: &Engine,
-        kernel: &Kernel,
-        extent: &Extent,
-        index: usize,
-        limit: usize,
-        reason: Reason,
-    ) -> Outcome {
+    pub fn restore(&mut self, extent: &Extent, pages: PageRange, reason: Reason) -> Outcome {
+        let engine = self.engine;
         let Some(entries) = extent.entries() else { return Outcome::Resident };
         // The fault thread's waits begin with its messages.
         let began = if reason.is_service() { Nanos(0) } else { time::now() };
-        let is_ready = |entry: Entry| self.is_ready(engine, entry);
-        let mut run =
-            match Run::take(kernel, extent, entries, index, limit, reason, self.shift == 0, is_ready) {
-                Ok(run) => run,
-                Err(outcome) => return outcome,
-            };
-        widen(Bug::BusyNotAwaited, 2);
-        if reason == Reason::Ahead {
-            widen(Bug::AheadWakeLost, 1);
+        let mut run = Run::new(extent, entries, pages.lo, reason);
+        if let Err(outcome) = run.take(self, pages) {
+            return outcome;
         }
-        let control = engine.control();
+        linger(Bug::BusyNotAwaited);
+        if reason == Reason::Ahead {
+            linger(Bug::AheadWakeLost);
+        }
         let first = run.lo;
         let mut done = 0;
         let outcome = loop {
-            let (lo, hi) = run.next_segment();
-            if lo == hi {
+            let segment = run.next_segment();
+            if segment.is_empty() {
                 break Outcome::Done { first, pages: done };
             }
-            let result = match run.entry(lo).state() {
-                State::Aside => self.bring_aside(engine, kernel, extent, &mut run, lo, hi, control),
-                _ => self.bring_stored(engine, kernel, extent, &mut run, lo, hi, control),
+            let result = match run.entry(segment.lo).state() {
+                State::Aside => self.bring_aside(&mut run, segment),
+                _ => self.bring_stored(&mut run, segment),
             };
             match result {
                 Ok(pages) => done += pages,
@@ -194,50 +187,33 @@ impl Restorer {
         };
         if run.put_back_rest() && !reason.is_service() {
             // The fault thread may have seen the entries busy, and left the waking to us.
-            engine.wake_ahead(kernel, extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE, began);
+            engine.wake_ahead(self.kernel, extent.page_addr(run.lo), (run.hi - run.lo) * PAGE_SIZE, began);
         }
         if !reason.is_service() {
             self.wipe();
         }
         engine.room.take(done);
         if let (Reason::Ahead, Outcome::Done { first, pages }) = (reason, outcome) {
-            if !planted(Bug::AheadWakeLost) {
-                engine.wake_ahead(kernel, extent.page_addr(first), pages * PAGE_SIZE, began);
-            }
+            let (start, len) = (extent.page_addr(first), pages * PAGE_SIZE);
+            fault_point!(AheadWakeLost: engine.wake_ahead(self.kernel, start, len, began));
         }
         outcome
     }
 
     /// Brings a page back at an address other than its own, because its mapping was moved there.
-    pub fn restore_elsewhere(
-        &mut self,
-        engine: &Engine,
-        kernel: &Kernel,
-        extent: &Extent,
-        index: usize,
-        target: usize,
-    ) -> Outcome {
+    pub fn restore_elsewhere(&mut self, extent: &Extent, index: usize, target: usize) -> Outcome {
         self.shift = target.wrapping_sub(extent.page_addr(index));
-        let outcome = self.restore(engine, kernel, extent, index, 1, Reason::Moved);
+        let outcome = self.restore(extent, PageRange::one(index), Reason::Moved);
         self.shift = 0;
         outcome
     }
 
     /// Brings back pages that lie whole in staging.
-    #[allow(clippy::too_many_arguments)]
-    fn bring_aside(
-        &mut self,
-        engine: &Engine,
-        kernel: &Kernel,
-        extent: &Extent,
-        run: &mut Run<'_>,
-        lo: usize,
-        hi: usize,
-        control: &ControlPage,
-    ) -> core::result::Result<usize, Errno> {
-        let Some(staged) = kernel.staging.page_addr(extent, lo) else { return Err(Errno::ENOENT) };
-        let page = extent.page_addr(lo).wrapping_add(self.shift);
-        let len = (hi - lo) * PAGE_SIZE;
+    fn bring_aside(&mut self, run: &mut Run<'_>, segment: PageRange) -> Result<usize> {
+        let (engine, kernel, extent) = (self.engine, self.kernel, run.extent);
+        let Some(staged) = kernel.staging.page_addr(extent, segment.lo) else { return Err(Errno::ENOENT) };
+        let page = extent.page_addr(segment.lo).wrapping_add(self.shift);
+        let len = segment.bytes();
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
         let _turn = run.turn(engine)?;
         // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
@@ -245,18 +221,18 @@ impl Restorer {
         let progress = if huge && len < EXTENT_SIZE {
             // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
             Progress { done: 0, error: Some(Errno::EBUSY) }
-        } else if engine.wipes.load(Relaxed) == 0
+        } else if engine.options.wipes.load(Relaxed) == 0
             && run.reason.gives_way()
-            && hi - lo <= COPY_MOST
-            && engine.copies.load(Relaxed) < 2 * copies_kept(engine)
+            && segment.len() <= COPY_MOST
+            && engine.counts.copies.load(Relaxed) < 2 * copies_kept(engine)
         {
             // SAFETY: a taken `Aside` page is readable in staging.
             match unsafe { kernel.uffd.copy(page, staged, len) } {
                 Progress { done: 0, error: Some(Errno::ENOMEM) } => move_back(),
-                progress if planted(Bug::CopiesUncounted) => progress,
                 progress => {
-                    engine.copies.fetch_add((progress.done / PAGE_SIZE) as u64, Relaxed);
-                    extent.copies.fetch_add((progress.done / PAGE_SIZE) as u32, Relaxed);
+                    let copies = fault_point!(CopiesUncounted: progress.done / PAGE_SIZE, else 0);
+                    engine.counts.copies.fetch_add(copies as u64, Relaxed);
+                    extent.copies.fetch_add(copies as u32, Relaxed);
                     progress
                 }
             }
@@ -268,12 +244,12 @@ impl Restorer {
             // SAFETY: a taken `Aside` page is readable in staging.
             unsafe { kernel.uffd.copy(page + at, staged + at, PAGE_SIZE) }
         })?;
-        for index in lo..lo + pages {
+        for index in PageRange::from(segment.lo, pages).indices() {
             run.finish(index);
         }
-        engine.aside_pages.fetch_sub(pages as u64, Relaxed);
+        engine.counts.aside.fetch_sub(pages as u64, Relaxed);
         if run.reason.is_service() {
-            control.pages_second_chance.fetch_add(pages as u64, Relaxed);
+            engine.control().pages_second_chance.fetch_add(pages as u64, Relaxed);
         }
         if run.reason == Reason::Walk {
             extent.unasked.fetch_add(pages as u32, Relaxed);
@@ -282,76 +258,65 @@ impl Restorer {
     }
 
     /// Whether the page of the entry can be read without waiting.
-    fn is_ready(&self, engine: &Engine, entry: Entry) -> bool {
-        match (Location::below(entry), engine.below()) {
+    fn is_ready(&self, entry: Entry) -> bool {
+        match (Location::below(entry), self.engine.below()) {
             (Some(berth), Some(below)) => self.arrived.is(berth.cluster, &below.clusters),
             _ => true,
         }
     }
 
     /// Brings back pages from the store.
-    #[allow(clippy::too_many_arguments)]
-    fn bring_stored(
-        &mut self,
-        engine: &Engine,
-        kernel: &Kernel,
-        extent: &Extent,
-        run: &mut Run<'_>,
-        lo: usize,
-        hi: usize,
-        control: &ControlPage,
-    ) -> core::result::Result<usize, Errno> {
-        self.used = self.used.max(hi - lo);
-        let mut hi = hi;
-        for index in lo..hi {
+    fn bring_stored(&mut self, run: &mut Run<'_>, segment: PageRange) -> Result<usize> {
+        let (engine, kernel, extent, control) = (self.engine, self.kernel, run.extent, self.engine.control());
+        self.used = self.used.max(segment.len());
+        let mut segment = segment;
+        for index in segment.indices() {
             // The cluster that was fetched may lie elsewhere by now.
-            if !self.is_ready(engine, run.entry(index)) {
-                hi = index;
+            if !self.is_ready(run.entry(index)) {
+                segment.hi = index;
                 break;
             }
-            if !self.decompress(engine, run.entry(index), index - lo) {
+            if !self.decompress(run.entry(index), index - segment.lo) {
                 control.pages_lost.fetch_add(1, Relaxed);
                 engine.fail_hard("memfold: a stored page cannot be read back; the program must not go on");
             }
         }
-        if lo == hi {
+        if segment.is_empty() {
             return Err(Errno(libc::ESTALE));
         }
         let _turn = run.turn(engine)?;
-        let page = extent.page_addr(lo).wrapping_add(self.shift);
+        let page = extent.page_addr(segment.lo).wrapping_add(self.shift);
         // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.
-        let progress = unsafe { kernel.uffd.copy(page, self.buffer, (hi - lo) * PAGE_SIZE) };
+        let progress = unsafe { kernel.uffd.copy(page, self.buffer, segment.bytes()) };
         let buffer = self.buffer;
         let pages = settle(progress, |at| {
             // SAFETY: as above, for one page.
             unsafe { kernel.uffd.copy(page + at, buffer + at, PAGE_SIZE) }
         })?;
         let soon = extent.flags.load(Relaxed) & SETTLED == 0;
-        for index in lo..lo + pages {
+        for index in PageRange::from(segment.lo, pages).indices() {
             if soon && run.reason == Reason::Fault {
                 extent.back_soon.add(index);
             }
             let entry = run.finish(index);
             if let Some(location) = Location::of(entry) {
                 engine.release(location);
-                if planted(Bug::SlotFreedTwice) {
-                    engine.release(location);
-                }
+                fault_point!(SlotFreedTwice: (), else engine.release(location));
             }
         }
-        engine.stored_pages.fetch_sub(pages as u64, Relaxed);
+        engine.counts.stored.fetch_sub(pages as u64, Relaxed);
         control.pages_restored.fetch_add(pages as u64, Relaxed);
         if run.reason == Reason::Ahead {
             control.pages_prefetched.fetch_add(pages as u64, Relaxed);
         }
         if soon {
-            engine.soon_back.fetch_add(pages as u64, Relaxed);
+            engine.counts.soon_back.fetch_add(pages as u64, Relaxed);
         }
         Ok(pages)
     }
 
     /// Puts the bytes of a stored page into page `n` of the buffer.
-    fn decompress(&mut self, engine: &Engine, entry: Entry, n: usize) -> bool {
+    fn decompress(&mut self, entry: Entry, n: usize) -> bool {
         debug_assert!(n < MAX_WINDOW);
         // SAFETY: the buffer is ours and has so many pages.
         let page = unsafe { &mut *((self.buffer + n * PAGE_SIZE) as *mut Page) };
@@ -364,11 +329,13 @@ impl Restorer {
             // SAFETY: the entry was taken, so its slot stays until we give it up.
             Some(Location::Memory(slot)) => unsafe { slot.read() },
             Some(Location::Below(berth)) => {
-                engine.below().and_then(|below| self.arrived.page(berth, &below.clusters))
+                self.engine.below().and_then(|below| self.arrived.page(berth, &below.clusters))
             }
             None => None,
         };
-        stored.is_some_and(|(codec, data)| self.codecs.decompress(codec, &engine.dictionaries, data, page))
+        stored.is_some_and(|(codec, data)| {
+            self.codecs.decompress(codec, &self.engine.storage.dictionaries, data, page)
+        })
     }
 }
 
@@ -381,14 +348,14 @@ impl Drop for Restorer {
 
 /// Turns the progress of a call over several pages into the number of pages that are in place: goes on by
 /// `one(offset)` after a page that is there already, and where the call cannot serve a page.
-fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> core::result::Result<usize, Errno> {
+fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> Result<usize> {
     let pages = first.done / PAGE_SIZE;
     match first.error {
         None => Ok(pages),
         // A part was done, and why the rest was not is not told: whoever needs the rest asks again.
         Some(_) if pages > 0 => Ok(pages),
         // The page is in the program's view: nothing of it is missing.
-        Some(Errno::EEXIST) if !planted(Bug::ExistingTakenForGone) => Ok(1),
+        Some(Errno::EEXIST) if fault_point!(ExistingTakenForGone: true, else false) => Ok(1),
         // Shared or part of a huge page; more than one mapping; out of memory: the first page alone may do.
         Some(Errno::EBUSY | Errno::EINVAL | Errno::ENOENT | Errno::ENOMEM) => loop {
             match one(0).error {
@@ -417,43 +384,37 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    #[allow(clippy::too_many_arguments)]
-    fn take(
-        kernel: &Kernel,
-        extent: &'a Extent,
-        entries: &'a Entries,
-        index: usize,
-        limit: usize,
-        reason: Reason,
-        may_take_whole: bool,
-        is_ready: impl Fn(Entry) -> bool,
-    ) -> core::result::Result<Run<'a>, Outcome> {
-        let mut run = Run {
-            extent,
-            entries,
-            lo: index,
-            next: index,
-            hi: index,
-            taken: [Entry::RESIDENT; MAX_WINDOW],
-            aside: false,
-            reason,
-        };
-        if may_take_whole && extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
-            if run.take_whole(reason) {
-                return Ok(run);
+    /// Nothing is taken yet.
+    fn new(extent: &'a Extent, entries: &'a Entries, lo: usize, reason: Reason) -> Run<'a> {
+        let taken = [Entry::RESIDENT; MAX_WINDOW];
+        Run { extent, entries, lo, next: lo, hi: lo, taken, aside: false, reason }
+    }
+
+    /// Takes the entry of the first of the pages, and of those behind it that are away too; all of the extent where they are one huge page.
+    fn take(&mut self, restorer: &Restorer, pages: PageRange) -> core::result::Result<(), Outcome> {
+        let reason = self.reason;
+        // What was moved past libc comes back page by page.
+        if restorer.shift == 0 && self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
+            if self.take_whole() {
+                return Ok(());
             }
             if !reason.is_service() {
                 // As in `restore`: the entries were busy for a moment.
-                kernel.uffd.wake(extent.base(), EXTENT_SIZE);
+                restorer.kernel.uffd.wake(self.extent.base(), EXTENT_SIZE);
             }
         }
-        if reason == Reason::Walk && run.take_aside(index, limit) {
-            return Ok(run);
+        if reason == Reason::Walk && self.take_aside(pages) {
+            return Ok(());
         }
-        let end = (index + limit.clamp(1, MAX_WINDOW)).min(EXTENT_PAGES);
-        while run.hi < end {
-            let entry = entries[run.hi].load();
-            let first = run.hi == index;
+        self.take_away(restorer, PageRange::from(pages.lo, pages.len().clamp(1, MAX_WINDOW)))
+    }
+
+    /// Takes the entry of the first of the pages, and of those behind it that are away too.
+    fn take_away(&mut self, restorer: &Restorer, pages: PageRange) -> core::result::Result<(), Outcome> {
+        let (extent, entries, reason) = (self.extent, self.entries, self.reason);
+        while self.hi < pages.hi {
+            let entry = entries[self.hi].load();
+            let first = self.hi == pages.lo;
             match entry.state() {
                 _ if entry.is_busy() => {
                     if first {
@@ -464,7 +425,7 @@ impl<'a> Run<'a> {
                 State::Resident if first => return Err(Outcome::Resident),
                 State::Leaving if first => {
                     // The one who moves it wakes us.
-                    if entries[index].transition(entry, Entry::new(State::LeavingWanted)) {
+                    if entries[pages.lo].transition(entry, Entry::new(State::LeavingWanted)) {
                         return Err(Outcome::InOtherHands);
                     }
                     continue;
@@ -472,71 +433,69 @@ impl<'a> Run<'a> {
                 State::LeavingWanted if first => return Err(Outcome::InOtherHands),
                 State::Resident | State::Leaving | State::LeavingWanted => break,
                 State::Aside | State::Stored | State::Same => {
-                    if !is_ready(entry) {
+                    if !restorer.is_ready(entry) {
                         if first {
                             return Err(Outcome::Pending);
                         }
                         break;
                     }
-                    if !entries[run.hi].take(entry) {
+                    if !entries[self.hi].take(entry) {
                         continue;
                     }
-                    if reason.gives_way() && extent.is_changing(run.hi) && !planted(Bug::AnnouncementIgnored)
+                    if reason.gives_way()
+                        && fault_point!(AnnouncementIgnored: extent.is_changing(self.hi), else false)
                     {
-                        entries[run.hi].put_back(entry);
-                        let unsaid = !reason.is_awaited() && planted(Bug::AheadUnsaid);
+                        entries[self.hi].put_back(entry);
                         // Whoever touched the page while we had it was left asleep too, for us to have woken.
-                        if unsaid || extent.turn_away(run.hi) {
+                        let unsaid = !reason.is_awaited() && fault_point!(AheadUnsaid: false, else true);
+                        if unsaid || extent.turn_away(self.hi) {
                             if first {
                                 return Err(Outcome::InOtherHands);
                             }
                             break;
                         }
                         // It is over, and whoever changed it may have found nobody to wake.
-                        if !reason.is_service() && !planted(Bug::AheadOverUnwoken) {
-                            kernel.uffd.wake(extent.page_addr(run.hi), PAGE_SIZE);
+                        if !reason.is_service() {
+                            fault_point!(AheadOverUnwoken: restorer.kernel.uffd.wake(extent.page_addr(self.hi), PAGE_SIZE));
                         }
                         continue;
                     }
-                    run.taken[run.hi - index] = entry;
-                    run.hi += 1;
+                    self.taken[self.hi - pages.lo] = entry;
+                    self.hi += 1;
                 }
             }
         }
-        Ok(run)
+        Ok(())
     }
 
     /// Takes all entries of the extent if every one is `Aside` and nobody changes the mapping.
-    fn take_whole(&mut self, reason: Reason) -> bool {
+    fn take_whole(&mut self) -> bool {
         let aside = Entry::new(State::Aside);
         for index in 0..EXTENT_PAGES {
             if !self.entries[index].take(aside) {
-                self.put_back_range(0, index);
+                self.put_back_aside(PageRange::new(0, index));
                 return false;
             }
         }
-        if reason.gives_way() && (0..EXTENT_PAGES).any(|index| self.extent.is_changing(index)) {
-            self.put_back_range(0, EXTENT_PAGES);
+        if self.reason.gives_way() && (0..EXTENT_PAGES).any(|index| self.extent.is_changing(index)) {
+            self.put_back_aside(PageRange::ALL);
             return false;
         }
         (self.lo, self.next, self.hi, self.aside) = (0, 0, EXTENT_PAGES, true);
         true
     }
 
-    /// Takes the entries from `index` on that are `Aside`, up to so many, and whose mapping nobody changes. False where the first is not, and
+    /// Takes the entries of the pages from the first on that are `Aside`, and whose mapping nobody changes. False where the first is not, and
     /// where they are parts of a huge page, which are copied one by one.
-    fn take_aside(&mut self, index: usize, limit: usize) -> bool {
+    fn take_aside(&mut self, pages: PageRange) -> bool {
         if self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             return false;
         }
         let aside = Entry::new(State::Aside);
-        let end = (index + limit).min(EXTENT_PAGES);
-        let takes = |entry: &AtomicEntry| match planted(Bug::RecallUntaken) {
-            true => entry.load() == aside,
-            false => entry.take(aside),
-        };
-        while self.hi < end && takes(&self.entries[self.hi]) {
-            if self.extent.is_changing(self.hi) && !planted(Bug::AnnouncementIgnored) {
+        let takes =
+            |entry: &AtomicEntry| fault_point!(RecallUntaken: entry.take(aside), else entry.load() == aside);
+        while self.hi < pages.hi && takes(&self.entries[self.hi]) {
+            if fault_point!(AnnouncementIgnored: self.extent.is_changing(self.hi), else false) {
                 self.entries[self.hi].put_back(aside);
                 break;
             }
@@ -546,8 +505,8 @@ impl<'a> Run<'a> {
         self.aside
     }
 
-    fn put_back_range(&self, lo: usize, hi: usize) {
-        for entry in (lo..hi).map(|index| &self.entries[index]) {
+    fn put_back_aside(&self, pages: PageRange) {
+        for entry in pages.indices().map(|index| &self.entries[index]) {
             entry.put_back(Entry::new(State::Aside));
         }
     }
@@ -567,15 +526,15 @@ impl<'a> Run<'a> {
             return Ok(None);
         }
         let mut tries = 0;
-        let turn = engine.turns.move_unless(|| {
+        let turn = engine.traffic.turns.move_unless(|| {
             tries += 1;
-            tries > TRIES || self.reason == Reason::Ahead && engine.brake.wanted()
+            tries > TRIES || self.reason == Reason::Ahead && engine.traffic.brake.wanted()
         });
         turn.map(Some).ok_or(Errno::EAGAIN)
     }
 
     /// The next pages that can be brought back in one go: all aside, or all stored.
-    fn next_segment(&self) -> (usize, usize) {
+    fn next_segment(&self) -> PageRange {
         let lo = self.next;
         let mut hi = lo;
         while hi < self.hi
@@ -583,15 +542,15 @@ impl<'a> Run<'a> {
         {
             hi += 1;
         }
-        (lo, hi)
+        PageRange::new(lo, hi)
     }
 
     /// The page is in the program's view. Returns what its entry said before.
     fn finish(&mut self, index: usize) -> Entry {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
-        let walked = self.reason == Reason::Walk && planted(Bug::WalkTakenForUse);
-        if self.reason.is_awaited() || walked {
+        if self.reason.is_awaited() || fault_point!(WalkTakenForUse: false, else self.reason == Reason::Walk)
+        {
             self.extent.hot.add(index);
         }
         self.entries[index].finish(entry);

@@ -2,7 +2,7 @@
 //!
 //! What it is not: a decision of what goes. Background thread only.
 
-use crate::bitmap::PageSet;
+use crate::bitmap::{PageRange, PageSet};
 use crate::extent::Extent;
 use crate::kernel::Kernel;
 use memfold_sys::pagemap::{Categories, Query, Run};
@@ -33,20 +33,20 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
     })?;
     if protect {
         // What was written between the two looks counts as written too.
-        for (lo, hi) in extent.managed.load().runs() {
-            protect_written(kernel, extent, lo, hi, |pages| scan.written = scan.written.or(&pages))?;
+        for run in extent.managed.load().runs() {
+            protect_written(kernel, extent, run, |pages| scan.written = scan.written.or(&pages))?;
         }
     }
     Ok(scan)
 }
 
-/// Looks at the pages `lo..hi` of an extent and changes nothing. Written are those only of which that is tracked.
-pub fn look(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> Result<Scan, Errno> {
+/// Looks at pages of an extent and changes nothing. Written are those only of which that is tracked.
+pub fn look(kernel: &Kernel, extent: &Extent, pages: PageRange) -> Result<Scan, Errno> {
     let mut scan = Scan { present: PageSet::EMPTY, written: PageSet::EMPTY, huge: false };
     let written = Categories::TRACKED | Categories::WRITTEN;
     let report = written | Categories::HUGE;
     let query = Query { all: Categories::PRESENT, none: Categories::ZERO, report, protect: false };
-    read_range(kernel, extent, lo, hi, &query, |pages, categories| {
+    read_range(kernel, extent, pages, &query, |pages, categories| {
         scan.present = scan.present.or(&pages);
         if categories.contains(written) {
             scan.written = scan.written.or(&pages);
@@ -58,22 +58,21 @@ pub fn look(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) -> Result<Sc
 
 /// Has the next look take pages for unwritten that were just put back, which is no write of the program's. One that it writes before
 /// this is taken for unwritten too.
-pub fn forget_written(kernel: &Kernel, extent: &Extent, lo: usize, hi: usize) {
+pub fn forget_written(kernel: &Kernel, extent: &Extent, pages: PageRange) {
     // Where writes are not tracked the kernel refuses.
-    let _ = protect_written(kernel, extent, lo, hi, |_| {});
+    let _ = protect_written(kernel, extent, pages, |_| {});
 }
 
 /// Tells which pages were written since the last time, and begins anew.
 fn protect_written(
     kernel: &Kernel,
     extent: &Extent,
-    lo: usize,
-    hi: usize,
+    pages: PageRange,
     mut written: impl FnMut(PageSet),
 ) -> Result<(), Errno> {
     let all = Categories::PRESENT | Categories::WRITTEN;
     let query = Query { all, none: Categories::ZERO, report: Categories::WRITTEN, protect: true };
-    read_range(kernel, extent, lo, hi, &query, |pages, _| written(pages))
+    read_range(kernel, extent, pages, &query, |pages, _| written(pages))
 }
 
 pub(crate) fn read_runs(
@@ -82,24 +81,22 @@ pub(crate) fn read_runs(
     query: &Query,
     found: impl FnMut(PageSet, Categories),
 ) -> Result<(), Errno> {
-    read_range(kernel, extent, 0, EXTENT_PAGES, query, found)
+    read_range(kernel, extent, PageRange::ALL, query, found)
 }
 
 fn read_range(
     kernel: &Kernel,
     extent: &Extent,
-    lo: usize,
-    hi: usize,
+    pages: PageRange,
     query: &Query,
     mut found: impl FnMut(PageSet, Categories),
 ) -> Result<(), Errno> {
     let mut runs = [Run::EMPTY; 64];
-    let (mut at, end) = (extent.page_addr(lo), extent.page_addr(hi));
+    let (mut at, end) = (extent.page_addr(pages.lo), extent.page_addr(pages.hi));
     while at < end {
         let (count, stopped) = kernel.pagemap.scan(at, end, query, &mut runs)?;
         for run in &runs[..count] {
-            let (lo, hi) = extent.clip(run.start as usize, run.end as usize);
-            found(PageSet::range(lo, hi), run.categories());
+            found(extent.clip(run.start as usize, run.end as usize).set(), run.categories());
         }
         if stopped <= at {
             break;

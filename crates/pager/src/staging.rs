@@ -8,6 +8,7 @@
 //! place. It is registered for write protection and not for missing pages: a touch of an absent page there
 //! reads zeros and can never leave an agent thread asleep.
 
+use crate::bitmap::PageRange;
 use crate::extent::Extent;
 use crate::retry::patiently;
 use core::cell::UnsafeCell;
@@ -136,14 +137,14 @@ impl Staging {
         Some(self.base + slot as usize * EXTENT_SIZE + index * PAGE_SIZE)
     }
 
-    /// Drops the staged pages `lo..hi` of the extent.
+    /// Drops staged pages of the extent.
     ///
     /// # Safety
     /// No page entry says that one of them is aside.
-    pub unsafe fn drop_pages(&self, extent: &Extent, lo: usize, hi: usize) {
-        if let Some(addr) = self.page_addr(extent, lo) {
+    pub unsafe fn drop_pages(&self, extent: &Extent, pages: PageRange) {
+        if let Some(addr) = self.page_addr(extent, pages.lo) {
             // SAFETY: staging memory that nobody needs, by the caller's contract.
-            let _ = unsafe { mem::madvise(addr, (hi - lo) * PAGE_SIZE, libc::MADV_DONTNEED) };
+            let _ = unsafe { mem::madvise(addr, pages.bytes(), libc::MADV_DONTNEED) };
         }
     }
 
@@ -153,7 +154,7 @@ impl Staging {
     /// No page of the extent is aside, and only the background thread may call this.
     pub unsafe fn give_back(&self, extent: &Extent) {
         // SAFETY: the caller's contract.
-        unsafe { self.drop_pages(extent, 0, EXTENT_SIZE / PAGE_SIZE) };
+        unsafe { self.drop_pages(extent, PageRange::ALL) };
         let slot = extent.staging.swap(0, SeqCst) as usize - 1;
         // SAFETY: the caller's contract.
         unsafe {

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::gauge::{Gauge, TOUCHERS};
 use crate::kernel::Kernel;
 use core::sync::atomic::Ordering::*;
-use memfold_sys::time::{self, Nanos};
+use memfold_sys::time::Nanos;
 
 /// A place is given to another thread when its own has not faulted for so long.
 const FORGOTTEN: Nanos = Nanos::from_millis(100);
@@ -120,9 +120,12 @@ impl Waits {
     /// The message of a fault of thread `tid` at `page`, for which it is asleep, was read at `read`.
     pub(crate) fn found(&mut self, engine: &Engine, tid: u32, page: usize, read: Nanos) -> Found {
         let unseen = self.take_unseen(engine);
-        let costs = Costs { wake: engine.wake_cost.load(Relaxed), entry: engine.entry_cost.load(Relaxed) };
+        let costs = Costs {
+            wake: engine.latency.wake_cost.load(Relaxed),
+            entry: engine.latency.entry_cost.load(Relaxed),
+        };
         let Some(place) = self.place(engine, tid, read) else { return self.unknown(costs) };
-        let Some([ran, queued, turns]) = engine.read_gauge(Gauge::Toucher(place)) else {
+        let Some([ran, queued, turns]) = engine.link.gauges.read(Gauge::Toucher(place)) else {
             self.touchers[place].tid = 0;
             return self.unknown(costs);
         };
@@ -130,7 +133,7 @@ impl Waits {
         let before = core::mem::replace(&mut self.touchers[place], now);
         let judged = self.judge(before, now, read, unseen, costs);
         if let Some(waited) = judged.exact {
-            engine.last_outside.store(waited, Relaxed);
+            engine.latency.last_outside.store(waited, Relaxed);
         }
         judged.found
     }
@@ -203,9 +206,9 @@ impl Waits {
 
     fn take_unseen(&mut self, engine: &Engine) -> Unseen {
         let own = core::mem::take(&mut self.unseen);
-        let ahead = engine.waits_ahead.load(Acquire);
-        let others = ahead - core::mem::replace(&mut self.ahead, ahead);
-        Unseen { waits: own.waits + others, most: own.most + others * engine.longest_ahead.load(Relaxed) }
+        let ahead = engine.latency.ahead();
+        let others = ahead.waits - core::mem::replace(&mut self.ahead, ahead.waits);
+        Unseen { waits: own.waits + others, most: own.most + others * ahead.longest }
     }
 
     fn toucher(&mut self, tid: u32) -> Option<&mut Toucher> {
@@ -241,7 +244,7 @@ impl Waits {
         let free = |toucher: &Toucher| toucher.tid == 0 || now.since(toucher.since) > FORGOTTEN;
         let place = self.touchers.iter().position(free)?;
         self.touchers[place] = Toucher { tid, ..Toucher::default() };
-        engine.open_toucher(place, tid);
+        engine.link.gauges.open_toucher(place, tid);
         Some(place)
     }
 }
@@ -252,8 +255,7 @@ impl Engine {
     pub(crate) fn wake_ahead(&self, kernel: &Kernel, start: usize, len: usize, began: Nanos) {
         // Before the wake-up, after which the thread may run in our place and touch the next page.
         if kernel.uffd.has_message() {
-            self.longest_ahead.fetch_max(time::now().since(began).0, Relaxed);
-            self.waits_ahead.fetch_add(1, Release);
+            self.latency.note_ahead(began);
         }
         kernel.uffd.wake(start, len);
     }

@@ -37,13 +37,14 @@ impl Worker {
         let (mut entries, mut found) = ([0u64; TRIES], 0);
         if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {
             for (n, cost) in costs.iter_mut().enumerate() {
-                self.engine.last_outside.store(0, Relaxed);
+                self.engine.latency.last_outside.store(0, Relaxed);
                 let began = time::now();
                 // SAFETY: our own page; the fault thread serves it like any first touch.
                 unsafe { core::ptr::read_volatile((base + n * PAGE_SIZE) as *const u8) };
-                *cost = time::now().since(began).0.saturating_sub(self.engine.last_service.load(Relaxed));
+                *cost =
+                    time::now().since(began).0.saturating_sub(self.engine.latency.last_service.load(Relaxed));
                 // That of the wake-up before, and of this touch until its message was read.
-                let outside = self.engine.last_outside.load(Relaxed);
+                let outside = self.engine.latency.last_outside.load(Relaxed);
                 if outside != 0 {
                     entries[found] = cost.saturating_sub(outside);
                     found += 1;
@@ -52,11 +53,11 @@ impl Worker {
         }
         // The least: what is more was the wait for a CPU, which may be free when the program faults.
         let least = costs.iter().copied().min().unwrap_or(0).min(WAKE_COST_MOST);
-        self.engine.wake_cost.store(least, Relaxed);
+        self.engine.latency.wake_cost.store(least, Relaxed);
         let entries = &mut entries[..found];
         entries.sort_unstable();
         let entry = entries.get(found / 2).map_or(ENTRY_COST_USUAL, |&median| median);
-        self.engine.entry_cost.store(entry.min(least), Relaxed);
+        self.engine.latency.entry_cost.store(entry.min(least), Relaxed);
         // Unregistered first: unmapping a registered range would be reported.
         let _ = self.kernel.uffd.unregister(base, TRIES * PAGE_SIZE);
         // SAFETY: our own pages, no longer needed.

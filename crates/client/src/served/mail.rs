@@ -63,7 +63,7 @@ impl Mail {
     /// An empty one.
     pub const fn new() -> Mail {
         Mail {
-            lock: Mutex::new(),
+            lock: Mutex::new(()),
             op: AtomicU32::new(0),
             addr: AtomicUsize::new(0),
             len: AtomicUsize::new(0),

@@ -42,7 +42,7 @@ static MAIL: Mail = Mail::new();
 /// Where others see the counters.
 static MIRROR: Mirror = Mirror::new();
 /// Held from before a fork until after it.
-static FORKING: Mutex = Mutex::new();
+static FORKING: Mutex = Mutex::new(());
 /// The process that the agent runs in; a forked child has none.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// The counter that rings the agent.

@@ -46,7 +46,7 @@ impl<const N: usize> Plain<N> {
 }
 
 fn mutex() {
-    static LOCK: Mutex = Mutex::new();
+    static LOCK: Mutex = Mutex::new(());
     static COUNT: Plain<1> = Plain::new();
     together(4, |_| {
         for _ in 0..ROUNDS {

@@ -1,10 +1,11 @@
 //! The engine, in a model: what the modelled files share, without its start and end.
 
+use crate::bitmap::{PageRange, PageSet};
 use crate::bounds::Bounds;
 use crate::control::ControlPage;
+use crate::counts::Counts;
 use crate::entry::{Entry, State};
-use crate::extent::Extent;
-use crate::gate::{Brake, Gate};
+use crate::extent::{Extent, Locked};
 use crate::kernel::{Kernel, Pagemap, Staging};
 use crate::pieces::Pieces;
 use crate::pool::Pool;
@@ -15,12 +16,13 @@ use crate::store::FreeQueue;
 use crate::tier::below::Below;
 use crate::tier::clusters::Clusters;
 use crate::tier::location::Location;
-use crate::turns::Turns;
+use crate::traffic::Traffic;
 use crate::world::{enter, page_index, Content, BASE, ZERO};
 use crate::{explore, futex};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use memfold_sys::uffd::Userfaultfd;
 use memfold_sys::{Errno, PAGE_SIZE};
+use std::sync::OnceLock;
 
 /// As in the pager.
 #[allow(dead_code, reason = "the engine runs from the start of a model to its end")]
@@ -44,31 +46,38 @@ impl Room {
     pub fn take(&self, _: usize) {}
 }
 
-/// The fields that the modelled files use.
-pub struct Engine {
-    pub(crate) turns: Turns,
-    pub(crate) gate: Gate,
-    pub(crate) brake: Brake,
+/// Of the tables, what they are made of.
+pub struct Tables {
     pub(crate) pool: Pool,
+}
+
+/// Of the storage, what is shared.
+pub struct Storage {
     pub(crate) free_slots: FreeQueue,
     pub(crate) dictionaries: crate::codec::Dictionaries,
+}
+
+/// Of the options, whether what comes back is overwritten at once.
+pub struct Options {
+    pub(crate) wipes: AtomicU32,
+}
+
+/// The fields that the modelled files use.
+pub struct Engine {
+    pub(crate) tables: Tables,
+    pub(crate) storage: Storage,
+    pub(crate) options: Options,
+    pub(crate) counts: Counts,
+    pub(crate) traffic: Traffic,
     pub(crate) space: Space,
     pub(crate) kernel: &'static Kernel,
     pub(crate) proxy: Proxy,
     pub(crate) room: Room,
     pub(crate) pieces: Pieces,
-    pub(crate) moved_past_libc: AtomicU32,
-    pub(crate) changed_past_libc: AtomicU32,
-    pub(crate) aside_pages: AtomicU64,
-    pub(crate) copies: AtomicU64,
-    pub(crate) wipes: AtomicU32,
-    pub(crate) soon_back: AtomicU64,
-    pub(crate) stored_pages: AtomicU64,
-    pub(crate) managed: AtomicU64,
     below: Below,
     control: ControlPage,
     /// The fault thread: whoever holds the lock acts for it.
-    fault_thread: loom::sync::Mutex<Restorer>,
+    fault_thread: OnceLock<loom::sync::Mutex<Restorer>>,
 }
 
 // SAFETY: as in the pager; all threads of a model run on one thread of the system.
@@ -76,7 +85,7 @@ unsafe impl Sync for Engine {}
 
 impl Engine {
     /// There is no limit here.
-    pub fn arm_from_start(&self, _: &Extent, _: &crate::bitmap::PageSet) {}
+    pub fn arm_from_start(&self, _: &Locked, _: &PageSet) {}
 
     /// There are no huge pages here.
     pub fn keep_pages_small(&self, _: usize, _: usize) {}
@@ -106,9 +115,8 @@ impl Engine {
         let extent: &'static Extent = unsafe { pool.make() }.expect("a model's memory does not run out");
         // SAFETY: nobody else has it yet.
         unsafe { extent.place(BASE) };
-        let entries = extent
-            .make_entries(&crate::bitmap::PageSet::ALL, &pool)
-            .expect("a model's memory does not run out");
+        let entries =
+            extent.lock().make_entries(&PageSet::ALL, &pool).expect("a model's memory does not run out");
         let last = &entries[memfold_sys::EXTENT_PAGES - 1];
         let mut before = Entry::RESIDENT;
         let same = Entry::same(7).expect("a small word fits");
@@ -118,12 +126,11 @@ impl Engine {
         }
         extent.away.fetch_add(1, Relaxed);
         let engine = explore::keep(Engine {
-            turns: Turns::new(),
-            gate: Gate::new(),
-            brake: Brake::new(),
-            pool,
-            free_slots: FreeQueue::new(),
-            dictionaries: crate::codec::Dictionaries,
+            tables: Tables { pool },
+            storage: Storage { free_slots: FreeQueue::new(), dictionaries: crate::codec::Dictionaries },
+            options: Options { wipes: AtomicU32::new(0) },
+            counts: Counts::new(),
+            traffic: Traffic::new(),
             space: Space(extent),
             kernel: explore::keep(Kernel {
                 uffd: Userfaultfd,
@@ -134,21 +141,16 @@ impl Engine {
             proxy: Proxy::default(),
             room: Room,
             pieces: Pieces::new(),
-            moved_past_libc: AtomicU32::new(0),
-            changed_past_libc: AtomicU32::new(0),
-            aside_pages: AtomicU64::new(0),
-            copies: AtomicU64::new(0),
-            wipes: AtomicU32::new(0),
-            soon_back: AtomicU64::new(0),
-            stored_pages: AtomicU64::new(1),
-            managed: AtomicU64::new(0),
             // SAFETY: zeros are an empty table.
             below: Below::new(unsafe { Pool.make::<Clusters>() }.expect("a model's memory does not run out")),
             control: ControlPage::default(),
-            fault_thread: loom::sync::Mutex::new(Restorer::new().expect("a model's memory does not run out")),
+            fault_thread: OnceLock::new(),
         });
         engine.proxy.open(engine);
-        let all = crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES);
+        let restorer = Restorer::new(engine, engine.kernel).expect("a model's memory does not run out");
+        assert!(engine.fault_thread.set(loom::sync::Mutex::new(restorer)).is_ok(), "one fault thread");
+        engine.counts.stored.store(1, Relaxed);
+        let all = PageSet::ALL;
         extent.anonymous.insert(&all);
         extent.managed.insert(&all);
         extent.armed.add(memfold_sys::EXTENT_PAGES - 1);
@@ -188,10 +190,10 @@ impl Engine {
         };
         // SAFETY: the caller took the entry that named the slot.
         unsafe {
-            if self.wipes.load(Relaxed) != 0 {
+            if self.options.wipes.load(Relaxed) != 0 {
                 slot.wipe();
             }
-            self.free_slots.push(slot);
+            self.storage.free_slots.push(slot);
         }
     }
 
@@ -220,10 +222,11 @@ impl Engine {
 
     /// What `fault.rs` does for one touch, without its clocks and windows.
     fn serve(&'static self, page: usize) {
-        let mut restorer = self.fault_thread.lock().expect("nobody panics with the lock");
+        let mut restorer =
+            self.fault_thread.get().expect("made at the start").lock().expect("nobody panics with the lock");
         let index = page_index(page);
         loop {
-            match restorer.restore(self, self.kernel, self.space.0, index, 1, Reason::Fault) {
+            match restorer.restore(self.space.0, PageRange::one(index), Reason::Fault) {
                 Outcome::Done { first, pages } => {
                     self.kernel.uffd.wake(BASE + first * PAGE_SIZE, pages * PAGE_SIZE);
                     return;

@@ -1,11 +1,12 @@
 //! What the pager's files see of the kernel, in a model.
 
+use crate::bitmap::PageRange;
 use crate::extent::Extent;
 use crate::sync::Ordering::SeqCst;
 use crate::world::{enter, set_staged, staging, ZERO};
 use memfold_sys::pagemap::{Categories, Query, Run};
 use memfold_sys::uffd::{Modes, Userfaultfd};
-use memfold_sys::{Result, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{Result, PAGE_SIZE};
 
 /// As in the pager.
 pub struct Kernel {
@@ -42,9 +43,9 @@ impl Staging {
 
     /// # Safety
     /// As in the pager.
-    pub unsafe fn drop_pages(&self, _extent: &Extent, lo: usize, hi: usize) {
+    pub unsafe fn drop_pages(&self, _extent: &Extent, pages: PageRange) {
         enter(|world| {
-            for index in lo..hi {
+            for index in pages.indices() {
                 world.staged[index] = false;
                 set_staged(index, ZERO);
             }
@@ -55,7 +56,7 @@ impl Staging {
     /// As in the pager.
     pub unsafe fn give_back(&self, extent: &Extent) {
         // SAFETY: the caller's contract.
-        unsafe { self.drop_pages(extent, 0, EXTENT_PAGES) };
+        unsafe { self.drop_pages(extent, PageRange::ALL) };
         extent.staging.store(0, SeqCst);
     }
 }

@@ -1,6 +1,7 @@
 //! What program threads ask of the userfaultfd, in a model: they do it themselves. That the one who serves is another thread, who is
 //! waited for, makes no order that is not among those tried.
 
+use crate::bitmap::PageRange;
 use crate::engine::Engine;
 use crate::extent::Extent;
 use crate::restore::{Outcome, Reason, Restorer};
@@ -31,12 +32,12 @@ impl Proxy {
         self.engine().kernel.uffd.unregister(start, len)
     }
 
-    pub fn bring_back(&self, extent: &'static Extent, lo: usize, hi: usize) -> Result<()> {
+    pub fn bring_back(&self, extent: &'static Extent, pages: PageRange) -> Result<()> {
         let engine = self.engine();
-        let mut restorer = Restorer::new()?;
-        let (mut index, mut backoff) = (lo, Backoff::new());
-        while index < hi {
-            match restorer.restore(engine, engine.kernel, extent, index, hi - index, Reason::Change) {
+        let mut restorer = Restorer::new(engine, engine.kernel)?;
+        let (mut index, mut backoff) = (pages.lo, Backoff::new());
+        while index < pages.hi {
+            match restorer.restore(extent, pages.starting_at(index), Reason::Change) {
                 Outcome::Done { first, pages } => {
                     engine.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                     index = first + pages;

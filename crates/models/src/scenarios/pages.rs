@@ -91,8 +91,8 @@ fn entry(extent: &Extent) -> &'static AtomicEntry {
 
 /// As the background thread does for an extent that is due.
 fn set_aside(worker: &mut Worker, extent: &Extent) {
-    if let Some(_guard) = extent.lock.try_lock() {
-        worker.set_aside(extent, &PageSet::range(0, 1), false);
+    if let Some(extent) = extent.try_lock() {
+        worker.set_aside(&extent, &PageSet::range(0, 1), false);
     }
 }
 
@@ -248,7 +248,7 @@ fn recompressed() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
     // What is given up is overwritten at once, also while it is copied.
-    engine.wipes.store(1, SeqCst);
+    engine.options.wipes.store(1, SeqCst);
     let background = spawn(2, move || {
         worker.recompress(extent);
         worker.tidy_store();
@@ -261,7 +261,7 @@ fn recompressed() {
 fn compacted() {
     let (engine, extent) = page(TAG);
     let mut worker = stored(engine);
-    engine.wipes.store(1, SeqCst);
+    engine.options.wipes.store(1, SeqCst);
     // Four blocks, full with eight slots each; only the page is left in the first, and two slots in each of the others.
     let put = |worker: &mut Worker, n: usize, byte: u8| {
         let page = BASE + (64 + n) * PAGE_SIZE;
@@ -292,7 +292,7 @@ fn compacted() {
 fn tier(number: u32, engine: &'static Engine) -> JoinHandle<()> {
     spawn(number, move || {
         let below = engine.below().expect("there is one");
-        let mut restorer = Restorer::new().expect("a model's memory does not run out");
+        let mut restorer = Restorer::new(engine, engine.kernel).expect("a model's memory does not run out");
         loop {
             // Told before the queue is looked at, so that the last page is seen.
             let over = below.is_over();

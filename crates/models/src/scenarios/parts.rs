@@ -28,7 +28,7 @@ const PLAIN: usize = 1;
 const OTHER: usize = 2;
 
 fn pager_mutex() {
-    let lock = keep(Mutex::new());
+    let lock = keep(Mutex::new(()));
     let others: Vec<_> = (2..4)
         .map(|number| {
             spawn(number, || {

@@ -110,7 +110,7 @@ pub fn sink(engine: &'static Engine, worker: &mut Worker) -> bool {
     let (pages, len) = writer.size();
     let number = below.written.fetch_add(1, Relaxed);
     let place = Place::new(0, number as usize, len.div_ceil(BLOCK), number as u32);
-    let cluster = below.clusters.take(&engine.pool).expect("a model's memory does not run out");
+    let cluster = below.clusters.take(&engine.tables.pool).expect("a model's memory does not run out");
     bytes.truncate(len);
     enter(|_| below.file.borrow_mut().push((place, bytes)));
     below.clusters.fill(cluster, place, pages, 0);

@@ -3,24 +3,78 @@
 //! Invariants: one thread at a time starts or ends the engine, by `phase`; a fork finds the engine either idle or starting with its
 //! thread made.
 
-use super::{Agent, Engine, Phase};
+use super::{Agent, Engine};
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::kernel::Kernel;
 use crate::{background, fault, proxy, tier};
-use core::sync::atomic::Ordering::*;
-use memfold_sys::thread::Thread;
-use memfold_sys::{futex, Result};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use memfold_sys::thread::{self, Thread};
+use memfold_sys::{futex, signal, Errno, Result};
 
-impl Engine {
-    /// Lets the engine start by itself once there is enough to manage.
-    pub fn enable(&'static self) {
-        self.enabled.store(1, Release);
-        self.start_if_due();
+/// How far the engine has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Phase {
+    /// Not asked to fold, or too little to fold so far.
+    Idle = 0,
+    /// The agent threads are being made.
+    Starting = 1,
+    /// Folding.
+    Running = 2,
+    /// Bringing everything back.
+    Stopping = 3,
+    /// Ended, or it could not begin.
+    Off = 4,
+}
+
+/// Where the engine is between its start and its end.
+pub(crate) struct Lifecycle {
+    phase: AtomicU32,
+    /// 1 once it may start by itself.
+    enabled: AtomicU32,
+    /// Why it is being stopped: a `&'static &'static str`.
+    stop_reason: AtomicPtr<&'static str>,
+    /// The process that the engine belongs to; a child of `vfork` that shares its memory is another one.
+    process: AtomicU32,
+    /// 1 after a thread of the program said that it is about to end, past libc.
+    leaving: AtomicU32,
+    /// What the last thread that said so ended with.
+    last_status: AtomicU32,
+}
+
+impl Lifecycle {
+    /// Not begun.
+    pub const fn new() -> Lifecycle {
+        Lifecycle {
+            phase: AtomicU32::new(Phase::Idle as u32),
+            enabled: AtomicU32::new(0),
+            stop_reason: AtomicPtr::new(core::ptr::null_mut()),
+            process: AtomicU32::new(0),
+            leaving: AtomicU32::new(0),
+            last_status: AtomicU32::new(0),
+        }
+    }
+
+    /// How far it has come.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Acquire) {
+            0 => Phase::Idle,
+            1 => Phase::Starting,
+            2 => Phase::Running,
+            3 => Phase::Stopping,
+            _ => Phase::Off,
+        }
+    }
+
+    /// It has come so far. Wakes who waits for that.
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Release);
+        futex::wake(&self.phase, u32::MAX >> 1);
     }
 
     /// From one phase to another; false when it is not in the first.
-    pub(crate) fn change_phase(&self, from: Phase, to: Phase) -> bool {
+    pub fn change_phase(&self, from: Phase, to: Phase) -> bool {
         let changed = self.phase.compare_exchange(from as u32, to as u32, AcqRel, Relaxed).is_ok();
         if changed {
             futex::wake(&self.phase, u32::MAX >> 1);
@@ -28,15 +82,85 @@ impl Engine {
         changed
     }
 
+    /// Sleeps while the phase is `phase`.
+    pub fn wait_for_phase_after(&self, phase: Phase) {
+        let _ = futex::wait(&self.phase, phase as u32, None);
+    }
+
+    /// The engine belongs to the calling process from now on.
+    pub fn come_home(&self) {
+        self.process.store(thread::current_pid(), Relaxed);
+    }
+
+    /// Whether the calling thread is one of the process that the engine belongs to.
+    pub fn is_at_home(&self) -> bool {
+        self.process.load(Relaxed) == thread::current_pid()
+    }
+
+    /// A thread of the program is about to end past libc, with this status.
+    fn note_leaving(&self, status: u32) {
+        self.last_status.store(status, Relaxed);
+        self.leaving.store(1, Release);
+    }
+
+    /// Whether one has said so since this was last asked.
+    pub fn take_leaving(&self) -> bool {
+        self.leaving.swap(0, AcqRel) != 0
+    }
+
+    /// What the last of them ended with.
+    pub fn last_status(&self) -> u32 {
+        self.last_status.load(Relaxed)
+    }
+
+    /// The engine belongs to the calling process, a forked child, of which no thread has said that it ends.
+    pub fn come_home_in_child(&self) {
+        self.come_home();
+        self.leaving.store(0, Relaxed);
+        self.last_status.store(0, Relaxed);
+    }
+}
+
+impl Engine {
+    /// Lets the engine start by itself once there is enough to manage.
+    pub fn enable(&'static self) {
+        self.lifecycle.enabled.store(1, Release);
+        self.start_if_due();
+    }
+
+    /// How far it has come.
+    pub fn phase(&self) -> Phase {
+        self.lifecycle.phase()
+    }
+
+    pub(crate) fn set_phase(&self, phase: Phase) {
+        self.lifecycle.set_phase(phase);
+    }
+
+    /// See [`Lifecycle::change_phase`].
+    pub(crate) fn change_phase(&self, from: Phase, to: Phase) -> bool {
+        self.lifecycle.change_phase(from, to)
+    }
+
+    /// Sleeps while the phase is `phase`.
+    pub(crate) fn wait_for_phase_after(&self, phase: Phase) {
+        self.lifecycle.wait_for_phase_after(phase);
+    }
+
+    /// Whether the calling thread is one of the process that the engine belongs to.
+    pub fn is_at_home(&self) -> bool {
+        self.lifecycle.is_at_home()
+    }
+
     /// Remembers why it is being stopped.
     pub(crate) fn set_stop_reason(&self, reason: &'static &'static str) {
-        self.stop_reason.store(reason as *const &str as *mut &str, Relaxed);
+        self.lifecycle.stop_reason.store(reason as *const &str as *mut &str, Relaxed);
     }
 
     /// Why it is being stopped.
     pub(crate) fn stop_reason(&self) -> &'static str {
         // SAFETY: null or a static reference.
-        unsafe { self.stop_reason.load(Relaxed).as_ref() }.copied().unwrap_or("stopped on request")
+        unsafe { self.lifecycle.stop_reason.load(Relaxed).as_ref() }.copied().unwrap_or("stopped on request")
     }
 
     /// Marks the engine as off, and says on the control page why.
@@ -48,33 +172,28 @@ impl Engine {
         self.set_phase(Phase::Off);
     }
 
-    /// Sleeps while the phase is `phase`.
-    pub(crate) fn wait_for_phase_after(&self, phase: Phase) {
-        let _ = futex::wait(&self.phase, phase as u32, None);
-    }
-
     /// Closes what the engine opened at the kernel.
     ///
     /// # Safety
     /// Nothing is away, the fault thread has ended or does not exist, and no thread uses [`Engine::kernel`].
     pub(crate) unsafe fn close_kernel(&self) {
-        self.close_gauges();
+        self.link.gauges.close();
         // SAFETY: the caller's contract.
-        unsafe { *self.kernel_mut() = None };
+        unsafe { *self.link.kernel_mut() = None };
     }
 
     /// A forked child of which nothing is away needs no threads before there is work for them.
     pub(crate) fn be_idle_in_child(&'static self) {
         // SAFETY: the only thread of the process.
-        if let Some(kernel) = unsafe { self.kernel_mut() }.take() {
+        if let Some(kernel) = unsafe { self.link.kernel_mut() }.take() {
             kernel.forget_in_child();
         }
         self.forget_threads_in_child();
         for extent in self.space().all() {
-            extent.armed.remove(&crate::bitmap::PageSet::range(0, memfold_sys::EXTENT_PAGES));
+            extent.armed.remove(&crate::bitmap::PageSet::ALL);
             extent.staging.store(0, Relaxed);
         }
-        self.phase.store(Phase::Idle as u32, Release);
+        self.lifecycle.phase.store(Phase::Idle as u32, Release);
         let _ = self.count_for_nobody();
     }
 
@@ -89,10 +208,10 @@ impl Engine {
     }
 
     fn try_start(&'static self) {
-        if self.enabled.load(Acquire) == 0 || self.phase.load(Relaxed) != Phase::Idle as u32 {
+        if self.lifecycle.enabled.load(Acquire) == 0 || self.phase() != Phase::Idle {
             return;
         }
-        let known = self.managed.load(Relaxed) + self.young.bytes();
+        let known = self.counts.managed.load(Relaxed) + self.tables.young.bytes();
         if known < self.setting(Setting::StartAt) || known == 0 {
             return;
         }
@@ -101,9 +220,9 @@ impl Engine {
             return;
         }
         // A fork must find the engine either idle or starting with its thread made.
-        let _blocked = memfold_sys::signal::block_all();
-        let _pass = self.gate.pass();
-        if self.phase.compare_exchange(Phase::Idle as u32, Phase::Starting as u32, AcqRel, Relaxed).is_err() {
+        let _blocked = signal::block_all();
+        let _pass = self.traffic.gate.pass();
+        if !self.change_phase(Phase::Idle, Phase::Starting) {
             return;
         }
         if let Err(e) = self.spawn_background() {
@@ -115,13 +234,14 @@ impl Engine {
     pub(crate) fn spawn_background(&'static self) -> Result<()> {
         // SAFETY: `background::main` keeps to the rules of agent threads.
         let thread = unsafe { Thread::spawn(background::main, self as *const Engine as usize) }?;
-        // SAFETY: the phase is `Starting`, which one thread at a time reaches.
-        unsafe { *self.threads.background.get() = Some(thread) };
+        // A handler that stops the engine waits for this thread's work to be done, and must not find the lock held.
+        let _blocked = signal::block_all();
+        self.agents.note(Agent::Background, thread);
         Ok(())
     }
 
     /// Ends an engine that could not begin, and says why.
-    pub(crate) fn give_up(&self, what: &str, error: Option<memfold_sys::Errno>) {
+    pub(crate) fn give_up(&self, what: &str, error: Option<Errno>) {
         let mut line = crate::text::Line::new();
         line.push(what);
         if let Some(e) = error {
@@ -137,19 +257,19 @@ impl Engine {
     }
 
     /// Opens what the engine needs. The background thread calls it.
-    pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, memfold_sys::Errno)> {
-        let kernel = Kernel::open(self.device())?;
-        self.tell_staging(&kernel.staging);
+    pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, Errno)> {
+        let kernel = Kernel::open(self.link.device())?;
+        self.tables.tell_staging(&kernel.staging);
         // SAFETY: no other thread looks before it is started.
-        unsafe { *self.kernel_mut() = Some(kernel) };
+        unsafe { *self.link.kernel_mut() = Some(kernel) };
         Ok(())
     }
 
     /// The same again for what a forked child cannot share with its parent. By the one thread of the process that is not waiting.
     pub(crate) fn reopen_kernel_in_child(&self) -> bool {
         // SAFETY: nobody else looks.
-        match unsafe { self.kernel_mut() } {
-            Some(kernel) => kernel.reopen_in_child(self.device()).is_ok(),
+        match unsafe { self.link.kernel_mut() } {
+            Some(kernel) => kernel.reopen_in_child(self.link.device()).is_ok(),
             None => false,
         }
     }
@@ -160,16 +280,14 @@ impl Engine {
         let arg = self as *const Engine as usize;
         // SAFETY: `fault::main` keeps to the rules of agent threads.
         let fault = unsafe { Thread::spawn(fault::main, arg) }?;
-        self.number_agent(Agent::Fault, fault.tid());
-        // SAFETY: only the thread that starts the engine comes here.
-        unsafe { *self.threads.fault.get() = Some(fault) };
+        self.agents.set_tid(Agent::Fault, fault.tid());
+        self.agents.note(Agent::Fault, fault);
         self.proxy.open();
         // SAFETY: `proxy::server::main` keeps to the rules of agent threads.
         match unsafe { Thread::spawn(proxy::server::main, arg) } {
             Ok(thread) => {
-                self.number_agent(Agent::Proxy, thread.tid());
-                // SAFETY: as above.
-                unsafe { *self.threads.proxy.get() = Some(thread) };
+                self.agents.set_tid(Agent::Proxy, thread.tid());
+                self.agents.note(Agent::Proxy, thread);
             }
             Err(error) => {
                 self.proxy.close();
@@ -179,9 +297,8 @@ impl Engine {
         if self.below().is_some() {
             // SAFETY: `tier::thread::main` keeps to the rules of agent threads.
             let tier = unsafe { Thread::spawn(tier::thread::main, arg) }?;
-            self.number_agent(Agent::Tier, tier.tid());
-            // SAFETY: as above.
-            unsafe { *self.threads.tier.get() = Some(tier) };
+            self.agents.set_tid(Agent::Tier, tier.tid());
+            self.agents.note(Agent::Tier, tier);
         }
         Ok(())
     }
@@ -189,67 +306,46 @@ impl Engine {
     /// Has the threads that serve the program end, and waits for that. By the background thread, while nobody needs them.
     pub(crate) fn end_servants(&self, kernel: &Kernel) {
         self.proxy.close();
-        // SAFETY: one thread at a time starts or ends the engine.
-        let (proxy, fault) = unsafe { (&mut *self.threads.proxy.get(), &mut *self.threads.fault.get()) };
-        // SAFETY: as above.
-        let tier = unsafe { &mut *self.threads.tier.get() };
-        if let (Some(tier), Some(below)) = (tier.take(), self.below()) {
+        if let (Some(tier), Some(below)) = (self.agents.take(Agent::Tier), self.below()) {
             below.end();
             tier.join();
-            self.number_agent(Agent::Tier, 0);
+            self.agents.set_tid(Agent::Tier, 0);
         }
-        if let Some(proxy) = proxy.take() {
+        if let Some(proxy) = self.agents.take(Agent::Proxy) {
             proxy.join();
         }
-        if let Some(fault) = fault.take() {
+        if let Some(fault) = self.agents.take(Agent::Fault) {
             self.ring_doorbell(kernel);
             fault.join();
         }
     }
 
-    /// Remembers the kernel's number of an agent thread.
-    pub(crate) fn number_agent(&self, agent: Agent, tid: u32) {
-        self.tids[agent as usize].store(tid, Relaxed);
-    }
-
     /// The kernel's number of an agent thread, once it runs.
     pub(crate) fn tid(&self, agent: Agent) -> Option<u32> {
-        Some(self.tids[agent as usize].load(Relaxed)).filter(|&tid| tid != 0)
-    }
-
-    /// The engine belongs to the calling process, a forked child, from now on.
-    pub(crate) fn come_home_in_child(&self) {
-        self.process.store(memfold_sys::thread::current_pid(), Relaxed);
-        self.leaving.store(0, Relaxed);
-        self.last_status.store(0, Relaxed);
+        self.agents.tid(agent)
     }
 
     /// Forgets the threads that a forked child does not have.
     pub(crate) fn forget_threads_in_child(&self) {
-        // SAFETY: the only thread of the process.
-        unsafe { self.threads.take() }.for_each(Thread::forget_in_child);
-        self.tids.iter().for_each(|tid| tid.store(0, Relaxed));
+        self.agents.forget_in_child();
         self.proxy.reset_in_child();
-        self.forget_gauges_in_child();
+        self.link.gauges.forget_in_child();
     }
 
     /// A thread of the program is about to end past libc, with this status, and may be the last: the pager's threads must end
     /// then too.
-    pub fn thread_leaves(&self, status: u32) {
+    pub fn thread_leaves(&'static self, status: u32) {
         if self.is_at_home() {
             if let Some(kernel) = self.kernel() {
                 kernel.life.thread_leaves();
             }
-            self.last_status.store(status, Relaxed);
-            self.leaving.store(1, Release);
+            self.lifecycle.note_leaving(status);
             self.ring();
         }
     }
 
     /// Waits for the agent threads to leave, after they were told to.
     pub(crate) fn join_threads(&self) {
-        let _guard = self.joining.lock();
-        // SAFETY: under the lock, and the engine is off: no thread of it looks any more.
-        unsafe { self.threads.take() }.for_each(Thread::join);
+        self.agents.join_all();
     }
 }

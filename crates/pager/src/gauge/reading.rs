@@ -1,18 +1,17 @@
 //! Opening the files that agents read again and again, and reading them.
 
-use super::{numbers, Gauge, NONE};
-use crate::engine::Engine;
+use super::{numbers, Gauge, Gauges, NONE};
 use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::{file, Errno, Result};
 
-impl Engine {
+impl Gauges {
     /// Opens the files on the memory of the process. Where one cannot be had, it is done without.
-    pub(crate) fn open_memory_gauges(&self) {
-        self.open_gauge(Gauge::Memory, c"/proc/thread-self/statm");
-        self.open_gauge(Gauge::Maps, c"/proc/thread-self/maps");
+    pub(crate) fn open_memory(&self) {
+        self.open(Gauge::Memory, c"/proc/thread-self/statm");
+        self.open(Gauge::Maps, c"/proc/thread-self/maps");
     }
 
     /// Opens the file on a thread.
@@ -20,46 +19,46 @@ impl Engine {
         let mut text = Line::new();
         let _ = write!(text, "/proc/self/task/{tid}/schedstat\0");
         if let Ok(path) = CStr::from_bytes_until_nul(text.as_str().as_bytes()) {
-            self.open_gauge(Gauge::Toucher(place), path);
+            self.open(Gauge::Toucher(place), path);
         }
     }
 
     /// Closes all of them.
-    pub(crate) fn close_gauges(&self) {
-        Gauge::all().for_each(|gauge| self.close_gauge(gauge));
+    pub(crate) fn close(&self) {
+        Gauge::all().for_each(|gauge| self.close_one(gauge));
     }
 
-    fn open_gauge(&self, gauge: Gauge, path: &CStr) {
-        self.close_gauge(gauge);
+    fn open(&self, gauge: Gauge, path: &CStr) {
+        self.close_one(gauge);
         if let Ok(fd) = file::open(path, libc::O_RDONLY, 0) {
-            self.gauges[gauge.place()].store(fd.into_raw() as u32, Release);
+            self.0[gauge.place()].store(fd.into_raw() as u32, Release);
         }
     }
 
-    fn close_gauge(&self, gauge: Gauge) {
-        let fd = self.gauges[gauge.place()].swap(NONE, AcqRel);
+    fn close_one(&self, gauge: Gauge) {
+        let fd = self.0[gauge.place()].swap(NONE, AcqRel);
         if fd != NONE {
-            // SAFETY: opened by `open_gauge`, and nobody else has the number.
+            // SAFETY: opened by `open`, and nobody else has the number.
             drop(unsafe { file::Fd::from_raw(fd as i32) });
         }
     }
 
     /// Forgets those of the parent, in a forked child, where they are not open.
-    pub(crate) fn forget_gauges_in_child(&self) {
-        self.gauges.iter().for_each(|gauge| gauge.store(NONE, Relaxed));
+    pub(crate) fn forget_in_child(&self) {
+        self.0.iter().for_each(|gauge| gauge.store(NONE, Relaxed));
     }
 
     /// Reads the list of mappings from this byte of it on. Returns how many bytes; none at its end.
     pub(crate) fn read_maps(&self, piece: &mut [u8], at: u64) -> Result<usize> {
-        match self.gauges[Gauge::Maps.place()].load(Relaxed) {
+        match self.0[Gauge::Maps.place()].load(Relaxed) {
             NONE => Err(Errno::ENOENT),
             fd => file::pread(fd as i32, piece, at),
         }
     }
 
     /// Its first numbers, as many as are asked for; `None` if it cannot be read.
-    pub(crate) fn read_gauge<const N: usize>(&self, gauge: Gauge) -> Option<[u64; N]> {
-        let fd = self.gauges[gauge.place()].load(Relaxed);
+    pub(crate) fn read<const N: usize>(&self, gauge: Gauge) -> Option<[u64; N]> {
+        let fd = self.0[gauge.place()].load(Relaxed);
         let mut text = [0; 128];
         let len = if fd == NONE { return None } else { file::pread(fd as i32, &mut text, 0).ok()? };
         numbers(&text[..len])

@@ -37,7 +37,7 @@ impl Engine {
     /// none.
     pub fn limit(&self) -> u64 {
         match self.setting(Setting::ResidentLimit) {
-            BY_GROUP => self.group_limit.load(Relaxed),
+            BY_GROUP => self.options.group_limit.load(Relaxed),
             limit => limit,
         }
     }
@@ -56,7 +56,7 @@ impl Worker {
         }
         let Some(group) = &self.watch.group else {
             self.watch.pressed = false;
-            return self.engine.group_limit.store(u64::MAX, Relaxed);
+            return self.engine.options.group_limit.store(u64::MAX, Relaxed);
         };
         let limit = group.limit;
         // Where it cannot be told, nothing is kept to.
@@ -69,10 +69,10 @@ impl Worker {
         let mine = part.saturating_sub(self.watch.others).max(limit / LEAST) & !(PAGE_SIZE as u64 - 1);
         let engine = self.engine;
         let folded =
-            (engine.stored_pages.load(Relaxed) + engine.aside_pages.load(Relaxed)) * PAGE_SIZE as u64;
-        let mapped = engine.managed.load(Relaxed) + engine.young.bytes();
+            (engine.counts.stored.load(Relaxed) + engine.counts.aside.load(Relaxed)) * PAGE_SIZE as u64;
+        let mapped = engine.counts.managed.load(Relaxed) + engine.tables.young.bytes();
         let used = own + self.watch.others;
-        let kept = engine.group_limit.load(Relaxed) != u64::MAX;
+        let kept = engine.options.group_limit.load(Relaxed) != u64::MAX;
         let keep = if kept {
             own + folded + self.watch.others >= limit / FORGOTTEN
         } else {
@@ -80,9 +80,9 @@ impl Worker {
         };
         if keep {
             // From now on page by page.
-            engine.small_pages_only.store(1, Relaxed);
+            engine.options.small_pages_only.store(1, Relaxed);
         }
-        engine.group_limit.store(if keep { mine } else { u64::MAX }, Relaxed);
+        engine.options.group_limit.store(if keep { mine } else { u64::MAX }, Relaxed);
         // For others to see, what holds now.
         let shown = if keep { mine } else { BY_GROUP };
         engine.control().settings[Setting::ResidentLimit as usize].store(shown, Relaxed);

@@ -1,7 +1,7 @@
 //! The walk over all mappings. Background thread only.
 
 use crate::control::ControlPage;
-use crate::extent::{Extent, WAITS_FOR_CPU, WAITS_FOR_STALL};
+use crate::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
 use crate::gauge::Gauge;
 use crate::maps::{Kind, Lines, Mapping};
 use crate::scan::look;
@@ -50,7 +50,7 @@ enum Before {
 impl Worker {
     /// Takes inventory if it is time to, and CPU time for it.
     pub(crate) fn take_inventory_if_due(&mut self) {
-        if self.now >= self.inventory.next && self.may_fold() {
+        if self.now >= self.upkeep.inventory.next && self.may_fold() {
             // Where it cannot be had, there is none.
             let _ = self.take_inventory();
         }
@@ -60,32 +60,32 @@ impl Worker {
     pub(crate) fn take_inventory(&mut self) -> Result<()> {
         let began = time::now();
         // What comes soon is tried again soon.
-        self.inventory.taken(began, 0);
+        self.upkeep.inventory.taken(began, 0);
         let resident = self.resident();
         let mut walk = Walk { counts: Counts::default(), before: None, few: (0, 0), staged: 0 };
         self.walk_mappings(&mut walk)?;
         // The compressed pages are not among those that are aside, and what restores left there is the pager's own.
         walk.counts.add(Why::Own, walk.staged as usize);
-        let aside = self.engine.aside_pages.load(Relaxed);
+        let aside = self.engine.counts.aside.load(Relaxed);
         walk.counts.shift(Why::Own, Why::SetAside, aside.min(walk.staged));
         let resident = (resident + self.resident()) / 2;
         self.now = time::now();
         let took = self.now.since(began).0;
-        self.inventory.taken(self.now, took);
+        self.upkeep.inventory.taken(self.now, took);
         publish(self.engine.control(), &walk.counts, resident, self.now, took);
         Ok(())
     }
 
     /// Resident bytes of the process as the kernel counts them.
     fn resident(&self) -> u64 {
-        let numbers = self.engine.read_gauge::<2>(Gauge::Memory);
+        let numbers = self.engine.link.gauges.read::<2>(Gauge::Memory);
         numbers.map_or(0, |[_, resident]| resident * PAGE_SIZE as u64)
     }
 
     fn walk_mappings(&mut self, walk: &mut Walk) -> Result<()> {
         let (mut lines, mut at, mut piece) = (Lines::new(), 0, [0; 2048]);
         loop {
-            let len = self.engine.read_maps(&mut piece, at)?;
+            let len = self.engine.link.gauges.read_maps(&mut piece, at)?;
             if len == 0 {
                 return Ok(());
             }
@@ -138,15 +138,12 @@ impl Worker {
         end: usize,
         rest: Why,
     ) -> Result<()> {
-        let (lo, hi) = extent.clip(start, end);
-        let guard = self.try_for_a_while(extent);
-        let seen = look(self.kernel, extent, lo, hi)?;
+        let mut locked = self.try_for_a_while(extent);
+        let seen = look(self.kernel, extent, extent.clip(start, end))?;
         let managed = seen.present.and(&extent.managed.load());
-        // SAFETY: we hold the lock.
-        let standing = guard
-            .as_ref()
-            .map(|_| unsafe { extent.age() }.standing(self.now.0, self.cold_age(), self.sources.timing()));
-        drop(guard);
+        let (now, cold_age, timing) = (self.now.0, self.cold_age(), self.sources.timing());
+        let standing = locked.as_mut().map(|extent| extent.age().standing(now, cold_age, timing));
+        drop(locked);
         let standing = standing.unwrap_or(Standing::Young);
         if walk.few.0 != extent.base() {
             walk.few = (extent.base(), extent.scattered.load(Relaxed) as usize);
@@ -174,8 +171,8 @@ impl Worker {
         let excluded = others.and(&alone.or(&extent.anonymous.load())).minus(&locked);
         walk.counts.add(Why::Locked, locked.len());
         walk.counts.add(Why::Excluded, excluded.len());
-        for (lo, hi) in others.minus(&locked).minus(&excluded).runs() {
-            self.count_run(walk, extent.page_addr(lo), extent.page_addr(hi), rest);
+        for run in others.minus(&locked).minus(&excluded).runs() {
+            self.count_run(walk, extent.page_addr(run.lo), extent.page_addr(run.hi), rest);
         }
         Ok(())
     }
@@ -193,7 +190,7 @@ impl Worker {
     /// Why nothing goes by its age.
     fn instead(&self) -> Option<Why> {
         let paused = self.engine.control().paused.load(Relaxed) != 0 || self.recording.is_some();
-        let policy = self.policing.is_some().then_some(Why::Policy);
+        let policy = self.eviction.daemon.is_some().then_some(Why::Policy);
         if paused {
             Some(Why::Paused)
         } else {
@@ -201,10 +198,10 @@ impl Worker {
         }
     }
 
-    fn try_for_a_while<'e>(&self, extent: &'e Extent) -> Option<crate::lock::Guard<'e>> {
+    fn try_for_a_while<'e>(&self, extent: &'e Extent) -> Option<Locked<'e>> {
         for _ in 0..TRIES {
-            if let Some(guard) = extent.lock.try_lock() {
-                return Some(guard);
+            if let Some(locked) = extent.try_lock() {
+                return Some(locked);
             }
             self.stand_still_if_wanted();
             time::sleep(PAUSE);

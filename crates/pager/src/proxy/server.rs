@@ -1,6 +1,7 @@
 //! The thread that does what program threads ask of the userfaultfd.
 
 use super::{Proxy, Request, ABSENT, ASKED, DONE};
+use crate::bitmap::PageRange;
 use crate::engine::Engine;
 use crate::extent::Extent;
 use crate::kernel::Kernel;
@@ -46,7 +47,7 @@ pub extern "C" fn main(arg: usize) {
 
 fn carry_out(
     engine: &'static Engine,
-    kernel: &Kernel,
+    kernel: &'static Kernel,
     restorer: &mut Option<Restorer>,
     request: Request,
 ) -> Result<()> {
@@ -58,17 +59,17 @@ fn carry_out(
         // What stays registered, for lack of memory, is several mappings to `mremap`, and moves or fails as such.
         Request::LetGo { start, len } => patiently(|| kernel.uffd.unregister(start, len)),
         Request::Arm { start, len } => kernel.uffd.register(start, len, kernel.armed_modes()),
-        Request::BringBack { extent, lo, hi } => {
+        Request::BringBack { extent, pages } => {
             let restorer = match restorer {
                 Some(restorer) => restorer,
-                None => restorer.insert(patiently(Restorer::new)?),
+                None => restorer.insert(patiently(|| Restorer::new(engine, kernel))?),
             };
             let fetch = |page, restorer: &mut Restorer| {
                 if let Some(below) = engine.below() {
                     below.await_cluster(Asker::Proxy, page, &mut restorer.arrived);
                 }
             };
-            bring_extent_back(engine, kernel, restorer, (extent, lo, hi), fetch);
+            bring_extent_back(restorer, extent, pages, fetch);
             restorer.arrived.wipe();
             Ok(())
         }
@@ -82,20 +83,19 @@ fn carry_out(
     }
 }
 
-/// Brings back what is away of pages `lo..hi` of an extent, whoever else is at it. `fetch` waits for the cluster of the page at an address.
+/// Brings back what is away of these pages of an extent, whoever else is at it. `fetch` waits for the cluster of the page at an address.
 pub(crate) fn bring_extent_back(
-    engine: &Engine,
-    kernel: &Kernel,
     restorer: &mut Restorer,
-    (extent, lo, hi): (&Extent, usize, usize),
+    extent: &Extent,
+    pages: PageRange,
     fetch: impl Fn(usize, &mut Restorer),
 ) {
-    let mut index = lo;
+    let mut index = pages.lo;
     let mut backoff = Backoff::new();
-    while index < hi {
-        match restorer.restore(engine, kernel, extent, index, hi - index, Reason::Change) {
+    while index < pages.hi {
+        match restorer.restore(extent, pages.starting_at(index), Reason::Change) {
             Outcome::Done { first, pages } => {
-                kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                restorer.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
                 index = first + pages;
             }
             Outcome::Resident | Outcome::Gone => index += 1,

@@ -102,7 +102,7 @@ impl Worker {
 
     /// Notes which pages of an extent were touched since the last look, and sets them aside unless it is the last.
     fn note(&mut self, recording: &mut Recording, extent: &Extent, interval: u64, last: bool) -> Result<()> {
-        let Some(_guard) = extent.lock.try_lock() else { return Ok(()) };
+        let Some(extent) = extent.try_lock() else { return Ok(()) };
         let number = match extent.number.load(Relaxed) {
             0 if recording.stayed.try_reserve(1).is_err() => return Err(Errno::ENOMEM),
             0 => {
@@ -112,24 +112,22 @@ impl Worker {
             }
             number => number as usize - 1,
         };
-        let (view, written) = self.view(extent);
+        let (view, written) = self.view(&extent);
         let view = view.minus(&extent.away_pages());
         let touched = view.minus(&recording.stayed[number]).or(&view.and(&written));
         let mut result = Ok(());
         let first = (extent.base() / PAGE_SIZE) as u64;
-        for (lo, hi) in touched.runs() {
-            for page in lo..hi {
-                if recording.piece.len() == PIECE {
-                    result = result.and(self.write_piece(recording));
-                }
-                if recording.piece.is_empty() {
-                    recording.piece.extend([interval, 0]);
-                }
-                recording.piece.push(first + page as u64);
+        for page in touched.pages() {
+            if recording.piece.len() == PIECE {
+                result = result.and(self.write_piece(recording));
             }
+            if recording.piece.is_empty() {
+                recording.piece.extend([interval, 0]);
+            }
+            recording.piece.push(first + page as u64);
         }
         if !last {
-            self.set_aside_any(extent, &view, false);
+            self.set_aside_any(&extent, &view, false);
             recording.stayed[number] = view.minus(&extent.away_pages());
         }
         result

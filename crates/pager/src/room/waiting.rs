@@ -4,7 +4,7 @@
 
 use crate::bitmap::PageSet;
 use crate::engine::{Agent, Engine, Phase};
-use crate::extent::Extent;
+use crate::extent::{Extent, Locked};
 use crate::kernel::Kernel;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
@@ -24,8 +24,8 @@ impl Engine {
         if self.room.left() > 0
             || !extent.managed.load().contains(index)
             || self.phase() != Phase::Running
-            || self.brake.wanted()
-            || self.forking.load(SeqCst) != 0
+            || self.traffic.brake.wanted()
+            || self.traffic.is_forking()
             || self.tid(Agent::Background) == Some(tid)
         {
             return false;
@@ -40,16 +40,15 @@ impl Engine {
     }
 
     /// Has the kernel report the first touches of pages that are managed from now on, where a limit is to be kept. What cannot
-    /// be had now the background thread sees to. Under the extent's lock.
-    pub(crate) fn arm_from_start(&self, extent: &Extent, pages: &PageSet) {
+    /// be had now the background thread sees to.
+    pub(crate) fn arm_from_start(&self, extent: &Locked, pages: &PageSet) {
         if !self.is_limited() || self.phase() != Phase::Running {
             return;
         }
         let pages = pages.and(&extent.managed.load()).minus(&extent.armed.load());
-        for (lo, hi) in pages.runs() {
-            let (start, len) = (extent.page_addr(lo), (hi - lo) * PAGE_SIZE);
-            if self.proxy.arm(start, len).is_ok() {
-                extent.armed.insert(&PageSet::range(lo, hi));
+        for run in pages.runs() {
+            if self.proxy.arm(extent.page_addr(run.lo), run.bytes()).is_ok() {
+                extent.armed.insert(&run.set());
             }
         }
     }

@@ -63,7 +63,7 @@ impl Worker {
         let Some(below) = self.engine.below() else { return };
         self.demotion.at = 0;
         while self.engine.phase() == Phase::Running {
-            let bell = self.engine.bell.load(Acquire);
+            let bell = self.engine.agents.bell.load(Acquire);
             self.stay_responsive();
             self.settle_tier();
             let all = self.demote_now(below);
@@ -73,9 +73,9 @@ impl Worker {
                 }
                 continue;
             }
-            self.engine.brake.park();
-            thread::sleep_on(&self.engine.bell, bell, PATIENCE);
-            self.engine.brake.unpark();
+            self.engine.traffic.brake.park();
+            thread::sleep_on(&self.engine.agents.bell, bell, PATIENCE);
+            self.engine.traffic.brake.unpark();
         }
     }
 }

@@ -9,6 +9,7 @@
 use super::arrived::Arrived;
 use super::below::Below;
 use super::location::{Berth, Location};
+use crate::bitmap::PageRange;
 use crate::control::bump;
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -57,7 +58,7 @@ pub fn bring(
             }
             return None;
         };
-        let outcome = below.restoring(|| restorer.restore(engine, kernel, extent, index, 1, Reason::Late));
+        let outcome = below.restoring(|| restorer.restore(extent, PageRange::one(index), Reason::Late));
         match outcome {
             Outcome::Done { .. } => {
                 wake();

@@ -7,6 +7,7 @@
 use super::below::Below;
 use super::bring::{bring, fetch};
 use super::location::Location;
+use crate::bitmap::PageRange;
 use crate::control::bump;
 use crate::engine::Engine;
 use crate::entry::Entry;
@@ -30,12 +31,11 @@ pub extern "C" fn main(arg: usize) {
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(0);
     keep_stack_out_of_cores();
-    let (Some(kernel), Some(below), Ok(restorer)) =
-        (engine.kernel(), engine.below(), patiently(Restorer::new))
-    else {
+    let restorer = engine.kernel().map(|kernel| patiently(|| Restorer::new(engine, kernel)));
+    let (Some(below), Some(Ok(restorer))) = (engine.below(), restorer) else {
         engine.fail_hard("memfold: no memory for the thread of the tier");
     };
-    Service { engine, kernel, below, restorer }.run();
+    Service { engine, kernel: restorer.kernel, below, restorer }.run();
 }
 
 /// Keys are expanded on it.
@@ -124,12 +124,12 @@ impl Service {
         while let Some(next) = (index..EXTENT_PAGES).find(|&index| of_cluster(entries[index].load())) {
             let end = (next..EXTENT_PAGES).find(|&index| !of_cluster(entries[index].load()));
             let pages = end.unwrap_or(EXTENT_PAGES) - next;
-            if (pages as u64) > self.engine.room.left() || self.engine.brake.wanted() {
+            if (pages as u64) > self.engine.room.left() || self.engine.traffic.brake.wanted() {
                 return;
             }
-            let Service { engine, kernel, below, restorer } = self;
+            let Service { below, restorer, .. } = self;
             let outcome =
-                below.restoring(|| restorer.restore(engine, kernel, extent, next, pages, Reason::Ahead));
+                below.restoring(|| restorer.restore(extent, PageRange::from(next, pages), Reason::Ahead));
             index = match outcome {
                 Outcome::Done { first, pages } => (first + pages).max(next + 1),
                 _ => next + 1,

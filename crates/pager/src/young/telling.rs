@@ -1,10 +1,9 @@
 //! Noting mappings, ending notes, and telling the tables of them.
 
 use super::{pack, unpack, CLAIMED, NOTES, SEEN};
-use crate::bitmap::PageSet;
 use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::worker::Worker;
 use memfold_sys::thread::Backoff;
@@ -19,30 +18,30 @@ impl Engine {
         let range = Bounds::of(addr, len);
         // A report of something past libc that is being acted on may be of this range. What is not read yet has left its
         // traces in the tables.
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
         // What is noted of the range went past libc. Were the tables told of it once they know this mapping, they would forget
         // what was evicted of it.
-        if !planted(Bug::NoteLeft) || self.notes_young() {
-            self.young.settle(range, |slot, note| {
-                self.young.end(slot, note);
+        if fault_point!(NoteLeft: true, else self.notes_young()) {
+            self.tables.young.settle(range, |slot, note| {
+                self.tables.young.end(slot, note);
             });
         }
         let Some(note) = pack(range).filter(|_| self.notes_young() && !self.is_anonymous(addr, len)) else {
             return false;
         };
         self.keep_pages_small(range.start, range.end - range.start);
-        self.young.bytes.fetch_add((range.end - range.start) as u64, Relaxed);
+        self.tables.young.bytes.fetch_add((range.end - range.start) as u64, Relaxed);
         let first = range.start / EXTENT_SIZE;
         let mut backoff = Backoff::new();
         loop {
             for n in 0..NOTES {
-                let slot = &self.young.notes[(first + n) % NOTES];
+                let slot = &self.tables.young.notes[(first + n) % NOTES];
                 if slot.load(Relaxed) == 0 && slot.compare_exchange(0, note, AcqRel, Relaxed).is_ok() {
                     return true;
                 }
             }
             // No room: the tables are told of one that is there.
-            let slot = &self.young.notes[first % NOTES];
+            let slot = &self.tables.young.notes[first % NOTES];
             match slot.load(Acquire) {
                 0 => {}
                 other if other & CLAIMED != 0 => backoff.wait(),
@@ -55,32 +54,32 @@ impl Engine {
     /// told. Whether the range was one of them, and nothing else is known of it: then it may be unmapped without more ado.
     pub(crate) fn take_young(&'static self, range: Bounds) -> bool {
         let mut whole = false;
-        self.young.settle(range, |slot, note| {
+        self.tables.young.settle(range, |slot, note| {
             let noted = unpack(note);
             if range.start <= noted.start && noted.end <= range.end {
                 let exact = noted.start == range.start && noted.end == range.end;
-                whole |= self.young.end(slot, note) && exact;
+                whole |= self.tables.young.end(slot, note) && exact;
             } else {
                 self.tell_note(slot, note);
             }
         });
-        self.turns.wait_for_reader();
+        self.traffic.turns.wait_for_reader();
         whole && !self.is_anonymous(range.start, range.end - range.start)
     }
 
     /// How many bytes of a range are noted and in no table.
     pub(crate) fn young_bytes_of(&self, start: usize, end: usize) -> usize {
-        self.young.bytes_of(Bounds { start, end })
+        self.tables.young.bytes_of(Bounds { start, end })
     }
 
     /// Tells the tables what is noted of a range.
     pub(crate) fn tell_young(&'static self, range: Bounds) {
-        self.young.settle(range, |slot, note| self.tell_note(slot, note));
+        self.tables.young.settle(range, |slot, note| self.tell_note(slot, note));
     }
 
     /// Forgets what is noted of a range that is memfold's own now.
     pub(crate) fn disown_young(&self, range: Bounds) {
-        self.young.disown(range);
+        self.tables.young.disown(range);
     }
 
     fn tell_note(&'static self, slot: &AtomicU64, note: u64) {
@@ -92,7 +91,7 @@ impl Engine {
         let range = unpack(note);
         self.add_mapping(range.start, range.end - range.start, true, || {
             slot.store(0, Release);
-            self.young.forget(range);
+            self.tables.young.forget(range);
         });
     }
 }
@@ -102,7 +101,7 @@ impl Worker {
     /// may be what a report is about that was not read yet, stays noted.
     pub(crate) fn adopt_young(&mut self, all: bool) {
         let engine = self.engine;
-        for slot in &engine.young.notes {
+        for slot in &engine.tables.young.notes {
             let note = slot.load(Acquire);
             if note == 0 || note & CLAIMED != 0 {
                 continue;
@@ -131,11 +130,11 @@ impl Worker {
             return None;
         }
         let Bounds { start, end } = unpack(note);
-        let at = match engine.turns.try_move() {
+        let at = match engine.traffic.turns.try_move() {
             Some(_turn) if !self.kernel.uffd.is_changing() => engine.adopt_some(start, end),
             _ => start,
         };
-        engine.young.forget(Bounds { start, end: at });
+        engine.tables.young.forget(Bounds { start, end: at });
         let rest = pack(Bounds { start: at, end }).map_or(0, |rest| rest | SEEN);
         slot.store(rest, Release);
         (rest != 0 && at > start).then_some(rest)
@@ -147,10 +146,10 @@ impl Engine {
     fn adopt_some(&self, mut at: usize, end: usize) -> usize {
         for _ in 0..AT_ONCE {
             // Without tables the memory is simply not managed.
-            let Ok(extent) = self.space().find_or_make(at, &self.pool) else { return end };
-            let Some(_guard) = extent.lock.try_lock() else { return at };
-            let (lo, hi) = extent.clip(at, end);
-            self.begin_managing(extent, &PageSet::range(lo, hi), lo, hi, true);
+            let Ok(extent) = self.space().find_or_make(at, &self.tables.pool) else { return end };
+            let Some(mut extent) = extent.try_lock() else { return at };
+            let pages = extent.clip(at, end);
+            self.begin_managing(&mut extent, pages, true);
             at = extent.base() + EXTENT_SIZE;
             if at >= end {
                 return end;

@@ -1,0 +1,72 @@
+//! The link to the kernel: what is open there for the agents, and the device by which it was opened.
+//!
+//! Invariants: `kernel` is written once before the agent threads start, and again only in a forked child in which no other thread exists, or
+//! when all of them have ended.
+
+use crate::gauge::Gauges;
+use crate::kernel::Kernel;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use memfold_sys::file;
+
+/// No descriptor.
+const NO_DEVICE: u32 = u32::MAX;
+
+/// The link.
+pub(crate) struct Link {
+    kernel: UnsafeCell<Option<Kernel>>,
+    /// What agent threads read again and again.
+    pub gauges: Gauges,
+    /// The page whose first touch tells the fault thread to end; 0 for none.
+    pub doorbell: AtomicUsize,
+    /// The program's open `/dev/userfaultfd`; [`NO_DEVICE`] for none.
+    device: AtomicU32,
+    /// The number of that device.
+    device_number: AtomicU64,
+}
+
+// SAFETY: `kernel` is written before others look, see the module.
+unsafe impl Sync for Link {}
+
+impl Link {
+    /// Nothing is open.
+    pub const fn new() -> Link {
+        Link {
+            kernel: UnsafeCell::new(None),
+            gauges: Gauges::new(),
+            doorbell: AtomicUsize::new(0),
+            device: AtomicU32::new(NO_DEVICE),
+            device_number: AtomicU64::new(0),
+        }
+    }
+
+    /// What was opened; `None` before the engine runs.
+    pub fn kernel(&self) -> Option<&Kernel> {
+        // SAFETY: see the module's invariants.
+        unsafe { (*self.kernel.get()).as_ref() }
+    }
+
+    /// # Safety
+    /// No other thread may look at it: before the agent threads start, when they have ended, or in a forked child.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn kernel_mut(&self) -> &mut Option<Kernel> {
+        // SAFETY: the caller's contract.
+        unsafe { &mut *self.kernel.get() }
+    }
+
+    /// Remembers an open descriptor of `/dev/userfaultfd`. What is no device is not remembered.
+    pub fn use_device(&self, fd: i32) {
+        if let Some(number) = file::device_number(fd) {
+            self.device_number.store(number, Relaxed);
+            self.device.store(fd as u32, Release);
+        }
+    }
+
+    /// The program's open `/dev/userfaultfd`, if it was given one and has not closed it.
+    pub fn device(&self) -> Option<i32> {
+        let fd = self.device.load(Acquire);
+        // The program may have closed it, and opened something else there.
+        let is_still = || file::device_number(fd as i32) == Some(self.device_number.load(Relaxed));
+        (fd != NO_DEVICE && is_still()).then_some(fd as i32)
+    }
+}
