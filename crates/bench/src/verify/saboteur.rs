@@ -41,6 +41,10 @@ impl<'a> Saboteur<'a> {
                 }
                 3..=4 if self.shared.options.torture => self.change_a_setting(),
                 5 if self.shared.options.torture => self.change_the_policy(),
+                6 if self.shared.options.torture => {
+                    let command = [Command::Sleep, Command::Wake][self.rng.below(2) as usize];
+                    self.ask(command, 0, 0);
+                }
                 _ => self.ask(Command::Evict, 0, 0),
             }
             sleep(Duration::from_millis(self.rng.below(10)));
@@ -51,12 +55,16 @@ impl<'a> Saboteur<'a> {
     /// Any setting to any value that it may have, mostly such that work goes on: a limit far below what is used, a budget
     /// that is spent at once, ages from the shortest to a week.
     fn change_a_setting(&mut self) {
-        let (setting, value) = match self.rng.below(6) {
+        let (setting, value) = match self.rng.below(7) {
             0 => (Setting::ResidentLimit, 1 << (20 + self.rng.below(16))),
             1 => (Setting::ResidentLimit, u64::MAX),
             2 => (Setting::MaxStall, [10, 5_000, 100_000, 1_000_000][self.rng.below(4) as usize]),
             3 => (Setting::MaxCpu, [10, 30_000, 1_000_000, 1_000_000][self.rng.below(4) as usize]),
-            4 => (Setting::RecompressAge, Duration::from_millis(10 + self.rng.below(400)).as_nanos() as u64),
+            4 => (
+                Setting::SleepAfter,
+                [Duration::from_secs(1).as_nanos() as u64, u64::MAX][self.rng.below(2) as usize],
+            ),
+            5 => (Setting::RecompressAge, Duration::from_millis(10 + self.rng.below(400)).as_nanos() as u64),
             _ => {
                 let ages =
                     [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(7 * 86_400)];
