@@ -71,6 +71,7 @@ impl Worker {
         match Choice::parse(text) {
             None => return libc::EINVAL as u32,
             Some(Choice::Age) => self.end_policing(),
+            Some(Choice::Daemon(_)) if !self.engine.has_own_heap() => return libc::ENOTSUP as u32,
             Some(Choice::Daemon(spec)) => {
                 if !self.begin_policing(&spec) {
                     return libc::ENOMEM as u32;
