@@ -52,7 +52,7 @@ mod tests {
         let real = dir.path().canonicalize().unwrap();
         std::os::unix::fs::symlink(&real, real.join("link")).unwrap();
         let wanted = Ok(real.join("s").to_str().unwrap().to_owned());
-        for way in ["s", "./s", "link/s", "link/../s"] {
+        for way in ["s", "./s", "link/s", "link/link/s"] {
             assert_eq!(whole(&real.join(way)), wanted, "{way}");
         }
         // Where there is no such directory yet, the path is as it was given.
