@@ -40,13 +40,13 @@ enum memfold_hint {
     MEMFOLD_KEEP = 3            /* comes back, and stays until MEMFOLD_NORMAL */
 };
 
-/* Gets ready. NULL takes all options from the environment. -EALREADY when it was started before, -EBUSY when
- * libmemfold.so is preloaded, -ENOTSUP when this machine or user cannot fold, -EINVAL for a bad variable. */
+/* Gets ready. NULL takes all options from the environment. MEMFOLD_DAEMON there names the socket of a daemon under whose
+ * budget the program is to be. -EALREADY when it was started before, -EBUSY when libmemfold.so is preloaded, -ENOTSUP
+ * when this machine or user cannot fold, -EINVAL for a bad variable. */
 int memfold_start(const struct memfold_options *options);
 
 /* Has the whole pages of a range folded when they are cold. It must be private anonymous memory that can be read and
- * written (-EINVAL otherwise). It may be unmapped without being unregistered, but not where a daemon folds the program
- * (MEMFOLD_DAEMON): there it must be unregistered before it is unmapped, remapped, protected or dropped by madvise. */
+ * written (-EINVAL otherwise). It may be unmapped, remapped, protected or dropped without being unregistered. */
 int memfold_register(const void *addr, size_t len);
 
 /* Brings a range back and folds it no more. -ENOENT when nothing of it is registered. */

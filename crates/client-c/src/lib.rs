@@ -3,8 +3,12 @@
 //! What it is not: more than that. Each function returns 0, or a negated error number.
 
 use core::ffi::{c_int, c_void};
-use memfold_client::{Error, Hint, Options, Stats};
+use memfold_client::{Error, Hint, Options, OwnHeap, Stats};
 use std::time::Duration;
+
+/// What allocates in this library. It is not the program's `malloc`: the engine's threads may not call that.
+#[global_allocator]
+static HEAP: OwnHeap = OwnHeap;
 
 /// `struct memfold_options`: 0 in a field leaves it to the environment.
 #[repr(C)]
@@ -45,6 +49,7 @@ pub unsafe extern "C" fn memfold_start(options: *const COptions) -> c_int {
             chosen = chosen.resident_limit(options.resident_limit);
         }
     }
+    memfold_client::have_own_heap();
     status(memfold_client::start(&chosen))
 }
 

@@ -9,33 +9,61 @@ fn libraries() -> PathBuf {
     program.parent().unwrap().to_owned()
 }
 
-fn build_and_run(how: &str, link: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("fold");
+fn build(dir: &Path, source: &str, link: &[&str]) -> PathBuf {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = dir.join("program");
     let built = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
         .arg(&program)
-        .arg(source.join("examples/fold.c"))
+        .arg(package.join(source))
         .arg("-I")
-        .arg(source.join("include"))
+        .arg(package.join("include"))
         .arg("-L")
         .arg(libraries())
         .args(link)
         .output()
         .expect("cc is one of the packages that make installs");
-    assert!(built.status.success(), "{how}: {}", String::from_utf8_lossy(&built.stderr));
-    let run = Command::new(program)
-        .env("LD_LIBRARY_PATH", libraries())
-        .env("MEMFOLD_RUNTIME_DIR", dir.path().join("runtime"))
-        .output()
-        .unwrap();
+    assert!(built.status.success(), "{source}: {}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+fn command(program: &Path, dir: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", libraries()).env("MEMFOLD_RUNTIME_DIR", dir.join("runtime"));
+    command
+}
+
+fn build_and_run(how: &str, link: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "examples/fold.c", link);
+    let run = command(&program, dir.path()).output().unwrap();
     let said = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{how}: {said}{}", String::from_utf8_lossy(&run.stderr));
     assert!(said.contains("32 MiB folded into"), "{how}: {said}");
     assert!(said.contains("every record read back, 0 pages lost"), "{how}: {said}");
     let left: Vec<_> = std::fs::read_dir(dir.path().join("runtime")).unwrap().flatten().collect();
     assert!(left.is_empty(), "{how}: {left:?} was left behind");
+}
+
+#[test]
+fn a_c_program_is_kept_at_a_limit_by_the_policy_that_its_environment_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "tests/policy.c", &["-lmemfold_client"]);
+    let run = |policy| {
+        let mut command = command(&program, dir.path());
+        let variables = [
+            ("POLICY", policy),
+            ("RESIDENT_LIMIT", "8M"),
+            ("COLD_AGE", "1h"),
+            ("MAX_STALL", "100"),
+            ("MAX_CPU", "100"),
+        ];
+        let output =
+            command.envs(variables.map(|(name, value)| (format!("MEMFOLD_{name}"), value))).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    assert_eq!(run("clock"), (Some(0), "every word read back, 0 pages lost\n".into()));
+    assert_eq!(run("no policy"), (Some(1), format!("not started: {}\n", -libc::EINVAL)));
 }
 
 #[test]

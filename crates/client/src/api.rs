@@ -1,6 +1,5 @@
 //! The functions that programs call.
 
-use crate::served::{self, Op, Served};
 use crate::{embedded, maps, Error, Options};
 use memfold_pager::control::Mode;
 use memfold_pager::{Engine, Phase};
@@ -43,27 +42,20 @@ pub struct Stats {
     pub running: u64,
 }
 
-/// Who folds this process.
-#[derive(Clone, Copy)]
-enum Backend {
-    /// The engine in the process.
-    Embedded(&'static Engine),
-    /// The daemon, with an agent in the process.
-    Daemon(Served),
-}
-
-static BACKEND: OnceLock<Backend> = OnceLock::new();
+/// The engine in the process, once it was started.
+static ENGINE: OnceLock<&'static Engine> = OnceLock::new();
 /// Held while it is being started.
 static STARTING: Mutex<bool> = Mutex::new(false);
 
-fn backend() -> Result<Backend, Error> {
-    BACKEND.get().copied().ok_or(Error::NotStarted)
+fn engine() -> Result<&'static Engine, Error> {
+    ENGINE.get().copied().ok_or(Error::NotStarted)
 }
 
-/// Gets ready to fold what will be registered. Threads of memfold's own run from the first registration on.
+/// Gets ready to fold what will be registered. Threads of memfold's own run from the first registration on. Where a daemon is
+/// named and none listens, one line on standard error says so, and the process is under its budget from when there is one.
 ///
 /// # Errors
-/// It was started before, a variable of the environment makes no sense, `libmemfold.so` is preloaded, or this machine or
+/// It was started before, a variable of the environment or the path of the daemon's socket makes no sense, `libmemfold.so` is preloaded, or this machine or
 /// this user cannot fold.
 pub fn start(options: &Options) -> Result<(), Error> {
     let mut started = STARTING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -73,12 +65,9 @@ pub fn start(options: &Options) -> Result<(), Error> {
     if is_preloaded() {
         return Err(Error::Preloaded);
     }
-    let backend = match options.daemon_path() {
-        Some(path) => Backend::Daemon(served::start(options, &path)?),
-        None => Backend::Embedded(embedded::start(options)?),
-    };
+    let engine = embedded::start(options)?;
     *started = true;
-    let _ = BACKEND.set(backend);
+    let _ = ENGINE.set(engine);
     Ok(())
 }
 
@@ -88,19 +77,15 @@ fn is_preloaded() -> bool {
 }
 
 /// Has the whole pages of a range folded when they are cold. A range may be registered again, also while it is folded;
-/// it may be unmapped without being unregistered, but not where the daemon folds the program: there it must be unregistered
-/// before it is unmapped, remapped, protected or dropped by `madvise`.
+/// it may be unmapped without being unregistered.
 ///
 /// # Errors
 /// There is no whole page in it, or something other than private anonymous memory that can be read and written.
 pub fn register(addr: *const u8, len: usize) -> Result<(), Error> {
-    let backend = backend()?;
+    let engine = engine()?;
     let (start, end) = whole_pages(addr as usize, len)?;
     maps::check(start, end)?;
-    match backend {
-        Backend::Embedded(engine) => Ok(engine.offer(start, end - start)?),
-        Backend::Daemon(served) => served.ask(Op::Register, start, end - start),
-    }
+    Ok(engine.offer(start, end - start)?)
 }
 
 /// Brings the pages of a range back and folds them no more.
@@ -108,10 +93,8 @@ pub fn register(addr: *const u8, len: usize) -> Result<(), Error> {
 /// # Errors
 /// There is no whole page in it, nothing of it is registered, or there is no memory to bring it back.
 pub fn unregister(addr: *const u8, len: usize) -> Result<(), Error> {
-    match known(addr, len)? {
-        (Backend::Embedded(engine), start, len) => Ok(engine.withdraw(start, len)?),
-        (Backend::Daemon(served), start, len) => served.ask(Op::Unregister, start, len),
-    }
+    let (engine, start, len) = known(addr, len)?;
+    Ok(engine.withdraw(start, len)?)
 }
 
 /// Says what the program knows of the whole pages of a range.
@@ -119,26 +102,19 @@ pub fn unregister(addr: *const u8, len: usize) -> Result<(), Error> {
 /// # Errors
 /// There is no whole page in it, nothing of it is registered, or there is no memory to bring it back.
 pub fn hint(addr: *const u8, len: usize, hint: Hint) -> Result<(), Error> {
-    let (backend, start, len) = known(addr, len)?;
-    match (backend, hint) {
-        (Backend::Embedded(engine), Hint::Normal) => Ok(engine.readmit(start, len)?),
-        (Backend::Embedded(engine), Hint::WillNeed) => Ok(engine.will_need(start, len)?),
-        (Backend::Embedded(engine), Hint::DontNeedSoon) => Ok(engine.dont_need_soon(start, len)?),
-        (Backend::Embedded(engine), Hint::Keep) => Ok(engine.exempt(start, len, || Ok(()))?),
-        (Backend::Daemon(served), Hint::Normal) => served.ask(Op::Normal, start, len),
-        (Backend::Daemon(served), Hint::WillNeed) => served.ask(Op::WillNeed, start, len),
-        (Backend::Daemon(served), Hint::DontNeedSoon) => served.ask(Op::DontNeedSoon, start, len),
-        (Backend::Daemon(served), Hint::Keep) => served.ask(Op::Keep, start, len),
-    }
+    let (engine, start, len) = known(addr, len)?;
+    Ok(match hint {
+        Hint::Normal => engine.readmit(start, len),
+        Hint::WillNeed => engine.will_need(start, len),
+        Hint::DontNeedSoon => engine.dont_need_soon(start, len),
+        Hint::Keep => engine.exempt(start, len, || Ok(())),
+    }?)
 }
 
 /// What it has come to so far; all zeros before `start`.
 pub fn stats() -> Stats {
-    let control = match backend() {
-        Ok(Backend::Embedded(engine)) => engine.control(),
-        Ok(Backend::Daemon(served)) => served.control(),
-        Err(_) => return Stats::default(),
-    };
+    let Ok(engine) = engine() else { return Stats::default() };
+    let control = engine.control();
     let mode = Mode::from_u32(control.mode.load(Relaxed));
     Stats {
         managed_bytes: control.managed_bytes.load(Relaxed),
@@ -147,7 +123,7 @@ pub fn stats() -> Stats {
         pages_restored: control.pages_restored.load(Relaxed),
         stall_ns: control.stall_ns.load(Relaxed),
         pages_lost: control.pages_lost.load(Relaxed),
-        running: u64::from(matches!(mode, Mode::Embedded | Mode::Daemon)),
+        running: u64::from(mode == Mode::Embedded),
     }
 }
 
@@ -156,15 +132,11 @@ pub fn stats() -> Stats {
 /// # Errors
 /// It was never started.
 pub fn stop() -> Result<(), Error> {
-    match backend()? {
-        Backend::Embedded(engine) if engine.phase() == Phase::Off => Ok(()),
-        Backend::Embedded(engine) => {
-            engine.stop(&"stopped by the program");
-            Ok(())
-        }
-        Backend::Daemon(served) if served.control().mode.load(Relaxed) == Mode::Off as u32 => Ok(()),
-        Backend::Daemon(served) => served.ask(Op::Stop, 0, 0),
+    let engine = engine()?;
+    if engine.phase() != Phase::Off {
+        engine.stop(&"stopped by the program");
     }
+    Ok(())
 }
 
 /// The whole pages within a range.
@@ -175,14 +147,13 @@ fn whole_pages(addr: usize, len: usize) -> Result<(usize, usize), Error> {
     (start < end).then_some((start, end)).ok_or(no_page)
 }
 
-fn known(addr: *const u8, len: usize) -> Result<(Backend, usize, usize), Error> {
-    let backend = backend()?;
+fn known(addr: *const u8, len: usize) -> Result<(&'static Engine, usize, usize), Error> {
+    let engine = engine()?;
     let (start, end) = whole_pages(addr as usize, len)?;
-    match backend {
-        Backend::Embedded(engine) if !engine.knows(start, end - start) => {
-            Err(Error::NotRegistered { addr: addr as usize, len })
-        }
-        _ => Ok((backend, start, end - start)),
+    if engine.knows(start, end - start) {
+        Ok((engine, start, end - start))
+    } else {
+        Err(Error::NotRegistered { addr: addr as usize, len })
     }
 }
 

@@ -1,5 +1,8 @@
 //! What can go wrong, in words for people and as a number for C.
 
+use memfold_pager::Nonsense;
+use std::path::PathBuf;
+
 /// Why a call was refused. Nothing was changed then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
@@ -42,12 +45,22 @@ pub enum Error {
         len: usize,
     },
     /// An environment variable holds something else than it takes.
-    #[error("{variable}={value} makes no sense: `memfold run --help` says what it takes")]
+    #[error("{variable}={value} makes no sense: it takes {allowed}")]
     BadVariable {
         /// Its name.
         variable: &'static str,
         /// Its value.
         value: String,
+        /// What it takes.
+        allowed: &'static str,
+    },
+    /// A daemon's socket cannot have this path.
+    #[error("{}: the path of the daemon's socket {why}", path.display())]
+    BadSocket {
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// The kernel refused a call.
     #[error("the kernel refused: {0}")]
@@ -62,10 +75,19 @@ impl Error {
             Error::StartedBefore => libc::EALREADY,
             Error::Preloaded => libc::EBUSY,
             Error::NotSupported(_) => libc::ENOTSUP,
-            Error::NoWholePage { .. } | Error::NotFoldable { .. } | Error::BadVariable { .. } => libc::EINVAL,
+            Error::NoWholePage { .. }
+            | Error::NotFoldable { .. }
+            | Error::BadVariable { .. }
+            | Error::BadSocket { .. } => libc::EINVAL,
             Error::NotRegistered { .. } => libc::ENOENT,
             Error::Kernel(errno) => errno.0,
         }
+    }
+}
+
+impl From<Nonsense<'_>> for Error {
+    fn from(one: Nonsense<'_>) -> Error {
+        Error::BadVariable { variable: one.variable, value: one.text.into(), allowed: one.allowed }
     }
 }
 

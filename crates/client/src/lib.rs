@@ -6,8 +6,8 @@
 //! What it is not: a pager. The engine of the crate `pager` runs in the process and does the work.
 //!
 //! Invariants: whatever is called in whatever order, the program finds the bytes that it wrote. A range need not be
-//! unregistered before it is unmapped, remapped, protected or forked; what the kernel reports of that is followed. Where the
-//! daemon folds the program, nobody follows it, and a range must be unregistered first.
+//! unregistered before it is unmapped, remapped, protected or forked; what the kernel reports of that is followed. Under a daemon's
+//! budget all of it is the same.
 //!
 //! ```no_run
 //! use memfold_client::{hint, register, start, Hint, Options};
@@ -25,8 +25,10 @@ mod environment;
 mod error;
 mod maps;
 mod options;
-mod served;
+mod socket;
 
 pub use api::{hint, register, start, stats, stop, unregister, Hint, Stats};
+pub use embedded::have_own_heap;
 pub use error::Error;
+pub use memfold_pager::own_heap::OwnHeap;
 pub use options::Options;

@@ -1,6 +1,6 @@
 //! What the daemon tells of a process.
 
-/// What is shown of a process, served or governed.
+/// What is shown of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes that may be folded.

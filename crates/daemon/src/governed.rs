@@ -1,4 +1,4 @@
-//! Processes that fold themselves and want to be under the daemon's budget: how the daemon sees them.
+//! Processes that want to be under the daemon's budget: how the daemon sees them.
 //!
 //! What it is not: how they are found and told; that is for whoever implements [`Fleet`].
 
@@ -22,15 +22,4 @@ pub trait Fleet: Send {
     fn look(&mut self) -> Vec<Governed>;
     /// Grants the process among those last seen that has this number as many bytes, for the next few seconds.
     fn grant(&mut self, pid: u32, bytes: u64);
-}
-
-/// No such processes.
-pub struct NoFleet;
-
-impl Fleet for NoFleet {
-    fn look(&mut self) -> Vec<Governed> {
-        Vec::new()
-    }
-
-    fn grant(&mut self, _: u32, _: u64) {}
 }

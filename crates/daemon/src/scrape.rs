@@ -1,9 +1,8 @@
 //! Who asks for the counters, over a Unix socket or the loopback interface, by HTTP: many at a time, in one thread.
 //!
-//! Invariants: nobody is waited for. Who does not ask, or does not take the answer, is left after [`quota::TIME_TO_SCRAPE`], and
+//! Invariants: nobody is waited for. Who does not ask, or does not take the answer, is left after [`TIME_TO_SCRAPE`], and
 //! before that if too many others come. What is asked for does not matter, but the token does where there is one.
 
-use crate::quota;
 use crate::token::Token;
 use memfold_sys::time::Nanos;
 use memfold_sys::{socket, Errno};
@@ -44,6 +43,10 @@ impl FromStr for MetricsAt {
     }
 }
 
+/// Connections at a time; of more, the oldest are ended.
+const SCRAPES: usize = 64;
+/// How long one of them may take to ask, and to take the answer.
+const TIME_TO_SCRAPE: Nanos = Nanos::from_secs(2);
 /// The longest question, bytes.
 const LONGEST: usize = 8 << 10;
 /// Connections that are accepted before the others are looked at again.
@@ -110,7 +113,7 @@ impl Scraper {
         self.askers.retain_mut(|asker| {
             let ready = polled.next().is_some_and(|poll| poll.revents != 0);
             let left = !ready || asker.go_on(token.as_ref(), &text);
-            left && now.duration_since(asker.since) < Duration::from_nanos(quota::TIME_TO_SCRAPE.0)
+            left && now.duration_since(asker.since) < Duration::from_nanos(TIME_TO_SCRAPE.0)
         });
         if polls[0].revents != 0 {
             self.accept(now);
@@ -129,7 +132,7 @@ impl Scraper {
             }
         }
         // Who has asked is answered before others that came later are counted.
-        while self.askers.len() > quota::SCRAPES + AT_ONCE {
+        while self.askers.len() > SCRAPES + AT_ONCE {
             self.askers.pop_front();
         }
     }
@@ -159,7 +162,7 @@ impl Asker {
             };
         }
         let Some(answer) = &mut self.answer else { return true };
-        match socket::send(fd, answer, &[]) {
+        match socket::send(fd, answer) {
             Ok(len) => {
                 answer.drain(..len);
                 !answer.is_empty()
@@ -228,7 +231,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut scraper = Scraper::new(Listener::Tcp(listener), None).unwrap();
-        let silent: Vec<_> = (0..2 * quota::SCRAPES)
+        let silent: Vec<_> = (0..2 * SCRAPES)
             .map(|_| {
                 let one = TcpStream::connect(address).unwrap();
                 scraper.step(Nanos(0), String::new);
@@ -236,7 +239,7 @@ mod tests {
             })
             .collect();
         scraper.step(Nanos(0), String::new);
-        assert_eq!(scraper.askers.len(), quota::SCRAPES + AT_ONCE);
+        assert_eq!(scraper.askers.len(), SCRAPES + AT_ONCE);
         assert_eq!(socket::has_bytes(silent[0].as_raw_fd()), None);
         let mut asker = TcpStream::connect(address).unwrap();
         asker.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();

@@ -1,22 +1,17 @@
-//! The daemon's threads: one that lets processes in, one for each process, one that divides the budget, one that answers
-//! who asks for the counters.
+//! The daemon's threads: one that keeps the socket, one that divides the budget, one that answers who asks for the counters.
 //!
-//! Invariants: none of them waits for another, nor for a process; when the daemon is to end it ends, whatever they do.
+//! The socket says that there is a daemon, and that there is one alone: nothing is read from it. Programs are found by their control pages.
+//!
+//! Invariants: none of the threads waits for another, nor for a process; when the daemon is to end it ends, whatever they do.
 
-use crate::account::Account;
 use crate::budget::{self, Load};
-use crate::channel::Channel;
-use crate::door::Door;
 use crate::governed::{Fleet, Governed};
-use crate::peer::{Peer, Shared, Trouble};
-use crate::quota::{self, Ledger};
 use crate::scrape::{Listener, Scraper};
 use crate::token::Token;
-use crate::wire::{Reply, VERSION};
-use crate::{guard, metrics, sandbox};
-use memfold_sys::socket::{self, Credentials};
+use crate::{metrics, sandbox};
+use memfold_sys::socket;
 use memfold_sys::time::{self, Nanos};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::net::TcpListener;
@@ -24,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -35,10 +30,8 @@ pub use crate::scrape::MetricsAt;
 const DIVIDE: Duration = Duration::from_secs(1);
 /// How often a thread that waits for connections looks whether it is to end.
 const LOOK: Nanos = Nanos::from_millis(50);
-/// How long the threads have to leave their processes in order when the daemon is to end. Those that do not are left behind.
-const LEAVE: Nanos = Nanos::from_millis(300);
-/// What a thread that serves a process needs of a stack, bytes.
-const STACK: usize = 256 << 10;
+/// Connections that are taken before it looks again.
+const AT_ONCE: usize = 64;
 
 /// Who may read the counters, and where.
 #[derive(Clone, Debug)]
@@ -60,46 +53,23 @@ pub struct Options {
     pub metrics: Option<Metrics>,
 }
 
+#[derive(Default)]
 struct State {
-    ledger: Arc<Ledger>,
-    peers: Mutex<Vec<Arc<Shared>>>,
-    governed: Mutex<Vec<Governed>>,
+    /// The processes, as last seen.
+    processes: Mutex<Vec<Governed>>,
     divisions: AtomicU64,
-    /// Threads that greet or serve.
-    threads: AtomicUsize,
-    /// Of them those that greet.
-    greeting: AtomicUsize,
 }
 
 impl State {
-    fn new() -> State {
-        State {
-            ledger: Ledger::new(quota::make_room_for_descriptors()),
-            peers: Mutex::default(),
-            governed: Mutex::default(),
-            divisions: AtomicU64::new(0),
-            threads: AtomicUsize::new(0),
-            greeting: AtomicUsize::new(0),
-        }
-    }
-
-    /// The processes that are served now.
-    fn peers(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
-        let mut peers = self.peers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        peers.retain(|shared| shared.connected.load(Acquire));
-        peers
-    }
-
-    /// The processes that fold themselves under the budget, as last seen.
-    fn governed(&self) -> MutexGuard<'_, Vec<Governed>> {
-        self.governed.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn processes(&self) -> MutexGuard<'_, Vec<Governed>> {
+        self.processes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-/// Runs until `stop` is set, then within moments leaves every process to itself and returns; the threads of processes that keep theirs
-/// from ending are left behind, so the caller's process should end. `say` gets a line for each process that comes or goes.
+/// Runs until `stop` is set, and returns within moments. `say` gets a line for each process that comes or goes.
 ///
-/// The process is confined from then on ([`sandbox`]): it should do nothing else, and have no other threads.
+/// The process is confined from then on ([`sandbox`]): it should do nothing else, and have no other threads. One of those that are started here
+/// may still be about to end when this returns.
 ///
 /// # Errors
 /// The socket cannot be made, another daemon listens there, or the kernel does not let the daemon confine itself.
@@ -111,87 +81,45 @@ pub fn run(
 ) -> io::Result<()> {
     // Before the door, so that who finds the daemon there can also ask for its counters.
     let scraper = options.metrics.as_ref().map(scraper).transpose()?;
-    let mut door = Door::new(listen(&options.socket)?)?;
-    let state = Arc::new(State::new());
-    guard::install()?;
+    let door = listen(&options.socket)?;
+    door.set_nonblocking(true)?;
     sandbox::enter()
         .map_err(|error| io::Error::new(error.kind(), format!("cannot confine itself: {error}")))?;
+    let (budget, state) = (options.budget, Arc::new(State::default()));
     if let Some(mut scraper) = scraper {
-        let (budget, state) = (options.budget, state.clone());
+        let state = state.clone();
         thread::spawn(move || {
             while !stop.load(Relaxed) {
                 scraper.step(LOOK, || counters(budget, &state));
             }
         });
     }
-    if options.budget.is_some() || options.metrics.is_some() {
-        let (budget, state) = (options.budget, state.clone());
-        thread::spawn(move || govern(budget, &state, fleet, stop));
-    }
+    thread::spawn(move || govern(budget, &state, fleet, stop, say));
     while !stop.load(Relaxed) {
-        let room = quota::GREETINGS - state.greeting.load(Acquire).min(quota::GREETINGS);
-        for (socket, who) in door.wait(LOOK, room, |socket, who| is_own(socket, who, say)) {
-            admit(socket, who, &state, stop, say);
-        }
+        be_seen(&door);
     }
     let paths = options.metrics.iter().filter_map(|metrics| match &metrics.at {
         MetricsAt::Path(path) => Some(path),
         MetricsAt::Port(_) => None,
     });
     paths.chain([&options.socket]).for_each(|path| drop(fs::remove_file(path)));
-    let until = time::now() + LEAVE;
-    while state.threads.load(Acquire) != 0 && time::now() < until {
-        time::sleep(Nanos::from_millis(5));
-    }
     Ok(())
 }
 
-/// Whether a connection is one of the daemon's own user; who is not is told.
-fn is_own(socket: &UnixStream, who: Credentials, say: fn(&str)) -> bool {
-    // In another PID namespace: nothing could be known of it.
-    let own = who.pid != 0 && who.uid == memfold_sys::thread::effective_user();
-    if !own {
-        say(&format!("process {} of user {} was refused", who.pid, who.uid));
-        let _ = socket::send(
-            socket.as_raw_fd(),
-            &Reply { version: VERSION, error: libc::EACCES as u32 }.bytes(),
-            &[],
-        );
+/// Lets whoever looks whether there is a daemon see it. Nobody is kept: of a connection that is there is nothing to come.
+fn be_seen(door: &UnixListener) {
+    let mut poll = [libc::pollfd { fd: door.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    socket::poll_all(&mut poll, LOOK);
+    if poll[0].revents == 0 {
+        return;
     }
-    own
-}
-
-/// Has a thread of its own greet and serve a process.
-fn admit(socket: UnixStream, who: Credentials, state: &Arc<State>, stop: &'static AtomicBool, say: fn(&str)) {
-    state.threads.fetch_add(1, AcqRel);
-    state.greeting.fetch_add(1, AcqRel);
-    let pid = who.pid;
-    let thread = thread::Builder::new().name(format!("peer-{pid}")).stack_size(STACK);
-    let served = thread.spawn({
-        let state = state.clone();
-        move || {
-            let peer = Peer::greet(socket, who, &state.ledger);
-            state.greeting.fetch_sub(1, AcqRel);
-            match peer {
-                Ok(peer) => {
-                    state.peers().push(peer.shared());
-                    say(&format!("process {pid} is served"));
-                    match peer.serve(stop) {
-                        Ok(()) => say(&format!("process {pid} has left")),
-                        Err(trouble) => say(&format!("process {pid}: {trouble}")),
-                    }
-                    // Its channel, and all that it has in memory, goes with the last who knows of it.
-                    drop(state.peers());
-                }
-                Err(Trouble::Left) => {}
-                Err(trouble) => say(&format!("process {pid} was refused: {trouble}")),
-            }
-            state.threads.fetch_sub(1, AcqRel);
+    for _ in 0..AT_ONCE {
+        match door.accept() {
+            Ok(seen) => drop(seen),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            // Too many descriptors, or one that left at once: the next look is not at once.
+            Err(_) => return time::sleep(Nanos::from_millis(10)),
         }
-    });
-    if served.is_err() {
-        state.greeting.fetch_sub(1, AcqRel);
-        state.threads.fetch_sub(1, AcqRel);
     }
 }
 
@@ -228,58 +156,127 @@ fn scraper(metrics: &Metrics) -> io::Result<Scraper> {
 fn counters(budget: Option<u64>, state: &State) -> String {
     let divisions = state.divisions.load(Relaxed);
     let budget = budget.map(|bytes| metrics::Budget { bytes, divisions });
-    metrics::text(budget, &state.peers(), &state.governed())
+    metrics::text(budget, &state.processes())
 }
 
 /// Looks at all processes once a second, and says what each may keep if there is a budget.
-fn govern(budget: Option<u64>, state: &State, mut fleet: Box<dyn Fleet>, stop: &AtomicBool) {
-    let mut waited = HashMap::new();
+fn govern(
+    budget: Option<u64>,
+    state: &State,
+    mut fleet: Box<dyn Fleet>,
+    stop: &AtomicBool,
+    say: impl Fn(&str),
+) {
+    let (mut waited, mut known) = (HashMap::new(), HashSet::new());
     while !stop.load(Relaxed) {
         thread::sleep(DIVIDE);
-        let mut governed = fleet.look();
+        let mut processes = fleet.look();
+        known = told_apart(known, &processes, &say);
         if let Some(budget) = budget {
-            let limits = divide(budget, &state.peers(), &governed, &mut waited);
-            for (one, limit) in governed.iter_mut().zip(limits) {
+            let limits = divide(budget, &processes, &mut waited);
+            for (one, limit) in processes.iter_mut().zip(limits) {
                 one.load.limit = limit;
                 fleet.grant(one.pid, limit);
             }
             state.divisions.fetch_add(1, Relaxed);
         }
-        *state.governed() = governed;
+        *state.processes() = processes;
     }
 }
 
-/// Sets the limits of the processes that are served, and returns those of the others. `waited` is how long each of them had
-/// waited a second ago.
-fn divide(
-    budget: u64,
-    served: &[Arc<Shared>],
-    governed: &[Governed],
-    waited: &mut HashMap<u32, u64>,
-) -> Vec<u64> {
-    let both = served.iter().map(|shared| (shared.pid, load_of(&shared.account, shared.channel())));
-    let (pids, mut loads): (Vec<u32>, Vec<Load>) =
-        both.chain(governed.iter().map(|one| (one.pid, one.load))).unzip();
+/// Says who came and who left since those that were known, and returns who is known now.
+fn told_apart(known: HashSet<u32>, processes: &[Governed], say: impl Fn(&str)) -> HashSet<u32> {
+    let now: HashSet<u32> = processes.iter().map(|one| one.pid).collect();
+    let sorted = |pids: Vec<u32>| -> Vec<u32> {
+        let mut pids = pids;
+        pids.sort_unstable();
+        pids
+    };
+    for pid in sorted(now.difference(&known).copied().collect()) {
+        say(&format!("process {pid} has come"));
+    }
+    for pid in sorted(known.difference(&now).copied().collect()) {
+        say(&format!("process {pid} has left"));
+    }
+    now
+}
+
+/// New limits, in the order of the processes. `waited` is how long each of them had waited a second ago.
+fn divide(budget: u64, processes: &[Governed], waited: &mut HashMap<u32, u64>) -> Vec<u64> {
+    let pids: HashSet<u32> = processes.iter().map(|one| one.pid).collect();
     waited.retain(|pid, _| pids.contains(pid));
-    for (pid, load) in pids.iter().zip(&mut loads) {
-        let total = load.waited_ns;
-        load.waited_ns = total.saturating_sub(waited.insert(*pid, total).unwrap_or(total));
-    }
+    let loads: Vec<Load> = processes
+        .iter()
+        .map(|one| {
+            let total = one.load.waited_ns;
+            let before = waited.insert(one.pid, total).unwrap_or(total);
+            Load { waited_ns: total.saturating_sub(before), ..one.load }
+        })
+        .collect();
     let budget = budget::under_pressure(budget, budget::pressure().unwrap_or(0.0));
-    let mut limits = budget::divide(budget, &loads);
-    let rest = limits.split_off(served.len());
-    for (shared, limit) in served.iter().zip(limits) {
-        shared.account.set_limit(shared.channel().header(), limit);
-    }
-    rest
+    budget::divide(budget, &loads)
 }
 
-fn load_of(account: &Account, channel: &Channel) -> Load {
-    let sizes = account.sizes(channel);
-    Load {
-        resident_bytes: sizes.resident + sizes.stored,
-        evicted_bytes: sizes.evicted,
-        waited_ns: account.waited_ns(channel.header()),
-        limit: account.limit(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::Counters;
+    use std::cell::RefCell;
+
+    fn process(pid: u32, resident: u64, waited_ns: u64) -> Governed {
+        let load = Load { resident_bytes: resident, evicted_bytes: 1 << 20, waited_ns, limit: u64::MAX };
+        Governed { pid, load, counters: Counters::default() }
+    }
+
+    #[test]
+    fn who_comes_and_who_goes_is_said_once() {
+        let said = RefCell::new(Vec::new());
+        let say = |line: &str| said.borrow_mut().push(line.to_owned());
+        let known = told_apart(HashSet::new(), &[process(7, 0, 0), process(5, 0, 0)], say);
+        let known = told_apart(known, &[process(7, 0, 0)], say);
+        told_apart(known, &[process(7, 0, 0)], say);
+        let wanted = ["process 5 has come", "process 7 has come", "process 5 has left"];
+        assert_eq!(said.take(), wanted);
+    }
+
+    #[test]
+    fn what_was_waited_before_the_last_second_does_not_count() {
+        let mut waited = HashMap::new();
+        let (resident, budget) = (100 << 20, 150 << 20);
+        // At first sight nothing is known of either, and of two alike it is the first that gives.
+        let old = [process(1, resident, 1 << 40), process(2, resident, 0)];
+        divide(budget, &old, &mut waited);
+        // In this second it is the second that waits.
+        let limits =
+            divide(budget, &[process(1, resident, 1 << 40), process(2, resident, 1 << 30)], &mut waited);
+        assert!(limits[0] < resident && limits[1] == u64::MAX, "{limits:?}");
+        // Who has gone is forgotten: a later process with its number waited for nothing yet.
+        divide(budget, &[process(2, resident, 1 << 30)], &mut waited);
+        assert_eq!(waited.len(), 1);
+    }
+
+    #[test]
+    fn connections_are_taken_and_ended_whatever_they_say() {
+        use std::io::{Read, Write};
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let door = listen(&path).unwrap();
+        door.set_nonblocking(true).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        // The connection by which the second one found the first is taken too.
+        let mut all: Vec<_> = (0..AT_ONCE).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        let _ = all[0].write_all(&[0x5A; 100]);
+        be_seen(&door);
+        be_seen(&door);
+        for stream in &mut all {
+            assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+        }
+        // One that nobody listens at any more is no hindrance, and what is no socket is.
+        drop(door);
+        drop(listen(&path).unwrap());
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     }
 }

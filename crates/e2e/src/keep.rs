@@ -1,7 +1,7 @@
 //! A program that keeps memory, touches it now and then, and knows every byte: `memfold-e2e keep MIB SEED`.
 //!
 //! It prints `ready` when its memory is filled, goes on until its standard input ends, then reads everything once more and
-//! prints `kept PAGES`. Where `MEMFOLD_DAEMON` names a daemon, the memory is registered with it by the crate `client`.
+//! prints `kept PAGES`. Where `MEMFOLD_DAEMON` names a daemon, the memory is registered by the crate `client`, under that daemon's budget.
 //!
 //! What it is not: a measurement. It panics at the first byte that is not what was written.
 
@@ -38,7 +38,7 @@ fn check(memory: &[u64], page: usize, seed: u64) {
 /// The program. `mib` is how much it keeps, `seed` what its contents begin with.
 ///
 /// # Panics
-/// A byte is not what was written, or the daemon that is named cannot be had.
+/// A byte is not what was written, or the memory cannot be folded.
 pub fn main(mib: usize, seed: u64) {
     let len = mib << 20;
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -51,7 +51,8 @@ pub fn main(mib: usize, seed: u64) {
     let pages = len / memfold_sys::PAGE_SIZE;
     (0..pages).for_each(|page| write(memory, page, seed));
     if let Some(socket) = std::env::var_os("MEMFOLD_DAEMON") {
-        memfold_client::start(&Options::default().daemon(socket).cold_age(COLD_AGE)).expect("a daemon");
+        memfold_client::start(&Options::default().daemon(socket).cold_age(COLD_AGE))
+            .expect("memory can be folded");
         memfold_client::register(base.cast(), len).expect("memory to register");
     }
     println!("ready");

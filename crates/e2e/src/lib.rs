@@ -4,7 +4,9 @@
 //! build the library: cargo cannot make a test depend on another package's `cdylib`, so `make test` builds it
 //! first and a test that does not find it fails and says so.
 
+pub mod client;
 pub mod command_line;
+pub mod daemon;
 pub mod keep;
 pub mod redis;
 pub mod row;

@@ -275,16 +275,17 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         let share = |name: &str| value(name) / 100.0 * seconds;
         near("pager_daemon_cpu_pct_total", share("pager_daemon_cpu_pct_total"), spent, 0.3, 0.05);
         let parts = value("pager_bg_cpu_pct") + value("pager_fault_cpu_pct");
-        agrees("pager_daemon_cpu_pct_total", parts, 1e-9, 1e-9);
         if daemon.is_none() {
-            near(
-                "pager_bg_cpu_pct",
-                share("pager_bg_cpu_pct"),
-                worker.cpu("memfold-bg", seconds + 0.2),
-                0.3,
-                0.05,
-            );
+            agrees("pager_daemon_cpu_pct_total", parts, 1e-9, 1e-9);
         }
+        assert!(value("pager_daemon_cpu_pct_total") >= parts - 1e-9, "{workload}, {arm}: {parts}");
+        near(
+            "pager_bg_cpu_pct",
+            share("pager_bg_cpu_pct"),
+            worker.cpu("memfold-bg", seconds + 0.2),
+            0.3,
+            0.05,
+        );
         let (stored, waits) = (value("pager_compress_success"), value("pager_faults_missing"));
         agrees("pager_client_evict_success", stored, 0.0, 0.0);
         // A page compressed costs some microseconds: compressing is what the background did.
@@ -329,7 +330,7 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         assert!((pages..4.0 * pages).contains(&value("pager_pages_tracked_peak")), "{workload}, {arm}");
         let moved = [value("pager_range_add_msgs"), value("pager_range_del_msgs")];
         let units = if churns { value("units") } else { 0.0 };
-        // A program of the daemon's registers each; the pager enters none into its tables that is gone before it could be cold.
+        // A program that uses the library registers each; the preloaded one enters none into its tables that is gone before it could be cold.
         let least = if daemon.is_some() { units } else { 0.0 };
         assert!(moved.iter().all(|moved| *moved >= least), "{workload}, {arm}: {moved:?} of {units}");
         assert!(moved.iter().all(|moved| *moved <= units + 50.0), "{workload}, {arm}: {moved:?} of {units}");

@@ -130,7 +130,7 @@ fn the_share_of_a_cpu_reaches_whoever_folds_and_is_kept_with_the_commit_of_the_e
         |duration| fold("100", duration),
         |fed| arms.iter().all(|arm| fed(arm, "pager_compress_success") > 0.0),
     );
-    // Each mapping that comes and goes is registered with the daemon's agent.
+    // Under a daemon each mapping that comes and goes is registered.
     assert!(fed("daemon", "pager_range_add_msgs") >= fed("daemon", "units"));
     assert!(fed("daemon", "pager_range_del_msgs") >= fed("daemon", "units"));
 }

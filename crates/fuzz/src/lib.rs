@@ -8,8 +8,8 @@
 //! Invariants: a target keeps nothing from one input to the next, touches no file and no network, and panics only where the
 //! parser or its promise is broken.
 
+mod codec;
 mod pages;
-mod peers;
 mod text;
 mod traces;
 
@@ -25,12 +25,9 @@ pub struct Target {
 
 /// Every target.
 pub static TARGETS: &[Target] = &[
-    Target { name: "greeting", run: peers::greeting, seeds: peers::greetings },
-    Target { name: "channel", run: peers::channel, seeds: peers::channels },
-    Target { name: "channel_changing", run: peers::changing_channel, seeds: peers::changing_channels },
     Target { name: "control_page", run: pages::page, seeds: pages::pages },
     Target { name: "control_page_changing", run: pages::changing_page, seeds: pages::pages },
-    Target { name: "codec", run: peers::codec, seeds: peers::packed_pages },
+    Target { name: "codec", run: codec::unpack, seeds: codec::packed_pages },
     Target { name: "trace_native", run: traces::native, seeds: traces::native_seeds },
     Target { name: "trace_native_block", run: traces::native_block, seeds: traces::native_block_seeds },
     Target { name: "trace_oracle_general", run: traces::oracle_general, seeds: traces::oracle_general_seeds },

@@ -1,6 +1,5 @@
 //! Control pages, as `memfold stat` and `ctl` read and write them: another user's, where root looks.
 
-use crate::peers::Over;
 use memfold_inspect::{Mailbox, Snapshot};
 use memfold_pager::control::{Command, CONTROL_LEN, MAGIC, VERSION};
 use nix::sys::memfd::{memfd_create, MFdFlags};
@@ -39,6 +38,15 @@ pub(crate) fn changing_page(bytes: &[u8]) {
             let _ = mailbox.ask(Command::Policy, 0, 0, "age", Duration::ZERO);
         }
     });
+}
+
+/// Ends what goes on until then, also in a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 pub(crate) fn pages() -> Vec<Vec<u8>> {

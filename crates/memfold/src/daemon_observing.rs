@@ -1,7 +1,7 @@
 //! The process beside `memfold daemon --source` that has the programs under the daemon's budget go by that source, and observes them where it is
 //! told from outside.
 //!
-//! It is a process of its own because the daemon gives up every right that this takes before it looks at anything that a client sent
+//! It is a process of its own because the daemon gives up every right that this takes before it looks at anything that a program wrote
 //! ([`memfold_daemon::sandbox`]).
 //!
 //! Invariants: it is started while the daemon has no other thread and no socket, and ends with the daemon, however that ends. A program that has chosen a

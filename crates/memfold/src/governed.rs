@@ -1,4 +1,5 @@
-//! The programs that `memfold run --daemon` started, as `memfold daemon` sees and limits them: by their control pages.
+//! The programs that want to be under a daemon's budget, started by `memfold run --daemon` or by themselves with the crate `client`, as
+//! `memfold daemon` sees and limits them: by their control pages.
 //!
 //! A program folds itself; the daemon reads what it keeps, and writes to its page how much that may be. A program takes that
 //! for five seconds, so nothing needs to be undone.

@@ -106,10 +106,8 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
 pub enum Mode {
     /// Not yet decided: too little memory to manage so far.
     Idle = 0,
-    /// Agent threads in the process.
+    /// By agent threads in the process, which is the only way there is.
     Embedded = 1,
-    /// Served by the daemon.
-    Daemon = 2,
     /// Runs plainly; the reason is in [`ControlPage::reason`].
     Off = 3,
 }
@@ -120,7 +118,6 @@ impl Mode {
         match raw {
             0 => Mode::Idle,
             1 => Mode::Embedded,
-            2 => Mode::Daemon,
             _ => Mode::Off,
         }
     }
@@ -130,7 +127,6 @@ impl Mode {
         match self {
             Mode::Idle => "idle",
             Mode::Embedded => "embedded",
-            Mode::Daemon => "daemon",
             Mode::Off => "off",
         }
     }

@@ -62,6 +62,10 @@ pub struct Host {
     /// Makes the file in which others see this process's control page, which was begun, and shows it there; it stays mapped for
     /// ever. `None` where there is nobody to read it. Called by the background thread of a forked child.
     pub open_control: fn(&ControlPage) -> Option<Mapped>,
+    /// Whether agent threads may use the global allocator: it is not the program's, needs nothing of a thread, and takes no lock that
+    /// somebody can hold while he waits for the pager. Replacement policies take their tables from it, and a recording its own: where it is false
+    /// there are none.
+    pub own_heap: fn() -> bool,
     /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs.
     pub decay: fn(),
     /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
@@ -208,6 +212,11 @@ impl Engine {
     /// starts.
     pub fn hear_reports_in(&self, dir: &'static ControlDir) {
         self.display.hear_reports_in(dir);
+    }
+
+    /// Whether there can be policies and recordings.
+    pub(crate) fn has_own_heap(&self) -> bool {
+        (self.host.own_heap)()
     }
 
     /// Chooses the policy, `NAME` or `NAME:PARAMETER=VALUE,…`, before the engine starts. False if there is none such.

@@ -244,8 +244,6 @@ pub struct Store {
     holes: u64,
     /// Bytes of holes at which it is tried again to empty a block, after that had brought nothing.
     patience: u64,
-    /// Where segments come from: what is left of a mapping of a shared file; `None` for memory of the process's own.
-    shared: Option<(usize, usize)>,
     /// Whether forked children have none of it.
     unforked: bool,
 }
@@ -272,17 +270,8 @@ impl Store {
             blocks: 0,
             holes: 0,
             patience: 0,
-            shared: None,
             unforked: false,
         }
-    }
-
-    /// An empty store within `base..end`, a mapping of a shared file of zeros, both aligned to [`SEGMENT`].
-    ///
-    /// # Safety
-    /// The mapping is readable and writable, stays for as long as the store is used, and nobody else writes to it.
-    pub unsafe fn within(base: usize, end: usize) -> Store {
-        Store { shared: Some((base, end)), ..Store::new() }
     }
 
     /// Bytes that a slot for `len` bytes of data takes.
@@ -325,12 +314,6 @@ impl Store {
         // SAFETY: the slot is the caller's.
         unsafe { wipe(slot, header) };
         self.release(slot, grains_of(header.len()));
-    }
-
-    /// Frees what others gave up.
-    pub fn drain(&mut self, queue: &FreeQueue) -> usize {
-        // SAFETY: nobody else has a slot of the queue.
-        queue.take(|slot| unsafe { self.free(slot) })
     }
 
     /// Empties a block with little in it into the holes of others, where there are many, so that its memory can go.
@@ -464,9 +447,6 @@ impl Store {
         let Some(block) = self.empty.first() else { return Err(memfold_sys::Errno::ENOMEM) };
         // SAFETY: blocks in lists are valid and ours.
         let block = unsafe { &mut *block.as_ptr() };
-        if self.shared.is_some() && !block.backed {
-            populate(block.base)?;
-        }
         self.empty.remove(block);
         if block.backed {
             self.spare -= 1;
@@ -492,23 +472,13 @@ impl Store {
         }
         block.backed = false;
         self.usage.memory -= BLOCK as u64;
-        let advice = if self.shared.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: nothing in the block is of use any more.
-        let _ = unsafe { mem::madvise(block.base, BLOCK, advice) };
+        let _ = unsafe { mem::madvise(block.base, BLOCK, libc::MADV_DONTNEED) };
         self.empty.push_back(block);
     }
 
     /// Address space for a segment, readable and writable.
     fn take_segment(&mut self) -> Result<usize> {
-        if let Some((next, end)) = &mut self.shared {
-            let segment = *next;
-            if *end - segment < SEGMENT {
-                return Err(memfold_sys::Errno::ENOMEM);
-            }
-            populate(segment)?;
-            *next += SEGMENT;
-            return Ok(segment);
-        }
         let segment = mem::reserve_aligned(SEGMENT, SEGMENT)?;
         // SAFETY: our own, unused mapping.
         unsafe {
@@ -593,7 +563,7 @@ impl Stores {
         }
     }
 
-    /// As [`Store::drain`].
+    /// Frees what others gave up; how many slots.
     pub fn drain(&mut self, queue: &FreeQueue) -> usize {
         // SAFETY: nobody else has a slot of the queue.
         queue.take(|slot| unsafe { self.free(slot) })
@@ -619,13 +589,6 @@ unsafe fn wipe(slot: Slot, header: Header) {
         // SAFETY: a slot is as long as its header says, and the caller's.
         unsafe { ptr::write_bytes((slot.addr() + HEADER) as *mut u8, 0, header.len()) };
     }
-}
-
-/// Has the kernel put memory behind a block of a shared file. Where there is none, that is an error here, and a write would end the
-/// process by SIGBUS.
-fn populate(block: usize) -> Result<()> {
-    // SAFETY: changes no contents.
-    unsafe { mem::madvise(block, BLOCK, libc::MADV_POPULATE_WRITE) }.map_err(|_| memfold_sys::Errno::ENOMEM)
 }
 
 #[cfg(test)]
@@ -682,7 +645,8 @@ mod tests {
                         // SAFETY: the model forgets the slot.
                         unsafe { queue.push(model.remove(&page).unwrap().0) };
                     },
-                    Op::Drain => { store.drain(&queue); }
+                    // SAFETY: nobody else has a slot of the queue.
+                    Op::Drain => { queue.take(|slot| unsafe { store.free(slot) }); }
                     Op::Compact => {
                         store.compact(|page, old, new| match model.get_mut(&page) {
                             Some(entry) if entry.0 == old => { entry.0 = new; true }
@@ -704,23 +668,6 @@ mod tests {
                 prop_assert_eq!(data, &content(*page, *len)[..]);
             }
         }
-    }
-
-    #[test]
-    fn a_shared_file_without_room_is_an_error_and_no_signal() {
-        let file = memfold_sys::socket::sealed_memory(c"store", SEGMENT as u64).unwrap();
-        let base = mem::reserve_aligned(2 * SEGMENT, SEGMENT).unwrap();
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-        // Beyond the end of the file there is no memory, as if the file system were full.
-        // SAFETY: replaces the reservation, which is never used otherwise, and stays.
-        let mut store = unsafe {
-            mem::mmap(base, 2 * SEGMENT, prot, flags, file.raw(), 0).unwrap();
-            Store::within(base, base + 2 * SEGMENT)
-        };
-        let put = |store: &mut Store, n| store.put(n * PAGE_SIZE, CodecId::Lz4, &content(n, 3800));
-        let stored = (1..).take_while(|&n| put(&mut store, n).is_ok()).count();
-        assert_eq!(stored, (BLOCKS - 1) * (BLOCK / Store::size_of(3800)));
-        assert_eq!(put(&mut store, 1), Err(memfold_sys::Errno::ENOMEM));
     }
 
     #[test]

@@ -117,6 +117,7 @@ impl World {
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
             notice: |line| eprintln!("{line}"),
             open_control: |_| None,
+            own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
         })));

@@ -5,10 +5,16 @@ use crate::statistics;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use memfold_pager::control::ControlPage;
 use memfold_pager::mirror::Mapped;
+use memfold_pager::own_heap::OwnHeap;
 use memfold_pager::{Engine, Host};
 
 /// The pager of this process.
-pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, thread_cpu, decay });
+pub static ENGINE: Engine =
+    Engine::new(Host { notice: say_once, open_control, own_heap: || true, thread_cpu, decay });
+
+/// What allocates in this library, which is the pager's background thread; programs get their memory from `heap`.
+#[global_allocator]
+static HEAP: OwnHeap = OwnHeap;
 
 /// Whether the pager is asked for: the functions that programs call for their mappings look here first.
 pub static PAGER: AtomicBool = AtomicBool::new(false);

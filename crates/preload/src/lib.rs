@@ -19,7 +19,6 @@ mod sandbox;
 mod start;
 mod statistics;
 mod syscall;
-mod tables;
 
 use core::ffi::{c_void, CStr};
 use core::fmt::Write;

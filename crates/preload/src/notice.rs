@@ -4,28 +4,13 @@ use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering::*};
 use memfold_pager::control_file::ControlDir;
 use memfold_pager::Line;
-use memfold_sys::{file, table, thread};
+
+pub use memfold_sys::table::say;
 
 /// Whether nothing is said.
 pub static QUIET: AtomicBool = AtomicBool::new(false);
 /// Directory of the control files. Written by the constructor only.
 pub static CONTROL_DIR: ControlDir = ControlDir::new();
-
-/// Writes a line to standard error.
-pub fn say(line: &str) {
-    if thread::is_agent() {
-        if let Ok(fd) = table::from_program(2) {
-            say_to(fd.raw(), line);
-        }
-    } else {
-        say_to(2, line);
-    }
-}
-
-fn say_to(fd: i32, line: &str) {
-    file::say(fd, line.as_bytes());
-    file::say(fd, b"\n");
-}
 
 /// Writes a line to standard error, once for all processes of a run.
 pub fn say_once(line: &str) {

@@ -8,7 +8,7 @@ use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
 use crate::{allocator, fork, mapping, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
-use memfold_pager::config::{BadValue, Config, Setting, Unit};
+use memfold_pager::Nonsense;
 use memfold_sys::{mem, thread};
 
 #[used]
@@ -71,19 +71,7 @@ fn start_pager(environment: Environment) {
     if cfg!(feature = "sabotage") {
         memfold_pager::sabotage::choose(environment.get("PLANTED_BUG").map(str::as_bytes));
     }
-    let config = read_settings(environment);
-    if let Some(name) = environment.get("MEMFOLD_POLICY").filter(|name| !ENGINE.choose_policy(name)) {
-        complain("MEMFOLD_POLICY", name, "a policy that `memfold run --help` names");
-    }
-    if let Some(path) = environment.get("MEMFOLD_POLICY_LOG") {
-        ENGINE.log_to(path);
-    }
-    match environment.get("MEMFOLD_WIPE") {
-        Some("on") => ENGINE.wipe_at_once(),
-        None if environment.get("MEMFOLD_PROFILE") == Some("secure") => ENGINE.wipe_at_once(),
-        None | Some("off" | "") => {}
-        Some(other) => complain("MEMFOLD_WIPE", other, "`on` or `off`"),
-    }
+    let config = ENGINE.be_told(|name| environment.get(name), complain_of);
     if let Some(socket) = environment.get("MEMFOLD_BUDGET_OF").filter(|socket| !ENGINE.obey_daemon(socket)) {
         complain("MEMFOLD_BUDGET_OF", socket, "the path of a daemon's socket");
     }
@@ -99,11 +87,7 @@ fn start_pager(environment: Environment) {
         say_once("memfold: not folding this program: no memory for the pager's tables");
         return;
     }
-    if let Some(text) = environment.get("MEMFOLD_TIER").filter(|text| !text.is_empty()) {
-        if ENGINE.use_tier(text).is_err() {
-            complain("MEMFOLD_TIER", text, "`disk=DIR`, with `,size=20G` and `,after=10m` or other values");
-        }
-    }
+    ENGINE.be_told_of_tier(|name| environment.get(name));
     ENGINE.publish_control();
     PAGER.store(true, Release);
     syscall::route();
@@ -133,33 +117,8 @@ static HOOKS: memfold_arena::Hooks = memfold_arena::Hooks {
     remap: |addr, len, new_len| mapping::remap_managed(&ENGINE, addr, len, new_len),
 };
 
-fn read_settings(environment: Environment) -> Config {
-    let mut config = Config::default();
-    for setting in Setting::ALL {
-        let Some(text) = environment.get(setting.variable()) else { continue };
-        match setting.parse(text) {
-            Ok(value) => config.set(setting, value),
-            Err(bad) => complain(setting.variable(), text, allowed(bad)),
-        }
-    }
-    config
-}
-
-fn allowed(bad: BadValue) -> &'static str {
-    match bad {
-        BadValue::Syntax(Unit::Duration) => "a time such as 500ms, 10s or 2m",
-        BadValue::Syntax(Unit::Patience) => "a time such as 30m, or none",
-        BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G",
-        BadValue::Syntax(Unit::Limit) => {
-            "a size such as 256M, `none`, or of the control group's limit `auto` or a part such as 60%"
-        }
-        BadValue::NoGroupLimit => {
-            "a size such as 256M here, as no control group limits the memory of this process"
-        }
-        BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5",
-        BadValue::Syntax(Unit::Source) => "auto, writes, probe, damon-vaddr, damon-paddr or idle",
-        BadValue::Range { .. } => "a value within the range that `memfold run --help` gives",
-    }
+fn complain_of(nonsense: Nonsense<'_>) {
+    complain(nonsense.variable, nonsense.text, nonsense.allowed);
 }
 
 /// Children of this program run without memfold.

@@ -247,18 +247,9 @@ pub fn inode(path: &CStr) -> Result<u64> {
 
 /// How many descriptors this process may have open (`RLIMIT_NOFILE`); `None` without limit.
 pub fn descriptor_limit() -> Option<u64> {
-    limit(libc::RLIMIT_NOFILE)
-}
-
-/// The length in bytes up to which this process may lengthen files (`RLIMIT_FSIZE`); `None` without limit.
-pub fn size_limit() -> Option<u64> {
-    limit(libc::RLIMIT_FSIZE)
-}
-
-fn limit(resource: u32) -> Option<u64> {
     let mut limit = [0u64; 2];
     // SAFETY: the two words of `struct rlimit64`.
-    unsafe { syscall!(prlimit64, 0, resource, 0, limit.as_mut_ptr() as usize) }.ok()?;
+    unsafe { syscall!(prlimit64, 0, libc::RLIMIT_NOFILE, 0, limit.as_mut_ptr() as usize) }.ok()?;
     (limit[0] != u64::MAX).then_some(limit[0])
 }
 

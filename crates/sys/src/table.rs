@@ -11,7 +11,7 @@
 use crate::call::{Errno, Result};
 use crate::file::{self, Fd};
 use crate::syscall;
-use crate::thread::current_pid;
+use crate::thread::{current_pid, is_agent};
 
 const UNSHARE: u32 = 1 << 1;
 
@@ -60,6 +60,20 @@ fn reopen(number: i32) -> Result<Fd> {
     let _ = core::fmt::write(&mut out, format_args!("/proc/self/fd/{number}"));
     let path = core::ffi::CStr::from_bytes_until_nul(&path).map_err(|_| Errno::EINVAL)?;
     file::open(path, libc::O_WRONLY | libc::O_APPEND | libc::O_NOCTTY, 0)
+}
+
+/// Writes a line for people to the program's standard error, from a thread of the program as from an agent.
+pub fn say(line: &str) {
+    if !is_agent() {
+        say_to(2, line);
+    } else if let Ok(fd) = from_program(2) {
+        say_to(fd.raw(), line);
+    }
+}
+
+fn say_to(fd: i32, line: &str) {
+    file::say(fd, line.as_bytes());
+    file::say(fd, b"\n");
 }
 
 #[cfg(test)]

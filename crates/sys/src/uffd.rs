@@ -202,23 +202,9 @@ impl Userfaultfd {
         Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
     }
 
-    /// Takes over an open userfaultfd, such as another process has passed on. What is not one refuses every call.
-    pub fn from_fd(fd: Fd) -> Userfaultfd {
-        Userfaultfd { fd }
-    }
-
     /// The descriptor's number.
     pub fn raw_fd(&self) -> i32 {
         self.fd.raw()
-    }
-
-    /// Moves the descriptor to a number at or above `least`, where programs that count on low numbers do
-    /// not meet it. Stays where it is if the limit on descriptors forbids.
-    pub fn move_above(self, least: i32) -> Userfaultfd {
-        match file::dup_above(self.fd.raw(), least) {
-            Ok(fd) => Userfaultfd { fd },
-            Err(_) => self,
-        }
     }
 
     fn ioctl<T>(&self, request: u32, arg: &mut T) -> Result<usize> {
@@ -356,17 +342,6 @@ impl Userfaultfd {
         let mut message = RawMessage::default();
         // SAFETY: the message is plain words that any bytes may fill.
         unsafe { syscall!(read, self.fd.raw(), &raw mut message as usize, size_of::<RawMessage>()) }?;
-        Ok(message.received())
-    }
-
-    /// The same, and waits for nothing even where somebody who shares the userfaultfd has made its reads wait (`RWF_NOWAIT`,
-    /// preadv2(2)). `EOPNOTSUPP` before Linux 6.10.
-    pub fn read_now(&self) -> Result<RawMessage> {
-        let mut message = RawMessage::default();
-        let part = libc::iovec { iov_base: (&raw mut message).cast(), iov_len: size_of::<RawMessage>() };
-        let (parts, here) = (&raw const part as usize, usize::MAX);
-        // SAFETY: as for `read`; a place of -1 is that of the file.
-        unsafe { syscall!(preadv2, self.fd.raw(), parts, 1, here, here, libc::RWF_NOWAIT) }?;
         Ok(message.received())
     }
 

@@ -42,8 +42,7 @@ fn pager(results: &Results) -> Vec<Plot> {
     let mut drawn = vec![
         Plot::new(
             "pager_daemon_cpu_breakdown",
-            "CPU time of folding: looking for cold pages and compressing them, and bringing them back. In the arm daemon it is \
-             that of the agent in the process and of the daemon's thread that serves it.",
+            "CPU time of folding in the process: looking for cold pages and compressing them, and bringing them back.",
             of_pager(results, "CPU of the pager", percent("share of one CPU").not_negative(), &CPU),
         ),
         Plot::new(

@@ -81,11 +81,11 @@ metrics! {
     pager_restore_wall_p95_ns,
     /// 99th percentile of it, ns.
     pager_restore_wall_p99_ns,
-    /// CPU time of folding, in threads of the process and of the daemon, as a share of the run, per cent of one CPU.
+    /// CPU time of folding, in threads of the process and in the daemon, as a share of the run, per cent of one CPU.
     pager_daemon_cpu_pct_total,
-    /// Of it what finding cold pages and compressing them takes.
+    /// Of it what finding cold pages and compressing them takes in the process.
     pager_bg_cpu_pct,
-    /// Of it what serving touches takes.
+    /// Of it what serving touches takes in the process.
     pager_fault_cpu_pct,
     /// Pages compressed into the store, those of one repeated word among them.
     pager_compress_success,

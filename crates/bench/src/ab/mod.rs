@@ -46,7 +46,7 @@ memfold_experiment::named! {
         Null = "null",
         /// With the pager.
         Pager = "pager",
-        /// Served by the daemon: the workload registers its memory, and no allocator is replaced.
+        /// Under the budget of a daemon: the workload registers its memory, and no allocator is replaced.
         Daemon = "daemon",
         /// As it is, and the kernel swaps to zram what the workload says is cold.
         Zram = "zram",
@@ -82,8 +82,8 @@ pub struct Options {
     /// The workloads, see `memfold bench workload --help` [default: all but verify].
     #[arg(long = "only", value_name = "W,..", value_delimiter = ',')]
     pub workloads: Vec<Kind>,
-    /// What to compare: baseline, null (a second baseline, for the noise), pager, daemon (the workload has a daemon of its own fold
-    /// its memory), zram (swap to a device of our own, root).
+    /// What to compare: baseline, null (a second baseline, for the noise), pager, daemon (the workload registers its memory by the
+    /// library, under a daemon of its own), zram (swap to a device of our own, root).
     #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "baseline,pager")]
     pub arms: Vec<Arm>,
     /// The directory of the results.
@@ -152,14 +152,6 @@ impl Options {
         if self.arms.contains(&Arm::Daemon) {
             // The verifier brings memory of its own, which it does not register.
             ensure!(!self.workloads.contains(&Kind::Verify), "the daemon arm has no workload verify");
-            // One range for all, and one for each worker's mapping.
-            let workers = ::memfold_daemon::channel::REGIONS - 1;
-            ensure!(
-                !self.workloads.contains(&Kind::MmapChurn) || self.measures.workers <= workers,
-                "a daemon takes {} ranges of a process: mmap_churn in the daemon arm can have {workers} workers, not {}",
-                ::memfold_daemon::channel::REGIONS,
-                self.measures.workers
-            );
         }
         if self.arms.contains(&Arm::Zram) {
             drop(Zram::start(16 << 20, "lz4")?);

@@ -91,10 +91,11 @@ pub(super) fn run(
     worker.receive::<()>()?;
     let pid = worker.pid();
     let peer = around.control_dir().map(|dir| folded(dir, pid)).transpose()?;
-    let before = peer.as_ref().map(Seen::of).transpose()?;
+    let daemon_cpu = || around.daemon.as_ref().map(Daemon::cpu_ns).transpose();
+    let (before, daemon_before) = (peer.as_ref().map(Seen::of).transpose()?, daemon_cpu()?);
     let (report, samples) =
         watched(&mut worker, |start| sample(pid, start, peer.as_ref(), around.zram.as_ref()))?;
-    let after = peer.as_ref().map(Seen::of).transpose()?;
+    let (after, daemon_after) = (peer.as_ref().map(Seen::of).transpose()?, daemon_cpu()?);
     // Before it ends: afterwards there is nobody left to ask.
     let memory = Memory::of(pid)?;
     let daemon = around.daemon.as_ref().map(|daemon| Memory::of(daemon.pid())).transpose()?;
@@ -105,7 +106,8 @@ pub(super) fn run(
     fill_host_metrics(&mut metrics, &cost, &memory, &samples);
     if let (Some(before), Some(after)) = (before, after) {
         ensure!(after.counters.pages.lost == 0, "the pager reports {} lost pages", after.counters.pages.lost);
-        fill_pager_metrics(&mut metrics, &before, &after, &report, &samples);
+        let of_daemon = daemon_after.unwrap_or(0) - daemon_before.unwrap_or(0);
+        fill_pager_metrics(&mut metrics, &before, &after, of_daemon, &report, &samples);
     }
     if arm == Arm::Zram {
         metrics.zram_evict_cpu_pct = Some(percent(report.watcher_cpu_ns, report.elapsed_ns));
@@ -247,12 +249,14 @@ fn fill_pager_metrics(
     metrics: &mut Metrics,
     before: &Seen,
     after: &Seen,
+    daemon_cpu_ns: u64,
     report: &WorkloadReport,
     samples: &[Sample],
 ) {
     let since = |counter: fn(&Counters) -> u64| counter(&after.counters) - counter(&before.counters);
     let count = |counter: fn(&Counters) -> u64| Some(since(counter) as f64);
-    let share = |counter: fn(&Counters) -> u64| Some(percent(since(counter), after.at - before.at));
+    let time = after.at - before.at;
+    let share = |counter: fn(&Counters) -> u64| Some(percent(since(counter), time));
     let (waits, restores) = (after.waits.since(&before.waits), after.restores.since(&before.restores));
     // Where nothing was waited for, no wait was long.
     let at = |histogram: &Histogram, q| Some(histogram.quantile(q).unwrap_or(0) as f64);
@@ -261,7 +265,8 @@ fn fill_pager_metrics(
     metrics.pager_fault_missing_p99_ns = at(&waits, 0.99);
     metrics.pager_restore_wall_p95_ns = at(&restores, 0.95);
     metrics.pager_restore_wall_p99_ns = at(&restores, 0.99);
-    metrics.pager_daemon_cpu_pct_total = share(|c| c.costs.cpu_background_ns + c.costs.cpu_fault_ns);
+    let own = since(|c| c.costs.cpu_background_ns + c.costs.cpu_fault_ns);
+    metrics.pager_daemon_cpu_pct_total = Some(percent(own + daemon_cpu_ns, time));
     metrics.pager_bg_cpu_pct = share(|c| c.costs.cpu_background_ns);
     metrics.pager_fault_cpu_pct = share(|c| c.costs.cpu_fault_ns);
     metrics.pager_compress_success = count(|c| c.pages.evicted);

@@ -52,7 +52,7 @@ pub struct Moment {
 /// What the summary of `memfold run` says of the pager.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Folded {
-    /// `embedded`, `daemon` or `off`.
+    /// `embedded`, `idle` or `off`.
     pub mode: String,
     /// Why it is off, where it is.
     pub reason: Option<String>,

@@ -73,7 +73,7 @@ pub fn main(job: &str) -> Result<()> {
 
 fn serve(workload: &Workload) -> Result<()> {
     let mut prepared = workload.prepare()?;
-    prepared.register_with_daemon()?;
+    prepared.register_under_daemon()?;
     answer(&())?;
     while request::<()>()?.is_some() {
         answer(&prepared.run()?)?;

@@ -11,7 +11,7 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
     while meter.goes_on() {
         wrong += meter.unit(|meter| {
             meter.touch_rarely();
-            once(len, meter.served)
+            once(len, meter.registers)
         })?;
     }
     if wrong > 0 {
@@ -20,10 +20,10 @@ pub(super) fn run(meter: &mut Meter<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The life of one mapping, in which the daemon has a part if it serves the workload; how many of its pages were wrong.
-fn once(len: usize, served: bool) -> Result<usize> {
+/// The life of one mapping, which is registered with the library where that folds the workload; how many of its pages were wrong.
+fn once(len: usize, registers: bool) -> Result<usize> {
     let base = super::map(len)?;
-    if served {
+    if registers {
         memfold_client::register(base as *const u8, len)?;
     }
     let word = |page: usize| (base + page * PAGE_SIZE) as *mut u64;
@@ -34,7 +34,7 @@ fn once(len: usize, served: bool) -> Result<usize> {
     // SAFETY: as above.
     let wrong =
         (0..len / PAGE_SIZE).filter(|&page| unsafe { word(page).read_volatile() } != page as u64 + 1).count();
-    if served {
+    if registers {
         memfold_client::unregister(base as *const u8, len)?;
     }
     // SAFETY: the mapping just made, which nobody uses any more.

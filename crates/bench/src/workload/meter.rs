@@ -16,8 +16,8 @@ pub(super) struct Meter<'a> {
     pub(super) options: &'a Workload,
     pub(super) pieces: Range<usize>,
     pub(super) rng: Rng,
-    /// Whether the daemon folds what is registered with it.
-    pub(super) served: bool,
+    /// Whether the workload registers its memory by the library.
+    pub(super) registers: bool,
     begin: Instant,
     latencies: Histogram,
     units: u64,
@@ -39,12 +39,12 @@ impl<'a> Meter<'a> {
         options: &'a Workload,
         pieces: Range<usize>,
         number: usize,
-        served: bool,
+        registers: bool,
     ) -> Meter<'a> {
         let rng = Rng::new(options.seed).fork(number as u64);
         let (begin, latencies) = (Instant::now(), Histogram::default());
         let (units, next_rare, sink) = (0, Duration::ZERO, 0);
-        Meter { ground, options, pieces, rng, served, begin, latencies, units, next_rare, sink }
+        Meter { ground, options, pieces, rng, registers, begin, latencies, units, next_rare, sink }
     }
 
     /// How many pieces are hot.

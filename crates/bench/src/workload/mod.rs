@@ -262,7 +262,7 @@ impl Workload {
         let ground = Ground::new(self.kind.origin(), bytes, &filler, self.seed)?;
         share(ground.pieces(), 0, self.workers)?;
         let setup_ns = start.elapsed().as_nanos() as u64;
-        Ok(Prepared { options: *self, ground, setup_ns, served: false })
+        Ok(Prepared { options: *self, ground, setup_ns, registers: false })
     }
 }
 
@@ -271,22 +271,22 @@ pub struct Prepared {
     options: Workload,
     ground: Ground,
     setup_ns: u64,
-    /// Whether a daemon folds the memory, and what the workload maps besides.
-    served: bool,
+    /// Whether it registers the memory by the library, and what it maps besides.
+    registers: bool,
 }
 
 impl Prepared {
-    /// Has the daemon that `MEMFOLD_DAEMON` names fold the memory, and later the mappings of `mmap_churn`; nothing where it
-    /// names none.
+    /// Registers the memory by the library, and later the mappings of `mmap_churn`, where `MEMFOLD_DAEMON` names a daemon; nothing
+    /// otherwise.
     ///
     /// # Errors
-    /// When there is no such daemon, or it cannot fold the memory.
-    pub fn register_with_daemon(&mut self) -> Result<()> {
+    /// When the library cannot fold the memory.
+    pub fn register_under_daemon(&mut self) -> Result<()> {
         if std::env::var_os("MEMFOLD_DAEMON").is_some() {
             memfold_client::start(&memfold_client::Options::default())?;
             let (start, end) = self.ground.bounds();
             memfold_client::register(start as *const u8, end - start)?;
-            self.served = true;
+            self.registers = true;
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl Prepared {
     }
 
     fn work(&self) -> Result<(Done, Truth)> {
-        let (options, ground, served) = (&self.options, &self.ground, self.served);
+        let (options, ground, registers) = (&self.options, &self.ground, self.registers);
         let (stop, cold_age) = (AtomicBool::new(false), Duration::from_millis(options.cold_millis));
         std::thread::scope(|scope| {
             let watcher = scope.spawn(|| truth::watch(ground, cold_age, options.page_out, &stop));
@@ -316,7 +316,7 @@ impl Prepared {
                 .map(|number| {
                     scope.spawn(move || -> Result<Done> {
                         let pieces = share(ground.pieces(), number, options.workers)?;
-                        let mut meter = Meter::new(ground, options, pieces, number, served);
+                        let mut meter = Meter::new(ground, options, pieces, number, registers);
                         kinds::run(options.kind, &mut meter)?;
                         Ok(meter.finish())
                     })

@@ -3,8 +3,6 @@
 // Every address here lies in a mapping that the test itself made. Not every test uses everything.
 #![allow(clippy::undocumented_unsafe_blocks, dead_code)]
 
-pub mod running;
-
 use memfold_client::Options;
 use memfold_sys::pagemap::{Entry, Pagemap};
 use memfold_sys::{mem, PAGE_SIZE};

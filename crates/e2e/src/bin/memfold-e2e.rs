@@ -1,9 +1,10 @@
 //! What end-to-end tests start under the preload library: `memfold-e2e worker JOB` is the body of a benchmark's worker,
 //! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON, `torture` in place of `verify` does so
-//! while the pager's settings change, `memfold-e2e keep MIB SEED` keeps memory and checks it, `memfold-e2e zram` holds a zram device
-//! until standard input ends, and panics then if it reads anything.
+//! while the pager's settings change, `memfold-e2e keep MIB SEED` keeps memory and checks it, `client` and `client-forks` use the explicit API
+//! under a daemon, `memfold-e2e zram` holds a zram device until standard input ends, and panics then if it reads anything.
 
 use memfold_bench::verify::{self, Options};
+use memfold_e2e::client;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -34,6 +35,17 @@ fn main() -> ExitCode {
             }
             _ => fail("keep takes two numbers: MIB SEED"),
         },
+        ["client", socket, goal, seed, mib] => match (client::Goal::of(goal), seed.parse(), mib.parse()) {
+            (Some(goal), Ok(seed), Ok(mib @ 1..=1024)) => {
+                client::work(socket, goal, seed, mib);
+                ExitCode::SUCCESS
+            }
+            _ => fail("client takes SOCKET, a goal, and two numbers: SEED MIB"),
+        },
+        ["client-forks", socket] => {
+            client::fork_again_and_again(socket);
+            ExitCode::SUCCESS
+        }
         ["zram"] => match memfold_bench::zram::Zram::start(64 << 20, "lz4") {
             Ok(_held) => {
                 println!("ready");
@@ -44,7 +56,7 @@ fn main() -> ExitCode {
             Err(error) => fail(&format!("{error:#}")),
         },
         _ => fail(
-            "`worker JOB`, `verify` or `torture SECONDS THREADS SEED`, `keep MIB SEED`, or `zram` is needed",
+            "`worker JOB`, `verify` or `torture SECONDS THREADS SEED`, `keep MIB SEED`, `client …` or `zram` is needed",
         ),
     }
 }

@@ -177,7 +177,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             crate::text::bytes(found.page.sizes.managed_bytes),
             crate::text::bytes(found.page.settings[Setting::StartAt as usize])
         ),
-        Mode::Embedded | Mode::Daemon => {}
+        Mode::Embedded => {}
     }
     if matches!(&args.action, Action::Policy { name } if name != "age")
         && found.page.settings[Setting::ResidentLimit as usize] >= BY_GROUP

@@ -1,5 +1,4 @@
-//! `memfold daemon`: serves programs that use the library, and divides one budget among them and those of `memfold run
-//! --daemon`.
+//! `memfold daemon`: divides one budget among programs that fold themselves, those of `memfold run --daemon` and those that use `memfold.h`.
 
 use crate::governed::Programs;
 use crate::{daemon_observing, exit, options, runtime, text};
@@ -19,18 +18,17 @@ use std::sync::Mutex;
 
 const AFTER_HELP: &str = "\
 Examples:
-  memfold daemon                                       serve programs of this user
-  memfold daemon --budget 2G                           the programs together keep 2 GiB at most
+  memfold daemon --budget 2G                           the programs of this user together keep 2 GiB at most
   memfold run --daemon -- redis-server                 an unchanged program, under that budget
   sudo memfold daemon --source damon-paddr             what is cold of theirs is told by DAMON
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
-It may be killed and started again at any time: the programs go on, and find it again within a second.
+It may be killed and started again at any time: it has nothing of the programs' in hand. They go by their own settings meanwhile.
 
 Exit codes: 0 ended by a signal, 1 failed (another daemon listens there), 2 bad usage.";
 
-/// Serve programs that use memfold.h, under one budget with those of `memfold run --daemon`.
+/// Divide one budget among the programs of `memfold run --daemon` and those that use memfold.h.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -49,7 +47,7 @@ pub struct Args {
     /// Answer whoever can connect to the port: every user of this machine.
     #[arg(long, requires = "metrics")]
     metrics_open: bool,
-    /// What tells which memory of those of `memfold run --daemon` is cold, where they have not chosen it themselves: writes, probe, or as root
+    /// What tells which memory of the programs is cold, where they have not chosen it themselves: writes, probe, or as root
     /// damon-vaddr, damon-paddr or idle [default: auto].
     #[arg(long, value_name = "SOURCE", value_parser = source)]
     source: Option<Kind>,
@@ -84,18 +82,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     stop_on_signals()?;
     let options = Options { socket: socket.clone(), budget: args.budget, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
-    say(&format!("serving at {}", socket.display()));
+    say(&format!("listening at {}", socket.display()));
+    if args.budget.is_none() {
+        say("without --budget, each program keeps what it likes");
+    }
     if let Some(kind) = args.source.filter(|kind| *kind != Kind::Auto) {
         daemon_observing::start(&socket, kind, &STOP, say)
             .context("cannot start the process that observes")?;
     }
-    if let Err(error) = memfold_daemon::remote::try_to_evict(memfold_sys::thread::parent_pid()) {
-        say(&format!(
-            "the kernel lets no process evict another's pages ({error}): each program's agent does it"
-        ));
-    }
     server::run(&options, Box::new(Programs::of(&socket)), &STOP, say)
-        .with_context(|| format!("cannot serve at {}", socket.display()))?;
+        .with_context(|| format!("cannot listen at {}", socket.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -126,7 +122,7 @@ fn stop_on_signals() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line that nobody makes room for is lost: who does not read what the daemon says must not keep it from serving, nor from ending.
+/// A line that nobody makes room for is lost: who does not read what the daemon says must not keep it from dividing the budget, nor from ending.
 fn say(line: &str) {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();

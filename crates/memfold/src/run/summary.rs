@@ -24,7 +24,7 @@ pub struct Summary {
     /// The signal that ended the program.
     signal: Option<i32>,
     wall_ns: u64,
-    /// `embedded`, `daemon` or `off`.
+    /// `embedded`, `idle` or `off`.
     mode: &'static str,
     /// Why the mode is `off`.
     reason: Option<String>,

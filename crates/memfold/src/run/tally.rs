@@ -55,7 +55,7 @@ pub struct Tally {
 pub struct Total {
     /// How many programs had a control page.
     pub processes: u64,
-    /// The mode of the process that was folded most: embedded or daemon if any was.
+    /// The mode of the process that was folded most: embedded if any was.
     pub mode: Option<Mode>,
     /// What told which memory is cold, of the process that had most to fold, and how much that was at its peak, bytes.
     pub source: Option<(u64, Source)>,
@@ -141,7 +141,7 @@ impl Total {
     /// Counts a process.
     fn add(&mut self, name: String, page: &Snapshot) {
         self.processes += 1;
-        if matches!(page.mode, Mode::Embedded | Mode::Daemon) {
+        if page.mode == Mode::Embedded {
             self.mode = Some(page.mode);
             let managed = page.sizes.managed_bytes_peak;
             if self.source.as_ref().is_none_or(|(most, _)| managed > *most) {

@@ -5,7 +5,7 @@ use crate::explore::{keep, spawn, Scenario};
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
 use crate::prefetch::PrefetchQueue;
-use crate::store::{FreeQueue, Slot, Store};
+use crate::store::{FreeQueue, Slot, Stores};
 use crate::sync::uses;
 use crate::turns::Turns;
 use memfold_sys::PAGE_SIZE;
@@ -107,9 +107,9 @@ fn turns() {
 
 fn free_queue() {
     crate::mem::reset();
-    let mut store = Box::new(Store::new());
+    let mut store = Box::new(Stores::new());
     let mut slot = |n: usize| -> Slot {
-        store.put(n * PAGE_SIZE, crate::codec::CodecId::Lz4, &[0; 100]).expect("the segment is large")
+        store.put(n * PAGE_SIZE, crate::codec::CodecId::Lz4, &[0; 100], false).expect("the segment is large")
     };
     let (first, second) = (slot(1), slot(2));
     let queue = keep(FreeQueue::new());

@@ -72,6 +72,7 @@ impl Worker {
         match Choice::parse(text) {
             None => return libc::EINVAL as u32,
             Some(Choice::Age) => self.end_daemon(),
+            Some(Choice::Daemon(_)) if !self.engine.has_own_heap() => return libc::ENOTSUP as u32,
             Some(Choice::Daemon(spec)) => {
                 if !self.begin_daemon(&spec) {
                     return libc::ENOMEM as u32;

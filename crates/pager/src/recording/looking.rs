@@ -19,13 +19,13 @@ const LAST_LOOK_EVERY: Nanos = Nanos::from_millis(10);
 impl Engine {
     /// Has the program recorded instead of folded, from the engine's start on: `EVERY:BEGAN:PID:PATH` says how long an
     /// interval is and when the first began (`CLOCK_MONOTONIC`), both in ns, whose child is recorded, and into which file.
-    /// `None` where that is not what the text says; `Some(false)`, and nothing is changed, in any other process.
+    /// `None` where that is not what the text says, or there is no heap for it; `Some(false)`, and nothing is changed, in any other process.
     pub fn record(&self, text: &str) -> Option<bool> {
         let mut parts = text.splitn(4, ':');
         let (every, began) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let recorder = parts.next()?.parse().ok()?;
         let path = parts.next().filter(|path| path.len() <= SharedText::<64>::MOST)?;
-        if every == 0 || path.is_empty() {
+        if every == 0 || path.is_empty() || !self.has_own_heap() {
             return None;
         }
         if recorder != thread::parent_pid() {
@@ -166,7 +166,13 @@ mod tests {
 
     #[test]
     fn only_the_recorders_own_child_is_recorded_and_nonsense_is_refused() {
-        let host = Host { notice: |_| {}, open_control: |_| None, decay: || {}, thread_cpu: |_| None };
+        let host = Host {
+            notice: |_| {},
+            open_control: |_| None,
+            own_heap: || true,
+            decay: || {},
+            thread_cpu: |_| None,
+        };
         let engine = Engine::new(host);
         let parent = thread::parent_pid();
         for nonsense in ["", "on", "0:1:2:/a", "5:1:2", "5:1:2:", "5:-1:2:/a"] {
@@ -175,6 +181,8 @@ mod tests {
         assert_eq!(engine.record(&std::format!("5:1:{parent}:/{}", "a".repeat(511))), None);
         assert_eq!(engine.record(&std::format!("5:1:{}:/a", parent + 1)), Some(false));
         assert!(!engine.errand.is_on());
+        let heapless = Engine::new(Host { own_heap: || false, ..host });
+        assert_eq!(heapless.record(&std::format!("5:7:{parent}:/a:b")), None);
         assert_eq!(engine.record(&std::format!("5:7:{parent}:/a:b")), Some(true));
         let mut buffer = [0; 512];
         assert_eq!(engine.errand.path.read(&mut buffer), "/a:b");

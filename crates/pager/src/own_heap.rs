@@ -1,24 +1,25 @@
-//! The memory of replacement policies: the global allocator of this library.
+//! A heap that is safe on agent threads: every block is a mapping by itself. The global allocator of the libraries that have the pager in them.
 //!
-//! What it is not: the program's allocator, which is `heap`. Nothing here is managed or evicted, and only the pager's
-//! background thread comes here, for a few large tables when a policy is made: each gets a mapping by itself.
+//! What it is not: a program's allocator. It is for a few large tables, those of replacement policies, and takes a page and a system call for
+//! every block.
+//!
+//! Invariants: no lock, nothing of a thread's, no memory that is managed or evicted.
 
 use core::alloc::{GlobalAlloc, Layout};
-use memfold_sys::mem;
 use memfold_sys::time::{sleep, Nanos};
+use memfold_sys::{mem, PAGE_SIZE};
 
 /// How often a mapping is asked for, a millisecond apart. The pager asks beforehand whether there is room.
 const TRIES: u32 = 1000;
 
-struct Tables;
-
-#[global_allocator]
-static TABLES: Tables = Tables;
+/// The heap; `#[global_allocator]` of a host with [`crate::Host::own_heap`].
+#[derive(Clone, Copy, Debug)]
+pub struct OwnHeap;
 
 // SAFETY: every block is a mapping by itself, aligned to a page, zeroed, and unmapped with the length that it was made with.
-unsafe impl GlobalAlloc for Tables {
+unsafe impl GlobalAlloc for OwnHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.align() > memfold_sys::PAGE_SIZE {
+        if layout.align() > PAGE_SIZE {
             return core::ptr::null_mut();
         }
         for _ in 0..TRIES {
