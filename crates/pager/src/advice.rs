@@ -115,9 +115,9 @@ impl Worker {
         extent.hot.remove(&told);
         extent.back_soon.remove(&told);
         extent.refused.remove(&told);
-        self.put_off = false;
+        self.eviction.put_off = false;
         let pages = self.set_aside(extent, &cold.and(&told), scan.huge);
-        if self.put_off {
+        if self.eviction.put_off {
             extent.soon.insert(&told.minus(&extent.away_pages()).minus(&extent.refused.load()));
         }
         if pages != 0 {

@@ -134,7 +134,7 @@ impl Worker {
             self.engine.traffic.brake.unpark();
             let bell = self.engine.agents.bell.load(Acquire);
             self.now = time::now();
-            (self.slice_began, self.slice) =
+            (self.slice.began, self.slice.length) =
                 (self.now, self.group_pause().map_or(SLICE, |pause| pause.min(SLICE)));
             if self.program_has_ended() {
                 self.engine.end_servants(self.kernel);
@@ -151,15 +151,15 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
-            self.crowd.look(self.now);
-            self.engine.conditions.set_contended(self.crowd.is_crowded());
+            self.budgets.contention.look(self.now);
+            self.engine.conditions.set_contended(self.budgets.contention.is_contended());
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;
             self.enter(Activity::Look);
             let busy = !paused
                 && if self.recording.is_some() {
                     self.record()
-                } else if self.policing.is_some() {
+                } else if self.eviction.policing.is_some() {
                     self.police()
                 } else {
                     self.make_room() || self.pass()
@@ -203,8 +203,8 @@ impl Worker {
 
     /// The allocator changes mappings like a program thread, and may wait like one: for us it must be as if we slept.
     fn let_allocator_decay(&mut self) {
-        if self.now.since(self.last_decay) >= DECAY {
-            self.last_decay = self.now;
+        if self.now.since(self.upkeep.last_decay) >= DECAY {
+            self.upkeep.last_decay = self.now;
             self.engine.traffic.brake.park();
             self.engine.decay();
             self.engine.traffic.brake.unpark();
@@ -228,7 +228,7 @@ impl Worker {
 
     /// Whether there is CPU time to fold with now.
     pub(crate) fn may_fold(&self) -> bool {
-        self.pace.left() >= WORTHWHILE.min(pace::worth(pace::BURST, self.cpu_share()))
+        self.budgets.pace.left() >= WORTHWHILE.min(pace::worth(pace::BURST, self.cpu_share()))
             || self.is_free_of_budget()
     }
 
@@ -238,7 +238,7 @@ impl Worker {
             return true;
         }
         let evicted = self.engine.control().pages_evicted.load(Relaxed);
-        let cost = self.pace.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
+        let cost = self.budgets.pace.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
         let committed = self.engine.counts.aside.load(Relaxed) * cost;
         let time = self.cold_age().saturating_add(Nanos::from_secs(1).0);
         self.may_fold() && committed <= pace::worth(time, self.cpu_share())
@@ -251,10 +251,10 @@ impl Worker {
     /// The share of a CPU that folding may take, in millionths.
     pub(crate) fn cpu_share(&self) -> u64 {
         let limit = self.engine.setting(Setting::MaxCpu);
-        self.returns.allowed(pace::share(
+        self.budgets.returns.allowed(pace::share(
             limit,
-            self.crowd.has_spare(),
-            self.pace.total() + self.spent_before,
+            self.budgets.contention.has_spare(),
+            self.budgets.pace.total() + self.budgets.spent_before,
         ))
     }
 
@@ -262,7 +262,7 @@ impl Worker {
         if let Some(recording) = &self.recording {
             return recording.pause(time::now());
         }
-        if let Some(policing) = &self.policing {
+        if let Some(policing) = &self.eviction.policing {
             return policing.pause();
         }
         let longest = if self.engine.room.is_kept() { TICK_AT_LIMIT } else { TICK.1 };
@@ -276,20 +276,20 @@ impl Worker {
         let cold_age = self.cold_age();
         if self.may_fold() && !self.is_free_of_budget() {
             // Work takes at least as long as the CPU time that it costs.
-            self.slice = self.slice.min(Nanos(self.pace.left()));
+            self.slice.length = self.slice.length.min(Nanos(self.budgets.pace.left()));
         }
         let limit = self.engine.setting(Setting::MaxStall);
-        let mut probes = self.stall.looks(self.now.0, limit, self.touch_cost());
-        let broken = self.stall.is_broken(self.now.0, limit);
+        let mut probes = self.budgets.stall.looks(self.now.0, limit, self.touch_cost());
+        let broken = self.budgets.stall.is_broken(self.now.0, limit);
         let mut held = false;
         // A round that was interrupted goes on: from the beginning it would never come to the end where there is little time.
-        let (began, mut round) = (self.round.at, core::mem::take(&mut self.round));
+        let (began, mut round) = (self.eviction.round.at, core::mem::take(&mut self.eviction.round));
         if began == 0 {
             // A probe counts too, but the first comes after a whole cold age.
             let wanted = !self.engine.options.daemon.is_empty();
-            round.census = wanted && self.now.since(self.last_census) >= CENSUS;
+            round.census = wanted && self.now.since(self.census.taken_at) >= CENSUS;
             // Who rests was told so by the cold age that held then.
-            round.all = round.census || core::mem::replace(&mut self.paced_by, cold_age) != cold_age;
+            round.all = round.census || core::mem::replace(&mut self.eviction.paced_by, cold_age) != cold_age;
         }
         let (space, mut resident) = (self.engine.space(), 0);
         let awake = space.awake(if round.all { u32::MAX } else { moment(self.now.0) });
@@ -316,19 +316,19 @@ impl Worker {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
         if round.at > began {
-            self.round = round;
+            self.eviction.round = round;
             return true;
         }
         if round.all && round.more {
             // Some have something left to do.
-            self.paced_by = 0;
+            self.eviction.paced_by = 0;
         }
         if round.all && began == 0 {
-            self.resident = resident;
+            self.census.resident = resident;
         }
-        self.engine.control().resident_bytes.store(self.resident * PAGE_SIZE as u64, Relaxed);
+        self.engine.control().resident_bytes.store(self.census.resident * PAGE_SIZE as u64, Relaxed);
         if round.census {
-            self.last_census = self.now;
+            self.census.taken_at = self.now;
         }
         round.more
     }
@@ -343,7 +343,7 @@ impl Worker {
     /// So many pages of the extent are in view.
     fn note_present(&mut self, extent: &Extent, pages: usize) {
         let before = u64::from(extent.present.swap(pages as u32, Relaxed));
-        self.resident = (self.resident + pages as u64).saturating_sub(before);
+        self.census.resident = (self.census.resident + pages as u64).saturating_sub(before);
     }
 
     /// An extent that may have nothing to look at rests until somebody gives it something.
@@ -484,7 +484,7 @@ impl Worker {
                     // Which says nothing of what the next look costs.
                     locked.age().walked(self.now.0, cold_age);
                 } else {
-                    self.stall.looked(probed, touched);
+                    self.budgets.stall.looked(probed, touched);
                 }
                 false
             }
@@ -503,13 +503,13 @@ impl Worker {
         let early = self.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < cold_age / 4;
         if !early && extent.flags.load(Relaxed) & SEEN == 0 {
             extent.flags.fetch_or(SEEN, Relaxed);
-            self.stall.has_seen(touched_of(extent).1);
+            self.budgets.stall.has_seen(touched_of(extent).1);
         }
     }
 
     /// What is due for an extent has to wait for CPU time. Returns that it is not to be gone on with at once.
     fn put_off_for_cpu(&mut self, extent: &Extent) -> bool {
-        self.behind = Some(self.now);
+        self.budgets.behind = Some(self.now);
         extent.waits_for.store(WAITS_FOR_CPU, Relaxed);
         false
     }
@@ -531,10 +531,10 @@ impl Worker {
             extent.flags.fetch_or(SETTLED, Relaxed);
         }
         // A page that is still here gains more than one that is stored already.
-        let idle = self.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
+        let idle = self.budgets.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
         let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
         if wanted && idle && self.may_fold() {
-            if self.gains.are_worth_it() && !self.recompress(extent) {
+            if self.packing.gains.are_worth_it() && !self.recompress(extent) {
                 return true;
             }
             extent.flags.fetch_or(DENSE, Relaxed);
@@ -579,7 +579,7 @@ impl Worker {
                 if self.engine.phase() != Phase::Running {
                     return;
                 }
-                self.slice_began = self.now;
+                self.slice.began = self.now;
             }
         }
     }

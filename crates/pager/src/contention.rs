@@ -1,10 +1,10 @@
 //! Whether the CPUs of the machine have anything to spare.
 //!
-//! Two answers. *Crowded*: as many threads want to run as there are CPUs. The fault thread needs real-time priority then: it would wait
+//! Two answers. *Contended*: as many threads want to run as there are CPUs. The fault thread needs real-time priority then: it would wait
 //! for a time slice like everybody else. When a CPU is idle, real-time priority does harm: the scheduler then sends the program's thread,
 //! when it is woken, away from the CPU on which the fault thread still runs, to an idle one that must be woken by an interrupt.
 //!
-//! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not crowded, hardly anything waits for a CPU (which tells
+//! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not contended, hardly anything waits for a CPU (which tells
 //! of quotas too, that leave CPUs idle), and it does not run on a battery.
 
 use crate::text::Line;
@@ -23,7 +23,7 @@ const MUCH: u64 = 10;
 
 /// What is known of it. Opens its files in the thread that makes it.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct Contention {
     /// `/proc/loadavg` and `/proc/pressure/cpu`, where they can be read.
     loadavg: Option<Fd>,
     pressure: Option<Fd>,
@@ -31,7 +31,7 @@ pub struct Crowd {
     cpus: u32,
     /// Moving average of the runnable threads beside ourselves, in sixteenths.
     runnable: u32,
-    crowded: bool,
+    contended: bool,
     /// For how long anything has waited for a CPU since the machine was started, us, and when that was read.
     waited: u64,
     waited_at: Nanos,
@@ -40,17 +40,17 @@ pub struct Crowd {
     battery_at: Option<Nanos>,
 }
 
-impl Crowd {
+impl Contention {
     /// Nothing sampled yet: there is nothing to spare.
-    pub fn new() -> Crowd {
+    pub fn new() -> Contention {
         let cpus = CpuSet::of_current_thread().map_or(1, |set| set.len());
         let open = |path| file::open(path, libc::O_RDONLY, 0).ok();
-        Crowd {
+        Contention {
             loadavg: open(c"/proc/loadavg"),
             pressure: open(c"/proc/pressure/cpu"),
             cpus,
             runnable: 16 * cpus,
-            crowded: true,
+            contended: true,
             waited: 0,
             waited_at: Nanos(0),
             waits: true,
@@ -71,28 +71,28 @@ impl Crowd {
     }
 
     /// Whether as many threads want to run as there are CPUs.
-    pub fn is_crowded(&self) -> bool {
-        self.crowded
+    pub fn is_contended(&self) -> bool {
+        self.contended
     }
 
     /// Whether there is CPU time that nobody else has a use for.
     pub fn has_spare(&self) -> bool {
-        !self.crowded && !self.waits && !self.battery
+        !self.contended && !self.waits && !self.battery
     }
 
-    /// By `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine counts as crowded.
+    /// By `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine counts as contended.
     fn count_runnable(&mut self) {
         let mut text = [0u8; 64];
         let sample = read(&self.loadavg, &mut text).and_then(running);
         // This thread is running too.
         let others = sample.map_or(u32::MAX / 64, |running| running.saturating_sub(1));
         self.runnable = (self.runnable * 3 + others.min(1 << 16) * 16) / 4;
-        // No CPU is idle; a quarter of one must be for the crowd to end.
-        let free = if self.crowded { 4 } else { 2 };
-        self.crowded = self.runnable + free > 16 * self.cpus;
+        // No CPU is idle; a quarter of one must be for contention to end.
+        let free = if self.contended { 4 } else { 2 };
+        self.contended = self.runnable + free > 16 * self.cpus;
     }
 
-    /// By `/proc/pressure/cpu` (Documentation/accounting/psi.rst). Where it cannot be read, that nothing is crowded must do.
+    /// By `/proc/pressure/cpu` (Documentation/accounting/psi.rst). Where it cannot be read, that nothing is contended must do.
     fn look_at_waiting(&mut self, now: Nanos) {
         let mut text = [0u8; 128];
         let Some(waited) = read(&self.pressure, &mut text).and_then(waited) else {
@@ -106,9 +106,9 @@ impl Crowd {
     }
 }
 
-impl Default for Crowd {
-    fn default() -> Crowd {
-        Crowd::new()
+impl Default for Contention {
+    fn default() -> Contention {
+        Contention::new()
     }
 }
 

@@ -141,7 +141,7 @@ impl Worker {
         let wanted = wanted.and(&extent.managed.load());
         let few = wanted.len() < LEAST_PAGES && extent.away.load(Relaxed) == 0;
         self.note_scattered(extent, if few { wanted.len() } else { 0 });
-        if few && self.scattered < MANY_SCATTERED {
+        if few && self.census.scattered < MANY_SCATTERED {
             return 0;
         }
         self.set_aside_any(extent, &wanted, huge)
@@ -150,7 +150,7 @@ impl Worker {
     /// So many pages of the extent could be set aside, and are too few for it alone.
     pub(crate) fn note_scattered(&mut self, extent: &Extent, pages: usize) {
         let before = u64::from(extent.scattered.swap(pages as u32, Relaxed));
-        self.scattered = (self.scattered + pages as u64).saturating_sub(before);
+        self.census.scattered = (self.census.scattered + pages as u64).saturating_sub(before);
     }
 
     /// The same, however few pages they are.
@@ -217,13 +217,13 @@ impl Worker {
     fn move_out(&mut self, extent: &Locked, entries: &Entries, pages: PageRange, huge: bool) -> usize {
         // The fault thread may be waiting for us to stand still.
         let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
-            self.put_off = true;
+            self.eviction.put_off = true;
             return 0;
         };
         if self.kernel.uffd.is_changing() && !planted(Bug::ReportNotAwaited) {
             // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
             // place may be true no more.
-            self.put_off = true;
+            self.eviction.put_off = true;
             return 0;
         }
         let leaving = Entry::new(State::Leaving);
@@ -293,7 +293,7 @@ impl Worker {
                 // Stopped in the middle: ask at the page itself.
                 Some(_) if gone > 0 => {}
                 Some(Errno::EAGAIN) => {
-                    self.put_off = true;
+                    self.eviction.put_off = true;
                     self.stay(extent, entries, run.starting_at(at));
                     return moved;
                 }

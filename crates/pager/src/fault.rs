@@ -323,9 +323,9 @@ impl Service {
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
         // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
-        let crowded = self.engine.conditions.are_contended();
+        let contended = self.engine.conditions.are_contended();
         if window < AT_ONCE
-            || crowded
+            || contended
             || self.engine.room.left() < 4 * AHEAD as u64
             || self.engine.phase() != Phase::Running
         {

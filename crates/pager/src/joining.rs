@@ -40,14 +40,14 @@ impl Worker {
     /// way.
     pub(crate) fn look_at_mappings(&mut self) {
         let question = self.engine.pieces.question();
-        if question.is_none() && !self.mappings.is_due(self.now) {
+        if question.is_none() && !self.upkeep.mappings.is_due(self.now) {
             return;
         }
         let began = time::now();
         let count = self.count_mappings();
         let most = most_mappings();
         self.now = time::now();
-        self.mappings.counted(self.now, self.now.since(began));
+        self.upkeep.mappings.counted(self.now, self.now.since(began));
         // Who was refused one may have been refused many at once.
         let ran_out = question.is_some() && may_have_run_out(count, most);
         self.engine.pieces.counted(if ran_out { most } else { count }, most);

@@ -97,18 +97,18 @@ impl Worker {
             }
             return true;
         }
-        let (dictionary, out) = (self.dictionary(), &mut self.buffer[..MAX_STORED]);
+        let (dictionary, out) = (self.dictionary(), &mut self.packing.buffer[..MAX_STORED]);
         // SAFETY: as above.
-        let packed = unsafe { self.codecs.compress_at(effort, dictionary, staged, out) };
+        let packed = unsafe { self.packing.codecs.compress_at(effort, dictionary, staged, out) };
         let Some((codec, len)) = packed else { return false };
         if dictionary.is_none() {
             self.see_what_more_gains(effort, staged, len);
         }
         self.enter(Activity::Keep);
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
-        let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else {
+        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
-            self.short_of_memory = true;
+            self.eviction.short_of_memory = true;
             return true;
         };
         let done = entries[index].transition(aside, Entry::with_payload(State::Stored, slot.payload()));
@@ -129,17 +129,19 @@ impl Worker {
             Effort::Once => Effort::Most,
             Effort::Most => Effort::Once,
         };
-        self.compressed += 1;
-        if !self.compressed.is_multiple_of(effort::BOTH_ONE_IN) {
+        self.packing.compressed += 1;
+        if !self.packing.compressed.is_multiple_of(effort::BOTH_ONE_IN) {
             return;
         }
         // SAFETY: as in `store_page`: if the page is taken back meanwhile, a length that means nothing is noted.
-        let packed = unsafe { self.codecs.compress_at(other, None, staged, &mut self.page[..MAX_STORED]) };
+        let packed = unsafe {
+            self.packing.codecs.compress_at(other, None, staged, &mut self.packing.page[..MAX_STORED])
+        };
         // A page that does not shrink that way is as long as it is.
         let other_len = packed.map_or(PAGE_SIZE, |(_, len)| len);
         let (once, most) = if effort == Effort::Once { (len, other_len) } else { (other_len, len) };
         let (once, most) = (Store::size_of(once) as u64, Store::size_of(most) as u64);
-        self.gains_at_once.note(once, most.min(once));
+        self.packing.gains_at_once.note(once, most.min(once));
     }
 
     fn stored(&self, pages: u64) {
@@ -199,29 +201,29 @@ impl Worker {
         index: usize,
     ) {
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
-        let Some((codec, stored)) = (unsafe { old.copy(&mut self.buffer[..]) }) else { return };
+        let Some((codec, stored)) = (unsafe { old.copy(&mut self.packing.buffer[..]) }) else { return };
         if codec.effort() == Effort::Most
-            || !self.codecs.decompress(
+            || !self.packing.codecs.decompress(
                 codec,
                 &self.engine.storage.dictionaries,
-                &self.buffer[..stored],
-                &mut self.page,
+                &self.packing.buffer[..stored],
+                &mut self.packing.page,
             )
         {
             return;
         }
         let dictionary = self.dictionary();
-        let (page, out) = (self.page.as_ptr() as usize, &mut self.buffer[..MAX_STORED]);
+        let (page, out) = (self.packing.page.as_ptr() as usize, &mut self.packing.buffer[..MAX_STORED]);
         // SAFETY: our own page, which nobody else writes.
-        let packed = unsafe { self.codecs.compress_at(Effort::Most, dictionary, page, out) };
+        let packed = unsafe { self.packing.codecs.compress_at(Effort::Most, dictionary, page, out) };
         let Some((codec, len)) = packed else { return };
         let (before, after) = (Store::size_of(stored), Store::size_of(len));
-        self.gains.note(before as u64, after.min(before) as u64);
+        self.packing.gains.note(before as u64, after.min(before) as u64);
         if after >= before {
             return;
         }
         let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
-        let Ok(slot) = self.store.put(addr, codec, &self.buffer[..len], unforked) else { return };
+        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
             let freed = if planted(Bug::WrongSlotFreed) { slot } else { old };

@@ -21,22 +21,22 @@ impl Worker {
     pub(crate) fn learn_if_due(&mut self) {
         let (stored, aside) =
             (self.engine.control().pages_evicted.load(Relaxed), self.engine.counts.aside.load(Relaxed));
-        if !self.learning.is_due(stored, aside)
+        if !self.packing.learning.is_due(stored, aside)
             || self.effort() == Effort::Least
             || self.engine.options.wipes.load(Relaxed) != 0
         {
             return;
         }
         let made = self.train();
-        let used = self.learning.made(
+        let used = self.packing.learning.made(
             stored,
             made.as_ref().map(|made| (made.now, made.with)),
-            self.dictionary.is_some(),
+            self.packing.dictionary.is_some(),
         );
         let Some(made) = made.filter(|_| used) else { return };
         // SAFETY: we are the background thread.
         if let Some(number) = unsafe { self.engine.storage.dictionaries.add(made.dictionary) } {
-            let old = self.dictionary.replace(number);
+            let old = self.packing.dictionary.replace(number);
             bump(&self.engine.control().dictionaries_made, 1);
             if planted(Bug::DictionaryDropped) {
                 if let Some(old) = old {
@@ -52,12 +52,12 @@ impl Worker {
     fn train(&mut self) -> Option<Trained> {
         let mut samples = Samples::new().ok()?;
         self.sample(&mut samples);
-        let current = self.dictionary;
+        let current = self.packing.dictionary;
         // What follows is long, and works with nothing that others look at.
         self.engine.traffic.brake.park();
         // SAFETY: we are the background thread, which alone removes it.
         let current = current.and_then(|number| unsafe { self.engine.storage.dictionaries.get(number) });
-        let trained = samples.train(&mut self.codecs.zstd, current);
+        let trained = samples.train(&mut self.packing.codecs.zstd, current);
         self.engine.traffic.brake.unpark();
         trained
     }
@@ -86,7 +86,7 @@ impl Worker {
 
     /// The dictionary that pages are compressed with, and its number.
     pub(crate) fn dictionary(&self) -> Option<(u8, &'static Dictionary)> {
-        let number = self.dictionary?;
+        let number = self.packing.dictionary?;
         // SAFETY: we are the background thread, which alone removes it.
         Some((number, unsafe { self.engine.storage.dictionaries.get(number) }?))
     }
@@ -100,7 +100,7 @@ impl Worker {
             // SAFETY: as above.
             let is_there = unsafe { self.engine.storage.dictionaries.get(number) }.is_some();
             let needed = self.store.needs(number) || keeper.is_some_and(|keeper| keeper.needs(number));
-            if is_there && self.dictionary != Some(number) && !needed {
+            if is_there && self.packing.dictionary != Some(number) && !needed {
                 // SAFETY: as above, and no stored page names it.
                 unsafe { self.engine.storage.dictionaries.remove(number) };
                 dropped = true;

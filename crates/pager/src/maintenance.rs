@@ -15,11 +15,11 @@ impl Worker {
     pub(crate) fn drop_copies(&mut self) {
         let copies = self.engine.counts.copies.load(Relaxed);
         if copies == 0 || planted(Bug::StagingNotWiped) {
-            self.copies_since = self.now;
+            self.upkeep.copies_since = self.now;
             return;
         }
-        let old =
-            self.engine.options.wipes.load(Relaxed) != 0 || self.now.since(self.copies_since) >= LEFTOVERS;
+        let old = self.engine.options.wipes.load(Relaxed) != 0
+            || self.now.since(self.upkeep.copies_since) >= LEFTOVERS;
         if copies < copies_kept(self.engine) && !old {
             return;
         }
@@ -33,7 +33,7 @@ impl Worker {
                 }
             }
         }
-        self.copies_since = self.now;
+        self.upkeep.copies_since = self.now;
     }
 
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.

@@ -37,7 +37,7 @@ impl Worker {
         let mut why = Line::new();
         let kind = match asked {
             Kind::Auto | Kind::Probe => Kind::Probe,
-            _ if self.policing.is_some() => {
+            _ if self.eviction.policing.is_some() => {
                 why.push("a policy goes by writes, and by touches of what it has set aside");
                 Kind::Probe
             }
@@ -58,7 +58,7 @@ impl Worker {
         };
         if self.sources.choose(kind) {
             // Who rests was told until when by the source before.
-            self.paced_by = 0;
+            self.eviction.paced_by = 0;
         }
         let control = self.engine.control();
         control.source.store(kind as u64, Relaxed);

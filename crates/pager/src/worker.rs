@@ -4,7 +4,7 @@ use crate::activity::{Activities, Activity};
 use crate::bitmap::PageRange;
 use crate::codec::{Codecs, Page};
 use crate::config::Setting;
-use crate::contention::Crowd;
+use crate::contention::Contention;
 use crate::control::bump;
 use crate::engine::{Agent, Engine, Phase};
 use crate::group::Watch;
@@ -46,72 +46,174 @@ pub struct Worker {
     pub(crate) engine: &'static Engine,
     pub(crate) kernel: &'static Kernel,
     pub(crate) store: &'static mut Stores,
-    pub(crate) codecs: Codecs,
     pub(crate) restorer: Restorer,
-    pub(crate) buffer: Page,
-    pub(crate) page: Page,
+    /// How pages are compressed.
+    pub(crate) packing: Packing,
     /// Time of the last look at the clock.
     pub(crate) now: Nanos,
-    pub(crate) slice_began: Nanos,
-    /// How long the stretch of work that began then may take.
-    pub(crate) slice: Nanos,
-    /// The program's waiting.
-    pub(crate) stall: Stall,
-    /// This thread's CPU time, and what its time goes to.
-    pub(crate) pace: Pace,
+    pub(crate) slice: Slice,
+    /// What folding may cost.
+    pub(crate) budgets: Budgets,
+    /// What this thread's time goes to.
     pub(crate) activities: Activities,
-    /// CPU time that counts as spent beside it, ns: a forked child is no new program, and has no credit.
-    pub(crate) spent_before: u64,
-    /// How many pages come back soon after they went.
-    pub(crate) returns: Returns,
-    /// What compressing stored pages again has gained.
-    pub(crate) gains: Gains,
-    /// What it gains to compress a page with the most effort at once, and how many pages were compressed with that in question.
-    pub(crate) gains_at_once: Gains,
-    pub(crate) compressed: u64,
-    /// The number of the dictionary that pages are compressed with, and when the next is made.
-    pub(crate) dictionary: Option<u8>,
-    pub(crate) learning: Learning,
-    /// When folding last waited for CPU time.
-    pub(crate) behind: Option<Nanos>,
-    /// The store could not get memory since the last look.
-    pub(crate) short_of_memory: bool,
-    /// Pages stayed because somebody was in the way for that moment: they may go at the next look.
-    pub(crate) put_off: bool,
-    pub(crate) last_count: Nanos,
-    /// Since when something may lie in staging that is of no use, and when this thread's working memory was last overwritten.
-    pub(crate) copies_since: Nanos,
-    pub(crate) last_wipe: Nanos,
-    pub(crate) crowd: Crowd,
-    pub(crate) last_decay: Nanos,
-    /// When inventory is taken.
-    pub(crate) inventory: Schedule,
-    /// When mappings are counted.
-    pub(crate) mappings: pieces::Schedule,
-    /// When resident pages were last counted, for a limit or a daemon.
-    pub(crate) last_census: Nanos,
-    /// The cold age of the last pass, by which extents rest; 0 before any.
-    pub(crate) paced_by: u64,
-    /// The round over all extents that the last pass did not finish.
-    pub(crate) round: Round,
-    /// Pages in view by the last look at each extent.
-    pub(crate) resident: u64,
-    /// What all extents have in [`crate::extent::Extent::scattered`], or less in a forked child.
-    pub(crate) scattered: u64,
-    /// The page daemon at work, unless pages go by their age.
-    pub(crate) policing: Option<Policing>,
+    /// What goes, and where the going round of it is.
+    pub(crate) eviction: Eviction,
+    pub(crate) census: Census,
+    pub(crate) upkeep: Upkeep,
     /// The recording under way, during which nothing is folded.
     pub(crate) recording: Option<Recording>,
     /// What tells which pages are cold, and what was chosen for that.
     pub(crate) sources: Sources,
     pub(crate) choice: Choice,
     pub(crate) lease: Lease,
-    /// Where eviction for the limit goes on.
-    pub(crate) hand: Hand,
     /// The limit of the control groups.
     pub(crate) watch: Watch,
     /// What goes to the tier below memory.
     pub(crate) demotion: Demotion,
+}
+
+/// A stretch of work, after which the settings, requests and counters are looked at again.
+pub(crate) struct Slice {
+    pub began: Nanos,
+    /// How long it may take.
+    pub length: Nanos,
+}
+
+/// How pages are compressed, and with what.
+pub(crate) struct Packing {
+    pub codecs: Codecs,
+    pub buffer: Page,
+    pub page: Page,
+    /// What compressing stored pages again has gained.
+    pub gains: Gains,
+    /// What it gains to compress a page with the most effort at once, and how many pages were compressed with that in question.
+    pub gains_at_once: Gains,
+    pub compressed: u64,
+    /// The number of the dictionary that pages are compressed with, and when the next is made.
+    pub dictionary: Option<u8>,
+    pub learning: Learning,
+}
+
+impl Packing {
+    fn new() -> Result<Packing> {
+        Ok(Packing {
+            codecs: Codecs::new()?,
+            buffer: [0; PAGE_SIZE],
+            page: [0; PAGE_SIZE],
+            gains: Gains::new(),
+            gains_at_once: Gains::new(),
+            compressed: 0,
+            dictionary: None,
+            learning: Learning::default(),
+        })
+    }
+
+    /// Overwrites what pages have left here.
+    fn wipe(&mut self) {
+        self.codecs.wipe(&mut self.page);
+        self.buffer.fill(0);
+    }
+}
+
+/// What folding may cost: the program's waiting, and this thread's CPU time.
+pub(crate) struct Budgets {
+    /// The program's waiting.
+    pub stall: Stall,
+    /// This thread's CPU time.
+    pub pace: Pace,
+    /// CPU time that counts as spent beside it, ns: a forked child is no new program, and has no credit.
+    pub spent_before: u64,
+    /// How many pages come back soon after they went.
+    pub returns: Returns,
+    /// When folding last waited for CPU time.
+    pub behind: Option<Nanos>,
+    /// Whether the machine's CPUs have anything to spare.
+    pub contention: Contention,
+}
+
+impl Budgets {
+    /// A forked child has no credits.
+    fn new(engine: &Engine, now: Nanos, forked: bool) -> Budgets {
+        let latency = &engine.latency;
+        let (stall, looking) = (latency.stall.load(Relaxed), latency.stall_looking.load(Relaxed));
+        Budgets {
+            stall: Stall::new(now.0, stall, looking, forked),
+            // What the thread has used so far, to start, counts too.
+            pace: Pace::new(now.0, 0),
+            spent_before: if forked { pace::CREDIT } else { 0 },
+            returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
+            behind: None,
+            contention: Contention::new(),
+        }
+    }
+}
+
+/// What goes by which policy, and where the going round of it is.
+pub(crate) struct Eviction {
+    /// The page daemon at work, unless pages go by their age.
+    pub policing: Option<Policing>,
+    /// The round over all extents that the last pass did not finish.
+    pub round: Round,
+    /// The cold age of the last pass, by which extents rest; 0 before any.
+    pub paced_by: u64,
+    /// Where eviction for the limit goes on.
+    pub hand: Hand,
+    /// Pages stayed because somebody was in the way for that moment: they may go at the next look.
+    pub put_off: bool,
+    /// The store could not get memory since the last look.
+    pub short_of_memory: bool,
+}
+
+impl Eviction {
+    fn new() -> Eviction {
+        Eviction {
+            policing: None,
+            round: Round::default(),
+            paced_by: 0,
+            hand: Hand::new(),
+            put_off: false,
+            short_of_memory: false,
+        }
+    }
+}
+
+/// Resident pages by the last look at each extent.
+pub(crate) struct Census {
+    /// When they were last counted, for a limit or a daemon.
+    pub taken_at: Nanos,
+    /// Pages in view.
+    pub resident: u64,
+    /// What all extents have in [`crate::extent::Extent::scattered`], or less in a forked child.
+    pub scattered: u64,
+}
+
+/// When what must be done now and then was last done.
+pub(crate) struct Upkeep {
+    /// The gauges were brought up to date.
+    pub last_count: Nanos,
+    /// Since when something may lie in staging that is of no use.
+    pub copies_since: Nanos,
+    /// This thread's working memory was overwritten.
+    pub last_wipe: Nanos,
+    /// The allocator was asked to give back what it keeps.
+    pub last_decay: Nanos,
+    /// When inventory is taken.
+    pub inventory: Schedule,
+    /// When mappings are counted.
+    pub mappings: pieces::Schedule,
+}
+
+impl Upkeep {
+    fn new(now: Nanos) -> Upkeep {
+        Upkeep {
+            last_count: now,
+            copies_since: now,
+            last_wipe: now,
+            last_decay: now,
+            inventory: Schedule::new(now),
+            mappings: pieces::Schedule::new(now),
+        }
+    }
 }
 
 /// A round over all extents, by address.
@@ -140,50 +242,19 @@ impl Worker {
             engine,
             kernel,
             store,
-            codecs: patiently(Codecs::new)?,
             restorer: patiently(|| Restorer::new(engine, kernel))?,
-            buffer: [0; PAGE_SIZE],
-            page: [0; PAGE_SIZE],
+            packing: patiently(Packing::new)?,
             now,
-            slice_began: now,
-            slice: SLICE,
-            stall: Stall::new(
-                now.0,
-                engine.latency.stall.load(Relaxed),
-                engine.latency.stall_looking.load(Relaxed),
-                forked,
-            ),
-            // What it has used so far, to start, counts too.
-            pace: Pace::new(now.0, 0),
+            slice: Slice { began: now, length: SLICE },
+            budgets: Budgets::new(engine, now, forked),
             activities: Activities::new(),
-            spent_before: if forked { pace::CREDIT } else { 0 },
-            returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
-            gains: Gains::new(),
-            gains_at_once: Gains::new(),
-            compressed: 0,
-            dictionary: None,
-            learning: Learning::default(),
-            behind: None,
-            short_of_memory: false,
-            put_off: false,
-            last_count: now,
-            copies_since: now,
-            last_wipe: now,
-            crowd: Crowd::new(),
-            last_decay: now,
-            inventory: Schedule::new(now),
-            mappings: pieces::Schedule::new(now),
-            last_census: Nanos(0),
-            paced_by: 0,
-            round: Round::default(),
-            resident: 0,
-            scattered: 0,
-            policing: None,
+            eviction: Eviction::new(),
+            census: Census { taken_at: Nanos(0), resident: 0, scattered: 0 },
+            upkeep: Upkeep::new(now),
             recording: None,
             sources: Sources::new(),
             choice: Choice::new(),
             lease: Lease::new(&engine.control().share),
-            hand: Hand::new(),
             watch: Watch::new(),
             demotion: Demotion::default(),
         })
@@ -197,8 +268,8 @@ impl Worker {
     /// How much work a page is worth that goes now.
     pub(crate) fn effort(&self) -> Effort {
         // Who sets no limit has time to spare.
-        let spare = self.crowd.has_spare() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT;
-        effort::first(self.engine.room.is_kept(), spare, self.gains_at_once.are_sure())
+        let spare = self.budgets.contention.has_spare() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT;
+        effort::first(self.engine.room.is_kept(), spare, self.packing.gains_at_once.are_sure())
     }
 
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.
@@ -206,13 +277,13 @@ impl Worker {
         self.serve_prefetch();
         self.stand_still_if_wanted();
         self.now = time::now();
-        self.engine.phase() != Phase::Running || self.now.since(self.slice_began) > self.slice
+        self.engine.phase() != Phase::Running || self.now.since(self.slice.began) > self.slice.length
     }
 
     /// Lets others work that must not wait for the whole of a pass.
     pub(crate) fn stay_responsive(&mut self) {
         self.interrupted();
-        self.slice_began = self.now;
+        self.slice.began = self.now;
     }
 
     /// Lets others look at tables that stand still, if somebody waits for that. With no lock held.
@@ -263,27 +334,26 @@ impl Worker {
 
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
-        self.pace.charge(self.now.0, time::thread_cpu().0, self.cpu_share());
+        self.budgets.pace.charge(self.now.0, time::thread_cpu().0, self.cpu_share());
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);
         let limit = self.engine.setting(Setting::MaxStall);
-        self.stall.charge(self.now.0, self.engine.latency.stall.load(Relaxed), looking, limit);
+        self.budgets.stall.charge(self.now.0, self.engine.latency.stall.load(Relaxed), looking, limit);
         let control = self.engine.control();
-        control.stall_ns.store(self.stall.total(), Relaxed);
-        let ppm = self.stall.waited(self.now.0) / (WINDOW / 1_000_000);
+        control.stall_ns.store(self.budgets.stall.total(), Relaxed);
+        let ppm = self.budgets.stall.waited(self.now.0) / (WINDOW / 1_000_000);
         control.stall_ppm_peak.fetch_max(ppm, Relaxed);
-        self.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
+        self.budgets.returns.note(self.now.0, control.pages_evicted.load(Relaxed), self.engine.soon_back());
     }
 
     /// Overwrites what pages have left in this thread's working memory, before it sleeps and now and then while it does not.
     pub(crate) fn wipe_working_memory(&mut self, sleeps: bool) {
-        if planted(Bug::BufferNotWiped) || !sleeps && self.now.since(self.last_wipe) < LEFTOVERS {
+        if planted(Bug::BufferNotWiped) || !sleeps && self.now.since(self.upkeep.last_wipe) < LEFTOVERS {
             return;
         }
-        self.last_wipe = self.now;
-        self.codecs.wipe(&mut self.page);
+        self.upkeep.last_wipe = self.now;
+        self.packing.wipe();
         self.restorer.arrived.wipe();
-        self.buffer.fill(0);
     }
 
     /// Brings the gauges on the control page up to date.
@@ -312,9 +382,9 @@ impl Worker {
         control.store_bytes.store(usage.memory, Relaxed);
         control.table_bytes.store(tables, Relaxed);
         control.dictionary_bytes.store(dictionaries, Relaxed);
-        let passed = self.now.since(self.last_count).0 / 1_000_000;
+        let passed = self.now.since(self.upkeep.last_count).0 / 1_000_000;
         bump(&control.saved_byte_millis, saved * passed);
-        self.last_count = self.last_count + Nanos::from_millis(passed);
+        self.upkeep.last_count = self.upkeep.last_count + Nanos::from_millis(passed);
         let cpu_of = |agent| engine.tid(agent).map_or(0, |tid| time::cpu_of(tid).0);
         control.cpu_fault_ns.store(cpu_of(Agent::Fault), Relaxed);
         control.cpu_background_ns.store(cpu_of(Agent::Background) + cpu_of(Agent::Proxy), Relaxed);

@@ -14,7 +14,7 @@ use memfold_daemon::serve::{Outcome, Server};
 use memfold_daemon::wire::{self, Hello, Reply, REPLY_LEN, VERSION};
 use memfold_pager::codec::Page;
 use memfold_pager::config::{Config, Setting};
-use memfold_pager::contention::Crowd;
+use memfold_pager::contention::Contention;
 use memfold_pager::control::{ControlPage, Mode};
 use memfold_pager::mirror::Mirror;
 use memfold_pager::source::Kind;
@@ -90,7 +90,7 @@ pub struct Agent {
     pub held: u64,
     /// CPU time of the agent, and of the daemon's thread that serves it.
     pace: Pace,
-    crowd: Crowd,
+    crowd: Contention,
     /// CPU time of the agent that went into what threads of the program waited for.
     pub serving: Nanos,
     /// Waits of the program's threads for folded memory.
@@ -157,7 +157,7 @@ impl Agent {
             backlog: false,
             held: 0,
             pace: Pace::new(time::now().0, 0),
-            crowd: Crowd::new(),
+            crowd: Contention::new(),
             serving: Nanos(0),
             stall: Budget::new(0),
             broken: false,

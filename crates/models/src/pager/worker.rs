@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::kernel::Kernel;
 use crate::restore::{Reason, Restorer};
 use crate::store::Stores;
+use memfold_policy::effort::Gains;
 use memfold_sys::time::Nanos;
 use memfold_sys::PAGE_SIZE;
 
@@ -18,17 +19,37 @@ pub struct Worker {
     pub(crate) engine: &'static Engine,
     pub(crate) kernel: &'static Kernel,
     pub(crate) store: Box<Stores>,
-    pub(crate) codecs: Codecs,
-    pub(crate) gains: memfold_policy::effort::Gains,
-    pub(crate) gains_at_once: memfold_policy::effort::Gains,
-    pub(crate) compressed: u64,
+    pub(crate) packing: Packing,
     pub(crate) restorer: Restorer,
+    pub(crate) now: Nanos,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) eviction: Eviction,
+    pub(crate) census: Census,
+}
+
+/// As in the pager, without learning.
+pub struct Packing {
+    pub(crate) codecs: Codecs,
+    pub(crate) gains: Gains,
+    pub(crate) gains_at_once: Gains,
+    pub(crate) compressed: u64,
     pub(crate) buffer: Box<Page>,
     pub(crate) page: Box<Page>,
-    pub(crate) now: Nanos,
+}
+
+/// As in the pager.
+pub struct Upkeep {
     pub(crate) copies_since: Nanos,
+}
+
+/// As in the pager, without a policy.
+pub struct Eviction {
     pub(crate) short_of_memory: bool,
     pub(crate) put_off: bool,
+}
+
+/// As in the pager.
+pub struct Census {
     pub(crate) scattered: u64,
 }
 
@@ -39,18 +60,19 @@ impl Worker {
             engine,
             kernel: engine.kernel,
             store: Box::new(Stores::new()),
-            gains: memfold_policy::effort::Gains::new(),
-            gains_at_once: memfold_policy::effort::Gains::new(),
-            compressed: 0,
-            codecs: Codecs::new().expect("a model's codecs need nothing"),
+            packing: Packing {
+                codecs: Codecs::new().expect("a model's codecs need nothing"),
+                gains: Gains::new(),
+                gains_at_once: Gains::new(),
+                compressed: 0,
+                buffer: Box::new([0; PAGE_SIZE]),
+                page: Box::new([0; PAGE_SIZE]),
+            },
             restorer: Restorer::new(engine, engine.kernel).expect("a model's memory does not run out"),
-            buffer: Box::new([0; PAGE_SIZE]),
-            page: Box::new([0; PAGE_SIZE]),
             now: Nanos(0),
-            copies_since: Nanos(0),
-            short_of_memory: false,
-            put_off: false,
-            scattered: 0,
+            upkeep: Upkeep { copies_since: Nanos(0) },
+            eviction: Eviction { short_of_memory: false, put_off: false },
+            census: Census { scattered: 0 },
         }
     }
 

@@ -50,7 +50,7 @@ enum Before {
 impl Worker {
     /// Takes inventory if it is time to, and CPU time for it.
     pub(crate) fn take_inventory_if_due(&mut self) {
-        if self.now >= self.inventory.next && self.may_fold() {
+        if self.now >= self.upkeep.inventory.next && self.may_fold() {
             // Where it cannot be had, there is none.
             let _ = self.take_inventory();
         }
@@ -60,7 +60,7 @@ impl Worker {
     pub(crate) fn take_inventory(&mut self) -> Result<()> {
         let began = time::now();
         // What comes soon is tried again soon.
-        self.inventory.taken(began, 0);
+        self.upkeep.inventory.taken(began, 0);
         let resident = self.resident();
         let mut walk = Walk { counts: Counts::default(), before: None, few: (0, 0), staged: 0 };
         self.walk_mappings(&mut walk)?;
@@ -71,7 +71,7 @@ impl Worker {
         let resident = (resident + self.resident()) / 2;
         self.now = time::now();
         let took = self.now.since(began).0;
-        self.inventory.taken(self.now, took);
+        self.upkeep.inventory.taken(self.now, took);
         publish(self.engine.control(), &walk.counts, resident, self.now, took);
         Ok(())
     }
@@ -190,7 +190,7 @@ impl Worker {
     /// Why nothing goes by its age.
     fn instead(&self) -> Option<Why> {
         let paused = self.engine.control().paused.load(Relaxed) != 0 || self.recording.is_some();
-        let policy = self.policing.is_some().then_some(Why::Policy);
+        let policy = self.eviction.policing.is_some().then_some(Why::Policy);
         if paused {
             Some(Why::Paused)
         } else {

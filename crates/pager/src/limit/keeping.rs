@@ -40,7 +40,7 @@ impl Worker {
     fn limit_to_keep(&self) -> Option<u64> {
         let limit = self.engine.limit();
         let kept = self.engine.is_limited()
-            && self.policing.is_none()
+            && self.eviction.policing.is_none()
             && self.recording.is_none()
             && self.engine.control().paused.load(Relaxed) == 0
             && matches!(self.engine.phase(), Phase::Starting | Phase::Running);
@@ -51,14 +51,14 @@ impl Worker {
     pub(crate) fn look_at_limit(&mut self) {
         let keep = self.limit_to_keep().is_some();
         if keep != self.engine.room.is_kept() {
-            self.hand.base = 0;
+            self.eviction.hand.base = 0;
             self.engine.room.keep(keep);
-            self.hand.armed_at = Nanos(0);
+            self.eviction.hand.armed_at = Nanos(0);
         }
         if !keep {
             self.release();
-        } else if self.now.since(self.hand.armed_at) >= ARM_EVERY {
-            self.hand.armed_at = self.now;
+        } else if self.now.since(self.eviction.hand.armed_at) >= ARM_EVERY {
+            self.eviction.hand.armed_at = self.now;
             self.engine.space().all().for_each(|extent| self.arm_managed(extent));
         }
     }
@@ -79,12 +79,15 @@ impl Worker {
         // Where it cannot be told, nobody waits.
         let anonymous = self.anonymous().unwrap_or(0);
         let least = limit / FLOOR;
-        self.hand.base = self.hand.base.min(anonymous);
-        if self.hand.base + least > limit && self.now.since(self.hand.base_at) >= RETRY_EVERY {
-            self.hand.base_at = self.now;
-            self.hand.base -= ((self.hand.base + least - limit) / RETRY_PART).min(self.hand.base);
+        self.eviction.hand.base = self.eviction.hand.base.min(anonymous);
+        if self.eviction.hand.base + least > limit
+            && self.now.since(self.eviction.hand.base_at) >= RETRY_EVERY
+        {
+            self.eviction.hand.base_at = self.now;
+            self.eviction.hand.base -=
+                ((self.eviction.hand.base + least - limit) / RETRY_PART).min(self.eviction.hand.base);
         }
-        let room = limit.max(self.hand.base + least).saturating_sub(anonymous);
+        let room = limit.max(self.eviction.hand.base + least).saturating_sub(anonymous);
         self.engine.room.grant(taken, room, limit / RESERVE / 2);
         room
     }
@@ -92,7 +95,7 @@ impl Worker {
     /// Lets everybody who waits try again, and counts for how long they have waited.
     pub(crate) fn release(&mut self) {
         let away = self.engine.room.turned_away();
-        let before = core::mem::replace(&mut self.hand.released, away);
+        let before = core::mem::replace(&mut self.eviction.hand.released, away);
         if away.threads == before.threads {
             return;
         }
@@ -113,17 +116,17 @@ impl Worker {
                 self.release();
             }
             if room >= limit / RESERVE {
-                self.hand.in_vain = 0;
+                self.eviction.hand.in_vain = 0;
                 return false;
             }
-            let round = self.hand.in_vain / extents.max(1);
+            let round = self.eviction.hand.in_vain / extents.max(1);
             if round >= ROUNDS {
-                self.hand.in_vain = 0;
+                self.eviction.hand.in_vain = 0;
                 self.give_in(limit);
                 continue;
             }
             if self.evict_some(limit, round < SPARING) {
-                self.hand.in_vain = round * extents;
+                self.eviction.hand.in_vain = round * extents;
             }
             if self.interrupted() {
                 return true;
@@ -133,12 +136,12 @@ impl Worker {
 
     /// Nothing more can be evicted now: what is resident is taken as it is, and somebody told.
     fn give_in(&mut self, limit: u64) {
-        (self.hand.base, self.hand.base_at) = (self.anonymous().unwrap_or(0), self.now);
-        if self.hand.base + limit / FLOOR <= limit {
+        (self.eviction.hand.base, self.eviction.hand.base_at) = (self.anonymous().unwrap_or(0), self.now);
+        if self.eviction.hand.base + limit / FLOOR <= limit {
             return;
         }
         bump(&self.engine.control().limit_misses, 1);
-        if !core::mem::replace(&mut self.hand.told, true) {
+        if !core::mem::replace(&mut self.eviction.hand.told, true) {
             let mut line = Line::new();
             let _ = write!(
                 line,
@@ -146,7 +149,7 @@ impl Worker {
                  compressed pages among them; it runs on above the limit",
                 memfold_sys::thread::current_pid(),
                 (limit * PAGE_SIZE as u64) >> 20,
-                (self.hand.base * PAGE_SIZE as u64) >> 20,
+                (self.eviction.hand.base * PAGE_SIZE as u64) >> 20,
             );
             self.engine.notify(line.as_str());
         }
@@ -155,28 +158,28 @@ impl Worker {
     /// Evicts a batch from the extent at the hand, or moves the hand on. Returns whether less is resident.
     fn evict_some(&mut self, limit: u64, sparing: bool) -> bool {
         let Some(extent) = self.next_extent() else {
-            self.hand.in_vain += 1;
+            self.eviction.hand.in_vain += 1;
             return false;
         };
-        if extent.base() >= self.hand.at {
-            self.hand.at = extent.base() + 1;
-            self.hand.gained = false;
-            self.hand.plan = self.plan(extent, sparing);
+        if extent.base() >= self.eviction.hand.at {
+            self.eviction.hand.at = extent.base() + 1;
+            self.eviction.hand.gained = false;
+            self.eviction.hand.plan = self.plan(extent, sparing);
         }
         let control = self.engine.control();
         let before = control.pages_evicted.load(Relaxed);
         let mut batch = extent.aside_pages();
-        if batch.is_empty() && !self.hand.plan.is_empty() {
+        if batch.is_empty() && !self.eviction.hand.plan.is_empty() {
             batch = self.choose(extent, limit, sparing);
         }
         while !batch.is_empty() && !self.launder(extent, &batch) && self.engine.phase() == Phase::Running {
-            self.slice_began = self.now;
+            self.slice.began = self.now;
         }
         let gone = control.pages_evicted.load(Relaxed) - before;
-        self.hand.gained |= gone > 0;
-        if self.hand.plan.is_empty() {
-            self.hand.at = extent.base() + EXTENT_SIZE;
-            self.hand.in_vain += usize::from(!self.hand.gained);
+        self.eviction.hand.gained |= gone > 0;
+        if self.eviction.hand.plan.is_empty() {
+            self.eviction.hand.at = extent.base() + EXTENT_SIZE;
+            self.eviction.hand.in_vain += usize::from(!self.eviction.hand.gained);
         }
         gone > 0
     }
@@ -184,11 +187,11 @@ impl Worker {
     /// The extent at the hand; after the last comes the first.
     fn next_extent(&mut self) -> Option<&'static Extent> {
         let managed = |extent: &&Extent| !extent.managed.load().is_empty();
-        let ahead = self.engine.space().existing(self.hand.at, space::LIMIT).find(managed);
+        let ahead = self.engine.space().existing(self.eviction.hand.at, space::LIMIT).find(managed);
         if ahead.is_some() {
             return ahead;
         }
-        self.hand.at = 0;
+        self.eviction.hand.at = 0;
         self.engine.space().all().find(managed)
     }
 
@@ -218,18 +221,18 @@ impl Worker {
     /// Sets aside what is to go next of an extent; returns what was.
     fn choose(&mut self, extent: &Extent, limit: u64, sparing: bool) -> PageSet {
         if !sparing {
-            let plan = self.hand.plan;
+            let plan = self.eviction.hand.plan;
             self.own(extent, &plan);
         }
         let Some(extent) = extent.try_lock() else {
-            self.hand.plan = PageSet::EMPTY;
+            self.eviction.hand.plan = PageSet::EMPTY;
             return PageSet::EMPTY;
         };
         let Ok(scan) = evict::scan(self.kernel, &extent, false) else {
-            self.hand.plan = PageSet::EMPTY;
+            self.eviction.hand.plan = PageSet::EMPTY;
             return PageSet::EMPTY;
         };
-        let wanted = self.hand.plan.and(&scan.present);
+        let wanted = self.eviction.hand.plan.and(&scan.present);
         let most = (limit / BATCH).clamp(16, EXTENT_PAGES as u64) as usize;
         let mut batch = PageSet::EMPTY;
         let mut left = if scan.huge { EXTENT_PAGES } else { most };
@@ -238,7 +241,7 @@ impl Worker {
             batch = batch.or(&part.set());
             left -= part.len();
         }
-        self.hand.plan = wanted.minus(&batch);
+        self.eviction.hand.plan = wanted.minus(&batch);
         self.set_aside_any(&extent, &batch, scan.huge);
         extent.aside_pages()
     }

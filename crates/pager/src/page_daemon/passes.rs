@@ -93,12 +93,12 @@ impl Worker {
 
     /// Makes a pass at once, `elapsed` ns after the last one.
     pub fn pass_on_request(&mut self, elapsed: u64) -> u32 {
-        if self.policing.is_none() {
+        if self.eviction.policing.is_none() {
             return libc::EINVAL as u32;
         }
         self.make_pass(elapsed);
         while self.clear_backlog() {
-            self.slice_began = self.now;
+            self.slice.began = self.now;
         }
         0
     }
@@ -115,7 +115,7 @@ impl Worker {
         };
         extents.iter().for_each(|extent| extent.number.store(0, Relaxed));
         let control = self.engine.control();
-        self.policing = Some(Policing {
+        self.eviction.policing = Some(Policing {
             daemon,
             extents: Vec::new(),
             last_pass: self.now,
@@ -134,11 +134,11 @@ impl Worker {
 
     /// Pages go by their age again; what is set aside has its probe under way.
     fn end_policing(&mut self) {
-        if self.policing.take().is_none() {
+        if self.eviction.policing.take().is_none() {
             return;
         }
         // What rested did so by ages that are forgotten.
-        self.paced_by = 0;
+        self.eviction.paced_by = 0;
         for extent in self.engine.space().all() {
             let Some(mut extent) = extent.try_lock() else { continue };
             let aside = extent.entries().map_or(0, |entries| {
@@ -159,19 +159,19 @@ impl Worker {
 
     /// Does what is due. Returns whether there is more to do at once.
     pub fn police(&mut self) -> bool {
-        let Some(policing) = &self.policing else { return false };
+        let Some(policing) = &self.eviction.policing else { return false };
         let elapsed = self.now.since(policing.last_pass);
         // A pass comes before what is left of the last one: it may find that some of it is wanted again.
         if elapsed.0 + Nanos::from_millis(1).0 >= policing.pause().0 {
             self.make_pass(elapsed.0);
-            self.slice_began = self.now;
+            self.slice.began = self.now;
         }
         self.clear_backlog()
     }
 
     /// One pass: looks at all pages, asks the daemon, sets aside.
     fn make_pass(&mut self, elapsed: u64) {
-        let Some(mut policing) = self.policing.take() else { return };
+        let Some(mut policing) = self.eviction.policing.take() else { return };
         let began = time::now();
         policing.last_pass = self.now;
         let mut resident = 0;
@@ -200,7 +200,7 @@ impl Worker {
         policing.pass.took = time::now().since(began).0;
         policing.pass.limit = limit as u64;
         self.log_pass(&mut policing);
-        self.policing = Some(policing);
+        self.eviction.policing = Some(policing);
         self.now = time::now();
     }
 
@@ -305,7 +305,7 @@ impl Worker {
 
     /// Compresses what was freed, as far as the time goes. Returns whether there is more.
     fn clear_backlog(&mut self) -> bool {
-        let Some(mut policing) = self.policing.take() else { return false };
+        let Some(mut policing) = self.eviction.policing.take() else { return false };
         let mut finished = true;
         if policing.behind {
             for extent in self.engine.space().all() {
@@ -322,7 +322,7 @@ impl Worker {
             }
             policing.behind = !finished;
         }
-        self.policing = Some(policing);
+        self.eviction.policing = Some(policing);
         !finished && self.engine.phase() == Phase::Running
     }
 
@@ -343,7 +343,7 @@ impl Worker {
 
     /// Says once that the limit is below what the program needs.
     fn tell_if_too_low(&mut self, policing: &mut Policing, in_use: usize, limit: usize) {
-        let waits = self.stall.waited(self.now.0) / (WINDOW / 1_000_000) > TOO_LOW;
+        let waits = self.budgets.stall.waited(self.now.0) / (WINDOW / 1_000_000) > TOO_LOW;
         if in_use <= limit + limit / 16 && !waits {
             policing.missed_since = None;
             return;
