@@ -5,42 +5,24 @@
 
 use crate::activity::Activity;
 use crate::bitmap::{PageRange, PageSet};
-use crate::config::Setting;
+use crate::by_age::ByAge;
 use crate::control::Mode;
 use crate::engine::{Agent, Engine, Phase};
-use crate::entries::Entries;
-use crate::entry::State;
 use crate::evict;
-use crate::extent::{Extent, Locked, DENSE, RECALLED, SEEN, SETTLED, WAITS_FOR_CPU, WAITS_FOR_STALL, WALKED};
-use crate::group::COLD_AGE_PRESSED;
+use crate::extent::Extent;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
 use crate::sabotage::{planted, Bug};
-use crate::source::Seen;
-use crate::space::moment;
 use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
-use memfold_policy::age::Step;
-use memfold_policy::budget::{NO_LIMIT, WINDOW};
-use memfold_policy::pace;
-use memfold_policy::returns::SOON;
-use memfold_policy::walk;
 use memfold_sys::table;
 use memfold_sys::thread::{self, Backoff, Scheduling};
 use memfold_sys::time::{self, Nanos};
-use memfold_sys::{Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{Errno, EXTENT_PAGES};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
 /// The longest where a limit is kept: memory that is not managed may grow meanwhile.
 const TICK_AT_LIMIT: Nanos = Nanos::from_millis(50);
-/// What a touch is expected to cost before any was, ns.
-const TOUCH_COST_AT_FIRST: u64 = 10_000;
-/// CPU time for which folding is worth going on with: looking at all extents takes some, ns.
-const WORTHWHILE: u64 = 1_000_000;
-/// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
-const EVICTION_COST: u64 = 12_000;
-/// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
-const CENSUS: Nanos = Nanos::from_secs(1);
 /// How often the allocator is asked to give back what it keeps.
 const DECAY: Nanos = Nanos::from_millis(250);
 /// How often a page is tried to be brought back while the fault thread is at work.
@@ -48,8 +30,6 @@ const TRIES: u32 = 100;
 /// How often to look whether a thread that is about to end was the last, and how far apart.
 const LEAVING_TRIES: u32 = 40;
 const LEAVING_PAUSE: Nanos = Nanos(50_000);
-/// Cold age while more is resident than the share of a daemon's budget allows.
-const COLD_AGE_OVER_SHARE: Nanos = Nanos::from_millis(200);
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -156,14 +136,7 @@ impl Worker {
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;
             self.enter(Activity::Look);
-            let busy = !paused
-                && if self.recording.is_some() {
-                    self.record()
-                } else if self.eviction.policing.is_some() {
-                    self.police()
-                } else {
-                    self.make_room() || self.pass()
-                };
+            let busy = !paused && if self.recording.is_some() { self.record() } else { self.evict() };
             self.enter(Activity::Drop);
             self.drop_copies();
             self.enter(Activity::Keep);
@@ -183,6 +156,22 @@ impl Worker {
         }
         self.look_at_limit();
         self.finish();
+    }
+
+    /// Evicts what is due: what the limit on resident memory wants, then what the policy says. Returns whether there is more to do at once.
+    fn evict(&mut self) -> bool {
+        match self.eviction.daemon.take() {
+            Some(mut daemon) => {
+                let more = self.evict_by(&mut daemon);
+                self.eviction.daemon = Some(daemon);
+                more
+            }
+            None if self.make_room() => true,
+            None => {
+                let mut policy = ByAge::new(self);
+                self.evict_by(&mut policy)
+            }
+        }
     }
 
     /// Whether the program has no thread left but the pager's, which then end too.
@@ -211,349 +200,16 @@ impl Worker {
         }
     }
 
-    pub(crate) fn cold_age(&self) -> u64 {
-        let cold_age = self.engine.setting(Setting::ColdAge);
-        if self.watch.is_pressed() && !self.is_over_share() {
-            cold_age.min(COLD_AGE_PRESSED.0)
-        } else if self.is_over_share() {
-            cold_age.min(COLD_AGE_OVER_SHARE.0)
-        } else {
-            cold_age
-        }
-    }
-
-    fn is_over_share(&self) -> bool {
-        self.engine.control().resident_bytes.load(Relaxed) > self.share()
-    }
-
-    /// Whether there is CPU time to fold with now.
-    pub(crate) fn may_fold(&self) -> bool {
-        self.budgets.pace.left() >= WORTHWHILE.min(pace::worth(pace::BURST, self.cpu_share()))
-            || self.is_free_of_budget()
-    }
-
-    /// Whether more may be set aside: no more than can be compressed when its time has come, and in the second after that.
-    fn may_set_aside(&self) -> bool {
-        if self.is_free_of_budget() {
-            return true;
-        }
-        let evicted = self.engine.control().pages_evicted.load(Relaxed);
-        let cost = self.budgets.pace.total().checked_div(evicted).unwrap_or(EVICTION_COST).min(EVICTION_COST);
-        let committed = self.engine.counts.aside.load(Relaxed) * cost;
-        let time = self.cold_age().saturating_add(Nanos::from_secs(1).0);
-        self.may_fold() && committed <= pace::worth(time, self.cpu_share())
-    }
-
-    fn is_free_of_budget(&self) -> bool {
-        self.is_over_share() || self.watch.is_pressed() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
-    }
-
-    /// The share of a CPU that folding may take, in millionths.
-    pub(crate) fn cpu_share(&self) -> u64 {
-        let limit = self.engine.setting(Setting::MaxCpu);
-        self.budgets.returns.allowed(pace::share(
-            limit,
-            self.budgets.contention.has_spare(),
-            self.budgets.pace.total() + self.budgets.spent_before,
-        ))
-    }
-
     fn tick(&self) -> Nanos {
         if let Some(recording) = &self.recording {
             return recording.pause(time::now());
         }
-        if let Some(policing) = &self.eviction.policing {
-            return policing.pause();
+        if let Some(daemon) = &self.eviction.daemon {
+            return daemon.pause();
         }
         let longest = if self.engine.room.is_kept() { TICK_AT_LIMIT } else { TICK.1 };
         let longest = self.group_pause().map_or(longest, |pause| pause.clamp(TICK.0, longest));
         Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
-    }
-
-    /// Looks at every extent once, or at as many as there is time for; the next pass goes on with the others. Returns whether
-    /// there is more to do at once.
-    fn pass(&mut self) -> bool {
-        let cold_age = self.cold_age();
-        if self.may_fold() && !self.is_free_of_budget() {
-            // Work takes at least as long as the CPU time that it costs.
-            self.slice.length = self.slice.length.min(Nanos(self.budgets.pace.left()));
-        }
-        let limit = self.engine.setting(Setting::MaxStall);
-        let mut probes = self.budgets.stall.looks(self.now.0, limit, self.touch_cost());
-        let broken = self.budgets.stall.is_broken(self.now.0, limit);
-        let mut held = false;
-        // A round that was interrupted goes on: from the beginning it would never come to the end where there is little time.
-        let (began, mut round) = (self.eviction.round.at, core::mem::take(&mut self.eviction.round));
-        if began == 0 {
-            // A probe counts too, but the first comes after a whole cold age.
-            let wanted = !self.engine.options.daemon.is_empty();
-            round.census = wanted && self.now.since(self.census.taken_at) >= CENSUS;
-            // Who rests was told so by the cold age that held then.
-            round.all = round.census || core::mem::replace(&mut self.eviction.paced_by, cold_age) != cold_age;
-        }
-        let (space, mut resident) = (self.engine.space(), 0);
-        let awake = space.awake(if round.all { u32::MAX } else { moment(self.now.0) });
-        for extent in awake.filter(|extent| extent.base() >= began) {
-            if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
-                self.let_empty_rest(extent);
-                continue;
-            }
-            if broken && !self.engine.room.is_kept() && self.recently_touched(extent) {
-                self.retreat(extent);
-            } else {
-                round.more |= self.step(extent, cold_age, &mut probes, &mut held);
-            }
-            if round.census {
-                self.count_present(extent);
-            }
-            resident += u64::from(extent.present.load(Relaxed));
-            if self.interrupted() {
-                round.at = extent.base() + EXTENT_SIZE;
-                break;
-            }
-        }
-        if held {
-            self.engine.control().budget_holds.fetch_add(1, Relaxed);
-        }
-        if round.at > began {
-            self.eviction.round = round;
-            return true;
-        }
-        if round.all && round.more {
-            // Some have something left to do.
-            self.eviction.paced_by = 0;
-        }
-        if round.all && began == 0 {
-            self.census.resident = resident;
-        }
-        self.engine.control().resident_bytes.store(self.census.resident * PAGE_SIZE as u64, Relaxed);
-        if round.census {
-            self.census.taken_at = self.now;
-        }
-        round.more
-    }
-
-    /// Counts the managed pages of an extent that are in view.
-    fn count_present(&mut self, extent: &Extent) {
-        if let Ok(scan) = evict::scan(self.kernel, extent, false) {
-            self.note_present(extent, scan.present.and(&extent.managed.load()).len());
-        }
-    }
-
-    /// So many pages of the extent are in view.
-    fn note_present(&mut self, extent: &Extent, pages: usize) {
-        let before = u64::from(extent.present.swap(pages as u32, Relaxed));
-        self.census.resident = (self.census.resident + pages as u64).saturating_sub(before);
-    }
-
-    /// An extent that may have nothing to look at rests until somebody gives it something.
-    fn let_empty_rest(&mut self, extent: &Extent) {
-        let Some(extent) = &extent.try_lock() else { return };
-        if extent.managed.load().is_empty()
-            && extent.away.load(Relaxed) == 0
-            && extent.armed.load().is_empty()
-        {
-            self.note_present(extent, 0);
-            self.note_scattered(extent, 0);
-            self.engine.space().let_rest(extent, u32::MAX);
-        }
-    }
-
-    /// An extent whose time has not come rests until then, if it needs no other care.
-    fn let_rest(&self, extent: &Locked, until: u64) {
-        let idle = extent.away.load(Relaxed) == 0 && extent.armed.load().is_empty();
-        if idle && extent.staging.load(Relaxed) == 0 {
-            self.engine.space().let_rest(extent, moment(until));
-            if !extent.soon.load().is_empty() {
-                // Told without the lock, in this moment.
-                self.engine.space().wake(extent);
-            }
-        }
-    }
-
-    /// What a fault has cost the program on average, ns.
-    fn touch_cost(&self) -> u64 {
-        let faults = self.engine.control().fault_ns.count.load(Relaxed);
-        self.engine.latency.stall.load(Relaxed).checked_div(faults).unwrap_or(TOUCH_COST_AT_FIRST)
-    }
-
-    /// Whether pages of it were needed back within the last second.
-    fn recently_touched(&self, extent: &Extent) -> bool {
-        extent.away.load(Relaxed) != 0
-            && self.now.since(Nanos(extent.last_restore.load(Relaxed))) < Nanos::from_secs(1)
-    }
-
-    /// Does what the policy says is due for one extent. Returns whether it must be gone on with at once.
-    fn step(&mut self, extent: &Extent, cold_age: u64, probes: &mut u64, held: &mut bool) -> bool {
-        let Some(mut locked) = extent.try_lock() else { return false };
-        let now = self.now.0;
-        if !extent.soon.load().is_empty() {
-            self.set_aside_as_told(&mut locked);
-            return false;
-        }
-        // What is probed ends its probe first: some of it may have been left where it is.
-        if !locked.age().is_probed() && took_walk(extent) {
-            locked.age().walked(now, cold_age);
-            self.forget_returns(extent);
-        }
-        // The fault thread may still be at it; what cannot come back ends with the probe.
-        if extent.flags.load(Relaxed) & RECALLED != 0
-            && (!locked.age().is_probed() || count_aside(extent) == 0)
-        {
-            extent.flags.fetch_and(!RECALLED, Relaxed);
-            if locked.age().is_probed() {
-                locked.age().recalled(now, cold_age);
-                self.forget_returns(extent);
-            }
-        }
-        match locked.age().due(now, cold_age, self.sources.timing()) {
-            Step::Wait => {
-                if locked.age().is_probed() {
-                    self.look_at_probe(extent, cold_age);
-                }
-                let until = locked.age().next(cold_age, self.sources.timing());
-                self.let_rest(&locked, until);
-                drop(locked);
-                self.wait_step(extent)
-            }
-            _ if !self.may_fold() => self.put_off_for_cpu(extent),
-            Step::Watch => {
-                extent.waits_for.store(0, Relaxed);
-                let watching = self.kernel.tracks_writes && self.watch(&locked);
-                if watching || !self.kernel.tracks_writes {
-                    locked.age().watched(now);
-                } else {
-                    locked.age().nothing_cold(now, cold_age);
-                }
-                false
-            }
-            Step::Probe if *probes == 0 => {
-                *held = true;
-                extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
-                false
-            }
-            Step::Probe if !self.may_set_aside() => self.put_off_for_cpu(extent),
-            // Who walks would come to it at once.
-            Step::Probe if !walk::is_over(now, self.engine.conditions.last_walk().0) => false,
-            Step::Probe => {
-                extent.waits_for.store(0, Relaxed);
-                if locked.age().recheck_due(now, cold_age) {
-                    extent.hot.remove(&PageSet::ALL);
-                    extent.back_soon.remove(&PageSet::ALL);
-                    if !self.kernel.tracks_writes {
-                        extent.incompressible.remove(&PageSet::ALL);
-                    }
-                }
-                if locked.age().retry_due(now) {
-                    extent.refused.remove(&PageSet::ALL);
-                }
-                let before = extent.refused.load().minus(&extent.shared.load());
-                let pages = self.probe(&locked, cold_age);
-                let refused = extent.refused.load();
-                if !refused.is_empty() {
-                    locked.age().refused(now, cold_age);
-                }
-                if pages == 0 {
-                    locked.age().nothing_cold(now, cold_age);
-                } else {
-                    *probes -= 1;
-                    extent.probed_pages.store(pages as u32, Relaxed);
-                    extent.unasked.store(0, Relaxed);
-                    extent.flags.fetch_and(!SEEN, Relaxed);
-                    locked.age().set_aside(now);
-                }
-                drop(locked);
-                self.set_aside_unshared(extent, &refused.minus(&before));
-                false
-            }
-            Step::Launder => {
-                extent.waits_for.store(0, Relaxed);
-                drop(locked);
-                if extent.touched.load(Relaxed) == 0 {
-                    let (_, touched) = touched_of(extent);
-                    extent.touched.store(touched as u32 + 1, Relaxed);
-                }
-                if !self.launder(extent, &PageSet::ALL) {
-                    return true;
-                }
-                let Some(mut locked) = extent.try_lock() else { return true };
-                let probed = u64::from(extent.probed_pages.load(Relaxed));
-                let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
-                locked.age().probed(self.now.0, cold_age, probed as usize, touched as usize);
-                if took_walk(extent) {
-                    // Which says nothing of what the next look costs.
-                    locked.age().walked(self.now.0, cold_age);
-                } else {
-                    self.budgets.stall.looked(probed, touched);
-                }
-                false
-            }
-        }
-    }
-
-    /// What came back unasked was not written by that.
-    fn forget_returns(&self, extent: &Extent) {
-        for run in extent.managed.load().runs() {
-            evict::forget_written(self.kernel, extent, run);
-        }
-    }
-
-    /// How expensive looks are is seen long before the first of them are over.
-    fn look_at_probe(&mut self, extent: &Extent, cold_age: u64) {
-        let early = self.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < cold_age / 4;
-        if !early && extent.flags.load(Relaxed) & SEEN == 0 {
-            extent.flags.fetch_or(SEEN, Relaxed);
-            self.budgets.stall.has_seen(touched_of(extent).1);
-        }
-    }
-
-    /// What is due for an extent has to wait for CPU time. Returns that it is not to be gone on with at once.
-    fn put_off_for_cpu(&mut self, extent: &Extent) -> bool {
-        self.budgets.behind = Some(self.now);
-        extent.waits_for.store(WAITS_FOR_CPU, Relaxed);
-        false
-    }
-
-    /// What there is to do for an extent whose time has not come.
-    fn wait_step(&mut self, extent: &Extent) -> bool {
-        if self.disarm(extent) && self.kernel.tracks_writes {
-            // Writes are tracked no more, which the next look goes by.
-            if let Some(extent) = extent.try_lock() {
-                self.watch(&extent);
-            }
-        }
-        let flags = extent.flags.load(Relaxed);
-        if flags & (SETTLED | DENSE) == SETTLED | DENSE {
-            return false;
-        }
-        let away = self.now.since(Nanos(extent.last_laundry.load(Relaxed))).0;
-        if away >= self.cold_age().saturating_mul(SOON) {
-            extent.flags.fetch_or(SETTLED, Relaxed);
-        }
-        // A page that is still here gains more than one that is stored already.
-        let idle = self.budgets.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
-        let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
-        if wanted && idle && self.may_fold() {
-            if self.packing.gains.are_worth_it() && !self.recompress(extent) {
-                return true;
-            }
-            extent.flags.fetch_or(DENSE, Relaxed);
-        }
-        false
-    }
-
-    /// Sets aside what the access source takes for cold. Returns how many pages.
-    fn probe(&mut self, extent: &Locked, cold_age: u64) -> usize {
-        let Ok(Seen { scan, cold }) = self.sources.look(self.kernel, extent, cold_age) else {
-            // Not registered for write tracking any more, or never: begin again.
-            self.watch(extent);
-            return 0;
-        };
-        self.note_present(extent, scan.present.len());
-        // With other bytes it may shrink, and a page that was written is the program's alone.
-        extent.incompressible.remove(&scan.written);
-        extent.refused.remove(&scan.written);
-        self.set_aside(extent, &cold.minus(&extent.spared()), scan.huge)
     }
 
     /// Evicts all that can be evicted, whatever its age.
@@ -606,19 +262,6 @@ impl Worker {
         }
     }
 
-    /// The stall budget is used up: what is being touched comes back as a whole.
-    fn retreat(&mut self, extent: &Extent) {
-        self.bring_all(extent, false);
-        if let Some(mut extent) = extent.try_lock() {
-            if took_walk(&extent) {
-                extent.age().walked(self.now.0, self.cold_age());
-            } else {
-                extent.age().retreated(self.now.0);
-            }
-            extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
-        }
-    }
-
     /// Brings everything back, ends the fault thread, and says that the engine is off.
     fn finish(&mut self) {
         for extent in self.engine.space().all() {
@@ -649,21 +292,4 @@ impl Worker {
         self.engine.traffic.gate.open();
         self.engine.turn_off(self.engine.stop_reason());
     }
-}
-
-/// Whether the extent was walked through since the policy was last told.
-fn took_walk(extent: &Extent) -> bool {
-    extent.flags.load(Relaxed) & WALKED != 0 && extent.flags.fetch_and(!WALKED, Relaxed) & WALKED != 0
-}
-
-/// How many pages of the extent the probe under way set aside, and how many of them were touched.
-fn touched_of(extent: &Extent) -> (u64, u64) {
-    let probed = extent.probed_pages.load(Relaxed);
-    let came = probed.saturating_sub(count_aside(extent));
-    (u64::from(probed), u64::from(came.saturating_sub(extent.unasked.load(Relaxed))))
-}
-
-fn count_aside(extent: &Extent) -> u32 {
-    let aside = |entries: &Entries| entries.iter().filter(|e| e.load().state() == State::Aside).count();
-    extent.entries().map_or(0, aside) as u32
 }

@@ -327,7 +327,12 @@ impl Deref for Locked<'_> {
     }
 }
 
-impl Locked<'_> {
+impl<'a> Locked<'a> {
+    /// The extent, locked or not.
+    pub fn place(&self) -> &'a Extent {
+        self.extent
+    }
+
     /// What the policy knows of it.
     pub fn age(&mut self) -> &mut ExtentAge {
         // SAFETY: under the lock, by the only reference that its holder has.

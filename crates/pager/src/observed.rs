@@ -37,7 +37,7 @@ impl Worker {
         let mut why = Line::new();
         let kind = match asked {
             Kind::Auto | Kind::Probe => Kind::Probe,
-            _ if self.eviction.policing.is_some() => {
+            _ if self.eviction.daemon.is_some() => {
                 why.push("a policy goes by writes, and by touches of what it has set aside");
                 Kind::Probe
             }

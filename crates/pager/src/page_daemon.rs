@@ -64,7 +64,7 @@ struct Known {
 }
 
 /// A page daemon at work.
-pub struct Policing {
+pub struct DaemonPolicy {
     daemon: Box<dyn PageDaemon + Send>,
     extents: Vec<Known>,
     last_pass: Nanos,
@@ -79,9 +79,29 @@ pub struct Policing {
     compressed: u64,
     missed_since: Option<Nanos>,
     told: bool,
+    /// The pass that is being made, or that somebody has asked for.
+    making: Making,
 }
 
-impl Policing {
+/// The pass that is being made.
+#[derive(Clone, Copy, Default)]
+struct Making {
+    /// So long after the last one, ns, because somebody asked for it.
+    asked: Option<u64>,
+    elapsed: u64,
+    /// A pass was made, and what it left is compressed before the next.
+    passed: bool,
+    began: Nanos,
+    /// Pages in view, and those of them that left.
+    resident: usize,
+    left: usize,
+    /// The extent at hand, by its number, and what is to leave of it and was freed.
+    number: usize,
+    leave: PageSet,
+    freed: PageSet,
+}
+
+impl DaemonPolicy {
     /// How long to wait for the next pass.
     pub fn pause(&self) -> Nanos {
         self.pause

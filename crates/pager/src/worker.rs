@@ -11,7 +11,7 @@ use crate::group::Watch;
 use crate::inventory::Schedule;
 use crate::kernel::Kernel;
 use crate::limit::Hand;
-use crate::page_daemon::Policing;
+use crate::page_daemon::DaemonPolicy;
 use crate::pieces;
 use crate::recording::Recording;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
@@ -151,7 +151,7 @@ impl Budgets {
 /// What goes by which policy, and where the going round of it is.
 pub(crate) struct Eviction {
     /// The page daemon at work, unless pages go by their age.
-    pub policing: Option<Policing>,
+    pub daemon: Option<DaemonPolicy>,
     /// The round over all extents that the last pass did not finish.
     pub round: Round,
     /// The cold age of the last pass, by which extents rest; 0 before any.
@@ -167,7 +167,7 @@ pub(crate) struct Eviction {
 impl Eviction {
     fn new() -> Eviction {
         Eviction {
-            policing: None,
+            daemon: None,
             round: Round::default(),
             paced_by: 0,
             hand: Hand::new(),
@@ -227,6 +227,12 @@ pub(crate) struct Round {
     pub census: bool,
     /// Some extent has something left to do.
     pub more: bool,
+    /// It began at the first extent, and was not interrupted since.
+    pub from_start: bool,
+    /// Everything is seen before anything is decided.
+    pub sees_first: bool,
+    /// Nobody interrupts it.
+    pub whole: bool,
 }
 
 impl Worker {

@@ -190,7 +190,7 @@ impl Worker {
     /// Why nothing goes by its age.
     fn instead(&self) -> Option<Why> {
         let paused = self.engine.control().paused.load(Relaxed) != 0 || self.recording.is_some();
-        let policy = self.eviction.policing.is_some().then_some(Why::Policy);
+        let policy = self.eviction.daemon.is_some().then_some(Why::Policy);
         if paused {
             Some(Why::Paused)
         } else {

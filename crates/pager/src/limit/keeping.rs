@@ -40,7 +40,7 @@ impl Worker {
     fn limit_to_keep(&self) -> Option<u64> {
         let limit = self.engine.limit();
         let kept = self.engine.is_limited()
-            && self.eviction.policing.is_none()
+            && self.eviction.daemon.is_none()
             && self.recording.is_none()
             && self.engine.control().paused.load(Relaxed) == 0
             && matches!(self.engine.phase(), Phase::Starting | Phase::Running);

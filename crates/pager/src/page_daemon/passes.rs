@@ -1,14 +1,15 @@
 //! The passes: what the daemon is told, and what is done of what it says. Background thread only.
 
-use super::{Choice, Known, Policing, HURRY};
+use super::{Choice, DaemonPolicy, Known, Making, HURRY};
 use crate::bitmap::PageSet;
 use crate::engine::Phase;
 use crate::entry::State;
 use crate::evict;
 use crate::extent::{Extent, Locked};
 use crate::passlog::{self, Pass};
+use crate::round::{self, Due, Policy};
 use crate::scan::Scan;
-use crate::worker::Worker;
+use crate::worker::{Round, Worker};
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
@@ -54,7 +55,7 @@ impl Worker {
         let mut buffer = [0; 128];
         let engine = self.engine;
         if let Some(Choice::Daemon(spec)) = Choice::parse(engine.options.policy.read(&mut buffer)) {
-            self.begin_policing(&spec);
+            self.begin_daemon(&spec);
         }
     }
 
@@ -70,9 +71,9 @@ impl Worker {
         }
         match Choice::parse(text) {
             None => return libc::EINVAL as u32,
-            Some(Choice::Age) => self.end_policing(),
+            Some(Choice::Age) => self.end_daemon(),
             Some(Choice::Daemon(spec)) => {
-                if !self.begin_policing(&spec) {
+                if !self.begin_daemon(&spec) {
                     return libc::ENOMEM as u32;
                 }
             }
@@ -93,18 +94,19 @@ impl Worker {
 
     /// Makes a pass at once, `elapsed` ns after the last one.
     pub fn pass_on_request(&mut self, elapsed: u64) -> u32 {
-        if self.eviction.policing.is_none() {
-            return libc::EINVAL as u32;
-        }
-        self.make_pass(elapsed);
-        while self.clear_backlog() {
+        let Some(mut daemon) = self.eviction.daemon.take() else { return libc::EINVAL as u32 };
+        daemon.making = Making { asked: Some(elapsed), ..Making::default() };
+        while self.evict_by(&mut daemon) {
             self.slice.began = self.now;
+            // What is left of it, and no other.
+            daemon.making.passed = true;
         }
+        self.eviction.daemon = Some(daemon);
         0
     }
 
     /// What is resident now is the new daemon's; what is away stays so.
-    fn begin_policing(&mut self, spec: &Spec) -> bool {
+    fn begin_daemon(&mut self, spec: &Spec) -> bool {
         let extents: Vec<&Extent> = self.engine.space().all().collect();
         if !has_room(extents.len().max(64)) {
             self.engine.notify("memfold: no memory for the tables of the policy; pages go by their age");
@@ -115,7 +117,7 @@ impl Worker {
         };
         extents.iter().for_each(|extent| extent.number.store(0, Relaxed));
         let control = self.engine.control();
-        self.eviction.policing = Some(Policing {
+        self.eviction.daemon = Some(DaemonPolicy {
             daemon,
             extents: Vec::new(),
             last_pass: self.now,
@@ -128,13 +130,14 @@ impl Worker {
             compressed: control.pages_evicted.load(Relaxed),
             missed_since: None,
             told: false,
+            making: Making::default(),
         });
         true
     }
 
     /// Pages go by their age again; what is set aside has its probe under way.
-    fn end_policing(&mut self) {
-        if self.eviction.policing.take().is_none() {
+    fn end_daemon(&mut self) {
+        if self.eviction.daemon.take().is_none() {
             return;
         }
         // What rested did so by ages that are forgotten.
@@ -157,99 +160,6 @@ impl Worker {
         usize::try_from(limit / PAGE_SIZE as u64).unwrap_or(usize::MAX).clamp(1, 1 << 40)
     }
 
-    /// Does what is due. Returns whether there is more to do at once.
-    pub fn police(&mut self) -> bool {
-        let Some(policing) = &self.eviction.policing else { return false };
-        let elapsed = self.now.since(policing.last_pass);
-        // A pass comes before what is left of the last one: it may find that some of it is wanted again.
-        if elapsed.0 + Nanos::from_millis(1).0 >= policing.pause().0 {
-            self.make_pass(elapsed.0);
-            self.slice.began = self.now;
-        }
-        self.clear_backlog()
-    }
-
-    /// One pass: looks at all pages, asks the daemon, sets aside.
-    fn make_pass(&mut self, elapsed: u64) {
-        let Some(mut policing) = self.eviction.policing.take() else { return };
-        let began = time::now();
-        policing.last_pass = self.now;
-        let mut resident = 0;
-        for extent in self.engine.space().all() {
-            if extent.managed.load().is_empty()
-                && extent.away.load(Relaxed) == 0
-                && extent.number.load(Relaxed) == 0
-            {
-                continue;
-            }
-            resident += self.look(&mut policing, extent);
-            self.stay_responsive();
-        }
-        let limit = self.limit_pages();
-        policing.row = policing.daemon.pass(limit, elapsed);
-        let mut left = 0;
-        for extent in self.engine.space().all() {
-            left += self.act(&mut policing, extent);
-            self.stay_responsive();
-        }
-        let in_use = policing.daemon.in_use();
-        policing.set_pause(in_use, limit);
-        self.engine.control().resident_bytes.store((resident - left) as u64 * PAGE_SIZE as u64, Relaxed);
-        self.tell_if_too_low(&mut policing, in_use, limit);
-        policing.pass.number += 1;
-        policing.pass.took = time::now().since(began).0;
-        policing.pass.limit = limit as u64;
-        self.log_pass(&mut policing);
-        self.eviction.policing = Some(policing);
-        self.now = time::now();
-    }
-
-    /// Tells the daemon what became of the pages of an extent since the last pass. Returns how many are in view.
-    fn look(&mut self, policing: &mut Policing, extent: &Extent) -> usize {
-        let Some(extent) = extent.try_lock() else { return 0 };
-        let number = match extent.number.load(Relaxed) {
-            0 => {
-                let empty = PageSet::EMPTY;
-                policing.extents.push(Known {
-                    view: empty,
-                    away: empty,
-                    stayed: empty,
-                    spared: empty,
-                    ahead: empty,
-                    backlog: empty,
-                });
-                policing.daemon.grow(policing.extents.len() * EXTENT_PAGES);
-                extent.number.store(policing.extents.len() as u32, Relaxed);
-                policing.extents.len() - 1
-            }
-            number => number as usize - 1,
-        };
-        let (view, written) = self.view(&extent);
-        let away = extent.away_pages();
-        let view = view.minus(&away);
-        let known = &mut policing.extents[number];
-        let gone = known.view.or(&known.away).minus(&view.or(&away));
-        let fresh = view.or(&away).minus(&known.view.or(&known.away));
-        let (asked, whole) = take_asked(&extent, &away);
-        policing.pass.faults += asked.minus(&fresh).len() as u64;
-        policing.pass.minor_faults += whole.minus(&fresh).len() as u64;
-        // What did not shrink came back to stay.
-        let back = view.and(&known.away);
-        known.ahead = back.minus(&asked).minus(&extent.incompressible.load());
-        let seen = view.and(&asked.or(&written).or(&known.stayed)).minus(&known.ahead);
-        let touched = fresh.or(&seen);
-        known.backlog = known.backlog.minus(&view).minus(&gone);
-        known.spared = known.spared.or(&touched).minus(&gone);
-        let first = (number * EXTENT_PAGES) as u32;
-        gone.pages().for_each(|index| policing.daemon.remove(first + index as u32));
-        touched.pages().for_each(|index| policing.daemon.touch(first + index as u32, false));
-        known.ahead.pages().for_each(|index| policing.daemon.bring(first + index as u32));
-        (known.view, known.away) = (view, away);
-        // Whatever is put in place counts as written at first.
-        extent.incompressible.remove(&written.minus(&back));
-        view.len()
-    }
-
     /// The managed pages of an extent that are present, and those that were written since the last look.
     pub(crate) fn view(&mut self, extent: &Locked) -> (PageSet, PageSet) {
         let tracks = self.kernel.tracks_writes;
@@ -270,89 +180,33 @@ impl Worker {
         })
     }
 
-    /// Sets aside what is no longer active. Returns how many pages left the view.
-    fn act(&mut self, policing: &mut Policing, extent: &Extent) -> usize {
-        let Some(number) = (extent.number.load(Relaxed) as usize).checked_sub(1) else { return 0 };
-        let Some(known) = policing.extents.get_mut(number) else { return 0 };
-        let (mut active, mut leave, mut freed) = (PageSet::EMPTY, PageSet::EMPTY, PageSet::EMPTY);
-        for index in known.view.or(&known.away).pages() {
-            match policing.daemon.place((number * EXTENT_PAGES + index) as u32) {
-                Place::Active => active.insert(index),
-                Place::Inactive | Place::Laundry => leave.insert(index),
-                Place::Free | Place::Out => {
-                    leave.insert(index);
-                    freed.insert(index);
-                }
-            }
-        }
-        known.spared = known.spared.minus(&active).minus(&freed);
-        let leave = leave.and(&known.view).minus(&known.spared).minus(&known.ahead.minus(&freed));
-        let left = match extent.try_lock() {
-            Some(extent) if !leave.is_empty() => {
-                let wanted = leave.minus(&extent.incompressible.load());
-                self.set_aside_any(&extent, &wanted, false)
-            }
-            _ => 0,
-        };
-        let away = extent.away_pages();
-        known.stayed = leave.minus(&away);
-        known.view = known.view.minus(&away);
-        known.away = known.away.or(&away);
-        known.backlog = freed.and(&extent.aside_pages());
-        policing.behind |= !known.backlog.is_empty();
-        left
-    }
-
-    /// Compresses what was freed, as far as the time goes. Returns whether there is more.
-    fn clear_backlog(&mut self) -> bool {
-        let Some(mut policing) = self.eviction.policing.take() else { return false };
-        let mut finished = true;
-        if policing.behind {
-            for extent in self.engine.space().all() {
-                let Some(number) = (extent.number.load(Relaxed) as usize).checked_sub(1) else { continue };
-                let Some(known) = policing.extents.get_mut(number) else { continue };
-                if known.backlog.is_empty() {
-                    continue;
-                }
-                if !self.launder(extent, &known.backlog) {
-                    finished = false;
-                    break;
-                }
-                known.backlog = PageSet::EMPTY;
-            }
-            policing.behind = !finished;
-        }
-        self.eviction.policing = Some(policing);
-        !finished && self.engine.phase() == Phase::Running
-    }
-
-    fn log_pass(&mut self, policing: &mut Policing) {
+    fn log_pass(&mut self, daemon: &mut DaemonPolicy) {
         let control = self.engine.control();
         let since = |last: &mut u64, now: u64| now.wrapping_sub(core::mem::replace(last, now));
-        policing.pass.at = self.now.0.saturating_sub(control.started_ns.load(Relaxed));
-        policing.pass.restored = since(&mut policing.restored, control.pages_restored.load(Relaxed));
-        policing.pass.compressed = since(&mut policing.compressed, control.pages_evicted.load(Relaxed));
-        policing.pass.backlog = policing.extents.iter().map(|known| known.backlog.len() as u64).sum();
-        control.passes.store(policing.pass.number, Relaxed);
+        daemon.pass.at = self.now.0.saturating_sub(control.started_ns.load(Relaxed));
+        daemon.pass.restored = since(&mut daemon.restored, control.pages_restored.load(Relaxed));
+        daemon.pass.compressed = since(&mut daemon.compressed, control.pages_evicted.load(Relaxed));
+        daemon.pass.backlog = daemon.extents.iter().map(|known| known.backlog.len() as u64).sum();
+        control.passes.store(daemon.pass.number, Relaxed);
         if !self.engine.options.log.is_empty() {
             let mut buffer = [0; 512];
-            passlog::append(self.engine.options.log.read(&mut buffer), &policing.pass, &policing.row);
+            passlog::append(self.engine.options.log.read(&mut buffer), &daemon.pass, &daemon.row);
         }
-        (policing.pass.faults, policing.pass.minor_faults) = (0, 0);
+        (daemon.pass.faults, daemon.pass.minor_faults) = (0, 0);
     }
 
     /// Says once that the limit is below what the program needs.
-    fn tell_if_too_low(&mut self, policing: &mut Policing, in_use: usize, limit: usize) {
+    fn tell_if_too_low(&mut self, daemon: &mut DaemonPolicy, in_use: usize, limit: usize) {
         let waits = self.budgets.stall.waited(self.now.0) / (WINDOW / 1_000_000) > TOO_LOW;
         if in_use <= limit + limit / 16 && !waits {
-            policing.missed_since = None;
+            daemon.missed_since = None;
             return;
         }
-        let since = *policing.missed_since.get_or_insert(self.now);
-        if policing.told || self.now.since(since) < MISSED {
+        let since = *daemon.missed_since.get_or_insert(self.now);
+        if daemon.told || self.now.since(since) < MISSED {
             return;
         }
-        policing.told = true;
+        daemon.told = true;
         let mut line = crate::text::Line::new();
         let mib = |pages: usize| pages * PAGE_SIZE / (1 << 20);
         let _ = write!(
@@ -364,5 +218,177 @@ impl Worker {
             memfold_sys::thread::current_pid()
         );
         self.engine.notify(line.as_str());
+    }
+}
+
+impl DaemonPolicy {
+    /// Tells the daemon what became of the pages of an extent since the last pass. Returns how many are in view.
+    fn note(&mut self, worker: &mut Worker, extent: &Locked) -> usize {
+        let number = match extent.number.load(Relaxed) {
+            0 => {
+                let empty = PageSet::EMPTY;
+                self.extents.push(Known {
+                    view: empty,
+                    away: empty,
+                    stayed: empty,
+                    spared: empty,
+                    ahead: empty,
+                    backlog: empty,
+                });
+                self.daemon.grow(self.extents.len() * EXTENT_PAGES);
+                extent.number.store(self.extents.len() as u32, Relaxed);
+                self.extents.len() - 1
+            }
+            number => number as usize - 1,
+        };
+        let (view, written) = worker.view(extent);
+        let away = extent.away_pages();
+        let view = view.minus(&away);
+        let known = &mut self.extents[number];
+        let gone = known.view.or(&known.away).minus(&view.or(&away));
+        let fresh = view.or(&away).minus(&known.view.or(&known.away));
+        let (asked, whole) = take_asked(extent, &away);
+        self.pass.faults += asked.minus(&fresh).len() as u64;
+        self.pass.minor_faults += whole.minus(&fresh).len() as u64;
+        // What did not shrink came back to stay.
+        let back = view.and(&known.away);
+        known.ahead = back.minus(&asked).minus(&extent.incompressible.load());
+        let seen = view.and(&asked.or(&written).or(&known.stayed)).minus(&known.ahead);
+        let touched = fresh.or(&seen);
+        known.backlog = known.backlog.minus(&view).minus(&gone);
+        known.spared = known.spared.or(&touched).minus(&gone);
+        let first = (number * EXTENT_PAGES) as u32;
+        gone.pages().for_each(|index| self.daemon.remove(first + index as u32));
+        touched.pages().for_each(|index| self.daemon.touch(first + index as u32, false));
+        known.ahead.pages().for_each(|index| self.daemon.bring(first + index as u32));
+        (known.view, known.away) = (view, away);
+        // Whatever is put in place counts as written at first.
+        extent.incompressible.remove(&written.minus(&back));
+        view.len()
+    }
+
+    /// The extent's number, once it has one.
+    fn number_of(&self, extent: &Extent) -> Option<usize> {
+        let number = (extent.number.load(Relaxed) as usize).checked_sub(1)?;
+        (number < self.extents.len()).then_some(number)
+    }
+
+    /// Notes what became of the pages of the extent at hand that were to leave.
+    fn note_left(&mut self, extent: &Extent, left: usize) {
+        self.making.left += left;
+        let away = extent.away_pages();
+        let known = &mut self.extents[self.making.number];
+        known.stayed = self.making.leave.minus(&away);
+        known.view = known.view.minus(&away);
+        known.away = known.away.or(&away);
+        known.backlog = self.making.freed.and(&extent.aside_pages());
+        self.behind |= !known.backlog.is_empty();
+    }
+
+    /// What is no longer active of an extent, and of that what was freed.
+    fn leavers(&mut self, number: usize) -> (PageSet, PageSet) {
+        let (mut active, mut leave, mut freed) = (PageSet::EMPTY, PageSet::EMPTY, PageSet::EMPTY);
+        let known = &mut self.extents[number];
+        for index in known.view.or(&known.away).pages() {
+            match self.daemon.place((number * EXTENT_PAGES + index) as u32) {
+                Place::Active => active.insert(index),
+                Place::Inactive | Place::Laundry => leave.insert(index),
+                Place::Free | Place::Out => {
+                    leave.insert(index);
+                    freed.insert(index);
+                }
+            }
+        }
+        known.spared = known.spared.minus(&active).minus(&freed);
+        let leave = leave.and(&known.view).minus(&known.spared).minus(&known.ahead.minus(&freed));
+        (leave, freed)
+    }
+}
+
+impl Policy for DaemonPolicy {
+    const KEEPS_LIMIT: bool = true;
+
+    fn begin(&mut self, worker: &mut Worker) -> Option<Round> {
+        let asked = self.making.asked.take();
+        let elapsed = asked.unwrap_or(worker.now.since(self.last_pass).0);
+        // A pass comes before what is left of the last one: it may find that some of it is wanted again.
+        let due = asked.is_some() || elapsed + Nanos::from_millis(1).0 >= self.pause().0;
+        if due && !core::mem::take(&mut self.making.passed) {
+            self.making = Making { elapsed, passed: true, began: time::now(), ..Making::default() };
+            self.last_pass = worker.now;
+            return Some(Round { all: true, sees_first: true, whole: true, ..Round::default() });
+        }
+        self.making.passed = false;
+        self.behind.then_some(Round { all: true, ..Round::default() })
+    }
+
+    fn see(&mut self, worker: &mut Worker, extent: &Extent) {
+        if extent.managed.load().is_empty()
+            && extent.away.load(Relaxed) == 0
+            && extent.number.load(Relaxed) == 0
+        {
+            return;
+        }
+        if let Some(extent) = extent.try_lock() {
+            self.making.resident += self.note(worker, &extent);
+        }
+    }
+
+    fn decide(&mut self, worker: &mut Worker) {
+        self.row = self.daemon.pass(worker.limit_pages(), self.making.elapsed);
+    }
+
+    fn due<'e>(&mut self, _: &mut Worker, extent: &'e Extent) -> Due<'e> {
+        let Some(number) = self.number_of(extent) else { return Due::Empty };
+        if !self.making.passed {
+            let backlog = self.extents[number].backlog;
+            return if backlog.is_empty() { Due::Empty } else { Due::Launder(backlog) };
+        }
+        let (leave, freed) = self.leavers(number);
+        (self.making.number, self.making.leave, self.making.freed) = (number, leave, freed);
+        match extent.try_lock() {
+            Some(locked) if !leave.is_empty() => Due::SetAside(locked),
+            _ => {
+                self.note_left(extent, 0);
+                Due::Nothing
+            }
+        }
+    }
+
+    fn choose(&mut self, _: &mut Worker, extent: &mut Locked) -> round::Choice {
+        let pages = self.making.leave.minus(&extent.incompressible.load());
+        round::Choice { pages: Some(pages), huge: false, refused: PageSet::EMPTY }
+    }
+
+    fn set_aside(&mut self, worker: &mut Worker, extent: &mut Locked, choice: &round::Choice) -> usize {
+        let left = choice.pages.map_or(0, |pages| worker.set_aside_any(extent, &pages, choice.huge));
+        self.note_left(extent, left);
+        left
+    }
+
+    fn laundered(&mut self, _: &mut Worker, extent: &Extent) -> bool {
+        if let Some(number) = self.number_of(extent) {
+            self.extents[number].backlog = PageSet::EMPTY;
+        }
+        false
+    }
+
+    fn end(&mut self, worker: &mut Worker, round: Round) -> bool {
+        if !round.whole {
+            self.behind = round.at != 0 || round.more;
+            return self.behind && worker.engine.phase() == Phase::Running;
+        }
+        let limit = worker.limit_pages();
+        let in_use = self.daemon.in_use();
+        self.set_pause(in_use, limit);
+        let resident = self.making.resident.saturating_sub(self.making.left) as u64 * PAGE_SIZE as u64;
+        worker.engine.control().resident_bytes.store(resident, Relaxed);
+        worker.tell_if_too_low(self, in_use, limit);
+        self.pass.number += 1;
+        self.pass.took = time::now().since(self.making.began).0;
+        self.pass.limit = limit as u64;
+        worker.log_pass(self);
+        worker.now = time::now();
+        false
     }
 }
