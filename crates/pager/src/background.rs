@@ -11,7 +11,7 @@ use crate::engine::{Agent, Engine, Phase};
 use crate::evict;
 use crate::extent::Extent;
 use crate::restore::{Outcome, Reason, MAX_WINDOW};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::{Worker, SLICE};
 use core::sync::atomic::Ordering::*;
 use memfold_sys::table;
@@ -38,7 +38,7 @@ pub extern "C" fn main(arg: usize) {
     thread::set_name(c"memfold-bg");
     engine.agents.set_tid(Agent::Background, thread::current_tid());
     let in_child = engine.kernel().is_some();
-    if !planted(Bug::TableShared) {
+    if fault_point!(TableShared: true, else false) {
         if let Err(error) = table::leave(engine.link.device()) {
             if in_child {
                 engine.fail_hard("memfold: a forked child has no memory for the pager's descriptors");
@@ -176,7 +176,7 @@ impl Worker {
 
     /// Whether the program has no thread left but the pager's, which then end too.
     fn program_has_ended(&self) -> bool {
-        let is_over = || !planted(Bug::EndNotSeen) && self.kernel.life.is_over(&thread::agents());
+        let is_over = || fault_point!(EndNotSeen: self.kernel.life.is_over(&thread::agents()), else false);
         if !self.engine.lifecycle.take_leaving() {
             return is_over();
         }
@@ -257,16 +257,14 @@ impl Worker {
             }
         }
         // Much may come back at once, and should not lie in the store as well.
-        if !planted(Bug::StoreKept) {
-            self.tidy_store();
-        }
+        fault_point!(StoreKept: self.tidy_store());
     }
 
     /// Brings everything back, ends the fault thread, and says that the engine is off.
     fn finish(&mut self) {
         for extent in self.engine.space().all() {
             let mut backoff = Backoff::new();
-            while extent.away.load(SeqCst) != 0 && !planted(Bug::StoppedTooSoon) {
+            while fault_point!(StoppedTooSoon: extent.away.load(SeqCst) != 0, else false) {
                 self.bring_all(extent, true);
                 self.stand_still_if_wanted();
                 backoff.wait();

@@ -19,7 +19,7 @@ use crate::entry::Entry;
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Restorer};
 use crate::retry::patiently;
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
@@ -88,7 +88,7 @@ impl Steps {
             match step.to {
                 _ if !step.is_of(at) => Some(at),
                 Some(to) => Some(at - step.from + to),
-                None if step.unmapped && !planted(Bug::LateReportBelieved) => {
+                None if fault_point!(LateReportBelieved: step.unmapped, else false) => {
                     (!self.is_taken_after(number, at)).then_some(at)
                 }
                 None => None,
@@ -148,7 +148,7 @@ impl Steps {
 
 /// Acts on a report of the kernel.
 pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, event: Event) {
-    widen(Bug::TurnNotTaken, 20);
+    linger(Bug::TurnNotTaken);
     let ignored = match event {
         Event::Remove { .. } => Bug::RemoveReportIgnored,
         Event::Unmap { .. } => Bug::UnmapReportIgnored,
@@ -157,7 +157,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
     if planted(ignored) {
         return;
     }
-    if !planted(Bug::StepNotFollowed) && !steps.keep(event) {
+    if fault_point!(StepNotFollowed: !steps.keep(event), else false) {
         engine.fail_hard("memfold: too many mappings were changed while an mremap was being followed");
     }
     match event {

@@ -8,7 +8,7 @@ use crate::bitmap::{PageRange, PageSet};
 use crate::entries::Entries;
 use crate::entry::{Entry, State};
 use crate::extent::{Extent, Locked, STAGED_HUGE};
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::scan::read_runs;
 pub use crate::scan::{forget_written, scan};
 use crate::worker::Worker;
@@ -73,7 +73,7 @@ impl Worker {
     /// That it is noted of a page is not enough. The kernel skips holes when it registers, and a hole is what something leaves that goes
     /// past libc before it is registered, which nobody reports; nor what comes to lie there next.
     fn arm_for_certain(&self, extent: &Locked, wanted: &PageSet) -> PageSet {
-        if planted(Bug::HoleTakenForArmed) {
+        if fault_point!(HoleTakenForArmed: false, else true) {
             return if self.arm(extent, wanted) { *wanted } else { PageSet::EMPTY };
         }
         if !self.kernel.tracks_writes {
@@ -168,10 +168,7 @@ impl Worker {
         }
         let Ok(entries) = extent.make_entries(&wanted, &self.engine.tables.pool) else { return 0 };
         self.engine.space().wake(extent);
-        let wanted = match planted(Bug::ArmedTooLate) {
-            true => wanted,
-            false => self.arm_for_certain(extent, &wanted),
-        };
+        let wanted = fault_point!(ArmedTooLate: self.arm_for_certain(extent, &wanted), else wanted);
         if wanted.is_empty() {
             return 0;
         }
@@ -199,10 +196,8 @@ impl Worker {
             }
             moved
         };
-        if planted(Bug::ArmedTooLate) {
-            widen(Bug::ArmedTooLate, 5);
-            self.arm(extent, &wanted);
-        }
+        linger(Bug::ArmedTooLate);
+        fault_point!(ArmedTooLate: true, else self.arm(extent, &wanted));
         self.engine.control().pages_set_aside.fetch_add(moved as u64, Relaxed);
         if moved != 0 {
             extent.last_aside.store(self.now.0, Relaxed);
@@ -220,7 +215,7 @@ impl Worker {
             self.eviction.put_off = true;
             return 0;
         };
-        if self.kernel.uffd.is_changing() && !planted(Bug::ReportNotAwaited) {
+        if fault_point!(ReportNotAwaited: self.kernel.uffd.is_changing(), else false) {
             // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
             // place may be true no more.
             self.eviction.put_off = true;
@@ -268,9 +263,9 @@ impl Worker {
             let progress = unsafe {
                 self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
             };
-            widen(Bug::LeavingWakeLost, 2);
+            linger(Bug::LeavingWakeLost);
             let gone = match progress.error {
-                Some(Errno::EEXIST) if !planted(Bug::MovedUnseen) => {
+                Some(Errno::EEXIST) if fault_point!(MovedUnseen: true, else false) => {
                     let done = progress.done;
                     done / PAGE_SIZE
                         + self.moved_unseen(
@@ -359,10 +354,7 @@ impl Worker {
     fn arrive(&self, extent: &Extent, entries: &Entries, index: usize, to: Entry) {
         if !entries[index].transition(Entry::new(State::Leaving), to) {
             entries[index].transition(Entry::new(State::LeavingWanted), to);
-            if planted(Bug::LeavingWakeLost) {
-                return;
-            }
-            self.kernel.uffd.wake(extent.page_addr(index), PAGE_SIZE);
+            fault_point!(LeavingWakeLost: self.kernel.uffd.wake(extent.page_addr(index), PAGE_SIZE));
         }
     }
 

@@ -14,7 +14,7 @@ use crate::entries::Entries;
 use crate::entry::{Entry, State};
 use crate::lock::Mutex;
 use crate::pool::Pool;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
@@ -255,7 +255,7 @@ impl Extent {
         debug_assert!(others >> 32 == 0, "a third range");
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
         self.changing.store(others << 32 | (pages.hi as u64) << 16 | pages.lo as u64, SeqCst);
-        if let Some(entries) = self.entries().filter(|_| !planted(Bug::BusyNotAwaited)) {
+        if let Some(entries) = fault_point!(BusyNotAwaited: self.entries(), else None) {
             for index in pages.indices() {
                 let mut backoff = Backoff::new();
                 while entries[index].load().is_busy() {
@@ -303,9 +303,7 @@ impl Extent {
         let Some(entries) = self.entries() else { return };
         let mut away = 0;
         for entry in entries.made().map(|index| &entries[index]) {
-            if !planted(Bug::ChildLeftBusy) {
-                entry.settle_in_child();
-            }
+            fault_point!(ChildLeftBusy: entry.settle_in_child());
             away += u32::from(entry.load() != Entry::RESIDENT);
         }
         self.away.store(away, Relaxed);

@@ -18,7 +18,7 @@ use crate::kernel::Kernel;
 use crate::recall::{Recall, Unasked};
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::retry::patiently;
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::walk::{Reach, Walks};
@@ -85,8 +85,8 @@ impl Service {
                 }
             }
             self.kernel.uffd.wait();
-            if planted(Bug::ReportNotAwaited) && !uffd::touch_waits(&self.kernel.uffd_info) {
-                widen(Bug::ReportNotAwaited, 20);
+            if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
+                linger(Bug::ReportNotAwaited);
             }
             self.read_at = time::now();
             self.engine.traffic.turns.begin_read();

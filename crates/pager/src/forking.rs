@@ -22,7 +22,7 @@ use crate::kernel::{make_uffd, Kernel};
 use crate::proxy::server::bring_extent_back;
 use crate::restore::Restorer;
 use crate::retry::patiently;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::tier;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
@@ -39,12 +39,8 @@ impl Engine {
     pub fn before_fork(&'static self) {
         let mut backoff = Backoff::new();
         loop {
-            if !planted(Bug::GateNotClosed) {
-                self.traffic.gate.close();
-            }
-            if !planted(Bug::BrakeNotHeld) {
-                self.traffic.brake.hold();
-            }
+            fault_point!(GateNotClosed: self.traffic.gate.close());
+            fault_point!(BrakeNotHeld: self.traffic.brake.hold());
             // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
             if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
                 break;
@@ -81,19 +77,13 @@ impl Engine {
     }
 
     fn let_others_go_on(&self) {
-        if !planted(Bug::BrakeNotHeld) {
-            self.traffic.brake.let_go();
-        }
-        if !planted(Bug::GateNotClosed) {
-            self.traffic.gate.open();
-        }
+        fault_point!(BrakeNotHeld: self.traffic.brake.let_go());
+        fault_point!(GateNotClosed: self.traffic.gate.open());
     }
 
     /// To be called in the child before anything else touches memory that may be evicted.
     pub fn after_fork_in_child(&'static self) {
-        if planted(Bug::ChildNotTold) {
-            return;
-        }
+        fault_point!(ChildNotTold: (), else return);
         self.lifecycle.come_home_in_child();
         self.traffic.reset_in_child();
         self.tables.pool.reset_in_child();
@@ -216,12 +206,12 @@ impl Engine {
     /// Forgets what the child has no part of (`MADV_DONTFORK`), and drops what staging has of it.
     fn forget_unforked_in_child(&'static self, extent: &Extent) {
         let unforked = extent.unforked.load();
-        if unforked.is_empty() || planted(Bug::UnforkedInherited) {
+        if fault_point!(UnforkedInherited: unforked.is_empty(), else true) {
             return;
         }
         let away = unforked.and(&extent.away_pages());
         let is_here = |run: PageRange| mem::is_mapped(extent.page_addr(run.lo), run.bytes());
-        if away.runs().any(is_here) && !planted(Bug::UnforkedUnseen) {
+        if fault_point!(UnforkedUnseen: away.runs().any(is_here), else false) {
             // The program let its children have this again, past libc. The memory is here, and what it held is not.
             self.fail_hard(UNREACHABLE);
         }
@@ -246,9 +236,7 @@ impl Engine {
     /// Registers what may be away with the child's own userfaultfd.
     fn register_in_child(&'static self) -> bool {
         let Some(kernel) = self.kernel() else { return false };
-        if planted(Bug::ChildNotRegistered) {
-            return true;
-        }
+        fault_point!(ChildNotRegistered: (), else return true);
         for extent in self.space().all() {
             if extent.away.load(Relaxed) == 0 {
                 extent.armed.remove(&PageSet::ALL);

@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, Phase};
 use crate::pieces::{self, may_have_run_out};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::Worker;
 use memfold_sys::file;
 use memfold_sys::time::{self, Nanos};
@@ -17,7 +17,7 @@ impl Engine {
     /// The kernel has refused the calling thread a change of mappings for want of memory (`ENOMEM`). Whether that may have been for their
     /// number and it should try again, as there are fewer now.
     pub fn join_mappings(&'static self) -> bool {
-        if self.phase() != Phase::Running || planted(Bug::PiecesNotJoined) {
+        if fault_point!(PiecesNotJoined: self.phase() != Phase::Running, else true) {
             return false;
         }
         let ticket = self.pieces.ask();

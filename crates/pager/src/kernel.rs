@@ -1,6 +1,6 @@
 //! What an engine opens at the kernel, and what the kernel can do.
 
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::staging::Staging;
 use core::mem::forget;
 use memfold_sys::file::Fd;
@@ -87,10 +87,7 @@ impl Rest {
             pagemap: Pagemap::open()
                 .map_err(of_proc("/proc/thread-self/pagemap cannot be opened (is /proc mounted?)"))?,
             life: Life::watch().map_err(of_proc("/proc/self/statm cannot be opened (is /proc mounted?)"))?,
-            pin: match planted(Bug::NotPinned) {
-                true => None,
-                false => Some(Pin::new(uffd.raw_fd()).map_err(|e| (NO_PIN, e))?),
-            },
+            pin: fault_point!(NotPinned: Some(Pin::new(uffd.raw_fd()).map_err(|e| (NO_PIN, e))?), else None),
         })
     }
 }

@@ -12,7 +12,7 @@ use crate::entry::{AtomicEntry, Entry, State};
 use crate::evict::forget_written;
 use crate::extent::{Extent, DENSE, SETTLED, STAGED_HUGE};
 use crate::restore::{Outcome, Reason};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::store::{Slot, Store};
 use crate::tier::location::Location;
 use crate::worker::Worker;
@@ -71,8 +71,7 @@ impl Worker {
             extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
         self.forget_copies(extent);
-        let drops =
-            |index: usize| entries[index].load().state() != State::Aside || planted(Bug::AsideDropped);
+        let drops = |index: usize| fault_point!(AsideDropped: entries[index].load().state() != State::Aside, else true);
         let empty = PageSet::of(drops);
         for run in empty.runs() {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
@@ -152,10 +151,8 @@ impl Worker {
 
     /// Pages that do not shrink go back, and are not tried again soon.
     fn take_back(&mut self, extent: &Extent, run: PageRange) {
-        if planted(Bug::IncompressibleDropped) {
-            // SAFETY: none, it is the bug.
-            return unsafe { self.kernel.staging.drop_pages(extent, run) };
-        }
+        // SAFETY: none, it is the bug.
+        fault_point!(IncompressibleDropped: (), else return unsafe { self.kernel.staging.drop_pages(extent, run) });
         extent.incompressible.insert(&run.set());
         let mut at = run.lo;
         while at < run.hi {
@@ -165,9 +162,8 @@ impl Worker {
                     bump(&self.engine.control().pages_incompressible, pages.min(rest.len()) as u64);
                     // Else they would be tried again at every look: a limit that they do not fit under has the program wait for
                     // each of these.
-                    if !planted(Bug::ReturnTakenForWrite) {
-                        forget_written(self.kernel, extent, PageRange::from(first, pages));
-                    }
+                    let back = PageRange::from(first, pages);
+                    fault_point!(ReturnTakenForWrite: forget_written(self.kernel, extent, back));
                     at = (first + pages).max(at + 1);
                 }
                 _ => at += 1,
@@ -226,7 +222,7 @@ impl Worker {
         let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
-            let freed = if planted(Bug::WrongSlotFreed) { slot } else { old };
+            let freed = fault_point!(WrongSlotFreed: old, else slot);
             // SAFETY: no entry names it any more, and it was in no queue.
             unsafe { self.store.free(freed) };
         } else {

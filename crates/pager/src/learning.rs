@@ -9,7 +9,7 @@
 use crate::codec::{Dictionary, Samples, Trained, DICTIONARIES};
 use crate::control::bump;
 use crate::entry::{Entry, State};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::Effort;
@@ -38,11 +38,9 @@ impl Worker {
         if let Some(number) = unsafe { self.engine.storage.dictionaries.add(made.dictionary) } {
             let old = self.packing.dictionary.replace(number);
             bump(&self.engine.control().dictionaries_made, 1);
-            if planted(Bug::DictionaryDropped) {
-                if let Some(old) = old {
-                    // SAFETY: none, it is the bug.
-                    unsafe { self.engine.storage.dictionaries.remove(old) };
-                }
+            if let Some(old) = fault_point!(DictionaryDropped: None, else old) {
+                // SAFETY: none, it is the bug.
+                unsafe { self.engine.storage.dictionaries.remove(old) };
             }
         }
         self.place_dictionaries();

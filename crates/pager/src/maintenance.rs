@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::entry::{Entry, State};
 use crate::restore::copies_kept;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::store::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::worker::{Worker, LEFTOVERS};
@@ -14,7 +14,7 @@ impl Worker {
     /// [`LEFTOVERS`].
     pub(crate) fn drop_copies(&mut self) {
         let copies = self.engine.counts.copies.load(Relaxed);
-        if copies == 0 || planted(Bug::StagingNotWiped) {
+        if fault_point!(StagingNotWiped: copies == 0, else true) {
             self.upkeep.copies_since = self.now;
             return;
         }
@@ -54,11 +54,7 @@ fn relocate(engine: &Engine, page: usize, old: Slot, new: Slot) -> bool {
     let Some(extent) = engine.space().find(page) else { return false };
     let Some(entries) = extent.entries() else { return false };
     let index = (page - extent.base()) / PAGE_SIZE;
-    if planted(Bug::RelocationUntold) {
-        return true;
-    }
-    entries[index].transition(
-        Entry::with_payload(State::Stored, old.payload()),
-        Entry::with_payload(State::Stored, new.payload()),
-    )
+    let (old, new) = (old.payload(), new.payload());
+    let stored = |payload| Entry::with_payload(State::Stored, payload);
+    fault_point!(RelocationUntold: entries[index].transition(stored(old), stored(new)), else true)
 }

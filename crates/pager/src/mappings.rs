@@ -12,7 +12,7 @@ use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
 use crate::entry::{Entry, State};
 use crate::extent::{Extent, Locked};
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
@@ -95,19 +95,16 @@ impl Engine {
     /// and the range no longer managed.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         let range = Bounds::of(addr, len);
-        if self.take_young(range) && !planted(Bug::UnmapNotSeen) {
+        if self.take_young(range) && fault_point!(UnmapNotSeen: true, else false) {
             return op();
         }
         if self.space().existing(range.start, range.end).next().is_some() {
             // Relaxed: a statistic that orders nothing.
             self.control().ranges_removed.fetch_add(1, Relaxed);
         }
-        if planted(Bug::UnmapNotSeen) {
-            return self.change(&[range], First::Nothing, op, |_, _, _| {});
-        }
         self.change(&[range], First::Nothing, op, |engine, extent, pages| {
-            engine.forget_pages(extent, pages);
-            engine.forget_mapping(extent, &pages.set());
+            fault_point!(UnmapNotSeen: engine.forget_pages(extent, pages));
+            fault_point!(UnmapNotSeen: engine.forget_mapping(extent, &pages.set()));
         })
     }
 
@@ -119,9 +116,7 @@ impl Engine {
     pub fn drop_contents<R>(&'static self, addr: usize, len: usize, op: impl Fn() -> Result<R>) -> Result<R> {
         let range = [Bounds::of(addr, len)];
         let result = self.change(&range, First::Drop, &op, |engine, extent, pages| {
-            if !planted(Bug::DropNotSeen) {
-                engine.forget_pages(extent, pages);
-            }
+            fault_point!(DropNotSeen: engine.forget_pages(extent, pages));
         });
         match result {
             Err(Errno::ENOMEM) | Ok(_) => result,
@@ -278,7 +273,7 @@ impl Engine {
         };
         let new = match target {
             // Locks are taken by ascending address.
-            Some(target) if target.start < old.start && !planted(Bug::LockOrder) => {
+            Some(target) if fault_point!(LockOrder: target.start < old.start, else false) => {
                 self.change(&[target, old], First::LetGoLast, op, after)
             }
             Some(target) => self.change(&[old, target], First::LetGo, op, after),
@@ -380,9 +375,8 @@ impl Engine {
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
         let back = match first {
             First::Nothing | First::Drop => None,
-            _ if planted(Bug::MoveNotSeen) => None,
-            First::BringBack | First::LetGo => ranges.first(),
-            First::LetGoLast => ranges.last(),
+            First::BringBack | First::LetGo => fault_point!(MoveNotSeen: ranges.first(), else None),
+            First::LetGoLast => fault_point!(MoveNotSeen: ranges.last(), else None),
         };
         // The calling thread may have moved this memory past libc just now: it goes on before the pager has followed.
         self.traffic.turns.wait_for_reader();
@@ -396,7 +390,7 @@ impl Engine {
         for (_, extent) in pairs() {
             if extent.holder.load(Relaxed) != me {
                 extent.acquire();
-                widen(Bug::LockOrder, 1);
+                linger(Bug::LockOrder);
                 extent.holder.store(me, Relaxed);
             }
         }
@@ -407,7 +401,7 @@ impl Engine {
             extent.begin_change(extent.clip(range.start, range.end));
         }
         // What could not be brought back must stay registered, or it would read as zeros.
-        if let Some(range) = let_go.filter(|_| ready.is_ok() || planted(Bug::LetGoWhileAway)) {
+        if let Some(range) = let_go.filter(|_| fault_point!(LetGoWhileAway: ready.is_ok(), else true)) {
             self.let_go(locked().map(|(_, extent)| extent), range);
         }
         let result = ready.and_then(|()| op());
@@ -421,9 +415,9 @@ impl Engine {
             after(self, &mut extent, pages);
         }
         for (_, extent) in locked() {
-            if extent.end_change() && !planted(Bug::ChangeWakeLost) {
+            if extent.end_change() {
                 // Whoever faulted in the meantime was left asleep.
-                self.proxy.wake(extent);
+                fault_point!(ChangeWakeLost: self.proxy.wake(extent));
             }
             extent.holder.store(0, Relaxed);
             extent.release();

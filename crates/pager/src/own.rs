@@ -9,7 +9,7 @@
 use crate::bitmap::{PageRange, PageSet};
 use crate::evict::{self, forget_written};
 use crate::extent::Extent;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::Entry;
@@ -21,7 +21,7 @@ const BATCH: usize = 64;
 impl Worker {
     /// Sets those aside of the pages, which the kernel refused to move, that no child shares any more. With no lock held.
     pub(crate) fn set_aside_unshared(&mut self, extent: &Extent, refused: &PageSet) {
-        if refused.is_empty() || planted(Bug::SharingNotEnded) {
+        if fault_point!(SharingNotEnded: refused.is_empty(), else true) {
             return;
         }
         let owned = self.own(extent, refused);
@@ -77,7 +77,7 @@ impl Worker {
             // What cannot be read stays as it is.
             let read = self.kernel.pagemap.entries(extent.page_addr(at), &mut entries).unwrap_or(0);
             for (index, entry) in entries[..read].iter().enumerate() {
-                if entry.present() && (entry.exclusive() || planted(Bug::SharedTaken)) {
+                if entry.present() && fault_point!(SharedTaken: entry.exclusive(), else true) {
                     alone.insert(at + index);
                 }
             }

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::extent::{Extent, RECALLED};
 use crate::kernel::Kernel;
 use crate::restore::{Outcome, Reason, Restorer};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::space::LIMIT;
 use crate::waits::Waits;
 use core::sync::atomic::Ordering::*;
@@ -61,17 +61,15 @@ impl Recall {
         for extent in engine.space().existing(next, LIMIT) {
             let pages = extent.aside_pages().minus(&extent.clip(0, next).set());
             if !pages.is_empty() {
-                if !planted(Bug::RecallUnmarked) {
-                    extent.flags.fetch_or(RECALLED, Relaxed);
-                }
+                fault_point!(RecallUnmarked: extent.flags.fetch_or(RECALLED, Relaxed));
                 // A page that cannot come now is not tried again.
                 if let Err(index) = work.bring(extent, &pages, RECALL_SLICE, false) {
-                    self.next = (!planted(Bug::RecallCutShort)).then_some(extent.page_addr(index));
+                    self.next = fault_point!(RecallCutShort: Some(extent.page_addr(index)), else None);
                     return;
                 }
             }
             if work.is_over(RECALL_SLICE) {
-                self.next = (!planted(Bug::RecallCutShort)).then_some(extent.page_addr(EXTENT_PAGES));
+                self.next = fault_point!(RecallCutShort: Some(extent.page_addr(EXTENT_PAGES)), else None);
                 return;
             }
         }

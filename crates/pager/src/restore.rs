@@ -13,7 +13,7 @@ use crate::entries::Entries;
 use crate::entry::{AtomicEntry, Entry, State};
 use crate::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::kernel::Kernel;
-use crate::sabotage::{planted, widen, Bug};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::tier::arrived::Arrived;
 use crate::tier::location::Location;
 use crate::turns::Move;
@@ -140,7 +140,7 @@ impl Restorer {
     /// waits for the page is to be woken before.
     pub fn wipe(&mut self) {
         let used = core::mem::take(&mut self.used);
-        if used == 0 || planted(Bug::BufferNotWiped) {
+        if fault_point!(BufferNotWiped: used == 0, else true) {
             return;
         }
         // SAFETY: the buffer is ours and has so many pages, of which nobody has a reference.
@@ -161,9 +161,9 @@ impl Restorer {
         if let Err(outcome) = run.take(self, pages) {
             return outcome;
         }
-        widen(Bug::BusyNotAwaited, 2);
+        linger(Bug::BusyNotAwaited);
         if reason == Reason::Ahead {
-            widen(Bug::AheadWakeLost, 1);
+            linger(Bug::AheadWakeLost);
         }
         let first = run.lo;
         let mut done = 0;
@@ -194,9 +194,8 @@ impl Restorer {
         }
         engine.room.take(done);
         if let (Reason::Ahead, Outcome::Done { first, pages }) = (reason, outcome) {
-            if !planted(Bug::AheadWakeLost) {
-                engine.wake_ahead(self.kernel, extent.page_addr(first), pages * PAGE_SIZE, began);
-            }
+            let (start, len) = (extent.page_addr(first), pages * PAGE_SIZE);
+            fault_point!(AheadWakeLost: engine.wake_ahead(self.kernel, start, len, began));
         }
         outcome
     }
@@ -230,10 +229,10 @@ impl Restorer {
             // SAFETY: a taken `Aside` page is readable in staging.
             match unsafe { kernel.uffd.copy(page, staged, len) } {
                 Progress { done: 0, error: Some(Errno::ENOMEM) } => move_back(),
-                progress if planted(Bug::CopiesUncounted) => progress,
                 progress => {
-                    engine.counts.copies.fetch_add((progress.done / PAGE_SIZE) as u64, Relaxed);
-                    extent.copies.fetch_add((progress.done / PAGE_SIZE) as u32, Relaxed);
+                    let copies = fault_point!(CopiesUncounted: progress.done / PAGE_SIZE, else 0);
+                    engine.counts.copies.fetch_add(copies as u64, Relaxed);
+                    extent.copies.fetch_add(copies as u32, Relaxed);
                     progress
                 }
             }
@@ -302,9 +301,7 @@ impl Restorer {
             let entry = run.finish(index);
             if let Some(location) = Location::of(entry) {
                 engine.release(location);
-                if planted(Bug::SlotFreedTwice) {
-                    engine.release(location);
-                }
+                fault_point!(SlotFreedTwice: (), else engine.release(location));
             }
         }
         engine.counts.stored.fetch_sub(pages as u64, Relaxed);
@@ -358,7 +355,7 @@ fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> Result<usi
         // A part was done, and why the rest was not is not told: whoever needs the rest asks again.
         Some(_) if pages > 0 => Ok(pages),
         // The page is in the program's view: nothing of it is missing.
-        Some(Errno::EEXIST) if !planted(Bug::ExistingTakenForGone) => Ok(1),
+        Some(Errno::EEXIST) if fault_point!(ExistingTakenForGone: true, else false) => Ok(1),
         // Shared or part of a huge page; more than one mapping; out of memory: the first page alone may do.
         Some(Errno::EBUSY | Errno::EINVAL | Errno::ENOENT | Errno::ENOMEM) => loop {
             match one(0).error {
@@ -445,7 +442,8 @@ impl<'a> Run<'a> {
                     if !entries[self.hi].take(entry) {
                         continue;
                     }
-                    if reason.gives_way() && extent.is_changing(self.hi) && !planted(Bug::AnnouncementIgnored)
+                    if reason.gives_way()
+                        && fault_point!(AnnouncementIgnored: extent.is_changing(self.hi), else false)
                     {
                         entries[self.hi].put_back(entry);
                         if !first {
@@ -488,12 +486,10 @@ impl<'a> Run<'a> {
             return false;
         }
         let aside = Entry::new(State::Aside);
-        let takes = |entry: &AtomicEntry| match planted(Bug::RecallUntaken) {
-            true => entry.load() == aside,
-            false => entry.take(aside),
-        };
+        let takes =
+            |entry: &AtomicEntry| fault_point!(RecallUntaken: entry.take(aside), else entry.load() == aside);
         while self.hi < pages.hi && takes(&self.entries[self.hi]) {
-            if self.extent.is_changing(self.hi) && !planted(Bug::AnnouncementIgnored) {
+            if fault_point!(AnnouncementIgnored: self.extent.is_changing(self.hi), else false) {
                 self.entries[self.hi].put_back(aside);
                 break;
             }
@@ -547,8 +543,8 @@ impl<'a> Run<'a> {
     fn finish(&mut self, index: usize) -> Entry {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
-        let walked = self.reason == Reason::Walk && planted(Bug::WalkTakenForUse);
-        if self.reason.is_awaited() || walked {
+        if self.reason.is_awaited() || fault_point!(WalkTakenForUse: false, else self.reason == Reason::Walk)
+        {
             self.extent.hot.add(index);
         }
         self.entries[index].finish(entry);

@@ -4,8 +4,9 @@
 //! and every bug is compiled away. With it, `PLANTED_BUG` names the bug of this process and its children; no name,
 //! no bug. The variable is not called as memfold's own are, which `memfold run` and the tests take out of the environment.
 //!
-//! A bug whose harm takes two threads in the same microsecond has that moment made longer ([`widen`]), so that a test that
-//! looks at the right place catches it every time.
+//! The code names the places: [`fault_point!`] stands where a bug can be planted, with what is right there and what the bug does instead. A bug
+//! whose harm takes two threads in the same microsecond has that moment made longer, at a [`linger`], so that a test that looks at the right place
+//! catches it every time.
 
 /// Declares the bugs with the names by which the environment variable, and the script, call them.
 macro_rules! bugs {
@@ -193,8 +194,8 @@ mod choice {
         false
     }
 
-    /// Makes the moment of a planted bug longer, by milliseconds: nothing, in this build.
-    pub const fn widen(_: Bug, _: u64) {}
+    /// Makes the moment of a planted bug longer: nothing, in this build.
+    pub const fn linger(_: Bug) {}
 
     /// Plants the bug that is wanted: nothing, in this build.
     pub const fn choose(_: Option<&[u8]>) {}
@@ -215,10 +216,29 @@ mod choice {
         CHOSEN.load(Relaxed) == bug as u32 + 1
     }
 
-    /// Makes the moment of a planted bug longer by so many milliseconds.
-    pub fn widen(bug: Bug, millis: u64) {
+    /// How long the moment of a bug is made, in milliseconds, for those that take one.
+    const MOMENTS: [(Bug, u64); 7] = [
+        // Between the locks of two extents.
+        (Bug::LockOrder, 1),
+        // Between the reading of a report and the acting on it.
+        (Bug::TurnNotTaken, 20),
+        // Before a message is read.
+        (Bug::ReportNotAwaited, 20),
+        // While entries are taken for a restore, of any kind and ahead of a touch.
+        (Bug::BusyNotAwaited, 2),
+        (Bug::AheadWakeLost, 1),
+        // Between the leaving of pages and their being registered.
+        (Bug::ArmedTooLate, 5),
+        // Between the move of pages and the end of `Leaving`.
+        (Bug::LeavingWakeLost, 2),
+    ];
+
+    /// Makes the moment of a planted bug longer.
+    pub fn linger(bug: Bug) {
         if planted(bug) {
-            sleep(Nanos::from_millis(millis));
+            for (_, millis) in MOMENTS.iter().filter(|(of, _)| *of == bug) {
+                sleep(Nanos::from_millis(*millis));
+            }
         }
     }
 
@@ -242,4 +262,23 @@ mod choice {
     }
 }
 
-pub use choice::{choose, planted, widen};
+pub use choice::{choose, linger, planted};
+
+/// A place where the bug of that name can be planted: what is right there, and behind `else` what the bug does instead; nothing, where nothing
+/// stands there. Without the feature it is what is right.
+macro_rules! fault_point {
+    ($bug:ident: $right:expr, else $wrong:expr) => {
+        if $crate::sabotage::planted($crate::sabotage::Bug::$bug) {
+            $wrong
+        } else {
+            $right
+        }
+    };
+    ($bug:ident: $right:expr) => {
+        if !$crate::sabotage::planted($crate::sabotage::Bug::$bug) {
+            $right;
+        }
+    };
+}
+
+pub(crate) use fault_point;

@@ -19,7 +19,7 @@
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
 use crate::codec::{CodecId, DICTIONARIES, MAX_STORED};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr::{self, NonNull};
 use memfold_sys::{mem, racing, Result, PAGE_SIZE};
@@ -517,7 +517,7 @@ impl Store {
                 return Err(e);
             }
             let _ = mem::madvise(segment, SEGMENT, libc::MADV_NOHUGEPAGE);
-            if self.unforked && !planted(Bug::UnforkedInherited) {
+            if fault_point!(UnforkedInherited: self.unforked, else false) {
                 if let Err(e) = mem::madvise(segment, SEGMENT, libc::MADV_DONTFORK) {
                     let _ = mem::munmap(segment, SEGMENT);
                     return Err(e);
@@ -615,7 +615,7 @@ impl Stores {
 /// # Safety
 /// The slot has that header, and is the caller's alone.
 unsafe fn wipe(slot: Slot, header: Header) {
-    if !planted(Bug::SlotNotWiped) {
+    if fault_point!(SlotNotWiped: true, else false) {
         // SAFETY: a slot is as long as its header says, and the caller's.
         unsafe { ptr::write_bytes((slot.addr() + HEADER) as *mut u8, 0, header.len()) };
     }

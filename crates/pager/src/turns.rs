@@ -7,7 +7,7 @@
 //!
 //! A touch is read at any time, as touches are served beside movers. The kernel tells which the next message is.
 
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use memfold_sys::thread::Backoff;
 
@@ -34,7 +34,7 @@ impl Turns {
         self.movers.fetch_add(1, SeqCst);
         let turn = Move(self);
         let free = self.reader.load(SeqCst).is_multiple_of(2);
-        (free || planted(Bug::TurnNotTaken)).then_some(turn)
+        fault_point!(TurnNotTaken: free, else true).then_some(turn)
     }
 
     /// As [`Turns::try_move`], trying again until `wanted_elsewhere`.

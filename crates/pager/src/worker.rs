@@ -16,7 +16,7 @@ use crate::pieces;
 use crate::recording::Recording;
 use crate::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::retry::patiently;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::share::Lease;
 use crate::source::{Choice, Sources};
 use crate::store::Stores;
@@ -354,7 +354,8 @@ impl Worker {
 
     /// Overwrites what pages have left in this thread's working memory, before it sleeps and now and then while it does not.
     pub(crate) fn wipe_working_memory(&mut self, sleeps: bool) {
-        if planted(Bug::BufferNotWiped) || !sleeps && self.now.since(self.upkeep.last_wipe) < LEFTOVERS {
+        let early = !sleeps && self.now.since(self.upkeep.last_wipe) < LEFTOVERS;
+        if fault_point!(BufferNotWiped: early, else true) {
             return;
         }
         self.upkeep.last_wipe = self.now;

@@ -18,7 +18,7 @@ pub(crate) use training::tests::dictionary as some_dictionary;
 pub use training::{Samples, Trained};
 pub use zstd::Zstd;
 
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use memfold_policy::effort::Effort;
 use memfold_sys::{Result, PAGE_SIZE};
 
@@ -197,7 +197,7 @@ pub fn repeated_word(page: &Page) -> Option<u64> {
 /// # Safety
 /// A page is readable there. Only the kernel writes to it meanwhile.
 pub unsafe fn repeated_word_at(page: usize) -> Option<u64> {
-    let words = if planted(Bug::RepeatedTooSoon) { 64 } else { PAGE_SIZE / 8 };
+    let words = fault_point!(RepeatedTooSoon: PAGE_SIZE / 8, else 64);
     // SAFETY: the caller's contract.
     let word = |n: usize| unsafe { memfold_sys::racing::word(page + n * 8) };
     let first = word(0);

@@ -4,7 +4,7 @@
 
 use super::dictionary::LEVEL;
 use super::{Codec, CodecId, Dictionary, Page};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use core::ffi::c_void;
 use memfold_sys::{mem, Result, PAGE_SIZE};
 use zstd_sys::*;
@@ -47,7 +47,11 @@ impl Zstd {
         let (fast, strong, taught, decompressor) = unsafe {
             let fast = compressor(memory, FAST, false);
             let strong = compressor(memory + COMPRESS_LEN, STRONG, false);
-            let taught = compressor(memory + 2 * COMPRESS_LEN, LEVEL, !planted(Bug::DictionaryUnchecked));
+            let taught = compressor(
+                memory + 2 * COMPRESS_LEN,
+                LEVEL,
+                fault_point!(DictionaryUnchecked: true, else false),
+            );
             let place = (memory + 3 * COMPRESS_LEN) as *mut c_void;
             let decompressor = ZSTD_initStaticDCtx(place, DECOMPRESS_LEN);
             if !decompressor.is_null() {
@@ -153,10 +157,9 @@ impl Zstd {
         // SAFETY: the context is ours. A page that did not fit has left it in the middle of a frame, where it takes no dictionary: so it
         // begins anew.
         unsafe {
-            if !planted(Bug::DictionaryLeft) {
-                ZSTD_CCtx_reset(self.taught, ZSTD_ResetDirective::ZSTD_reset_session_only);
-            }
-            ZSTD_isError(ZSTD_CCtx_refCDict(self.taught, dictionary)) == 0 || planted(Bug::DictionaryLeft)
+            fault_point!(DictionaryLeft: ZSTD_CCtx_reset(self.taught, ZSTD_ResetDirective::ZSTD_reset_session_only));
+            let used = ZSTD_isError(ZSTD_CCtx_refCDict(self.taught, dictionary)) == 0;
+            fault_point!(DictionaryLeft: used, else true)
         }
     }
 

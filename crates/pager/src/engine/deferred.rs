@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::lock::Mutex;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::store::Slot;
 use crate::tier::location::Location;
 use core::sync::atomic::{AtomicU32, Ordering::*};
@@ -67,7 +67,7 @@ impl Engine {
     /// During a fork it must keep its bytes: the child may have got the page's entry as it was before.
     /// Only the fault thread and the tier's restore then.
     pub(crate) fn release(&self, place: Location) {
-        if self.traffic.is_forking() && !planted(Bug::SlotsNotKept) {
+        if fault_point!(SlotsNotKept: self.traffic.is_forking(), else false) {
             self.storage.deferred.keep(place);
         } else {
             self.free(place);

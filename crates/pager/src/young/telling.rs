@@ -3,7 +3,7 @@
 use super::{pack, unpack, CLAIMED, NOTES, SEEN};
 use crate::bounds::Bounds;
 use crate::engine::{Engine, Phase};
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::worker::Worker;
 use memfold_sys::thread::Backoff;
@@ -21,7 +21,7 @@ impl Engine {
         self.traffic.turns.wait_for_reader();
         // What is noted of the range went past libc. Were the tables told of it once they know this mapping, they would forget
         // what was evicted of it.
-        if !planted(Bug::NoteLeft) || self.notes_young() {
+        if fault_point!(NoteLeft: true, else self.notes_young()) {
             self.tables.young.settle(range, |slot, note| {
                 self.tables.young.end(slot, note);
             });
