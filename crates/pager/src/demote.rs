@@ -7,16 +7,16 @@
 //! What it is not: an eviction. It needs no lock of an extent and no call that the program's threads could feel.
 
 use crate::activity::Activity;
-use crate::bitmap::PageSet;
-use crate::entry::Entry;
-use crate::extent::Extent;
+use crate::evict::worker::Worker;
 use crate::store::Slot;
+use crate::tables::bitmap::PageSet;
+use crate::tables::entry::Entry;
+use crate::tables::extent::Extent;
 use crate::text::Line;
 use crate::tier::arrived::Writer;
 use crate::tier::below::{Asker, Below, Job};
 use crate::tier::location::{Berth, Location};
 use crate::tier::CLUSTER;
-use crate::worker::Worker;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
