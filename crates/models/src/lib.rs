@@ -76,36 +76,68 @@ macro_rules! included {
     ($($path:literal $name:ident,)+) => {$(
         #[allow(dead_code, reason = "a model uses a part of each file")]
         #[path = $path]
-        mod $name;
+        pub(crate) mod $name;
     )+};
 }
 
 // The pager's.
 included! {
     "../../pager/src/activity.rs" activity,
-    "../../pager/src/bitmap.rs" bitmap,
+    "../../pager/src/blocks.rs" blocks,
     "../../pager/src/engine/counts.rs" counts,
     "../../pager/src/engine/traffic.rs" traffic,
-    "../../pager/src/blocks.rs" blocks,
-    "../../pager/src/bounds.rs" bounds,
-    "../../pager/src/entries.rs" entries,
-    "../../pager/src/entry.rs" entry,
-    "../../pager/src/evict.rs" evict,
-    "../../pager/src/extent.rs" extent,
     "../../pager/src/gate.rs" gate,
-    "../../pager/src/laundry.rs" laundry,
     "../../pager/src/lock.rs" lock,
     "../../pager/src/retry.rs" retry,
-    "../../pager/src/pieces.rs" pieces,
-    "../../pager/src/prefetch.rs" prefetch,
-    "../../pager/src/mappings.rs" mappings,
-    "../../pager/src/restore.rs" restore,
     "../../pager/src/sabotage.rs" sabotage,
-    "../../pager/src/scan.rs" scan,
     "../../pager/src/store.rs" store,
-    "../../pager/src/maintenance.rs" maintenance,
     "../../pager/src/text.rs" text,
     "../../pager/src/turns.rs" turns,
+}
+
+/// The tables; how extents are found and what they are made of is the model's.
+#[path = "pager"]
+mod tables {
+    included! {
+        "../../../pager/src/tables/bitmap.rs" bitmap,
+        "../../../pager/src/tables/bounds.rs" bounds,
+        "../../../pager/src/tables/entries.rs" entries,
+        "../../../pager/src/tables/entry.rs" entry,
+        "../../../pager/src/tables/extent.rs" extent,
+        "pool.rs" pool,
+        "space.rs" space,
+    }
+}
+
+/// The steps of an eviction; the background thread is the model's.
+#[path = "pager"]
+mod evict {
+    included! {
+        "../../../pager/src/evict/laundry.rs" laundry,
+        "../../../pager/src/evict/maintenance.rs" maintenance,
+        "../../../pager/src/evict/scan.rs" scan,
+        "../../../pager/src/evict/set_aside.rs" set_aside,
+        "worker.rs" worker,
+    }
+}
+
+/// How pages come back; the loop of the fault thread is in the model's engine.
+#[path = "pager"]
+mod fault {
+    included! {
+        "../../../pager/src/fault/prefetch.rs" prefetch,
+        "../../../pager/src/fault/restore.rs" restore,
+    }
+}
+
+/// What program threads do; the proxy is the model's.
+#[path = "pager"]
+mod changes {
+    included! {
+        "../../../pager/src/changes/mappings.rs" mappings,
+        "../../../pager/src/changes/pieces.rs" pieces,
+        "proxy.rs" proxy,
+    }
 }
 
 /// The tier below memory; its file, and what hands pages to it, are the model's.
@@ -180,14 +212,6 @@ mod control;
 mod engine;
 #[path = "pager/kernel.rs"]
 mod kernel;
-#[path = "pager/pool.rs"]
-mod pool;
-#[path = "pager/proxy.rs"]
-mod proxy;
-#[path = "pager/space.rs"]
-mod space;
-#[path = "pager/worker.rs"]
-mod worker;
 #[path = "pager/world.rs"]
 mod world;
 

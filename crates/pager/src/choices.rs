@@ -6,7 +6,7 @@
 
 use crate::config::{BadValue, Config, Setting, Unit};
 use crate::engine::Engine;
-use crate::page_daemon::Choice;
+use crate::evict::page_daemon::Choice;
 use crate::tier::choice::Choice as Below;
 
 /// Names the tier below memory.

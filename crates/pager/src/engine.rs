@@ -1,8 +1,8 @@
 //! The engine: what the four kinds of threads share.
 //!
-//! How it starts and ends is in [`lifecycle`]. What it is not: any of the work. The fault thread's is in [`crate::fault`], the background thread's in
-//! [`crate::background`] and [`crate::evict`], the program's threads' in [`crate::mappings`] and
-//! [`crate::forking`].
+//! How it starts and ends is in [`lifecycle`]. What it is not: any of the work. The fault thread's is in [`crate::fault::service`], the background thread's in
+//! [`crate::evict::background`] and [`crate::evict::set_aside`], the program's threads' in [`crate::changes::mappings`] and
+//! [`crate::changes::forking`].
 //!
 //! It is made of parts, of one idea each, and adds nothing to them but what program threads and the library ask of the whole.
 //!
@@ -21,19 +21,19 @@ mod storage;
 mod tables;
 mod traffic;
 
+use crate::changes::pieces::Pieces;
+use crate::changes::proxy::Proxy;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::control_file::ControlDir;
+use crate::fault::prefetch::PrefetchQueue;
+use crate::fault::room::Room;
 use crate::kernel::Kernel;
 use crate::mirror::Mapped;
-use crate::pieces::Pieces;
-use crate::prefetch::PrefetchQueue;
-use crate::proxy::Proxy;
 use crate::recording::Errand;
-use crate::room::Room;
 use crate::sabotage;
 use crate::source::Kind;
-use crate::space::Space;
+use crate::tables::space::Space;
 use crate::tier::below::Below;
 use crate::tier::choice::{BadTier, Choice};
 use crate::tier::keeper::Keeper;
@@ -221,7 +221,8 @@ impl Engine {
 
     /// Chooses the policy, `NAME` or `NAME:PARAMETER=VALUE,…`, before the engine starts. False if there is none such.
     pub fn choose_policy(&self, text: &str) -> bool {
-        let known = text.len() <= SharedText::<16>::MOST && crate::page_daemon::Choice::parse(text).is_some();
+        let known =
+            text.len() <= SharedText::<16>::MOST && crate::evict::page_daemon::Choice::parse(text).is_some();
         if known {
             self.options.policy.set(text);
         }

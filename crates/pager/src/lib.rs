@@ -4,13 +4,13 @@
 //! the preload library and the client library are who tells.
 //!
 //! Four kinds of threads meet in it, each with its modules:
-//! - program threads, when they change mappings ([`mappings`], [`forking`]);
-//! - the fault thread, which puts absent pages back ([`fault`], [`events`], [`follow`], [`restore`]);
-//! - the proxy, which makes the calls that program threads need of the userfaultfd ([`proxy`]);
-//! - the background thread, which evicts ([`background`], [`worker`], [`evict`], [`store`], [`codec`]) what an access source takes for
+//! - program threads, when they change mappings, and the proxy, which makes the calls that they need of the userfaultfd ([`changes`]);
+//! - the fault thread, which puts absent pages back ([`fault`]);
+//! - the background thread, which evicts ([`evict`], [`store`], [`codec`]) what an access source takes for
 //!   cold ([`source`]), and tells why what is resident stays so ([`inventory`]).
 //!
-//! [`entry`] and [`extent`] hold the state they share and the rules by which they share it; read those first.
+//! [`tables`] are the state they share, and [`engine`] is where all of it comes together; read [`tables::entry`] and [`tables::extent`] first: they
+//! have the rules.
 //! Nothing here uses `std`, allocates from the program's heap, or touches memory that can be evicted.
 #![no_std]
 
@@ -19,82 +19,46 @@ extern crate alloc;
 extern crate std;
 
 pub mod activity;
-mod advice;
-mod background;
 pub mod base;
-mod bitmap;
 mod blocks;
-mod bounds;
-mod budgets;
-mod by_age;
-mod care;
+mod changes;
 mod choices;
 pub mod codec;
-mod compact;
+
 pub mod config;
 mod contention;
 pub mod control;
 pub mod control_file;
-mod demote;
+
 mod engine;
-mod entries;
-mod entry;
-mod events;
 mod evict;
-mod extent;
 mod fault;
-mod follow;
-mod forking;
 mod gate;
 mod gauge;
-mod group;
 mod inventory;
-mod joining;
 mod kernel;
-mod laundry;
-mod learning;
-mod limit;
 pub mod lock;
-mod maintenance;
-mod mappings;
 mod maps;
 pub mod mirror;
 mod observed;
-mod own;
 pub mod own_heap;
-mod page_daemon;
-mod passlog;
-mod pieces;
-mod pool;
 pub mod postmortem;
-mod prefetch;
-mod proxy;
-mod recall;
 mod recording;
 pub mod report;
 mod requests;
-mod reservations;
-mod restore;
 mod retry;
-mod room;
-mod round;
 pub mod sabotage;
-mod scan;
 pub mod share;
 mod sleep;
 pub mod source;
-mod space;
 mod staging;
 mod store;
 mod sync;
+mod tables;
 mod text;
 pub mod tier;
 mod turns;
-mod waits;
-mod wakecost;
 pub mod why;
-mod worker;
-mod young;
 
 pub use choices::Nonsense;
 pub use control::SharedText;

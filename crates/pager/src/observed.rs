@@ -8,10 +8,10 @@
 //! Background thread only.
 
 use crate::config::Setting;
+use crate::evict::worker::Worker;
 use crate::report::{NOT_YET, PREFIX};
 use crate::source::{Choice, Kind};
 use crate::text::Line;
-use crate::worker::Worker;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;

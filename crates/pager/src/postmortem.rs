@@ -7,12 +7,12 @@
 //! belong elsewhere are never taken for a page's.
 
 use crate::codec::{Codecs, Dictionaries, Dictionary, Page, DICTIONARIES};
-use crate::entries::{Entries, GROUP, GROUPS};
-use crate::entry::{Entry, State};
-use crate::extent::Extent;
-use crate::space::{Space, LEAF, ROOT};
 use crate::store::{parse_header, Slot, GRAIN, HEADER};
 use crate::sync::{AtomicU64, Ordering::*};
+use crate::tables::entries::{Entries, GROUP, GROUPS};
+use crate::tables::entry::{Entry, State};
+use crate::tables::extent::Extent;
+use crate::tables::space::{Space, LEAF, ROOT};
 use crate::tier::location::Location;
 use core::mem::size_of;
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
@@ -291,11 +291,11 @@ const _: () = assert!(GROUPS * GROUP == EXTENT_PAGES);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bitmap::PageSet;
     use crate::codec::Codec;
     use crate::codec::CodecId;
-    use crate::pool::Pool;
     use crate::store::Store;
+    use crate::tables::bitmap::PageSet;
+    use crate::tables::pool::Pool;
     use core::cell::Cell;
     use core::ops::Range;
     use memfold_policy::effort::Effort;

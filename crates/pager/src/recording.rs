@@ -13,9 +13,9 @@
 
 mod looking;
 
-use crate::bitmap::PageSet;
 use crate::control::SharedText;
 use crate::control_file::FilePath;
+use crate::tables::bitmap::PageSet;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use memfold_sys::signal::quietly;

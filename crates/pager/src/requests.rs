@@ -5,7 +5,7 @@
 use crate::config::Setting;
 use crate::control::Command;
 use crate::engine::Phase;
-use crate::worker::Worker;
+use crate::evict::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time;
 

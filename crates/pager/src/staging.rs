@@ -8,9 +8,9 @@
 //! place. It is registered for write protection and not for missing pages: a touch of an absent page there
 //! reads zeros and can never leave an agent thread asleep.
 
-use crate::bitmap::PageRange;
-use crate::extent::Extent;
 use crate::retry::patiently;
+use crate::tables::bitmap::PageRange;
+use crate::tables::extent::Extent;
 use core::cell::UnsafeCell;
 use core::mem::forget;
 use core::sync::atomic::Ordering::*;

@@ -5,7 +5,7 @@
 //!
 //! Everything here is a pure function of what is handed in.
 
-use crate::bitmap::PageSet;
+use crate::tables::bitmap::PageSet;
 use memfold_policy::age::Standing;
 
 /// A reason; the number is its place in [`Counts`].

@@ -59,7 +59,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let folded: BTreeSet<u32> = pages::visible()
         .iter()
-        .filter(|found| matches!(found.page.mode, Mode::Embedded | Mode::Daemon))
+        .filter(|found| found.page.mode == Mode::Embedded)
         .map(|found| found.pid)
         .collect();
     let pids = candidates(&args, &folded)?;

@@ -20,7 +20,7 @@ included! {
     "../../../pager/src/blocks.rs" blocks,
     "../../../pager/src/gate.rs" gate,
     "../../../pager/src/lock.rs" lock,
-    "../../../pager/src/prefetch.rs" prefetch,
+    "../../../pager/src/fault/prefetch.rs" prefetch,
     "../../../pager/src/sabotage.rs" sabotage,
     "../../../pager/src/store.rs" store,
     "../../../pager/src/sync.rs" sync,

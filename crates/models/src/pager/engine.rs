@@ -1,18 +1,18 @@
 //! The engine, in a model: what the modelled files share, without its start and end.
 
-use crate::bitmap::{PageRange, PageSet};
-use crate::bounds::Bounds;
+use crate::changes::pieces::Pieces;
+use crate::changes::proxy::Proxy;
 use crate::control::ControlPage;
 use crate::counts::Counts;
-use crate::entry::{Entry, State};
-use crate::extent::{Extent, Locked};
+use crate::fault::restore::{Outcome, Reason, Restorer};
 use crate::kernel::{Kernel, Pagemap, Staging};
-use crate::pieces::Pieces;
-use crate::pool::Pool;
-use crate::proxy::Proxy;
-use crate::restore::{Outcome, Reason, Restorer};
-use crate::space::Space;
 use crate::store::FreeQueue;
+use crate::tables::bitmap::{PageRange, PageSet};
+use crate::tables::bounds::Bounds;
+use crate::tables::entry::{Entry, State};
+use crate::tables::extent::{Extent, Locked};
+use crate::tables::pool::Pool;
+use crate::tables::space::Space;
 use crate::tier::below::Below;
 use crate::tier::clusters::Clusters;
 use crate::tier::location::Location;
@@ -220,7 +220,7 @@ impl Engine {
         }
     }
 
-    /// What `fault.rs` does for one touch, without its clocks and windows.
+    /// What `service.rs` does for one touch, without its clocks and windows.
     fn serve(&'static self, page: usize) {
         let mut restorer =
             self.fault_thread.get().expect("made at the start").lock().expect("nobody panics with the lock");

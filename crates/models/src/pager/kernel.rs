@@ -1,8 +1,8 @@
 //! What the pager's files see of the kernel, in a model.
 
-use crate::bitmap::PageRange;
-use crate::extent::Extent;
 use crate::sync::Ordering::SeqCst;
+use crate::tables::bitmap::PageRange;
+use crate::tables::extent::Extent;
 use crate::world::{enter, set_staged, staging, ZERO};
 use memfold_sys::pagemap::{Categories, Query, Run};
 use memfold_sys::uffd::{Modes, Userfaultfd};

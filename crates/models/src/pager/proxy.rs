@@ -1,10 +1,10 @@
 //! What program threads ask of the userfaultfd, in a model: they do it themselves. That the one who serves is another thread, who is
 //! waited for, makes no order that is not among those tried.
 
-use crate::bitmap::PageRange;
+use crate::tables::bitmap::PageRange;
 use crate::engine::Engine;
-use crate::extent::Extent;
-use crate::restore::{Outcome, Reason, Restorer};
+use crate::tables::extent::Extent;
+use crate::fault::restore::{Outcome, Reason, Restorer};
 use crate::thread::Backoff;
 use crate::tier::bring::fetch;
 use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};

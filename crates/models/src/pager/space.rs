@@ -1,7 +1,7 @@
 //! From an address to its extent, in a model: there is one.
 
-use crate::extent::Extent;
-use crate::pool::Pool;
+use crate::tables::extent::Extent;
+use crate::tables::pool::Pool;
 use crate::world::BASE;
 use memfold_sys::{Errno, Result, EXTENT_SIZE};
 

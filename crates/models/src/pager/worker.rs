@@ -1,11 +1,11 @@
 //! The background thread's state, in a model.
 
 use crate::activity::Activity;
-use crate::bitmap::PageRange;
+use crate::tables::bitmap::PageRange;
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
-use crate::restore::{Reason, Restorer};
+use crate::fault::restore::{Reason, Restorer};
 use crate::store::Stores;
 use memfold_policy::effort::Gains;
 use memfold_sys::time::Nanos;

@@ -1,15 +1,15 @@
 //! Scenarios of the life of a page: program threads, the background thread, and threads that change mappings.
 
-use crate::bitmap::PageSet;
 use crate::codec::DENSE;
 use crate::engine::Engine;
-use crate::entry::{AtomicEntry, Entry, State};
+use crate::evict::worker::Worker;
 use crate::explore::{spawn, Scenario};
-use crate::extent::Extent;
-use crate::restore::Restorer;
+use crate::fault::restore::Restorer;
+use crate::tables::bitmap::PageSet;
+use crate::tables::entry::{AtomicEntry, Entry, State};
+use crate::tables::extent::Extent;
 use crate::tier::below::sink;
 use crate::tier::bring::bring;
-use crate::worker::Worker;
 use crate::world::{content, enter, Content, BASE, ZERO};
 use core::sync::atomic::Ordering::SeqCst;
 use loom::thread::JoinHandle;

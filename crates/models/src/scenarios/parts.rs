@@ -2,9 +2,9 @@
 
 use crate::arena_lock;
 use crate::explore::{keep, spawn, Scenario};
+use crate::fault::prefetch::PrefetchQueue;
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
-use crate::prefetch::PrefetchQueue;
 use crate::store::{FreeQueue, Slot, Stores};
 use crate::sync::uses;
 use crate::turns::Turns;

@@ -1,13 +1,13 @@
 //! What the threads share of the tier below memory, in a model: a file that is a list, and no jobs. What hands a page down is [`sink`].
 
 use crate::engine::Engine;
-use crate::entry::Entry;
+use crate::evict::worker::Worker;
 use crate::sync::{AtomicU32, Ordering::*};
+use crate::tables::entry::Entry;
 use crate::tier::arrived::{Arrived, Writer};
 use crate::tier::clusters::{Clusters, Place};
 use crate::tier::location::{Berth, Location};
 use crate::tier::{BLOCK, CLUSTER_BYTES};
-use crate::worker::Worker;
 use crate::world::enter;
 use core::sync::atomic::AtomicU64;
 use memfold_sys::{Errno, Result};

@@ -14,11 +14,11 @@ use memfold_sys::thread::Thread;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(crate) enum Agent {
-    /// [`crate::fault`].
+    /// [`crate::fault::service`].
     Fault = 0,
-    /// [`crate::background`].
+    /// [`crate::evict::background`].
     Background = 1,
-    /// [`crate::proxy`].
+    /// [`crate::changes::proxy`].
     Proxy = 2,
     /// [`crate::tier::thread`].
     Tier = 3,

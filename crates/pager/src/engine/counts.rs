@@ -13,7 +13,7 @@ pub(crate) struct Counts {
     pub aside: AtomicU64,
     /// Pages stored, in memory or below it.
     pub stored: AtomicU64,
-    /// What all extents have in [`crate::extent::Extent::copies`], or somewhat more.
+    /// What all extents have in [`crate::tables::extent::Extent::copies`], or somewhat more.
     pub copies: AtomicU64,
     /// Stored pages that came back before they had been away for long, since the start.
     pub soon_back: AtomicU64,

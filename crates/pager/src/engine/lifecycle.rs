@@ -4,10 +4,13 @@
 //! thread made.
 
 use super::{Agent, Engine};
+use crate::changes::proxy;
 use crate::config::Setting;
 use crate::control::Mode;
+use crate::evict::background;
+use crate::fault::service;
 use crate::kernel::Kernel;
-use crate::{background, fault, proxy, tier};
+use crate::tier;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use memfold_sys::thread::{self, Thread};
 use memfold_sys::{futex, signal, Errno, Result};
@@ -190,7 +193,7 @@ impl Engine {
         }
         self.forget_threads_in_child();
         for extent in self.space().all() {
-            extent.armed.remove(&crate::bitmap::PageSet::ALL);
+            extent.armed.remove(&crate::tables::bitmap::PageSet::ALL);
             extent.staging.store(0, Relaxed);
         }
         self.lifecycle.phase.store(Phase::Idle as u32, Release);
@@ -278,8 +281,8 @@ impl Engine {
     /// to be ended but by [`Engine::end_servants`].
     pub(crate) fn spawn_servants(&'static self) -> Result<()> {
         let arg = self as *const Engine as usize;
-        // SAFETY: `fault::main` keeps to the rules of agent threads.
-        let fault = unsafe { Thread::spawn(fault::main, arg) }?;
+        // SAFETY: `service::main` keeps to the rules of agent threads.
+        let fault = unsafe { Thread::spawn(service::main, arg) }?;
         self.agents.set_tid(Agent::Fault, fault.tid());
         self.agents.note(Agent::Fault, fault);
         self.proxy.open();

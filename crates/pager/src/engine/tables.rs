@@ -2,12 +2,12 @@
 //!
 //! Invariants: the space and the anchor are made once, by [`Tables::make`], and stay for ever.
 
-use crate::pool::Pool;
 use crate::postmortem::Anchor;
-use crate::reservations::Reservations;
-use crate::space::Space;
 use crate::staging::Staging;
-use crate::young::Young;
+use crate::tables::pool::Pool;
+use crate::tables::reservations::Reservations;
+use crate::tables::space::Space;
+use crate::tables::young::Young;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 use memfold_sys::Result;
 

@@ -1,12 +1,12 @@
 //! The walk over all mappings. Background thread only.
 
 use crate::control::ControlPage;
-use crate::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
+use crate::evict::scan::look;
+use crate::evict::worker::Worker;
 use crate::gauge::Gauge;
 use crate::maps::{Kind, Lines, Mapping};
-use crate::scan::look;
+use crate::tables::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
 use crate::why::{choose, Counts, Known, Why};
-use crate::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::Standing;
 use memfold_sys::pagemap::{Categories, Query, Run};
@@ -104,7 +104,7 @@ impl Worker {
         walk.before = Some((mapping.end, Before::of(mapping)));
         let rest = mapping.rest(below);
         let tables = mapping.kind == Kind::Anonymous;
-        let end = mapping.end.min(crate::space::LIMIT);
+        let end = mapping.end.min(crate::tables::space::LIMIT);
         let stretch = if mapping.accessible { STRETCH } else { EMPTY_STRETCH };
         let mut at = mapping.start;
         let engine = self.engine;

@@ -1,11 +1,11 @@
 //! The looks at the end of each interval, and what is written of them.
 
 use super::{Recording, ASKED, DONE, PIECE};
-use crate::bitmap::PageSet;
 use crate::control::SharedText;
 use crate::engine::{Engine, Phase};
-use crate::extent::Extent;
-use crate::worker::Worker;
+use crate::evict::worker::Worker;
+use crate::tables::bitmap::PageSet;
+use crate::tables::extent::Extent;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{futex, thread, Errno, Result, PAGE_SIZE};

@@ -2,7 +2,7 @@
 
 use crate::config::Setting;
 use crate::engine::Phase;
-use crate::worker::Worker;
+use crate::evict::worker::Worker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread;
 use memfold_sys::time::{self, Nanos};

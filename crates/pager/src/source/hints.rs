@@ -1,9 +1,9 @@
 //! Hints of the client: cold is what the program says that it will not touch soon. Asked beside whichever source is in use.
 
 use super::{AccessSource, Seen};
-use crate::extent::Extent;
+use crate::evict::scan;
 use crate::kernel::Kernel;
-use crate::scan;
+use crate::tables::extent::Extent;
 use memfold_sys::Errno;
 
 /// What the client library has noted in the extent (`memfold_hint`).

@@ -1,7 +1,7 @@
 //! Access sources: what tells which pages of an extent are cold.
 //!
 //! What it is not: what is done with them. A source decides what is *tried*; a page that it takes for cold is set aside like any other,
-//! by [`crate::evict`], where a touch brings it back. So a source that is wrong costs waits, which the stall budget bounds, and no byte.
+//! by [`crate::evict::set_aside`], where a touch brings it back. So a source that is wrong costs waits, which the stall budget bounds, and no byte.
 //!
 //! Invariants: a source is asked by the background thread alone, under the extent's lock, of extents whose writes are tracked where the
 //! kernel can: with other bytes a page may shrink that did not, and one that was written can be moved, whoever tells what is cold.
@@ -18,10 +18,10 @@ pub(crate) use hints::Hints;
 pub use kind::Kind;
 pub(crate) use told::Told;
 
-use crate::bitmap::PageSet;
-use crate::extent::Extent;
+use crate::evict::scan::Scan;
 use crate::kernel::Kernel;
-use crate::scan::Scan;
+use crate::tables::bitmap::PageSet;
+use crate::tables::extent::Extent;
 use memfold_policy::age::Timing;
 use memfold_sys::Errno;
 use probe::Probe;

@@ -4,8 +4,8 @@
 
 use super::writes::Writes;
 use super::{AccessSource, Seen};
-use crate::extent::Extent;
 use crate::kernel::Kernel;
+use crate::tables::extent::Extent;
 use memfold_sys::Errno;
 
 /// Reads and writes, by page, once what was written lately is left out.

@@ -6,10 +6,10 @@
 
 use super::writes::scan_and_begin_anew;
 use super::{AccessSource, Seen};
-use crate::bitmap::PageSet;
-use crate::extent::Extent;
 use crate::kernel::Kernel;
 use crate::report::{Ages, Header};
+use crate::tables::bitmap::PageSet;
+use crate::tables::extent::Extent;
 use memfold_sys::file::{self, Fd};
 use memfold_sys::Errno;
 

@@ -1,10 +1,10 @@
 //! Write tracking: cold is what was not written since the last look. Reads go unseen.
 
 use super::{AccessSource, Seen};
-use crate::bitmap::PageSet;
-use crate::extent::Extent;
+use crate::evict::scan::{self, Scan};
 use crate::kernel::Kernel;
-use crate::scan::{self, Scan};
+use crate::tables::bitmap::PageSet;
+use crate::tables::extent::Extent;
 use memfold_sys::Errno;
 
 /// Asynchronous write protection, by page. Where the kernel does not track writes, everything is taken for cold.

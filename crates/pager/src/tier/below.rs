@@ -12,7 +12,7 @@ use super::files::Files;
 use super::keeper::Keeper;
 use super::order::Order;
 use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
-use crate::prefetch::PrefetchQueue;
+use crate::fault::prefetch::PrefetchQueue;
 use crate::sabotage::{planted, Bug};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -487,7 +487,7 @@ fn number_of(place: Place) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::Pool;
+    use crate::tables::pool::Pool;
     use core::sync::atomic::AtomicBool;
     use memfold_sys::time::{sleep, Nanos};
     use std::thread;

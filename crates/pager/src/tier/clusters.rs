@@ -7,8 +7,8 @@
 //! queue. Its place is one word, so that a forked child, which gets a copy of it at any moment, finds it as it was before or after a move.
 
 use super::CLUSTER;
-use crate::pool::Pool;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::tables::pool::Pool;
 use memfold_sys::{Errno, Result};
 
 const BLOCK_BITS: u32 = 27;

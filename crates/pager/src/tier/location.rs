@@ -1,7 +1,7 @@
 //! Where a page lies that was compressed: the payload of its entry, which means something to its tier alone.
 
-use crate::entry::{Entry, State};
 use crate::store::Slot;
+use crate::tables::entry::{Entry, State};
 
 /// Set in the payload of what lies below memory. No address divided by the store's grain has it.
 const BELOW: u64 = 1 << 59;

@@ -5,11 +5,11 @@
 //! [`thread`] of the tier fetches it, puts it in place and wakes who waits. [`location`] tells the two apart, and only a tier knows what its
 //! locations mean.
 //!
-//! Pages go down and come back in clusters of up to [`CLUSTER`], which left together and lie in one piece: [`crate::demote`] gathers them,
+//! Pages go down and come back in clusters of up to [`CLUSTER`], which left together and lie in one piece: [`crate::evict::demote`] gathers them,
 //! `clusters` knows where each is and which of its pages are still wanted, `seal` makes their bytes unreadable and unchangeable for
 //! everybody else, and a [`Tier`] keeps them: [`files`] on a disk.
 //!
-//! What it is not: a decision. When a page goes down, [`crate::demote`] says.
+//! What it is not: a decision. When a page goes down, [`crate::evict::demote`] says.
 //!
 //! Invariants: an entry names a cluster only after all of it was written; a cluster's place is not used again while an entry names it, or a
 //! forked child's may. One thread reads and writes, so whoever has read a cluster, and then takes an entry that still names it at the same

@@ -1,4 +1,4 @@
-//! Where the background thread stands in its rounds for the tier ([`crate::demote`]).
+//! Where the background thread stands in its rounds for the tier ([`crate::evict::demote`]).
 
 use super::below::JOBS;
 use memfold_sys::time::Nanos;

@@ -7,14 +7,14 @@
 use super::below::Below;
 use super::bring::{bring, fetch};
 use super::location::Location;
-use crate::bitmap::PageRange;
 use crate::control::bump;
 use crate::engine::Engine;
-use crate::entry::Entry;
-use crate::extent::Extent;
+use crate::fault::restore::{Outcome, Reason, Restorer};
 use crate::kernel::Kernel;
-use crate::restore::{Outcome, Reason, Restorer};
 use crate::retry::patiently;
+use crate::tables::bitmap::PageRange;
+use crate::tables::entry::Entry;
+use crate::tables::extent::Extent;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread;
 use memfold_sys::time::Nanos;

@@ -1,0 +1,345 @@
+//! Fork: the child must find every byte, though it inherits neither the userfaultfd nor the agent threads.
+//!
+//! Before the fork, program threads are kept from changing mappings and the background thread stands still, so
+//! tables, store and staging are whole. The fault thread goes on: the forking thread itself may touch evicted
+//! pages inside libc's `fork`. What it does meanwhile can reach the child in part only, page table by page
+//! table, but never harmfully:
+//!
+//! - The kernel locks a mapping from when it has copied it until the fork is over, and a restore into it
+//!   waits for that. So the child never gets a page's entry as `Resident` without the page.
+//! - The child may get the page, and its entry as it was before. The page is there, so it never faults, and
+//!   the entry is out of date, no more. Its slot is not reused, because slots are kept until the fork is over.
+//!
+//! In the child the first thing that happens is [`Engine::after_fork_in_child`]: a background thread of its own, which makes a
+//! userfaultfd in a descriptor table that the child's program does not see, registers the same ranges, and makes the threads that
+//! serve it. Until then the forking thread waits.
+
+use crate::changes::proxy::server::bring_extent_back;
+use crate::engine::{Engine, Phase};
+use crate::fault::restore::Restorer;
+use crate::kernel::{make_uffd, Kernel};
+use crate::retry::patiently;
+use crate::sabotage::fault_point;
+use crate::tables::bitmap::{PageRange, PageSet};
+use crate::tables::entry::State;
+use crate::tables::extent::Extent;
+use crate::tier;
+use core::sync::atomic::Ordering::*;
+use memfold_sys::thread::Backoff;
+use memfold_sys::{file, mem, Errno};
+
+/// More descriptors than the agents ever have open.
+const MOST_DESCRIPTORS: u64 = 16;
+
+/// The last words of a child that would read zeros.
+const UNREACHABLE: &str = "memfold: a forked child cannot reach its evicted memory and must not go on";
+
+impl Engine {
+    /// To be called by the forking thread, as the last thing before the fork.
+    pub fn before_fork(&'static self) {
+        let mut backoff = Backoff::new();
+        loop {
+            fault_point!(GateNotClosed: self.traffic.gate.close());
+            fault_point!(BrakeNotHeld: self.traffic.brake.hold());
+            // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
+            if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
+                break;
+            }
+            self.let_others_go_on();
+            backoff.wait();
+        }
+        if self.phase() == Phase::Running && self.anything_away() && !self.may_make_uffd() {
+            // The child could not be served, so nothing may be away. (It could be when the pager began; the program has
+            // lost the right since.)
+            if self.bring_all_back().is_err() {
+                self.fail_hard(
+                    "memfold: cannot fork: no userfaultfd for the child, and no memory to go without",
+                );
+            }
+        }
+        self.traffic.begin_fork();
+        // Whatever the fault thread does from its next message on, it does as during a fork. And the tables that the
+        // child gets are up to date.
+        self.settle_changes();
+        self.traffic.turns.wait_for_reader();
+        if let Some(below) = self.below() {
+            below.wait_for_restore();
+        }
+    }
+
+    /// To be called by the forking thread in the parent, also when the fork failed.
+    pub fn after_fork_in_parent(&'static self) {
+        if let Some(below) = self.below() {
+            below.share();
+        }
+        self.traffic.end_fork();
+        self.let_others_go_on();
+    }
+
+    fn let_others_go_on(&self) {
+        fault_point!(BrakeNotHeld: self.traffic.brake.let_go());
+        fault_point!(GateNotClosed: self.traffic.gate.open());
+    }
+
+    /// To be called in the child before anything else touches memory that may be evicted.
+    pub fn after_fork_in_child(&'static self) {
+        fault_point!(ChildNotTold: (), else return);
+        self.lifecycle.come_home_in_child();
+        self.traffic.reset_in_child();
+        self.tables.pool.reset_in_child();
+        self.prefetch.reset_in_child();
+        self.tables.young.reset_in_child();
+        self.room.reset_in_child();
+        self.latency.reset_in_child();
+        self.storage.deferred.forget_in_child();
+        self.errand.forget_in_child();
+        if let Some(below) = self.below() {
+            below.reset_in_child();
+        }
+        self.space().all().for_each(|extent| self.forget_unforked_in_child(extent));
+        // SAFETY: the background thread does not exist here.
+        unsafe { self.storage.take_store() }.reset_in_child();
+        self.storage.free_slots.reset_in_child();
+        if self.phase() != Phase::Running {
+            // The page is the parent's.
+            let _ = self.count_for_nobody();
+            return;
+        }
+        let anything = self.settle_extents_in_child();
+        if !anything {
+            self.be_idle_in_child();
+            self.start_if_due();
+            return;
+        }
+        self.forget_threads_in_child();
+        let _ = self.count_for_nobody();
+        self.set_phase(Phase::Starting);
+        match self.spawn_background() {
+            Ok(()) => {
+                while self.phase() == Phase::Starting {
+                    self.wait_for_phase_after(Phase::Starting);
+                }
+                if self.phase() == Phase::Off {
+                    self.join_threads();
+                }
+            }
+            Err(error) => {
+                self.reach_memory_in_child();
+                self.go_on_plainly_in_child(error);
+            }
+        }
+    }
+
+    /// Serves a forked child from now on, or brings all of it back. By its background thread, while the forking thread waits.
+    /// Whether it is served.
+    pub(crate) fn take_over_in_child(&'static self) -> bool {
+        self.reach_memory_in_child();
+        match self.spawn_servants() {
+            Ok(()) => {
+                self.set_phase(Phase::Running);
+                true
+            }
+            Err(error) => {
+                self.go_on_plainly_in_child(error);
+                false
+            }
+        }
+    }
+
+    /// Has the kernel report touches of what is away.
+    fn reach_memory_in_child(&'static self) {
+        if !self.reopen_kernel_in_child() || !self.register_in_child() {
+            self.fail_hard(UNREACHABLE);
+        }
+    }
+
+    /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`): the one that is here brings everything back, and the child is
+    /// not folded. The program does not run meanwhile.
+    fn go_on_plainly_in_child(&'static self, error: Errno) {
+        let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
+        let Ok(mut restorer) = patiently(|| Restorer::new(self, kernel)) else { self.fail_hard(UNREACHABLE) };
+        for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
+            // There is no thread of the tier here.
+            let fetch = |page, restorer: &mut Restorer| {
+                if let Some(below) = self.below() {
+                    tier::bring::fetch(self, below, page, &mut restorer.arrived);
+                }
+            };
+            bring_extent_back(&mut restorer, extent, PageRange::ALL, fetch);
+        }
+        if self.anything_away() {
+            self.fail_hard(UNREACHABLE);
+        }
+        self.end_servants(kernel);
+        for extent in self.space().all() {
+            extent.armed.remove(&PageSet::ALL);
+        }
+        // SAFETY: nothing is away, and no other thread looks. Closing the descriptor lets every range go.
+        unsafe { self.close_kernel() };
+        self.give_up("no thread for the pager in a forked child", Some(error));
+    }
+
+    /// Whether a child could make a userfaultfd. It does so in a descriptor table of its own, so how many descriptors the
+    /// program has open does not matter.
+    fn may_make_uffd(&self) -> bool {
+        match make_uffd(self.link.device()) {
+            Ok(_) => true,
+            Err(Errno::EMFILE) => file::descriptor_limit().is_none_or(|limit| limit >= MOST_DESCRIPTORS),
+            Err(_) => false,
+        }
+    }
+
+    fn anything_away(&self) -> bool {
+        self.space().all().any(|extent| extent.away.load(SeqCst) != 0)
+    }
+
+    /// Makes every extent usable again and counts what is away. Whether anything is.
+    fn settle_extents_in_child(&self) -> bool {
+        let mut anything = false;
+        for extent in self.space().all() {
+            extent.settle_in_child();
+            anything |= extent.away.load(Relaxed) != 0;
+        }
+        anything
+    }
+
+    /// Forgets what the child has no part of (`MADV_DONTFORK`), and drops what staging has of it.
+    fn forget_unforked_in_child(&'static self, extent: &Extent) {
+        let unforked = extent.unforked.load();
+        if fault_point!(UnforkedInherited: unforked.is_empty(), else true) {
+            return;
+        }
+        let away = unforked.and(&extent.away_pages());
+        let is_here = |run: PageRange| mem::is_mapped(extent.page_addr(run.lo), run.bytes());
+        if fault_point!(UnforkedUnseen: away.runs().any(is_here), else false) {
+            // The program let its children have this again, past libc. The memory is here, and what it held is not.
+            self.fail_hard(UNREACHABLE);
+        }
+        if let Some(entries) = extent.entries() {
+            for index in away.pages() {
+                let pages = match entries[index].forget_in_child().state() {
+                    State::Aside => &self.counts.aside,
+                    _ => &self.counts.stored,
+                };
+                pages.fetch_sub(1, Relaxed);
+            }
+        }
+        if let Some(kernel) = self.kernel() {
+            for run in unforked.runs() {
+                // SAFETY: none of them is aside any more.
+                unsafe { kernel.staging.drop_pages(extent, run) };
+            }
+        }
+        self.forget_mapping(extent, &unforked);
+    }
+
+    /// Registers what may be away with the child's own userfaultfd.
+    fn register_in_child(&'static self) -> bool {
+        let Some(kernel) = self.kernel() else { return false };
+        fault_point!(ChildNotRegistered: (), else return true);
+        for extent in self.space().all() {
+            if extent.away.load(Relaxed) == 0 {
+                extent.armed.remove(&PageSet::ALL);
+                continue;
+            }
+            for run in extent.armed.load().runs() {
+                if !register(kernel, extent, run) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Registers pages with a child's userfaultfd, as far as they are what they were: another thread may have been
+/// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
+fn register(kernel: &Kernel, extent: &Extent, run: PageRange) -> bool {
+    match patiently(|| kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), kernel.armed_modes())) {
+        Ok(()) => true,
+        Err(Errno::ENOMEM) => false,
+        Err(_) if run.len() == 1 => true,
+        Err(_) => {
+            let (first, second) = run.split_at(run.lo + run.len() / 2);
+            register(kernel, extent, first) && register(kernel, extent, second)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::CodecId;
+    use crate::config::Config;
+    use crate::engine::Host;
+    use crate::tables::entry::{Entry, State};
+    use crate::tier::location::Location;
+    use memfold_sys::PAGE_SIZE;
+    use std::boxed::Box;
+
+    fn engine() -> &'static Engine {
+        let host = Host {
+            notice: |_| {},
+            open_control: |_| None,
+            own_heap: || true,
+            decay: || {},
+            thread_cpu: |_| None,
+        };
+        let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));
+        engine.prepare(&Config::default()).unwrap();
+        engine
+    }
+
+    #[test]
+    fn a_slot_that_is_given_up_during_a_fork_keeps_its_bytes_until_after_it() {
+        let engine = engine();
+        // SAFETY: no background thread was started.
+        let store = unsafe { engine.storage.take_store() };
+        let bytes = [0xA5; 200];
+        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes, false).unwrap();
+        engine.traffic.begin_fork();
+        engine.release(Location::Memory(slot));
+        engine.flush_deferred();
+        store.drain(&engine.storage.free_slots);
+        // SAFETY: nobody else knows the slot, and it was not freed yet.
+        let kept = unsafe { slot.read() };
+        assert_eq!(kept.map(|(_, data)| data), Some(&bytes[..]));
+        assert_ne!(store.usage().data, 0);
+        engine.traffic.end_fork();
+        engine.wipe_at_once();
+        engine.flush_deferred();
+        // SAFETY: it is in the queue, and was not freed yet.
+        let left = unsafe { slot.read() }.map(|(_, data)| data[8..].to_vec());
+        assert_eq!(
+            left,
+            Some(std::vec![0; bytes.len() - 8]),
+            "overwritten, but for the link, before it is freed"
+        );
+        store.drain(&engine.storage.free_slots);
+        assert_eq!(store.usage().data, 0);
+    }
+
+    #[test]
+    fn a_child_counts_its_own_waits_on_a_page_of_its_own() {
+        let engine = engine();
+        let parents = engine.control();
+        engine.latency.stall.store(1_000_000, Relaxed);
+        engine.after_fork_in_child();
+        assert_eq!(engine.latency.stall.load(Relaxed), 0);
+        assert!(engine.counts_for_nobody() && !core::ptr::eq(engine.control(), parents));
+    }
+
+    #[test]
+    fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
+        let engine = engine();
+        let extent = engine.space().find_or_make(1 << 40, &engine.tables.pool).unwrap();
+        let entries = extent.lock().make_entries(&PageSet::ALL, &engine.tables.pool).unwrap();
+        let leaving = Entry::new(State::Leaving);
+        let aside = Entry::new(State::Aside);
+        assert!(entries[7].transition(Entry::RESIDENT, leaving) && entries[7].transition(leaving, aside));
+        assert!(entries[7].take(aside));
+        extent.settle_in_child();
+        assert_eq!(extent.away.load(Relaxed), 1);
+        assert!(entries[7].take(aside), "the page would never come back");
+    }
+}

@@ -1,0 +1,255 @@
+//! Eviction by age: an extent is watched, what was not written of it is set aside, and what stays there untouched is compressed, each when it
+//! has lain still for so long.
+//!
+//! What it is not: the rule, which is [`memfold_policy::age`]. Here is what the rule is told, and what follows from walks and from a stall budget
+//! that is used up.
+//!
+//! Background thread only.
+
+use crate::config::Setting;
+use crate::evict::round::{Choice, Due, Policy};
+use crate::evict::set_aside;
+use crate::evict::worker::{Round, Worker};
+use crate::source::Seen;
+use crate::tables::bitmap::PageSet;
+use crate::tables::entries::Entries;
+use crate::tables::entry::State;
+use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, WAITS_FOR_STALL, WALKED};
+use core::sync::atomic::Ordering::*;
+use memfold_policy::age::Step;
+use memfold_sys::time::Nanos;
+use memfold_sys::PAGE_SIZE;
+
+/// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
+const CENSUS: Nanos = Nanos::from_secs(1);
+
+/// The policy, for one round or a part of it.
+pub(crate) struct ByAge {
+    cold_age: u64,
+    /// The stall budget is used up: what is being touched comes back.
+    broken: bool,
+    begun: bool,
+    /// Resident pages of what was visited.
+    resident: u64,
+}
+
+impl ByAge {
+    /// As things are now.
+    pub(crate) fn new(worker: &mut Worker) -> ByAge {
+        let limit = worker.engine.setting(Setting::MaxStall);
+        let broken = worker.budgets.stall.is_broken(worker.now.0, limit) && !worker.engine.room.is_kept();
+        ByAge { cold_age: worker.cold_age(), broken, begun: false, resident: 0 }
+    }
+
+    /// How expensive looks are is seen long before the first of them are over.
+    fn look_at_probe(&self, worker: &mut Worker, extent: &Extent) {
+        let early = worker.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < self.cold_age / 4;
+        if !early && extent.flags.load(Relaxed) & SEEN == 0 {
+            extent.flags.fetch_or(SEEN, Relaxed);
+            worker.budgets.stall.has_seen(touched_of(extent).1);
+        }
+    }
+}
+
+impl Policy for ByAge {
+    const KEEPS_LIMIT: bool = false;
+
+    fn begin(&mut self, worker: &mut Worker) -> Option<Round> {
+        if core::mem::replace(&mut self.begun, true) {
+            return None;
+        }
+        // A round that was interrupted goes on: from the beginning it would never come to the end where there is little time.
+        let mut round = core::mem::take(&mut worker.eviction.round);
+        if round.at == 0 {
+            // A probe counts too, but the first comes after a whole cold age.
+            let wanted = !worker.engine.options.daemon.is_empty();
+            round.census = wanted && worker.now.since(worker.census.taken_at) >= CENSUS;
+            // Who rests was told so by the cold age that held then.
+            let before = core::mem::replace(&mut worker.eviction.paced_by, self.cold_age);
+            round.all = round.census || before != self.cold_age;
+        }
+        Some(round)
+    }
+
+    fn due<'e>(&mut self, worker: &mut Worker, extent: &'e Extent) -> Due<'e> {
+        if extent.managed.load().is_empty() && extent.away.load(Relaxed) == 0 {
+            worker.let_empty_rest(extent);
+            return Due::Empty;
+        }
+        if self.broken && recently_touched(extent, worker.now) {
+            return Due::BringBack;
+        }
+        let Some(mut locked) = extent.try_lock() else { return Due::Nothing };
+        let (now, cold_age, timing) = (worker.now.0, self.cold_age, worker.sources.timing());
+        if !extent.soon.load().is_empty() {
+            worker.set_aside_as_told(&mut locked);
+            return Due::Nothing;
+        }
+        // What is probed ends its probe first: some of it may have been left where it is.
+        if !locked.age().is_probed() && took_walk(extent) {
+            locked.age().walked(now, cold_age);
+            forget_returns(worker, extent);
+        }
+        // The fault thread may still be at it; what cannot come back ends with the probe.
+        if extent.flags.load(Relaxed) & RECALLED != 0
+            && (!locked.age().is_probed() || count_aside(extent) == 0)
+        {
+            extent.flags.fetch_and(!RECALLED, Relaxed);
+            if locked.age().is_probed() {
+                locked.age().recalled(now, cold_age);
+                forget_returns(worker, extent);
+            }
+        }
+        match locked.age().due(now, cold_age, timing) {
+            Step::Wait => {
+                if locked.age().is_probed() {
+                    self.look_at_probe(worker, extent);
+                }
+                let until = locked.age().next(cold_age, timing);
+                worker.let_rest(&locked, until);
+                Due::Care
+            }
+            Step::Watch => Due::Watch(locked),
+            Step::Probe => Due::SetAside(locked),
+            Step::Launder => Due::Launder(PageSet::ALL),
+        }
+    }
+
+    fn watched(&mut self, worker: &Worker, extent: &mut Locked, watching: bool) {
+        if watching {
+            extent.age().watched(worker.now.0);
+        } else {
+            extent.age().nothing_cold(worker.now.0, self.cold_age);
+        }
+    }
+
+    /// What the access source takes for cold.
+    fn choose(&mut self, worker: &mut Worker, extent: &mut Locked) -> Choice {
+        if extent.age().recheck_due(worker.now.0, self.cold_age) {
+            extent.hot.remove(&PageSet::ALL);
+            extent.back_soon.remove(&PageSet::ALL);
+            if !worker.kernel.tracks_writes {
+                extent.incompressible.remove(&PageSet::ALL);
+            }
+        }
+        if extent.age().retry_due(worker.now.0) {
+            extent.refused.remove(&PageSet::ALL);
+        }
+        let refused = extent.refused.load().minus(&extent.shared.load());
+        let Ok(Seen { scan, cold }) = worker.sources.look(worker.kernel, extent, self.cold_age) else {
+            // Not registered for write tracking any more, or never: begin again.
+            worker.watch(extent);
+            return Choice { pages: None, huge: false, refused };
+        };
+        worker.note_present(extent, scan.present.len());
+        // With other bytes it may shrink, and a page that was written is the program's alone.
+        extent.incompressible.remove(&scan.written);
+        extent.refused.remove(&scan.written);
+        Choice { pages: Some(cold.minus(&extent.spared())), huge: scan.huge, refused }
+    }
+
+    fn set_aside(&mut self, worker: &mut Worker, extent: &mut Locked, choice: &Choice) -> usize {
+        let (now, cold_age) = (worker.now.0, self.cold_age);
+        let pages = choice.pages.map_or(0, |pages| worker.set_aside(extent, &pages, choice.huge));
+        if !extent.refused.load().is_empty() {
+            extent.age().refused(now, cold_age);
+        }
+        if pages == 0 {
+            extent.age().nothing_cold(now, cold_age);
+        } else {
+            extent.probed_pages.store(pages as u32, Relaxed);
+            extent.unasked.store(0, Relaxed);
+            extent.flags.fetch_and(!SEEN, Relaxed);
+            extent.age().set_aside(now);
+        }
+        pages
+    }
+
+    fn launders(&mut self, extent: &Extent) {
+        if extent.touched.load(Relaxed) == 0 {
+            let (_, touched) = touched_of(extent);
+            extent.touched.store(touched as u32 + 1, Relaxed);
+        }
+    }
+
+    fn laundered(&mut self, worker: &mut Worker, extent: &Extent) -> bool {
+        let Some(mut locked) = extent.try_lock() else { return true };
+        let probed = u64::from(extent.probed_pages.load(Relaxed));
+        let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
+        locked.age().probed(worker.now.0, self.cold_age, probed as usize, touched as usize);
+        if took_walk(extent) {
+            // Which says nothing of what the next look costs.
+            locked.age().walked(worker.now.0, self.cold_age);
+        } else {
+            worker.budgets.stall.looked(probed, touched);
+        }
+        false
+    }
+
+    fn brought_back(&mut self, worker: &Worker, extent: &Extent) {
+        let Some(mut extent) = extent.try_lock() else { return };
+        if took_walk(&extent) {
+            extent.age().walked(worker.now.0, worker.cold_age());
+        } else {
+            extent.age().retreated(worker.now.0);
+        }
+        extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
+    }
+
+    fn visited(&mut self, worker: &mut Worker, round: &Round, extent: &Extent) {
+        if round.census {
+            worker.count_present(extent);
+        }
+        self.resident += u64::from(extent.present.load(Relaxed));
+    }
+
+    fn end(&mut self, worker: &mut Worker, round: Round) -> bool {
+        if round.at != 0 {
+            worker.eviction.round = round;
+            return true;
+        }
+        if round.all && round.more {
+            // Some have something left to do.
+            worker.eviction.paced_by = 0;
+        }
+        if round.all && round.from_start {
+            worker.census.resident = self.resident;
+        }
+        let resident = worker.census.resident * PAGE_SIZE as u64;
+        worker.engine.control().resident_bytes.store(resident, Relaxed);
+        if round.census {
+            worker.census.taken_at = worker.now;
+        }
+        round.more
+    }
+}
+
+/// Whether pages of it were needed back within the last second.
+fn recently_touched(extent: &Extent, now: Nanos) -> bool {
+    extent.away.load(Relaxed) != 0
+        && now.since(Nanos(extent.last_restore.load(Relaxed))) < Nanos::from_secs(1)
+}
+
+/// What came back unasked was not written by that.
+fn forget_returns(worker: &Worker, extent: &Extent) {
+    for run in extent.managed.load().runs() {
+        set_aside::forget_written(worker.kernel, extent, run);
+    }
+}
+
+/// Whether the extent was walked through since the policy was last told.
+fn took_walk(extent: &Extent) -> bool {
+    extent.flags.load(Relaxed) & WALKED != 0 && extent.flags.fetch_and(!WALKED, Relaxed) & WALKED != 0
+}
+
+/// How many pages of the extent the probe under way set aside, and how many of them were touched.
+fn touched_of(extent: &Extent) -> (u64, u64) {
+    let probed = extent.probed_pages.load(Relaxed);
+    let came = probed.saturating_sub(count_aside(extent));
+    (u64::from(probed), u64::from(came.saturating_sub(extent.unasked.load(Relaxed))))
+}
+
+fn count_aside(extent: &Extent) -> u32 {
+    let aside = |entries: &Entries| entries.iter().filter(|e| e.load().state() == State::Aside).count();
+    extent.entries().map_or(0, aside) as u32
+}

@@ -1,0 +1,82 @@
+//! What is good for every extent whatever the policy: it rests where there is nothing to do for it, is let go of when all of it is back, and what
+//! it has stored for long is compressed again.
+//!
+//! Background thread only. It tries locks of extents.
+
+use crate::config::Setting;
+use crate::evict::set_aside;
+use crate::evict::worker::Worker;
+use crate::tables::extent::{Extent, Locked, DENSE, SETTLED};
+use crate::tables::space::moment;
+use core::sync::atomic::Ordering::*;
+use memfold_policy::budget::WINDOW;
+use memfold_policy::returns::SOON;
+use memfold_sys::time::Nanos;
+
+impl Worker {
+    /// Does what there is to do for an extent whose time has not come. Returns whether it must be gone on with at once.
+    pub(crate) fn care_for(&mut self, extent: &Extent) -> bool {
+        if self.disarm(extent) && self.kernel.tracks_writes {
+            // Writes are tracked no more, which the next look goes by.
+            if let Some(extent) = extent.try_lock() {
+                self.watch(&extent);
+            }
+        }
+        let flags = extent.flags.load(Relaxed);
+        if flags & (SETTLED | DENSE) == SETTLED | DENSE {
+            return false;
+        }
+        let away = self.now.since(Nanos(extent.last_laundry.load(Relaxed))).0;
+        if away >= self.cold_age().saturating_mul(SOON) {
+            extent.flags.fetch_or(SETTLED, Relaxed);
+        }
+        // A page that is still here gains more than one that is stored already.
+        let idle = self.budgets.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
+        let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
+        if wanted && idle && self.may_fold() {
+            if self.packing.gains.are_worth_it() && !self.recompress(extent) {
+                return true;
+            }
+            extent.flags.fetch_or(DENSE, Relaxed);
+        }
+        false
+    }
+
+    /// An extent that may have nothing to look at rests until somebody gives it something.
+    pub(crate) fn let_empty_rest(&mut self, extent: &Extent) {
+        let Some(extent) = &extent.try_lock() else { return };
+        if extent.managed.load().is_empty()
+            && extent.away.load(Relaxed) == 0
+            && extent.armed.load().is_empty()
+        {
+            self.note_present(extent, 0);
+            self.note_scattered(extent, 0);
+            self.engine.space().let_rest(extent, u32::MAX);
+        }
+    }
+
+    /// An extent whose time has not come rests until then, if it needs no other care.
+    pub(crate) fn let_rest(&self, extent: &Locked, until: u64) {
+        let idle = extent.away.load(Relaxed) == 0 && extent.armed.load().is_empty();
+        if idle && extent.staging.load(Relaxed) == 0 {
+            self.engine.space().let_rest(extent, moment(until));
+            if !extent.soon.load().is_empty() {
+                // Told without the lock, in this moment.
+                self.engine.space().wake(extent);
+            }
+        }
+    }
+
+    /// Counts the managed pages of an extent that are in view.
+    pub(crate) fn count_present(&mut self, extent: &Extent) {
+        if let Ok(scan) = set_aside::scan(self.kernel, extent, false) {
+            self.note_present(extent, scan.present.and(&extent.managed.load()).len());
+        }
+    }
+
+    /// So many pages of the extent are in view.
+    pub(crate) fn note_present(&mut self, extent: &Extent, pages: usize) {
+        let before = u64::from(extent.present.swap(pages as u32, Relaxed));
+        self.census.resident = (self.census.resident + pages as u64).saturating_sub(before);
+    }
+}

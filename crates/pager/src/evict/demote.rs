@@ -1,0 +1,287 @@
+//! Demotion: what was stored in memory for long goes to the tier below it, cluster by cluster.
+//!
+//! Background thread only. It gathers the compressed bytes of up to sixteen pages of an extent, in order, and hands them over to the tier's
+//! thread; when they are written it swaps the pages' entries, and frees what they had in memory. Until then they are where they were, and
+//! whoever takes one meanwhile keeps it.
+//!
+//! What it is not: an eviction. It needs no lock of an extent and no call that the program's threads could feel.
+
+use crate::activity::Activity;
+use crate::evict::worker::Worker;
+use crate::store::Slot;
+use crate::tables::bitmap::PageSet;
+use crate::tables::entry::Entry;
+use crate::tables::extent::Extent;
+use crate::text::Line;
+use crate::tier::arrived::Writer;
+use crate::tier::below::{Asker, Below, Job};
+use crate::tier::location::{Berth, Location};
+use crate::tier::CLUSTER;
+use core::fmt::Write;
+use core::sync::atomic::Ordering::*;
+use memfold_sys::time::Nanos;
+use memfold_sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
+
+/// For how long nothing goes down after the tier could take no more.
+const FULL: Nanos = Nanos::from_secs(10);
+/// How long a page must have been stored where memory is scarce, at most.
+const AFTER_PRESSED: Nanos = Nanos::from_secs(1);
+/// Bits of numbers of dictionaries.
+const DICTIONARY_BITS: usize = 16;
+const _: () = assert!(crate::codec::DICTIONARIES <= DICTIONARY_BITS);
+
+impl Worker {
+    /// Opens the tier, where one is wanted. What hinders that is said once. A forked child, of which many end soon, has a file of its own when
+    /// it needs one.
+    pub(crate) fn open_tier(&mut self, in_child: bool) {
+        let Some(below) = self.engine.below() else { return };
+        if in_child {
+            return below.set_open(true);
+        }
+        // SAFETY: we are the background thread.
+        match unsafe { below.keeper() }.begin(&below.files, &self.engine.tables.pool) {
+            Ok(()) => below.set_open(true),
+            Err(error) => self.tell_of_tier(below, error),
+        }
+    }
+
+    /// Nothing more goes down, and nothing is there any more.
+    pub(crate) fn close_tier(&mut self) {
+        self.settle_tier();
+        if let Some(below) = self.engine.below() {
+            below.set_open(false);
+            // SAFETY: we are the background thread.
+            unsafe { below.keeper() }.end(&below.files);
+        }
+    }
+
+    /// Takes in what was written, and hands over what is due.
+    pub(crate) fn demote(&mut self) {
+        let Some(below) = self.engine.below() else { return };
+        self.settle_tier();
+        // SAFETY: we are the background thread.
+        unsafe { below.keeper() }.look_after(&below.files, self.now);
+        let pressed = self.watch.is_pressed() || self.engine.room.is_kept() || self.rest.is_asleep();
+        self.compact_tier(below);
+        if !below.is_open()
+            || !pressed && !self.may_fold()
+            || self.now.0 < self.demotion.full_until.0
+            || self.now.0 < self.demotion.next.0
+        {
+            return;
+        }
+        let before = self.enter(Activity::Keep);
+        self.go_round(below, pressed);
+        self.enter(before);
+    }
+
+    fn go_round(&mut self, below: &'static Below, pressed: bool) {
+        // SAFETY: we are the background thread.
+        let mut after = unsafe { below.keeper() }.after;
+        if pressed {
+            after = after.min(AFTER_PRESSED);
+        }
+        if self.demote_all(below, after) {
+            self.demotion.next =
+                self.now + Nanos(after.0 / 8).clamp(Nanos::from_millis(5), Nanos::from_secs(5));
+        }
+    }
+
+    /// Hands over what lies in memory, whatever its age. False where some of it must wait; true where all is handed over, and where the tier
+    /// takes no more.
+    pub(crate) fn demote_now(&mut self, below: &'static Below) -> bool {
+        !below.is_open() || self.now.0 < self.demotion.full_until.0 || self.demote_all(below, Nanos(0))
+    }
+
+    /// Hands over what has been in memory for `after`, from where the last round was left. Whether it came to the end.
+    fn demote_all(&mut self, below: &'static Below, after: Nanos) -> bool {
+        let began = self.demotion.at;
+        for extent in self.engine.space().all().filter(|extent| extent.base() >= began) {
+            if !self.demote_extent(below, extent, after) || self.interrupted() {
+                // The jobs are all out, or something more urgent came.
+                self.demotion.at = extent.base();
+                return false;
+            }
+        }
+        self.demotion.at = 0;
+        true
+    }
+
+    /// Hands over what the extent has in memory, if it has been there for long. False where some of it must wait.
+    fn demote_extent(&mut self, below: &'static Below, extent: &Extent, after: Nanos) -> bool {
+        let used = extent.last_laundry.load(Relaxed).max(extent.last_restore.load(Relaxed));
+        if extent.away.load(Relaxed) == 0 || self.now.since(Nanos(used)).0 < after.0 {
+            return true;
+        }
+        let Some(entries) = extent.entries() else { return true };
+        let unforked = extent.unforked.load();
+        let goes = |index: usize| slot_that_goes(entries[index].load(), index, &unforked).is_some();
+        let on_its_way = |(job, &of): (&Job, &usize)| !job.is_free() && of == extent.base();
+        if below.jobs.iter().zip(&self.demotion.extents).any(on_its_way) {
+            // No page is handed over twice.
+            return false;
+        }
+        let mut index = 0;
+        while let Some(first) = (index..EXTENT_PAGES).find(|&index| goes(index)) {
+            let Some(number) = below.jobs.iter().position(Job::is_free) else { return false };
+            self.demotion.extents[number] = extent.base();
+            match self.gather(below, &below.jobs[number], extent, first) {
+                Ok(Some(end)) => index = end,
+                // What lies there is not to be had now.
+                Ok(None) => index = first + 1,
+                Err(error) => {
+                    // SAFETY: the job is free, and we are the background thread.
+                    if let Ok(bytes) = unsafe { below.jobs[number].inner() }.bytes() {
+                        bytes.fill(0);
+                    }
+                    self.tier_is_full(below, error);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Hands over a cluster of what lies in memory from page `first` on. Returns the page behind its last.
+    fn gather(
+        &mut self,
+        below: &'static Below,
+        job: &Job,
+        extent: &Extent,
+        first: usize,
+    ) -> Result<Option<usize>, Errno> {
+        // SAFETY: the job is free, and we are the background thread.
+        let inner = unsafe { job.inner() };
+        let Some(entries) = extent.entries() else { return Ok(None) };
+        let unforked = extent.unforked.load();
+        let (mut index, mut dictionaries) = (first, 0);
+        let mut pages = [(0, 0); CLUSTER];
+        let mut writer = Writer::new(inner.bytes()?);
+        while index < EXTENT_PAGES && writer.size().0 < CLUSTER {
+            let entry = entries[index].load();
+            let slot = slot_that_goes(entry, index, &unforked);
+            // SAFETY: we are the background thread. If the entry is taken meanwhile, it is not swapped in the end.
+            if let Some((codec, len)) = slot.and_then(|slot| unsafe { slot.copy(writer.room()) }) {
+                pages[writer.add(codec, len)] = (index as u16, entry.word());
+                if let Some(dictionary) = codec.dictionary() {
+                    dictionaries |= 1 << dictionary;
+                }
+            }
+            index += 1;
+        }
+        let (count, len) = writer.size();
+        if count == 0 {
+            return Ok(None);
+        }
+        let blocks = inner.set_len(len);
+        (inner.pages, inner.count, inner.dictionaries) = (pages, count, dictionaries);
+        // SAFETY: we are the background thread.
+        let keeper = unsafe { below.keeper() };
+        inner.place = Some(keeper.reserve(&below.files, &self.engine.tables.pool, blocks)?);
+        inner.cluster = match below.clusters.take(&self.engine.tables.pool) {
+            Ok(cluster) => cluster,
+            Err(error) => {
+                if let Some(place) = inner.place.take() {
+                    keeper.give_up(&below.files, place);
+                }
+                return Err(error);
+            }
+        };
+        // Until it is settled, what it names must stay.
+        keeper.note_dictionaries(dictionaries, true);
+        below.hand_over(job);
+        Ok(Some(index))
+    }
+
+    /// Swaps the entries of what was written, and takes back places that nobody wants any more.
+    pub(crate) fn settle_tier(&mut self) {
+        let Some(below) = self.engine.below() else { return };
+        for (job, extent) in below.jobs.iter().zip(self.demotion.extents) {
+            if let Some(outcome) = job.outcome() {
+                if job.is_move() {
+                    self.settle_move(below, job, outcome);
+                } else {
+                    self.settle_job(below, job, extent, outcome);
+                }
+                job.free();
+            }
+        }
+        // SAFETY: we are the background thread.
+        unsafe { below.take_done() };
+        let control = self.engine.control();
+        let bytes = below.pages.load(Relaxed) * PAGE_SIZE as u64;
+        control.tier_bytes.store(bytes, Relaxed);
+        control.tier_bytes_peak.fetch_max(bytes, Relaxed);
+        // SAFETY: as above.
+        control.tier_file_bytes.store(unsafe { below.keeper() }.file_bytes(), Relaxed);
+    }
+
+    /// Ends a job of the extent at this address.
+    fn settle_job(&mut self, below: &'static Below, job: &Job, extent: usize, outcome: Result<(), Errno>) {
+        // SAFETY: the job is done, and we are the background thread.
+        let inner = unsafe { job.inner() };
+        let entries = self.engine.space().find(extent).and_then(Extent::entries);
+        let (Ok(()), Some(entries), Some(place)) = (outcome, entries, inner.place) else {
+            // SAFETY: as above.
+            unsafe { below.undo(job) };
+            if let Err(error) = outcome {
+                self.tier_is_full(below, error);
+            }
+            return;
+        };
+        inner.place = None;
+        let cluster = inner.cluster;
+        below.clusters.fill(cluster, place, inner.count, inner.dictionaries);
+        for (page, &(index, word)) in inner.pages[..inner.count].iter().enumerate() {
+            let (old, berth) = (Entry::from_word(word), Berth { cluster, page });
+            below.pages.fetch_add(1, Relaxed);
+            if entries[usize::from(index)].transition(old, Location::Below(berth).entry()) {
+                if let Some(slot) = Location::memory(old) {
+                    // SAFETY: no entry names it any more, and it is in no queue.
+                    unsafe { self.store.free(slot) };
+                }
+            } else {
+                // It was touched, dropped or written anew meanwhile.
+                below.pages.fetch_sub(1, Relaxed);
+                below.clusters.drop_page(cluster, page);
+            }
+        }
+    }
+
+    /// Waits for the cluster of a page, as if asleep: whoever needs this thread to stand still may be whom the tier's thread waits for.
+    pub(crate) fn fetch(&mut self, page: usize) {
+        if let Some(below) = self.engine.below() {
+            self.engine.traffic.brake.park();
+            below.await_cluster(Asker::Background, page, &mut self.restorer.arrived);
+            self.engine.traffic.brake.unpark();
+        }
+    }
+
+    fn tier_is_full(&mut self, below: &Below, error: Errno) {
+        self.demotion.full_until = self.now + FULL;
+        self.tell_of_tier(below, error);
+    }
+
+    /// Says, once, that nothing goes down, and why.
+    fn tell_of_tier(&mut self, below: &Below, error: Errno) {
+        if core::mem::replace(&mut self.demotion.told, true) {
+            return;
+        }
+        // SAFETY: we are the background thread.
+        let keeper = unsafe { below.keeper() };
+        let mut line = Line::new();
+        let _ = match error {
+            Errno(libc::ENOSPC) => write!(line, "memfold: the tier in {} is full", keeper.directory()),
+            error => {
+                write!(line, "memfold: the tier in {} cannot be used ({})", keeper.directory(), error.name())
+            }
+        };
+        line.push(": what is folded stays in memory");
+        self.engine.notify(line.as_str());
+    }
+}
+
+/// Where the page of the entry lies in memory, if it may go down: nobody has it in hand, and children may have what it holds.
+fn slot_that_goes(entry: Entry, index: usize, unforked: &PageSet) -> Option<Slot> {
+    Location::memory(entry).filter(|_| !entry.is_busy() && !unforked.contains(index))
+}

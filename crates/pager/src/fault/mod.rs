@@ -1,0 +1,10 @@
+//! How pages come back: the fault thread, what it learns from touches and from reports of changes past libc, and restoring, which others do too.
+
+pub(crate) mod events;
+pub(crate) mod follow;
+pub(crate) mod prefetch;
+pub(crate) mod recall;
+pub(crate) mod restore;
+pub(crate) mod room;
+pub(crate) mod service;
+pub(crate) mod waits;
