@@ -10,8 +10,8 @@ use crate::kind::Domain;
 use core::cell::Cell;
 use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
-/// The largest shared chunk in bytes; larger gains nothing in kernel calls and keeps more from going back.
-pub(crate) const MAX_SHARED: usize = 16 * EXTENT_SIZE;
+/// The largest shared chunk in bytes, and so the largest block that is cut from one; larger keeps more from going back.
+pub(crate) const MAX_SHARED: usize = 32 * EXTENT_SIZE;
 
 const WORDS: usize = MAX_SHARED / PAGE_SIZE / 64;
 

@@ -41,8 +41,13 @@ pub use span::{Domain, Kind, Span, MOST_MARKS};
 
 use memfold_sys::PAGE_SIZE;
 
-/// Blocks of more pages than this (16 MiB) get a chunk to themselves, which the kernel can resize.
-pub const SHARED_PAGES: usize = (16 << 20) / PAGE_SIZE;
+/// Blocks of more pages than this (64 MiB) get a chunk to themselves, which the kernel can resize, and which is unmapped
+/// when they are freed. What is shorter comes from free runs, and stays one for as long as the profile allows: programs that
+/// take and free such blocks by turns would fault in each of their pages each time.
+pub const SHARED_PAGES: usize = chunk::MAX_SHARED / PAGE_SIZE;
+
+/// Blocks that grow get a chunk to themselves from so many pages on (16 MiB), where [`alloc_movable`] is asked for them.
+pub const MOVABLE_PAGES: usize = (16 << 20) / PAGE_SIZE;
 
 /// Hands out `pages` pages (at least one) at a multiple of `align` bytes (a power of two, at least a page).
 ///
@@ -51,6 +56,24 @@ pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&
     debug_assert!(pages > 0 && align.is_power_of_two() && align >= PAGE_SIZE);
     let need = pages.checked_add(align / PAGE_SIZE - 1)?;
     let dedicated = need > SHARED_PAGES && kind == Kind::Large;
+    hand_out(domain, pages, align, kind, dedicated)
+}
+
+/// As [`alloc`], for a block that has grown and may grow again: from [`MOVABLE_PAGES`] on it gets a chunk to itself, so that
+/// [`resize`] never copies it.
+pub fn alloc_movable(domain: Domain, pages: usize) -> Option<&'static Span> {
+    let dedicated = pages > MOVABLE_PAGES;
+    hand_out(domain, pages, PAGE_SIZE, Kind::Large, dedicated)
+}
+
+fn hand_out(
+    domain: Domain,
+    pages: usize,
+    align: usize,
+    kind: Kind,
+    dedicated: bool,
+) -> Option<&'static Span> {
+    let need = pages.checked_add(align / PAGE_SIZE - 1)?;
     let attempt = || loop {
         if dedicated {
             return supply::map_dedicated(domain, pages, align);

@@ -7,7 +7,7 @@
 //! and how it is asked for, never where a block is, so they may change at any time, but for [`Knob::Check`]: that one is
 //! put in force by the crate `heap`.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What the allocator is to do first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -220,6 +220,20 @@ static VALUES: [AtomicU64; Knob::COUNT] = {
 
 /// See [`target_is_given`].
 static TARGET_GIVEN: AtomicBool = AtomicBool::new(false);
+
+/// See [`set_ceiling`].
+static CEILING: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Has free runs keep at most `bytes` resident at any time, whatever the profile allows; `usize::MAX` for no such bound. For
+/// who keeps the process below a limit: what lies free must not have used memory evicted.
+pub fn set_ceiling(bytes: usize) {
+    CEILING.store(bytes, Relaxed);
+}
+
+/// The most bytes of free runs that may be resident; see [`set_ceiling`].
+pub(crate) fn ceiling() -> usize {
+    CEILING.load(Relaxed)
+}
 
 /// The value of a knob now, in its own unit.
 #[inline]

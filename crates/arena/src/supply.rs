@@ -12,7 +12,7 @@
 //! again, so what was not wanted lately is not kept for that time at all: the longest free go at once beyond as much as
 //! was handed out within the last one or two times of decay, and at any rate beyond 32 MiB or as much as is handed out
 //! now (in a tight profile, eight times the target or a quarter). Where the target was set by itself, everything beyond
-//! it goes at once. A chunk that is free as a whole is unmapped instead, unless it is the last.
+//! it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
@@ -268,6 +268,13 @@ fn tick() -> u16 {
 /// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out and `wanted` were
 /// lately.
 fn limits(live: usize, wanted: usize) -> (usize, usize) {
+    let (busy, keep) = limits_of_profile(live, wanted);
+    let most = settings::ceiling() / PAGE_SIZE;
+    (busy.min(most), keep.min(most))
+}
+
+/// The same by the profile alone.
+fn limits_of_profile(live: usize, wanted: usize) -> (usize, usize) {
     let target = settings::get(Knob::DecommitTarget) as usize;
     let pages = target / PAGE_SIZE;
     if settings::target_is_given() {
@@ -316,9 +323,10 @@ pub(crate) fn purge_idle(domain: Domain) -> usize {
     }
     let now = tick();
     let (_, keep) = limits(pool(domain).lock().live_pages, 0);
-    let age = decay_ticks();
+    let (age, ceiling) = (decay_ticks(), settings::ceiling() / PAGE_SIZE);
     purge_while(domain, |pool, oldest| {
-        pool.runs.dirty_pages > keep && now.wrapping_sub(oldest.freed.get()) >= age
+        let dirty = pool.runs.dirty_pages;
+        dirty > ceiling || dirty > keep && now.wrapping_sub(oldest.freed.get()) >= age
     })
 }
 

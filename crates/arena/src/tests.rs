@@ -214,6 +214,51 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
 }
 
 #[test]
+fn a_block_of_many_megabytes_serves_again_with_its_pages() {
+    let _turn = TURN.lock().unwrap();
+    let mib = |count: usize| (count << 20) / PAGE_SIZE;
+    let first = alloc(Domain::Pinned, mib(25), PAGE_SIZE, Kind::Large).unwrap();
+    fill(first, 1);
+    free(first, first.pages());
+    let second = alloc(Domain::Pinned, mib(20), PAGE_SIZE, Kind::Large).unwrap();
+    assert_eq!(resident(second.start(), second.pages()), second.pages());
+    assert!(!second.zero(), "it holds what the first one held");
+    free(second, second.pages());
+    trim(0);
+}
+
+#[test]
+fn a_ceiling_has_what_is_free_go_at_once() {
+    let _turn = TURN.lock().unwrap();
+    let span = |pages| {
+        let span = alloc(Domain::Pinned, pages, PAGE_SIZE, Kind::Large).unwrap();
+        fill(span, 1);
+        span
+    };
+    let (early, late) = (span(2000), span(2000));
+    let (first, second) = (early.start(), late.start());
+    free(early, 2000);
+    assert_eq!(resident(first, 2000), 2000);
+    settings::set_ceiling(1000 * PAGE_SIZE);
+    decay();
+    assert_eq!(resident(first, 2000), 0, "what was free before");
+    free(late, 2000);
+    assert_eq!(resident(second, 2000), 0);
+    settings::set_ceiling(usize::MAX);
+}
+
+#[test]
+fn a_block_that_grows_has_a_chunk_to_itself_and_is_never_copied() {
+    let _turn = TURN.lock().unwrap();
+    let span = alloc_movable(Domain::Managed, MOVABLE_PAGES + 1).unwrap();
+    assert!(is_movable(span) && resize(span, MOVABLE_PAGES * 3));
+    free(span, 0);
+    let short = alloc_movable(Domain::Managed, 20).unwrap();
+    assert!(!is_movable(short));
+    free(short, 0);
+}
+
+#[test]
 fn what_is_left_alone_goes_back_down_to_a_small_share() {
     let _turn = TURN.lock().unwrap();
     let blocks: Vec<_> =

@@ -81,6 +81,14 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
     large::alloc(heap.domain.get(), size, align)
 }
 
+/// A block of `size` bytes for what a shorter one holds.
+fn alloc_longer(heap: &'static Heap, size: usize) -> *mut u8 {
+    if size <= classes::LARGEST || heap.is(&tls::REFUSED) {
+        return malloc(size);
+    }
+    large::alloc_grown(heap.domain.get(), size)
+}
+
 /// Frees a block. Null is allowed. Addresses that no allocator of ours handed out are left alone: the
 /// dynamic loader's first blocks come from an allocator of its own.
 ///
@@ -226,7 +234,7 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
     } else if size <= old && size * 2 >= old {
         return ptr;
     }
-    let moved = malloc(size);
+    let moved = if size > old { alloc_longer(tls::get(), size) } else { malloc(size) };
     if moved.is_null() {
         // A shorter block may stay where it is.
         return if size <= old { ptr } else { moved };

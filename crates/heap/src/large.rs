@@ -23,6 +23,16 @@ pub(crate) fn alloc(domain: Domain, size: usize, align: usize) -> (*mut u8, bool
     }
 }
 
+/// As [`alloc`], for a block that has grown: one that [`resize`] can lengthen where it would take long to copy it. It is not known
+/// to be zero.
+pub(crate) fn alloc_grown(domain: Domain, size: usize) -> *mut u8 {
+    let pages = size.div_ceil(PAGE_SIZE);
+    if misuse::guards() && domain == Domain::Managed {
+        return alloc(domain, size, PAGE_SIZE).0;
+    }
+    memfold_arena::alloc_movable(domain, pages).map_or(core::ptr::null_mut(), |span| span.start() as *mut u8)
+}
+
 /// Gives a block the size `size` without copying it. Returns where it is now, or null, and then nothing
 /// changed. A block that would fit a size class, and is more than twice as long as asked, is not kept.
 pub(crate) fn resize(span: &'static Span, size: usize) -> *mut u8 {
