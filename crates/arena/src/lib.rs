@@ -10,7 +10,7 @@
 //!
 //! Invariants: no lock is held while a hook or the kernel works on managed memory, nor while managed memory
 //! is touched; nothing here allocates through libc, sets `errno` or uses thread-local storage. Order of
-//! locks: managed pool, pinned pool, records.
+//! locks: guarded blocks, managed pool, pinned pool, records.
 #![no_std]
 
 #[cfg(test)]
@@ -19,6 +19,7 @@ extern crate std;
 mod chunk;
 mod counters;
 mod density;
+mod guarded;
 mod hooks;
 mod kind;
 mod lock;
@@ -37,7 +38,7 @@ pub use lock::{Guard, Mutex};
 pub use pagemap::lookup;
 pub use records::pinned_bytes;
 pub use settings::Knob;
-pub use span::{Domain, Kind, Span, MOST_MARKS};
+pub use span::{Domain, Kind, Span, MOST_SLOTS};
 
 use memfold_sys::PAGE_SIZE;
 
@@ -96,13 +97,27 @@ fn hand_out(
     Some(span)
 }
 
-/// Hands out one block of `pages` pages at a multiple of `align` bytes, in a mapping of its own, with at least a page
-/// before and behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
+/// Hands out one block of `pages` pages at a multiple of `align` bytes, all zero, in a mapping of its own, with a MiB before and
+/// behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
+///
+/// When it is freed it cannot be touched either, and its address serves again only after much else was freed ([`guarded`]).
 pub fn alloc_guarded(pages: usize, align: usize) -> Option<&'static Span> {
-    let span = supply::map_guarded(pages, align)?;
+    let span = guarded::take(pages, align)?;
     COUNTERS.large_blocks.add(1);
     COUNTERS.large_bytes.add(span.bytes());
     Some(span)
+}
+
+/// Hands out `pages` pages, a multiple of an extent's, that can never be touched and never go back: addresses and nothing else.
+/// `None` if the kernel gives no more mappings.
+pub fn alloc_untouchable(pages: usize) -> Option<&'static Span> {
+    guarded::map_untouchable(pages)
+}
+
+/// From now on, what is free in managed memory is used no more: the chunks that follow lie between guards where
+/// [`Knob::Guard`] is on. To be called once, before the program has more than a few blocks.
+pub fn start_afresh() {
+    pool::pool(Domain::Managed).lock().forget_free();
 }
 
 /// Takes a span back, of which only the first `touched` pages were ever touched since it was handed out.
@@ -112,6 +127,7 @@ pub fn free(span: &'static Span, touched: usize) {
         COUNTERS.large_bytes.sub(span.bytes());
     }
     match span.chunk.get() {
+        Some(chunk) if chunk.dedicated.get() && chunk.lead.get() > 0 => guarded::give_back(span, chunk),
         Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),
         _ => supply::give_back(span, touched),
     }
@@ -148,7 +164,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     debug_assert!(span.kind() == Kind::Large && pages > 0);
     let before = span.bytes();
     let resized = match span.chunk.get() {
-        Some(chunk) if chunk.base.get() != span.start() && chunk.dedicated.get() => false,
+        Some(chunk) if chunk.lead.get() > 0 && chunk.dedicated.get() => pages == span.pages(),
         Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
         _ if pages > span.pages() => supply::extend(span, pages),
         _ => {
@@ -170,6 +186,7 @@ pub fn is_movable(span: &Span) -> bool {
 
 /// Gives the frames of free runs in both domains back, all but `keep` bytes each. Returns the bytes given.
 pub fn trim(keep: usize) -> usize {
+    guarded::unmap_free();
     let pages: usize =
         [Domain::Managed, Domain::Pinned].map(|domain| supply::purge(domain, keep / PAGE_SIZE)).iter().sum();
     pages * PAGE_SIZE
@@ -191,7 +208,7 @@ pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
     let pool = pool::pool(domain).lock();
     let mut chunk = pool.chunks;
     while let Some(this) = chunk {
-        let mut at = this.base.get();
+        let mut at = this.start();
         while at < this.end() && !this.dedicated.get() {
             let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
             if matches!(span.kind(), Kind::Blocks | Kind::Large) {
@@ -206,6 +223,7 @@ pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
 /// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does
 /// nothing but `fork` before [`fork_release`].
 pub fn fork_prepare() {
+    guarded::hold();
     pool::pool(Domain::Managed).hold();
     pool::pool(Domain::Pinned).hold();
     records::hold();
@@ -221,6 +239,7 @@ pub unsafe fn fork_release() {
         records::release();
         pool::pool(Domain::Pinned).release();
         pool::pool(Domain::Managed).release();
+        guarded::release();
     }
 }
 

@@ -130,6 +130,11 @@ static HOOKS: memfold_arena::Hooks = memfold_arena::Hooks {
         // SAFETY: the arena gave no address in the range to anybody.
         ENGINE.protect(addr, len, false, || unsafe { mem::mprotect(addr, len, libc::PROT_NONE) })
     },
+    unguard: |addr, len| {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: as above.
+        ENGINE.protect(addr, len, true, || unsafe { mem::mprotect(addr, len, access) })
+    },
     remap: |addr, len, new_len| mapping::remap_managed(&ENGINE, addr, len, new_len),
 };
 
