@@ -45,6 +45,9 @@ pub(crate) unsafe fn delay(heap: &'static Heap, span: &'static Span, block: *mut
 fn end_quarantine_beyond(heap: &'static Heap, limit: usize) {
     let size = |block: *mut Block| memfold_arena::lookup(block as usize).map_or(0, Span::block_size);
     while let Some(block) = heap.quarantine.take_beyond(limit, size) {
+        if limit == 0 {
+            slots::must_be_clean(block as usize);
+        }
         // SAFETY: blocks in a quarantine are free, and in no list.
         unsafe { serve_again(heap, block) };
     }

@@ -50,7 +50,7 @@ pub use api::{
     aligned, calloc, free, is_ours, malloc, malloc_at_hand, malloc_slow, realloc, trim, usable_size,
     MAX_REQUEST,
 };
-pub use checked::harden;
+pub use checked::{harden, look_back};
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use misuse::Report;
 pub use registry::{pinned, thread_pointer_of, Pinned};

@@ -146,11 +146,13 @@ pub(crate) fn take_open(span: &Span, slots: usize, chance: u64) -> usize {
     for word in words[start..].iter().chain(&words[..start]) {
         let bits = word.load(Relaxed);
         if bits != 0 {
-            let turn = (chance & 63) as u32;
-            let bit = (bits.rotate_right(turn).trailing_zeros() + turn) % 64;
+            // The first at a place or behind it, which lies anywhere between the first and the last there is.
+            let (first, last) = (bits.trailing_zeros(), 63 - bits.leading_zeros());
+            let place = first + (((chance & 0xffff_ffff) * u64::from(last - first + 1)) >> 32) as u32;
+            let bit = place + (bits >> place).trailing_zeros();
             word.store(bits & !(1 << bit), Relaxed);
-            let place = (core::ptr::from_ref(word) as usize - words.as_ptr() as usize) / 8;
-            return place * 64 + bit as usize;
+            let before = (core::ptr::from_ref(word) as usize - words.as_ptr() as usize) / 8;
+            return before * 64 + bit as usize;
         }
     }
     misuse::defect("the allocator's own records were written over", span.start(), 0)
@@ -235,6 +237,15 @@ pub(crate) fn arrive(span: &Span, block: usize) {
     span.states()[slot].store(CLEAN, Release);
 }
 
+/// Ends the program if a freed block that waits to serve again was written to.
+pub(crate) fn must_be_clean(block: usize) {
+    let Some(span) = memfold_arena::lookup(block) else { return };
+    let room = span.block_size() as usize;
+    if let Some(place) = first_not_zero(block, room) {
+        misuse::defect("a freed block was written to", place, room);
+    }
+}
+
 /// Writes a canary of `len` bytes that ends a block of whole pages.
 pub(crate) fn seal_end(start: usize, len: usize) {
     // SAFETY: the caller's block has so many bytes beyond what was asked for.
@@ -308,10 +319,27 @@ fn must_be_sealed(at: usize, room: usize) -> usize {
     size
 }
 
+/// Up to so many bytes, a slot is wiped and looked at by vectors that overlap, as many as the longest of them needs: no processor could guess
+/// how many a shorter one does.
+const FEW: usize = 128;
+
+/// Where those vectors begin in a slot of `room` bytes.
+#[inline]
+fn vectors(room: usize) -> [usize; FEW / 16] {
+    core::array::from_fn(|vector| (16 * vector).min(room - 16))
+}
+
 #[inline]
 fn wipe(at: usize, room: usize) {
+    if room <= FEW {
+        for offset in vectors(room) {
+            // SAFETY: the slot is the caller's, and aligned to vectors.
+            unsafe { ((at + offset) as *mut u128).write(0) };
+        }
+        return;
+    }
     let whole = |start: usize, len| {
-        // SAFETY: the slot is the caller's.
+        // SAFETY: as above.
         unsafe { (start as *mut u8).write_bytes(0, len) }
     };
     if room <= WHOLE {
@@ -324,6 +352,13 @@ fn wipe(at: usize, room: usize) {
 /// The address of a byte that is not zero though it should be.
 #[inline]
 fn first_not_zero(at: usize, room: usize) -> Option<usize> {
+    if room <= FEW {
+        // SAFETY: a slot that is free, and so nobody's to write to, aligned to vectors.
+        let bits = vectors(room)
+            .into_iter()
+            .fold(0, |bits, offset| bits | unsafe { ((at + offset) as *const u128).read() });
+        return if bits == 0 { None } else { first_not_zero_of(at, room) };
+    }
     if room <= WHOLE {
         return first_not_zero_of(at, room);
     }
@@ -351,7 +386,27 @@ fn look_around(span: &Span, slot: usize) {
         return;
     }
     let room = span.block_size() as usize;
-    let (steps, all) = (reserved(room), reserved(room) + span.capacity.get() as usize);
+    let all = reserved(room) + span.capacity.get() as usize;
+    if room >= REACH {
+        // Without a branch for each, as no processor could guess which are free.
+        let seen = |other: usize, start: usize| {
+            let free = u64::from(span.states()[other].load(Acquire) == CLEAN).wrapping_neg();
+            bits_of(start) & free
+        };
+        let at = span.start() + slot * room;
+        let next = (slot + 1).min(all - 1);
+        if seen(slot - 1, at - REACH) | seen(next, span.start() + next * room) == 0 {
+            return;
+        }
+    }
+    look_closely_around(span, slot, all);
+}
+
+/// What [`look_around`] does, one slot after the other. `all` is the number of the span's slots.
+#[cold]
+fn look_closely_around(span: &Span, slot: usize, all: usize) {
+    let room = span.block_size() as usize;
+    let steps = reserved(room);
     for other in (slot - steps..slot).chain(slot + 1..(slot + 1 + steps).min(all)) {
         let state = &span.states()[other];
         if state.load(Acquire) != CLEAN {
@@ -377,6 +432,14 @@ fn look_around(span: &Span, slot: usize) {
         }
         state.store(CLEAN, Release);
     }
+}
+
+/// All bits of [`REACH`] bytes, of a slot that another thread may be given meanwhile.
+#[inline]
+fn bits_of(start: usize) -> u64 {
+    // SAFETY: as in `is_zero`.
+    let word = |offset: usize| unsafe { ((start + offset) as *const u64).read_volatile() };
+    word(0) | word(8) | word(16) | word(24)
 }
 
 /// Whether bytes are zero, of a slot that another thread may be given meanwhile.

@@ -47,6 +47,7 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
 }
 
 extern "C" fn destruct() {
+    memfold_heap::look_back();
     statistics::at_exit();
     if pager().is_some() {
         ENGINE.record_the_end();

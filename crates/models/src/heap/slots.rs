@@ -27,6 +27,10 @@ pub(crate) fn depart(_: &Span, _: usize) -> bool {
     unreachable!("checks are off in a model")
 }
 
+pub(crate) fn must_be_clean(_: usize) {
+    unreachable!("checks are off in a model")
+}
+
 pub(crate) fn seal_end(_: usize, _: usize) {
     unreachable!("checks are off in a model")
 }
