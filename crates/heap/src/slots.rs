@@ -19,7 +19,7 @@ use memfold_sys::PAGE_SIZE;
 
 /// Handed to the program; its canary is whole.
 const LIVE: u8 = 1;
-/// Free, and zero where [`zeros`] says.
+/// Free, and zero where [`wipe`] makes it so.
 const CLEAN: u8 = 2;
 /// Between the two, or on its way to another heap.
 const BUSY: u8 = 3;

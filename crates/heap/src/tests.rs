@@ -474,7 +474,8 @@ fn checked_blocks_keep_their_bytes_while_threads_pass_them_on() {
                         let size = [draw % 40, draw % 1000, draw % 9000, draw % 70_000][draw / 7 % 4];
                         match draw / 64 % 8 {
                             0..=3 => {
-                                let block = if draw % 5 == 0 { aligned(64, size) } else { malloc(size) };
+                                let block =
+                                    if draw.is_multiple_of(5) { aligned(64, size) } else { malloc(size) };
                                 fill(block, size, draw as u8);
                                 live.push((block as usize, size, draw as u8));
                             }
