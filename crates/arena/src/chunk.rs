@@ -10,8 +10,8 @@ use crate::kind::Domain;
 use core::cell::Cell;
 use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
-/// The largest shared chunk in bytes; larger gains nothing in kernel calls and keeps more from going back.
-pub(crate) const MAX_SHARED: usize = 16 * EXTENT_SIZE;
+/// The largest shared chunk in bytes, and so the largest block that is cut from one; larger keeps more from going back.
+pub(crate) const MAX_SHARED: usize = 32 * EXTENT_SIZE;
 
 const WORDS: usize = MAX_SHARED / PAGE_SIZE / 64;
 
@@ -21,6 +21,9 @@ pub struct Chunk {
     pub(crate) len: Cell<usize>,
     pub(crate) domain: Cell<Domain>,
     pub(crate) dedicated: Cell<bool>,
+    /// Bytes before and behind what may be touched: none, but for a chunk with guards.
+    pub(crate) lead: Cell<usize>,
+    pub(crate) tail: Cell<usize>,
     pub(crate) next: Cell<Option<&'static Chunk>>,
     pub(crate) prev: Cell<Option<&'static Chunk>>,
     dirty: [Cell<u64>; WORDS],
@@ -36,6 +39,8 @@ impl Chunk {
         self.len.set(len);
         self.domain.set(domain);
         self.dedicated.set(dedicated);
+        self.lead.set(0);
+        self.tail.set(0);
         if !dedicated {
             for word in &self.dirty[..len.div_ceil(64 * PAGE_SIZE)] {
                 word.set(0);
@@ -43,8 +48,19 @@ impl Chunk {
         }
     }
 
+    /// Address of the first byte that may be touched.
+    pub(crate) fn start(&self) -> usize {
+        self.base.get() + self.lead.get()
+    }
+
+    /// Address of the first byte after those that may be touched.
     pub(crate) fn end(&self) -> usize {
-        self.base.get() + self.len.get()
+        self.base.get() + self.len.get() - self.tail.get()
+    }
+
+    /// How many bytes may be touched.
+    pub(crate) fn room(&self) -> usize {
+        self.end() - self.start()
     }
 
     /// Calls `f(word, mask)` for every word of bits that the run `(addr, pages)` has a part in.

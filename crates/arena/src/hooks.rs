@@ -1,6 +1,6 @@
 //! How the pager gets to see what the arena does to managed memory.
 //!
-//! What it is: five functions that the arena calls instead of the kernel. What it is not: an event queue;
+//! What it is: six functions that the arena calls instead of the kernel. What it is not: an event queue;
 //! a hook does the work itself, and the arena goes on when it returns.
 //!
 //! Invariants: the arena calls a hook with none of its locks held, on a range that no other thread can reach
@@ -20,8 +20,10 @@ pub struct Hooks {
     pub discard: fn(usize, usize) -> Result<()>,
     /// Unmap `(base, len)`: whole extents, as they were reported by `mapped` or returned by `remap`.
     pub unmap: fn(usize, usize) -> Result<()>,
-    /// Make `(addr, len)`, of which nothing was ever touched, impossible to touch.
+    /// Make `(addr, len)`, which holds nothing, impossible to touch.
     pub guard: fn(usize, usize) -> Result<()>,
+    /// Make `(addr, len)`, which `guard` was called for and which holds nothing, fit to be touched again.
+    pub unguard: fn(usize, usize) -> Result<()>,
     /// Give the mapping `(old_base, old_len)` the length `new_len`, moving it where it cannot grow in place;
     /// returns its base, aligned to an extent. All three are whole extents. The contents follow, new bytes
     /// are zero. On an error, nothing changed.
@@ -39,8 +41,12 @@ static PLAIN: Hooks = Hooks {
         unsafe { memfold_sys::mem::munmap(base, len) }
     },
     guard: |addr, len| {
-        // SAFETY: nobody was given an address in the range.
+        // SAFETY: nobody has an address in the range that may be used.
         unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_NONE) }
+    },
+    unguard: |addr, len| {
+        // SAFETY: as above.
+        unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_READ | libc::PROT_WRITE) }
     },
     remap: plain_remap,
 };
@@ -102,6 +108,11 @@ pub(crate) fn unmap(managed: bool, base: usize, len: usize) -> Result<()> {
 pub(crate) fn guard(addr: usize, len: usize) -> Result<()> {
     COUNTERS.mprotect_calls.add(1);
     (hooks().guard)(addr, len)
+}
+
+pub(crate) fn unguard(addr: usize, len: usize) -> Result<()> {
+    COUNTERS.mprotect_calls.add(1);
+    (hooks().unguard)(addr, len)
 }
 
 pub(crate) fn remap(managed: bool, old: usize, old_len: usize, new_len: usize) -> Result<usize> {

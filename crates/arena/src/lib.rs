@@ -10,7 +10,7 @@
 //!
 //! Invariants: no lock is held while a hook or the kernel works on managed memory, nor while managed memory
 //! is touched; nothing here allocates through libc, sets `errno` or uses thread-local storage. Order of
-//! locks: managed pool, pinned pool, records.
+//! locks: guarded blocks, managed pool, pinned pool, records.
 #![no_std]
 
 #[cfg(test)]
@@ -19,6 +19,7 @@ extern crate std;
 mod chunk;
 mod counters;
 mod density;
+mod guarded;
 mod hooks;
 mod kind;
 mod lock;
@@ -37,12 +38,17 @@ pub use lock::{Guard, Mutex};
 pub use pagemap::lookup;
 pub use records::pinned_bytes;
 pub use settings::Knob;
-pub use span::{Domain, Kind, Span, MOST_MARKS};
+pub use span::{Domain, Kind, Span, MOST_SLOTS};
 
 use memfold_sys::PAGE_SIZE;
 
-/// Blocks of more pages than this (16 MiB) get a chunk to themselves, which the kernel can resize.
-pub const SHARED_PAGES: usize = (16 << 20) / PAGE_SIZE;
+/// Blocks of more pages than this (64 MiB) get a chunk to themselves, which the kernel can resize, and which is unmapped
+/// when they are freed. What is shorter comes from free runs, and stays one for as long as the profile allows: programs that
+/// take and free such blocks by turns would fault in each of their pages each time.
+pub const SHARED_PAGES: usize = chunk::MAX_SHARED / PAGE_SIZE;
+
+/// Blocks that grow get a chunk to themselves from so many pages on (16 MiB), where [`alloc_movable`] is asked for them.
+pub const MOVABLE_PAGES: usize = (16 << 20) / PAGE_SIZE;
 
 /// Hands out `pages` pages (at least one) at a multiple of `align` bytes (a power of two, at least a page).
 ///
@@ -51,6 +57,24 @@ pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&
     debug_assert!(pages > 0 && align.is_power_of_two() && align >= PAGE_SIZE);
     let need = pages.checked_add(align / PAGE_SIZE - 1)?;
     let dedicated = need > SHARED_PAGES && kind == Kind::Large;
+    hand_out(domain, pages, align, kind, dedicated)
+}
+
+/// As [`alloc`], for a block that has grown and may grow again: from [`MOVABLE_PAGES`] on it gets a chunk to itself, so that
+/// [`resize`] never copies it.
+pub fn alloc_movable(domain: Domain, pages: usize) -> Option<&'static Span> {
+    let dedicated = pages > MOVABLE_PAGES;
+    hand_out(domain, pages, PAGE_SIZE, Kind::Large, dedicated)
+}
+
+fn hand_out(
+    domain: Domain,
+    pages: usize,
+    align: usize,
+    kind: Kind,
+    dedicated: bool,
+) -> Option<&'static Span> {
+    let need = pages.checked_add(align / PAGE_SIZE - 1)?;
     let attempt = || loop {
         if dedicated {
             return supply::map_dedicated(domain, pages, align);
@@ -73,13 +97,27 @@ pub fn alloc(domain: Domain, pages: usize, align: usize, kind: Kind) -> Option<&
     Some(span)
 }
 
-/// Hands out one block of `pages` pages at a multiple of `align` bytes, in a mapping of its own, with at least a page
-/// before and behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
+/// Hands out one block of `pages` pages at a multiple of `align` bytes, all zero, in a mapping of its own, with a MiB before and
+/// behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
+///
+/// When it is freed it cannot be touched either, and its address serves again only after much else was freed ([`guarded`]).
 pub fn alloc_guarded(pages: usize, align: usize) -> Option<&'static Span> {
-    let span = supply::map_guarded(pages, align)?;
+    let span = guarded::take(pages, align)?;
     COUNTERS.large_blocks.add(1);
     COUNTERS.large_bytes.add(span.bytes());
     Some(span)
+}
+
+/// Hands out `pages` pages, a multiple of an extent's, that can never be touched and never go back: addresses and nothing else.
+/// `None` if the kernel gives no more mappings.
+pub fn alloc_untouchable(pages: usize) -> Option<&'static Span> {
+    guarded::map_untouchable(pages)
+}
+
+/// From now on, what is free in managed memory is used no more: the chunks that follow lie between guards where
+/// [`Knob::Guard`] is on. To be called once, before the program has more than a few blocks.
+pub fn start_afresh() {
+    pool::pool(Domain::Managed).lock().forget_free();
 }
 
 /// Takes a span back, of which only the first `touched` pages were ever touched since it was handed out.
@@ -89,6 +127,7 @@ pub fn free(span: &'static Span, touched: usize) {
         COUNTERS.large_bytes.sub(span.bytes());
     }
     match span.chunk.get() {
+        Some(chunk) if chunk.dedicated.get() && chunk.lead.get() > 0 => guarded::give_back(span, chunk),
         Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),
         _ => supply::give_back(span, touched),
     }
@@ -125,7 +164,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     debug_assert!(span.kind() == Kind::Large && pages > 0);
     let before = span.bytes();
     let resized = match span.chunk.get() {
-        Some(chunk) if chunk.base.get() != span.start() && chunk.dedicated.get() => false,
+        Some(chunk) if chunk.lead.get() > 0 && chunk.dedicated.get() => pages == span.pages(),
         Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
         _ if pages > span.pages() => supply::extend(span, pages),
         _ => {
@@ -147,6 +186,7 @@ pub fn is_movable(span: &Span) -> bool {
 
 /// Gives the frames of free runs in both domains back, all but `keep` bytes each. Returns the bytes given.
 pub fn trim(keep: usize) -> usize {
+    guarded::unmap_free();
     let pages: usize =
         [Domain::Managed, Domain::Pinned].map(|domain| supply::purge(domain, keep / PAGE_SIZE)).iter().sum();
     pages * PAGE_SIZE
@@ -168,7 +208,7 @@ pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
     let pool = pool::pool(domain).lock();
     let mut chunk = pool.chunks;
     while let Some(this) = chunk {
-        let mut at = this.base.get();
+        let mut at = this.start();
         while at < this.end() && !this.dedicated.get() {
             let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
             if matches!(span.kind(), Kind::Blocks | Kind::Large) {
@@ -183,6 +223,7 @@ pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
 /// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does
 /// nothing but `fork` before [`fork_release`].
 pub fn fork_prepare() {
+    guarded::hold();
     pool::pool(Domain::Managed).hold();
     pool::pool(Domain::Pinned).hold();
     records::hold();
@@ -198,6 +239,7 @@ pub unsafe fn fork_release() {
         records::release();
         pool::pool(Domain::Pinned).release();
         pool::pool(Domain::Managed).release();
+        guarded::release();
     }
 }
 

@@ -164,11 +164,19 @@ impl Pool {
         self.runs.insert(run);
     }
 
+    /// Takes all free runs out of the lists for ever.
+    pub(crate) fn forget_free(&mut self) {
+        while let Some(run) = self.runs.find(1) {
+            self.runs.remove(run);
+            run.set_kind(Kind::Busy);
+        }
+    }
+
     /// Takes back a run of a shared chunk, `dirty` pages of which may be resident, and merges it with its
     /// free neighbours.
     pub(crate) fn insert(&mut self, run: &'static Span, mut dirty: usize) {
         let Some(chunk) = run.chunk.get() else { return };
-        if run.start() > chunk.base.get() {
+        if run.start() > chunk.start() {
             if let Some(before) = pagemap::lookup(run.start() - PAGE_SIZE).filter(|s| s.kind() == Kind::Free)
             {
                 self.runs.remove(before);

@@ -7,7 +7,7 @@
 //! and how it is asked for, never where a block is, so they may change at any time, but for [`Knob::Check`]: that one is
 //! put in force by the crate `heap`.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// What the allocator is to do first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -109,6 +109,8 @@ pub enum Knob {
     Check = 11,
     /// Whether blocks of whole pages lie between pages that cannot be touched: 0 or 1.
     Guard = 12,
+    /// Bytes of blocks in size classes that each thread freed last and that do not serve again yet, with checks.
+    Quarantine = 13,
 }
 
 const SWITCH: Unit = Unit::Word(&["off", "on"]);
@@ -116,7 +118,7 @@ const MIB: u64 = 1 << 20;
 
 impl Knob {
     /// How many there are.
-    pub const COUNT: usize = 13;
+    pub const COUNT: usize = 14;
 
     /// All of them, in order.
     pub const ALL: [Knob; Knob::COUNT] = [
@@ -133,6 +135,7 @@ impl Knob {
         Knob::ChunkMost,
         Knob::Check,
         Knob::Guard,
+        Knob::Quarantine,
     ];
 
     /// Its environment variable.
@@ -151,6 +154,7 @@ impl Knob {
             Knob::ChunkMost => "MEMFOLD_ARENA_CHUNK_MAX",
             Knob::Check => "MEMFOLD_CHECK",
             Knob::Guard => "MEMFOLD_GUARD",
+            Knob::Quarantine => "MEMFOLD_QUARANTINE",
         }
     }
 
@@ -160,7 +164,9 @@ impl Knob {
             Knob::Arena | Knob::Check | Knob::Guard => SWITCH,
             Knob::Decommit => Unit::Word(&["off", "free", "dontneed"]),
             Knob::Huge => Unit::Word(&["off", "auto", "on"]),
-            Knob::DecommitTarget | Knob::Prewarm | Knob::ChunkLeast | Knob::ChunkMost => Unit::Size,
+            Knob::DecommitTarget | Knob::Prewarm | Knob::ChunkLeast | Knob::ChunkMost | Knob::Quarantine => {
+                Unit::Size
+            }
             Knob::Decay => Unit::Duration,
             Knob::Keep64K | Knob::Keep128K | Knob::Keep2M => Unit::Count,
         }
@@ -173,6 +179,7 @@ impl Knob {
             Knob::Keep64K | Knob::Keep128K | Knob::Keep2M => (0, 4096),
             Knob::DecommitTarget => (0, 1 << 46),
             Knob::Prewarm => (0, 32 * MIB),
+            Knob::Quarantine => (0, 64 * MIB),
             Knob::ChunkLeast | Knob::ChunkMost => (2 * MIB, 32 * MIB),
             _ => (0, u64::MAX),
         }
@@ -204,6 +211,7 @@ impl Knob {
             Knob::ChunkLeast => 2 * MIB,
             Knob::ChunkMost => 32 * MIB,
             Knob::Check | Knob::Guard => secure,
+            Knob::Quarantine => MIB / 4,
         }
     }
 }
@@ -220,6 +228,20 @@ static VALUES: [AtomicU64; Knob::COUNT] = {
 
 /// See [`target_is_given`].
 static TARGET_GIVEN: AtomicBool = AtomicBool::new(false);
+
+/// See [`set_ceiling`].
+static CEILING: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Has free runs keep at most `bytes` resident at any time, whatever the profile allows; `usize::MAX` for no such bound. For
+/// who keeps the process below a limit: what lies free must not have used memory evicted.
+pub fn set_ceiling(bytes: usize) {
+    CEILING.store(bytes, Relaxed);
+}
+
+/// The most bytes of free runs that may be resident; see [`set_ceiling`].
+pub(crate) fn ceiling() -> usize {
+    CEILING.load(Relaxed)
+}
 
 /// The value of a knob now, in its own unit.
 #[inline]

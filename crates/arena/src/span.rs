@@ -57,14 +57,20 @@ pub struct Span {
     pub(crate) freed: Cell<u16>,
     zero: Cell<bool>,
     reused: Cell<bool>,
-    /// A bit for each block, out of line; null until the first use, then the record's for ever.
-    marks: AtomicPtr<Marks>,
+    /// How many slots the table has room for.
+    room_for_slots: Cell<u32>,
+    /// Opaque to the arena.
+    epoch: AtomicU32,
+    /// A byte and a bit for each slot, out of line; null until the first use, then the record's for ever. The layer above says
+    /// what they mean.
+    slots: AtomicPtr<u8>,
 }
 
-/// The most blocks that a span with marks may have.
-pub const MOST_MARKS: usize = 4096;
+/// The most slots that a table can have room for.
+pub const MOST_SLOTS: usize = 4096;
 
-type Marks = [AtomicU64; MOST_MARKS / 64];
+/// Up to so many get a short table.
+const FEW_SLOTS: usize = 512;
 
 const _: () = assert!(core::mem::size_of::<Span>() == 128);
 
@@ -97,7 +103,9 @@ impl Span {
             freed: Cell::new(0),
             zero: Cell::new(false),
             reused: Cell::new(false),
-            marks: AtomicPtr::new(core::ptr::null_mut()),
+            room_for_slots: Cell::new(0),
+            epoch: AtomicU32::new(0),
+            slots: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 
@@ -177,6 +185,16 @@ impl Span {
         self.used.store(0, Relaxed);
     }
 
+    /// For a block of whole pages: how many of its bytes nobody asked for.
+    pub fn slack(&self) -> usize {
+        self.block_size.load(Relaxed) as usize
+    }
+
+    /// Says how many those are.
+    pub fn set_slack(&self, bytes: usize) {
+        self.block_size.store(bytes as u32, Relaxed);
+    }
+
     /// Size of a block in bytes.
     #[inline(always)]
     pub fn block_size(&self) -> u32 {
@@ -217,41 +235,57 @@ impl Span {
         self.zero.set(zero);
     }
 
-    /// Gives the span marks for its blocks, all clear. False if there is no memory for them.
-    pub fn clear_marks(&self) -> bool {
-        match self.marks() {
-            Some(marks) => marks.iter().for_each(|word| word.store(0, Relaxed)),
-            None => {
-                let Some(bytes) = crate::pinned_bytes(core::mem::size_of::<Marks>(), 64) else {
-                    return false;
-                };
-                self.marks.store(bytes.cast(), Release);
-            }
+    /// In which of the process's lives the layer above began to use the span.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Relaxed)
+    }
+
+    /// Says which.
+    pub fn set_epoch(&self, epoch: u32) {
+        self.epoch.store(epoch, Relaxed);
+    }
+
+    /// Gives the span a table for `slots` slots, at most [`MOST_SLOTS`], all zero. False if there is no memory for it.
+    pub fn clear_slots(&self, slots: usize) -> bool {
+        debug_assert!(slots <= MOST_SLOTS);
+        if self.room_for_slots.get() < slots as u32 {
+            let room = if slots <= FEW_SLOTS { FEW_SLOTS } else { MOST_SLOTS };
+            let Some(bytes) = crate::pinned_bytes(room + room / 8, 64) else { return false };
+            self.slots.store(bytes, Release);
+            self.room_for_slots.set(room as u32);
+            return true;
         }
+        let room = self.room_for_slots.get() as usize;
+        let words = slots.div_ceil(64);
+        self.states()[..slots].iter().for_each(|state| state.store(0, Relaxed));
+        self.open_words(room)[..words].iter().for_each(|word| word.store(0, Relaxed));
         true
     }
 
-    fn marks(&self) -> Option<&'static Marks> {
-        // SAFETY: null, or pinned bytes of that size that nobody gives back; zero bytes are valid marks.
-        unsafe { self.marks.load(Acquire).as_ref() }
+    /// A byte for each slot that the table has room for; none if there is no table.
+    #[inline]
+    pub fn states(&self) -> &'static [AtomicU8] {
+        let table = self.slots.load(Acquire);
+        if table.is_null() {
+            return &[];
+        }
+        // SAFETY: pinned bytes that nobody gives back, at least so many; any byte is valid.
+        unsafe { core::slice::from_raw_parts(table.cast(), self.room_for_slots.get() as usize) }
     }
 
-    /// Sets the mark of a block; whether it was set before. The order among threads is that in which they hand the block
-    /// over.
-    pub fn mark(&self, index: usize) -> bool {
-        let bit = 1 << (index % 64);
-        self.marks().is_some_and(|marks| marks[index / 64].fetch_or(bit, Relaxed) & bit != 0)
+    /// For the owner: a bit for each slot that the table has room for; none if there is no table.
+    #[inline]
+    pub fn open(&self) -> &'static [AtomicU64] {
+        if self.slots.load(Relaxed).is_null() {
+            return &[];
+        }
+        self.open_words(self.room_for_slots.get() as usize)
     }
 
-    /// Clears the mark of a block; whether it was set.
-    pub fn unmark(&self, index: usize) -> bool {
-        let bit = 1 << (index % 64);
-        self.marks().is_none_or(|marks| marks[index / 64].fetch_and(!bit, Relaxed) & bit != 0)
-    }
-
-    /// Whether the mark of a block is set.
-    pub fn is_marked(&self, index: usize) -> bool {
-        self.marks().is_none_or(|marks| marks[index / 64].load(Relaxed) & 1 << (index % 64) != 0)
+    fn open_words(&self, room: usize) -> &'static [AtomicU64] {
+        // SAFETY: behind the bytes of the states lie an eighth as many, pinned, aligned to words, and nobody gives them back.
+        unsafe { core::slice::from_raw_parts(self.slots.load(Relaxed).add(room).cast(), room / 64) }
     }
 
     /// For the owner: the span is to serve again without having gone back. Its bytes may be anything.

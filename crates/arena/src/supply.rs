@@ -12,7 +12,7 @@
 //! again, so what was not wanted lately is not kept for that time at all: the longest free go at once beyond as much as
 //! was handed out within the last one or two times of decay, and at any rate beyond 32 MiB or as much as is handed out
 //! now (in a tight profile, eight times the target or a quarter). Where the target was set by itself, everything beyond
-//! it goes at once. A chunk that is free as a whole is unmapped instead, unless it is the last.
+//! it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
@@ -73,7 +73,7 @@ fn map_aligned(len: usize, align: usize) -> Option<usize> {
 }
 
 /// A chunk of `len` bytes that is in no list yet.
-fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: bool) -> Option<&'static Chunk> {
+pub(crate) fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: bool) -> Option<&'static Chunk> {
     let chunk = records::take_chunk()?;
     let Some(base) = map_aligned(len, align) else {
         records::give_chunk(chunk);
@@ -108,9 +108,53 @@ fn advise(domain: Domain, base: usize, len: usize, dedicated: bool) {
     let _ = unsafe { memfold_sys::mem::madvise(base, len, advice) };
 }
 
+/// Adds a shared chunk in which `pages` fit: between guards where those are wanted and to be had.
+pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
+    let guarded = domain == Domain::Managed && settings::is_on(Knob::Check) && settings::is_on(Knob::Guard);
+    guarded && grow_between_guards(pages) || grow_plainly(domain, pages)
+}
+
+/// Bytes before and behind a shared chunk's part that may be touched: who misses a block in it by a MiB hits one of them.
+const MARGIN: usize = 7 * EXTENT_SIZE / 8;
+
+/// The least and the most bytes between two guards. Each costs two mappings, of which a process has 65 530
+/// (`vm.max_map_count`), so there are few where the program has much memory.
+const GUARDED_LEAST: usize = EXTENT_SIZE / 4;
+const GUARDED_MOST: usize = 12 * EXTENT_SIZE;
+
+/// Adds a shared chunk in which `pages` fit, of a 64th of what is handed out, whose first and last bytes cannot be touched.
+fn grow_between_guards(pages: usize) -> bool {
+    let live = pool(Domain::Managed).lock().live_pages;
+    let wanted = (live / 64 * PAGE_SIZE).clamp(GUARDED_LEAST, GUARDED_MOST);
+    let room = wanted.max(pages * PAGE_SIZE);
+    let len = (room + 2 * MARGIN).next_multiple_of(EXTENT_SIZE);
+    if len > crate::chunk::MAX_SHARED {
+        return false;
+    }
+    let Some(run) = records::take_span() else { return false };
+    let Some(chunk) = map_chunk(Domain::Managed, len, EXTENT_SIZE, false) else {
+        records::give_span(run);
+        return false;
+    };
+    chunk.lead.set(MARGIN);
+    chunk.tail.set(len - MARGIN - room);
+    hooks::mapped(true, chunk.base.get(), len);
+    if hooks::guard(chunk.base.get(), MARGIN).is_err() || hooks::guard(chunk.end(), chunk.tail.get()).is_err()
+    {
+        records::give_span(run);
+        unmap_chunk(Domain::Managed, chunk);
+        return false;
+    }
+    run.describe(Domain::Managed, Some(chunk), chunk.start(), chunk.room() / PAGE_SIZE, Kind::Busy);
+    let mut pool = pool(Domain::Managed).lock();
+    pool.link_chunk(chunk);
+    pool.insert(run, 0);
+    true
+}
+
 /// Adds a shared chunk in which `pages` fit. A quarter of what is mapped, from [`Knob::ChunkLeast`] to
 /// [`Knob::ChunkMost`]; under a limit of address space, less.
-pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
+fn grow_plainly(domain: Domain, pages: usize) -> bool {
     let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
     let mapped = pool(domain).lock().mapped;
     let smallest = (settings::get(Knob::ChunkLeast) as usize).next_multiple_of(EXTENT_SIZE);
@@ -175,34 +219,7 @@ pub(crate) fn map_dedicated(domain: Domain, pages: usize, align: usize) -> Optio
     Some(span)
 }
 
-/// Maps a chunk for one block of `pages` pages, of which nothing else can be touched.
-pub(crate) fn map_guarded(pages: usize, align: usize) -> Option<&'static Span> {
-    let lead = align.max(PAGE_SIZE);
-    let bytes = pages.checked_mul(PAGE_SIZE)?;
-    let len = bytes.checked_add(lead + PAGE_SIZE)?.checked_next_multiple_of(EXTENT_SIZE)?;
-    let span = records::take_span()?;
-    let Some(chunk) = map_chunk(Domain::Managed, len, align.max(EXTENT_SIZE), true) else {
-        records::give_span(span);
-        return None;
-    };
-    let base = chunk.base.get();
-    let (start, end) = (base + lead, base + lead + bytes);
-    let mut pool = pool(Domain::Managed).lock();
-    pool.link_chunk(chunk);
-    pool.count_out(pages);
-    drop(pool);
-    span.describe(Domain::Managed, Some(chunk), start, pages, Kind::Large);
-    span.set_zero(true);
-    pagemap::set(start, span);
-    hooks::mapped(true, base, len);
-    if hooks::guard(base, lead).is_err() || hooks::guard(end, base + len - end).is_err() {
-        unmap_dedicated(span, chunk);
-        return None;
-    }
-    Some(span)
-}
-
-/// Unmaps the chunk of a block that [`map_dedicated`] or [`map_guarded`] made.
+/// Unmaps the chunk of a block that has one to itself.
 pub(crate) fn unmap_dedicated(span: &'static Span, chunk: &'static Chunk) {
     let mut pool = pool(span.domain()).lock();
     pool.unlink_chunk(chunk);
@@ -215,7 +232,7 @@ pub(crate) fn unmap_dedicated(span: &'static Span, chunk: &'static Chunk) {
 
 /// Unmaps a chunk that is in no list and holds nothing. Where the kernel refuses (it may, at the limit of
 /// mappings), the address range stays taken and unused.
-fn unmap_chunk(domain: Domain, chunk: &'static Chunk) {
+pub(crate) fn unmap_chunk(domain: Domain, chunk: &'static Chunk) {
     let (base, len) = (chunk.base.get(), chunk.len.get());
     pagemap::clear(base, len);
     density::forget(base, len);
@@ -268,6 +285,13 @@ fn tick() -> u16 {
 /// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out and `wanted` were
 /// lately.
 fn limits(live: usize, wanted: usize) -> (usize, usize) {
+    let (busy, keep) = limits_of_profile(live, wanted);
+    let most = settings::ceiling() / PAGE_SIZE;
+    (busy.min(most), keep.min(most))
+}
+
+/// The same by the profile alone.
+fn limits_of_profile(live: usize, wanted: usize) -> (usize, usize) {
     let target = settings::get(Knob::DecommitTarget) as usize;
     let pages = target / PAGE_SIZE;
     if settings::target_is_given() {
@@ -316,9 +340,10 @@ pub(crate) fn purge_idle(domain: Domain) -> usize {
     }
     let now = tick();
     let (_, keep) = limits(pool(domain).lock().live_pages, 0);
-    let age = decay_ticks();
+    let (age, ceiling) = (decay_ticks(), settings::ceiling() / PAGE_SIZE);
     purge_while(domain, |pool, oldest| {
-        pool.runs.dirty_pages > keep && now.wrapping_sub(oldest.freed.get()) >= age
+        let dirty = pool.runs.dirty_pages;
+        dirty > ceiling || dirty > keep && now.wrapping_sub(oldest.freed.get()) >= age
     })
 }
 
@@ -339,7 +364,7 @@ fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> u
         let dirty = run.dirty.get() as usize;
         pool.runs.remove(run);
         run.set_kind(Kind::Busy);
-        if run.bytes() == chunk.len.get() && pool.shared > 1 {
+        if run.bytes() == chunk.room() && pool.shared > 1 {
             pool.unlink_chunk(chunk);
             drop(pool);
             records::give_span(run);

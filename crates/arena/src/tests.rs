@@ -96,6 +96,89 @@ fn a_block_with_a_chunk_to_itself_moves_with_its_bytes() {
     free(span, span.pages());
 }
 
+/// Whether a byte can be read, asked of the kernel.
+fn is_readable(addr: usize) -> bool {
+    let mut pipe = [0; 2];
+    // SAFETY: the kernel reads the byte, or says that it cannot.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let written = libc::write(pipe[1], addr as *const libc::c_void, 1);
+        pipe.iter().for_each(|fd| assert_eq!(libc::close(*fd), 0));
+        written == 1
+    }
+}
+
+#[test]
+fn a_guarded_block_cannot_be_touched_beyond_its_ends_nor_after_it_was_freed_and_serves_again_late() {
+    let _turn = TURN.lock().unwrap();
+    let pages = (1 << 20) / PAGE_SIZE;
+    let first = alloc_guarded(pages, PAGE_SIZE).unwrap();
+    let start = first.start();
+    fill(first, 1);
+    for beyond in [start - 1, start - (1 << 20), first.end(), first.end() + (1 << 20) - 1] {
+        assert!(!is_readable(beyond), "{:#x} of {start:#x}", beyond);
+    }
+    free(first, pages);
+    assert!(!is_readable(start));
+    assert!(lookup(start).is_some_and(|span| span.start() == start && span.kind() == Kind::Free));
+    let mut rounds = 0;
+    loop {
+        let span = alloc_guarded(pages, PAGE_SIZE).unwrap();
+        assert!(span.zero() && holds(span, pages, 0));
+        let again = span.start() == start;
+        fill(span, 2);
+        free(span, pages);
+        if again {
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 1000, "its address never serves again");
+    }
+    assert!(rounds >= 32, "{rounds} MiB were freed before its address served again");
+    trim(0);
+}
+
+#[test]
+fn addresses_that_can_never_be_touched_are_found() {
+    let span = alloc_untouchable(memfold_sys::EXTENT_PAGES).unwrap();
+    assert!(lookup(span.start() + span.bytes() / 2).is_some_and(|found| found.is(span)));
+    assert!(!is_readable(span.start()) && !is_readable(span.end() - 1));
+}
+
+#[test]
+fn with_checks_a_span_has_a_guard_within_a_mib_of_either_side() {
+    // SAFETY: the child uses the arena only and exits at once.
+    let pid = unsafe {
+        fork_prepare();
+        let pid = libc::fork();
+        fork_release();
+        pid
+    };
+    if pid == 0 {
+        settings::set(Knob::Check, 1);
+        settings::set(Knob::Guard, 1);
+        start_afresh();
+        let mut bad = 0;
+        for _ in 0..200 {
+            let Some(span) = alloc(Domain::Managed, 16, PAGE_SIZE, Kind::Blocks) else { break };
+            let reaches = |step: isize| {
+                let pages = (1..=(1 << 20) / PAGE_SIZE as isize).map(|page| page * PAGE_SIZE as isize * step);
+                pages.map(|by| span.start().wrapping_add_signed(by)).all(is_readable)
+            };
+            bad += i32::from(!is_readable(span.start()) || reaches(1) || reaches(-1));
+            let mut listed = false;
+            for_each_span(Domain::Managed, |found| listed |= found.is(span));
+            bad += i32::from(!listed);
+        }
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(bad) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0);
+}
+
 /// Bytes of address space that the process has mapped, read without allocating.
 fn address_space() -> u64 {
     let mut text = [0u8; 32];
@@ -159,6 +242,11 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
             // SAFETY: nobody was given an address in the range.
             unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_NONE) }
         },
+        unguard: |addr, len| {
+            SEEN.lock().unwrap().push(("unguard", addr, len));
+            // SAFETY: as above.
+            unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_READ | libc::PROT_WRITE) }
+        },
         remap: |old, old_len, new_len| {
             SEEN.lock().unwrap().push(("remap", old, new_len));
             plain_remap(old, old_len, new_len)
@@ -191,12 +279,13 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
     free(keeper, 1);
 
     let guarded = alloc_guarded(3, PAGE_SIZE).unwrap();
-    assert!(saw("guard", guarded.end()) && guarded.zero());
-    let before = guarded.start() - PAGE_SIZE;
-    assert!(saw("guard", before));
-    fill(guarded, 1);
+    let (start, before) = (guarded.start(), guarded.start() - PAGE_SIZE);
+    assert!(saw("guard", before) && saw("guard", guarded.end()) && saw("unguard", start));
+    SEEN.lock().unwrap().clear();
     free(guarded, 3);
-    assert!(saw("unmap", before));
+    assert!(saw("discard", start) && saw("guard", start) && !saw("unmap", start));
+    trim(0);
+    assert!(saw("unmap", start));
 
     let pinned = alloc(Domain::Pinned, SHARED_PAGES * 2, PAGE_SIZE, Kind::Large).unwrap();
     let addr = pinned.start();
@@ -211,6 +300,51 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
     assert!(resize(pinned, SHARED_PAGES * 3));
     assert!(!saw("remap", addr));
     free(pinned, 1);
+}
+
+#[test]
+fn a_block_of_many_megabytes_serves_again_with_its_pages() {
+    let _turn = TURN.lock().unwrap();
+    let mib = |count: usize| (count << 20) / PAGE_SIZE;
+    let first = alloc(Domain::Pinned, mib(25), PAGE_SIZE, Kind::Large).unwrap();
+    fill(first, 1);
+    free(first, first.pages());
+    let second = alloc(Domain::Pinned, mib(20), PAGE_SIZE, Kind::Large).unwrap();
+    assert_eq!(resident(second.start(), second.pages()), second.pages());
+    assert!(!second.zero(), "it holds what the first one held");
+    free(second, second.pages());
+    trim(0);
+}
+
+#[test]
+fn a_ceiling_has_what_is_free_go_at_once() {
+    let _turn = TURN.lock().unwrap();
+    let span = |pages| {
+        let span = alloc(Domain::Pinned, pages, PAGE_SIZE, Kind::Large).unwrap();
+        fill(span, 1);
+        span
+    };
+    let (early, late) = (span(2000), span(2000));
+    let (first, second) = (early.start(), late.start());
+    free(early, 2000);
+    assert_eq!(resident(first, 2000), 2000);
+    settings::set_ceiling(1000 * PAGE_SIZE);
+    decay();
+    assert_eq!(resident(first, 2000), 0, "what was free before");
+    free(late, 2000);
+    assert_eq!(resident(second, 2000), 0);
+    settings::set_ceiling(usize::MAX);
+}
+
+#[test]
+fn a_block_that_grows_has_a_chunk_to_itself_and_is_never_copied() {
+    let _turn = TURN.lock().unwrap();
+    let span = alloc_movable(Domain::Managed, MOVABLE_PAGES + 1).unwrap();
+    assert!(is_movable(span) && resize(span, MOVABLE_PAGES * 3));
+    free(span, 0);
+    let short = alloc_movable(Domain::Managed, 20).unwrap();
+    assert!(!is_movable(short));
+    free(short, 0);
 }
 
 #[test]

@@ -38,6 +38,30 @@ int main(int argc, char **argv) {
         free(large);
     } else if (!strcmp(how, "free-inside")) {
         free(block[0] + 16);
+    } else if (!strcmp(how, "free-foreign")) {
+        free(opaque(block));
+    } else if (!strcmp(how, "free-one")) {
+        free(opaque((void *)1));
+    } else if (!strcmp(how, "resize-foreign")) {
+        opaque(realloc(opaque(block), 100));
+    } else if (!strcmp(how, "write-a-byte-behind")) {
+        opaque(block[0])[SMALL] = 1;
+        free(block[0]);
+    } else if (!strcmp(how, "write-a-byte-before")) {
+        opaque(block[0])[-1] ^= 1;
+        free(block[0]);
+        for (int i = 0; i < BLOCKS; i++)
+            opaque(malloc(SMALL));
+    } else if (!strcmp(how, "read-no-bytes")) {
+        printf("%d\n", *(volatile char *)opaque(malloc(0)));
+    } else if (!strcmp(how, "write-a-freed-large-one")) {
+        char *large = opaque(malloc(LARGE));
+        free(large);
+        large[LARGE / 2] = 1;
+    } else if (!strcmp(how, "write-a-mib-behind")) {
+        opaque(block[0])[1 << 20] = 1;
+    } else if (!strcmp(how, "write-a-mib-before")) {
+        opaque(block[0])[-(1 << 20)] = 1;
     } else if (!strcmp(how, "write-after-free")) {
         for (int i = 1; i < BLOCKS; i++)
             memset(block[i], 0x41, sizeof(void *));
@@ -55,7 +79,7 @@ int main(int argc, char **argv) {
         char *last = opaque(malloc(320));
         for (int i = 0; i < 400; i++) {
             char *next = opaque(malloc(320));
-            behind += next == last + 320;
+            behind += next > last && next < last + 2 * 320;
             last = next;
         }
         printf("%d\n", behind);

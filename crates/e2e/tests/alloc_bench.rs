@@ -13,10 +13,12 @@ fn program() -> Program {
     }
 }
 
-/// The suite with few blocks.
+/// The suite with few blocks, and none that takes long to be written.
 fn small_suite() -> Vec<Case> {
     let small = |mut case: Case| {
         case.job.slots = case.job.slots.min(50);
+        case.job.least_bytes = case.job.least_bytes.min(64 << 10);
+        case.job.most_bytes = case.job.most_bytes.min(2 << 20);
         case.steps = case.steps.min(20_000);
         case
     };

@@ -8,7 +8,7 @@
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{checked, classes, flush, large, misuse, refill, registry, remote, tls};
+use crate::{checked, classes, flush, large, misuse, refill, registry, remote, slots, tls};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -46,31 +46,39 @@ pub fn malloc_slow(size: usize) -> *mut u8 {
 #[inline(always)]
 fn alloc(heap: &'static Heap, size: usize) -> (*mut u8, bool) {
     if size <= classes::LARGEST {
-        return alloc_class(heap, classes::of(size));
+        return alloc_class(heap, classes::of(size), size);
     }
     alloc_large(heap, size, PAGE_SIZE)
 }
 
 #[inline(always)]
-fn alloc_class(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+fn alloc_class(heap: &'static Heap, class: usize, size: usize) -> (*mut u8, bool) {
     // A sentinel's bins are empty.
     let block = heap.bin(class).pop();
     if !block.is_null() {
         return (block.cast(), false);
     }
-    refill(heap, class)
+    refill(heap, class, size)
 }
 
 #[inline(never)]
-fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
-    let refill = |heap| match misuse::is_on() {
-        true => checked::alloc(heap, class),
-        false => refill::refill(heap, class),
-    };
-    if registry::is_sentinel(heap) {
-        return registry::with_heap(heap, refill).unwrap_or((core::ptr::null_mut(), false));
+fn refill(heap: &'static Heap, class: usize, size: usize) -> (*mut u8, bool) {
+    if misuse::is_on() {
+        return alloc_checked(heap, size, classes::ALIGNMENT);
     }
-    refill(heap)
+    if registry::is_sentinel(heap) {
+        let block = registry::with_heap(heap, |heap| refill::refill(heap, class));
+        return block.unwrap_or((core::ptr::null_mut(), false));
+    }
+    refill::refill(heap, class)
+}
+
+fn alloc_checked(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool) {
+    if registry::is_sentinel(heap) {
+        let block = registry::with_heap(heap, |heap| checked::alloc(heap, size, align));
+        return block.unwrap_or((core::ptr::null_mut(), false));
+    }
+    checked::alloc(heap, size, align)
 }
 
 #[cold]
@@ -81,15 +89,23 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
     large::alloc(heap.domain.get(), size, align)
 }
 
-/// Frees a block. Null is allowed. Addresses that no allocator of ours handed out are left alone: the
-/// dynamic loader's first blocks come from an allocator of its own.
+/// A block of `size` bytes for what a shorter one holds.
+fn alloc_longer(heap: &'static Heap, size: usize) -> *mut u8 {
+    if size <= classes::LARGEST || heap.is(&tls::REFUSED) {
+        return malloc(size);
+    }
+    large::alloc_grown(heap.domain.get(), size)
+}
+
+/// Frees a block. Null is allowed. Addresses that this allocator did not hand out are left alone; where blocks are checked, the
+/// program ends.
 ///
 /// # Safety
 /// The block is the program's, and it will not use it again.
 #[inline(always)]
 pub unsafe fn free(ptr: *mut u8) {
     let Some(span) = memfold_arena::lookup(ptr as usize) else {
-        return misuse::must_not_be_gone(ptr as usize);
+        return misuse::foreign(FREED_NO_BLOCK, ptr as usize);
     };
     let heap = tls::get();
     if !heap.keeps(span) {
@@ -118,12 +134,14 @@ unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
     }
 }
 
+const FREED_NO_BLOCK: &str = "an address that is no block was freed";
+
 /// Frees a block that is large, or that belongs to another heap and is not kept.
 #[inline(never)]
 unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
     match kind_of(span, ptr) {
-        // SAFETY: the span's owner is a heap.
-        Some(Kind::Blocks) if checked::is_checked(span) => unsafe { checked::free(span, ptr.cast()) },
+        // SAFETY: the span's owner is a heap, or none has it.
+        Some(Kind::Blocks) if misuse::is_on() => unsafe { checked::free(span, ptr.cast()) },
         Some(Kind::Blocks) => {
             // SAFETY: the caller's contract; the span's owner is a heap.
             unsafe {
@@ -134,13 +152,13 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
             }
         }
         Some(Kind::Large) => {
-            if misuse::is_on() {
-                misuse::note_gone(ptr as usize);
-            }
+            large::usable_size(span);
             memfold_arena::free(span, span.pages());
         }
-        None if misuse::is_on() => misuse::defect("an address that is no block was freed", ptr as usize),
-        _ => {}
+        _ if span.kind() == Kind::Free && span.start() == ptr as usize => {
+            misuse::foreign("a block was freed twice", ptr as usize);
+        }
+        _ => misuse::foreign(FREED_NO_BLOCK, ptr as usize),
     }
 }
 
@@ -160,10 +178,15 @@ fn kind_of(span: &Span, ptr: *mut u8) -> Option<Kind> {
 /// The block is the program's.
 pub unsafe fn usable_size(ptr: *mut u8) -> usize {
     let Some(span) = memfold_arena::lookup(ptr as usize) else { return 0 };
-    match kind_of(span, ptr) {
-        Some(Kind::Blocks) => span.block_size() as usize,
-        Some(Kind::Large) => span.bytes(),
-        _ => 0,
+    size_of_block(span, ptr).unwrap_or(0)
+}
+
+/// How many bytes of the block at `ptr` the program may use; `None` if there is none.
+fn size_of_block(span: &'static Span, ptr: *mut u8) -> Option<usize> {
+    match kind_of(span, ptr)? {
+        Kind::Blocks if slots::is_checked(span) => Some(checked::usable_size(span, ptr as usize)),
+        Kind::Blocks => Some(span.block_size() as usize),
+        _ => Some(large::usable_size(span)),
     }
 }
 
@@ -208,25 +231,27 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
         unsafe { free(ptr) };
         return core::ptr::null_mut();
     }
-    let Some(span) = memfold_arena::lookup(ptr as usize) else { return core::ptr::null_mut() };
-    let old = match kind_of(span, ptr) {
-        Some(Kind::Blocks) => span.block_size() as usize,
-        Some(Kind::Large) => span.bytes(),
-        _ => return core::ptr::null_mut(),
+    let block = memfold_arena::lookup(ptr as usize);
+    let Some((span, old)) = block.and_then(|span| Some((span, size_of_block(span, ptr)?))) else {
+        misuse::foreign("an address that is no block was resized", ptr as usize);
+        return core::ptr::null_mut();
     };
     if size > MAX_REQUEST {
         return core::ptr::null_mut();
     }
-    checked::must_be_live(span, ptr as usize);
     if span.kind() == Kind::Large {
         let resized = large::resize(span, size);
         if !resized.is_null() {
             return resized;
         }
+    } else if slots::is_checked(span) {
+        if checked::resize(span, ptr as usize, size) {
+            return ptr;
+        }
     } else if size <= old && size * 2 >= old {
         return ptr;
     }
-    let moved = malloc(size);
+    let moved = if size > old { alloc_longer(tls::get(), size) } else { malloc(size) };
     if moved.is_null() {
         // A shorter block may stay where it is.
         return if size <= old { ptr } else { moved };
@@ -244,6 +269,9 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
 pub fn aligned(align: usize, size: usize) -> *mut u8 {
     debug_assert!(align == 0 || align.is_power_of_two());
     if align <= PAGE_SIZE && size <= classes::LARGEST {
+        if misuse::is_on() {
+            return alloc_checked(tls::get(), size, align.max(classes::ALIGNMENT)).0;
+        }
         // Spans start at a page, and the classes are such that a multiple of the alignment gets blocks of a multiple.
         let align = align.max(classes::ALIGNMENT);
         return malloc((size.max(1) + align - 1) & !(align - 1));

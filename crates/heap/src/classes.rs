@@ -44,6 +44,23 @@ pub const fn block_size(class: usize) -> usize {
     (9 + (class - 8) % 8) << (log - 3)
 }
 
+/// For each class, 2^40 over its block size, rounded up.
+const INVERSES: [u64; COUNT] = {
+    let mut inverses = [0; COUNT];
+    let mut class = 0;
+    while class < COUNT {
+        inverses[class] = (1 << 40) / block_size(class) as u64 + 1;
+        class += 1;
+    }
+    inverses
+};
+
+/// How many blocks of `class` lie before an offset of at most 16 MiB: a division, without the time that one takes.
+#[inline]
+pub fn blocks_before(class: usize, offset: usize) -> usize {
+    ((offset as u64 * INVERSES[class]) >> 40) as usize
+}
+
 /// Pages in a span of `class`: 64 KiB, or eight blocks.
 pub const fn span_pages(class: usize) -> usize {
     let pages = (8 * block_size(class)).div_ceil(PAGE_SIZE);
@@ -83,6 +100,21 @@ mod tests {
             assert!(class == 0 || block_size(class - 1) < size, "{size}");
         }
         assert_eq!(of(LARGEST), COUNT - 1);
+    }
+
+    #[test]
+    fn an_offset_in_a_span_is_divided_as_it_should_be() {
+        for class in 0..COUNT {
+            let (size, end) = (block_size(class), span_pages(class) * PAGE_SIZE);
+            for block in 0..end / size {
+                let start = block * size;
+                let offsets = [start, start + 1, start + size / 2, start + size - 1];
+                assert!(
+                    offsets.iter().all(|offset| blocks_before(class, *offset) == block),
+                    "{size} {block}"
+                );
+            }
+        }
     }
 
     #[test]

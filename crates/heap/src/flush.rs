@@ -1,8 +1,10 @@
-//! Where blocks go when a bin is full, or a thread ends: back to the spans they are of, and to the heaps those belong to.
+//! Where blocks go when a bin or a quarantine is full, or a thread ends: back to the spans they are of, and to the heaps those
+//! belong to.
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{classes, remote, spans};
+use crate::{classes, remote, slots, spans};
+use memfold_arena::{settings, Knob, Span};
 
 /// Takes what a full bin has too many of, the longest free, back to the spans.
 #[cold]
@@ -13,6 +15,7 @@ pub(crate) fn flush(heap: &'static Heap, class: usize) {
 
 /// Empties every bin, sends what belongs to others, and gives every empty span back.
 pub(crate) fn flush_all(heap: &'static Heap) {
+    end_quarantine_beyond(heap, 0);
     for class in 0..classes::COUNT {
         give_list(heap, heap.bin(class).cut(0, classes::limit(class)));
         let mut span = heap.partial[class].first.get();
@@ -25,6 +28,44 @@ pub(crate) fn flush_all(heap: &'static Heap) {
     }
     heap.front.empty(spans::free_span);
     remote::dispatch(heap);
+}
+
+/// Has a freed block of a checked span wait until much else was freed, and those serve again that have waited for so long.
+///
+/// # Safety
+/// The block is free, in no list, and of the span; the calling thread uses `heap`, which is no sentinel.
+pub(crate) unsafe fn delay(heap: &'static Heap, span: &'static Span, block: *mut Block) {
+    if !heap.quarantine.add(block, span.block_size()) {
+        // SAFETY: the caller's contract.
+        return unsafe { serve_again(heap, block) };
+    }
+    end_quarantine_beyond(heap, settings::get(Knob::Quarantine) as usize);
+}
+
+fn end_quarantine_beyond(heap: &'static Heap, limit: usize) {
+    let size = |block: *mut Block| memfold_arena::lookup(block as usize).map_or(0, Span::block_size);
+    while let Some(block) = heap.quarantine.take_beyond(limit, size) {
+        if limit == 0 {
+            slots::must_be_clean(block as usize);
+        }
+        // SAFETY: blocks in a quarantine are free, and in no list.
+        unsafe { serve_again(heap, block) };
+    }
+}
+
+/// Gives a freed block of a checked span back to the heap that the span belongs to.
+///
+/// # Safety
+/// The block is free and in no list.
+pub(crate) unsafe fn serve_again(heap: &'static Heap, block: *mut Block) {
+    let Some(span) = memfold_arena::lookup(block as usize) else { return };
+    if heap.has(span) {
+        // SAFETY: the caller's contract, and the span is this heap's.
+        unsafe { spans::give(heap, span, block) };
+    } else if slots::depart(span, block as usize) {
+        // SAFETY: the caller's contract; the span's owner is a heap.
+        unsafe { remote::send(span, block) };
+    }
 }
 
 fn give_list(heap: &'static Heap, mut block: *mut Block) {

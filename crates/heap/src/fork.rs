@@ -5,7 +5,7 @@
 
 use crate::heap::State;
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{orphans, registry, remote, tls};
+use crate::{orphans, registry, remote, slots, tls, voids};
 
 /// The thread that holds the locks around its `fork`, 0 for none.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
@@ -21,6 +21,7 @@ pub fn fork_prepare() {
         remote::drain(heap, None);
     }
     registry::hold();
+    voids::hold();
     memfold_arena::fork_prepare();
     HOLDER.store(tls::thread(), Relaxed);
 }
@@ -38,6 +39,7 @@ pub fn fork_child() {
     if HOLDER.load(Relaxed) != me {
         return;
     }
+    slots::begin_anew();
     registry::for_each(|heap| {
         // What was sent between the preparation and the copy: its links cannot be believed.
         heap.remote.forget();
@@ -62,6 +64,7 @@ fn release() {
     // SAFETY: this thread, or the one that it is a copy of, took the locks in `fork_prepare`.
     unsafe {
         memfold_arena::fork_release();
+        voids::let_go();
         registry::let_go();
     }
 }

@@ -11,6 +11,7 @@
 use crate::bin::{Bin, Block};
 use crate::classes;
 use crate::parcel::{List, Outbox};
+use crate::quarantine::Quarantine;
 use crate::span_cache::Front;
 use crate::sync::{AtomicU32, AtomicU8, AtomicUsize, Cell};
 use memfold_arena::{Domain, Span};
@@ -79,6 +80,8 @@ pub(crate) struct Heap {
     pub(crate) partial: [Partial; classes::COUNT],
     /// Empty spans kept for later.
     pub(crate) front: Front,
+    /// Freed blocks that are not to serve again yet, where blocks are checked.
+    pub(crate) quarantine: Quarantine,
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
     /// What is under way to other heaps, by their addresses.
@@ -112,6 +115,7 @@ impl Heap {
             shelf: Cell::new(NO_SHELF),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
             front: Front::new(),
+            quarantine: Quarantine::new(),
             pending: Cell::new(core::ptr::null_mut()),
             outboxes: [const { Outbox::new() }; 4],
             next_idle: Cell::new(core::ptr::null()),

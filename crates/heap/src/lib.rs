@@ -9,13 +9,14 @@
 //! No module imports another in a circle: types first (`bin`, `heap`), then what is done to one heap's spans (`spans`), between two heaps
 //! (`parcel`, `remote`, `flush`), with all heaps (`registry`, `orphans`), and last what a call does (`refill`, `checked`, `api`).
 //!
-//! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`).
+//! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`, over `slots`,
+//! `quarantine` and `voids`).
 //!
 //! What it is not: the C interface (that is the preload library), or safe to call from a signal handler.
 //!
 //! Invariants: no lock is held while a block is touched, because touching managed memory may wait for the
 //! pager. Nothing here allocates through libc or sets `errno`. Order of locks: thread-exit key, idle heaps,
-//! then those of the arena.
+//! blocks of no bytes, then those of the arena.
 #![no_std]
 
 #[cfg(test)]
@@ -33,21 +34,25 @@ mod links;
 mod misuse;
 mod orphans;
 mod parcel;
+mod quarantine;
 mod refill;
 mod registry;
 mod remote;
+mod slots;
 mod span_cache;
 mod spans;
 pub mod stats;
 mod sync;
 mod tls;
+mod voids;
 
 pub use api::{
     aligned, calloc, free, is_ours, malloc, malloc_at_hand, malloc_slow, realloc, trim, usable_size,
     MAX_REQUEST,
 };
-pub use checked::harden;
+pub use checked::{harden, look_back};
 pub use fork::{fork_child, fork_parent, fork_prepare};
+pub use misuse::Report;
 pub use registry::{pinned, thread_pointer_of, Pinned};
 
 #[cfg(test)]

@@ -58,7 +58,11 @@ fn checked_link(block: *mut Block, next: *mut Block) -> *mut Block {
             && (next as usize - span.start()).is_multiple_of(span.block_size() as usize)
     };
     if !next.is_null() && !memfold_arena::lookup(next as usize).is_some_and(leads_to_a_block) {
-        misuse::defect("the list of free blocks is corrupted: a freed block was written to", block as usize);
+        misuse::defect(
+            "the list of free blocks is corrupted: a freed block was written to",
+            block as usize,
+            0,
+        );
     }
     next
 }

@@ -1,7 +1,6 @@
 //! Whether blocks are checked, and how a program ends that misused one.
 //!
-//! What it is not: the checks of blocks in size classes, which are [`crate::checked`]; of blocks of whole pages it keeps which of them
-//! are gone, as nothing else does.
+//! What it is not: the checks themselves, which are [`crate::checked`]'s and [`crate::slots`]'.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use memfold_arena::{settings, Knob};
@@ -9,15 +8,14 @@ use memfold_arena::{settings, Knob};
 /// Whether blocks are checked.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// The last freed blocks of whole pages, whose mappings are gone.
-static GONE: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
-static NEXT_GONE: AtomicUsize = AtomicUsize::new(0);
+/// Says what a program did, at which address, and how long the slots of that block's class are, bytes; 0 where there is no such class.
+pub type Report = fn(what: &str, address: usize, slot: usize);
 
 /// What is said of the defect, before the program ends.
 static REPORT: AtomicUsize = AtomicUsize::new(0);
 
 /// Who is told of a defect before the program ends.
-pub(crate) fn report_to(report: fn(what: &str, address: usize)) {
+pub(crate) fn report_to(report: Report) {
     REPORT.store(report as usize, Relaxed);
 }
 
@@ -32,38 +30,25 @@ pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
 }
 
-/// Ends the program: it misused the block at `address`.
+/// Ends the program: it misused the block at `address`, whose class has slots of `slot` bytes (0: none).
 #[cold]
-pub(crate) fn defect(what: &str, address: usize) -> ! {
+#[inline(never)]
+pub(crate) fn defect(what: &str, address: usize, slot: usize) -> ! {
     let report = REPORT.load(Relaxed);
     if report != 0 {
         // SAFETY: `report_to` stored a function of this type.
-        let report: fn(&str, usize) = unsafe { core::mem::transmute(report) };
-        report(what, address);
+        let report: Report = unsafe { core::mem::transmute(report) };
+        report(what, address, slot);
     }
     memfold_sys::thread::abort_process()
 }
 
-/// Remembers that a block of whole pages is gone.
-pub(crate) fn note_gone(block: usize) {
-    let place = NEXT_GONE.fetch_add(1, Relaxed) % GONE.len();
-    GONE[place].store(block, Relaxed);
-}
-
-/// Forgets it, as the address is in use again.
-pub(crate) fn note_back(block: usize) {
-    for place in &GONE {
-        let _ = place.compare_exchange(block, 0, Relaxed, Relaxed);
-    }
-}
-
-/// Ends the program if a block of whole pages that is gone is freed again. Other unknown addresses are left alone: the
-/// dynamic loader's first blocks come from an allocator of its own.
+/// Ends the program, where blocks are checked, as what it did was done to an address that is no block; null is left alone.
 #[cold]
 #[inline(never)]
-pub(crate) fn must_not_be_gone(block: usize) {
-    if block != 0 && is_on() && GONE.iter().any(|place| place.load(Relaxed) == block) {
-        defect("a block was freed twice", block);
+pub(crate) fn foreign(what: &str, address: usize) {
+    if address != 0 && is_on() {
+        defect(what, address, 0);
     }
 }
 

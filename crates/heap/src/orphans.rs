@@ -16,7 +16,7 @@ use crate::bin::Block;
 use crate::heap::{Heap, State};
 use crate::parcel::unpack;
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{registry, remote, spans};
+use crate::{registry, remote, slots, spans};
 use memfold_arena::Span;
 
 /// How many heaps are orphans.
@@ -59,6 +59,9 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
     let from = span.owner.load(Relaxed);
     if orphan.has(span) && span.owner.compare_exchange(from, heap.as_owner(from), AcqRel, Acquire).is_ok() {
         // All that is not known to be free counts as used.
+        if slots::is_checked(span) {
+            slots::open_none(span);
+        }
         span.free.set(core::ptr::null_mut());
         span.free_count.set(0);
         span.carved.store(span.capacity.get(), Relaxed);
@@ -66,6 +69,9 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
         span.linked.set(false);
     }
     if heap.has(span) {
+        if slots::is_checked(span) {
+            slots::arrive(span, block as usize);
+        }
         // SAFETY: the caller's contract, and the span is this heap's.
         unsafe { spans::give(heap, span, block) };
     } else {

@@ -10,7 +10,7 @@
 use crate::bin::Block;
 use crate::heap::Heap;
 use crate::parcel::{unpack, Outbox};
-use crate::spans;
+use crate::{slots, spans};
 use core::mem::size_of;
 use memfold_arena::Span;
 
@@ -87,6 +87,9 @@ unsafe fn receive(heap: &'static Heap, into_bins: bool, block: *mut Block) {
         // SAFETY: the caller's contract; the block's span is this heap's and of this bin's class.
         unsafe { heap.bin_of(span).push(block) };
     } else if heap.has(span) {
+        if slots::is_checked(span) {
+            slots::arrive(span, block as usize);
+        }
         // SAFETY: the caller's contract; the span is this heap's.
         unsafe { spans::give(heap, span, block) };
     } else {

@@ -9,7 +9,7 @@
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{classes, links, misuse};
+use crate::{classes, links, misuse, slots};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
@@ -41,7 +41,7 @@ pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Spa
     span.capacity.set((span.bytes() / block_size) as u32);
     let tag =
         if misuse::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
-    if misuse::is_on() && !span.clear_marks() {
+    if misuse::is_on() && !slots::prepare(span, span.zero()) {
         memfold_arena::free(span, 0);
         return None;
     }
@@ -73,38 +73,6 @@ pub(crate) fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
     block
 }
 
-/// Takes the block out of a span's list that has `before` others before it; there must be so many and it.
-pub(crate) fn take_at(span: &'static Span, before: u32) -> *mut Block {
-    let mut last: *mut Block = core::ptr::null_mut();
-    let mut block = span.free.get().cast::<Block>();
-    for _ in 0..before {
-        last = block;
-        // SAFETY: blocks on a span's list are free, and `give` linked them.
-        block = unsafe { links::get(block) };
-    }
-    if block.is_null() {
-        misuse::defect("the list of free blocks is corrupted: it is too short", span.start());
-    }
-    // SAFETY: as above.
-    let next = unsafe { links::get(block) };
-    match last.is_null() {
-        true => span.free.set(next.cast()),
-        // SAFETY: the block before is free and stays in the list.
-        false => unsafe { links::set(last, next) },
-    }
-    span.free_count.set(span.free_count.get() - 1);
-    span.set_used(span.used() + 1);
-    block
-}
-
-/// Cuts one fresh block; there must be room.
-pub(crate) fn carve_one(span: &'static Span) -> *mut Block {
-    let carved = span.carved.load(Relaxed);
-    span.carved.store(carved + 1, Relaxed);
-    span.set_used(span.used() + 1);
-    (span.start() + carved as usize * span.block_size() as usize) as *mut Block
-}
-
 /// Cuts fresh blocks: one, or as many small ones as lie on the same page. Returns the first.
 pub(crate) fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bool) {
     let class = span.class() as usize;
@@ -132,9 +100,13 @@ pub(crate) fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bo
 /// The block is free, in no list, and of a span of `heap`.
 pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut Block) {
     debug_assert!(heap.has(span));
-    // SAFETY: the block is free and in no list.
-    unsafe { links::set(block, span.free.get().cast()) };
-    span.free.set(block.cast());
+    if slots::is_checked(span) {
+        slots::open(span, block);
+    } else {
+        // SAFETY: the block is free and in no list.
+        unsafe { links::set(block, span.free.get().cast()) };
+        span.free.set(block.cast());
+    }
     span.free_count.set(span.free_count.get() + 1);
     span.set_used(span.used() - 1);
     let partial = &heap.partial[span.class() as usize];
@@ -157,6 +129,9 @@ pub(crate) fn retire(heap: &'static Heap, span: &'static Span) {
 /// Gives an empty span back to the arena.
 pub(crate) fn free_span(span: &'static Span) {
     let touched = span.carved.load(Relaxed) as usize * span.block_size() as usize;
-    // What was touched before it was reused is not known.
-    memfold_arena::free(span, if span.reused() { span.pages() } else { touched.div_ceil(PAGE_SIZE) });
+    // What was touched before it was reused is not known; nor which blocks of a checked one were.
+    memfold_arena::free(
+        span,
+        if span.reused() || slots::is_checked(span) { span.pages() } else { touched.div_ceil(PAGE_SIZE) },
+    );
 }

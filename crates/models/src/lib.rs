@@ -174,6 +174,7 @@ included! {
     "../../heap/src/links.rs" links,
     "../../heap/src/orphans.rs" orphans,
     "../../heap/src/parcel.rs" parcel,
+    "../../heap/src/quarantine.rs" quarantine,
     "../../heap/src/refill.rs" refill,
     "../../heap/src/registry.rs" registry,
     "../../heap/src/remote.rs" remote,
@@ -193,11 +194,15 @@ mod classes;
 mod misuse;
 #[path = "heap/settings.rs"]
 pub mod settings;
+#[path = "heap/slots.rs"]
+mod slots;
 #[path = "heap/tls.rs"]
 mod tls;
+#[path = "heap/voids.rs"]
+mod voids;
 
 pub use address_space::{
-    alloc, alloc_guarded, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim,
+    alloc, alloc_guarded, alloc_movable, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim,
 };
 pub use arena_lock::Mutex;
 pub use settings::Knob;

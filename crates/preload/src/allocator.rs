@@ -47,9 +47,12 @@ fn random_key() -> usize {
 }
 
 /// Says what the program did, before it ends.
-fn report(what: &str, address: usize) {
+fn report(what: &str, address: usize, slot: usize) {
     let mut line = Line::new();
-    let _ = write!(line, "memfold: {what} (at {address:#x}); the program is ended");
+    let _ = match slot {
+        0 => write!(line, "memfold: {what} (at {address:#x}); the program is ended"),
+        _ => write!(line, "memfold: {what} (at {address:#x}, size class {slot}); the program is ended"),
+    };
     say(line.as_str());
 }
 

@@ -25,8 +25,13 @@ pub fn pager() -> Option<&'static Engine> {
     PAGER.load(Relaxed).then_some(&ENGINE)
 }
 
+/// The part of a limit of resident memory that may be free blocks.
+const FREE_SHARE: u64 = 16;
+
 /// Gives back memory that the allocator has kept for nothing, and says now and then what it holds.
 fn decay() {
+    let limit = if ENGINE.is_limited() { ENGINE.limit() / FREE_SHARE } else { u64::MAX };
+    memfold_arena::settings::set_ceiling(limit as usize);
     memfold_arena::decay();
     statistics::publish_if_due(&ENGINE);
 }

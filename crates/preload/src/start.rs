@@ -47,6 +47,7 @@ extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c
 }
 
 extern "C" fn destruct() {
+    memfold_heap::look_back();
     statistics::at_exit();
     if pager().is_some() {
         ENGINE.record_the_end();
@@ -113,6 +114,11 @@ static HOOKS: memfold_arena::Hooks = memfold_arena::Hooks {
     guard: |addr, len| {
         // SAFETY: the arena gave no address in the range to anybody.
         ENGINE.protect(addr, len, false, || unsafe { mem::mprotect(addr, len, libc::PROT_NONE) })
+    },
+    unguard: |addr, len| {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: as above.
+        ENGINE.protect(addr, len, true, || unsafe { mem::mprotect(addr, len, access) })
     },
     remap: |addr, len, new_len| mapping::remap_managed(&ENGINE, addr, len, new_len),
 };

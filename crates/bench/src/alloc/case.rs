@@ -45,8 +45,14 @@ const SMALL: (usize, usize) = (16, 1040);
 /// Hours that `fragmentation` simulates in a run.
 const HOURS: u64 = 24;
 
+/// Steps in a run of `big`: each writes thousands of pages.
+const BIG_STEPS: u64 = 500;
+
+const BIG: Case =
+    case("big", Pattern::Mixed, (1, 8), (5 << 20, 25 << 20), "blocks of 5 to 25 MiB, every page written");
+
 /// The suite.
-pub const SUITE: [Case; 17] = [
+pub const SUITE: [Case; 18] = [
     case("random_mixed", Pattern::Mixed, (1, 400), SMALL, "small blocks, 400 slots"),
     case("random_mixed_2t", Pattern::Mixed, (2, 400), SMALL, "the same in two threads"),
     case("random_mixed_100k", Pattern::Mixed, (1, 100_000), SMALL, "small blocks, 100 000 slots"),
@@ -54,6 +60,7 @@ pub const SUITE: [Case; 17] = [
     case("mid", Pattern::Mixed, (1, 400), (8 * KIB, 40 * KIB), "blocks of 8 to 40 KiB"),
     case("mid_mt", Pattern::Mixed, (4, 2048), (8 * KIB, 52 * KIB), "blocks of 8 to 52 KiB, four threads"),
     case("vm_mixed", Pattern::Mixed, (1, 256), (64 * KIB, 2048 * KIB), "blocks of 64 KiB to 2 MiB"),
+    Case { steps: BIG_STEPS, job: Loop { written: Written::Pages, ..BIG.job }, ..BIG },
     case(
         "larson",
         Pattern::Larson,
@@ -155,7 +162,9 @@ impl Measures {
         }
         for case in &mut self.cases {
             let job = &mut case.job;
-            job.written = self.written.unwrap_or(written);
+            // What is written whole by its own measure stays so.
+            let usual = if job.written == Written::Pages { Written::Pages } else { written };
+            job.written = self.written.unwrap_or(usual);
             job.slots = self.slots.unwrap_or(job.slots);
             job.threads = self.threads.unwrap_or(job.threads);
             job.least_bytes = self.least.unwrap_or(job.least_bytes);

@@ -43,6 +43,11 @@ pub fn alloc(domain: Domain, pages: usize, _align: usize, kind: Kind) -> Option<
     Some(span)
 }
 
+/// No block is long enough to be moved.
+pub fn alloc_movable(domain: Domain, pages: usize) -> Option<&'static Span> {
+    alloc(domain, pages, PAGE_SIZE, Kind::Large)
+}
+
 /// Guards are off.
 pub fn alloc_guarded(_pages: usize, _align: usize) -> Option<&'static Span> {
     None

@@ -4,11 +4,7 @@ use crate::bin::Block;
 use crate::heap::Heap;
 use crate::span::Span;
 
-pub(crate) fn is_checked(_: &Span) -> bool {
-    false
-}
-
-pub(crate) fn alloc(_: &'static Heap, _: usize) -> (*mut u8, bool) {
+pub(crate) fn alloc(_: &'static Heap, _: usize, _: usize) -> (*mut u8, bool) {
     unreachable!("checks are off in a model")
 }
 
@@ -16,4 +12,10 @@ pub(crate) unsafe fn free(_: &'static Span, _: *mut Block) {
     unreachable!("checks are off in a model")
 }
 
-pub(crate) fn must_be_live(_: &Span, _: usize) {}
+pub(crate) fn usable_size(_: &Span, _: usize) -> usize {
+    unreachable!("checks are off in a model")
+}
+
+pub(crate) fn resize(_: &Span, _: usize, _: usize) -> bool {
+    unreachable!("checks are off in a model")
+}

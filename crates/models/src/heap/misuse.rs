@@ -8,12 +8,10 @@ pub(crate) fn guards() -> bool {
     false
 }
 
-pub(crate) fn defect(what: &str, address: usize) -> ! {
+pub(crate) fn defect(what: &str, address: usize, _: usize) -> ! {
     panic!("{what}: {address:#x}")
 }
 
-pub(crate) fn note_gone(_: usize) {}
-
-pub(crate) fn note_back(_: usize) {}
-
-pub(crate) fn must_not_be_gone(_: usize) {}
+pub(crate) fn foreign(what: &str, address: usize) {
+    assert_eq!(address, 0, "{what}");
+}

@@ -11,6 +11,8 @@ pub enum Knob {
     Keep128K,
     /// As in the arena.
     Keep2M,
+    /// As in the arena.
+    Quarantine,
 }
 
 /// Off.
