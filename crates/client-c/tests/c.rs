@@ -51,9 +51,15 @@ fn a_c_program_is_kept_at_a_limit_by_the_policy_that_its_environment_names() {
     let program = build(dir.path(), "tests/policy.c", &["-lmemfold_client"]);
     let run = |policy| {
         let mut command = command(&program, dir.path());
-        let variables =
-            [("POLICY", policy), ("RESIDENT_LIMIT", "8M"), ("COLD_AGE", "1h"), ("MAX_STALL", "100"), ("MAX_CPU", "100")];
-        let output = command.envs(variables.map(|(name, value)| (format!("MEMFOLD_{name}"), value))).output().unwrap();
+        let variables = [
+            ("POLICY", policy),
+            ("RESIDENT_LIMIT", "8M"),
+            ("COLD_AGE", "1h"),
+            ("MAX_STALL", "100"),
+            ("MAX_CPU", "100"),
+        ];
+        let output =
+            command.envs(variables.map(|(name, value)| (format!("MEMFOLD_{name}"), value))).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     assert_eq!(run("clock"), (Some(0), "every word read back, 0 pages lost\n".into()));

@@ -110,12 +110,18 @@ mod tests {
             options.tell(&engine(), &variables.iter().copied().collect())
         };
         let config =
-            told(&[("MEMFOLD_MAX_STALL", "1"), ("MEMFOLD_COLD_AGE", "3s"), ("MEMFOLD_START_AT", "1M")]).unwrap();
+            told(&[("MEMFOLD_MAX_STALL", "1"), ("MEMFOLD_COLD_AGE", "3s"), ("MEMFOLD_START_AT", "1M")])
+                .unwrap();
         assert_eq!(config.get(Setting::MaxStall), 7_000);
         assert_eq!((config.get(Setting::ColdAge), config.get(Setting::StartAt)), (3_000_000_000, 1 << 20));
         assert!(told(&[("MEMFOLD_POLICY", "age"), ("MEMFOLD_WIPE", "on")]).is_ok());
         // There is no heap for the tables of any other.
-        for (variable, text) in [("MEMFOLD_POLICY", "clock"), ("MEMFOLD_POLICY", "x"), ("MEMFOLD_COLD_AGE", "soon"), ("MEMFOLD_TIER", "x")] {
+        for (variable, text) in [
+            ("MEMFOLD_POLICY", "clock"),
+            ("MEMFOLD_POLICY", "x"),
+            ("MEMFOLD_COLD_AGE", "soon"),
+            ("MEMFOLD_TIER", "x"),
+        ] {
             let said = told(&[(variable, text)]).unwrap_err().to_string();
             assert!(said.starts_with(&format!("{variable}={text} makes no sense: it takes ")), "{said}");
         }

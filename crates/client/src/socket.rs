@@ -57,7 +57,9 @@ mod tests {
         }
         // Where there is no such directory yet, the path is as it was given.
         assert_eq!(whole(Path::new("/nonexistent/s")), Ok("/nonexistent/s".into()));
-        assert!(whole(Path::new(&"x".repeat(200))).is_err_and(|error| error.to_string().contains("107 bytes")));
+        assert!(
+            whole(Path::new(&"x".repeat(200))).is_err_and(|error| error.to_string().contains("107 bytes"))
+        );
         assert!(whole(Path::new("")).is_err());
     }
 
@@ -70,7 +72,8 @@ mod tests {
         assert!(said.contains(text) && said.contains("memfold daemon"), "{said}");
         let listener = UnixListener::bind(&path).unwrap();
         // More than it accepts, which is none: who asks is not kept waiting.
-        let _crowd: Vec<_> = (0..).map_while(|_| socket::connect(text.as_bytes()).ok()).take(10_000).collect();
+        let _crowd: Vec<_> =
+            (0..).map_while(|_| socket::connect(text.as_bytes()).ok()).take(10_000).collect();
         assert_eq!(listens(text), Ok(()));
         drop(listener);
         assert!(listens(text).is_err());

@@ -247,7 +247,8 @@ mod tests {
         let old = [process(1, resident, 1 << 40), process(2, resident, 0)];
         divide(budget, &old, &mut waited);
         // In this second it is the second that waits.
-        let limits = divide(budget, &[process(1, resident, 1 << 40), process(2, resident, 1 << 30)], &mut waited);
+        let limits =
+            divide(budget, &[process(1, resident, 1 << 40), process(2, resident, 1 << 30)], &mut waited);
         assert!(limits[0] < resident && limits[1] == u64::MAX, "{limits:?}");
         // Who has gone is forgotten: a later process with its number waited for nothing yet.
         divide(budget, &[process(2, resident, 1 << 30)], &mut waited);

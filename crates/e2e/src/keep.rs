@@ -51,7 +51,8 @@ pub fn main(mib: usize, seed: u64) {
     let pages = len / memfold_sys::PAGE_SIZE;
     (0..pages).for_each(|page| write(memory, page, seed));
     if let Some(socket) = std::env::var_os("MEMFOLD_DAEMON") {
-        memfold_client::start(&Options::default().daemon(socket).cold_age(COLD_AGE)).expect("memory can be folded");
+        memfold_client::start(&Options::default().daemon(socket).cold_age(COLD_AGE))
+            .expect("memory can be folded");
         memfold_client::register(base.cast(), len).expect("memory to register");
     }
     println!("ready");

@@ -62,7 +62,10 @@ impl Scene {
     /// The same program, which registers its memory by the library.
     fn client(&self, seed: u64) -> Program {
         let mut command = Command::new(env!("CARGO_BIN_EXE_memfold-e2e"));
-        command.env("MEMFOLD_MAX_STALL", "100").env("MEMFOLD_DAEMON", &self.socket).env("MEMFOLD_RUNTIME_DIR", self.home.path());
+        command
+            .env("MEMFOLD_MAX_STALL", "100")
+            .env("MEMFOLD_DAEMON", &self.socket)
+            .env("MEMFOLD_RUNTIME_DIR", self.home.path());
         Program::start(command, seed)
     }
 

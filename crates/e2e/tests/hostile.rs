@@ -94,7 +94,9 @@ fn seven_clients_go_on_beside_a_page_of_every_kind_of_lie() {
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "1G"]);
     let clients: Vec<Running> = (1..=7).map(|seed| client(home.path(), &daemon, seed)).collect();
     wait_until(BOUND, "the daemon sees all clients beside the lies", || {
-        clients.iter().all(|client| daemon.counter("managed_bytes", Some(client.id())).is_some_and(|bytes| bytes > 0))
+        clients
+            .iter()
+            .all(|client| daemon.counter("managed_bytes", Some(client.id())).is_some_and(|bytes| bytes > 0))
     });
     clients.into_iter().for_each(|client| judge(&client.finish("a client beside liars")));
     // And the daemon is as it was.
@@ -196,7 +198,9 @@ fn a_client_that_is_stopped_keeps_nobody_waiting() {
     let home = scratch();
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "16M"]);
     let stopped = client(home.path(), &daemon, 1);
-    wait_until(BOUND, "it was seen", || daemon.counter("managed_bytes", Some(stopped.id())).is_some_and(|b| b > 0));
+    wait_until(BOUND, "it was seen", || {
+        daemon.counter("managed_bytes", Some(stopped.id())).is_some_and(|b| b > 0)
+    });
     stopped.signal(libc::SIGSTOP);
     let other = client(home.path(), &daemon, 2);
     // What the one keeps to itself, the other gives up.

@@ -44,7 +44,11 @@ impl Engine {
         if let Some(text) = text_of(variable) {
             let known = Choice::parse(text);
             if matches!(known, Some(Choice::Daemon(_))) && !self.has_own_heap() {
-                complain(Nonsense { variable, text, allowed: "`age` in a program without a heap for the pager" });
+                complain(Nonsense {
+                    variable,
+                    text,
+                    allowed: "`age` in a program without a heap for the pager",
+                });
             } else if !self.choose_policy(text) {
                 complain(Nonsense { variable, text, allowed });
             }

@@ -296,8 +296,13 @@ mod tests {
     use std::boxed::Box;
 
     fn engine() -> &'static Engine {
-        let host =
-            Host { notice: |_| {}, open_control: |_| None, own_heap: || true, decay: || {}, thread_cpu: |_| None };
+        let host = Host {
+            notice: |_| {},
+            open_control: |_| None,
+            own_heap: || true,
+            decay: || {},
+            thread_cpu: |_| None,
+        };
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));
         engine.prepare(&Config::default()).unwrap();
         engine

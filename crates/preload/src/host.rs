@@ -9,7 +9,8 @@ use memfold_pager::own_heap::OwnHeap;
 use memfold_pager::{Engine, Host};
 
 /// The pager of this process.
-pub static ENGINE: Engine = Engine::new(Host { notice: say_once, open_control, own_heap: || true, thread_cpu, decay });
+pub static ENGINE: Engine =
+    Engine::new(Host { notice: say_once, open_control, own_heap: || true, thread_cpu, decay });
 
 /// What allocates in this library, which is the pager's background thread; programs get their memory from `heap`.
 #[global_allocator]

@@ -17,8 +17,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// The engine of this process; it forks no more.
-static ENGINE: Engine =
-    Engine::new(Host { notice, open_control: |_| None, own_heap: || false, thread_cpu: |_| None, decay: || () });
+static ENGINE: Engine = Engine::new(Host {
+    notice,
+    open_control: |_| None,
+    own_heap: || false,
+    thread_cpu: |_| None,
+    decay: || (),
+});
 /// How often it is looked whether the engine has come as far as it should.
 const POLL: Duration = Duration::from_millis(1);
 

@@ -4,7 +4,7 @@ use crate::codec::CodecId;
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
 use crate::prefetch::PrefetchQueue;
-use crate::store::{FreeQueue, Slot, Store};
+use crate::store::{FreeQueue, Slot, Stores};
 use crate::together;
 use crate::turns::Turns;
 use core::cell::UnsafeCell;
@@ -116,9 +116,10 @@ fn turns() {
 fn free_queue() {
     static QUEUE: FreeQueue = FreeQueue::new();
     static SLOTS: [AtomicUsize; 2000] = [const { AtomicUsize::new(0) }; 2000];
-    let mut store = Store::new();
+    let mut store = Stores::new();
     for (n, place) in SLOTS.iter().enumerate() {
-        let slot = store.put((n + 1) * PAGE_SIZE, CodecId::Lz4, &[7; 100]).expect("memory for the store");
+        let slot =
+            store.put((n + 1) * PAGE_SIZE, CodecId::Lz4, &[7; 100], false).expect("memory for the store");
         place.store(slot.payload() as usize, Relaxed);
     }
     static DRAINED: AtomicUsize = AtomicUsize::new(0);
@@ -143,7 +144,7 @@ fn free_queue() {
 }
 
 /// A store that one thread after the other uses.
-struct StoreCell(UnsafeCell<Option<Store>>);
+struct StoreCell(UnsafeCell<Option<Stores>>);
 
 // SAFETY: see above.
 unsafe impl Sync for StoreCell {}

@@ -168,8 +168,13 @@ mod tests {
 
     #[test]
     fn only_the_recorders_own_child_is_recorded_and_nonsense_is_refused() {
-        let host =
-            Host { notice: |_| {}, open_control: |_| None, own_heap: || true, decay: || {}, thread_cpu: |_| None };
+        let host = Host {
+            notice: |_| {},
+            open_control: |_| None,
+            own_heap: || true,
+            decay: || {},
+            thread_cpu: |_| None,
+        };
         let engine = Engine::new(host);
         let parent = thread::parent_pid();
         for nonsense in ["", "on", "0:1:2:/a", "5:1:2", "5:1:2:", "5:-1:2:/a"] {
