@@ -1,7 +1,8 @@
 //! What lies in a range of this process, by `/proc/self/maps` (proc_pid_maps(5)).
 
 use crate::Error;
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 
 /// One line: a mapping.
 struct Mapping<'a> {
@@ -41,7 +42,10 @@ impl<'a> Mapping<'a> {
 
 /// Whether all of `start..end` is private anonymous memory, readable and writable.
 pub fn check(start: usize, end: usize) -> Result<(), Error> {
-    let maps = fs::read_to_string("/proc/self/maps")
+    // At once as much as most programs need: in the library for C each block is a mapping.
+    let mut maps = String::with_capacity(64 << 10);
+    File::open("/proc/self/maps")
+        .and_then(|mut file| file.read_to_string(&mut maps))
         .map_err(|_| Error::NotSupported("/proc/self/maps cannot be read (is /proc mounted?)".into()))?;
     check_in(&maps, start, end)
 }

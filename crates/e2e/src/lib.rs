@@ -7,6 +7,7 @@
 pub mod client;
 pub mod command_line;
 pub mod daemon;
+pub mod forged;
 pub mod keep;
 pub mod redis;
 pub mod row;

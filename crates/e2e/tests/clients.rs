@@ -42,14 +42,15 @@ fn a_client_comes_below_the_budget_and_everybody_can_see_it() {
     let socket = home.path().join("link/daemon.sock");
     let client =
         start(home.path(), &["client", socket.to_str().unwrap(), "restored", "1", "16"], &FOR_THE_BUDGET);
-    let pid = Some(client.id());
+    let pid = client.id();
     wait_until(BOUND, "the budget is kept to", || {
-        let (resident, stored) = (daemon.counter("resident_bytes", pid), daemon.counter("stored_bytes", pid));
+        let [resident, stored] =
+            ["resident_bytes", "stored_bytes"].map(|name| daemon.counter(name, Some(pid)));
         resident.zip(stored).is_some_and(|(resident, stored)| stored > 0 && resident + stored < 12 << 20)
     });
     assert_eq!(daemon.counter("budget_bytes", None), Some(12 << 20));
     wait_until(BOUND, "it is told its share", || {
-        let row = stat(home.path(), client.id()).unwrap();
+        let row = stat(home.path(), pid).unwrap();
         // It folds itself, whoever grants it how much.
         assert_eq!((row["mode"].as_str(), row["daemon"].as_str()), (Some("embedded"), Some(daemon.at())));
         row["share_bytes"].as_u64().is_some_and(|bytes| bytes < 24 << 20)
@@ -57,7 +58,7 @@ fn a_client_comes_below_the_budget_and_everybody_can_see_it() {
     judge(&client.finish("a client with a budget"));
     let mut said = BufReader::new(daemon.running.0.stderr.take().unwrap()).lines().map(Result::unwrap);
     for what in ["has come", "has left"] {
-        said.find(|line| line.ends_with(&format!("process {} {what}", pid.unwrap()))).expect(what);
+        said.find(|line| line.ends_with(&format!("process {pid} {what}"))).expect(what);
     }
     daemon.end();
 }
@@ -65,21 +66,19 @@ fn a_client_comes_below_the_budget_and_everybody_can_see_it() {
 #[test]
 fn clients_go_on_while_the_daemon_is_killed_and_started_again() {
     let home = scratch();
-    let mut daemon = Daemon::start(home.path(), &["--quiet", "--budget", "48M"]);
-    let words = |seed: &str| ["client", daemon.at(), "restored", seed, "16"].map(str::to_owned);
-    let clients = ["1", "2", "3"]
-        .map(|seed| start(home.path(), &words(seed).each_ref().map(String::as_str), &FOR_THE_BUDGET));
+    let mut daemon = Daemon::start(home.path(), &["--quiet", "--budget", "24M"]);
+    let clients = [1, 2, 3].map(|seed| client(home.path(), &daemon, seed));
     for round in 0..3 {
-        // Together they have half as much again.
-        wait_until(BOUND, "the budget is kept to", || {
-            let kept = |name| clients.iter().map(|client| daemon.counter(name, Some(client.id()))).sum();
-            let both: [Option<u64>; 2] = ["resident_bytes", "stored_bytes"].map(kept);
-            both[0].zip(both[1]).is_some_and(|(resident, stored)| resident + stored <= 48 << 20)
+        wait_until(BOUND, "all of them are folded under it", || {
+            let folded = |one: &Running| {
+                daemon.counter("evicted_bytes", Some(one.id())).is_some_and(|bytes| bytes > 0)
+            };
+            clients.iter().all(folded) && daemon.counter("divisions_total", None) > Some(0)
         });
         daemon.running.signal(libc::SIGKILL);
         // A moment without any, or none.
         std::thread::sleep(std::time::Duration::from_millis(300 * round));
-        daemon = Daemon::start(home.path(), &["--quiet", "--budget", "48M"]);
+        daemon = Daemon::start(home.path(), &["--quiet", "--budget", "24M"]);
     }
     clients.into_iter().for_each(|client| judge(&client.finish("a client of a killed daemon")));
     daemon.end();

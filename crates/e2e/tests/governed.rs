@@ -1,13 +1,14 @@
 //! Programs under a daemon's budget: unchanged ones by `memfold run --daemon`, and one that uses the library.
 
 use memfold_e2e::command_line::{memfold, scratch};
+use memfold_e2e::daemon::Running;
+use memfold_e2e::forged::{greatest_page, page_file, run_dir};
 use memfold_e2e::wait_until;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How long a test waits for what must come.
@@ -18,16 +19,6 @@ const MIB: u64 = 1 << 20;
 const KEPT: u64 = 24;
 /// Less than three of them keep.
 const BUDGET: u64 = 56 * MIB;
-
-/// A process that does not outlive the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Scene {
     home: tempfile::TempDir,
@@ -127,33 +118,15 @@ impl Program {
     }
 }
 
-/// Control pages that say anything, of a process that is there: the test's own. They are locked, as pages in use are, for as long as
-/// the files are kept.
+/// Control pages that say anything, for as long as they are kept: one that is whole and one that is cut short; and links where there might be
+/// others.
 fn forge_pages(home: &Path, socket: &Path) -> Vec<File> {
-    use memfold_pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
-    use std::sync::atomic::Ordering::Relaxed;
-    let pid = std::process::id();
-    let mut locked = Vec::new();
-    for (n, len) in [(1, CONTROL_LEN), (2, 8)] {
-        let run = home.join(format!("run-{pid}-{:x}", memfold_sys::time::now().0 + n));
-        std::fs::create_dir(&run).unwrap();
-        let mut words = vec![u64::MAX; CONTROL_LEN / 8];
-        // SAFETY: as long as a page and aligned like one, any bytes are one, and nothing else uses them meanwhile.
-        let page = unsafe { &*words.as_mut_ptr().cast::<ControlPage>() };
-        page.magic.store(MAGIC, Relaxed);
-        page.version.store(VERSION, Relaxed);
-        page.pid.store(pid, Relaxed);
-        page.mode.store(Mode::Embedded as u32, Relaxed);
-        page.daemon.set(socket.to_str().unwrap());
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let mut file = File::create(run.join(pid.to_string())).unwrap();
-        file.write_all(&bytes[..len]).unwrap();
-        // SAFETY: no memory involved.
-        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) }, 0);
-        locked.push(file);
-        std::os::unix::fs::symlink("/proc/self/mem", run.join("1")).unwrap();
-    }
-    locked
+    let page = greatest_page(socket);
+    let forged = [&page[..], &page[..8]].map(|bytes| {
+        std::os::unix::fs::symlink("/proc/self/mem", run_dir(home).join("1")).unwrap();
+        page_file(home, bytes)
+    });
+    forged.into()
 }
 
 #[test]

@@ -2,15 +2,16 @@
 
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::daemon::{judge, Daemon, Running, BOUND};
+use memfold_e2e::forged::{greatest_page, page_file, run_dir};
 use memfold_e2e::{is_root, wait_until};
-use memfold_pager::control::{ControlPage, Mode, CONTROL_LEN, MAGIC, VERSION};
-use std::fs::{self, File, Permissions};
+use memfold_pager::control::{ControlPage, CONTROL_LEN};
+use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{symlink, FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -30,43 +31,11 @@ fn is_there_for_an_honest_client(daemon: &Daemon, home: &Path) {
     judge(&client.finish("an honest client"));
 }
 
-/// A control page of this test's own process with every word at its most, under a daemon.
-fn greatest(socket: &Path) -> Vec<u8> {
-    let mut words = vec![u64::MAX; CONTROL_LEN / 8];
-    // SAFETY: as long as a page and aligned like one, any bytes are one, and nothing else uses them meanwhile.
-    let page = unsafe { &*words.as_mut_ptr().cast::<ControlPage>() };
-    page.magic.store(MAGIC, Relaxed);
-    page.version.store(VERSION, Relaxed);
-    page.pid.store(std::process::id(), Relaxed);
-    page.mode.store(Mode::Embedded as u32, Relaxed);
-    page.daemon.set(socket.to_str().unwrap());
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-/// A directory of a run in which there can be pages.
-fn run_dir(home: &Path) -> PathBuf {
-    static MADE: AtomicUsize = AtomicUsize::new(0);
-    let number = memfold_sys::time::now().0 + MADE.fetch_add(1, Relaxed) as u64;
-    let run = home.join(format!("run-{}-{number:x}", std::process::id()));
-    fs::create_dir(&run).unwrap();
-    run
-}
-
-/// A file in place of a control page of ours, locked as a page in use is for as long as it is kept.
-fn page_file(home: &Path, bytes: &[u8]) -> File {
-    let path = run_dir(home).join(std::process::id().to_string());
-    let file = File::options().create_new(true).read(true).write(true).open(path).unwrap();
-    file.write_all_at(bytes, 0).unwrap();
-    // SAFETY: no memory involved.
-    assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH) }, 0);
-    file
-}
-
 #[test]
 fn seven_clients_go_on_beside_a_page_of_every_kind_of_lie() {
     let home = scratch();
     let socket = home.path().join("daemon.sock");
-    let page = greatest(&socket);
+    let page = greatest_page(&socket);
     let changed = |at: usize, bytes: &[u8]| {
         let mut page = page.clone();
         page[at..at + bytes.len()].copy_from_slice(bytes);
@@ -108,7 +77,7 @@ fn seven_clients_go_on_beside_a_page_of_every_kind_of_lie() {
 fn a_page_that_changes_while_it_is_read_harms_nobody() {
     let home = scratch();
     let socket = home.path().join("daemon.sock");
-    let page = greatest(&socket);
+    let page = greatest_page(&socket);
     let file = page_file(home.path(), &page);
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "1G"]);
     let over = AtomicBool::new(false);
@@ -136,7 +105,7 @@ fn a_page_that_changes_while_it_is_read_harms_nobody() {
 #[test]
 fn a_page_that_says_it_keeps_a_hundred_gibibytes_takes_nothing_from_an_honest_client() {
     let home = scratch();
-    let _liar = page_file(home.path(), &greatest(&home.path().join("daemon.sock")));
+    let _liar = page_file(home.path(), &greatest_page(&home.path().join("daemon.sock")));
     let budget = 1u64 << 30;
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", &budget.to_string()]);
     let client = client(home.path(), &daemon, 7);

@@ -56,11 +56,6 @@ impl Budget {
         self.advance(now);
         self.buckets.iter().fold(0, |sum, &b| sum.saturating_add(b))
     }
-
-    /// What may still be spent in the window that ends at `now`, ns, when at most `limit` millionths of it may be.
-    pub fn headroom(&mut self, now: u64, limit: u64) -> u64 {
-        (WINDOW / 1_000_000).saturating_mul(limit).saturating_sub(self.used(now))
-    }
 }
 
 #[cfg(test)]
@@ -75,7 +70,6 @@ mod tests {
         budget.charge(1_000_000_000, 107);
         assert_eq!(budget.used(1_000_000_000 + WINDOW - BUCKET), 7);
         assert_eq!(budget.used(1_000_000_000 + WINDOW), 0);
-        assert_eq!(budget.headroom(50_000_000_000, 5_000), WINDOW / 200);
     }
 
     #[test]

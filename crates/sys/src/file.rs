@@ -48,12 +48,6 @@ pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<Fd> {
     .map(|fd| Fd(fd as i32))
 }
 
-/// Duplicates `fd` to the lowest free number at or above `least`, close-on-exec set.
-pub fn dup_above(fd: i32, least: i32) -> Result<Fd> {
-    // SAFETY: no memory involved.
-    unsafe { syscall!(fcntl, fd, libc::F_DUPFD_CLOEXEC, least) }.map(|fd| Fd(fd as i32))
-}
-
 /// Reads once, into `buffer`.
 pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize> {
     // SAFETY: the buffer is valid for its length.

@@ -56,7 +56,7 @@ metrics! {
     footprint_mean_bytes,
     /// The same at the end of the run, bytes.
     footprint_end_bytes,
-    /// Anonymous memory of the daemon at the end of the run, bytes; not in the footprint, since one daemon serves many processes.
+    /// Anonymous memory of the daemon at the end of the run, bytes; not in the footprint, since one daemon is there for many processes.
     daemon_own_bytes,
     /// Mean over the run of memory that was untouched for the cold age, by the workload's own account, bytes.
     cold_bytes_mean,
