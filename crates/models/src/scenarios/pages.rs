@@ -251,7 +251,7 @@ fn recompressed() {
     engine.options.wipes.store(1, SeqCst);
     let background = spawn(2, move || {
         worker.recompress(extent);
-        worker.tidy_store();
+        worker.compact_store();
     });
     assert_eq!(engine.touch(0, None), content(TAG));
     end(background);
@@ -274,14 +274,14 @@ fn compacted() {
         unsafe { worker.store.free(slot) };
     }
     let background = spawn(2, move || {
-        worker.tidy_store();
+        worker.compact_store();
         // What the compaction emptied is used again.
         for n in 32..64 {
             put(&mut worker, n, 0xFF);
         }
         set_aside(&mut worker, extent);
         worker.launder(extent, &PageSet::ALL);
-        worker.tidy_store();
+        worker.compact_store();
     });
     assert_eq!(engine.touch(0, None), content(TAG));
     end(background);

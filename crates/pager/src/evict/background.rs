@@ -141,7 +141,7 @@ impl Worker {
             self.enter(Activity::Drop);
             self.drop_copies();
             self.enter(Activity::Keep);
-            self.tidy_store();
+            self.compact_store();
             self.demote();
             self.enter(Activity::Other);
             self.take_inventory_if_due();
@@ -258,7 +258,7 @@ impl Worker {
             }
         }
         // Much may come back at once, and should not lie in the store as well.
-        fault_point!(StoreKept: self.tidy_store());
+        fault_point!(StoreKept: self.compact_store());
     }
 
     /// Brings everything back, ends the fault thread, and says that the engine is off.

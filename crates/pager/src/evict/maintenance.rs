@@ -1,4 +1,4 @@
-//! Keeping staging and the store tidy, between pages. Background thread only.
+//! Giving back what staging and the store hold to no purpose, between pages. Background thread only.
 
 use crate::engine::Engine;
 use crate::evict::worker::{Worker, LEFTOVERS};
@@ -37,7 +37,7 @@ impl Worker {
     }
 
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.
-    pub(crate) fn tidy_store(&mut self) {
+    pub(crate) fn compact_store(&mut self) {
         self.store.drain(&self.engine.storage.free_slots);
         self.drop_dictionaries();
         let engine = self.engine;

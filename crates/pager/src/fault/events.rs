@@ -19,6 +19,7 @@ use crate::fault::restore::{Outcome, Restorer};
 use crate::kernel::Kernel;
 use crate::retry::patiently;
 use crate::sabotage::{fault_point, linger, planted, Bug};
+use crate::tables::bounds::Bounds;
 use crate::tables::entry::Entry;
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
@@ -175,7 +176,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
             if !prepared(engine, from, from + len) {
                 engine.traffic.note_change_past_libc(true);
                 engine.traffic.brake.hold();
-                move_along(engine, kernel, steps, from, to, len);
+                move_along(engine, kernel, steps, Bounds { start: from, end: from + len }, to);
                 engine.traffic.brake.let_go();
                 kernel.uffd.wake(from, len);
                 kernel.uffd.wake(to, len);
@@ -223,22 +224,16 @@ fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
 }
 
 /// What was evicted at `from` belongs to `to` now. It is brought back there at once, from a copy of its own.
-fn move_along(
-    engine: &'static Engine,
-    kernel: &'static Kernel,
-    steps: &mut Steps,
-    from: usize,
-    to: usize,
-    len: usize,
-) {
+fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, from: Bounds, to: usize) {
     let Ok(mut restorer) = patiently(|| Restorer::new(engine, kernel)) else {
         engine.fail_hard("memfold: no memory to follow an mremap")
     };
-    let Some(first) = steps.begin(from, to, len) else {
+    let len = from.end - from.start;
+    let Some(first) = steps.begin(from.start, to, len) else {
         engine.fail_hard("memfold: too many mremaps at once to follow them")
     };
-    for extent in engine.space().existing(from, from + len) {
-        let pages = extent.clip(from, from + len);
+    for extent in engine.space().existing(from.start, from.end) {
+        let pages = extent.clip(from.start, from.end);
         for index in pages.indices() {
             let mut backoff = Backoff::new();
             while extent.entry(index) != Entry::RESIDENT {
@@ -272,7 +267,7 @@ fn move_along(
         // It has the restorer's memory.
         below.end_ask(Asker::Fault);
     }
-    for step in (first..steps.count).filter(|&step| steps.concerns(step, first, from, len)) {
+    for step in (first..steps.count).filter(|&step| steps.concerns(step, first, from.start, len)) {
         let Step { to, len, .. } = steps.steps[step];
         if let Some(to) = to {
             engine.mapped_and_left_alone(to, len);
