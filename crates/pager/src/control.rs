@@ -160,6 +160,8 @@ pub enum Command {
     Pass = 9,
     /// Bring [`ControlPage::inventory`] up to date.
     Inventory = 10,
+    /// Write what is where to the file of number `value` beside the page ([`crate::heat`]).
+    Heat = 11,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).

@@ -43,6 +43,7 @@ mod forking;
 mod gate;
 mod gauge;
 mod group;
+pub mod heat;
 mod inventory;
 mod joining;
 mod kernel;
