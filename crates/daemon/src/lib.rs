@@ -24,7 +24,7 @@ mod peer;
 pub mod quota;
 pub mod remote;
 pub mod sandbox;
-mod scrape;
+pub mod scrape;
 pub mod serve;
 pub mod server;
 pub mod token;
