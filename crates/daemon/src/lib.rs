@@ -15,6 +15,6 @@ pub mod metrics;
 pub mod observe;
 pub mod remote;
 pub mod sandbox;
-mod scrape;
+pub mod scrape;
 pub mod server;
 pub mod token;

@@ -53,8 +53,10 @@ const LONGEST: usize = 8 << 10;
 const AT_ONCE: usize = 16;
 
 /// Where somebody may connect.
-pub(crate) enum Listener {
+pub enum Listener {
+    /// On a Unix socket.
     Unix(UnixListener),
+    /// On a port.
     Tcp(TcpListener),
 }
 
@@ -84,7 +86,7 @@ struct Asker {
 }
 
 /// Everybody who asks.
-pub(crate) struct Scraper {
+pub struct Scraper {
     listener: Listener,
     token: Option<Token>,
     askers: VecDeque<Asker>,
@@ -92,6 +94,9 @@ pub(crate) struct Scraper {
 
 impl Scraper {
     /// Nobody yet. With a token, who does not say it is told nothing.
+    ///
+    /// # Errors
+    /// The listener cannot be made one that waits for nobody.
     pub fn new(listener: Listener, token: Option<Token>) -> io::Result<Scraper> {
         match &listener {
             Listener::Unix(listener) => listener.set_nonblocking(true)?,

@@ -145,7 +145,11 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-fn scraper(metrics: &Metrics) -> io::Result<Scraper> {
+/// Who answers those who ask for counters at that place.
+///
+/// # Errors
+/// Somebody listens there, or nobody may.
+pub fn scraper(metrics: &Metrics) -> io::Result<Scraper> {
     let listener = match &metrics.at {
         MetricsAt::Path(path) => Listener::Unix(listen(path)?),
         MetricsAt::Port(address) => Listener::Tcp(TcpListener::bind(address)?),

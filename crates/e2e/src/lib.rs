@@ -12,6 +12,7 @@ pub mod keep;
 pub mod redis;
 pub mod row;
 pub mod run;
+pub mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

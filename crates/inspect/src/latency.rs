@@ -57,6 +57,12 @@ impl Latency {
         }
     }
 
+    /// The values that have come since `earlier`, of the same process. The largest of them is not known; it is no larger than the largest of all.
+    pub fn since(&self, earlier: &Latency) -> Latency {
+        let buckets = self.buckets.iter().zip(&earlier.buckets).map(|(now, then)| now.saturating_sub(*then));
+        Latency { sum: self.sum.saturating_sub(earlier.sum), max: self.max, buckets: buckets.collect() }
+    }
+
     /// How many values there are.
     pub fn count(&self) -> u64 {
         self.buckets.iter().fold(0, |sum, count| sum.saturating_add(*count))
@@ -124,6 +130,15 @@ mod tests {
         assert!(p.p50.abs_diff(10_000) < 10_000 / 16, "{}", p.p50);
         assert!(p.p99.abs_diff(1_000_000) < 1_000_000 / 16, "{}", p.p99);
         assert_eq!(p, of(&[fast, slow].concat()).percentiles());
+    }
+
+    #[test]
+    fn values_that_came_later_are_those_that_were_not_there() {
+        let (early, late) = (vec![10_000; 98], vec![1_000_000; 2]);
+        let p = of(&[early.clone(), late].concat()).since(&of(&early)).percentiles();
+        assert_eq!((p.count, p.mean), (2, 1_000_000));
+        assert!(p.p50.abs_diff(1_000_000) < 1_000_000 / 16, "{}", p.p50);
+        assert_eq!(of(&early).since(&of(&early)).percentiles().count, 0);
     }
 
     #[test]

@@ -110,6 +110,21 @@ impl Directory {
         written
     }
 
+    /// Makes an empty file of the directory's owner, which that one's processes can write to; open to read.
+    ///
+    /// # Errors
+    /// Something has the name, or it cannot be made.
+    pub fn make(&self, name: &str) -> io::Result<File> {
+        let file = to_file(self.dir.create(&text(name)?, libc::O_RDWR).map_err(error)?);
+        // Root may make it among another user's.
+        if self.owner() != nix::unistd::geteuid().as_raw() {
+            std::os::unix::fs::fchown(&file, Some(self.owner()), None).inspect_err(|_| {
+                self.remove(name);
+            })?;
+        }
+        Ok(file)
+    }
+
     /// Removes a file's name; whether it could.
     pub fn remove(&self, name: &str) -> bool {
         text(name).is_ok_and(|name| self.dir.remove(&name).is_ok())

@@ -20,6 +20,7 @@ mod doctor;
 mod exit;
 mod governed;
 mod library;
+mod metrics;
 mod observing;
 mod options;
 mod pages;
@@ -32,7 +33,10 @@ mod setup;
 mod survey;
 mod target;
 mod text;
+mod top;
 mod trace_file;
+mod watch;
+mod words;
 
 use clap::{Parser, Subcommand};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
@@ -54,6 +58,8 @@ enum Command {
     Run(cmd::run::Args),
     Stat(cmd::stat::Args),
     Survey(cmd::survey::Args),
+    Top(cmd::top::Args),
+    Metrics(cmd::metrics::Args),
     Ctl(cmd::ctl::Args),
     Daemon(cmd::daemon::Args),
     Doctor(cmd::doctor::Args),
@@ -75,6 +81,8 @@ fn main() -> ExitCode {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),
         Command::Survey(args) => cmd::survey::run(args),
+        Command::Top(args) => cmd::top::run(args),
+        Command::Metrics(args) => cmd::metrics::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),
         Command::Doctor(args) => cmd::doctor::run(args),

@@ -16,6 +16,23 @@ pub struct Stat {
     pub of_kernel: bool,
     /// Start, since the machine booted.
     pub started: Duration,
+    /// Resident bytes, as the kernel counts them.
+    pub resident: u64,
+}
+
+impl Stat {
+    /// Whether it is no zombie.
+    pub fn runs(&self) -> bool {
+        !matches!(self.state, 'Z' | 'X')
+    }
+
+    /// Whether it runs and is the process that made a control page at that time; see [`made_page`].
+    pub fn made_page(&self, page_started_ns: u64) -> bool {
+        // A process starts before it makes its page. Its start is known to 10 ms, on a clock that also counts
+        // the time that the machine slept; that much later is no other process.
+        let slack = Duration::from_millis(50) + slept();
+        self.runs() && self.started <= Duration::from_nanos(page_started_ns).saturating_add(slack)
+    }
 }
 
 /// Reads `/proc/PID/stat`; `None` if there is no such process.
@@ -29,22 +46,19 @@ pub fn stat(pid: u32) -> Option<Stat> {
     let of_kernel = fields.get(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
     // Field 22 counts ticks of 1/100 s: USER_HZ is 100 on every Linux that memfold runs on.
     let ticks: u64 = fields.get(19)?.parse().ok()?;
-    Some(Stat { state, of_kernel, started: Duration::from_millis(ticks * 10) })
+    let resident = fields.get(21)?.parse::<u64>().ok()?.saturating_mul(memfold_sys::PAGE_SIZE as u64);
+    Some(Stat { state, of_kernel, started: Duration::from_millis(ticks * 10), resident })
 }
 
 /// Whether the process runs: it exists and is no zombie.
 pub fn is_running(pid: u32) -> bool {
-    stat(pid).is_some_and(|s| !matches!(s.state, 'Z' | 'X'))
+    stat(pid).is_some_and(|stat| stat.runs())
 }
 
 /// Whether the process that runs as `pid` is the one that made a control page at `page_started_ns`
 /// (`CLOCK_MONOTONIC`), and not a later one with the same number.
 pub fn made_page(pid: u32, page_started_ns: u64) -> bool {
-    // A process starts before it makes its page. Its start is known to 10 ms, on a clock that also counts
-    // the time that the machine slept; that much later is no other process.
-    let slack = Duration::from_millis(50) + slept();
-    is_running(pid)
-        && stat(pid).is_some_and(|s| s.started <= Duration::from_nanos(page_started_ns).saturating_add(slack))
+    stat(pid).is_some_and(|stat| stat.made_page(page_started_ns))
 }
 
 /// How long the machine has slept since it booted: `CLOCK_BOOTTIME` less `CLOCK_MONOTONIC`.

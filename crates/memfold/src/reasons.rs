@@ -14,12 +14,16 @@ pub fn rows(inventory: &Inventory) -> Vec<Vec<String>> {
     inventory.reasons.largest().into_iter().map(row).collect()
 }
 
-/// The reasons that there are by their short names, and bytes, the most first.
-pub fn short(inventory: &Inventory) -> impl Iterator<Item = (String, u64)> {
-    let name = |why: Why| match why {
+/// The short name of a reason.
+pub fn name(why: Why) -> String {
+    match why {
         Why::Own => "memfold's own".to_owned(),
         why => why.name().replace('_', " "),
-    };
+    }
+}
+
+/// The reasons that there are by their short names, and bytes, the most first.
+pub fn short(inventory: &Inventory) -> impl Iterator<Item = (String, u64)> {
     inventory.reasons.largest().into_iter().map(move |(why, part)| (name(why), part))
 }
 

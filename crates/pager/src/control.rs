@@ -160,6 +160,8 @@ pub enum Command {
     Sleep = 11,
     /// Bring back what the program wanted when it last woke.
     Wake = 12,
+    /// Write what is where to the file of number `value` beside the page ([`crate::heat`]).
+    Heat = 13,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).

@@ -72,13 +72,14 @@ impl ControlDir {
         trusted(parent.enter(name.as_c_str())?)
     }
 
-    /// Opens the file to read that has the name of this process's control file with `prefix` in front, of the effective user's.
-    pub fn open_beside(&self, prefix: &str) -> Result<Fd> {
+    /// Opens the file that has the name of this process's control file with `prefix` in front, of the effective user's; `flags` as
+    /// `O_RDONLY` and its kin.
+    pub fn open_beside(&self, prefix: &str, flags: i32) -> Result<Fd> {
         let mut line = Line::new();
         let _ = write!(line, "{prefix}");
         self.write_name(&mut line);
         let name = FilePath::of(line.as_str()).ok_or(Errno::EINVAL)?;
-        self.open()?.open_own_file(name.as_c_str(), libc::O_RDONLY)
+        self.open()?.open_own_file(name.as_c_str(), flags)
     }
 
     /// Makes this process's control file, maps it, for ever, and shows `page` in it, which was begun. `None` when there is no

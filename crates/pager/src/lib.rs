@@ -35,6 +35,7 @@ mod evict;
 mod fault;
 mod gate;
 mod gauge;
+pub mod heat;
 mod inventory;
 mod kernel;
 pub mod lock;

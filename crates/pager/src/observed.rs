@@ -76,7 +76,7 @@ impl Worker {
         }
         self.choice.looked_at = self.now;
         let Some(dir) = self.engine.display.reports() else { return };
-        if let Ok(report) = dir.open_beside(PREFIX) {
+        if let Ok(report) = dir.open_beside(PREFIX, libc::O_RDONLY) {
             if self.sources.told.hear(report) {
                 self.choice.heard_at = self.now;
             }

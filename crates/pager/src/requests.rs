@@ -54,6 +54,7 @@ impl Worker {
             c if c == Command::Inventory as u32 => {
                 self.take_inventory().err().map_or(0, |error| error.0 as u32)
             }
+            c if c == Command::Heat as u32 => self.write_heat(value).err().map_or(0, |error| error.0 as u32),
             _ => libc::EINVAL as u32,
         };
         self.now = time::now();

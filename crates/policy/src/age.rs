@@ -138,6 +138,14 @@ impl ExtentAge {
         }
     }
 
+    /// Since when, in ns, nothing of it was seen to be touched: the last look that found anything to do, or `now` before the first one.
+    pub fn since(&self, now: u64) -> u64 {
+        match self.phase {
+            Phase::Unknown => now,
+            _ => self.since,
+        }
+    }
+
     /// How pages in view stand at `now`, with this cold age in ns. While others of the extent are probed, they have time.
     pub fn standing(&self, now: u64, cold_age: u64, timing: Timing) -> Standing {
         let age = now.saturating_sub(self.since);

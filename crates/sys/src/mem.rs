@@ -95,10 +95,14 @@ fn agents_range() -> (usize, usize) {
     }
 }
 
-/// How many bytes of a range are memfold's own: of the agents' place, or noted.
+/// The ranges that are memfold's own: those noted, and the agents' place; some may be empty.
+pub fn own_ranges() -> impl Iterator<Item = (usize, usize)> {
+    OWN.iter().map(|cell| own_range(cell.load(Relaxed))).chain([agents_range()])
+}
+
+/// How many bytes of a range are memfold's own.
 pub fn own_bytes(start: usize, end: usize) -> usize {
-    let noted = OWN.iter().map(|cell| own_range(cell.load(Relaxed)));
-    noted.chain([agents_range()]).map(|(from, to)| end.min(to).saturating_sub(start.max(from))).sum()
+    own_ranges().map(|(from, to)| end.min(to).saturating_sub(start.max(from))).sum()
 }
 
 /// Maps `len` bytes of private anonymous memory, readable and writable.

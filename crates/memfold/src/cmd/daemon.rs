@@ -67,7 +67,8 @@ fn source(text: &str) -> Result<Kind, String> {
     options::parse(Setting::Source, text).map(Kind::from_number)
 }
 
-static STOP: AtomicBool = AtomicBool::new(false);
+/// Set by the signals that end a command which serves.
+pub(super) static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs until SIGINT, SIGTERM or SIGHUP.
 ///
@@ -76,7 +77,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let socket = runtime::socket(args.socket.as_deref())?;
     let metrics = match &args.metrics {
-        Some(at) => Some(metrics(at.clone(), args.metrics_token.as_deref(), args.metrics_open)?),
+        Some(at) => Some(metrics_for(at.clone(), args.metrics_token.as_deref(), args.metrics_open)?),
         None => None,
     };
     stop_on_signals()?;
@@ -96,7 +97,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Who may read the counters: over TCP nobody that is not meant to, as every user of the machine can connect.
-fn metrics(at: MetricsAt, token: Option<&Path>, open: bool) -> anyhow::Result<Metrics> {
+pub(super) fn metrics_for(at: MetricsAt, token: Option<&Path>, open: bool) -> anyhow::Result<Metrics> {
     if matches!(at, MetricsAt::Port(_)) && token.is_none() && !open {
         return Err(exit::usage(
             "every user of this machine can connect to the port: name a file with a token (--metrics-token FILE), or say that \
@@ -110,7 +111,7 @@ fn metrics(at: MetricsAt, token: Option<&Path>, open: bool) -> anyhow::Result<Me
 }
 
 /// Without a thread for it: those that run before the daemon is confined are not.
-fn stop_on_signals() -> anyhow::Result<()> {
+pub(super) fn stop_on_signals() -> anyhow::Result<()> {
     extern "C" fn stop(_: i32) {
         STOP.store(true, Relaxed);
     }

@@ -5,18 +5,21 @@ use crate::pages::{self, Found};
 use crate::reasons;
 use crate::target::Target;
 use crate::text::{self, bytes, count, nanos};
+use crate::watch::user;
+use crate::words::words;
 use crate::{options, process};
 use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot, Source};
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
-use nix::unistd::{geteuid, Uid, User};
+use nix::unistd::geteuid;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const AFTER_HELP: &str = "\
+const AFTER_HELP: &str = concat!(
+    "\
 Examples:
   memfold stat                 every folded process of yours
   memfold stat 4711            one of them, with its settings, and why what is resident is not folded
@@ -27,7 +30,12 @@ Examples:
 
 Root sees everybody's processes.
 
-Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded process, 2 bad usage.";
+",
+    words!(),
+    "
+
+Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded process, 2 bad usage."
+);
 
 /// Show the counters of folded processes.
 #[derive(clap::Args)]
@@ -181,7 +189,18 @@ fn all(rows: &[Row]) -> String {
     let users = rows.iter().any(|row| row.uid != Some(geteuid().as_raw()));
     let mut header = vec!["NAME", "PID"];
     header.extend(users.then_some("USER"));
-    header.extend(["MODE", "MANAGED", "FOLDED", "INTO", "SAVED", "RESTORED", "FAULT P50", "P99", "STALL"]);
+    header.extend([
+        "MODE",
+        "MANAGED",
+        "FOLDED",
+        "INTO",
+        "COST",
+        "SAVED",
+        "RESTORED",
+        "FAULT P50",
+        "P99",
+        "STALL",
+    ]);
     let mut table = vec![header.into_iter().map(String::from).collect()];
     table.extend(rows.iter().map(|row| {
         let mut cells = vec![row.name.clone(), row.pid.to_string()];
@@ -190,6 +209,7 @@ fn all(rows: &[Row]) -> String {
             state(row),
             bytes(row.sizes.managed_bytes),
             bytes(row.sizes.evicted_bytes),
+            bytes(row.sizes.stored_bytes),
             bytes(row.sizes.overhead_bytes),
             bytes(row.sizes.saved_bytes),
             count(row.pages.restored),
@@ -200,11 +220,6 @@ fn all(rows: &[Row]) -> String {
         cells
     }));
     text::table(&table)
-}
-
-fn user(uid: Option<u32>) -> String {
-    let name = uid.and_then(|uid| User::from_uid(Uid::from_raw(uid)).ok().flatten()).map(|user| user.name);
-    name.or(uid.map(|uid| uid.to_string())).unwrap_or("?".into())
 }
 
 /// What folding costs, and what that consists of.

@@ -42,7 +42,7 @@ impl Worker {
         self.evict_all();
         self.drop_copies();
         self.sink_all();
-        self.tidy_store();
+        self.compact_store();
         self.now = time::now();
         self.rest.begin(self.now, self.touches());
     }
