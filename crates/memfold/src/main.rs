@@ -12,6 +12,8 @@
 mod absence;
 mod bar;
 mod cmd;
+mod complete;
+mod config;
 mod core_dump;
 mod daemon_observing;
 mod demo;
@@ -20,6 +22,7 @@ mod doctor;
 mod exit;
 mod governed;
 mod library;
+mod manual;
 mod observing;
 mod options;
 mod pages;
@@ -33,7 +36,8 @@ mod target;
 mod text;
 mod trace_file;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::process::ExitCode;
 
@@ -64,11 +68,16 @@ enum Command {
     Pagecache(cmd::pagecache::Args),
     Trace(cmd::trace::Args),
     Record(cmd::record::Args),
+    Config(cmd::config::Args),
+    Completions(cmd::completions::Args),
+    #[command(hide = true)]
+    Man(cmd::man::Args),
 }
 
 fn main() -> ExitCode {
     memfold_bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
     outlive_limits();
+    CompleteEnv::with_factory(Cli::command).var(cmd::completions::VARIABLE).complete();
     let result = match Cli::parse().command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),
@@ -84,6 +93,9 @@ fn main() -> ExitCode {
         Command::Pagecache(args) => cmd::pagecache::run(args),
         Command::Trace(args) => cmd::trace::run(args),
         Command::Record(args) => cmd::record::run(args),
+        Command::Config(args) => cmd::config::run(args, &Cli::command()),
+        Command::Completions(args) => cmd::completions::run(args),
+        Command::Man(args) => cmd::man::run(args, Cli::command()),
     };
     let code = result.unwrap_or_else(|error| exit::report(&error));
     if code == ExitCode::SUCCESS && text::failed() {
