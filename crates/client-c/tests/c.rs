@@ -13,6 +13,8 @@ fn build_and_run(how: &str, link: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("fold");
+    // By its name for programs, which `make install` gives it.
+    std::os::unix::fs::symlink(libraries().join("libmemfold_client.so"), dir.path().join("libmemfold_client.so.0")).unwrap();
     let built = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
         .arg(&program)
@@ -26,7 +28,7 @@ fn build_and_run(how: &str, link: &[&str]) {
         .expect("cc is one of the packages that make installs");
     assert!(built.status.success(), "{how}: {}", String::from_utf8_lossy(&built.stderr));
     let run = Command::new(program)
-        .env("LD_LIBRARY_PATH", libraries())
+        .env("LD_LIBRARY_PATH", dir.path())
         .env("MEMFOLD_RUNTIME_DIR", dir.path().join("runtime"))
         .output()
         .unwrap();
