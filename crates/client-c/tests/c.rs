@@ -14,7 +14,11 @@ fn build_and_run(how: &str, link: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("fold");
     // By its name for programs, which `make install` gives it.
-    std::os::unix::fs::symlink(libraries().join("libmemfold_client.so"), dir.path().join("libmemfold_client.so.0")).unwrap();
+    std::os::unix::fs::symlink(
+        libraries().join("libmemfold_client.so"),
+        dir.path().join("libmemfold_client.so.0"),
+    )
+    .unwrap();
     let built = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
         .arg(&program)

@@ -31,6 +31,7 @@ mod reasons;
 mod run;
 mod run_dir;
 mod runtime;
+mod service;
 mod setup;
 mod target;
 mod text;
@@ -69,6 +70,7 @@ enum Command {
     Trace(cmd::trace::Args),
     Record(cmd::record::Args),
     Config(cmd::config::Args),
+    Service(cmd::service::Args),
     Completions(cmd::completions::Args),
     #[command(hide = true)]
     Man(cmd::man::Args),
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => cmd::trace::run(args),
         Command::Record(args) => cmd::record::run(args),
         Command::Config(args) => cmd::config::run(args, &Cli::command()),
+        Command::Service(args) => cmd::service::run(args, &Cli::command()),
         Command::Completions(args) => cmd::completions::run(args),
         Command::Man(args) => cmd::man::run(args, Cli::command()),
     };

@@ -13,6 +13,7 @@ pub mod pagecache;
 pub mod record;
 pub mod report;
 pub mod run;
+pub mod service;
 pub mod setup;
 pub mod sim;
 pub mod stat;

@@ -70,12 +70,13 @@ impl File {
     /// Reads a text. Never fails: what cannot be read is among the faults, and a text that is no TOML has nothing else.
     pub fn parse(path: PathBuf, text: &str) -> File {
         let mut reader = Reader { text, file: File { path, ..File::default() } };
-        match DeTable::parse(text) {
-            Ok(table) => reader.top(table.get_ref()),
-            Err(error) => {
-                let at = error.span().map_or(0, |span| span.start);
-                reader.fault(at, error.message().replace('\n', ", "));
-            }
+        let (table, errors) = DeTable::parse_recoverable(text);
+        if errors.is_empty() {
+            reader.top(table.get_ref());
+        }
+        for error in errors {
+            let at = error.span().map_or(0, |span| span.start);
+            reader.fault(at, error.message().replace('\n', ", "));
         }
         reader.file
     }
