@@ -26,8 +26,9 @@ export MEMFOLD_BIN := $(TARGET)/release/memfold
 
 .PHONY: build libraries deb rpm test-packages demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
+# With the preload library inside, so that the executable works alone, too.
 build: libraries
-	$(CARGO) build --release --locked -p memfold
+	MEMFOLD_EMBED=$(MEMFOLD_LIB) $(CARGO) build --release --locked -p memfold
 
 libraries: deps
 	$(CARGO) build --release --locked -p memfold-preload
@@ -133,7 +134,7 @@ rpm: build
 
 # The packages in a root of their own: checked by lintian, installed, run, upgraded under a folded program, removed. As root; minutes.
 test-packages: build
-	scripts/install-packages lintian mmdebstrap rpm bash-completion zsh fish
+	scripts/install-packages lintian mmdebstrap rpm cpio bash-completion zsh fish
 	$(FILES) scripts/test-packages
 
 clean:

@@ -29,7 +29,7 @@ fn is_there(program: &str) -> bool {
 
 /// Commands as the help lists them.
 fn commands(above: &[&str]) -> BTreeSet<String> {
-    let (_, help) = said(&[above, &["--help"]].concat());
+    let (_, help) = said(&[&["help"], above].concat());
     let list = help.split("\nCommands:\n").nth(1).unwrap_or("").split("\n\n").next().unwrap_or("");
     let first = |line: &str| line.strip_prefix("  ")?.split_whitespace().next().map(str::to_owned);
     list.lines()
@@ -124,6 +124,47 @@ fn bash_completes_commands_options_programs_and_folded_processes() {
 }
 
 #[test]
+fn progress_is_one_line_on_a_terminal_and_nothing_elsewhere() {
+    let runtime = scratch();
+    let program = [
+        "run",
+        "--now",
+        "--progress",
+        "--",
+        "python3",
+        "-c",
+        "import time; b = bytearray(64 << 20); time.sleep(2)",
+    ];
+    let elsewhere = output(memfold(runtime.path()).args(program));
+    assert!(!String::from_utf8_lossy(&elsewhere.stderr).contains("so far"));
+    if !is_there("script") {
+        eprintln!("skipped: there is no script(1), which makes a terminal");
+        return;
+    }
+    let mut on_terminal = memfold(runtime.path());
+    let words: Vec<String> = [on_terminal.get_program().to_string_lossy().into_owned()]
+        .into_iter()
+        .chain(program.map(str::to_owned))
+        .map(|word| format!("'{word}'"))
+        .collect();
+    on_terminal.args(program);
+    let mut script = Command::new("script");
+    for (name, value) in on_terminal.get_envs() {
+        match value {
+            Some(value) => script.env(name, value),
+            None => script.env_remove(name),
+        };
+    }
+    let shown = output(script.args(["-q", "-e", "-c", &words.join(" "), "/dev/null"]));
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success() && text.contains(" saved so far ("), "{text}");
+    // Each time in the place of the one before, and gone in the end.
+    let lines = text.split('\n').filter(|line| line.contains("so far"));
+    assert_eq!(lines.count(), 1, "{text:?}");
+    assert!(text.split("so far").last().unwrap().contains("\x1b[K"), "{text:?}");
+}
+
+#[test]
 fn the_scripts_for_the_shells_are_accepted_by_them() {
     for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")] {
         let (code, script) = said(&["completions", shell]);
@@ -162,13 +203,12 @@ fn options_override_variables_and_variables_the_file_and_show_says_which_line_de
     assert_eq!(from("start-at"), ("0", "option --start-at"));
     assert_eq!(from("source"), ("", ""));
     // And so the program itself has it.
-    let has = |key: &str| {
-        let got = output(memfold(runtime.path()).args(["ctl", &pid, "get", key]));
-        String::from_utf8_lossy(&got.stdout).trim().to_owned()
-    };
-    assert!(has("cold_age").contains("40.0 s"), "{}", has("cold_age"));
-    assert!(has("max_cpu").contains("8 %"), "{}", has("max_cpu"));
-    assert!(has("max_stall").contains("0.4 %"), "{}", has("max_stall"));
+    let got = output(memfold(runtime.path()).args(["ctl", &pid, "get", "--json"]));
+    let got: Value = serde_json::from_slice(&got.stdout).unwrap();
+    assert_eq!(
+        (&got["cold_age"], &got["max_cpu"], &got["max_stall"]),
+        (&40_000_000_000u64.into(), &80_000.into(), &4_000.into())
+    );
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }

@@ -19,8 +19,10 @@ mod daemon_observing;
 mod demo;
 mod directory;
 mod doctor;
+mod embedded;
 mod exit;
 mod governed;
+mod help;
 mod library;
 mod manual;
 mod observing;
@@ -37,7 +39,7 @@ mod target;
 mod text;
 mod trace_file;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::process::ExitCode;
@@ -80,7 +82,13 @@ fn main() -> ExitCode {
     memfold_bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
     outlive_limits();
     CompleteEnv::with_factory(Cli::command).var(cmd::completions::VARIABLE).complete();
-    let result = match Cli::parse().command {
+    if std::env::args_os().len() == 1 {
+        return text::print(help::FIRST).map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS);
+    }
+    let command = Cli::command();
+    let command = if help::is_asked(std::env::args_os()) { help::fit(command) } else { command };
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),

@@ -111,13 +111,23 @@ impl clap::Args for PagerOptions {
                 // A negative number is a bad value, and no unknown option.
                 .allow_negative_numbers(true)
                 .value_parser(value_of(setting))
-                .help(format!("{} [default: {default}] [env: {variable}]", setting.help()))
+                .help(format!("{} [default: {default}]", first_words(setting.help())))
+                .long_help(format!("{} [default: {default}] [env: {variable}]", setting.help()))
+                .hide_short_help(!matches!(
+                    setting,
+                    Setting::ColdAge | Setting::MaxStall | Setting::ResidentLimit
+                ))
         }))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
+}
+
+/// As much of a help text as a line has room for: up to where it goes into detail.
+fn first_words(help: &str) -> &str {
+    help.split([':', ';']).next().unwrap_or(help)
 }
 
 impl FromArgMatches for PagerOptions {

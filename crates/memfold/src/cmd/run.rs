@@ -11,6 +11,7 @@ use crate::options::{self, Named, PagerOptions};
 use crate::pages::PageFile;
 use crate::run::destination::Destination;
 use crate::run::launch::{self, Choices, Launch};
+use crate::run::live::Line;
 use crate::run::program::{self, Absent};
 use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
@@ -33,6 +34,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 const AFTER_HELP: &str = "\
 Examples:
   memfold run -- redis-server --port 6400
+  memfold run --progress -- ./server               with a line on the terminal: saved so far
   memfold run --now -- python3 train.py            fold what is not in use within two seconds
   memfold run --cold-age 2s --summary out.json -- python3 train.py
   memfold run --profile lean -- node server.js     free memory goes back early
@@ -62,18 +64,18 @@ pub struct Args {
     now: bool,
     /// What is evicted: by age, or what a page daemon says to keep --resident-limit, such as freebsd, bonchance or
     /// s3fifo:small=0.1 [default: age] [env: MEMFOLD_POLICY].
-    #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
+    #[arg(long, value_name = "NAME", value_parser = launch::known_policy, hide_short_help = true)]
     policy: Option<String>,
     /// The allocator's profile: speed, balanced, lean or secure [default: balanced] [env: MEMFOLD_PROFILE].
-    #[arg(long, value_name = "NAME", value_parser = launch::known_profile)]
+    #[arg(long, value_name = "NAME", value_parser = launch::known_profile, hide_short_help = true)]
     profile: Option<String>,
     /// Log every pass of the page daemon to this file, as CSV, or as JSON where it ends in .jsonl
     /// [env: MEMFOLD_POLICY_LOG].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     policy_log: Option<PathBuf>,
     /// Keep the program within its share of the budget of `memfold daemon`, while one listens at SOCKET
     /// [default: the socket of `memfold daemon`] [env: MEMFOLD_BUDGET_OF].
-    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, hide_short_help = true)]
     daemon: Option<Option<PathBuf>>,
     /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
     /// of it, after TIME (10m) [env: MEMFOLD_TIER].
@@ -84,14 +86,17 @@ pub struct Args {
     no_pager: bool,
     /// Overwrite the pager's copies at once when pages come back or are given up, not within a second; --profile secure
     /// does so too [env: MEMFOLD_WIPE=on].
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     wipe: bool,
     /// Programs that the program starts run plainly [env: MEMFOLD_FOLLOW=off].
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_follow: bool,
     /// Write a summary as JSON to this file when the program has ended [env: MEMFOLD_SUMMARY].
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Show on the terminal what is saved so far.
+    #[arg(long, conflicts_with = "quiet")]
+    progress: bool,
     /// Print nothing of memfold's own [env: MEMFOLD_QUIET].
     #[arg(long)]
     quiet: bool,
@@ -241,15 +246,18 @@ fn start(
             let mut tally = Tally::new(launch.control_dir().to_owned());
             let mut observing = observing(args, daemon_governs, launch.control_dir(), quiet);
             let mut next = Instant::now() + SAMPLE_EVERY;
+            let mut line = Line::new(args.progress && !quiet);
             let ended = supervise(args, command, || {
                 if Instant::now() >= next {
                     tally.sample();
+                    line.show(tally.live().map(|(_, _, page)| page));
                     if let Some((observing, run)) = &mut observing {
                         observe(observing, run, &tally);
                     }
                     next = Instant::now() + SAMPLE_EVERY;
                 }
             });
+            line.clear();
             (ended, tally.finish())
         }
     };
