@@ -24,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build libraries deb rpm test-packages demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries packed deb rpm test-packages test-services demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 # With the preload library inside, so that the executable works alone, too.
 build: libraries
@@ -110,7 +110,8 @@ cargo:
 	    echo "cargo is missing; https://rustup.rs installs it: curl -sSf https://sh.rustup.rs | sh -s -- -y" >&2; exit 1; }
 
 # What is installed and packed, and how, is in scripts/install-files alone.
-FILES = BIN=$(MEMFOLD_BIN) LIB=$(MEMFOLD_LIB) CLIENT=$(TARGET)/release VERSION=$(VERSION)
+EXECUTABLE = $(MEMFOLD_BIN)
+FILES = BIN=$(EXECUTABLE) LIB=$(MEMFOLD_LIB) CLIENT=$(TARGET)/release VERSION=$(VERSION)
 MANIFEST = $(PREFIX)/lib/memfold/installed
 
 install:
@@ -123,19 +124,29 @@ uninstall:
 	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold $(DESTDIR)$(PREFIX)/share/doc/memfold/docs $(DESTDIR)$(PREFIX)/share/doc/memfold/examples \
 	    $(DESTDIR)$(PREFIX)/share/doc/memfold
 
-# Debian packages of what `make build` made, in target/packages.
-deb: build
+# What the packages have: a small executable, beside its library.
+packed: libraries
+	MEMFOLD_EMBED=off $(CARGO) build --profile packed --locked -p memfold
+
+# The packages are in target/packages.
+deb rpm test-packages test-services: EXECUTABLE = $(TARGET)/packed/memfold
+
+deb: packed
 	$(FILES) OUT=$(TARGET)/packages scripts/make-deb
 
 # An RPM of the same files.
-rpm: build
+rpm: packed
 	scripts/install-packages rpm
 	$(FILES) OUT=$(TARGET)/packages scripts/make-rpm
 
 # The packages in a root of their own: checked by lintian, installed, run, upgraded under a folded program, removed. As root; minutes.
-test-packages: build
+test-packages: packed
 	scripts/install-packages lintian mmdebstrap rpm cpio bash-completion zsh fish
 	$(FILES) scripts/test-packages
+
+# `memfold service` for services as Debian ships them, under the system's systemd in a container; two minutes. As root.
+test-services: packed
+	$(FILES) scripts/test-services
 
 clean:
 	$(CARGO) clean

@@ -89,6 +89,7 @@ fn short(command: Command, words: &str) -> Command {
         }
         let more = match all - shown {
             0 => String::new(),
+            1 => "one more option, and ".to_owned(),
             more => format!("{more} more options, and "),
         };
         let end = format!(

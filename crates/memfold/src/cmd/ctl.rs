@@ -63,7 +63,9 @@ Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usa
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The process, by its number, or by its name if one folded process has it; `memfold stat` lists them.
+    /// The process, by its number, or by its name if one folded process has it.
+    ///
+    /// `memfold stat` lists them.
     #[arg(value_name = "PID|NAME", add = ArgValueCompleter::new(complete::processes))]
     target: Target,
     /// How long to wait for the answer.

@@ -436,11 +436,8 @@ mod tests {
         let keys = Keys::of(&run_command());
         for named in options::named() {
             let arg = run_command().get_arguments().find(|arg| arg.get_long() == Some(named.option)).cloned();
-            let help = arg
-                .unwrap_or_else(|| panic!("{} is no option", named.option))
-                .get_help()
-                .unwrap()
-                .to_string();
+            let arg = arg.unwrap_or_else(|| panic!("{} is no option", named.option));
+            let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
             let shown = match named.flag {
                 Some(flag) if named != options::QUIET => format!("[env: {}={flag}]", named.variable),
                 _ => format!("[env: {}]", named.variable),

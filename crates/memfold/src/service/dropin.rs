@@ -72,14 +72,15 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         }
     }
     if unit.is("PrivateDevices") {
-        let devices = ["PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=/dev/userfaultfd rw"]
-            .map(str::to_owned);
-        let rest = ["CapabilityBoundingSet=~CAP_MKNOD CAP_SYS_RAWIO", "SystemCallFilter=~@raw-io"]
-            .map(str::to_owned);
-        line(
-            "One device more than before, and what else went with PrivateDevices=yes.",
-            &[&devices[..], &rest[..]].concat(),
-        );
+        let mut settings = ["PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=/dev/userfaultfd rw"]
+            .map(str::to_owned)
+            .to_vec();
+        // To take from no rights at all is, for systemd, to begin with all.
+        if !unit.is_empty("CapabilityBoundingSet") {
+            settings.push("CapabilityBoundingSet=~CAP_MKNOD CAP_SYS_RAWIO".into());
+        }
+        settings.push("SystemCallFilter=~@raw-io".into());
+        line("One device more than before, and what else went with PrivateDevices=yes.", &settings);
     } else if !unit.all("DeviceAllow").is_empty()
         || unit.last("DevicePolicy").is_some_and(|policy| policy != "auto")
     {
@@ -249,6 +250,19 @@ mod tests {
         assert!(!found.iter().any(|line| line.contains("RTPRIO")));
         assert!(composed(text, &[]).unwrap().notes[0].contains("RestrictRealtime"));
         assert!(!settings(text, &[]).iter().any(|line| line.contains("AF_UNIX")));
+    }
+
+    #[test]
+    fn rights_are_taken_and_never_given() {
+        let rights = |text: &str| {
+            let found = settings(&format!("ExecStart=/bin/a\nPrivateDevices=yes\n{text}"), &[]);
+            found.iter().any(|line| line.starts_with("CapabilityBoundingSet=~"))
+        };
+        assert!(rights("") && rights("CapabilityBoundingSet=CAP_CHOWN\n"));
+        assert!(
+            !rights("CapabilityBoundingSet=\n")
+                && !rights("CapabilityBoundingSet=CAP_CHOWN\nCapabilityBoundingSet=\n")
+        );
     }
 
     #[test]

@@ -90,6 +90,11 @@ impl Unit {
         self.settings.get(key).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether a setting was last set to nothing.
+    pub fn is_empty(&self, key: &str) -> bool {
+        self.settings.get(key).is_some_and(Vec::is_empty)
+    }
+
     /// The value of a setting that has one.
     pub fn last(&self, key: &str) -> Option<&str> {
         self.all(key).last().map(String::as_str)
