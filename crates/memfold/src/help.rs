@@ -82,8 +82,9 @@ fn short(command: Command, words: &str) -> Command {
         .filter(|arg| is_option(arg) && !arg.is_hide_short_help_set())
         .map(|arg| arg.get_id().to_string())
         .collect();
-    // The last ones give way.
-    for shown in (0..=options.len()).rev() {
+    // The last ones give way, and in the end the example does.
+    let shown = (0..=options.len()).rev().map(|shown| (shown, example.as_deref().unwrap_or_default()));
+    for (shown, example) in shown.chain([(0, "")]) {
         if let Some(option) = options.get(shown) {
             fitted = fitted.mut_arg(option, |arg| arg.hide_short_help(true));
         }
@@ -92,11 +93,7 @@ fn short(command: Command, words: &str) -> Command {
             1 => "one more option, and ".to_owned(),
             more => format!("{more} more options, and "),
         };
-        let end = format!(
-            "{}`memfold help {words}`: {more}all about these.",
-            example.as_deref().unwrap_or_default()
-        );
-        fitted = fitted.after_help(end);
+        fitted = fitted.after_help(format!("{example}`memfold help {words}`: {more}all about these."));
         if fitted.clone().render_help().to_string().lines().count() <= SCREEN {
             break;
         }
