@@ -24,10 +24,11 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build libraries demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries packed deb rpm test-packages test-services demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
+# With the preload library inside, so that the executable works alone, too.
 build: libraries
-	$(CARGO) build --release --locked -p memfold
+	MEMFOLD_EMBED=$(MEMFOLD_LIB) $(CARGO) build --release --locked -p memfold
 
 libraries: deps
 	$(CARGO) build --release --locked -p memfold-preload
@@ -108,27 +109,44 @@ cargo:
 	@command -v $(CARGO) >/dev/null || { \
 	    echo "cargo is missing; https://rustup.rs installs it: curl -sSf https://sh.rustup.rs | sh -s -- -y" >&2; exit 1; }
 
+# What is installed and packed, and how, is in scripts/install-files alone.
+EXECUTABLE = $(MEMFOLD_BIN)
+FILES = BIN=$(EXECUTABLE) LIB=$(MEMFOLD_LIB) CLIENT=$(TARGET)/release VERSION=$(VERSION)
+MANIFEST = $(PREFIX)/lib/memfold/installed
+
 install:
 	@test -x $(MEMFOLD_BIN) && test -f $(MEMFOLD_LIB) || { echo "nothing to install yet: run make build first" >&2; exit 1; }
-	install -D -m 755 $(MEMFOLD_BIN) $(DESTDIR)$(PREFIX)/bin/memfold
-	install -D -m 644 $(MEMFOLD_LIB) $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
-	install -D -m 644 $(TARGET)/release/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so
-	install -D -m 644 $(TARGET)/release/libmemfold_client.a $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
-	install -D -m 644 crates/client-c/include/memfold.h $(DESTDIR)$(PREFIX)/include/memfold.h
-	install -D -m 644 crates/preload/include/memfold_alloc.h $(DESTDIR)$(PREFIX)/include/memfold_alloc.h
-	mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/lib/systemd/user $(DESTDIR)$(PREFIX)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' scripts/memfold-daemon.service > $(DESTDIR)$(PREFIX)/lib/systemd/user/memfold-daemon.service
-	sed 's|@PREFIX@|$(PREFIX)|' scripts/memfold-daemon@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/memfold-daemon@.service
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' crates/client-c/memfold.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
+	$(FILES) DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) MANIFEST=$(MANIFEST) scripts/install-files
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/memfold $(DESTDIR)$(PREFIX)/lib/memfold/libmemfold.so
-	rm -f $(DESTDIR)$(PREFIX)/lib/libmemfold_client.so $(DESTDIR)$(PREFIX)/lib/libmemfold_client.a
-	rm -f $(DESTDIR)$(PREFIX)/include/memfold_alloc.h
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/user/memfold-daemon.service
-	rm -f $(DESTDIR)$(PREFIX)/lib/systemd/system/memfold-daemon@.service
-	rm -f $(DESTDIR)$(PREFIX)/include/memfold.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/memfold.pc
-	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold
+	@test -f $(DESTDIR)$(MANIFEST) || { echo "no memfold was installed below $(DESTDIR)$(PREFIX) by make install" >&2; exit 1; }
+	sed 's|^|$(DESTDIR)|' $(DESTDIR)$(MANIFEST) | xargs -d '\n' rm -f
+	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold $(DESTDIR)$(PREFIX)/share/doc/memfold/docs $(DESTDIR)$(PREFIX)/share/doc/memfold/examples \
+	    $(DESTDIR)$(PREFIX)/share/doc/memfold
+
+# What the packages have: a small executable, beside its library.
+packed: libraries
+	MEMFOLD_EMBED=off $(CARGO) build --profile packed --locked -p memfold
+
+# The packages are in target/packages.
+deb rpm test-packages test-services: EXECUTABLE = $(TARGET)/packed/memfold
+
+deb: packed
+	$(FILES) OUT=$(TARGET)/packages scripts/make-deb
+
+# An RPM of the same files.
+rpm: packed
+	scripts/install-packages rpm
+	$(FILES) OUT=$(TARGET)/packages scripts/make-rpm
+
+# The packages in a root of their own: checked by lintian, installed, run, upgraded under a folded program, removed. As root; minutes.
+test-packages: packed
+	scripts/install-packages lintian mmdebstrap rpm cpio bash-completion zsh fish
+	$(FILES) scripts/test-packages
+
+# `memfold service` for services as Debian ships them, under the system's systemd in a container; two minutes. As root.
+test-services: packed
+	$(FILES) scripts/test-services
 
 clean:
 	$(CARGO) clean

@@ -12,6 +12,11 @@ fn libraries() -> PathBuf {
 fn build(dir: &Path, source: &str, link: &[&str]) -> PathBuf {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = dir.join("program");
+    // By its name for programs, which `make install` gives it.
+    let named = dir.join("libmemfold_client.so.0");
+    if !named.exists() {
+        std::os::unix::fs::symlink(libraries().join("libmemfold_client.so"), named).unwrap();
+    }
     let built = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-o"])
         .arg(&program)
@@ -29,7 +34,7 @@ fn build(dir: &Path, source: &str, link: &[&str]) -> PathBuf {
 
 fn command(program: &Path, dir: &Path) -> Command {
     let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", libraries()).env("MEMFOLD_RUNTIME_DIR", dir.join("runtime"));
+    command.env("LD_LIBRARY_PATH", dir).env("MEMFOLD_RUNTIME_DIR", dir.join("runtime"));
     command
 }
 

@@ -43,7 +43,10 @@ pub fn memfold(runtime: &Path) -> Command {
             command.env_remove(name);
         }
     }
-    command.env("MEMFOLD_LIB", preload_library()).env("MEMFOLD_RUNTIME_DIR", runtime);
+    command
+        .env("MEMFOLD_LIB", preload_library())
+        .env("MEMFOLD_RUNTIME_DIR", runtime)
+        .env("MEMFOLD_CONFIG", "off");
     command
 }
 
@@ -90,7 +93,7 @@ impl Installed {
                 command.env_remove(name);
             }
         }
-        command.env_remove("XDG_RUNTIME_DIR").current_dir(self.dir.path());
+        command.env_remove("XDG_RUNTIME_DIR").env("MEMFOLD_CONFIG", "off").current_dir(self.dir.path());
         if is_root() {
             // Giving up root this way also drops the supplementary groups and all capabilities.
             command.uid(NOBODY).gid(NOBODY);

@@ -501,7 +501,7 @@ fn setup_believes_no_memory_that_another_user_can_change() {
 fn the_systems_unit_leaves_the_daemon_little() {
     let dir = tempfile::tempdir().unwrap();
     let unit = dir.path().join("memfold-daemon@tester.service");
-    let text = include_str!("../../../scripts/memfold-daemon@.service");
+    let text = include_str!("../../../contrib/systemd/memfold-daemon@.service");
     // What is started must be there.
     fs::write(&unit, text.replace("@PREFIX@/bin/memfold", "/bin/true")).unwrap();
     // In tenths: at most 2.0 of the 10.0 of a service that may do everything.

@@ -1,19 +1,19 @@
 //! Where `libmemfold.so` is.
 
-use crate::exit;
+use crate::{embedded, exit};
 use nix::unistd::geteuid;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The file name of the preload library.
-pub const FILE_NAME: &str = "libmemfold.so";
+pub const FILE_NAME: &str = embedded::FILE_NAME;
 
 /// The variable that names the library's path when it is at none of the usual places.
 pub const VARIABLE: &str = "MEMFOLD_LIB";
 
 /// Finds the preload library: `$MEMFOLD_LIB`, else beside this executable, else in `../lib/memfold` or
-/// `../lib` seen from there. The path is absolute.
+/// `../lib` seen from there, else the one inside the executable, which is put into the user's cache. The path is absolute.
 ///
 /// # Errors
 /// Ends with exit code 2 and the list of places where it looked. A path with a space or a colon cannot be
@@ -25,7 +25,11 @@ pub fn find() -> anyhow::Result<PathBuf> {
         Some(path) => vec![path.clone()],
         None => usual_places(executable.parent().unwrap_or(Path::new("/"))),
     };
-    let Some(found) = places.iter().find(|p| p.is_file()) else {
+    let found = places.iter().find(|p| p.is_file()).cloned();
+    let unpacked = found.is_none() && named.is_none();
+    let Some(found) =
+        found.map_or_else(|| if unpacked { embedded::library() } else { Ok(None) }, |path| Ok(Some(path)))?
+    else {
         let list: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
         return Err(exit::usage(format!(
             "{FILE_NAME} not found; looked for {}. Build it with `make build`, or name it in {VARIABLE}",
@@ -33,8 +37,8 @@ pub fn find() -> anyhow::Result<PathBuf> {
         )));
     };
     let path = found.canonicalize()?;
-    if named.is_some() {
-        check_owners(&path)?;
+    if named.is_some() || unpacked {
+        check_owners(&path, unpacked)?;
     }
     if path.to_string_lossy().contains([' ', ':', '\t', '\n']) {
         return Err(exit::usage(format!(
@@ -45,9 +49,9 @@ pub fn find() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The variable may come from another user's environment (`su`, `sudo -E`), and the library's code runs as who calls: neither it nor
+/// The variable, and where the user's cache is, may come from another user's environment (`su`, `sudo -E`), and the library's code runs as who calls: neither it nor
 /// a directory above it may be another user's, nor be writable by everybody. `path` has no links in it.
-fn check_owners(path: &Path) -> anyhow::Result<()> {
+fn check_owners(path: &Path, unpacked: bool) -> anyhow::Result<()> {
     for part in path.ancestors() {
         let meta = fs::symlink_metadata(part)?;
         // In a sticky directory only owners remove and rename.
@@ -59,8 +63,9 @@ fn check_owners(path: &Path) -> anyhow::Result<()> {
         } else {
             continue;
         };
+        let named = if unpacked { String::new() } else { format!("{VARIABLE}=") };
         return Err(exit::usage(format!(
-            "{VARIABLE}={}: {} {why}, and the library's code would run in your programs; name one that only root or you can change",
+            "{named}{}: {} {why}, and the library's code would run in your programs; name one that only root or you can change",
             path.display(),
             part.display()
         )));

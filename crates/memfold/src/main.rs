@@ -12,14 +12,19 @@
 mod absence;
 mod bar;
 mod cmd;
+mod complete;
+mod config;
 mod core_dump;
 mod daemon_observing;
 mod demo;
 mod directory;
 mod doctor;
+mod embedded;
 mod exit;
 mod governed;
+mod help;
 mod library;
+mod manual;
 mod metrics;
 mod observing;
 mod options;
@@ -29,6 +34,7 @@ mod reasons;
 mod run;
 mod run_dir;
 mod runtime;
+mod service;
 mod setup;
 mod survey;
 mod target;
@@ -38,7 +44,8 @@ mod trace_file;
 mod watch;
 mod words;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::process::ExitCode;
 
@@ -72,12 +79,24 @@ enum Command {
     Pagecache(cmd::pagecache::Args),
     Trace(cmd::trace::Args),
     Record(cmd::record::Args),
+    Config(cmd::config::Args),
+    Service(cmd::service::Args),
+    Completions(cmd::completions::Args),
+    #[command(hide = true)]
+    Man(cmd::man::Args),
 }
 
 fn main() -> ExitCode {
     memfold_bench::manifest::built_from(option_env!("MEMFOLD_COMMIT"));
     outlive_limits();
-    let result = match Cli::parse().command {
+    CompleteEnv::with_factory(Cli::command).var(cmd::completions::VARIABLE).complete();
+    if std::env::args_os().len() == 1 {
+        return text::print(help::FIRST).map_or_else(|error| exit::report(&error), |()| ExitCode::SUCCESS);
+    }
+    let command = Cli::command();
+    let command = if help::is_asked(std::env::args_os()) { help::fit(command) } else { command };
+    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    let result = match cli.command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),
         Command::Survey(args) => cmd::survey::run(args),
@@ -95,6 +114,10 @@ fn main() -> ExitCode {
         Command::Pagecache(args) => cmd::pagecache::run(args),
         Command::Trace(args) => cmd::trace::run(args),
         Command::Record(args) => cmd::record::run(args),
+        Command::Config(args) => cmd::config::run(args, &Cli::command()),
+        Command::Service(args) => cmd::service::run(args, &Cli::command()),
+        Command::Completions(args) => cmd::completions::run(args),
+        Command::Man(args) => cmd::man::run(args, Cli::command()),
     };
     let code = result.unwrap_or_else(|error| exit::report(&error));
     if code == ExitCode::SUCCESS && text::failed() {

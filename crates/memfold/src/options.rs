@@ -9,6 +9,55 @@ use memfold_pager::config::{BadValue, Setting, Unit, BY_GROUP};
 use memfold_pager::source::Kind;
 use serde_json::Value;
 
+/// An option of `memfold run` that has a variable of the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Its name, without the dashes in front.
+    pub option: &'static str,
+    /// The variable.
+    pub variable: &'static str,
+    /// What the variable is where an option without a value is given; `None` for those with one.
+    pub flag: Option<&'static str>,
+}
+
+impl Named {
+    const fn text(option: &'static str, variable: &'static str) -> Named {
+        Named { option, variable, flag: None }
+    }
+
+    const fn flag(option: &'static str, variable: &'static str, flag: &'static str) -> Named {
+        Named { option, variable, flag: Some(flag) }
+    }
+}
+
+/// What is evicted.
+pub const POLICY: Named = Named::text("policy", "MEMFOLD_POLICY");
+/// The allocator's profile.
+pub const PROFILE: Named = Named::text("profile", "MEMFOLD_PROFILE");
+/// The file that passes of the page daemon are logged to.
+pub const POLICY_LOG: Named = Named::text("policy-log", "MEMFOLD_POLICY_LOG");
+/// The socket of the daemon under whose budget the program is to be.
+pub const DAEMON: Named = Named::text("daemon", "MEMFOLD_BUDGET_OF");
+/// The tier below memory.
+pub const TIER: Named = Named::text("tier", "MEMFOLD_TIER");
+/// The file of the summary.
+pub const SUMMARY: Named = Named::text("summary", "MEMFOLD_SUMMARY");
+/// The allocator only.
+pub const NO_PAGER: Named = Named::flag("no-pager", "MEMFOLD_PAGER", "off");
+/// Copies are overwritten at once.
+pub const WIPE: Named = Named::flag("wipe", "MEMFOLD_WIPE", "on");
+/// Programs that the program starts run plainly.
+pub const NO_FOLLOW: Named = Named::flag("no-follow", "MEMFOLD_FOLLOW", "off");
+/// Nothing of memfold's own is printed.
+pub const QUIET: Named = Named::flag("quiet", "MEMFOLD_QUIET", "1");
+
+/// All of them, the pager's settings first.
+pub fn named() -> impl Iterator<Item = Named> {
+    let settings = Setting::ALL.map(|setting| Named::text(setting.option(), setting.variable()));
+    let others = [POLICY, PROFILE, TIER, DAEMON, POLICY_LOG, SUMMARY, NO_PAGER, WIPE, NO_FOLLOW, QUIET];
+    settings.into_iter().chain(others)
+}
+
 /// Options that steer the pager, the same for every command that starts a program: one for each [`Setting`]. An option that is given
 /// overrides its environment variable; a variable that is set stays in force otherwise.
 #[derive(Clone, Debug, Default)]
@@ -62,13 +111,23 @@ impl clap::Args for PagerOptions {
                 // A negative number is a bad value, and no unknown option.
                 .allow_negative_numbers(true)
                 .value_parser(value_of(setting))
-                .help(format!("{} [default: {default}] [env: {variable}]", setting.help()))
+                .help(format!("{} [default: {default}]", first_words(setting.help())))
+                .long_help(format!("{} [default: {default}] [env: {variable}]", setting.help()))
+                .hide_short_help(!matches!(
+                    setting,
+                    Setting::ColdAge | Setting::MaxStall | Setting::ResidentLimit
+                ))
         }))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
     }
+}
+
+/// As much of a help text as a line has room for: up to where it goes into detail.
+fn first_words(help: &str) -> &str {
+    help.split([':', ';']).next().unwrap_or(help)
 }
 
 impl FromArgMatches for PagerOptions {

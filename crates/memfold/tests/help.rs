@@ -2,12 +2,25 @@
 
 use std::process::Command;
 
-/// What `memfold WORDS --help` prints.
-fn help(words: &[String]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_memfold")).args(words).arg("--help").output();
-    let output = output.expect("memfold can be executed");
-    assert!(output.status.success() && output.stderr.is_empty(), "memfold {} --help fails", words.join(" "));
+/// What memfold prints.
+fn printed(words: &[&str]) -> String {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_memfold")).args(words).output().expect("memfold can be executed");
+    assert!(output.status.success() && output.stderr.is_empty(), "memfold {} fails", words.join(" "));
     String::from_utf8(output.stdout).expect("help is text")
+}
+
+/// All that `memfold help WORDS` says.
+fn help(words: &[String]) -> String {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let short = printed(&[&words[..], &["--help"]].concat());
+    assert!(
+        short.lines().count() <= 24,
+        "memfold {} --help does not fit a screen:\n{short}",
+        words.join(" ")
+    );
+    assert!(short.contains("`memfold help "), "{short}");
+    printed(&[&["help"], &words[..]].concat())
 }
 
 /// The commands that a page of help lists.
@@ -38,6 +51,15 @@ fn check(words: &[String], above: &str) -> usize {
 #[test]
 fn every_command_has_help_with_an_example_of_itself() {
     assert!(check(&[], "") > 10, "the list of commands was not read");
+}
+
+#[test]
+fn without_a_command_it_says_what_to_try_in_ten_lines() {
+    let first = printed(&[]);
+    assert!(first.lines().count() <= 10, "{first}");
+    for word in ["doctor", "demo", "run -- CMD", "stat"] {
+        assert!(first.contains(&format!("memfold {word}")), "{first}");
+    }
 }
 
 #[test]

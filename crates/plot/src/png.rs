@@ -27,12 +27,20 @@ pub(crate) fn options() -> Options<'static> {
 
 const FAMILY: &str = "DejaVu Sans";
 
+/// DejaVu Sans, regular and bold, compressed by the build script.
+const FONTS_PACKED: [&[u8]; 2] = [
+    include_bytes!(concat!(env!("OUT_DIR"), "/regular.z")),
+    include_bytes!(concat!(env!("OUT_DIR"), "/bold.z")),
+];
+
 fn fonts() -> Arc<fontdb::Database> {
     static FONTS: OnceLock<Arc<fontdb::Database>> = OnceLock::new();
     let load = || {
         let mut fonts = fontdb::Database::new();
-        fonts.load_font_data(dejavu::sans::regular().to_vec());
-        fonts.load_font_data(dejavu::sans::bold().to_vec());
+        for packed in FONTS_PACKED {
+            let font = miniz_oxide::inflate::decompress_to_vec(packed);
+            fonts.load_font_data(font.expect("the build script has packed it"));
+        }
         fonts.set_sans_serif_family(FAMILY);
         Arc::new(fonts)
     };

@@ -1,5 +1,6 @@
 //! `memfold ctl`: change how a running program is folded.
 
+use crate::complete;
 use crate::directory::open_named;
 use crate::options;
 use crate::pages::Found;
@@ -10,6 +11,7 @@ use crate::target::Target;
 use crate::text;
 use anyhow::{bail, Context};
 use clap::Subcommand;
+use clap_complete::engine::ArgValueCompleter;
 use memfold_inspect::{Mailbox, Snapshot};
 use memfold_pager::config::{parse_duration, Setting, BY_GROUP};
 use memfold_pager::control::{Command, Mode};
@@ -62,8 +64,10 @@ Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usa
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
-    /// The process, by its number, or by its name if one folded process has it; `memfold stat` lists them.
-    #[arg(value_name = "PID|NAME")]
+    /// The process, by its number, or by its name if one folded process has it.
+    ///
+    /// `memfold stat` lists them.
+    #[arg(value_name = "PID|NAME", add = ArgValueCompleter::new(complete::processes))]
     target: Target,
     /// How long to wait for the answer.
     #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = timeout)]

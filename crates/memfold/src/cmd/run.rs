@@ -1,17 +1,23 @@
 //! `memfold run`: start a program and fold its cold memory.
 
+use crate::complete::Programs;
+use crate::config::decide::{self, Start};
+use crate::config::keys::Keys;
+use crate::config::origin::{self, Origin, Origins};
 use crate::directory::Directory;
 use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 use crate::observing::{Observing, Subject};
-use crate::options::PagerOptions;
+use crate::options::{self, Named, PagerOptions};
 use crate::pages::PageFile;
 use crate::run::destination::Destination;
 use crate::run::launch::{self, Choices, Launch};
+use crate::run::live::Line;
 use crate::run::program::{self, Absent};
 use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
 use crate::{library, pages, process, runtime, text};
+use clap_complete::engine::ArgValueCompleter;
 use memfold_daemon::observe::Places;
 use memfold_pager::config::Setting;
 use memfold_pager::source::Kind;
@@ -28,6 +34,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 const AFTER_HELP: &str = "\
 Examples:
   memfold run -- redis-server --port 6400
+  memfold run --progress -- ./server               with a line on the terminal: saved so far
   memfold run --now -- python3 train.py            fold what is not in use within two seconds
   memfold run --cold-age 2s --summary out.json -- python3 train.py
   memfold run --profile lean -- node server.js     free memory goes back early
@@ -46,7 +53,7 @@ here) runs plainly, and one line on standard error says why. `memfold doctor` sa
 /// Start a program and fold its cold memory.
 ///
 /// The program is not changed: it gets a fast allocator and a pager that compresses the pages it does not
-/// use. Every option has an environment variable; an option overrides its variable.
+/// use. Every option has an environment variable; an option overrides its variable, and a variable the files of memfold.toml(5).
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -57,18 +64,18 @@ pub struct Args {
     now: bool,
     /// What is evicted: by age, or what a page daemon says to keep --resident-limit, such as freebsd, bonchance or
     /// s3fifo:small=0.1 [default: age] [env: MEMFOLD_POLICY].
-    #[arg(long, value_name = "NAME", value_parser = launch::known_policy)]
+    #[arg(long, value_name = "NAME", value_parser = launch::known_policy, hide_short_help = true)]
     policy: Option<String>,
     /// The allocator's profile: speed, balanced, lean or secure [default: balanced] [env: MEMFOLD_PROFILE].
-    #[arg(long, value_name = "NAME", value_parser = launch::known_profile)]
+    #[arg(long, value_name = "NAME", value_parser = launch::known_profile, hide_short_help = true)]
     profile: Option<String>,
     /// Log every pass of the page daemon to this file, as CSV, or as JSON where it ends in .jsonl
     /// [env: MEMFOLD_POLICY_LOG].
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     policy_log: Option<PathBuf>,
     /// Keep the program within its share of the budget of `memfold daemon`, while one listens at SOCKET
     /// [default: the socket of `memfold daemon`] [env: MEMFOLD_BUDGET_OF].
-    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true)]
+    #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, hide_short_help = true)]
     daemon: Option<Option<PathBuf>>,
     /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
     /// of it, after TIME (10m) [env: MEMFOLD_TIER].
@@ -79,19 +86,22 @@ pub struct Args {
     no_pager: bool,
     /// Overwrite the pager's copies at once when pages come back or are given up, not within a second; --profile secure
     /// does so too [env: MEMFOLD_WIPE=on].
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     wipe: bool,
     /// Programs that the program starts run plainly [env: MEMFOLD_FOLLOW=off].
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     no_follow: bool,
     /// Write a summary as JSON to this file when the program has ended [env: MEMFOLD_SUMMARY].
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Show on the terminal what is saved so far.
+    #[arg(long, conflicts_with = "quiet")]
+    progress: bool,
     /// Print nothing of memfold's own [env: MEMFOLD_QUIET].
     #[arg(long)]
     quiet: bool,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", add = ArgValueCompleter::new(Programs))]
     command: Vec<OsString>,
 }
 
@@ -103,24 +113,26 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if args.now {
         args.settings.hurry();
     }
+    let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
+    let origins = found.as_deref().map_or_else(|_| Origins::new(), |file| settle(&args, file));
     if args.policy.as_deref().is_some_and(|policy| policy != "age")
         && args.settings.get(Setting::ResidentLimit).is_none()
-        && variable("MEMFOLD_RESIDENT_LIMIT").is_none()
+        && variable(Setting::ResidentLimit.variable()).is_none()
     {
         return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
     }
-    let quiet = args.quiet || variable("MEMFOLD_QUIET").is_some_and(|v| v != "0" && v != "off");
-    let summary_path = args.summary.clone().or_else(|| variable("MEMFOLD_SUMMARY").map(PathBuf::from));
+    let quiet = args.quiet || variable(options::QUIET.variable).is_some_and(|v| v != "0" && v != "off");
+    let summary_path =
+        args.summary.clone().or_else(|| variable(options::SUMMARY.variable).map(PathBuf::from));
     let destination = summary_path.as_deref().map(open_summary).transpose()?;
 
     let daemon = daemon(&args)?;
     if let Some(socket) = daemon.as_deref().filter(|_| !quiet) {
         warn_without_daemon(socket, args.no_pager);
     }
-    let found = program::find(&args.command[0], std::env::var_os("PATH").as_deref());
     let (ended, summary) = match found {
         Ok(file) => {
-            let (ended, summary) = start(&args, daemon, &file, quiet)?;
+            let (ended, summary) = start(&args, daemon, &file, &origins, quiet)?;
             if !quiet {
                 text::note(&summary.lines());
             }
@@ -139,8 +151,71 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(ended.end.code()))
 }
 
+impl Args {
+    /// What an option was given, as text; `None` where it was not.
+    fn given(&self, named: Named) -> Option<String> {
+        let path = |path: &PathBuf| path.display().to_string();
+        let flag = |on: bool| on.then(|| "true".to_owned());
+        match named {
+            options::POLICY => self.policy.clone(),
+            options::PROFILE => self.profile.clone(),
+            options::TIER => self.tier.clone(),
+            options::DAEMON => {
+                self.daemon.as_ref().map(|socket| socket.as_ref().map(path).unwrap_or_default())
+            }
+            options::POLICY_LOG => self.policy_log.as_ref().map(path),
+            options::SUMMARY => self.summary.as_ref().map(path),
+            options::NO_PAGER => flag(self.no_pager),
+            options::WIPE => flag(self.wipe),
+            options::NO_FOLLOW => flag(self.no_follow),
+            options::QUIET => flag(self.quiet),
+            _ => {
+                let setting = Setting::ALL.into_iter().find(|setting| setting.option() == named.option);
+                setting.and_then(|setting| self.settings.get(setting)).map(str::to_owned)
+            }
+        }
+    }
+}
+
+/// Has the files of settings decide what neither an option nor a variable does, by setting those variables: from here on they are as if
+/// a person had set them. Gives back who decided what.
+fn settle(args: &Args, program: &Path) -> Origins {
+    let keys = Keys::of(&<Args as clap::Args>::augment_args(clap::Command::new("run")));
+    let (decided, said) = decide::known(&Start::here(program), &keys);
+    let mut origins = Origins::new();
+    for named in options::named() {
+        let origin = if let Some(value) = args.given(named) {
+            Origin { value, from: format!("option --{}", named.option) }
+        } else if let Some(value) = variable(named.variable) {
+            Origin {
+                value: value.to_string_lossy().into_owned(),
+                from: format!("variable {}", named.variable),
+            }
+        } else if let Some(decision) = decided.iter().find(|decision| decision.key == named) {
+            if let Some(value) = &decision.value {
+                // No other thread runs yet.
+                std::env::set_var(named.variable, value);
+            }
+            decision.origin()
+        } else {
+            continue;
+        };
+        origins.insert(named.option.into(), origin);
+    }
+    if !args.quiet && variable(options::QUIET.variable).is_none() {
+        said.iter().for_each(text::say);
+    }
+    origins
+}
+
 /// Starts the program, folded if it can be, and waits for it.
-fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyhow::Result<(Ended, Summary)> {
+fn start(
+    args: &Args,
+    daemon: Option<PathBuf>,
+    file: &Path,
+    origins: &Origins,
+    quiet: bool,
+) -> anyhow::Result<(Ended, Summary)> {
     let mut command = Command::new(file);
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
@@ -164,25 +239,32 @@ fn start(args: &Args, daemon: Option<PathBuf>, file: &Path, quiet: bool) -> anyh
             if !quiet {
                 tell_group_limit(args);
             }
+            if let Ok(run) = Directory::hold(launch.control_dir()) {
+                origin::keep(&run, origins);
+            }
             launch.apply(&mut command);
             let mut tally = Tally::new(launch.control_dir().to_owned());
             let mut observing = observing(args, daemon_governs, launch.control_dir(), quiet);
             let mut next = Instant::now() + SAMPLE_EVERY;
+            let mut line = Line::new(args.progress && !quiet);
             let ended = supervise(args, command, || {
                 if Instant::now() >= next {
                     tally.sample();
+                    line.show(tally.live().map(|(_, _, page)| page));
                     if let Some((observing, run)) = &mut observing {
                         observe(observing, run, &tally);
                     }
                     next = Instant::now() + SAMPLE_EVERY;
                 }
             });
+            line.clear();
             (ended, tally.finish())
         }
     };
     let wall = begun.elapsed();
     let beyond = launch.as_ref().map_or(Beyond::default(), |launch| Beyond {
-        not_followed: args.no_follow || variable("MEMFOLD_FOLLOW").is_some_and(|value| value == "off"),
+        not_followed: args.no_follow
+            || variable(options::NO_FOLLOW.variable).is_some_and(|value| value == "off"),
         left: if total.some_left { left_behind(launch.control_dir()) } else { 0 },
     });
     let turned_off = launch::pager_off(args.no_pager).then(|| "the pager was turned off".to_owned());
@@ -249,7 +331,7 @@ fn left_behind(dir: &Path) -> usize {
 
 /// The socket of the daemon that was asked for.
 fn daemon(args: &Args) -> anyhow::Result<Option<PathBuf>> {
-    let from_variable = || variable(launch::DAEMON_VARIABLE).map(|path| Some(path.into()));
+    let from_variable = || variable(options::DAEMON.variable).map(|path| Some(path.into()));
     let asked = args.daemon.clone().or_else(from_variable);
     asked.map(|path| runtime::socket(path.as_deref())).transpose()
 }
@@ -338,4 +420,58 @@ fn open_summary(path: &Path) -> anyhow::Result<Destination> {
 
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|v| !v.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::FromArgMatches;
+
+    fn run_command() -> clap::Command {
+        <Args as clap::Args>::augment_args(clap::Command::new("run"))
+    }
+
+    #[test]
+    fn every_option_with_a_variable_is_there_says_so_and_knows_what_it_was_given() {
+        let keys = Keys::of(&run_command());
+        for named in options::named() {
+            let arg = run_command().get_arguments().find(|arg| arg.get_long() == Some(named.option)).cloned();
+            let arg = arg.unwrap_or_else(|| panic!("{} is no option", named.option));
+            let help = arg.get_long_help().or(arg.get_help()).unwrap().to_string();
+            let shown = match named.flag {
+                Some(flag) if named != options::QUIET => format!("[env: {}={flag}]", named.variable),
+                _ => format!("[env: {}]", named.variable),
+            };
+            assert!(help.replace('\n', " ").contains(&shown), "{}: {help}", named.option);
+            let setting = Setting::ALL.into_iter().find(|setting| setting.option() == named.option);
+            let value = match named {
+                options::POLICY => "lru",
+                options::PROFILE => "lean",
+                options::TIER => "disk=/var/tmp",
+                _ => setting.map_or("/tmp/x", Setting::default_text),
+            };
+            let word = match named.flag {
+                Some(_) => format!("--{}", named.option),
+                None => format!("--{}={value}", named.option),
+            };
+            let matches = run_command().get_matches_from(["run", &word, "--", "true"]);
+            let args = Args::from_arg_matches(&matches).unwrap();
+            let wanted = if named.flag.is_some() { "true" } else { value };
+            assert_eq!(args.given(named).as_deref(), Some(wanted), "{}", named.option);
+            if named.flag.is_none() {
+                assert_eq!(keys.check(named, value).as_deref(), Ok(value), "{}", named.option);
+            }
+        }
+        let matches = run_command().get_matches_from(["run", "true"]);
+        let args = Args::from_arg_matches(&matches).unwrap();
+        assert!(options::named().all(|named| args.given(named).is_none()));
+    }
+
+    #[test]
+    fn a_bad_value_of_a_key_is_answered_as_that_of_its_option() {
+        let keys = Keys::of(&run_command());
+        let cold_age = options::named().next().unwrap();
+        assert_eq!(keys.check(cold_age, "soon").unwrap_err(), "a time such as 500ms, 10s or 5m is needed");
+        assert!(keys.check(options::PROFILE, "fat").unwrap_err().starts_with("one of speed,"));
+    }
 }

@@ -1,6 +1,7 @@
 //! `memfold stat`: the counters of running programs.
 
 use crate::cmd::stat_alloc;
+use crate::complete;
 use crate::pages::{self, Found};
 use crate::reasons;
 use crate::target::Target;
@@ -8,6 +9,7 @@ use crate::text::{self, bytes, count, nanos};
 use crate::watch::user;
 use crate::words::words;
 use crate::{options, process};
+use clap_complete::engine::ArgValueCompleter;
 use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot, Source};
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
@@ -42,7 +44,7 @@ Exit codes: 0 done (also if nothing is folded), 1 failed or no such folded proce
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// This process only, or those of this name.
-    #[arg(value_name = "PID|NAME")]
+    #[arg(value_name = "PID|NAME", add = ArgValueCompleter::new(complete::processes))]
     target: Option<Target>,
     /// Show what the allocator holds and how often it called the kernel.
     #[arg(long)]

@@ -74,9 +74,21 @@ impl Access {
             Ok(value) => (Access { ok: true, error: None, missing: false }, Some(value)),
             Err(e) => {
                 let missing = matches!(e.0, libc::ENOSYS | libc::ENOENT | libc::ENODEV | libc::ENOTTY);
-                (Access { ok: false, error: Some(e.to_string()), missing }, None)
+                (Access { ok: false, error: Some(words(e)), missing }, None)
             }
         }
+    }
+}
+
+/// An error of the kernel's in plain words.
+fn words(error: memfold_sys::Errno) -> String {
+    match error.0 {
+        libc::EPERM | libc::EACCES => "not permitted for this user".into(),
+        libc::ENOENT | libc::ENODEV | libc::ENXIO => "not there".into(),
+        libc::ENOSYS => "this kernel does not have it, or a filter of system calls hides it".into(),
+        libc::ENOTTY | libc::EINVAL | libc::EOPNOTSUPP => "this kernel cannot do it".into(),
+        libc::EBUSY => "in use by somebody else".into(),
+        other => nix::errno::Errno::from_raw(other).desc().to_lowercase(),
     }
 }
 

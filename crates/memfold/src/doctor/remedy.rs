@@ -17,6 +17,15 @@ pub struct Remedy {
 /// What helps here, the most useful first; empty where nothing is missing.
 pub fn remedies(facts: &Facts) -> Vec<Remedy> {
     let mut all = Vec::new();
+    if facts.library_error.is_some() {
+        all.push(remedy(
+            "the library that goes into programs",
+            &[
+                "install memfold's package, or in its source: make build",
+                "where it lies elsewhere: export MEMFOLD_LIB=/path/to/libmemfold.so",
+            ],
+        ));
+    }
     let unknown_to_kernel = facts.userfaultfd_device.missing && facts.userfaultfd_syscall.missing;
     if !verdict::has_access(facts) {
         match facts.container {

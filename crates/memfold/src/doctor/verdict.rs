@@ -113,8 +113,8 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
             "transparent huge pages",
             facts.transparent_hugepage.clone().unwrap_or("not in this kernel".into()),
         ),
-        line(Level::Note, "DAMON", facts.damon.clone()),
-        line(Level::Note, "idle page tracking", facts.idle_page_tracking.clone()),
+        line(Level::Note, "DAMON", plain(&facts.damon)),
+        line(Level::Note, "idle page tracking", plain(&facts.idle_page_tracking)),
         line(Level::Note, "remote eviction", shown(&facts.remote_eviction)),
         line(
             either(facts.max_map_count.is_none_or(|n| n >= 65_530), Level::Weak),
@@ -152,6 +152,15 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
     ]
 }
 
+/// A text without the numbers of errors in it.
+fn plain(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        text + part.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')').unwrap_or(part)
+    })
+}
+
 fn shown(access: &Access) -> String {
     access.error.clone().unwrap_or("works".into())
 }
@@ -174,7 +183,7 @@ fn real_time(facts: &Facts) -> String {
     let limit = facts.rtprio_limit.map_or("none".into(), |n| n.to_string());
     match &facts.real_time.error {
         None => "permitted".into(),
-        Some(error) => format!("{error}, RLIMIT_RTPRIO {limit}; faults take longer on a busy machine"),
+        Some(error) => format!("{error} (its limit is {limit}); faults take longer on a busy machine"),
     }
 }
 
@@ -201,7 +210,7 @@ pub mod tests {
 
     /// The same machine for a user who may not make a userfaultfd.
     pub fn refused() -> Facts {
-        let refused = Access { ok: false, error: Some("EPERM (1)".into()), missing: false };
+        let refused = Access { ok: false, error: Some("not permitted for this user".into()), missing: false };
         Facts {
             userfaultfd_device: refused.clone(),
             userfaultfd_syscall: refused,
@@ -224,6 +233,12 @@ pub mod tests {
         let facts = Facts { features: NEEDED[1..].to_vec(), ..good() };
         assert!(hindrance(&facts).unwrap().contains("MOVE"));
         assert!(lines(&facts).iter().any(|l| l.level == Level::Bad && l.found.contains("lacks MOVE")));
+    }
+
+    #[test]
+    fn numbers_of_errors_are_left_out() {
+        assert_eq!(plain("none (No such file (os error 2)); root"), "none (No such file); root");
+        assert_eq!(plain("fine"), "fine");
     }
 
     #[test]

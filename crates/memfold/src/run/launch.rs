@@ -6,7 +6,7 @@
 //! of the program stays as it is.
 
 use crate::library;
-use crate::options::PagerOptions;
+use crate::options::{self, PagerOptions};
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use memfold_arena::settings::Profile;
@@ -24,9 +24,6 @@ use std::process::Command;
 
 /// The variable that names the open descriptor of the device.
 const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
-
-/// The variable that names the socket of the daemon under whose budget the program is to be.
-pub const DAEMON_VARIABLE: &str = "MEMFOLD_BUDGET_OF";
 
 /// The program inherits the device by a number just below this, or below its limit if that is lower, where programs that count on
 /// low numbers do not meet it. A higher one would make the kernel's tables of descriptors larger.
@@ -77,33 +74,27 @@ impl Launch {
         let mut variables = vec![
             ("LD_PRELOAD", preload(library)),
             ("MEMFOLD_CONTROL_DIR", run_dir.path().into()),
-            ("MEMFOLD_PAGER", pager_variable(choices.no_pager)),
+            (options::NO_PAGER.variable, pager_variable(choices.no_pager)),
         ];
+        let flags = [
+            (options::NO_FOLLOW, choices.no_follow),
+            (options::WIPE, choices.wipe),
+            (options::QUIET, choices.quiet),
+        ];
+        for (named, _) in flags.iter().filter(|(_, on)| *on) {
+            variables.extend(named.flag.map(|value| (named.variable, value.into())));
+        }
+        let texts = [
+            (options::POLICY, choices.policy.as_ref().map(OsString::from)),
+            (options::TIER, choices.tier.as_ref().map(OsString::from)),
+            (options::PROFILE, choices.profile.as_ref().map(OsString::from)),
+            (options::POLICY_LOG, choices.policy_log.as_ref().map(OsString::from)),
+            (options::DAEMON, choices.daemon.as_ref().map(OsString::from)),
+        ];
+        for (named, value) in texts {
+            variables.extend(value.map(|value| (named.variable, value)));
+        }
         let mut set = |name, value: &str| variables.push((name, value.into()));
-        if choices.no_follow {
-            set("MEMFOLD_FOLLOW", "off");
-        }
-        if choices.wipe {
-            set("MEMFOLD_WIPE", "on");
-        }
-        if choices.quiet {
-            set("MEMFOLD_QUIET", "1");
-        }
-        if let Some(policy) = &choices.policy {
-            set("MEMFOLD_POLICY", policy);
-        }
-        if let Some(tier) = &choices.tier {
-            set("MEMFOLD_TIER", tier);
-        }
-        if let Some(profile) = &choices.profile {
-            set("MEMFOLD_PROFILE", profile);
-        }
-        if let Some(path) = &choices.policy_log {
-            set("MEMFOLD_POLICY_LOG", &path.to_string_lossy());
-        }
-        if let Some(socket) = &choices.daemon {
-            set(DAEMON_VARIABLE, &socket.to_string_lossy());
-        }
         for (setting, value) in choices.settings.given() {
             set(setting.variable(), value);
         }
@@ -178,7 +169,7 @@ pub fn pager_off(no_pager: bool) -> bool {
 
 fn pager_variable(no_pager: bool) -> OsString {
     let off = |v: &OsStr| v.eq_ignore_ascii_case("off") || v == "0";
-    match std::env::var_os("MEMFOLD_PAGER") {
+    match std::env::var_os(options::NO_PAGER.variable) {
         _ if no_pager => "off".into(),
         Some(value) if off(&value) => "off".into(),
         _ => "on".into(),

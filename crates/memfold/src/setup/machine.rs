@@ -128,7 +128,10 @@ fn check(dir: &Path) -> anyhow::Result<()> {
 }
 
 /// Puts a file in place of whatever has its name, as a whole or not at all, whenever the machine stops; readable for all.
-fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It cannot be written, or another user could change the directory.
+pub fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     check(dir)?;
     let readable = fs::Permissions::from_mode(0o644);

@@ -233,6 +233,15 @@ mod tests {
     }
 
     #[test]
+    fn the_packages_rule_is_that_of_setup() {
+        let rule = |text: &str| text.lines().find(|line| !line.starts_with('#')).map(str::to_owned);
+        let packages =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/udev/60-memfold.rules");
+        assert_eq!(rule(&std::fs::read_to_string(packages).unwrap()), rule(&rules()));
+        assert!(rule(&rules()).is_some());
+    }
+
+    #[test]
     fn removing_leads_back_to_where_it_began() {
         let done = after(&fresh(), &install(&fresh(), Some("ann")));
         let back = after(&done, &remove(&done));

@@ -1,0 +1,294 @@
+//! What has to be added to a service so that it is folded: pure, from the service to a text.
+
+use super::unit::Unit;
+use std::path::Path;
+
+/// The file's name among the drop-ins: late, as it takes up what those before it say.
+pub const NAME: &str = "90-memfold.conf";
+
+/// The first line of the file, by which it is known again.
+pub const HEADER: &str = "# Written by `memfold service`; `memfold service NAME --undo` removes it.";
+
+/// What folding calls and what services are forbidden here and there: of the launcher, of the library, and of who starts a thread.
+const CALLS: &str = "capget capset clone3 close_range fallocate flock futex getcpu ioctl madvise membarrier mlock mremap \
+                     process_vm_readv process_vm_writev pwrite64 renameat2 sched_getaffinity sched_setaffinity sched_setscheduler \
+                     setpriority signalfd4 socketpair statfs statx tgkill unlinkat userfaultfd";
+/// The same of the tier below memory.
+const TIER_CALLS: &str = "io_uring_setup io_uring_enter io_uring_register";
+
+/// What is there besides the service.
+#[derive(Clone, Debug)]
+pub struct Host<'a> {
+    /// The executable, by its whole path.
+    pub memfold: &'a str,
+    /// The directory of the library.
+    pub library_dir: &'a str,
+    /// Options of `memfold run`.
+    pub options: &'a [String],
+    /// Whether the group whose members may open the device is there.
+    pub has_group: bool,
+    /// Whether every user may open the device.
+    pub is_open: bool,
+}
+
+/// A drop-in.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DropIn {
+    /// Its text.
+    pub text: String,
+    /// What is to be known beforehand, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Composes the drop-in.
+///
+/// # Errors
+/// Why the service cannot be folded by one.
+pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
+    let kind = unit.last("Type").unwrap_or("simple");
+    let mut lines = Vec::new();
+    let mut notes = Vec::new();
+    let mut line = |why: &str, settings: &[String]| {
+        lines.push(format!("# {why}"));
+        lines.extend_from_slice(settings);
+    };
+    refuse(unit)?;
+
+    let commands =
+        unit.all("ExecStart").iter().map(|command| wrap(command, host)).collect::<Result<Vec<_>, _>>()?;
+    let mut exec = vec!["ExecStart=".to_owned()];
+    exec.extend(commands.iter().map(|command| format!("ExecStart={command}")));
+    line("The program is started by memfold and stays as it is.", &exec);
+
+    if kind != "forking" {
+        if kind.starts_with("notify") && unit.last("NotifyAccess").is_none_or(|access| access != "all") {
+            line(
+                "The program says itself when it is ready; systemd knows memfold as the main process.",
+                &["NotifyAccess=all".into()],
+            );
+        }
+        if unit.last("KillMode").is_none_or(|mode| mode == "control-group") {
+            line("memfold passes signals on: the program gets each once.", &["KillMode=mixed".into()]);
+        }
+    }
+    if unit.is("PrivateDevices") {
+        let mut settings = ["PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=/dev/userfaultfd rw"]
+            .map(str::to_owned)
+            .to_vec();
+        // To take from no rights at all is, for systemd, to begin with all.
+        if !unit.is_empty("CapabilityBoundingSet") {
+            settings.push("CapabilityBoundingSet=~CAP_MKNOD CAP_SYS_RAWIO".into());
+        }
+        settings.push("SystemCallFilter=~@raw-io".into());
+        line("One device more than before, and what else went with PrivateDevices=yes.", &settings);
+    } else if !unit.all("DeviceAllow").is_empty()
+        || unit.last("DevicePolicy").is_some_and(|policy| policy != "auto")
+    {
+        line("One device more than before.", &["DeviceAllow=/dev/userfaultfd rw".into()]);
+    }
+    let user = unit.last("User").filter(|user| !matches!(*user, "root" | "0"));
+    if user.is_some() || unit.is("DynamicUser") {
+        match (host.is_open, host.has_group) {
+            (true, _) => {}
+            (false, true) => line("Who may open it.", &["SupplementaryGroups=memfold".into()]),
+            (false, false) => notes.push(
+                "the service runs as a user who may not make a userfaultfd: `sudo memfold setup`, then this command again; until then it runs plainly"
+                    .into(),
+            ),
+        }
+    }
+    if unit.is("RestrictRealtime") {
+        notes.push("RestrictRealtime=yes stays, so faults take longer while the CPUs are busy".into());
+    } else {
+        line("Faults are short also while the CPUs are busy.", &["LimitRTPRIO=10".into()]);
+    }
+    if !unit.all("SystemCallFilter").is_empty() {
+        let tier =
+            if host.options.iter().any(|option| option.starts_with("--tier")) { TIER_CALLS } else { "" };
+        line(
+            "System calls of folding that the service does not make itself.",
+            &[format!("SystemCallFilter={CALLS} {tier}").trim_end().to_owned()],
+        );
+    }
+    let families = unit.all("RestrictAddressFamilies");
+    let has_unix = families
+        .iter()
+        .any(|list| !list.starts_with('~') && list.split_whitespace().any(|name| name == "AF_UNIX"));
+    if !families.is_empty() && !has_unix && host.options.iter().any(|option| option.starts_with("--daemon")) {
+        line(
+            "The daemon with the budget listens on a socket of this kind.",
+            &["RestrictAddressFamilies=AF_UNIX".into()],
+        );
+    }
+    if !unit.all("NoExecPaths").is_empty() {
+        line("What the service may execute.", &[format!("ExecPaths={} {}", host.memfold, host.library_dir)]);
+    }
+    if unit.last("ProtectSystem") == Some("strict") && !unit.is("PrivateTmp") && !unit.is("DynamicUser") {
+        line(
+            "The pages that `memfold stat` reads need a place; this one only the service sees.",
+            &["PrivateTmp=yes".into()],
+        );
+    }
+    if unit.last("LimitAS").is_some_and(|limit| limit != "infinity") {
+        notes.push(
+            "LimitAS= bounds the address space, of which the pager takes some; folding may not start".into(),
+        );
+    }
+    Ok(DropIn { text: format!("{HEADER}\n[Service]\n{}\n", lines.join("\n")), notes })
+}
+
+fn refuse(unit: &Unit) -> Result<(), String> {
+    if unit.all("ExecStart").is_empty() {
+        return Err("it starts no program (there is no ExecStart=)".into());
+    }
+    if let Some(key) = ["RootDirectory", "RootImage"].into_iter().find(|key| unit.last(key).is_some()) {
+        return Err(format!("it lives in a root of its own ({key}=), where memfold is not: start it there by `memfold run -- ...`"));
+    }
+    if unit.has_socket || !unit.all("Sockets").is_empty() {
+        return Err("systemd hands it sockets, by the number of its main process (sd_listen_fds(3)), which memfold would be".into());
+    }
+    if unit.last("WatchdogSec").is_some_and(|time| time != "0") {
+        return Err(
+            "systemd watches its main process (WatchdogSec=, sd_watchdog_enabled(3)), which memfold would be"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// A command of `ExecStart=` with memfold before it (systemd.service(5), "Command lines").
+fn wrap(command: &str, host: &Host<'_>) -> Result<String, String> {
+    let start = command.find(|c| !"-:+!@|".contains(c)).unwrap_or(command.len());
+    let (prefix, rest) = command.split_at(start);
+    if prefix.contains('@') {
+        return Err(
+            "its ExecStart= gives the program another name for itself (@), which memfold cannot pass on"
+                .into(),
+        );
+    }
+    if rest.split_whitespace().any(|word| word == ";") {
+        return Err("its ExecStart= has several commands in a line".into());
+    }
+    let mut words = rest.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    if Path::new(first).file_name().is_some_and(|name| name == "memfold") {
+        return Err("it starts memfold itself already".into());
+    }
+    let options: String = host.options.iter().map(|option| format!(" {}", quoted(option))).collect();
+    Ok(format!("{prefix}{} run{options} -- {rest}", host.memfold))
+}
+
+/// A word as systemd reads it again.
+fn quoted(word: &str) -> String {
+    let escaped = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    if escaped.is_empty() || escaped.contains([' ', '\t', '\\', '\'', '"', ';']) {
+        format!("\"{escaped}\"")
+    } else {
+        escaped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::unit::tests::root;
+    use super::*;
+
+    fn composed(text: &str, options: &[&str]) -> Result<DropIn, String> {
+        let root = root(&[("lib/systemd/system/x.service", &format!("[Service]\n{text}"))]);
+        let unit = Unit::read(root.path(), "x", NAME).unwrap();
+        let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
+        let host = Host {
+            memfold: "/usr/bin/memfold",
+            library_dir: "/usr/lib/memfold",
+            options: &options,
+            has_group: true,
+            is_open: false,
+        };
+        compose(&unit, &host)
+    }
+
+    fn settings(text: &str, options: &[&str]) -> Vec<String> {
+        let dropin = composed(text, options).unwrap();
+        let lines = dropin.text.lines().filter(|line| !line.starts_with(['#', '[']));
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_plain_service_gets_a_program_before_its_program() {
+        assert_eq!(
+            settings("ExecStart=-/usr/bin/node app.js $OPTIONS\n", &["--cold-age=2s", "--tier=disk=/a b"]),
+            [
+                "ExecStart=",
+                "ExecStart=-/usr/bin/memfold run --cold-age=2s \"--tier=disk=/a b\" -- /usr/bin/node app.js $OPTIONS",
+                "KillMode=mixed",
+                "LimitRTPRIO=10"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_confines_a_service_is_loosened_by_what_folding_needs() {
+        let text = "Type=notify\nExecStart=/usr/bin/redis-server\nUser=redis\nPrivateDevices=true\nRestrictRealtime=yes\n\
+                    SystemCallFilter=@system-service\nSystemCallFilter=~@privileged @resources\nNoExecPaths=/\n\
+                    ProtectSystem=strict\nRestrictAddressFamilies=AF_INET\n";
+        let found = settings(text, &["--daemon"]);
+        for wanted in [
+            "NotifyAccess=all",
+            "PrivateDevices=no",
+            "DevicePolicy=closed",
+            "DeviceAllow=/dev/userfaultfd rw",
+            "SupplementaryGroups=memfold",
+            "ExecPaths=/usr/bin/memfold /usr/lib/memfold",
+            "PrivateTmp=yes",
+            "RestrictAddressFamilies=AF_UNIX",
+        ] {
+            assert!(found.iter().any(|line| line == wanted), "{wanted}: {found:?}");
+        }
+        assert!(found
+            .iter()
+            .any(|line| line.starts_with("SystemCallFilter=capget") && line.contains("userfaultfd")));
+        assert!(!found.iter().any(|line| line.contains("RTPRIO")));
+        assert!(composed(text, &[]).unwrap().notes[0].contains("RestrictRealtime"));
+        assert!(!settings(text, &[]).iter().any(|line| line.contains("AF_UNIX")));
+    }
+
+    #[test]
+    fn rights_are_taken_and_never_given() {
+        let rights = |text: &str| {
+            let found = settings(&format!("ExecStart=/bin/a\nPrivateDevices=yes\n{text}"), &[]);
+            found.iter().any(|line| line.starts_with("CapabilityBoundingSet=~"))
+        };
+        assert!(rights("") && rights("CapabilityBoundingSet=CAP_CHOWN\n"));
+        assert!(
+            !rights("CapabilityBoundingSet=\n")
+                && !rights("CapabilityBoundingSet=CAP_CHOWN\nCapabilityBoundingSet=\n")
+        );
+    }
+
+    #[test]
+    fn what_forks_away_from_its_launcher_keeps_its_ways_to_stop() {
+        let found = settings(
+            "Type=forking\nExecStart=/usr/sbin/nginx -g 'daemon on;'\nKillMode=control-group\n",
+            &[],
+        );
+        assert_eq!(
+            found,
+            [
+                "ExecStart=",
+                "ExecStart=/usr/bin/memfold run -- /usr/sbin/nginx -g 'daemon on;'",
+                "LimitRTPRIO=10"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_wrapped_is_refused_with_the_reason() {
+        let refused = |text| composed(text, &[]).unwrap_err();
+        assert!(refused("Type=oneshot\n").contains("no program"));
+        assert!(refused("ExecStart=@/bin/a b\n").contains("another name"));
+        assert!(refused("ExecStart=/bin/a ; /bin/b\n").contains("several commands"));
+        assert!(refused("ExecStart=/usr/bin/memfold daemon\n").contains("already"));
+        assert!(refused("ExecStart=/bin/a\nWatchdogSec=5s\n").contains("WatchdogSec"));
+        assert!(refused("ExecStart=/bin/a\nRootDirectory=/x\n").contains("RootDirectory"));
+    }
+}
