@@ -5,6 +5,7 @@
 
 use crate::Error;
 use memfold_sys::{socket, Errno};
+use std::io;
 use std::path::Path;
 
 /// The longest path of a socket, without its end (unix(7)).
@@ -34,9 +35,10 @@ pub fn listens(path: &str) -> Result<(), String> {
     match socket::connect(path.as_bytes()) {
         // In a crowd there is no room for one more, which says as much.
         Ok(_) | Err(Errno::EAGAIN) => Ok(()),
-        Err(error) => Err(format!(
-            "memfold: no daemon listens at {path} ({error}): this program keeps to its own settings until `memfold daemon \
-             --budget 2G` is started there"
+        Err(errno) => Err(format!(
+            "memfold: no daemon listens at {path} ({}): this program keeps to its own settings until `memfold daemon --budget \
+             2G` is started there",
+            io::Error::from_raw_os_error(errno.0)
         )),
     }
 }
@@ -69,7 +71,10 @@ mod tests {
         let path = dir.path().join("s");
         let text = path.to_str().unwrap();
         let said = listens(text).unwrap_err();
-        assert!(said.contains(text) && said.contains("memfold daemon"), "{said}");
+        assert!(
+            said.contains(text) && said.contains("memfold daemon") && said.contains("No such file"),
+            "{said}"
+        );
         let listener = UnixListener::bind(&path).unwrap();
         // More than it accepts, which is none: who asks is not kept waiting.
         let _crowd: Vec<_> =
