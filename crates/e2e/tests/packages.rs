@@ -118,7 +118,9 @@ fn bash_completes_commands_options_programs_and_folded_processes() {
     assert_eq!(complete(&["memfold", "run", "--cold"]), ["--cold-age"]);
     assert!(complete(&["memfold", "run", "pytho"]).contains(&"python3".to_owned()));
     assert_eq!(complete(&["memfold", "ctl", &pid]), [pid.as_str()]);
-    assert_eq!(complete(&["memfold", "stat", "pytho"]), ["python3"]);
+    wait_until(LIMIT, "the program's name is completed", || {
+        complete(&["memfold", "stat", "pytho"]) == ["python3"]
+    });
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
 }

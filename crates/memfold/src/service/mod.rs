@@ -1,4 +1,4 @@
-//! Folding services of systemd: [`unit`] reads what a service is, [`dropin`] writes what has to be added to it.
+//! Folding services of systemd: [`mod@unit`] reads what a service is, [`dropin`] writes what has to be added to it.
 //!
 //! What it is not: a way to start or stop anything. It writes one file, below the directory of the service's drop-ins, and the
 //! service is folded from its next start on.
