@@ -259,6 +259,12 @@ fn hundreds_of_programs_are_scrolled_through() {
     let mut command = memfold(home.path());
     command.args(["run", "--quiet", "--", "bash", "-c", &script]).stdin(Stdio::piped());
     let mut launcher = Server(command.spawn().expect("memfold can be executed"));
+    // The screen looks rarely at so many: what is there when it begins is there at once.
+    wait_until(LIMIT, "all of them", || {
+        let mut command = memfold(home.path());
+        command.args(["stat", "--json", &name]);
+        serde_json::from_slice::<Vec<Value>>(&output(command).stdout).is_ok_and(|rows| rows.len() == MANY)
+    });
     let mut terminal =
         Terminal::run(top(home.path(), &["--every", "200ms", "--filter", &name, "--sort", "pid"]), 30, 100);
     terminal.wait_for_text(&format!("{MANY} programs"));

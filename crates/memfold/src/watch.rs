@@ -9,15 +9,16 @@ use crate::pages::{self, Found, PageFile};
 use crate::process;
 use memfold_inspect::{Latency, Snapshot};
 use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use nix::time::{clock_gettime, ClockId};
 use nix::unistd::{Uid, User};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-/// How soon processes that have come are found, at best.
-const FIND: Duration = Duration::from_secs(3);
-/// Finding them takes at most this part of the time: 1 to so much.
-const FIND_SHARE: u32 = 1000;
+/// How soon processes that have come are found, at best and at worst.
+const FIND: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(20));
+/// Between the two, finding them takes this part of a CPU: 1 to so much.
+const FIND_SHARE: u32 = 600;
 
 /// How fast the counters of a process change, from one look to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -129,9 +130,9 @@ impl Watch {
         self.seen.retain(|_, seen| seen.look());
         let now = Instant::now();
         if self.find_at.is_none_or(|at| now >= at) {
+            let before = used();
             self.find();
-            let took = now.elapsed();
-            self.find_at = Some(now + FIND.max(took * FIND_SHARE));
+            self.find_at = Some(now + (used().saturating_sub(before) * FIND_SHARE).clamp(FIND.0, FIND.1));
         }
         self.seen.values()
     }
@@ -168,6 +169,11 @@ impl Watch {
         let (rates, waits) = (Rates::default(), Latency::default());
         Some(Seen { pid, name: String::new(), user, file, page, resident, rates, waits, open })
     }
+}
+
+/// CPU time of this thread so far.
+fn used() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
 /// The name of a user, or the number where there is none.

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use style::Look;
 
 /// One look takes at most this part of the time: 1 to so much.
-const SHARE: u32 = 300;
+const SHARE: u32 = 400;
 /// How long a wait for a key may be, so that a signal is noticed.
 const NOTICE: Duration = Duration::from_millis(500);
 /// How often it is looked whether a program has answered.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// How often the picture is drawn anew, at most.
 const REDRAW: Duration = Duration::from_secs(5);
 /// It takes at most this part of the time of the CPU, and the program's answer this part of all time: 1 to so much.
-const CPU_SHARE: u32 = 300;
+const CPU_SHARE: u32 = 1000;
 const TIME_SHARE: u32 = 20;
 /// For how long past waits are shown by themselves.
 const RECENT: Duration = Duration::from_secs(60);
