@@ -132,6 +132,8 @@ bugs! {
     TierWakeLost = "tier-wake-lost",
     /// Whoever looks for a cluster that has moved is sent to its old place.
     MoveUntold = "move-untold",
+    /// What was compressed last of what the program keeps from its children lies in working memory when it forks.
+    UnforkedLeft = "unforked-left",
     /// All clusters are sealed under the same number, so that an older one opens in the place of a newer one.
     SealedAlike = "sealed-alike",
     /// A fork does not wait for what the tier's thread has in hand.

@@ -35,6 +35,7 @@ pub struct Packing {
     pub(crate) compressed: u64,
     pub(crate) buffer: Box<Page>,
     pub(crate) page: Box<Page>,
+    pub(crate) unforked: bool,
 }
 
 /// As in the pager.
@@ -67,6 +68,7 @@ impl Worker {
                 compressed: 0,
                 buffer: Box::new([0; PAGE_SIZE]),
                 page: Box::new([0; PAGE_SIZE]),
+                unforked: false,
             },
             restorer: Restorer::new(engine, engine.kernel).expect("a model's memory does not run out"),
             now: Nanos(0),

@@ -60,7 +60,7 @@ impl Worker {
     }
 
     /// How many mappings the process has; none where the kernel does not tell.
-    fn count_mappings(&self) -> u64 {
+    fn count_mappings(&mut self) -> u64 {
         let (mut piece, mut at, mut count) = ([0; 2048], 0, 0);
         while let Ok(len @ 1..) = self.engine.link.gauges.read_maps(&mut piece, at) {
             count += piece[..len].iter().filter(|byte| **byte == b'\n').count() as u64;

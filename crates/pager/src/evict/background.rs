@@ -149,7 +149,7 @@ impl Worker {
             self.engine.show_control();
             self.let_allocator_decay();
             self.wipe_working_memory(!busy);
-            self.engine.traffic.brake.park();
+            self.park();
             if !busy && self.engine.prefetch.is_empty() {
                 thread::sleep_on(&self.engine.agents.bell, bell, self.tick());
                 self.activities.slept();
@@ -195,7 +195,7 @@ impl Worker {
     fn let_allocator_decay(&mut self) {
         if self.now.since(self.upkeep.last_decay) >= DECAY {
             self.upkeep.last_decay = self.now;
-            self.engine.traffic.brake.park();
+            self.park();
             self.engine.decay();
             self.engine.traffic.brake.unpark();
         }
@@ -276,7 +276,7 @@ impl Worker {
         self.count();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
-        self.engine.traffic.brake.park();
+        self.park();
         self.engine.traffic.gate.close();
         self.engine.end_servants(self.kernel);
         self.engine.traffic.brake.unpark();
@@ -287,7 +287,7 @@ impl Worker {
         // SAFETY: nothing is away and the fault thread has left. Closing the descriptor lets every range
         // go, and whoever might wait at it.
         unsafe { self.engine.close_kernel() };
-        self.engine.traffic.brake.park();
+        self.park();
         self.engine.traffic.gate.open();
         self.engine.turn_off(self.engine.stop_reason());
     }

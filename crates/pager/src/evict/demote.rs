@@ -251,7 +251,7 @@ impl Worker {
     /// Waits for the cluster of a page, as if asleep: whoever needs this thread to stand still may be whom the tier's thread waits for.
     pub(crate) fn fetch(&mut self, page: usize) {
         if let Some(below) = self.engine.below() {
-            self.engine.traffic.brake.park();
+            self.park();
             below.await_cluster(Asker::Background, page, &mut self.restorer.arrived);
             self.engine.traffic.brake.unpark();
         }

@@ -96,6 +96,8 @@ impl Worker {
             }
             return true;
         }
+        let unforked = extent.unforked.load().contains(index);
+        self.packing.unforked |= unforked;
         let (dictionary, out) = (self.dictionary(), &mut self.packing.buffer[..MAX_STORED]);
         // SAFETY: as above.
         let packed = unsafe { self.packing.codecs.compress_at(effort, dictionary, staged, out) };
@@ -104,7 +106,7 @@ impl Worker {
             self.see_what_more_gains(effort, staged, len);
         }
         self.enter(Activity::Keep);
-        let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
+        let addr = extent.page_addr(index);
         let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else {
             // No memory for the store: the page stays where it is.
             self.eviction.short_of_memory = true;
@@ -196,6 +198,8 @@ impl Worker {
         (entry, old): (Entry, Slot),
         index: usize,
     ) {
+        let unforked = extent.unforked.load().contains(index);
+        self.packing.unforked |= unforked;
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
         let Some((codec, stored)) = (unsafe { old.copy(&mut self.packing.buffer[..]) }) else { return };
         if codec.effort() == Effort::Most
@@ -218,7 +222,7 @@ impl Worker {
         if after >= before {
             return;
         }
-        let (addr, unforked) = (extent.page_addr(index), extent.unforked.load().contains(index));
+        let addr = extent.page_addr(index);
         let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);

@@ -52,7 +52,7 @@ impl Worker {
         self.sample(&mut samples);
         let current = self.packing.dictionary;
         // What follows is long, and works with nothing that others look at.
-        self.engine.traffic.brake.park();
+        self.park();
         // SAFETY: we are the background thread, which alone removes it.
         let current = current.and_then(|number| unsafe { self.engine.storage.dictionaries.get(number) });
         let trained = samples.train(&mut self.packing.codecs.zstd, current);

@@ -47,7 +47,7 @@ impl Worker {
             for at in run.indices().step_by(BATCH) {
                 let batch = PageRange::new(at, (at + BATCH).min(run.hi));
                 // The fault thread may be waiting for us to stand still.
-                self.engine.traffic.brake.park();
+                self.park();
                 // Where the kernel cannot (before 5.14), such pages stay.
                 // SAFETY: the kernel writes nothing to the pages, it prepares them for writing.
                 let prepared =

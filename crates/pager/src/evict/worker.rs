@@ -87,6 +87,8 @@ pub(crate) struct Packing {
     pub codecs: Codecs,
     pub buffer: Page,
     pub page: Page,
+    /// They may hold what the program keeps from its children (`MADV_DONTFORK`).
+    pub unforked: bool,
     /// What compressing stored pages again has gained.
     pub gains: Gains,
     /// What it gains to compress a page with the most effort at once, and how many pages were compressed with that in question.
@@ -103,6 +105,7 @@ impl Packing {
             codecs: Codecs::new()?,
             buffer: [0; PAGE_SIZE],
             page: [0; PAGE_SIZE],
+            unforked: false,
             gains: Gains::new(),
             gains_at_once: Gains::new(),
             compressed: 0,
@@ -115,6 +118,7 @@ impl Packing {
     fn wipe(&mut self) {
         self.codecs.wipe(&mut self.page);
         self.buffer.fill(0);
+        self.unforked = false;
     }
 }
 
@@ -297,11 +301,20 @@ impl Worker {
     }
 
     /// Lets others look at tables that stand still, if somebody waits for that. With no lock held.
-    pub(crate) fn stand_still_if_wanted(&self) {
+    pub(crate) fn stand_still_if_wanted(&mut self) {
         if self.engine.traffic.brake.wanted() {
-            self.engine.traffic.brake.park();
+            self.park();
             self.engine.traffic.brake.unpark();
         }
+    }
+
+    /// Others may change what is this thread's, and fork, from now on until it says otherwise. A child finds nothing here that the program keeps
+    /// from it.
+    pub(crate) fn park(&mut self) {
+        if self.packing.unforked {
+            fault_point!(UnforkedLeft: self.packing.wipe());
+        }
+        self.engine.traffic.brake.park();
     }
 
     /// Brings back what the fault thread expects to be touched next.

@@ -198,7 +198,7 @@ impl Worker {
         }
     }
 
-    fn try_for_a_while<'e>(&self, extent: &'e Extent) -> Option<Locked<'e>> {
+    fn try_for_a_while<'e>(&mut self, extent: &'e Extent) -> Option<Locked<'e>> {
         for _ in 0..TRIES {
             if let Some(locked) = extent.try_lock() {
                 return Some(locked);

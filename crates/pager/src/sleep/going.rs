@@ -73,7 +73,7 @@ impl Worker {
                 }
                 continue;
             }
-            self.engine.traffic.brake.park();
+            self.park();
             thread::sleep_on(&self.engine.agents.bell, bell, PATIENCE);
             self.engine.traffic.brake.unpark();
         }
