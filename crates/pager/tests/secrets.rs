@@ -210,3 +210,25 @@ fn what_is_given_up_while_it_is_set_aside() {
         engine.stop(&"the test is over");
     }
 }
+
+#[test]
+fn what_is_kept_from_children_is_not_in_working_memory_when_they_are_forked() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, 4 * LEN).in_small_pages();
+    let advise = || unsafe { mem::madvise(memory.base, 4 * LEN, libc::MADV_DONTFORK) };
+    engine.set_forked(memory.base, 4 * LEN, false, advise).unwrap();
+    let went = || engine.control().pages_evicted.load(Relaxed);
+    for round in 0..5 {
+        let before = went();
+        confide(&memory);
+        // In the middle of it.
+        wait_until("some of it is evicted", || went() > before);
+        let pid = fork(engine);
+        if pid == 0 {
+            unsafe { libc::_exit(found().len() as i32) };
+        }
+        assert_eq!(wait(pid), 0, "a child found secrets in round {round}");
+        wait_until("the rest is evicted", || evicted(engine) == 4 * LEN as u64);
+    }
+    engine.stop(&"the test is over");
+}
