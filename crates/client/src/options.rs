@@ -27,8 +27,8 @@ impl Options {
         self.set(Setting::MaxStall, millionths)
     }
 
-    /// The highest share of one CPU that folding may take while no limit presses, in millionths; 30 000 by default, which is
-    /// three per cent.
+    /// The highest share of one CPU that folding may take while no limit presses, in millionths; 250 000 by default, which is
+    /// a quarter, and then 30 000 while other programs want the CPUs.
     pub fn max_cpu(self, millionths: u64) -> Options {
         self.set(Setting::MaxCpu, millionths)
     }

@@ -12,7 +12,8 @@ const SCREEN: usize = 24;
 /// Beside the name of a command, so many characters fit into a line.
 const BESIDE: usize = 76;
 
-/// What the root's page leaves to `memfold help`: the laboratory.
+/// What the root's page only names, and `memfold help` lists: what is seldom needed, and the laboratory.
+const SELDOM: [&str; 3] = ["core", "config", "completions"];
 const LABORATORY: [&str; 6] = ["bench", "report", "sim", "pagecache", "trace", "record"];
 
 /// What a person is told who gives no command.
@@ -37,11 +38,12 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> bool {
 pub fn fit(command: Command) -> Command {
     let (name, words) = (command.get_name().to_owned(), String::new());
     let mut root = below(command, &words);
-    for hidden in LABORATORY {
+    for hidden in SELDOM.into_iter().chain(LABORATORY) {
         root = root.mut_subcommand(hidden, |command| command.hide(true));
     }
     root.after_help(format!(
-        "The laboratory: {}. Settings: memfold.toml(5).\n`{name} help COMMAND` says everything about a command, with examples.",
+        "More: {}. The laboratory: {}.\n`{name} help COMMAND` says everything about a command, with examples. Settings: memfold.toml(5).",
+        SELDOM.join(", "),
         LABORATORY.join(", ")
     ))
 }
@@ -82,18 +84,29 @@ fn short(command: Command, words: &str) -> Command {
         .filter(|arg| is_option(arg) && !arg.is_hide_short_help_set())
         .map(|arg| arg.get_id().to_string())
         .collect();
-    // The last ones give way, and in the end the example does.
-    let shown = (0..=options.len()).rev().map(|shown| (shown, example.as_deref().unwrap_or_default()));
-    for (shown, example) in shown.chain([(0, "")]) {
+    let commands: Vec<String> =
+        fitted.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    // The last options give way, then the example, then the last commands, which are named.
+    let shown = (0..=options.len())
+        .rev()
+        .map(|shown| (shown, example.as_deref().unwrap_or_default(), commands.len()));
+    for (shown, example, listed) in shown.chain((0..=commands.len()).rev().map(|listed| (0, "", listed))) {
         if let Some(option) = options.get(shown) {
             fitted = fitted.mut_arg(option, |arg| arg.hide_short_help(true));
         }
+        if let Some(command) = commands.get(listed) {
+            fitted = fitted.mut_subcommand(command, |command| command.hide(true));
+        }
+        let named = match &commands[listed..] {
+            [] => String::new(),
+            rest => format!("More: {}.\n", rest.join(", ")),
+        };
         let more = match all - shown {
             0 => String::new(),
             1 => "one more option, and ".to_owned(),
             more => format!("{more} more options, and "),
         };
-        fitted = fitted.after_help(format!("{example}`memfold help {words}`: {more}all about these."));
+        fitted = fitted.after_help(format!("{named}{example}`memfold help {words}`: {more}all about these."));
         if fitted.clone().render_help().to_string().lines().count() <= SCREEN {
             break;
         }

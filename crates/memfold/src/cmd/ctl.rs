@@ -92,20 +92,6 @@ enum Action {
     Wake,
     /// Bring everything back and go on without the pager.
     Stop,
-    /// Evict by another policy from now on; what is resident stays so.
-    Policy {
-        /// age, or a page daemon with its parameters, such as freebsd or s3fifo:small=0.1.
-        #[arg(value_name = "NAME", value_parser = launch::known_policy)]
-        name: String,
-    },
-    /// Log every pass of the page daemon, or no longer.
-    Log {
-        /// Whether to log.
-        switch: Switch,
-        /// The file: CSV, or JSON where it ends in .jsonl [default: memfold-PID.csv].
-        #[arg(long, value_name = "FILE")]
-        file: Option<PathBuf>,
-    },
     /// Change a setting.
     Set {
         /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after or source.
@@ -128,6 +114,20 @@ enum Action {
         /// Print JSON: bytes by reason, all of them.
         #[arg(long)]
         json: bool,
+    },
+    /// Evict by another policy from now on; what is resident stays so.
+    Policy {
+        /// age, or a page daemon with its parameters, such as freebsd or s3fifo:small=0.1.
+        #[arg(value_name = "NAME", value_parser = launch::known_policy)]
+        name: String,
+    },
+    /// Log every pass of the page daemon, or no longer.
+    Log {
+        /// Whether to log.
+        switch: Switch,
+        /// The file: CSV, or JSON where it ends in .jsonl [default: memfold-PID.csv].
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
     },
 }
 

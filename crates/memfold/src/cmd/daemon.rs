@@ -28,7 +28,9 @@ It may be killed and started again at any time: it has nothing of the programs' 
 
 Exit codes: 0 ended by a signal, 1 failed (another daemon listens there), 2 bad usage.";
 
-/// Divide one budget among the programs of `memfold run --daemon` and those that use memfold.h.
+/// Divide one budget among many programs.
+///
+/// Those of `memfold run --daemon`, and those that use memfold.h.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
