@@ -169,6 +169,8 @@ fn every_part_of_a_program_has_its_reason_and_the_sum_is_what_the_kernel_says() 
         ("waiting_for_cpu", 0..1),
         ("stall_budget", 0..1),
         ("policy", 0..1),
+        // Nor is it on its way any more.
+        ("set_aside", 0..MIB),
     ]);
     assert!(why["folded_bytes"].as_u64() > Some(COLD * 9 / 10), "{why:#}");
     let table = String::from_utf8(folded.done(&["why"])).expect("text");

@@ -79,9 +79,10 @@ impl Fleet for Programs {
 fn governed(found: &Found) -> Option<Governed> {
     let page = &found.page;
     let most = process::field_bytes(&format!("/proc/{}/status", found.pid), "VmRSS")?;
-    let resident = page.sizes.resident_bytes.saturating_add(page.sizes.overhead_bytes).min(most);
+    // What is set aside is out of the program's view, and in memory as it is.
+    let resident = page.sizes.resident_bytes.saturating_add(page.sizes.aside_bytes).min(most);
     let load = Load {
-        resident_bytes: resident,
+        resident_bytes: resident.saturating_add(page.sizes.overhead_bytes).min(most),
         evicted_bytes: page.sizes.evicted_bytes.min(MOST),
         waited_ns: page.costs.stall_ns,
         limit: match page.share {
@@ -91,7 +92,7 @@ fn governed(found: &Found) -> Option<Governed> {
     };
     let counters = Counters {
         managed_bytes: page.sizes.managed_bytes.min(MOST),
-        resident_bytes: page.sizes.resident_bytes.min(most),
+        resident_bytes: resident,
         evicted_bytes: load.evicted_bytes,
         stored_bytes: page.sizes.stored_bytes.min(most),
         compressed: page.pages.evicted.saturating_add(page.pages.incompressible),
@@ -160,7 +161,13 @@ mod tests {
     fn no_number_counts_for_more_than_the_kernel_says_of_the_process() {
         let dir = tempfile::tempdir().unwrap();
         let found = found(dir.path(), |page| {
-            for word in [&page.resident_bytes, &page.overhead_bytes, &page.evicted_bytes, &page.stall_ns] {
+            for word in [
+                &page.resident_bytes,
+                &page.aside_bytes,
+                &page.overhead_bytes,
+                &page.evicted_bytes,
+                &page.stall_ns,
+            ] {
                 word.store(u64::MAX, Relaxed);
             }
             page.share.bytes.store(1, Relaxed);

@@ -118,6 +118,8 @@ bugs! {
     HoleTakenForArmed = "hole-taken-for-armed",
     /// What was shared with a child that has ended stays refused.
     SharingNotEnded = "sharing-not-ended",
+    /// What the kernel refused to move is forgotten when the extent is let go.
+    RefusalsForgotten = "refusals-forgotten",
     /// A dictionary is dropped when another one takes its place, though stored pages need it.
     DictionaryDropped = "dictionary-dropped",
     /// After a page that did not fit, the compressor keeps the dictionary that it had.

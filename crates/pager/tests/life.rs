@@ -9,6 +9,7 @@ mod common;
 use common::*;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
+use memfold_pager::why::Why;
 use memfold_pager::{Engine, Phase};
 use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
@@ -247,6 +248,38 @@ fn memory_that_is_written_again_after_a_fork_is_evicted_again() {
     engine.stop(&"the test is over");
 }
 
+/// Whether touches of absent pages of the memory would be reported to the pager.
+fn is_registered(memory: &Memory) -> bool {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("the kernel lists the mappings");
+    let mut here = false;
+    smaps.lines().any(|line| {
+        if let Some((start, end)) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')) {
+            let bound = |text| usize::from_str_radix(text, 16);
+            if let (Ok(start), Ok(end)) = (bound(start), bound(end)) {
+                here = start < memory.base + memory.pages * PAGE_SIZE && end > memory.base;
+            }
+        }
+        here && line.starts_with("VmFlags:") && line.split(' ').any(|flag| flag == "um")
+    })
+}
+
+#[test]
+fn memory_that_a_child_shares_is_known_as_such_also_when_it_is_let_go() {
+    let engine = engine(2_000);
+    let memory = Memory::new(engine, 16 * MIB).in_small_pages();
+    wait_until("the engine runs", || engine.phase() == Phase::Running);
+    memory.fill(33);
+    let child = Child::of(engine);
+    wait_until("the kernel has refused to move it", || kept(engine, Why::SharedByFork) >= memory.pages);
+    // What reports touches is left as soon as nothing of it is away; the next try comes after some seconds.
+    wait_until("it is let go", || !is_registered(&memory));
+    let shared = kept(engine, Why::SharedByFork);
+    assert!(shared >= memory.pages, "{shared} of {} pages are taken for shared", memory.pages);
+    child.end();
+    memory.check(33);
+    engine.stop(&"the test is over");
+}
+
 #[test]
 fn memory_that_was_shared_with_a_child_is_evicted_when_the_child_has_ended() {
     let (engine, memory, child) = shared_with_a_child();
@@ -461,7 +494,9 @@ fn zeros_cost_next_to_nothing() {
     let memory = Memory::new(engine, 32 * MIB).in_small_pages();
     unsafe { std::ptr::write_bytes(memory.base as *mut u8, 0, 32 * MIB) };
     wait_until("everything is evicted", || evicted(engine) == 32 * MIB as u64);
-    assert_eq!(engine.control().pages_same_value.load(Relaxed), 8192);
+    // Some may have gone before they were written, and again after that.
+    let control = engine.control();
+    assert_eq!(control.pages_same_value.load(Relaxed), control.pages_evicted.load(Relaxed));
     assert_eq!(engine.control().stored_bytes.load(Relaxed), 0);
     let words = unsafe { std::slice::from_raw_parts(memory.base as *const u64, 32 * MIB / 8) };
     assert!(words.iter().all(|&w| w == 0));

@@ -29,12 +29,6 @@ fn touches(engine: &'static Engine) -> u64 {
     engine.control().fault_ns.count.load(Relaxed)
 }
 
-/// Resident pages of the process that are kept for this reason.
-fn kept(engine: &'static Engine, why: Why) -> usize {
-    have(engine, Command::Inventory);
-    engine.control().inventory.bytes[why as usize].load(Relaxed) as usize / PAGE_SIZE
-}
-
 /// Pages of the memory that are in view; to ask (`mincore(2)`) touches none.
 fn resident(memory: &Memory) -> usize {
     let mut here = vec![0_u8; memory.pages];

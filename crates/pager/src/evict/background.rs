@@ -1,9 +1,10 @@
 //! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters; [`crate::requests`] are
 //! carried out between two passes.
 //!
-//! It runs at the lowest ordinary priority. What others may have to wait for, `docs/architecture.md` bounds.
+//! It runs at the lowest ordinary priority, unless there is a limit to keep or nothing bounds it. What others may have to wait for, `docs/architecture.md` bounds.
 
 use crate::activity::Activity;
+use crate::config::Setting;
 use crate::control::Mode;
 use crate::engine::{Agent, Engine, Phase};
 use crate::evict::by_age::ByAge;
@@ -14,6 +15,7 @@ use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::extent::Extent;
 use core::sync::atomic::Ordering::*;
+use memfold_policy::budget::NO_LIMIT;
 use memfold_sys::table;
 use memfold_sys::thread::{self, Backoff, Scheduling};
 use memfold_sys::time::{self, Nanos};
@@ -80,15 +82,7 @@ pub extern "C" fn main(arg: usize) {
             // An improvement only; after the measurement, which it would spoil.
             worker.look_at_group();
             worker.open_tier(in_child);
-            // A program at its limit waits for a page daemon, which therefore competes as the program does; and somewhat where a limit may
-            // come near, as who has no right to may not do so later.
-            let nice = match (engine.options.policy.is_empty() && !engine.is_limited(), worker.group_pause())
-            {
-                (true, None) => 19,
-                (true, Some(_)) => 10,
-                (false, _) => 0,
-            };
-            let _ = thread::set_scheduling(Scheduling::Normal { nice });
+            let _ = thread::set_scheduling(Scheduling::Normal { nice: worker.nice() });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             engine.show_control();
             memfold_sys::inject::begin();
@@ -104,6 +98,21 @@ pub extern "C" fn main(arg: usize) {
 }
 
 impl Worker {
+    /// How much it gives way to others. Less of it could not be had later, without the right.
+    fn nice(&self) -> i32 {
+        let engine = self.engine;
+        let is_unbounded = engine.setting(Setting::MaxCpu) >= NO_LIMIT;
+        if !engine.options.policy.is_empty() || engine.is_limited() || is_unbounded {
+            // A program at its limit waits for a page daemon; and folding that may cost what it likes is not to wait.
+            0
+        } else if self.group_pause().is_some() || !engine.options.daemon.is_empty() {
+            // A limit may come near, or a daemon's share must be kept to.
+            10
+        } else {
+            19
+        }
+    }
+
     fn run(&mut self) {
         if self.engine.errand.is_on() {
             self.take_up_recording();

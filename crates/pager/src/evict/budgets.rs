@@ -11,6 +11,7 @@ use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::NO_LIMIT;
 use memfold_policy::pace;
 use memfold_sys::time::Nanos;
+use memfold_sys::PAGE_SIZE;
 
 /// What a touch is expected to cost before any was, ns.
 const TOUCH_COST_AT_FIRST: u64 = 10_000;
@@ -36,8 +37,10 @@ impl Worker {
         }
     }
 
+    /// Whether more is in memory as it is, in view or set aside, than the share allows.
     fn is_over_share(&self) -> bool {
-        self.engine.control().resident_bytes.load(Relaxed) > self.share()
+        let aside = self.engine.counts.aside.load(Relaxed) * PAGE_SIZE as u64;
+        self.engine.control().resident_bytes.load(Relaxed) + aside > self.share()
     }
 
     /// Whether there is CPU time to fold with now.

@@ -151,6 +151,7 @@ impl Policy for ByAge {
     fn set_aside(&mut self, worker: &mut Worker, extent: &mut Locked, choice: &Choice) -> usize {
         let (now, cold_age) = (worker.now.0, self.cold_age);
         let pages = choice.pages.map_or(0, |pages| worker.set_aside(extent, &pages, choice.huge));
+        worker.note_present(extent, (extent.present.load(Relaxed) as usize).saturating_sub(pages));
         if !extent.refused.load().is_empty() {
             extent.age().refused(now, cold_age);
         }

@@ -16,11 +16,9 @@ use memfold_sys::time::Nanos;
 impl Worker {
     /// Does what there is to do for an extent whose time has not come. Returns whether it must be gone on with at once.
     pub(crate) fn care_for(&mut self, extent: &Extent) -> bool {
-        if self.disarm(extent) && self.kernel.tracks_writes {
+        if let Some(extent) = self.disarm(extent).filter(|_| self.kernel.tracks_writes) {
             // Writes are tracked no more, which the next look goes by.
-            if let Some(extent) = extent.try_lock() {
-                self.watch(&extent);
-            }
+            self.watch_again(&extent);
         }
         let flags = extent.flags.load(Relaxed);
         if flags & (SETTLED | DENSE) == SETTLED | DENSE {

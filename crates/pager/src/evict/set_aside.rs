@@ -52,6 +52,14 @@ impl Worker {
         scan.map(|scan| extent.refused.remove(&scan.written)).is_ok()
     }
 
+    /// Registers the pages for write tracking of which [`Worker::disarm`] has let go. For the kernel all of them count as written by that, and
+    /// what it refused to move is as it was.
+    pub(crate) fn watch_again(&mut self, extent: &Locked) {
+        let refused = extent.refused.load();
+        self.watch(extent);
+        fault_point!(RefusalsForgotten: { extent.refused.insert(&refused); });
+    }
+
     /// A mapping that cannot be registered is not what we took it for: leave it alone.
     fn not_registrable(&self, extent: &Locked, run: PageRange, error: Errno) {
         if error == Errno::ENOMEM {
@@ -383,23 +391,29 @@ impl Worker {
     }
 
     /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, and where mappings are scarce, only
-    /// what is not managed any more. Tries the lock. Returns whether it let go of anything.
-    pub fn disarm(&self, extent: &Extent) -> bool {
+    /// what is not managed any more. Tries the lock, and returns it if it let go of anything.
+    pub fn disarm<'e>(&self, extent: &'e Extent) -> Option<Locked<'e>> {
         let keeps = self.engine.room.is_kept() || self.engine.pieces.are_scarce();
         let kept = || if keeps { extent.managed.load() } else { PageSet::EMPTY };
         if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
-            return false;
+            return None;
         }
-        let Some(extent) = extent.try_lock() else { return false };
+        let extent = extent.try_lock()?;
         // Only this thread makes entries other than `Resident`.
         if extent.away.load(SeqCst) != 0 || !self.release_staging(&extent) {
-            return false;
+            return None;
+        }
+        if !extent.refused.load().is_empty() {
+            // Which is not to be seen any more when it is watched again.
+            if let Ok(scan) = scan(self.kernel, &extent, false) {
+                extent.refused.remove(&scan.written);
+            }
         }
         let gone = extent.armed.load().minus(&kept());
         for run in gone.runs() {
             let _ = self.kernel.uffd.unregister(extent.page_addr(run.lo), run.bytes());
         }
         extent.armed.remove(&gone);
-        true
+        Some(extent)
     }
 }

@@ -5,6 +5,7 @@
 
 use memfold_pager::config::{Config, Setting};
 use memfold_pager::control::Command;
+use memfold_pager::why::Why;
 use memfold_pager::{Engine, Host, Phase};
 use memfold_sys::{mem, PAGE_SIZE};
 use std::cell::RefCell;
@@ -188,6 +189,12 @@ pub fn answered(engine: &'static Engine, ticket: u32) -> bool {
 pub fn have(engine: &'static Engine, command: Command) {
     let ticket = ask(engine, command);
     wait_until("the request is carried out", || answered(engine, ticket));
+}
+
+/// Resident pages of the process that are kept for this reason.
+pub fn kept(engine: &'static Engine, why: Why) -> usize {
+    have(engine, Command::Inventory);
+    engine.control().inventory.bytes[why as usize].load(Relaxed) as usize / PAGE_SIZE
 }
 
 /// Has a request with arguments carried out; returns the error.
