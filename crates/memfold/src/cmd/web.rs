@@ -75,7 +75,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     });
     let readers = if args.open { Readers::All } else { Readers::own() };
     let options = Options { at: args.listen, every: args.every, readers, token: token.transpose()? };
-    let steered = if options.token.is_some() { ", and can be changed with the token" } else { ", to look at" };
+    let steered =
+        if options.token.is_some() { ", and can be changed with the token" } else { ", to look at" };
     web::serve(
         options,
         |at| text::say(format_args!("the page is at http://{at}/{steered}; Ctrl-C ends it")),

@@ -236,8 +236,11 @@ fn last_line<'l>(app: &App, process: &Process) -> Line<'l> {
         _ => {
             let pause = if process.page.paused { "p resume" } else { "p pause" };
             let sleep = if process.page.asleep { "s wake" } else { "s sleep" };
-            let keys =
-                || format!("e evict  r restore  {pause}  {sleep}  Up Down Enter set  m draw now  Esc back  h help");
+            let keys = || {
+                format!(
+                    "e evict  r restore  {pause}  {sleep}  Up Down Enter set  m draw now  Esc back  h help"
+                )
+            };
             Line::styled(app.said().map_or_else(keys, String::from), look.faint())
         }
     }

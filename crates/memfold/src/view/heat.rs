@@ -128,7 +128,10 @@ impl Pages {
     /// What most of them are; of two kinds with as many the one that is more in use.
     pub fn kind(&self) -> Kind {
         let kinds = Kind::SHOWN.iter().rev().map(|(kind, _)| (self.of_kind(*kind), *kind));
-        kinds.filter(|(pages, _)| *pages > 0).max_by_key(|(pages, _)| *pages).map_or(Kind::Nothing, |most| most.1)
+        kinds
+            .filter(|(pages, _)| *pages > 0)
+            .max_by_key(|(pages, _)| *pages)
+            .map_or(Kind::Nothing, |most| most.1)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The program that is open on a screen of its own: what was seen of it, its address space as a picture, and its settings. What was seen last
 //! stays when the program has ended.
 
-use super::row::Row;
 use super::heat::{Kind, Picture};
 use super::job::Jobs;
+use super::row::Row;
 use crate::pages::PageFile;
 use crate::watch::Seen;
 use memfold_inspect::{Latency, Snapshot};

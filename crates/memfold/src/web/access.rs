@@ -40,7 +40,8 @@ impl Readers {
 
 /// The user whose socket is at `peer` and connected to `own`, by the kernel's tables (proc_net_tcp(5)).
 fn user_of(peer: SocketAddr, own: SocketAddr) -> Option<u32> {
-    let same = |a: SocketAddr, b: SocketAddr| a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical();
+    let same =
+        |a: SocketAddr, b: SocketAddr| a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical();
     let find = |entries: Vec<TcpNetEntry>| {
         let mut entries = entries.into_iter();
         entries.find(|entry| {
@@ -80,7 +81,8 @@ impl Access {
     pub fn admits(headers: &HeaderMap) -> Result<(), Refusal> {
         let host = one(headers, &HOST).filter(|host| is_this_machine(host)).ok_or(Refusal::Host)?;
         let origins = headers.get_all(ORIGIN).iter();
-        let is_ours = |origin: &[u8]| origin.strip_prefix(b"http://").is_some_and(|from| from == host.as_bytes());
+        let is_ours =
+            |origin: &[u8]| origin.strip_prefix(b"http://").is_some_and(|from| from == host.as_bytes());
         let from_here = origins.map(|origin| is_ours(origin.as_bytes())).all(|ours| ours);
         // Browsers say so of requests without an origin, too (Fetch Metadata).
         let site = one(headers, &HeaderName::from_static("sec-fetch-site"));
@@ -96,7 +98,8 @@ impl Access {
     pub fn permits(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         let token = self.token.as_ref().ok_or(Refusal::ReadOnly)?;
         let said = one(headers, &AUTHORIZATION).and_then(|said| said.split_once(' '));
-        let guess = said.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, guess)| guess.trim());
+        let guess =
+            said.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, guess)| guess.trim());
         guess.filter(|guess| token.is(guess.as_bytes())).map(drop).ok_or(Refusal::Token)
     }
 }
@@ -114,7 +117,8 @@ fn is_this_machine(host: &str) -> bool {
         _ => host,
     };
     let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || address.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]
@@ -135,7 +139,15 @@ mod tests {
         for host in ["127.0.0.1:9275", "localhost:8080", "LOCALHOST", "[::1]:9275", "127.1.2.3"] {
             assert_eq!(Access::admits(&headers(&[("host", host)])), Ok(()), "{host}");
         }
-        for host in ["evil.example:9275", "localhost.evil.example", "192.0.2.1:9275", "127.0.0.1.nip.io", "", "[::1", "localhost:x"] {
+        for host in [
+            "evil.example:9275",
+            "localhost.evil.example",
+            "192.0.2.1:9275",
+            "127.0.0.1.nip.io",
+            "",
+            "[::1",
+            "localhost:x",
+        ] {
             assert_eq!(Access::admits(&headers(&[("host", host)])), Err(Refusal::Host), "{host}");
         }
         assert_eq!(Access::admits(&HeaderMap::new()), Err(Refusal::Host));
@@ -151,7 +163,13 @@ mod tests {
         };
         assert_eq!(asked(&[("origin", "http://localhost:9275"), ("sec-fetch-site", "same-origin")]), Ok(()));
         assert_eq!(asked(&[("sec-fetch-site", "none")]), Ok(()));
-        for origin in ["http://evil.example", "http://localhost:9276", "https://localhost:9275", "null", "http://127.0.0.1:9275"] {
+        for origin in [
+            "http://evil.example",
+            "http://localhost:9276",
+            "https://localhost:9275",
+            "null",
+            "http://127.0.0.1:9275",
+        ] {
             assert_eq!(asked(&[("origin", origin)]), Err(Refusal::Origin), "{origin}");
         }
         for site in ["cross-site", "same-site", ""] {
@@ -168,7 +186,9 @@ mod tests {
         let access = Access { token: Some(Token::read(file.path()).unwrap()) };
         let may = |said: &str| access.permits(&headers(&[("authorization", said)]));
         assert_eq!((may("Bearer 0123456789abcdef"), may("bearer  0123456789abcdef")), (Ok(()), Ok(())));
-        for said in ["Bearer 0123456789abcdeg", "Bearer ", "Bearer", "Basic 0123456789abcdef", "0123456789abcdef", ""] {
+        for said in
+            ["Bearer 0123456789abcdeg", "Bearer ", "Bearer", "Basic 0123456789abcdef", "0123456789abcdef", ""]
+        {
             assert_eq!(may(said), Err(Refusal::Token), "{said}");
         }
         assert_eq!(access.permits(&HeaderMap::new()), Err(Refusal::Token));

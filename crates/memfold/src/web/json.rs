@@ -178,9 +178,10 @@ impl Detail {
             help: setting.help(),
             value: options::show(setting, page.settings[setting as usize]),
         });
-        let past = process.past.iter().map(|(at, _, folded, resident)| {
-            (at.elapsed().as_secs_f64(), *folded, *resident)
-        });
+        let past = process
+            .past
+            .iter()
+            .map(|(at, _, folded, resident)| (at.elapsed().as_secs_f64(), *folded, *resident));
         Detail {
             line: Line { started_ns: page.started_ns.to_string(), ..Line::of(&process.row) },
             state: process.state(),

@@ -143,8 +143,8 @@ impl Model {
 
     fn look(&mut self) {
         self.watch.look().for_each(drop);
-        let rows: Vec<_> = self.watch.all().map(|seen| (seen, Row::of(seen))).collect();
-        let total = Row::total(rows.iter().map(|(_, row)| row));
+        let rows: Vec<_> = self.watch.all().map(Row::of).collect();
+        let total = Row::total(rows.iter());
         let point = Point {
             ago_s: 0.0,
             saved_bytes: total.saved,
@@ -156,8 +156,7 @@ impl Model {
             self.history.pop_front();
         }
         if self.list.receiver_count() > 0 {
-            let programs = rows.iter().map(|(seen, row)| Line::of_seen(seen, row)).collect();
-            let text = json::text(&List { programs, total: Line::of(&total) });
+            let text = self.known();
             self.list.send_replace(News { text, heat: None });
         }
         for (pid, opened) in &mut self.opened {
@@ -180,7 +179,8 @@ impl Model {
 
     /// What a browser is told first.
     pub fn hello(&self) -> Hello {
-        let ago = |(at, point): &(Instant, Point)| Point { ago_s: at.elapsed().as_secs_f64(), ..point.clone() };
+        let ago =
+            |(at, point): &(Instant, Point)| Point { ago_s: at.elapsed().as_secs_f64(), ..point.clone() };
         let host = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
         Hello {
             version: env!("CARGO_PKG_VERSION"),
@@ -192,9 +192,21 @@ impl Model {
         }
     }
 
-    /// News of the list.
+    /// News of the list, of which the first is what is known now.
     pub fn list(&self) -> Receiver<News> {
-        self.list.subscribe()
+        let text = self.known();
+        self.list.send_replace(News { text, heat: None });
+        let mut news = self.list.subscribe();
+        news.mark_changed();
+        news
+    }
+
+    /// What is known of all programs.
+    fn known(&self) -> String {
+        let rows: Vec<_> = self.watch.all().map(|seen| (seen, Row::of(seen))).collect();
+        let total = Row::total(rows.iter().map(|(_, row)| row));
+        let programs = rows.iter().map(|(seen, row)| Line::of_seen(seen, row)).collect();
+        json::text(&List { programs, total: Line::of(&total) })
     }
 
     /// News of one program, which is looked at from now on; `None` if it is not there.
@@ -207,7 +219,8 @@ impl Model {
             opened.tell();
             opened
         });
-        let news = opened.news.subscribe();
+        let mut news = opened.news.subscribe();
+        news.mark_changed();
         self.opened.insert(pid, opened);
         Some(news)
     }
@@ -247,7 +260,9 @@ fn set(pid: u32, order: &Order) -> Result<Action, String> {
     let setting = setting.ok_or_else(|| format!("there is no setting '{name}'"))?;
     let text = order.value.as_deref().unwrap_or_default().trim();
     let value = options::parse_for(pid, setting, text);
-    value.map(|value| Action::Set(setting, value)).map_err(|allowed| format!("'{text}' for {name}: {allowed}"))
+    value
+        .map(|value| Action::Set(setting, value))
+        .map_err(|allowed| format!("'{text}' for {name}: {allowed}"))
 }
 
 impl Opened {
@@ -257,7 +272,9 @@ impl Opened {
         self.news.send_modify(|news| {
             news.text = text;
             // A picture is told once.
-            if let Some(picture) = picture.filter(|_| news.heat.as_ref().is_none_or(|(number, _)| *number != self.pictures)) {
+            if let Some(picture) =
+                picture.filter(|_| news.heat.as_ref().is_none_or(|(number, _)| *number != self.pictures))
+            {
                 news.heat = Some((self.pictures, json::text(&Heat::of(picture))));
             }
         });

@@ -12,7 +12,9 @@ use anyhow::Context;
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderValue, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE};
+use hyper::header::{
+    HeaderValue, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, WWW_AUTHENTICATE,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -77,7 +79,11 @@ struct Shared {
 ///
 /// # Errors
 /// Nobody may listen there, or somebody does.
-pub fn serve(options: Options, ready: impl FnOnce(SocketAddr), stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub fn serve(
+    options: Options,
+    ready: impl FnOnce(SocketAddr),
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let listener = TcpListener::bind(options.at).map_err(|error| refused(options.at, &error))?;
     listener.set_nonblocking(true)?;
     let own = listener.local_addr()?;
@@ -267,12 +273,6 @@ async fn tell(mut sender: Sender<Bytes>, mut news: Receiver<News>, name: &'stati
     let event = |name: &str, text: &str| format!("event: {name}\ndata: {text}\n\n");
     let mut drawn = None;
     let mut text = format!("retry: {RETRY_MS}\n{}", event("hello", &hello));
-    // What was known before is old, but of one program.
-    if name == "list" {
-        news.mark_unchanged();
-    } else {
-        news.mark_changed();
-    }
     loop {
         if sender.send_data(Bytes::from(text)).await.is_err() || news.changed().await.is_err() {
             return;

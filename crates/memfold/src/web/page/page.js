@@ -277,6 +277,7 @@ function onProcess(news) {
     rate: step.in_bytes_per_s === null ? "" : `in ${bytes(Math.round(step.in_bytes_per_s))}/s, back ${bytes(Math.round(step.back_bytes_per_s))}/s`,
   })), most);
   curve($("past"), news.past.map(([ago, folded]) => [-ago, folded]), `${bytes(news.evicted_bytes)} folded now`);
+  put($("past-now"), bytes(news.evicted_bytes));
   showWaits(news);
   const reasons = news.reasons?.bytes.filter(([, amount]) => amount > 0).slice(0, 8) ?? [];
   bars($("reasons"), reasons.map(([name, amount]) => ({ name, kind: "other", amount, rate: "" })), Math.max(0, ...reasons.map(([, amount]) => amount)));
@@ -291,16 +292,18 @@ function onProcess(news) {
 }
 
 function showWaits(news) {
-  const parts = ["count", "p50", "p95", "p99", "p999", "max"];
+  const parts = { count: "count", p50: "p50", p95: "p95", p99: "p99", p999: "p99.9", max: "longest" };
   const table = $("waits");
   if (!table.tBodies[0].rows.length) {
-    table.tHead.rows[0].append(make("th", "words", ""), ...["count", "p50", "p95", "p99", "p99.9", "max"].map((name) => make("th", "", name)));
-    for (const name of ["all", "last minute"]) table.tBodies[0].append(make("tr", "", make("th", "words", name), ...parts.map(() => make("td"))));
+    const head = (scope, name) => Object.assign(make("th", "", name), { scope });
+    table.tHead.rows[0].append(make("td"), head("col", "all"), head("col", "last minute"));
+    for (const name of Object.values(parts)) table.tBodies[0].append(make("tr", "", head("row", name), make("td"), make("td")));
   }
-  [news.waits.all, news.waits.last_minute].forEach((waits, n) => parts.forEach((part, column) => {
+  Object.keys(parts).forEach((part, row) => [news.waits.all, news.waits.last_minute].forEach((waits, n) => {
     // The longest of the last minute is not known.
-    const text = part === "count" ? waits.count.toLocaleString("en").replaceAll(",", " ") : waits.count === 0 || (n === 1 && part === "max") ? "-" : nanos(waits[part]);
-    put(table.tBodies[0].rows[n].cells[column + 1], text);
+    const unknown = waits.count === 0 || (n === 1 && part === "max");
+    const text = part === "count" ? waits.count.toLocaleString("en").replaceAll(",", " ") : unknown ? "-" : nanos(waits[part]);
+    put(table.tBodies[0].rows[row].cells[n + 1], text);
   }));
   put($("rates"), `waiting ${news.waits_pct.toFixed(3)} %, folding ${news.cpu_pct.toFixed(2)} % of a CPU, ${news.faults_per_s.toFixed(0)} faults/s`);
 }
@@ -377,20 +380,22 @@ function onHeat(news) {
   drawHeat();
 }
 
-// So many squares beside each other, so that all of them are seen and none is tiny.
-function across() {
+// How wide a square is: as large as all of them can be in about 400 pixels of height.
+function side() {
   const width = $("heat").clientWidth || 320;
-  return Math.max(16, Math.min(Math.floor(width / 7), Math.max(64, Math.ceil(Math.sqrt(cells.length * 6)))));
+  return Math.max(6, Math.min(20, Math.floor(Math.sqrt(width * 400 / Math.max(cells.length, 1)))));
 }
+
+const across = () => Math.max(1, Math.floor(($("heat").clientWidth || 320) / side()));
 
 function drawHeat() {
   const canvas = $("heat");
   if (canvas.hidden || !cells.length) return;
-  const width = canvas.clientWidth, columns = across(), side = Math.min(width / columns, 22);
-  const lines = Math.ceil(cells.length / columns), scale = devicePixelRatio || 1;
-  canvas.width = width * scale;
-  canvas.height = Math.ceil(lines * side) * scale;
-  canvas.style.height = `${Math.ceil(lines * side)}px`;
+  const columns = across(), size = side(), scale = devicePixelRatio || 1;
+  const height = Math.ceil(cells.length / columns) * size;
+  canvas.width = canvas.clientWidth * scale;
+  canvas.height = height * scale;
+  canvas.style.height = `${height}px`;
   const context = canvas.getContext("2d");
   context.scale(scale, scale);
   const style = getComputedStyle(document.documentElement);
@@ -398,12 +403,12 @@ function drawHeat() {
   const nothing = style.getPropertyValue("--nothing");
   cells.forEach(([, letter], n) => {
     context.fillStyle = colours[letter] ?? nothing;
-    context.fillRect((n % columns) * side, Math.floor(n / columns) * side, side - 1, side - 1);
+    context.fillRect((n % columns) * size, Math.floor(n / columns) * size, size - 1, size - 1);
   });
   if (chosen >= 0 && chosen < cells.length) {
     context.strokeStyle = style.getPropertyValue("--text");
     context.lineWidth = 2;
-    context.strokeRect((chosen % columns) * side, Math.floor(chosen / columns) * side, side - 1, side - 1);
+    context.strokeRect((chosen % columns) * size, Math.floor(chosen / columns) * size, size - 1, size - 1);
   }
 }
 
@@ -417,8 +422,8 @@ function choose(n) {
 }
 
 $("heat").addEventListener("pointermove", (event) => {
-  const columns = across(), side = Math.min($("heat").clientWidth / columns, 22);
-  const [x, y] = [Math.floor(event.offsetX / side), Math.floor(event.offsetY / side)];
+  const columns = across();
+  const [x, y] = [Math.floor(event.offsetX / side()), Math.floor(event.offsetY / side())];
   if (x < columns && y * columns + x < cells.length) choose(y * columns + x);
 });
 $("heat").addEventListener("keydown", (event) => {
