@@ -20,7 +20,7 @@ on which programs can be folded (`memfold doctor`).
 
 Exit codes: 0 done and every value right, 1 failed, 2 bad usage, 3 not possible here.";
 
-/// Show a real redis-server, plain and folded side by side, in under a minute.
+/// Show a real redis-server, plain and folded side by side.
 ///
 /// Two unmodified servers get the same 300 MB of JSON and more; 5 % of the keys are kept busy on both in
 /// turns while the rest of one server's memory is folded. At the end every value is read back and compared.
