@@ -24,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build libraries packed deb rpm test-packages test-services demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries packed deb rpm test-packages test-services test-containers demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 # With the preload library inside, so that the executable works alone, too.
 build: libraries
@@ -147,6 +147,11 @@ test-packages: packed
 # `memfold service` for services as Debian ships them, under the system's systemd in a container; two minutes. As root.
 test-services: packed
 	$(FILES) scripts/test-services
+
+# The recipes for containers: an image of the package, built and run by buildah. As root, after test-packages; minutes.
+test-containers:
+	scripts/install-packages buildah python3-yaml
+	scripts/test-containers
 
 clean:
 	$(CARGO) clean
