@@ -21,7 +21,7 @@ pub const FIRST: &str = "\
 memfold makes a Linux program need less memory, without changing it. Try:
 
   memfold doctor                  can programs be folded here, and if not, what to do
-  memfold demo                    a real redis-server, plain and folded, in under a minute
+  memfold demo                    a real redis-server, plain and folded, in a minute or two
   memfold run -- CMD              start a program: what it does not touch for 10 s is folded
   memfold run --now --progress -- CMD    the same within seconds, with what is saved so far
   memfold stat                    the folded programs, now

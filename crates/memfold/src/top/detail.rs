@@ -2,7 +2,7 @@
 //! picture.
 
 use super::app::{App, Places, Prompt};
-use super::columns::cells;
+use super::columns::{cells, pad};
 use super::style::Look;
 use crate::options;
 use crate::reasons;
@@ -53,7 +53,7 @@ pub(super) fn draw(app: &mut App, frame: &mut Frame) {
         (left, right)
     };
     frame.render_widget(Paragraph::new(flow(process, look, usize::from(left.width))), left);
-    let lines = settings_lines(app, process);
+    let lines = settings_lines(app, process, usize::from(right.width));
     frame.render_widget(Paragraph::new(lines), right);
     frame.render_widget(Paragraph::new(heat_lines(process, look, heat)), heat);
     frame.render_widget(Paragraph::new(last_line(app, process)), foot);
@@ -161,7 +161,8 @@ fn bar_style(look: Look, kind: Kind) -> ratatui::style::Style {
     look.cell(kind).remove_modifier(ratatui::style::Modifier::REVERSED)
 }
 
-fn settings_lines<'l>(app: &App, process: &Process) -> Vec<Line<'l>> {
+/// Each setting with its value, which is seen whole where there is not room for both.
+fn settings_lines<'l>(app: &App, process: &Process, width: usize) -> Vec<Line<'l>> {
     let mut lines = vec![Line::styled("settings", app.look.strong())];
     lines.extend(Setting::ALL.into_iter().map(|setting| {
         let chosen = setting as usize == app.setting;
@@ -169,7 +170,9 @@ fn settings_lines<'l>(app: &App, process: &Process) -> Vec<Line<'l>> {
             Prompt::Value(text) if chosen => format!("{text}_"),
             _ => options::show(setting, process.page.settings[setting as usize]),
         };
-        let line = Line::from(format!("{:<15} {value:>12}", setting.name()));
+        let name = if width < 28 { width.saturating_sub(cells(&value) + 1) } else { 15 };
+        let room = width.min(28).saturating_sub(name + 1);
+        let line = Line::from(format!("{} {value:>room$}", pad(setting.name(), name, true)));
         if chosen {
             line.style(app.look.chosen())
         } else {
@@ -236,11 +239,8 @@ fn last_line<'l>(app: &App, process: &Process) -> Line<'l> {
         _ => {
             let pause = if process.page.paused { "p resume" } else { "p pause" };
             let sleep = if process.page.asleep { "s wake" } else { "s sleep" };
-            let keys = || {
-                format!(
-                    "e evict  r restore  {pause}  {sleep}  Up Down Enter set  m draw now  Esc back  h help"
-                )
-            };
+            let keys =
+                || format!("e evict  r restore  {pause}  {sleep}  Enter set  m draw  Esc back  h help");
             Line::styled(app.said().map_or_else(keys, String::from), look.faint())
         }
     }
