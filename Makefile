@@ -124,9 +124,10 @@ uninstall:
 	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold $(DESTDIR)$(PREFIX)/share/doc/memfold/docs $(DESTDIR)$(PREFIX)/share/doc/memfold/examples \
 	    $(DESTDIR)$(PREFIX)/share/doc/memfold
 
-# What the packages have: a small executable, beside its library.
+# What the packages have: a small executable, beside its library. It ends where it panics, so tables for unwinding are of use to debuggers only, and
+# those have them in the debug information.
 packed: libraries
-	MEMFOLD_EMBED=off $(CARGO) build --profile packed --locked -p memfold
+	MEMFOLD_EMBED=off RUSTFLAGS="$(RUSTFLAGS) -C force-unwind-tables=no" $(CARGO) build --profile packed --locked -p memfold
 
 # The packages are in target/packages.
 deb rpm test-packages test-services: EXECUTABLE = $(TARGET)/packed/memfold
