@@ -24,7 +24,7 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 
-.PHONY: build libraries packed deb rpm test-packages test-services demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries packed deb rpm test-packages test-services test-containers demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 # With the preload library inside, so that the executable works alone, too.
 build: libraries
@@ -124,9 +124,10 @@ uninstall:
 	-rmdir $(DESTDIR)$(PREFIX)/lib/memfold $(DESTDIR)$(PREFIX)/share/doc/memfold/docs $(DESTDIR)$(PREFIX)/share/doc/memfold/examples \
 	    $(DESTDIR)$(PREFIX)/share/doc/memfold
 
-# What the packages have: a small executable, beside its library.
+# What the packages have: a small executable, beside its library. It ends where it panics, so tables for unwinding are of use to debuggers only, and
+# those have them in the debug information.
 packed: libraries
-	MEMFOLD_EMBED=off $(CARGO) build --profile packed --locked -p memfold
+	MEMFOLD_EMBED=off RUSTFLAGS="$(RUSTFLAGS) -C force-unwind-tables=no" $(CARGO) build --profile packed --locked -p memfold
 
 # The packages are in target/packages.
 deb rpm test-packages test-services: EXECUTABLE = $(TARGET)/packed/memfold
@@ -147,6 +148,11 @@ test-packages: packed
 # `memfold service` for services as Debian ships them, under the system's systemd in a container; two minutes. As root.
 test-services: packed
 	$(FILES) scripts/test-services
+
+# The recipes for containers: an image of the package, built and run by buildah. As root, after test-packages; minutes.
+test-containers:
+	scripts/install-packages buildah python3-yaml
+	scripts/test-containers
 
 clean:
 	$(CARGO) clean

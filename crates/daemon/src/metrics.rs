@@ -4,20 +4,20 @@ use crate::counters::Counters;
 use crate::governed::Governed;
 use std::fmt::Write;
 
-/// Where a metric's value comes from.
-type Source = fn(&Counters) -> u64;
+/// Where a metric's value comes from, in base units.
+type Source = fn(&Counters) -> f64;
 
 /// Name, kind, meaning, source.
 const METRICS: [(&str, &str, &str, Source); 9] = [
-    ("managed_bytes", "gauge", "Memory that may be folded.", |c| c.managed_bytes),
-    ("resident_bytes", "gauge", "Of that, in memory as it is.", |c| c.resident_bytes),
-    ("evicted_bytes", "gauge", "Of that, folded.", |c| c.evicted_bytes),
-    ("stored_bytes", "gauge", "Memory of the store.", |c| c.stored_bytes),
-    ("pages_compressed_total", "counter", "Pages tried.", |c| c.compressed),
-    ("pages_restored_total", "counter", "Pages brought back.", |c| c.restored),
-    ("faults_zero_total", "counter", "First touches served.", |c| c.zeroed),
-    ("stall_nanoseconds_total", "counter", "Waits for folded memory.", |c| c.stall_ns),
-    ("cpu_nanoseconds_total", "counter", "CPU time spent on it.", |c| c.cpu_ns),
+    ("managed_bytes", "gauge", "Memory that may be folded.", |c| c.managed_bytes as f64),
+    ("resident_bytes", "gauge", "Of that, in memory as it is.", |c| c.resident_bytes as f64),
+    ("evicted_bytes", "gauge", "Of that, folded.", |c| c.evicted_bytes as f64),
+    ("stored_bytes", "gauge", "Memory of the store.", |c| c.stored_bytes as f64),
+    ("pages_compressed_total", "counter", "Pages tried.", |c| c.compressed as f64),
+    ("pages_restored_total", "counter", "Pages brought back.", |c| c.restored as f64),
+    ("faults_zero_total", "counter", "First touches served.", |c| c.zeroed as f64),
+    ("stall_seconds_total", "counter", "Waits for folded memory.", |c| c.stall_ns as f64 / 1e9),
+    ("cpu_seconds_total", "counter", "CPU time spent on it.", |c| c.cpu_ns as f64 / 1e9),
 ];
 
 /// What there is to divide.
@@ -67,13 +67,14 @@ mod tests {
         let one = |pid, limit| Governed {
             pid,
             load: Load { limit, ..Load::default() },
-            counters: Counters { evicted_bytes: 7, ..Counters::default() },
+            counters: Counters { evicted_bytes: 7, stall_ns: 2_500_000, ..Counters::default() },
         };
         let text = text(Some(Budget { bytes: 100, divisions: 3 }), &[one(5, 50), one(6, u64::MAX)]);
         for line in ["memfold_processes 2", "memfold_budget_bytes 100", "memfold_divisions_total 3"] {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
         }
         assert!(text.contains("memfold_evicted_bytes{pid=\"5\"} 7\nmemfold_evicted_bytes{pid=\"6\"} 7\n"));
+        assert!(text.contains("memfold_stall_seconds_total{pid=\"5\"} 0.0025\n"), "{text}");
         assert!(text.ends_with("memfold_share_bytes{pid=\"5\"} 50\n"), "{text}");
     }
 }

@@ -12,14 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// # Panics
 /// If the path is no text.
 pub fn greatest_page(socket: &Path) -> Vec<u8> {
-    let mut words = vec![u64::MAX; CONTROL_LEN / 8];
+    page_of(u64::MAX, |page| {
+        page.pid.store(std::process::id(), Relaxed);
+        page.mode.store(Mode::Embedded as u32, Relaxed);
+        page.daemon.set(socket.to_str().expect("a path that is text"));
+    })
+}
+
+/// Writes a control page that `fill` has filled in to a file.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write(path: &Path, fill: impl FnOnce(&ControlPage)) {
+    fs::write(path, page_of(0, fill)).expect("a file to write");
+}
+
+/// A page with every word at `word`, and then as `fill` makes it.
+fn page_of(word: u64, fill: impl FnOnce(&ControlPage)) -> Vec<u8> {
+    let mut words = vec![word; CONTROL_LEN / 8];
     // SAFETY: as long as a page and aligned like one, any bytes are one, and nothing else uses them meanwhile.
     let page = unsafe { &*words.as_mut_ptr().cast::<ControlPage>() };
     page.magic.store(MAGIC, Relaxed);
     page.version.store(VERSION, Relaxed);
-    page.pid.store(std::process::id(), Relaxed);
-    page.mode.store(Mode::Embedded as u32, Relaxed);
-    page.daemon.set(socket.to_str().expect("a path that is text"));
+    fill(page);
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 

@@ -13,7 +13,7 @@ const SCREEN: usize = 24;
 const BESIDE: usize = 76;
 
 /// What the root's page only names, and `memfold help` lists: what is seldom needed, and the laboratory.
-const SELDOM: [&str; 3] = ["core", "config", "completions"];
+const SELDOM: [&str; 5] = ["metrics", "daemon", "core", "config", "completions"];
 const LABORATORY: [&str; 6] = ["bench", "report", "sim", "pagecache", "trace", "record"];
 
 /// What a person is told who gives no command.
@@ -21,7 +21,7 @@ pub const FIRST: &str = "\
 memfold makes a Linux program need less memory, without changing it. Try:
 
   memfold doctor                  can programs be folded here, and if not, what to do
-  memfold demo                    a real redis-server, plain and folded, in under a minute
+  memfold demo                    a real redis-server, plain and folded, in a minute or two
   memfold run -- CMD              start a program: what it does not touch for 10 s is folded
   memfold run --now --progress -- CMD    the same within seconds, with what is saved so far
   memfold stat                    the folded programs, now
@@ -37,12 +37,15 @@ pub fn is_asked(words: impl IntoIterator<Item = OsString>) -> bool {
 /// Has `--help` print what fits a screen, of the command and all below it.
 pub fn fit(command: Command) -> Command {
     let (name, words) = (command.get_name().to_owned(), String::new());
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+    let shown: Vec<String> = shown.map(|command| command.get_name().to_owned()).collect();
     let mut root = below(command, &words);
-    for hidden in SELDOM.into_iter().chain(LABORATORY) {
-        root = root.mut_subcommand(hidden, |command| command.hide(true));
+    for command in shown {
+        let named = SELDOM.iter().chain(&LABORATORY).any(|other| *other == command);
+        root = root.mut_subcommand(command, |command| command.hide(named));
     }
     root.after_help(format!(
-        "More: {}. The laboratory: {}.\n`{name} help COMMAND` says everything about a command, with examples. Settings: memfold.toml(5).",
+        "More: {}.\nThe laboratory: {}.\n`{name} help COMMAND` says all, with examples. Settings: memfold.toml(5)",
         SELDOM.join(", "),
         LABORATORY.join(", ")
     ))

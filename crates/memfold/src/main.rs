@@ -41,7 +41,9 @@ mod target;
 mod text;
 mod top;
 mod trace_file;
+mod view;
 mod watch;
+mod web;
 mod words;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -66,6 +68,7 @@ enum Command {
     Stat(cmd::stat::Args),
     Survey(cmd::survey::Args),
     Top(cmd::top::Args),
+    Web(cmd::web::Args),
     Metrics(cmd::metrics::Args),
     Ctl(cmd::ctl::Args),
     Daemon(cmd::daemon::Args),
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Stat(args) => cmd::stat::run(args),
         Command::Survey(args) => cmd::survey::run(args),
         Command::Top(args) => cmd::top::run(args),
+        Command::Web(args) => cmd::web::run(args),
         Command::Metrics(args) => cmd::metrics::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),

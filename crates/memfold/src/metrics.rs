@@ -51,23 +51,27 @@ const GAUGES: [(&str, &str, Source); 11] = [
     ("paused", "Whether folding is paused.", |p| u64::from(p.page.paused)),
 ];
 
-/// The same of what only grows; the first five are the daemon's too. `_total` is added to the names.
-const COUNTERS: [(&str, &str, Source); 11] = [
+/// The same of what only grows; the first three are the daemon's too. `_total` is added to the names.
+const COUNTERS: [(&str, &str, Source); 9] = [
     ("pages_compressed", "Pages tried.", |p| {
         p.page.pages.evicted.saturating_add(p.page.pages.incompressible)
     }),
     ("pages_restored", "Pages brought back.", |p| p.page.pages.restored),
     ("faults_zero", "First touches served.", |p| p.page.costs.faults_zero),
-    ("stall_nanoseconds", "Waits for folded memory.", |p| p.page.costs.stall_ns),
-    ("cpu_nanoseconds", "CPU time spent on it.", |p| {
-        p.page.costs.cpu_background_ns.saturating_add(p.page.costs.cpu_fault_ns)
-    }),
     ("pages_set_aside", "Pages set aside.", |p| p.page.pages.set_aside),
     ("pages_second_chance", "Pages touched while they were set aside.", |p| p.page.pages.second_chance),
     ("pages_lost", "Pages whose bytes could not be brought back.", |p| p.page.pages.lost),
     ("limit_waits", "Times that a thread waited for room below the limit.", |p| p.page.costs.limit_waits),
     ("tier_writes", "Clusters written to the tier below memory.", |p| p.page.costs.tier_writes),
     ("tier_errors", "Clusters that could not be written or read there.", |p| p.page.costs.tier_errors),
+];
+
+/// The same of time, in nanoseconds; `_seconds_total` is added to the names. Both are the daemon's too.
+const TIMES: [(&str, &str, Source); 2] = [
+    ("stall", "Waits for folded memory.", |p| p.page.costs.stall_ns),
+    ("cpu", "CPU time spent on it.", |p| {
+        p.page.costs.cpu_background_ns.saturating_add(p.page.costs.cpu_fault_ns)
+    }),
 ];
 
 /// What is said of one program.
@@ -147,6 +151,15 @@ impl Collector for Programs {
                     .encode_counter::<NoLabelSet, u64, u64>(&source(program), None)
             })?;
         }
+        for (name, help, source) in TIMES {
+            let name = format!("{name}_seconds");
+            self.each(&mut encoder, &name, help, MetricType::Counter, |program, metric| {
+                let seconds = source(program) as f64 / 1e9;
+                metric
+                    .encode_family(&program.labels())?
+                    .encode_counter::<NoLabelSet, f64, u64>(&seconds, None)
+            })?;
+        }
         let help = "What a program may keep, by the budget of the daemon.";
         self.each(&mut encoder, "share_bytes", help, MetricType::Gauge, |program, metric| {
             match program.page.share_in_force {
@@ -216,7 +229,7 @@ mod tests {
             page.pid.store(7, Relaxed);
             page.mode.store(Mode::Embedded as u32, Relaxed);
             page.evicted_bytes.store(4096, Relaxed);
-            page.stall_ns.store(5_000, Relaxed);
+            page.stall_ns.store(5_000_000, Relaxed);
             [15_000, 15_000, 70_000, 2_000_000_000].into_iter().for_each(|ns| page.fault_ns.record(ns));
             page.inventory.taken_ns.store(1, Relaxed);
             page.inventory.bytes[Why::Young as usize].store(8192, Relaxed);
@@ -234,7 +247,7 @@ mod tests {
             "memfold_programs 2",
             "memfold_evicted_bytes{pid=\"7\",program=\"redis-server\",user=\"root\"} 4096",
             "memfold_evicted_bytes{pid=\"7\",program=\"a\\\"b\\\\\",user=\"root\"} 4096",
-            "memfold_stall_nanoseconds_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 5000",
+            "memfold_stall_seconds_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 0.005",
             "memfold_unfolded_bytes{pid=\"7\",program=\"redis-server\",user=\"root\",reason=\"young\"} 8192",
             "memfold_wait_seconds_count{pid=\"7\",program=\"redis-server\",user=\"root\"} 4",
         ] {

@@ -54,6 +54,18 @@ fn every_command_has_help_with_an_example_of_itself() {
 }
 
 #[test]
+fn every_command_is_listed_or_named_on_the_first_page() {
+    let (page, all) = (printed(&["--help"]), commands(&printed(&["help"])));
+    let listed = commands(&page);
+    let more = page.split_once("\nMore: ").expect("it names the others").1;
+    let named = |name: &String| more.split([' ', ',', '.', '\n']).any(|word| word == name);
+    assert!(all.len() > 15, "{all:?}");
+    for name in all.iter().filter(|name| !listed.contains(name)) {
+        assert!(named(name), "{name} is neither listed nor named:\n{page}");
+    }
+}
+
+#[test]
 fn without_a_command_it_says_what_to_try_in_ten_lines() {
     let first = printed(&[]);
     assert!(first.lines().count() <= 10, "{first}");

@@ -13,14 +13,15 @@ const AFTER_HELP: &str = "\
 Examples:
   memfold demo
   memfold demo --hot recent
+  memfold demo --cold-age 2s --max-stall 2 --max-cpu 100     in under a minute
   memfold demo --json > demo.json
 
-Needs redis-server (apt-get install redis-server), about 1.5 GB of free memory, and a machine
+Folds as `memfold run` does without options, which takes a minute or two. Needs redis-server (apt-get install redis-server), about 1.5 GB of free memory, and a machine
 on which programs can be folded (`memfold doctor`).
 
 Exit codes: 0 done and every value right, 1 failed, 2 bad usage, 3 not possible here.";
 
-/// Show a real redis-server, plain and folded side by side, in under a minute.
+/// Show a real redis-server, plain and folded side by side.
 ///
 /// Two unmodified servers get the same 300 MB of JSON and more; 5 % of the keys are kept busy on both in
 /// turns while the rest of one server's memory is folded. At the end every value is read back and compared.
@@ -37,14 +38,13 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Hot::Scattered)]
     hot: Hot,
     /// How long memory must go untouched before it is folded.
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = options::value_of(Setting::ColdAge))]
+    #[arg(long, value_name = "TIME", default_value = Setting::ColdAge.default_text(), value_parser = options::value_of(Setting::ColdAge))]
     cold_age: String,
-    /// Share of the time that the folded server may wait for its memory, in per cent. Four times the default of `run`,
-    /// so that the busy keys are told from the rest within the demo's minute.
-    #[arg(long, value_name = "PERCENT", default_value = "2", value_parser = options::value_of(Setting::MaxStall))]
+    /// Share of the time that the folded server may wait for its memory, in per cent.
+    #[arg(long, value_name = "PERCENT", default_value = Setting::MaxStall.default_text(), value_parser = options::value_of(Setting::MaxStall))]
     max_stall: String,
-    /// Share of one CPU that folding may take, in per cent. Not the 3 of `run`, so that all is folded within the demo's minute.
-    #[arg(long, value_name = "PERCENT", default_value = "100", value_parser = options::value_of(Setting::MaxCpu))]
+    /// Share of one CPU that folding may take, in per cent.
+    #[arg(long, value_name = "PERCENT", default_value = Setting::MaxCpu.default_text(), value_parser = options::value_of(Setting::MaxCpu))]
     max_cpu: String,
 }
 

@@ -22,3 +22,4 @@ mod stat_alloc;
 pub mod survey;
 pub mod top;
 pub mod trace;
+pub mod web;

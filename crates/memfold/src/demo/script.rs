@@ -8,7 +8,7 @@ use crate::run::launch::{Choices, Launch};
 use crate::{exit, library, options::PagerOptions};
 use indicatif::ProgressBar;
 use memfold_inspect::Snapshot;
-use memfold_pager::config::Setting;
+use memfold_pager::config::{parse_duration, Setting};
 use memfold_pager::control::Mode;
 use memfold_stats::Rng;
 use std::os::unix::fs::PermissionsExt;
@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 /// How long one server is pressed before it is the other's turn: well below the cold age, so that the hot
 /// keys of the server that waits stay hot.
 const TURN: Duration = Duration::from_millis(400);
-/// How long the servers are pressed, at least and at most, until the folded one has settled.
-const SETTLE: (Duration, Duration) = (Duration::from_secs(14), Duration::from_secs(26));
+/// How long the servers are pressed, at least and at most, until the folded one has settled; and two cold ages besides, one to be set aside and
+/// one to be folded.
+const SETTLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// Growth of what is folded, within two seconds, below which the folded server has settled.
 const SETTLED: f64 = 0.01;
 /// How many pairs of turns are measured.
@@ -133,17 +134,19 @@ impl Stage<'_> {
     fn settle(&mut self) -> anyhow::Result<()> {
         self.bar.set_message("keeping 5 % of the keys busy while the rest grows cold");
         let begun = Instant::now();
+        let ages = 2 * parse_duration(&self.plan.cold_age).map_or(Duration::ZERO, Duration::from_nanos);
+        let (least, most) = (SETTLE.0 + ages, SETTLE.1 + ages);
         let mut seen = vec![];
         loop {
             self.turn(false)?;
             self.turn(true)?;
             let elapsed = begun.elapsed();
-            self.bar.set_position(20 + 30 * elapsed.as_millis() as u64 / SETTLE.1.as_millis() as u64);
+            self.bar.set_position(20 + 30 * elapsed.as_millis() as u64 / most.as_millis() as u64);
             let saved = self.page()?.sizes.saved_bytes;
             seen.push((elapsed, saved));
             let earlier = seen.iter().rev().find(|(at, _)| elapsed - *at >= Duration::from_secs(2));
             let settled = earlier.is_some_and(|(_, then)| saved > 0 && grown(*then, saved) < SETTLED);
-            if elapsed >= SETTLE.1 || (elapsed >= SETTLE.0 && settled) {
+            if elapsed >= most || (elapsed >= least && settled) {
                 return Ok(());
             }
         }

@@ -2,10 +2,11 @@
 //!
 //! What it is not: what is drawn of it, nor what keys do.
 
-use super::columns::{Column, Row};
-use super::job::{Action, Done, Jobs};
-use super::process::Process;
+use super::columns::Column;
 use super::style::Look;
+use crate::view::job::{Action, Done, Jobs};
+use crate::view::process::Process;
+use crate::view::row::Row;
 use crate::watch::Watch;
 use ratatui::layout::Rect;
 use std::collections::VecDeque;
@@ -67,6 +68,8 @@ pub(super) struct App {
     pub first: usize,
     /// The program that is open.
     pub process: Option<Process>,
+    /// The place of its setting that is chosen.
+    pub setting: usize,
     pub prompt: Prompt,
     /// What was answered last, and when.
     pub said: Option<(String, Instant)>,
@@ -90,6 +93,7 @@ impl App {
             chosen: None,
             first: 0,
             process: None,
+            setting: 0,
             prompt: Prompt::Nothing,
             said: None,
             jobs: Jobs::default(),

@@ -2,13 +2,13 @@
 //! picture.
 
 use super::app::{App, Places, Prompt};
-use super::columns::cells;
-use super::heat::{Kind, Picture};
-use super::process::Process;
+use super::columns::{cells, pad};
 use super::style::Look;
 use crate::options;
 use crate::reasons;
 use crate::text::{bytes, count, nanos};
+use crate::view::heat::Kind;
+use crate::view::process::Process;
 use memfold_inspect::Latency;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
@@ -53,7 +53,7 @@ pub(super) fn draw(app: &mut App, frame: &mut Frame) {
         (left, right)
     };
     frame.render_widget(Paragraph::new(flow(process, look, usize::from(left.width))), left);
-    let lines = settings_lines(app, process);
+    let lines = settings_lines(app, process, usize::from(right.width));
     frame.render_widget(Paragraph::new(lines), right);
     frame.render_widget(Paragraph::new(heat_lines(process, look, heat)), heat);
     frame.render_widget(Paragraph::new(last_line(app, process)), foot);
@@ -63,11 +63,7 @@ pub(super) fn draw(app: &mut App, frame: &mut Frame) {
 
 fn title<'l>(process: &Process, look: Look, width: usize) -> Vec<Line<'l>> {
     let Process { row, page, .. } = process;
-    let state = match page.mode {
-        _ if process.has_ended => "ended".to_owned(),
-        mode if page.paused => format!("{}, paused", mode.name()),
-        mode => mode.name().to_owned(),
-    };
+    let state = process.state();
     let style = if process.has_ended { look.text(Color::Red).patch(look.strong()) } else { look.strong() };
     let sizes = [
         ("resident", row.resident),
@@ -113,33 +109,13 @@ fn flow_lines(process: &Process) -> u16 {
 /// What is where on the way from use to the store, how fast it goes on, and for how long the program has waited.
 fn flow<'l>(process: &Process, look: Look, width: usize) -> Vec<Line<'l>> {
     let Process { row, page, .. } = process;
-    let page_size = memfold_sys::PAGE_SIZE as u64;
-    let sum = process.picture.as_ref().map(Picture::sum);
-    // What is in memory is told apart by the picture; before there is one it counts as active.
-    let (active, inactive) = sum.map_or((page.sizes.resident_bytes, 0), |sum| {
-        ((sum.in_use + sum.cooling) * page_size, sum.cold * page_size)
-    });
     let speed = |bytes_a_second: f64| format!("{}/s", bytes(bytes_a_second as u64));
     let rates = &row.rates;
-    let mut steps = vec![
-        ("active", active, Kind::InUse, String::new()),
-        ("inactive", inactive, Kind::Cold, String::new()),
-        (
-            "aside",
-            page.sizes.aside_bytes,
-            Kind::Aside,
-            format!("in {}, back {}", speed(rates.aside), speed(rates.second_chance)),
-        ),
-        (
-            "stored",
-            row.folded - row.tier.min(row.folded),
-            Kind::Folded,
-            format!("in {}, back {}", speed(rates.folded), speed(rates.restored)),
-        ),
-    ];
-    if row.tier > 0 {
-        steps.push(("tier", row.tier, Kind::Folded, String::new()));
-    }
+    let steps = process.flow().into_iter().map(|step| {
+        let speed = step.speeds.map(|(to, back)| format!("in {}, back {}", speed(to), speed(back)));
+        (step.name, step.bytes, step.kind, speed.unwrap_or_default())
+    });
+    let steps: Vec<_> = steps.collect();
     let whole = steps.iter().map(|step| step.1).max().unwrap_or(0);
     let speeds = steps.iter().map(|step| cells(&step.3) + 2).max().unwrap_or(0);
     let with_rates = width >= 20 + speeds + 12;
@@ -158,7 +134,7 @@ fn flow<'l>(process: &Process, look: Look, width: usize) -> Vec<Line<'l>> {
             Line::from(spans)
         })
         .collect();
-    let recent = process.past.front().map(|(_, earlier, ..)| page.fault.since(earlier)).unwrap_or_default();
+    let recent = process.recent_waits();
     let waits = |name: &str, latency: &Latency| {
         let p = latency.percentiles();
         let all = [("p50", p.p50), ("p95", p.p95), ("p99", p.p99), ("p99.9", p.p999)];
@@ -185,15 +161,18 @@ fn bar_style(look: Look, kind: Kind) -> ratatui::style::Style {
     look.cell(kind).remove_modifier(ratatui::style::Modifier::REVERSED)
 }
 
-fn settings_lines<'l>(app: &App, process: &Process) -> Vec<Line<'l>> {
+/// Each setting with its value, which is seen whole where there is not room for both.
+fn settings_lines<'l>(app: &App, process: &Process, width: usize) -> Vec<Line<'l>> {
     let mut lines = vec![Line::styled("settings", app.look.strong())];
     lines.extend(Setting::ALL.into_iter().map(|setting| {
-        let chosen = setting == process.setting();
+        let chosen = setting as usize == app.setting;
         let value = match &app.prompt {
             Prompt::Value(text) if chosen => format!("{text}_"),
             _ => options::show(setting, process.page.settings[setting as usize]),
         };
-        let line = Line::from(format!("{:<15} {value:>12}", setting.name()));
+        let name = if width < 28 { width.saturating_sub(cells(&value) + 1) } else { 15 };
+        let room = width.min(28).saturating_sub(name + 1);
+        let line = Line::from(format!("{} {value:>room$}", pad(setting.name(), name, true)));
         if chosen {
             line.style(app.look.chosen())
         } else {
@@ -254,13 +233,14 @@ fn last_line<'l>(app: &App, process: &Process) -> Line<'l> {
             Span::raw("y yes, any other key no"),
         ]),
         Prompt::Value(_) if app.said().is_none() => Line::styled(
-            format!("a new value for {}; Enter takes it, Esc leaves it", process.setting().name()),
+            format!("a new value for {}; Enter takes it, Esc leaves it", Setting::ALL[app.setting].name()),
             look.faint(),
         ),
         _ => {
-            let pause = if process.is_paused() { "p resume" } else { "p pause" };
+            let pause = if process.page.paused { "p resume" } else { "p pause" };
+            let sleep = if process.page.asleep { "s wake" } else { "s sleep" };
             let keys =
-                || format!("e evict  r restore  {pause}  Up Down Enter set  m draw now  Esc back  h help");
+                || format!("e evict  r restore  {pause}  {sleep}  Enter set  m draw  Esc back  h help");
             Line::styled(app.said().map_or_else(keys, String::from), look.faint())
         }
     }

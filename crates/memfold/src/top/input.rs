@@ -2,9 +2,10 @@
 
 use super::app::{App, Prompt};
 use super::columns::Column;
-use super::job::Action;
-use super::process::Process;
 use crate::options;
+use crate::view::job::Action;
+use crate::view::process::Process;
+use memfold_pager::config::Setting;
 use ratatui::crossterm::event::{
     Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
 };
@@ -77,13 +78,17 @@ impl App {
             KeyCode::End => isize::MAX,
             _ => return,
         };
-        match &mut self.process {
-            Some(process) => process.step(by),
+        match self.process {
+            Some(_) => self.choose_setting((self.setting as isize).saturating_add(by).max(0) as usize),
             None => {
                 let line = (self.chosen_line() as isize).saturating_add(by).max(0) as usize;
                 self.choose(line);
             }
         }
+    }
+
+    fn choose_setting(&mut self, line: usize) {
+        self.setting = line.min(Setting::ALL.len() - 1);
     }
 
     fn choose(&mut self, line: usize) {
@@ -95,6 +100,7 @@ impl App {
     fn open(&mut self) {
         let Some(seen) = self.chosen.and_then(|pid| self.watch.get(pid)) else { return };
         self.process = Some(Process::open(seen, &mut self.jobs));
+        self.setting = 0;
     }
 
     fn on_filter(&mut self, code: KeyCode, before: String) {
@@ -111,19 +117,21 @@ impl App {
 
     fn on_process_key(&mut self, code: KeyCode) {
         let Some(process) = &mut self.process else { return };
-        let paused = process.is_paused();
+        let (paused, asleep) = (process.page.paused, process.page.asleep);
         let may_ask = process.may_be_asked();
         match code {
             KeyCode::Char('q') | KeyCode::Esc | KeyCode::Left => self.process = None,
             KeyCode::Char('h' | '?') | KeyCode::F(1) => self.prompt = Prompt::Help,
             KeyCode::Char('m') => process.draw_soon(&mut self.jobs),
-            KeyCode::Char('e' | 'r' | 'p') | KeyCode::Enter if may_ask.is_err() => {
+            KeyCode::Char('e' | 'r' | 'p' | 's') | KeyCode::Enter if may_ask.is_err() => {
                 self.say(may_ask.err().unwrap_or_default())
             }
             KeyCode::Char('e') => self.prompt = Prompt::Confirm(Action::Evict),
             KeyCode::Char('r') => self.prompt = Prompt::Confirm(Action::Restore),
             KeyCode::Char('p') if paused => self.prompt = Prompt::Confirm(Action::Resume),
             KeyCode::Char('p') => self.prompt = Prompt::Confirm(Action::Pause),
+            KeyCode::Char('s') if asleep => self.prompt = Prompt::Confirm(Action::Wake),
+            KeyCode::Char('s') => self.prompt = Prompt::Confirm(Action::Sleep),
             KeyCode::Enter => self.prompt = Prompt::Value(String::new()),
             code => self.step(code),
         }
@@ -135,7 +143,7 @@ impl App {
             KeyCode::Esc => {}
             KeyCode::Enter if text.is_empty() => {}
             KeyCode::Enter => {
-                let setting = process.setting();
+                let setting = Setting::ALL[self.setting];
                 match options::parse_for(process.pid(), setting, &text) {
                     Ok(value) => self.prompt = Prompt::Confirm(Action::Set(setting, value)),
                     Err(allowed) => {
@@ -182,9 +190,9 @@ impl App {
     fn on_click(&mut self, x: u16, y: u16) {
         let lines = self.places.lines;
         let line = usize::from(y.saturating_sub(lines.y));
-        if let Some(process) = &mut self.process {
+        if self.process.is_some() {
             if lines.contains((x, y).into()) {
-                process.choose(line);
+                self.choose_setting(line);
             }
         } else if y == self.places.head_line {
             let clicked = self.places.heads.iter().find(|(from, to, _)| (*from..=*to).contains(&x));

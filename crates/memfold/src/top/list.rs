@@ -1,8 +1,9 @@
 //! The screen with all programs: curves of the last minutes, the list, and the sum of it.
 
 use super::app::{App, Places, Prompt};
-use super::columns::{cells, pad, Column, Row};
+use super::columns::{cells, pad, Column};
 use crate::text::bytes;
+use crate::view::row::Row;
 use crate::words::words;
 use ratatui::layout::Rect;
 use ratatui::style::Color;
@@ -27,7 +28,7 @@ Keys:
   h q                         this help; quit
 In a program:
   Up Down Enter               choose a setting and change it
-  e r p                       evict, restore, pause or resume
+  e r p s                     evict, restore, pause or resume, sleep or wake
   m                           draw the address space now
   Esc q                       back";
 

@@ -9,20 +9,17 @@
 mod app;
 pub mod columns;
 mod detail;
-pub mod heat;
 mod input;
-mod job;
 mod list;
-mod process;
 mod style;
 
 use crate::text;
+use crate::view::used;
 use anyhow::Context;
 use app::App;
 pub use app::Options;
 use app::Prompt;
 use columns::Column;
-use memfold_sys::time::Nanos;
 use ratatui::crossterm::event::{self, DisableMouseCapture, EnableMouseCapture};
 use ratatui::crossterm::execute;
 use ratatui::{DefaultTerminal, Frame};
@@ -74,7 +71,7 @@ fn run(options: &Options, terminal: &mut DefaultTerminal) -> anyhow::Result<()> 
             app.look();
             terminal.draw(|frame| draw(&mut app, frame))?;
             new = false;
-            let spent = Duration::from_nanos(used().0.saturating_sub(before.0));
+            let spent = used().saturating_sub(before);
             next = Instant::now() + app.every.max(spent * SHARE);
         }
         if new {
@@ -104,13 +101,6 @@ fn draw(app: &mut App, frame: &mut Frame) {
     if app.prompt == Prompt::Help {
         list::draw_help(app, frame);
     }
-}
-
-/// CPU time of this process so far.
-fn used() -> Nanos {
-    let clock = nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID;
-    let now = nix::time::clock_gettime(clock).map(Duration::from).unwrap_or_default();
-    Nanos(now.as_nanos() as u64)
 }
 
 /// All folded programs as one table of text, with rates over the time from one look to the next.

@@ -3,7 +3,7 @@
 //! Only the terminal's own sixteen colours are used, which its user has chosen; never as text on a ground that is not known, but red and green,
 //! which go with either. Nothing is told by colour alone.
 
-use crate::top::heat::Kind;
+use crate::view::heat::Kind;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
 

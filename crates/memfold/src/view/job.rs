@@ -2,7 +2,7 @@
 
 use crate::options;
 use crate::pages::PageFile;
-use crate::top::heat::Picture;
+use crate::view::heat::Picture;
 use anyhow::Context;
 use memfold_inspect::Mailbox;
 use memfold_pager::config::Setting;
@@ -21,6 +21,8 @@ pub enum Action {
     Restore,
     Pause,
     Resume,
+    Sleep,
+    Wake,
     Set(Setting, u64),
 }
 
@@ -32,10 +34,22 @@ impl Action {
             Action::Restore => "restore: bring everything back, then go on".into(),
             Action::Pause => "pause: fold no more until it is resumed".into(),
             Action::Resume => "resume folding".into(),
+            Action::Sleep => "sleep: fold everything now, down to the lowest tier, until it is wanted".into(),
+            Action::Wake => "wake: bring back what was wanted when it last woke".into(),
             Action::Set(setting, value) => {
                 format!("set {} to {}", setting.name(), options::show(setting, value))
             }
         }
+    }
+
+    /// Has a program do it, and waits for its answer.
+    ///
+    /// # Errors
+    /// It has ended, does not answer in time, or says that it cannot.
+    pub fn ask(self, file: &PageFile, pid: u32) -> anyhow::Result<()> {
+        let (command, argument, value) = self.command();
+        let page = file.open().context("cannot open the control page")?;
+        Mailbox::open(page, pid)?.ask(command, argument, value, "", PATIENCE)
     }
 
     /// What the mailbox takes.
@@ -45,6 +59,8 @@ impl Action {
             Action::Restore => (Command::Restore, 0, 0),
             Action::Pause => (Command::Pause, 0, 0),
             Action::Resume => (Command::Resume, 0, 0),
+            Action::Sleep => (Command::Sleep, 0, 0),
+            Action::Wake => (Command::Wake, 0, 0),
             Action::Set(setting, value) => (Command::Set, setting as u64, value),
         }
     }
@@ -76,11 +92,7 @@ impl Jobs {
     /// Has a program do something.
     pub fn ask(&mut self, file: PageFile, pid: u32, action: Action) {
         self.start(move || {
-            let (command, argument, value) = action.command();
-            let page = file.open().context("cannot open the control page");
-            let asked =
-                page.and_then(|page| Mailbox::open(page, pid)?.ask(command, argument, value, "", PATIENCE));
-            Done::Asked(match asked {
+            Done::Asked(match action.ask(&file, pid) {
                 Ok(()) => format!("done: {}", action.words()),
                 Err(error) => format!("{error:#}"),
             })

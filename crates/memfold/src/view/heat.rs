@@ -57,7 +57,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that there are to see, with what they are called.
+    /// Those that there are to see, with what they are called; what is more in use comes first.
     pub const SHOWN: [(Kind, &'static str); 7] = [
         (Kind::InUse, "in use"),
         (Kind::Cooling, "cooling"),
@@ -111,19 +111,24 @@ impl Pages {
         self.own += other.own;
     }
 
+    /// How many are of a kind.
+    pub fn of_kind(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::InUse => self.in_use,
+            Kind::Cooling => self.cooling,
+            Kind::Cold => self.cold,
+            Kind::Aside => self.aside,
+            Kind::Folded => self.folded,
+            Kind::Other => self.other,
+            Kind::Own => self.own,
+            Kind::Nothing => 0,
+        }
+    }
+
     /// What most of them are; of two kinds with as many the one that is more in use.
     pub fn kind(&self) -> Kind {
-        let kinds = [
-            (self.own, Kind::Own),
-            (self.other, Kind::Other),
-            (self.folded, Kind::Folded),
-            (self.aside, Kind::Aside),
-            (self.cold, Kind::Cold),
-            (self.cooling, Kind::Cooling),
-            (self.in_use, Kind::InUse),
-        ];
+        let kinds = Kind::SHOWN.iter().rev().map(|(kind, _)| (self.of_kind(*kind), *kind));
         kinds
-            .into_iter()
             .filter(|(pages, _)| *pages > 0)
             .max_by_key(|(pages, _)| *pages)
             .map_or(Kind::Nothing, |most| most.1)
@@ -194,9 +199,9 @@ impl Picture {
         sum
     }
 
-    /// Lays it out in at most so many lines of so many cells, and says how many bytes a cell stands for. What lies between two extents and is
-    /// empty is one empty cell.
-    pub fn lines(&self, lines: usize, width: usize) -> (Vec<Line>, u64) {
+    /// At most so many cells, each with its address and what most of its pages are, and how many bytes a cell stands for. What lies between two
+    /// extents and is empty is one empty cell.
+    pub fn cells(&self, room: usize) -> (Vec<(u64, Kind)>, u64) {
         let mut cells: Vec<(u64, Pages)> = Vec::new();
         for (at, (base, pages)) in self.extents.iter().enumerate() {
             let gap = at > 0 && self.extents[at - 1].0 + EXTENT_SIZE as u64 != *base;
@@ -205,18 +210,22 @@ impl Picture {
             }
             cells.push((*base, *pages));
         }
-        let room = (lines * width).max(1);
-        let each = cells.len().div_ceil(room).max(1);
+        let each = cells.len().div_ceil(room.max(1)).max(1);
         let together = |cells: &[(u64, Pages)]| {
             let mut sum = Pages::default();
             cells.iter().for_each(|(_, pages)| sum.add(pages));
             (cells[0].0, sum.kind())
         };
-        let cells: Vec<_> = cells.chunks(each).map(together).collect();
+        (cells.chunks(each).map(together).collect(), (each * EXTENT_SIZE) as u64)
+    }
+
+    /// Lays them out in at most so many lines of so many.
+    pub fn lines(&self, lines: usize, width: usize) -> (Vec<Line>, u64) {
+        let (cells, each) = self.cells(lines * width);
         let lines = cells
             .chunks(width.max(1))
             .map(|line| Line { address: line[0].0, cells: line.iter().map(|cell| cell.1).collect() });
-        (lines.collect(), (each * EXTENT_SIZE) as u64)
+        (lines.collect(), each)
     }
 }
 

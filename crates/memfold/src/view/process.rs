@@ -1,14 +1,15 @@
 //! The program that is open on a screen of its own: what was seen of it, its address space as a picture, and its settings. What was seen last
 //! stays when the program has ended.
 
-use super::columns::Row;
-use super::heat::Picture;
+use super::heat::{Kind, Picture};
 use super::job::Jobs;
+use super::row::Row;
 use crate::pages::PageFile;
 use crate::watch::Seen;
 use memfold_inspect::{Latency, Snapshot};
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
+use memfold_sys::PAGE_SIZE;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -20,14 +21,26 @@ const TIME_SHARE: u32 = 20;
 /// For how long past waits are shown by themselves.
 const RECENT: Duration = Duration::from_secs(60);
 
+/// How much of a program's memory is at one place on the way from use to the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// What the place is called.
+    pub name: &'static str,
+    /// What is there.
+    pub bytes: u64,
+    /// What it looks like in the picture.
+    pub kind: Kind,
+    /// Bytes that come there, and that go back from there, a second.
+    pub speeds: Option<(f64, f64)>,
+}
+
 /// The program that is open.
-pub(super) struct Process {
+pub struct Process {
     file: PageFile,
     pub row: Row,
     pub page: Snapshot,
     /// Its waits, folded bytes and resident bytes at the last looks.
     pub past: VecDeque<(Instant, Latency, u64, u64)>,
-    chosen: usize,
     pub picture: Option<Picture>,
     /// Why there is no new picture.
     pub refused: Option<String>,
@@ -43,7 +56,6 @@ impl Process {
             row: Row::of(seen),
             page: seen.page.clone(),
             past: VecDeque::new(),
-            chosen: 0,
             picture: None,
             refused: None,
             is_asked: false,
@@ -103,32 +115,62 @@ impl Process {
         self.file.clone()
     }
 
-    pub fn is_paused(&self) -> bool {
-        self.page.paused
-    }
-
-    /// The setting that is chosen.
-    pub fn setting(&self) -> Setting {
-        Setting::ALL[self.chosen]
-    }
-
     /// Whether there is anybody who could answer; the error says why not.
     pub fn may_be_asked(&self) -> Result<(), String> {
-        match self.page.mode {
-            _ if self.has_ended => Err(format!("process {} has ended", self.row.pid)),
-            Mode::Off => Err(format!("process {} is not folded: {}", self.row.pid, self.page.reason)),
-            Mode::Idle => {
-                Err(format!("process {} is not folded yet, and nobody in it could answer", self.row.pid))
-            }
-            Mode::Embedded => Ok(()),
+        match self.has_ended {
+            true => Err(format!("process {} has ended", self.row.pid)),
+            false => answers(self.row.pid, &self.page),
         }
     }
 
-    pub fn step(&mut self, by: isize) {
-        self.choose((self.chosen as isize).saturating_add(by).max(0) as usize);
+    /// What it is doing, in words.
+    pub fn state(&self) -> String {
+        match self.page.mode {
+            _ if self.has_ended => "ended".to_owned(),
+            mode if self.page.paused => format!("{}, paused", mode.name()),
+            mode if self.page.asleep => format!("{}, asleep", mode.name()),
+            mode => mode.name().to_owned(),
+        }
     }
 
-    pub fn choose(&mut self, line: usize) {
-        self.chosen = line.min(Setting::ALL.len() - 1);
+    /// Its waits in the last minute, or for as long as it has been looked at.
+    pub fn recent_waits(&self) -> Latency {
+        self.past.front().map(|(_, earlier, ..)| self.page.fault.since(earlier)).unwrap_or_default()
+    }
+
+    /// What is where on the way from use to the store.
+    pub fn flow(&self) -> Vec<Step> {
+        let (row, sizes, rates) = (&self.row, &self.page.sizes, &self.row.rates);
+        // What is in memory is told apart by the picture; before there is one it counts as active.
+        let (active, inactive) = self.picture.as_ref().map_or((sizes.resident_bytes, 0), |picture| {
+            let sum = picture.sum();
+            ((sum.in_use + sum.cooling) * PAGE_SIZE as u64, sum.cold * PAGE_SIZE as u64)
+        });
+        let step = |name, bytes, kind| Step { name, bytes, kind, speeds: None };
+        let mut steps = vec![
+            step("active", active, Kind::InUse),
+            step("inactive", inactive, Kind::Cold),
+            Step {
+                speeds: Some((rates.aside, rates.second_chance)),
+                ..step("aside", sizes.aside_bytes, Kind::Aside)
+            },
+            Step {
+                speeds: Some((rates.folded, rates.restored)),
+                ..step("stored", row.folded - row.tier.min(row.folded), Kind::Folded)
+            },
+        ];
+        if row.tier > 0 {
+            steps.push(step("tier", row.tier, Kind::Folded));
+        }
+        steps
+    }
+}
+
+/// Whether there is anybody in a process who could answer; the error says why not.
+pub fn answers(pid: u32, page: &Snapshot) -> Result<(), String> {
+    match page.mode {
+        Mode::Off => Err(format!("process {pid} is not folded: {}", page.reason)),
+        Mode::Idle => Err(format!("process {pid} is not folded yet, and nobody in it could answer")),
+        Mode::Embedded => Ok(()),
     }
 }

@@ -1,0 +1,103 @@
+//! `memfold web`: a page of all folded programs, for a browser.
+
+use crate::exit;
+use crate::text;
+use crate::web::{self, Options, Readers};
+use anyhow::Context;
+use memfold_daemon::token::Token;
+use memfold_pager::config::parse_duration;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{signal, SignalKind};
+
+const AFTER_HELP: &str = "\
+Examples:
+  memfold web                                 the page is at http://127.0.0.1:9275/
+  memfold web --listen 8080                   at another port; 0 takes one that is free
+  memfold web --token-file ~/.memfold-token   who types the token into the page may change settings, evict, restore
+  sudo memfold web                            everybody's programs, for root and for who called sudo
+  ssh -L 9275:127.0.0.1:9275 HOST             from another machine, through a tunnel
+
+A token is 16 characters or more, in a file that is closed to others: (umask 077; openssl rand -hex 32 > ~/.memfold-token)
+
+Only connections of your own user and of root are answered, and no page of another site gets an answer. With nobody looking the
+server looks at the programs every ten seconds.
+
+Exit codes: 0 done (ended by a signal), 1 failed (the port is in use), 2 bad usage.";
+
+/// Serve a page of all folded programs, to look at and to steer.
+#[derive(clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub struct Args {
+    /// Where: a port, or an address of the loopback interface with one.
+    #[arg(long, value_name = "[ADDRESS:]PORT", default_value = "127.0.0.1:9275", value_parser = place)]
+    listen: SocketAddr,
+    /// Let whoever knows the token in this file change settings, evict, restore, pause, sleep and wake. Others may not read the file (0600).
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Let every user of this machine look.
+    #[arg(long)]
+    open: bool,
+    /// The time from one look to the next.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    every: Duration,
+}
+
+fn place(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse::<u16>() {
+        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
+    }
+    match text.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(address),
+        Ok(_) => Err("an address of the loopback interface is needed, such as 127.0.0.1:9275; from another machine take a tunnel: \
+                      ssh -L 9275:127.0.0.1:9275 HOST"
+            .into()),
+        Err(_) => Err("a port is needed, or an address with one such as 127.0.0.1:9275".into()),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text) {
+        Some(ns) if (250_000_000..=3_600_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
+        _ => Err("a time between 250ms and 1h is needed, such as 1s".into()),
+    }
+}
+
+/// Serves the page until SIGINT, SIGTERM or SIGHUP.
+///
+/// # Errors
+/// The port is in use, or the token's file is not to be trusted.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let token = args.token_file.map(|path| {
+        Token::read(&path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
+    });
+    let readers = if args.open { Readers::All } else { Readers::own() };
+    let options = Options { at: args.listen, every: args.every, readers, token: token.transpose()? };
+    let steered =
+        if options.token.is_some() { ", and can be changed with the token" } else { ", to look at" };
+    web::serve(
+        options,
+        |at| text::say(format_args!("the page is at http://{at}/{steered}; Ctrl-C ends it")),
+        async {
+            if let Err(error) = stopped().await {
+                text::say(format_args!("{error:#}"));
+            }
+        },
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A signal that ends.
+async fn stopped() -> anyhow::Result<()> {
+    let watch = |kind| signal(kind).context("cannot watch for signals");
+    let (mut interrupt, mut term, mut hangup) =
+        (watch(SignalKind::interrupt())?, watch(SignalKind::terminate())?, watch(SignalKind::hangup())?);
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = term.recv() => {}
+        _ = hangup.recv() => {}
+    }
+    Ok(())
+}
