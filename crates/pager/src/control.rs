@@ -162,6 +162,8 @@ pub enum Command {
     Wake = 12,
     /// Write what is where to the file of number `value` beside the page ([`crate::heat`]).
     Heat = 13,
+    /// Write the sampled blocks of the host's allocator to the file of number `value` beside the page ([`crate::samples`]).
+    Samples = 14,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).
