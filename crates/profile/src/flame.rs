@@ -3,8 +3,8 @@
 use crate::folded;
 use crate::profile::{By, Bytes, Profile};
 use anyhow::Context;
-use inferno::flamegraph::color::{Color, PaletteMap};
-use inferno::flamegraph::{self, Options};
+use inferno::flamegraph::color::{BackgroundColor, Color, PaletteMap};
+use inferno::flamegraph::{self, Options, TextTruncateDirection};
 use std::collections::BTreeMap;
 
 /// Draws it as SVG.
@@ -25,6 +25,7 @@ pub fn svg(profile: &Profile, by: By, title: &str) -> anyhow::Result<Vec<u8>> {
         }
     }
     let mut colours = PaletteMap::default();
+    colours.insert("all", colour(profile.sum().coldness()));
     for (name, bytes) in &held {
         colours.insert(name, colour(bytes.coldness()));
     }
@@ -32,6 +33,8 @@ pub fn svg(profile: &Profile, by: By, title: &str) -> anyhow::Result<Vec<u8>> {
     options.title = title.to_owned();
     options.subtitle = Some("red: in use, blue: nobody touches it".into());
     options.count_name = "bytes".into();
+    options.bgcolors = Some(BackgroundColor::Flat(Color { r: 250, g: 250, b: 250 }));
+    options.text_truncate_direction = TextTruncateDirection::Right;
     options.palette_map = Some(&mut colours);
     options.deterministic = true;
     let mut picture = Vec::new();

@@ -18,7 +18,7 @@ const LONGEST: u64 = 1 << 30;
 /// One function of a call stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Its name; for code without one the file and the address in it.
+    /// Its name; for code without one the file and where in it the function begins.
     pub function: String,
     /// The source file, where it is known.
     pub file: Option<String>,
@@ -92,10 +92,11 @@ impl Names {
                 self.programs.entry(mapping.path.clone()).or_insert(read).clone()
             }
         };
-        let frames = program.map(|program| program.frames(offset)).unwrap_or_default();
+        let frames = program.as_ref().map(|program| program.frames(offset)).unwrap_or_default();
         if frames.is_empty() {
             let name = mapping.path.rsplit('/').next().unwrap_or_default();
-            return vec![Frame::unknown(&format!("{name}+{offset:#x}"))];
+            let beginning = program.map_or(offset, |program| program.beginning(offset));
+            return vec![Frame::unknown(&format!("{name}+{beginning:#x}"))];
         }
         frames
     }

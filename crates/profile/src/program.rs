@@ -1,12 +1,13 @@
 //! An ELF file: from a place in it to functions.
 //!
 //! Where it, or what Debian calls its debug file, has DWARF, functions, inlined ones too, and lines come from there; else from its symbols,
-//! those for the dynamic loader included. A symbol names what lies within its length and no more, so code between two symbols has no name.
+//! those for the dynamic loader included. A symbol names what lies within its length and no more. A function without a symbol is called
+//! by where it begins, which is in the call frame information of every file.
 //!
 //! What it is not: where the file is mapped.
 
 use crate::names::Frame;
-use gimli::{EndianArcSlice, RunTimeEndian};
+use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection};
 use memfold_inspect::plain;
 use object::{File, Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use std::borrow::Cow;
@@ -34,6 +35,8 @@ pub(crate) struct Program {
     segments: Vec<(u64, u64, u64)>,
     /// Functions by address.
     symbols: Vec<Symbol>,
+    /// Functions by address, from where to where, whether they have a name or not.
+    functions: Vec<(u64, u64)>,
     lines: Option<addr2line::Context<Reader>>,
 }
 
@@ -54,7 +57,7 @@ impl Program {
             let (offset, len) = segment.file_range();
             (offset, len, segment.address())
         });
-        Program { segments: segments.collect(), symbols, lines }
+        Program { segments: segments.collect(), symbols, functions: functions(&file), lines }
     }
 
     /// The functions at a place of the file, what was inlined first; none where no name is known.
@@ -71,6 +74,18 @@ impl Program {
         }
         frames.retain(|frame| !frame.function.is_empty());
         frames
+    }
+
+    /// Where the function at a place of the file begins, in the file too; the place itself where that is not known.
+    pub(crate) fn beginning(&self, offset: u64) -> u64 {
+        let segment = self.segments.iter().find(|(start, len, _)| (*start..start + len).contains(&offset));
+        let Some((start, _, address)) = segment else { return offset };
+        let at = offset - start + address;
+        let after = self.functions.partition_point(|(begin, _)| *begin <= at);
+        match self.functions[..after].last() {
+            Some((begin, end)) if at < *end && begin >= address => begin - address + start,
+            _ => offset,
+        }
     }
 
     fn inlined(&self, address: u64) -> Vec<Frame> {
@@ -106,6 +121,25 @@ fn add_symbols(file: &File<'_>, symbols: &mut Vec<Symbol>) {
         let (start, name) = (symbol.address(), symbol.name().ok()?.to_owned());
         Some(Symbol { start, end: start.checked_add(symbol.size())?, name })
     }));
+}
+
+fn functions(file: &File<'_>) -> Vec<(u64, u64)> {
+    let section = file.section_by_name(".eh_frame");
+    let Some((section, data)) = section.and_then(|section| Some((section.address(), section.data().ok()?))) else {
+        return Vec::new();
+    };
+    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    let frames = gimli::EhFrame::new(data, endian);
+    let bases = gimli::BaseAddresses::default().set_eh_frame(section);
+    let (mut entries, mut functions) = (frames.entries(&bases), Vec::new());
+    while let Ok(Some(entry)) = entries.next() {
+        let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        if let Ok(found) = partial.parse(gimli::EhFrame::cie_from_offset) {
+            functions.push((found.initial_address(), found.end_address()));
+        }
+    }
+    functions.sort_unstable();
+    functions
 }
 
 fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
@@ -146,8 +180,10 @@ mod tests {
                 symbol(0x40_0210, 0x40_0220, "_ZN3abc5innerEv"),
                 symbol(0x40_0400, 0x40_0410, "last"),
             ],
+            functions: vec![(0x40_0100, 0x40_0200), (0x40_0300, 0x40_0380)],
             lines: None,
         };
+        assert_eq!([0x150, 0x310, 0x390, 0x50, 0x9000].map(|at| program.beginning(at)), [0x100, 0x300, 0x390, 0x50, 0x9000]);
         let name = |offset| program.frames(offset).first().map(|frame| frame.function.clone());
         assert_eq!(name(0x205).as_deref(), Some("outer"));
         assert_eq!(name(0x215).as_deref(), Some("abc::inner()"));
