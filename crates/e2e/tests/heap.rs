@@ -31,7 +31,14 @@ impl Folded {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/heap.c");
         let mut compiler = Command::new(program("cc", "gcc"));
         compiler.args(["-O2", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-        run_plain({ compiler.arg(&file).arg(source); compiler }, LIMIT).expect_success("cc");
+        run_plain(
+            {
+                compiler.arg(&file).arg(source);
+                compiler
+            },
+            LIMIT,
+        )
+        .expect_success("cc");
         let mut command = memfold(home.path());
         command.args(["run", "--quiet", "--start-at", "0"]).args(options).arg("--").arg(file);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -109,7 +116,8 @@ fn of(profile: &Value, function: &str) -> [f64; 3] {
 fn each_function_holds_what_it_holds_and_what_nobody_touches_is_cold_and_folded() {
     let mut folded = Folded::start(&["--heap-sample", "16K", "--cold-age", "200ms", "--max-stall", "100%"]);
     folded.tell("hold");
-    let near = |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.15, "{found} of {expected}");
+    let near =
+        |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.15, "{found} of {expected}");
     let profile = folded.profile();
     // Blocks of 1000 bytes take 1024, those of 300 000 whole pages.
     near(of(&profile, "hold_cold")[0], 24.5 * MIB);
@@ -141,7 +149,9 @@ fn a_program_is_sampled_for_as_long_as_it_is_asked_for_and_no_longer() {
     folded.done("heap", &["--start", "--mean", "32K"]);
     assert_eq!(folded.sampled(), 32 << 10);
     folded.tell("hold");
-    let text = String::from_utf8(folded.done("heap", &["--svg", "a.svg", "--pprof", "a.pb.gz", "--folded", "a.txt"]));
+    let text = String::from_utf8(
+        folded.done("heap", &["--svg", "a.svg", "--pprof", "a.pb.gz", "--folded", "a.txt"]),
+    );
     let text = text.expect("text");
     assert!(text.contains("LIVE") && text.contains("filled < hold_cold < main"), "{text}");
     let file = |name: &str| fs::read(folded.home.path().join(name)).expect("it was written");
@@ -150,7 +160,8 @@ fn a_program_is_sampled_for_as_long_as_it_is_asked_for_and_no_longer() {
     let lines = String::from_utf8(file("a.txt")).expect("text");
     assert!(lines.lines().any(|line| line.contains(";main;hold_cold;filled ")), "{lines}");
     let mut unzip = Command::new(program("gzip", "gzip"));
-    let mut unzip = unzip.arg("-dc").arg(folded.home.path().join("a.pb.gz")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut unzip =
+        unzip.arg("-dc").arg(folded.home.path().join("a.pb.gz")).stdout(Stdio::piped()).spawn().unwrap();
     let mut message = Vec::new();
     unzip.stdout.take().expect("piped").read_to_end(&mut message).unwrap();
     assert!(unzip.wait().unwrap().success());
@@ -174,6 +185,10 @@ fn what_cannot_be_profiled_says_why() {
     let mut other = memfold(folded.home.path());
     other.args(["heap", "1"]);
     let other = other.stdin(Stdio::null()).output().expect("memfold can be executed");
-    assert!(other.status.code() == Some(1) && said(&other).contains("was not started by"), "{}", said(&other));
+    assert!(
+        other.status.code() == Some(1) && said(&other).contains("was not started by"),
+        "{}",
+        said(&other)
+    );
     folded.end();
 }

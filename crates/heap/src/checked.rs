@@ -10,7 +10,9 @@
 use crate::bin::Block;
 use crate::heap::{Heap, State};
 use crate::misuse::{self, defect, Report};
-use crate::{classes, flush, large, links, orphans, refill, registry, remote, sampling, slots, spans, tls, voids};
+use crate::{
+    classes, flush, large, links, orphans, refill, registry, remote, sampling, slots, spans, tls, voids,
+};
 use core::sync::atomic::Ordering::*;
 use memfold_arena::Span;
 

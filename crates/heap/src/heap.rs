@@ -206,7 +206,10 @@ impl Heap {
 
     /// What is to stand in a span's owner's word so that it belongs to this heap, checked or sampled if `as_before` says so.
     pub(crate) fn as_owner(&self, as_before: *mut u8) -> *mut u8 {
-        core::ptr::from_ref(self).cast_mut().cast::<u8>().map_addr(|addr| addr | as_before.addr() & Heap::TAGS)
+        core::ptr::from_ref(self)
+            .cast_mut()
+            .cast::<u8>()
+            .map_addr(|addr| addr | as_before.addr() & Heap::TAGS)
     }
 
     /// Whether a span belongs to this heap, and is neither checked nor sampled.

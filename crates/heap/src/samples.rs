@@ -334,8 +334,9 @@ impl Tables {
         loop {
             match memory.stacks[at] as usize {
                 0 => break,
-                place if memory.words[place] == calls.len()
-                    && memory.words[place + 1..place + 1 + calls.len()] == *calls =>
+                place
+                    if memory.words[place] == calls.len()
+                        && memory.words[place + 1..place + 1 + calls.len()] == *calls =>
                 {
                     return place as u32;
                 }

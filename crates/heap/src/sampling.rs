@@ -102,7 +102,9 @@ pub(crate) fn consider(block: *mut u8) {
 #[cold]
 #[inline(never)]
 fn consider_one(block: usize) {
-    let Some(span) = memfold_arena::lookup(block).filter(|span| span.domain() == Domain::Managed) else { return };
+    let Some(span) = memfold_arena::lookup(block).filter(|span| span.domain() == Domain::Managed) else {
+        return;
+    };
     // A thread that ends takes no part.
     let Some(heap) = registry::heap_to_free_with() else { return };
     if gap(heap, samples::mean()) < span.bytes() as u64 {
@@ -168,9 +170,8 @@ mod tests {
     #[test]
     fn gaps_are_exponential() {
         const MEAN: u64 = 512 << 10;
-        let draws: std::vec::Vec<u64> = (1..100_000u64)
-            .map(|i| exponential(i.wrapping_mul(0x9E37_79B9_7F4A_7C15), MEAN))
-            .collect();
+        let draws: std::vec::Vec<u64> =
+            (1..100_000u64).map(|i| exponential(i.wrapping_mul(0x9E37_79B9_7F4A_7C15), MEAN)).collect();
         let mean = draws.iter().sum::<u64>() as f64 / draws.len() as f64;
         assert!((mean / MEAN as f64 - 1.0).abs() < 0.01, "{mean}");
         for part in [0.1f64, 1.0, 3.0] {

@@ -12,7 +12,9 @@ fn checked_blocks_are_sampled_and_forgotten_when_they_are_freed() {
     let live = summary().live;
     assert!(live > 5_000, "{live}");
     // SAFETY: each block is freed once.
-    thread::spawn(move || blocks.into_iter().for_each(|block| unsafe { free(block as *mut u8) })).join().unwrap();
+    thread::spawn(move || blocks.into_iter().for_each(|block| unsafe { free(block as *mut u8) }))
+        .join()
+        .unwrap();
     assert_eq!(summary().live, 0);
     sample(0, 0..0);
 }

@@ -6,13 +6,19 @@ use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use memfold_pager::control::ControlPage;
 use memfold_pager::mirror::Mapped;
 use memfold_pager::own_heap::OwnHeap;
-use memfold_pager::samples::{Part, Sampler};
+use memfold_pager::samples::{Part, Sampler, Show};
 use memfold_pager::{Engine, Host};
 use memfold_sys::Result;
 
 /// The pager of this process.
-pub static ENGINE: Engine =
-    Engine::new(Host { notice: say_once, open_control, own_heap: || true, thread_cpu, decay, sampler: Some(&SAMPLER) });
+pub static ENGINE: Engine = Engine::new(Host {
+    notice: say_once,
+    open_control,
+    own_heap: || true,
+    thread_cpu,
+    decay,
+    sampler: Some(&SAMPLER),
+});
 
 /// The allocator of this library, which the pager asks for samples.
 static SAMPLER: Sampler = Sampler { sample, each: each_sample };
@@ -22,7 +28,7 @@ pub fn sample(mean: u64) -> bool {
     memfold_heap::sample(mean as usize, memfold_unwind::own_module())
 }
 
-fn each_sample(show: &mut dyn FnMut(Part<'_>) -> Result<()>) -> Result<()> {
+fn each_sample(show: Show<'_>) -> Result<()> {
     let all = memfold_heap::summary();
     show(Part::Head(all.mean as u64, all.since, all.missed))?;
     let (mut at, mut calls) = (0, [0; memfold_unwind::MOST_CALLS]);

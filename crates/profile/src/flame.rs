@@ -68,7 +68,10 @@ mod tests {
             (&["alloc", "cold_one", "main"], [100.0, 100.0, 50.0]),
         ]);
         let picture = String::from_utf8(svg(&profile, By::Live, "of a test").unwrap()).unwrap();
-        assert!(picture.contains("of a test") && picture.contains("cold_one (100 bytes, 25.00%)"), "{picture}");
+        assert!(
+            picture.contains("of a test") && picture.contains("cold_one (100 bytes, 25.00%)"),
+            "{picture}"
+        );
         assert!(picture.contains("rgb(240,120,80)") && picture.contains("rgb(95,155,225)"), "{picture}");
         let cold = String::from_utf8(svg(&profile, By::Cold, "of a test").unwrap()).unwrap();
         assert!(!cold.contains("hot_one"), "{cold}");

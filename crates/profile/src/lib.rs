@@ -8,10 +8,12 @@
 
 pub mod flame;
 pub mod folded;
+mod frame;
 mod names;
 pub mod pprof;
 mod profile;
 mod program;
 
-pub use names::{Frame, Names};
+pub use frame::Frame;
+pub use names::Names;
 pub use profile::{By, Bytes, Profile, Stack};

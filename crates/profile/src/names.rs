@@ -3,9 +3,9 @@
 //! What it is: the mappings of the process, and of each mapped file what [`crate::program`] reads of it. What it is not: able to name code that
 //! was made at run time.
 
+use crate::frame::Frame;
 use crate::program::Program;
 use anyhow::Context;
-use memfold_inspect::plain;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,24 +14,6 @@ use std::rc::Rc;
 
 /// Files longer than this are not read, bytes.
 const LONGEST: u64 = 1 << 30;
-
-/// One function of a call stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
-    /// Its name; for code without one the file and where in it the function begins.
-    pub function: String,
-    /// The source file, where it is known.
-    pub file: Option<String>,
-    /// The line in it; 0 where it is not known.
-    pub line: u32,
-}
-
-impl Frame {
-    /// Of which no more is known than what it is called.
-    pub fn unknown(function: &str) -> Frame {
-        Frame { function: plain(function), file: None, line: 0 }
-    }
-}
 
 /// A mapping of a file.
 #[derive(Clone, Debug)]
@@ -110,7 +92,9 @@ impl Names {
             true => File::open(mapped),
             false => File::open(path),
         };
-        let file = file.ok().filter(|file| file.metadata().is_ok_and(|found| found.is_file() && found.len() <= LONGEST))?;
+        let file = file
+            .ok()
+            .filter(|file| file.metadata().is_ok_and(|found| found.is_file() && found.len() <= LONGEST))?;
         let mut bytes = Vec::new();
         file.take(LONGEST).read_to_end(&mut bytes).ok()?;
         Some(bytes)
@@ -125,7 +109,8 @@ fn mapping(line: &str) -> Option<Mapping> {
     let is_code = words.next()?.contains('x');
     let offset = number(words.next()?)?;
     let path = words.nth(2).unwrap_or_default().trim_start();
-    is_code.then(|| Some(Mapping { start: number(start)?, end: number(end)?, offset, path: path.to_owned() }))?
+    is_code
+        .then(|| Some(Mapping { start: number(start)?, end: number(end)?, offset, path: path.to_owned() }))?
 }
 
 #[cfg(test)]
@@ -143,7 +128,10 @@ mod tests {
         let frames = names.of_call(named_as_it_is());
         let last = frames.last().unwrap();
         assert!(last.function.contains("named_as_it_is"), "{frames:?}");
-        assert!(last.file.as_ref().is_some_and(|file| file.ends_with("names.rs")) && last.line > 0, "{frames:?}");
+        assert!(
+            last.file.as_ref().is_some_and(|file| file.ends_with("names.rs")) && last.line > 0,
+            "{frames:?}"
+        );
         assert_eq!(names.of_call(named_as_it_is()), frames);
     }
 
@@ -167,9 +155,8 @@ mod tests {
         for address in [0, 1, 0x1000, u64::MAX] {
             assert_eq!(names.of_call(address)[0].function, "[code made at run time]");
         }
-        assert!(mapping("7f0000000000-7f0000001000 r-xp 00002000 08:01 77 /a b/c (deleted)").is_some_and(
-            |found| found.path == "/a b/c (deleted)" && found.offset == 0x2000
-        ));
+        assert!(mapping("7f0000000000-7f0000001000 r-xp 00002000 08:01 77 /a b/c (deleted)")
+            .is_some_and(|found| found.path == "/a b/c (deleted)" && found.offset == 0x2000));
         assert!(mapping("7f0000000000-7f0000001000 rw-p 00000000 00:00 0").is_none());
         assert!(mapping("nonsense").is_none());
     }

@@ -101,8 +101,12 @@ struct Function {
 }
 
 /// What a sample has, in that order: what it is called, and in what it is measured.
-const VALUES: [(&str, &str); 4] =
-    [("inuse_objects", "count"), ("inuse_space", "bytes"), ("cold_space", "bytes"), ("folded_space", "bytes")];
+const VALUES: [(&str, &str); 4] = [
+    ("inuse_objects", "count"),
+    ("inuse_space", "bytes"),
+    ("cold_space", "bytes"),
+    ("folded_space", "bytes"),
+];
 
 /// The file's bytes. `written_ns` is when the profile was taken, ns since 1970.
 ///
@@ -177,12 +181,14 @@ impl Making {
                     return *known;
                 }
                 let line = frames.iter().map(|frame| {
-                    let (name, filename) = (self.text(&frame.function), self.text(frame.file.as_deref().unwrap_or("")));
+                    let (name, filename) =
+                        (self.text(&frame.function), self.text(frame.file.as_deref().unwrap_or("")));
                     Line { function_id: self.function(name, filename), line: i64::from(frame.line) }
                 });
                 let line = line.collect();
                 let id = self.locations.len() as u64 + 1;
-                let inside = |mapping: &&Mapping| (mapping.memory_start..mapping.memory_limit).contains(&address);
+                let inside =
+                    |mapping: &&Mapping| (mapping.memory_start..mapping.memory_limit).contains(&address);
                 let mapping_id = mappings.iter().find(inside).map_or(0, |mapping| mapping.id);
                 self.locations.push(Location { id, mapping_id, address, line });
                 self.location_of.insert(address, id);

@@ -3,7 +3,8 @@
 //! A block of s bytes is sampled with the chance 1 − e^(−s/m), where m bytes lie between two samples in the mean. So each stands for the
 //! inverse of that many blocks.
 
-use crate::names::{Frame, Names};
+use crate::frame::Frame;
+use crate::names::Names;
 use anyhow::Context;
 use memfold_pager::samples::Record;
 use serde::Serialize;

@@ -6,7 +6,7 @@
 //!
 //! What it is not: where the file is mapped.
 
-use crate::names::Frame;
+use crate::frame::Frame;
 use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection};
 use memfold_inspect::plain;
 use object::{File, Object, ObjectSection, ObjectSegment, ObjectSymbol};
@@ -93,7 +93,8 @@ impl Program {
         let Ok(mut found) = lines.find_frames(address).skip_all_loads() else { return Vec::new() };
         let mut frames = Vec::new();
         while let (true, Ok(Some(frame))) = (frames.len() < MOST_INLINED, found.next()) {
-            let name = frame.function.as_ref().and_then(|function| Some(function.demangle().ok()?.into_owned()));
+            let name =
+                frame.function.as_ref().and_then(|function| Some(function.demangle().ok()?.into_owned()));
             let location = frame.location.as_ref();
             frames.push(Frame {
                 function: plain(&name.unwrap_or_default()),
@@ -125,7 +126,8 @@ fn add_symbols(file: &File<'_>, symbols: &mut Vec<Symbol>) {
 
 fn functions(file: &File<'_>) -> Vec<(u64, u64)> {
     let section = file.section_by_name(".eh_frame");
-    let Some((section, data)) = section.and_then(|section| Some((section.address(), section.data().ok()?))) else {
+    let Some((section, data)) = section.and_then(|section| Some((section.address(), section.data().ok()?)))
+    else {
         return Vec::new();
     };
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
@@ -183,7 +185,10 @@ mod tests {
             functions: vec![(0x40_0100, 0x40_0200), (0x40_0300, 0x40_0380)],
             lines: None,
         };
-        assert_eq!([0x150, 0x310, 0x390, 0x50, 0x9000].map(|at| program.beginning(at)), [0x100, 0x300, 0x390, 0x50, 0x9000]);
+        assert_eq!(
+            [0x150, 0x310, 0x390, 0x50, 0x9000].map(|at| program.beginning(at)),
+            [0x100, 0x300, 0x390, 0x50, 0x9000]
+        );
         let name = |offset| program.frames(offset).first().map(|frame| frame.function.clone());
         assert_eq!(name(0x205).as_deref(), Some("outer"));
         assert_eq!(name(0x215).as_deref(), Some("abc::inner()"));

@@ -167,7 +167,9 @@ fn look_up(address: usize) -> Option<Rule> {
     let bases = BaseAddresses::default().set_eh_frame_hdr(table.start as u64);
     let parsed = header.parse(&bases, 8).ok()?;
     let gimli::Pointer::Direct(start) = parsed.eh_frame_ptr() else { return None };
-    let start = usize::try_from(start).ok().filter(|start| *start < table.end && *start + table.len() * 64 > table.start)?;
+    let start = usize::try_from(start)
+        .ok()
+        .filter(|start| *start < table.end && *start + table.len() * 64 > table.start)?;
     // In the same segment as its table, as linkers have it, or it is not read.
     let frames = EhFrame::from(bytes(start));
     let bases = bases.set_eh_frame(start as u64);

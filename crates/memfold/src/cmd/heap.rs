@@ -142,7 +142,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if args.start {
         sample(&found, args.mean)?;
-        text::note(&format!("process {} is sampled; `memfold heap {0}` shows what it allocates from now on\n", found.pid));
+        text::note(&format!(
+            "process {} is sampled; `memfold heap {0}` shows what it allocates from now on\n",
+            found.pid
+        ));
         return Ok(ExitCode::SUCCESS);
     }
     let taken = match now {
