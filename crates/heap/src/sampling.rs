@@ -152,15 +152,15 @@ fn exponential(random: u64, mean: u64) -> u64 {
     let (mut log, mut digit) = (u128::from(zeros + 1) << 32, 1u128 << 31);
     while digit > 0 {
         // In units of 2^-63, from 1 up to below 2.
-        power = power * power >> 63;
+        power = (power * power) >> 63;
         if power >> 64 != 0 {
             power >>= 1;
             log -= digit;
         }
         digit >>= 1;
     }
-    let nats = log * LN_2 >> 64;
-    u64::try_from(nats * u128::from(mean) >> 32).unwrap_or(u64::MAX)
+    let nats = (log * LN_2) >> 64;
+    u64::try_from((nats * u128::from(mean)) >> 32).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
