@@ -147,7 +147,7 @@ const FREED_NO_BLOCK: &str = "an address that is no block was freed";
 #[inline(never)]
 unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
     if samples::may_have(span, ptr as usize) {
-        samples::forget(span, ptr as usize);
+        sampling::forget(span, ptr as usize);
     }
     match kind_of(span, ptr) {
         // SAFETY: the span's owner is a heap, or none has it.

@@ -41,6 +41,18 @@ impl Sample {
     pub const NONE: Sample = Sample { block: 0, size: 0, stack: 0, born: 0 };
 }
 
+/// A block that was freed, where that is kept.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Freed {
+    block: usize,
+    allocated: u32,
+    freed: u32,
+}
+
+/// Freed blocks that are kept, by the hash of their address: the last of each.
+const FREED: usize = 1 << 14;
+
 /// What is known of all samples together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
@@ -63,6 +75,7 @@ struct Memory {
     samples: [Sample; SLOTS],
     /// Where in `words` the stacks begin, by hash; 0 for none.
     stacks: [u32; STACKS],
+    freed: [Freed; FREED],
     /// Stacks one behind the other: how many calls, then those.
     words: [usize; WORDS],
 }
@@ -179,13 +192,38 @@ pub(crate) fn enter(generation: u32, span: &Span, block: usize, size: usize, cal
     }
 }
 
-/// Forgets a block that the program has freed, if it is in the table.
+/// Forgets a block that the program has freed, if it is in the table; but keeps, where there are any, the calls that freed it.
 #[cold]
-pub(crate) fn forget(span: &Span, block: usize) {
+pub(crate) fn forget(span: &Span, block: usize, calls: &[usize]) {
     let mut tables = TABLES.lock();
-    if tables.remove(block).is_some() && span.samples.fetch_sub(1, Relaxed) == 1 {
+    let Some(sample) = tables.remove(block) else { return };
+    if span.samples.fetch_sub(1, Relaxed) == 1 {
         unmark(span);
     }
+    if !calls.is_empty() {
+        let freed = Freed { block, allocated: sample.stack, freed: tables.stack(calls) };
+        tables.memory().freed[hash(block) % FREED] = freed;
+    }
+}
+
+/// The calls that allocated the block at an address, or `freed` it, innermost first, and how many; 0 where that is not known. Of a block that is
+/// live nobody freed it.
+pub fn trace_of(block: usize, freed: bool, out: &mut [usize; MOST_CALLS]) -> usize {
+    let mut tables = TABLES.lock();
+    if tables.memory.is_null() || block == 0 {
+        return 0;
+    }
+    let live = tables.find(block).map(|at| tables.memory().samples[at].stack);
+    let gone = tables.memory().freed[hash(block) % FREED];
+    let stack = match live {
+        Some(stack) => (!freed).then_some(stack),
+        None => (gone.block == block).then_some(if freed { gone.freed } else { gone.allocated }),
+    };
+    let Some(place) = stack.filter(|stack| *stack != 0) else { return 0 };
+    let (memory, place) = (tables.memory(), place as usize);
+    let len = memory.words[place].min(MOST_CALLS);
+    out[..len].copy_from_slice(&memory.words[place + 1..place + 1 + len]);
+    len
 }
 
 /// A block of whole pages that was at `before` is now where its span says, and as long.
@@ -275,6 +313,7 @@ impl Tables {
             memory.filter.iter().for_each(|count| count.store(0, Relaxed));
             memory.samples.fill(Sample::NONE);
             memory.stacks.fill(0);
+            memory.freed.fill(Freed { block: 0, allocated: 0, freed: 0 });
         }
         (self.stacks, self.end) = (0, 1);
     }
@@ -290,7 +329,8 @@ impl Tables {
         self.summary.live += 1;
     }
 
-    fn remove(&mut self, block: usize) -> Option<Sample> {
+    /// The place of a block.
+    fn find(&mut self, block: usize) -> Option<usize> {
         if self.memory.is_null() {
             return None;
         }
@@ -302,6 +342,12 @@ impl Tables {
             }
             at = (at + 1) % SLOTS;
         }
+        Some(at)
+    }
+
+    fn remove(&mut self, block: usize) -> Option<Sample> {
+        let mut at = self.find(block)?;
+        let memory = self.memory();
         let found = memory.samples[at];
         memory.filter[hash(block) % SLOTS].fetch_sub(1, Relaxed);
         // Those behind it that would not be found across the gap move up (Knuth, The Art of Computer Programming, 6.4, algorithm R).

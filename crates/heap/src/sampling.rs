@@ -12,6 +12,8 @@
 
 use crate::heap::Heap;
 use crate::{classes, flush, refill, registry, samples};
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use memfold_arena::{Domain, Span};
 use memfold_unwind::{capture, MOST_CALLS};
 
@@ -124,6 +126,27 @@ fn take_with(generation: u32, span: &Span, block: usize, size: usize) {
     let mut calls = [0; MOST_CALLS];
     let count = capture(rules, &samples::left_out(), &mut calls);
     samples::enter(generation, span, block, size, &calls[..count]);
+}
+
+/// Whether the calls that free a block are kept.
+static TRACE: AtomicBool = AtomicBool::new(false);
+
+/// From now on every block is sampled, and it is kept which calls freed it, for [`crate::trace_of`]. Calls at the top of a stack that lie in
+/// `left_out` are not told. False if there is no memory for the tables. For programs whose blocks are checked: it costs microseconds a call.
+pub fn trace(left_out: Range<usize>) -> bool {
+    TRACE.store(true, Relaxed);
+    samples::sample(1, left_out)
+}
+
+/// Forgets a block that is in the tables and that the program has freed.
+#[cold]
+#[inline(never)]
+pub(crate) fn forget(span: &Span, block: usize) {
+    let rules = samples::rules().filter(|_| TRACE.load(Relaxed));
+    let Some(rules) = rules else { return samples::forget(span, block, &[]) };
+    let mut calls = [0; MOST_CALLS];
+    let count = capture(rules, &samples::left_out(), &mut calls);
+    samples::forget(span, block, &calls[..count]);
 }
 
 /// How many blocks of the class go by unsampled until the next one, by a gap of that many bytes in the mean.

@@ -6,8 +6,6 @@ pub(crate) fn may_have(_: &Span, _: usize) -> bool {
     false
 }
 
-pub(crate) fn forget(_: &Span, _: usize) {}
-
 pub(crate) fn follow(_: &Span, _: usize) {}
 
 pub(crate) fn hold() {}
