@@ -13,7 +13,7 @@ use crate::chunk::Chunk;
 pub use crate::kind::{Domain, Kind};
 use crate::sync::{AtomicPtr, Cell, Ordering::*};
 // The numbers order nothing, so the models need not know of them.
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicU8};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8};
 
 /// A run of pages. See the module's text for who may touch what.
 #[repr(C, align(64))]
@@ -41,6 +41,8 @@ pub struct Span {
     pub capacity: Cell<u32>,
     /// Which heaps may keep blocks of the span though it is not theirs, 0 for none. As opaque, and cleared, as the owner.
     pub shelf: AtomicU8,
+    /// Blocks of the span that are sampled. As opaque, and cleared, as the owner.
+    pub samples: AtomicU16,
 
     start: Cell<usize>,
     pages: Cell<usize>,
@@ -92,6 +94,7 @@ impl Span {
             carved: AtomicU32::new(0),
             capacity: Cell::new(0),
             shelf: AtomicU8::new(0),
+            samples: AtomicU16::new(0),
             start: Cell::new(0),
             pages: Cell::new(0),
             chunk: Cell::new(None),
@@ -120,6 +123,7 @@ impl Span {
     ) {
         self.owner.store(core::ptr::null_mut(), Relaxed);
         self.shelf.store(0, Relaxed);
+        self.samples.store(0, Relaxed);
         self.free.set(core::ptr::null_mut());
         self.domain.set(domain);
         self.linked.set(false);

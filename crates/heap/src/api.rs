@@ -8,7 +8,7 @@
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{checked, classes, flush, large, misuse, refill, registry, remote, slots, tls};
+use crate::{checked, classes, flush, large, misuse, registry, remote, samples, sampling, slots, tls};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -67,10 +67,10 @@ fn refill(heap: &'static Heap, class: usize, size: usize) -> (*mut u8, bool) {
         return alloc_checked(heap, size, classes::ALIGNMENT);
     }
     if registry::is_sentinel(heap) {
-        let block = registry::with_heap(heap, |heap| refill::refill(heap, class));
+        let block = registry::with_heap(heap, |heap| sampling::refill(heap, class));
         return block.unwrap_or((core::ptr::null_mut(), false));
     }
-    refill::refill(heap, class)
+    sampling::refill(heap, class)
 }
 
 fn alloc_checked(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool) {
@@ -86,7 +86,9 @@ fn alloc_large(heap: &'static Heap, size: usize, align: usize) -> (*mut u8, bool
     if size > MAX_REQUEST || heap.is(&tls::REFUSED) {
         return (core::ptr::null_mut(), false);
     }
-    large::alloc(heap.domain.get(), size, align)
+    let (block, zero) = large::alloc(heap.domain.get(), size, align);
+    sampling::consider(block);
+    (block, zero)
 }
 
 /// A block of `size` bytes for what a shorter one holds.
@@ -94,7 +96,9 @@ fn alloc_longer(heap: &'static Heap, size: usize) -> *mut u8 {
     if size <= classes::LARGEST || heap.is(&tls::REFUSED) {
         return malloc(size);
     }
-    large::alloc_grown(heap.domain.get(), size)
+    let block = large::alloc_grown(heap.domain.get(), size);
+    sampling::consider(block);
+    block
 }
 
 /// Frees a block. Null is allowed. Addresses that this allocator did not hand out are left alone; where blocks are checked, the
@@ -124,7 +128,10 @@ pub unsafe fn free(ptr: *mut u8) {
 /// Frees a block of which the heap has enough.
 #[inline(never)]
 unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
-    if heap.owns(span) {
+    if sampling::is_on(heap) && heap.owns(span) {
+        // SAFETY: the caller's contract; the span is this heap's.
+        unsafe { flush::put(heap, span, ptr.cast()) };
+    } else if heap.owns(span) {
         flush::flush(heap, span.class() as usize);
         // SAFETY: as in `free`; there is room now.
         unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) };
@@ -139,6 +146,9 @@ const FREED_NO_BLOCK: &str = "an address that is no block was freed";
 /// Frees a block that is large, or that belongs to another heap and is not kept.
 #[inline(never)]
 unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
+    if samples::may_have(span, ptr as usize) {
+        sampling::forget(span, ptr as usize);
+    }
     match kind_of(span, ptr) {
         // SAFETY: the span's owner is a heap, or none has it.
         Some(Kind::Blocks) if misuse::is_on() => unsafe { checked::free(span, ptr.cast()) },
@@ -146,6 +156,10 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
             // SAFETY: the caller's contract; the span's owner is a heap.
             unsafe {
                 match registry::heap_to_free_with() {
+                    Some(heap) if heap.has(span) => {
+                        sampling::is_on(heap);
+                        flush::put(heap, span, ptr.cast());
+                    }
                     Some(heap) => remote::gather(heap, span, ptr.cast()),
                     None => remote::send(span, ptr.cast()),
                 }
@@ -240,8 +254,12 @@ pub unsafe fn realloc(ptr: *mut u8, size: usize) -> *mut u8 {
         return core::ptr::null_mut();
     }
     if span.kind() == Kind::Large {
+        let is_sampled = samples::may_have(span, ptr as usize);
         let resized = large::resize(span, size);
         if !resized.is_null() {
+            if is_sampled {
+                samples::follow(span, ptr as usize);
+            }
             return resized;
         }
     } else if slots::is_checked(span) {

@@ -15,9 +15,12 @@ pub(crate) struct Block {
 #[repr(C)]
 pub(crate) struct Bin {
     head: Cell<*mut Block>,
-    /// How many more it may take.
+    /// How many more it may take; less [`CLOSED`] where only who counts them may put any in.
     room: Cell<i32>,
 }
+
+/// More than any bin has room for.
+const CLOSED: i32 = 1 << 30;
 
 impl Bin {
     /// With nothing in it and no room for anything; all zero.
@@ -65,6 +68,27 @@ impl Bin {
         !self.head.get().is_null()
     }
 
+    /// Has it take no more blocks of those who ask whether it has room.
+    pub(crate) fn close(&self) {
+        debug_assert!(!self.is_closed());
+        self.room.set(self.room.get() - CLOSED);
+    }
+
+    /// Ends that.
+    pub(crate) fn open(&self) {
+        debug_assert!(self.is_closed());
+        self.room.set(self.room.get() + CLOSED);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.room.get() < -CLOSED / 2
+    }
+
+    /// How many blocks are in it, which may have `limit`.
+    pub(crate) fn count(&self, limit: i32) -> i32 {
+        limit - self.room.get() - if self.is_closed() { CLOSED } else { 0 }
+    }
+
     /// Cuts everything behind the first `keep` blocks off and returns it.
     pub(crate) fn cut(&self, keep: i32, limit: i32) -> *mut Block {
         let mut link = &self.head;
@@ -74,7 +98,8 @@ impl Bin {
             link = unsafe { &(*link.get()).next };
             kept += 1;
         }
-        self.room.set(limit - kept);
+        let closed = if self.is_closed() { CLOSED } else { 0 };
+        self.room.set(limit - kept - closed);
         link.replace(core::ptr::null_mut())
     }
 }

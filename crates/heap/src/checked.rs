@@ -10,7 +10,9 @@
 use crate::bin::Block;
 use crate::heap::{Heap, State};
 use crate::misuse::{self, defect, Report};
-use crate::{classes, flush, large, links, orphans, refill, registry, remote, slots, spans, tls, voids};
+use crate::{
+    classes, flush, large, links, orphans, refill, registry, remote, sampling, slots, spans, tls, voids,
+};
 use core::sync::atomic::Ordering::*;
 use memfold_arena::Span;
 
@@ -53,13 +55,19 @@ pub(crate) fn alloc(heap: &'static Heap, size: usize, align: usize) -> (*mut u8,
     }
     let room = (size + slots::TAIL).next_multiple_of(align);
     if room > classes::LARGEST {
-        return large::alloc(heap.domain.get(), size, align);
+        let (block, zero) = large::alloc(heap.domain.get(), size, align);
+        sampling::consider(block);
+        return (block, zero);
     }
     let class = classes::of(room);
     let Some(span) = refill::with_room(heap, class) else { return (core::ptr::null_mut(), false) };
     let slot = slots::choose(span, draw(heap));
     spans::unlink_if_full(heap, span);
-    (slots::hand_out(span, slot, size), span.block_size() as usize <= slots::WHOLE)
+    let block = slots::hand_out(span, slot, size);
+    if sampling::is_due(heap, class) {
+        sampling::take(heap, span, block as usize, span.block_size() as usize);
+    }
+    (block, span.block_size() as usize <= slots::WHOLE)
 }
 
 /// Frees a block of a span that is checked, or of one from before.

@@ -17,7 +17,7 @@ pub(crate) fn flush(heap: &'static Heap, class: usize) {
 pub(crate) fn flush_all(heap: &'static Heap) {
     end_quarantine_beyond(heap, 0);
     for class in 0..classes::COUNT {
-        give_list(heap, heap.bin(class).cut(0, classes::limit(class)));
+        empty(heap, class, 0);
         let mut span = heap.partial[class].first.get();
         while let Some(this) = span {
             span = this.next.get();
@@ -65,6 +65,40 @@ pub(crate) unsafe fn serve_again(heap: &'static Heap, block: *mut Block) {
     } else if slots::depart(span, block as usize) {
         // SAFETY: the caller's contract; the span's owner is a heap.
         unsafe { remote::send(span, block) };
+    }
+}
+
+/// Takes all but `keep` blocks of a bin back to the spans. Those were never handed out.
+pub(crate) fn empty(heap: &'static Heap, class: usize, keep: i32) {
+    let limit = classes::limit(class);
+    let surplus = heap.bin(class).count(limit) - keep;
+    if surplus > 0 {
+        let unsampled = &heap.unsampled[class];
+        unsampled.set(unsampled.get().saturating_add(surplus as u32));
+        give_list(heap, heap.bin(class).cut(keep, limit));
+    }
+}
+
+/// Takes a free block of one of the heap's own spans: into the bin, if there is room, else back to the span.
+///
+/// # Safety
+/// The block is free, in no list, and of the span, which is the heap's and not checked.
+pub(crate) unsafe fn put(heap: &'static Heap, span: &'static Span, block: *mut Block) {
+    let (class, bin) = (span.class() as usize, heap.bin_of(span));
+    let unsampled = &heap.unsampled[class];
+    let is_let_in = match heap.sampling.get() {
+        0 => bin.has_room(),
+        // What goes in comes out without being counted.
+        _ => unsampled.get() > 0 && bin.count(classes::limit(class)) < classes::limit(class),
+    };
+    // SAFETY: the caller's contract.
+    unsafe {
+        if is_let_in {
+            unsampled.set(unsampled.get().saturating_sub(1));
+            bin.push(block);
+        } else {
+            spans::give(heap, span, block);
+        }
     }
 }
 

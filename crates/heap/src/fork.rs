@@ -5,7 +5,7 @@
 
 use crate::heap::State;
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{orphans, registry, remote, slots, tls, voids};
+use crate::{orphans, registry, remote, samples, slots, tls, voids};
 
 /// The thread that holds the locks around its `fork`, 0 for none.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
@@ -22,6 +22,7 @@ pub fn fork_prepare() {
     }
     registry::hold();
     voids::hold();
+    samples::hold();
     memfold_arena::fork_prepare();
     HOLDER.store(tls::thread(), Relaxed);
 }
@@ -64,6 +65,7 @@ fn release() {
     // SAFETY: this thread, or the one that it is a copy of, took the locks in `fork_prepare`.
     unsafe {
         memfold_arena::fork_release();
+        samples::let_go();
         voids::let_go();
         registry::let_go();
     }

@@ -55,6 +55,11 @@ impl Partial {
 /// The mark of a shelf that no span has.
 pub(crate) const NO_SHELF: u8 = u8::MAX;
 
+/// The mark of heaps of a domain, and of spans whose blocks all of these may keep.
+pub(crate) fn shelf(domain: Domain) -> u8 {
+    1 + domain as u8
+}
+
 /// Who has a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -92,6 +97,12 @@ pub(crate) struct Heap {
     pub(crate) next_heap: Cell<*const Heap>,
     /// The last number drawn; see [`crate::checked`].
     pub(crate) draw: Cell<u64>,
+    /// The generation of samples that it takes part in, 0 for none; see [`crate::sampling`].
+    pub(crate) sampling: Cell<u32>,
+    /// While it does: for each class, how many blocks may go into its bin until one is sampled.
+    pub(crate) unsampled: [Cell<u32>; classes::COUNT],
+    /// The last number that decided which block is.
+    pub(crate) luck: Cell<u64>,
     pub(crate) state: AtomicU8,
     /// The thread that uses it (see [`crate::tls::thread`]), 0 for none.
     pub(crate) user: AtomicUsize,
@@ -121,6 +132,9 @@ impl Heap {
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),
             draw: Cell::new(0),
+            sampling: Cell::new(0),
+            unsampled: [const { Cell::new(0) }; classes::COUNT],
+            luck: Cell::new(0),
             state: AtomicU8::new(State::InUse as u8),
             user: AtomicUsize::new(0),
             user_tid: AtomicU32::new(0),
@@ -174,22 +188,31 @@ impl Heap {
     /// Set in the owner's word of a span whose blocks are checked; heaps are aligned to more.
     pub(crate) const TAG: usize = 1;
 
-    /// Whether a span belongs to this heap, checked or not.
+    /// Set in the owner's word of a span of which blocks are sampled, so that none of its blocks is freed on the fast path.
+    pub(crate) const SAMPLED: usize = 2;
+
+    /// Both.
+    const TAGS: usize = Heap::TAG | Heap::SAMPLED;
+
+    /// Whether a span belongs to this heap, checked, sampled or not.
     pub(crate) fn has(&self, span: &Span) -> bool {
         core::ptr::eq(Heap::owner_of(span), self)
     }
 
     /// The heap that a span belongs to.
     pub(crate) fn owner_of(span: &Span) -> *const Heap {
-        span.owner.load(core::sync::atomic::Ordering::Acquire).map_addr(|addr| addr & !Heap::TAG).cast()
+        span.owner.load(core::sync::atomic::Ordering::Acquire).map_addr(|addr| addr & !Heap::TAGS).cast()
     }
 
-    /// What is to stand in a span's owner's word so that it belongs to this heap, checked if `as_before` says so.
+    /// What is to stand in a span's owner's word so that it belongs to this heap, checked or sampled if `as_before` says so.
     pub(crate) fn as_owner(&self, as_before: *mut u8) -> *mut u8 {
-        core::ptr::from_ref(self).cast_mut().cast::<u8>().map_addr(|addr| addr | as_before.addr() & Heap::TAG)
+        core::ptr::from_ref(self)
+            .cast_mut()
+            .cast::<u8>()
+            .map_addr(|addr| addr | as_before.addr() & Heap::TAGS)
     }
 
-    /// Whether a span belongs to this heap and is not checked.
+    /// Whether a span belongs to this heap, and is neither checked nor sampled.
     #[inline(always)]
     pub(crate) fn owns(&self, span: &Span) -> bool {
         core::ptr::eq(span.owner.load(core::sync::atomic::Ordering::Relaxed), (self as *const Heap).cast())

@@ -9,6 +9,8 @@
 //! No module imports another in a circle: types first (`bin`, `heap`), then what is done to one heap's spans (`spans`), between two heaps
 //! (`parcel`, `remote`, `flush`), with all heaps (`registry`, `orphans`), and last what a call does (`refill`, `checked`, `api`).
 //!
+//! Some blocks are sampled, where somebody asks for it (`sampling`, `samples`): which code they are of, for a profile of the heap.
+//!
 //! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`, over `slots`,
 //! `quarantine` and `voids`).
 //!
@@ -16,7 +18,7 @@
 //!
 //! Invariants: no lock is held while a block is touched, because touching managed memory may wait for the
 //! pager. Nothing here allocates through libc or sets `errno`. Order of locks: thread-exit key, idle heaps,
-//! blocks of no bytes, then those of the arena.
+//! blocks of no bytes, samples, then those of the arena.
 #![no_std]
 
 #[cfg(test)]
@@ -38,6 +40,8 @@ mod quarantine;
 mod refill;
 mod registry;
 mod remote;
+mod samples;
+mod sampling;
 mod slots;
 mod span_cache;
 mod spans;
@@ -54,6 +58,8 @@ pub use checked::{harden, look_back};
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use misuse::Report;
 pub use registry::{pinned, thread_pointer_of, Pinned};
+pub use samples::{sample, samples_from, stack_from, summary, trace_of, Sample, Summary};
+pub use sampling::trace;
 
 #[cfg(test)]
 mod tests;

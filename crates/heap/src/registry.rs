@@ -7,7 +7,7 @@
 //! lock guards the idle lists and nothing else: no page is touched, no hook called and no memory asked for
 //! while it is held.
 
-use crate::heap::{Heap, State, NO_SHELF};
+use crate::heap::{shelf, Heap, State, NO_SHELF};
 use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 use crate::{flush, misuse, remote, tls};
 use memfold_arena::{Domain, Mutex};
@@ -56,7 +56,7 @@ pub(crate) fn hand_over(heap: &Heap) {
     heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
     heap.user.store(tls::thread(), Relaxed);
     // With checks on no block is at hand, not even one from before.
-    heap.shelf.set(if misuse::is_on() { NO_SHELF } else { 1 + heap.domain.get() as u8 });
+    heap.shelf.set(if misuse::is_on() { NO_SHELF } else { shelf(heap.domain.get()) });
 }
 
 /// The thread pointer of the thread with this number, if that thread ever allocated and still runs. Takes no lock and

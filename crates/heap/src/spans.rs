@@ -8,7 +8,7 @@
 //! blocks in bins and on remote lists too.
 
 use crate::bin::Block;
-use crate::heap::Heap;
+use crate::heap::{shelf, Heap};
 use crate::{classes, links, misuse, slots};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use memfold_arena::{Kind, Span};
@@ -45,12 +45,21 @@ pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Spa
         memfold_arena::free(span, 0);
         return None;
     }
-    // Two threads must not write to one cache line because each has kept a block of it, and checked blocks are in no bin.
-    let is_kept = block_size >= CACHE_LINE && !misuse::is_on();
-    span.shelf.store(if is_kept { heap.shelf.get() } else { 0 }, Relaxed);
+    span.shelf.store(shelf_of(span), Relaxed);
     span.owner.store(heap.as_owner(tag), Release);
     heap.partial[class].push(span);
     Some(span)
+}
+
+/// The mark of the heaps that may keep blocks of a span though it is another's: those of its domain, or none.
+pub(crate) fn shelf_of(span: &Span) -> u8 {
+    // Two threads must not write to one cache line because each has kept a block of it, and checked blocks are in no bin.
+    let is_kept = span.block_size() as usize >= CACHE_LINE && !misuse::is_on();
+    if is_kept {
+        shelf(span.domain())
+    } else {
+        0
+    }
 }
 
 /// Moves up to half a bin of free blocks from a span to the bin and returns one more.

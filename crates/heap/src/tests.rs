@@ -358,6 +358,37 @@ fn a_block_that_is_freed_twice_is_found_however_late_and_whoever_does_it() {
     }));
 }
 
+/// Ends the process by 0 if it is known who allocated and who freed the block.
+fn report_with_trace(_: &str, address: usize, _: usize) {
+    let known = |freed| trace_of(address, freed, &mut [0; 128]) > 3;
+    // SAFETY: ends the child at once.
+    unsafe { libc::_exit(if known(false) && known(true) { 0 } else { 2 }) };
+}
+
+#[test]
+fn of_a_block_that_was_freed_twice_it_is_known_who_allocated_and_who_freed_it() {
+    for size in [24, 1000, 60_000, 200_000] {
+        assert!(
+            in_child(|| {
+                memfold_unwind::find_loader();
+                harden(0x1234_5678_9abc_def1, report_with_trace);
+                assert!(trace(0..0));
+                let block = malloc(size);
+                let mut calls = [0; 128];
+                // While it is live nobody freed it.
+                let (allocated, freed) =
+                    (trace_of(block as usize, false, &mut calls), trace_of(block as usize, true, &mut calls));
+                assert!(allocated > 3 && freed == 0);
+                (0..20).for_each(|_| release(malloc(size)));
+                release(block);
+                release(block);
+                false
+            }),
+            "{size}"
+        );
+    }
+}
+
 #[test]
 fn an_address_that_is_no_block_is_found_when_it_is_freed_or_resized() {
     let on_stack = [0u8; 64];

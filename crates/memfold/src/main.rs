@@ -10,6 +10,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod absence;
+mod answer;
 mod bar;
 mod cmd;
 mod complete;
@@ -70,6 +71,7 @@ enum Command {
     Top(cmd::top::Args),
     Web(cmd::web::Args),
     Metrics(cmd::metrics::Args),
+    Heap(cmd::heap::Args),
     Ctl(cmd::ctl::Args),
     Daemon(cmd::daemon::Args),
     Doctor(cmd::doctor::Args),
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
         Command::Top(args) => cmd::top::run(args),
         Command::Web(args) => cmd::web::run(args),
         Command::Metrics(args) => cmd::metrics::run(args),
+        Command::Heap(args) => cmd::heap::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),
         Command::Doctor(args) => cmd::doctor::run(args),

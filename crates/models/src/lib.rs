@@ -192,6 +192,10 @@ mod chunk;
 mod classes;
 #[path = "heap/misuse.rs"]
 mod misuse;
+#[path = "heap/samples.rs"]
+mod samples;
+#[path = "heap/sampling.rs"]
+mod sampling;
 #[path = "heap/settings.rs"]
 pub mod settings;
 #[path = "heap/slots.rs"]

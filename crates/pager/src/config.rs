@@ -180,6 +180,16 @@ settings! {
         help: "What tells which memory is cold: writes, probe, or where root starts the program damon-vaddr, damon-paddr or idle; one that \
                cannot be had says so and leaves it to `auto`, which is probe",
     }
+    /// Bytes that the program allocates between two samples of its heap in the mean; 0 for none.
+    HeapSample {
+        name: "heap_sample",
+        option: "heap-sample",
+        variable: "MEMFOLD_HEAP_SAMPLE",
+        unit: Unit::Size,
+        range: (0, 1 << 40),
+        default: "0",
+        help: "Sample one allocation in so many bytes for `memfold heap`, such as 512K; 0 samples none, and costs nothing",
+    }
 }
 
 impl Setting {

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -162,6 +162,8 @@ pub enum Command {
     Wake = 12,
     /// Write what is where to the file of number `value` beside the page ([`crate::heat`]).
     Heat = 13,
+    /// Write the sampled blocks of the host's allocator to the file of number `value` beside the page ([`crate::samples`]).
+    Samples = 14,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).

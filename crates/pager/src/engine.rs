@@ -32,6 +32,7 @@ use crate::kernel::Kernel;
 use crate::mirror::Mapped;
 use crate::recording::Errand;
 use crate::sabotage;
+use crate::samples::Sampler;
 use crate::source::Kind;
 use crate::tables::space::Space;
 use crate::tier::below::Below;
@@ -72,6 +73,8 @@ pub struct Host {
     /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
     /// fault thread.
     pub thread_cpu: fn(u32) -> Option<usize>,
+    /// The allocator, where it can sample what it hands out. Called by the background thread.
+    pub sampler: Option<&'static Sampler>,
 }
 
 /// The pager of this process.
@@ -274,6 +277,11 @@ impl Engine {
     /// remembered.
     pub fn use_device(&self, fd: i32) {
         self.link.use_device(fd);
+    }
+
+    /// What it asks of the process that it is in.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
     }
 
     /// The value of a setting.

@@ -119,12 +119,7 @@ fn row_of(extent: &Extent, now: u64) -> Row {
     let half = |pages: usize| pages as u16;
     let managed = extent.managed.load();
     let (aside, away) = (extent.aside_pages(), extent.away_pages());
-    // Without its lock nothing is known of its age.
-    let since = extent.try_lock().map(|mut locked| locked.age().since(now));
-    let since = match away.is_empty() {
-        true => since.unwrap_or(now),
-        false => extent.last_restore.load(Relaxed).max(extent.last_aside.load(Relaxed)),
-    };
+    let since = untouched_since(extent, now);
     Row {
         base: extent.base() as u64,
         untouched_ms: u32::try_from(now.saturating_sub(since) / 1_000_000).unwrap_or(u32::MAX),
@@ -135,6 +130,16 @@ fn row_of(extent: &Extent, now: u64) -> Row {
         present: half(managed.len().min(extent.present.load(Relaxed) as usize)),
         own: 0,
         excluded: half(extent.anonymous.load().or(&extent.left_alone.load()).minus(&managed).len()),
+    }
+}
+
+/// Since when nothing of an extent was seen to be touched, ns.
+pub(crate) fn untouched_since(extent: &Extent, now: u64) -> u64 {
+    // Without its lock nothing is known of its age.
+    let since = extent.try_lock().map(|mut locked| locked.age().since(now));
+    match extent.away_pages().is_empty() {
+        true => since.unwrap_or(now),
+        false => extent.last_restore.load(Relaxed).max(extent.last_aside.load(Relaxed)),
     }
 }
 

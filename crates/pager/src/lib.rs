@@ -49,6 +49,7 @@ pub mod report;
 mod requests;
 mod retry;
 pub mod sabotage;
+pub mod samples;
 pub mod share;
 mod sleep;
 pub mod source;

@@ -27,6 +27,8 @@ impl Worker {
             c if c == Command::Pause as u32 => self.set_paused(1),
             c if c == Command::Resume as u32 => self.set_paused(0),
             c if c == Command::Stop as u32 => {
+                // Nobody could ask for what is sampled any more.
+                let _ = self.sample_heap(0);
                 self.engine.change_phase(Phase::Running, Phase::Stopping);
                 0
             }
@@ -55,6 +57,9 @@ impl Worker {
                 self.take_inventory().err().map_or(0, |error| error.0 as u32)
             }
             c if c == Command::Heat as u32 => self.write_heat(value).err().map_or(0, |error| error.0 as u32),
+            c if c == Command::Samples as u32 => {
+                self.write_samples(value).err().map_or(0, |error| error.0 as u32)
+            }
             _ => libc::EINVAL as u32,
         };
         self.now = time::now();
@@ -70,6 +75,10 @@ impl Worker {
         let (least, most) = setting.range();
         if value < least || value > most {
             return libc::ERANGE as u32;
+        }
+        let sampled = if setting == Setting::HeapSample { self.sample_heap(value) } else { Ok(()) };
+        if let Err(error) = sampled {
+            return error.0 as u32;
         }
         self.engine.set_setting(setting, value);
         0

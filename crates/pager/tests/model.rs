@@ -120,6 +120,7 @@ impl World {
             own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
+            sampler: None,
         })));
         let mut config = Config::default();
         config.set(Setting::ColdAge, 20_000_000);

@@ -28,6 +28,14 @@ pub fn configure(environment: Environment) {
     if settings::is_on(Knob::Check) {
         memfold_heap::harden(random_key(), report);
     }
+    match environment.get("MEMFOLD_TRACE_ALLOC") {
+        None | Some("" | "0" | "off") => {}
+        Some("1" | "on") if settings::is_on(Knob::Check) => trace(),
+        Some("1" | "on") => {
+            say("memfold: MEMFOLD_TRACE_ALLOC is ignored: blocks are not checked; --profile secure does so")
+        }
+        Some(other) => complain("MEMFOLD_TRACE_ALLOC", other, "`on` or `off`"),
+    }
     memfold_arena::prewarm(settings::get(Knob::Prewarm) as usize);
 }
 
@@ -54,6 +62,57 @@ fn report(what: &str, address: usize, slot: usize) {
         _ => write!(line, "memfold: {what} (at {address:#x}, size class {slot}); the program is ended"),
     };
     say(line.as_str());
+    say_who("allocated", address, false);
+    say_who("freed", address, true);
+}
+
+/// Has it kept which calls allocate and free each block.
+fn trace() {
+    memfold_unwind::find_loader();
+    if !memfold_heap::trace(memfold_unwind::own_module()) {
+        say("memfold: MEMFOLD_TRACE_ALLOC is ignored: no memory for the tables");
+    }
+}
+
+/// Says which calls allocated the block at an address, or freed it, where that is known.
+fn say_who(what: &str, address: usize, freed: bool) {
+    let mut calls = [0; memfold_unwind::MOST_CALLS];
+    let count = memfold_heap::trace_of(address, freed, &mut calls);
+    for (number, call) in calls[..count].iter().take(SHOWN).enumerate() {
+        let mut line = Line::new();
+        let _ = match number {
+            0 => write!(line, "memfold:   it was {what} by "),
+            _ => write!(line, "memfold:     called by "),
+        };
+        write_place(&mut line, call - 1);
+        say(line.as_str());
+    }
+}
+
+/// Calls that are shown of a stack.
+const SHOWN: usize = 16;
+
+/// Writes the function and the file that an address lies in. The program is about to end, so a lock of the dynamic loader's may be taken.
+fn write_place(line: &mut Line, address: usize) {
+    let mut found = libc::Dl_info {
+        dli_fname: core::ptr::null(),
+        dli_fbase: core::ptr::null_mut(),
+        dli_sname: core::ptr::null(),
+        dli_saddr: core::ptr::null_mut(),
+    };
+    // SAFETY: the function takes any address and fills in what it is given.
+    let known = unsafe { libc::dladdr(address as *const libc::c_void, &mut found) } != 0;
+    let text = |at: *const core::ffi::c_char| {
+        // SAFETY: names of the dynamic loader's, which end with a zero and stay while the file is mapped.
+        (known && !at.is_null()).then(|| unsafe { core::ffi::CStr::from_ptr(at) }.to_str().unwrap_or("?"))
+    };
+    let _ = match (text(found.dli_sname), text(found.dli_fname)) {
+        (Some(name), Some(file)) => {
+            write!(line, "{name}+{:#x} in {file}", address - found.dli_saddr as usize)
+        }
+        (None, Some(file)) => write!(line, "{file}+{:#x}", address - found.dli_fbase as usize),
+        _ => write!(line, "{address:#x}"),
+    };
 }
 
 fn parse(unit: Unit, text: &str) -> Option<u64> {

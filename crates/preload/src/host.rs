@@ -6,11 +6,45 @@ use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use memfold_pager::control::ControlPage;
 use memfold_pager::mirror::Mapped;
 use memfold_pager::own_heap::OwnHeap;
+use memfold_pager::samples::{Part, Sampler, Show};
 use memfold_pager::{Engine, Host};
+use memfold_sys::Result;
 
 /// The pager of this process.
-pub static ENGINE: Engine =
-    Engine::new(Host { notice: say_once, open_control, own_heap: || true, thread_cpu, decay });
+pub static ENGINE: Engine = Engine::new(Host {
+    notice: say_once,
+    open_control,
+    own_heap: || true,
+    thread_cpu,
+    decay,
+    sampler: Some(&SAMPLER),
+});
+
+/// The allocator of this library, which the pager asks for samples.
+static SAMPLER: Sampler = Sampler { sample, each: each_sample };
+
+/// Has so many bytes be between two samples of the heap in the mean. False if there is no memory for it.
+pub fn sample(mean: u64) -> bool {
+    memfold_heap::sample(mean as usize, memfold_unwind::own_module())
+}
+
+fn each_sample(show: Show<'_>) -> Result<()> {
+    let all = memfold_heap::summary();
+    show(Part::Head(all.mean as u64, all.since, all.missed))?;
+    let (mut at, mut calls) = (0, [0; memfold_unwind::MOST_CALLS]);
+    while let Some((number, len)) = memfold_heap::stack_from(&mut at, &mut calls) {
+        show(Part::Stack(number, &calls[..len]))?;
+    }
+    let (mut at, mut some) = (0, [memfold_heap::Sample::NONE; 64]);
+    loop {
+        match memfold_heap::samples_from(&mut at, &mut some) {
+            0 => return Ok(()),
+            count => some[..count]
+                .iter()
+                .try_for_each(|found| show(Part::Block(found.block, found.size, found.stack, found.born)))?,
+        }
+    }
+}
 
 /// What allocates in this library, which is the pager's background thread; programs get their memory from `heap`.
 #[global_allocator]

@@ -18,6 +18,8 @@ use memfold_sys::{syscall, Errno, Result};
 pub fn stop(reason: &'static &'static str, bug: Bug) {
     if let Some(engine) = pager().filter(|engine| !planted(bug) && engine.is_at_home()) {
         engine.stop(reason);
+        // Nobody can ask for what is sampled any more, and the calls that sampling makes may soon be forbidden.
+        crate::host::sample(0);
     }
 }
 

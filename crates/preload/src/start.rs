@@ -3,11 +3,12 @@
 //! It runs before the constructors of all other libraries, on the program's only thread.
 
 use crate::environment::Environment;
-use crate::host::{find_rseq, pager, ENGINE, PAGER};
+use crate::host::{find_rseq, pager, sample, ENGINE, PAGER};
 use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
 use crate::{allocator, fork, mapping, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
+use memfold_pager::config::Setting;
 use memfold_pager::Nonsense;
 use memfold_sys::{mem, thread};
 
@@ -87,6 +88,11 @@ fn start_pager(environment: Environment) {
     if ENGINE.prepare(&config).is_err() {
         say_once("memfold: not folding this program: no memory for the pager's tables");
         return;
+    }
+    memfold_unwind::find_loader();
+    let mean = ENGINE.setting(Setting::HeapSample);
+    if mean > 0 && !sample(mean) {
+        say_once("memfold: the heap is not sampled: no memory for the tables");
     }
     ENGINE.be_told_of_tier(|name| environment.get(name));
     ENGINE.publish_control();

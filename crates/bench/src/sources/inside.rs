@@ -22,6 +22,7 @@ static ENGINE: Engine = Engine::new(Host {
     open_control: |_| None,
     own_heap: || false,
     thread_cpu: |_| None,
+    sampler: None,
     decay: || (),
 });
 /// How often it is looked whether the engine has come as far as it should.

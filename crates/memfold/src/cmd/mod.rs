@@ -8,6 +8,7 @@ pub mod ctl;
 pub mod daemon;
 pub mod demo;
 pub mod doctor;
+pub mod heap;
 pub mod man;
 pub mod metrics;
 pub mod pagecache;

@@ -4,9 +4,8 @@
 //! read from outside. Where those may not be read, as of a program that keeps itself from being traced, the process's last scan stands for them, and
 //! of what is not managed nothing is seen.
 
+use crate::answer;
 use crate::pages::PageFile;
-use anyhow::Context;
-use memfold_inspect::Mailbox;
 use memfold_pager::control::Command;
 use memfold_pager::heat::{Row, PREFIX};
 use memfold_sys::pagemap::{Categories, Pagemap, Query, Run};
@@ -15,11 +14,8 @@ use nix::time::{clock_gettime, ClockId};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
-use std::io::Read;
 use std::time::{Duration, Instant};
 
-/// The longest answer, bytes: some ten terabytes of extents.
-const LONGEST: u64 = 128 << 20;
 /// No address of a program is higher.
 const HIGHEST: u64 = 1 << 57;
 
@@ -231,19 +227,7 @@ impl Picture {
 
 /// What the process says of its extents.
 fn ask(file: &PageFile, pid: u32, timeout: Duration) -> anyhow::Result<Vec<Row>> {
-    // Another number for everybody who asks.
-    let number = memfold_sys::time::now().0;
-    let name = format!("{PREFIX}{number}-{}", file.name);
-    let answer = file.run.make(&name).context("cannot make a file for the answer")?;
-    let asked = file
-        .open()
-        .context("cannot open the control page")
-        .and_then(|page| Mailbox::open(page, pid)?.ask(Command::Heat, 0, number, "", timeout));
-    file.run.remove(&name);
-    asked?;
-    // Another user's program may write anything, and as much as it likes.
-    let mut bytes = Vec::new();
-    answer.take(LONGEST).read_to_end(&mut bytes)?;
+    let bytes = answer::ask(file, pid, Command::Heat, PREFIX, timeout)?;
     Ok(Row::all(&bytes)
         .filter(|row| row.base < HIGHEST && row.base.is_multiple_of(EXTENT_SIZE as u64))
         .collect())

@@ -284,6 +284,7 @@ mod tests {
             own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
+            sampler: None,
         };
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));
         engine.prepare(&Config::default()).unwrap();

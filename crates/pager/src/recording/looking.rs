@@ -172,6 +172,7 @@ mod tests {
             own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
+            sampler: None,
         };
         let engine = Engine::new(host);
         let parent = thread::parent_pid();

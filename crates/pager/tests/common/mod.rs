@@ -56,6 +56,7 @@ pub fn engine_of(cold_age_ms: u64, limit: u64, tier: &str) -> &'static Engine {
         },
         open_control: |_| None,
         thread_cpu: |_| None,
+        sampler: None,
         own_heap: || true,
         decay: || (),
     })));

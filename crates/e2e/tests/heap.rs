@@ -1,0 +1,194 @@
+//! `memfold heap`: what a profile says of a program whose functions hold known amounts of memory, some of it in use and some not.
+//!
+//! The program is `c/heap.c`, which is built without frame pointers. How much each function holds stands there too.
+
+use memfold_e2e::run::{program, run_plain, Server};
+use memfold_e2e::{memfold, scratch, wait_until};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+/// How long a test waits for what must come.
+const LIMIT: Duration = Duration::from_secs(120);
+const MIB: f64 = (1 << 20) as f64;
+
+/// The program under `memfold run`.
+struct Folded {
+    stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
+    launcher: Server,
+    pid: String,
+    home: tempfile::TempDir,
+}
+
+impl Folded {
+    fn start(options: &[&str]) -> Folded {
+        let home = scratch();
+        let file = home.path().join("holder");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/heap.c");
+        let mut compiler = Command::new(program("cc", "gcc"));
+        compiler.args(["-O2", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+        run_plain(
+            {
+                compiler.arg(&file).arg(source);
+                compiler
+            },
+            LIMIT,
+        )
+        .expect_success("cc");
+        let mut command = memfold(home.path());
+        command.args(["run", "--quiet", "--start-at", "0"]).args(options).arg("--").arg(file);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut launcher = Server(command.spawn().expect("memfold can be executed"));
+        let stdin = launcher.0.stdin.take();
+        let stdout = BufReader::new(launcher.0.stdout.take().expect("piped"));
+        let mut folded = Folded { stdin, stdout, launcher, pid: String::new(), home };
+        folded.pid = folded.hear();
+        wait_until(LIMIT, "folding", || folded.stat()["mode"] == "embedded");
+        folded
+    }
+
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("it says something");
+        line.trim().to_owned()
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.stdin.as_mut().expect("open until the end"), "{line}").expect("it listens");
+        assert_eq!(self.hear(), line);
+    }
+
+    fn memfold(&self, command: &str, words: &[&str]) -> Output {
+        let mut asked = memfold(self.home.path());
+        asked.current_dir(self.home.path()).arg(command).arg(&self.pid).args(words);
+        asked.stdin(Stdio::null()).output().expect("memfold can be executed")
+    }
+
+    fn done(&self, command: &str, words: &[&str]) -> Vec<u8> {
+        let output = self.memfold(command, words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "memfold {command} {words:?}: {said}");
+        output.stdout
+    }
+
+    fn stat(&self) -> Value {
+        let mut command = memfold(self.home.path());
+        command.args(["stat", "--json", &self.pid]);
+        let output = command.stdin(Stdio::null()).output().expect("memfold can be executed");
+        let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        rows[0].clone()
+    }
+
+    fn sampled(&self) -> Value {
+        let settings: Value = serde_json::from_slice(&self.done("ctl", &["get", "--json"])).unwrap();
+        settings["heap_sample"].clone()
+    }
+
+    fn profile(&self) -> Value {
+        serde_json::from_slice(&self.done("heap", &["--json"])).expect("a profile")
+    }
+
+    fn end(mut self) {
+        drop(self.stdin.take());
+        assert!(self.launcher.0.wait().expect("our child").success());
+    }
+}
+
+/// Live, cold and folded bytes of the stacks that a function is in.
+fn of(profile: &Value, function: &str) -> [f64; 3] {
+    let mut sum = [0.0; 3];
+    for stack in profile["stacks"].as_array().expect("stacks") {
+        let calls = stack["calls"].as_array().expect("calls");
+        if calls.iter().any(|call| call["function"] == function) {
+            for (sum, key) in sum.iter_mut().zip(["live_bytes", "cold_bytes", "folded_bytes"]) {
+                *sum += stack[key].as_f64().expect("a number");
+            }
+        }
+    }
+    sum
+}
+
+#[test]
+fn each_function_holds_what_it_holds_and_what_nobody_touches_is_cold_and_folded() {
+    let mut folded = Folded::start(&["--heap-sample", "16K", "--cold-age", "200ms", "--max-stall", "100%"]);
+    folded.tell("hold");
+    let near =
+        |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.15, "{found} of {expected}");
+    let profile = folded.profile();
+    // Blocks of 1000 bytes take 1024, those of 300 000 whole pages.
+    near(of(&profile, "hold_cold")[0], 24.5 * MIB);
+    near(of(&profile, "hold_hot")[0], 8.2 * MIB);
+    assert!(of(&profile, "hold_nothing")[0] < 0.1 * MIB);
+    assert!(of(&profile, "main")[0] > 30.0 * MIB, "the walk ended too early: {profile}");
+    let share = |function| {
+        let [live, cold, folded_bytes] = of(&folded.profile(), function);
+        (cold / live, folded_bytes / live)
+    };
+    wait_until(LIMIT, "what nobody touches to be folded", || share("hold_cold").1 > 0.8);
+    wait_until(LIMIT, "what is used to be in memory", || share("hold_hot").1 < 0.2);
+    // As much is folded as the pager says, but for what is not of the heap.
+    let all = folded.profile()["folded_bytes"].as_f64().unwrap();
+    let evicted = folded.stat()["evicted_bytes"].as_f64().unwrap();
+    assert!(all < 1.3 * evicted, "{all} of {evicted}");
+    // By another thread than the one that allocated it, which never was sampled itself.
+    folded.tell("free");
+    assert!(of(&folded.profile(), "hold_cold")[0] < 0.1 * MIB);
+    folded.end();
+}
+
+#[test]
+fn a_program_is_sampled_for_as_long_as_it_is_asked_for_and_no_longer() {
+    let mut folded = Folded::start(&["--cold-age", "1h"]);
+    assert_eq!(folded.sampled(), 0);
+    folded.done("heap", &["--for", "100ms"]);
+    assert_eq!(folded.sampled(), 0, "it was left sampled");
+    folded.done("heap", &["--start", "--mean", "32K"]);
+    assert_eq!(folded.sampled(), 32 << 10);
+    folded.tell("hold");
+    let text = String::from_utf8(
+        folded.done("heap", &["--svg", "a.svg", "--pprof", "a.pb.gz", "--folded", "a.txt"]),
+    );
+    let text = text.expect("text");
+    assert!(text.contains("LIVE") && text.contains("filled < hold_cold < main"), "{text}");
+    let file = |name: &str| fs::read(folded.home.path().join(name)).expect("it was written");
+    let svg = String::from_utf8(file("a.svg")).expect("text");
+    assert!(svg.contains("hold_cold") && svg.contains("nobody touches it"));
+    let lines = String::from_utf8(file("a.txt")).expect("text");
+    assert!(lines.lines().any(|line| line.contains(";main;hold_cold;filled ")), "{lines}");
+    let mut unzip = Command::new(program("gzip", "gzip"));
+    let mut unzip =
+        unzip.arg("-dc").arg(folded.home.path().join("a.pb.gz")).stdout(Stdio::piped()).spawn().unwrap();
+    let mut message = Vec::new();
+    unzip.stdout.take().expect("piped").read_to_end(&mut message).unwrap();
+    assert!(unzip.wait().unwrap().success());
+    for word in ["hold_cold", "folded_space"] {
+        assert!(message.windows(word.len()).any(|part| part == word.as_bytes()), "no {word} for pprof");
+    }
+    folded.done("heap", &["--stop"]);
+    assert_eq!(folded.sampled(), 0);
+    folded.end();
+}
+
+#[test]
+fn what_cannot_be_profiled_says_why() {
+    let folded = Folded::start(&[]);
+    let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let bad = folded.memfold("heap", &["--mean", "0"]);
+    assert!(bad.status.code() == Some(2) && said(&bad).contains("such as 512K"), "{}", said(&bad));
+    let kept = folded.memfold("heap", &["--for", "10ms", "--svg", "/nowhere/a.svg"]);
+    assert_eq!(kept.status.code(), Some(1));
+    assert_eq!(folded.sampled(), 0, "it was left sampled");
+    let mut other = memfold(folded.home.path());
+    other.args(["heap", "1"]);
+    let other = other.stdin(Stdio::null()).output().expect("memfold can be executed");
+    assert!(
+        other.status.code() == Some(1) && said(&other).contains("was not started by"),
+        "{}",
+        said(&other)
+    );
+    folded.end();
+}
