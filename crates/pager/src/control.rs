@@ -162,6 +162,9 @@ pub enum Command {
     Wake = 12,
     /// Write what is where to the file of number `value` beside the page ([`crate::heat`]).
     Heat = 13,
+    /// Stamp the steps of `argument` touches from now on; with 0, write those stamped to the file of number `value` beside the page, and stamp no
+    /// more ([`crate::fault::stamps`]).
+    Steps = 14,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).

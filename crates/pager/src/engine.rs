@@ -28,6 +28,7 @@ use crate::control::{ControlPage, SharedText};
 use crate::control_file::ControlDir;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::fault::room::Room;
+use crate::fault::stamps;
 use crate::kernel::Kernel;
 use crate::mirror::Mapped;
 use crate::recording::Errand;
@@ -92,6 +93,8 @@ pub struct Engine {
     /// How many mappings there are.
     pub(crate) pieces: Pieces,
     pub(crate) prefetch: PrefetchQueue,
+    /// Room for stamps of touches, while somebody measures them.
+    pub(crate) stamps: stamps::Room,
     /// What program threads ask of the userfaultfd.
     pub(crate) proxy: Proxy,
     /// What is recorded instead of folded.
@@ -136,6 +139,7 @@ impl Engine {
             room: Room::new(),
             pieces: Pieces::new(),
             prefetch: PrefetchQueue::new(),
+            stamps: stamps::Room::new(),
             proxy: Proxy::new(),
             errand: Errand::new(),
             host,

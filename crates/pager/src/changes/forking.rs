@@ -88,6 +88,7 @@ impl Engine {
         self.traffic.reset_in_child();
         self.tables.pool.reset_in_child();
         self.prefetch.reset_in_child();
+        self.stamps.forget_in_child();
         self.tables.young.reset_in_child();
         self.room.reset_in_child();
         self.latency.reset_in_child();

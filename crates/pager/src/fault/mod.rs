@@ -7,4 +7,5 @@ pub(crate) mod recall;
 pub(crate) mod restore;
 pub(crate) mod room;
 pub(crate) mod service;
+pub mod stamps;
 pub(crate) mod waits;

@@ -12,7 +12,8 @@ use crate::engine::{Engine, Phase};
 use crate::fault::events;
 use crate::fault::follow::Follower;
 use crate::fault::recall::{Recall, Unasked};
-use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
+use crate::fault::restore::{Marks, Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
+use crate::fault::stamps::Stamps;
 use crate::fault::waits::Waits;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
@@ -52,6 +53,7 @@ pub extern "C" fn main(arg: usize) {
         steps: events::Steps::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
+        stamps: None,
         ended: false,
         zeros: [0; PAGE_SIZE],
     }
@@ -70,6 +72,8 @@ struct Service {
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
+    /// Of the touch at hand, while somebody measures them.
+    stamps: Option<Stamps>,
     /// The doorbell was rung.
     ended: bool,
     zeros: [u8; PAGE_SIZE],
@@ -84,6 +88,7 @@ impl Service {
                     continue;
                 }
             }
+            let idle = self.engine.stamps.is_wanted().then(time::now);
             self.kernel.uffd.wait();
             if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
                 linger(Bug::ReportNotAwaited);
@@ -94,6 +99,7 @@ impl Service {
             // with it would be served as if it had not happened.
             match events::read(self.engine, self.kernel) {
                 Ok(message) => {
+                    self.stamps = idle.map(|idle| self.begin_stamps(idle));
                     self.engine.flush_deferred();
                     self.handle(message);
                 }
@@ -138,6 +144,8 @@ impl Service {
         // While the thread is asleep, and what is said of it stands still.
         let found = self.waits.found(self.engine, tid, page, self.read_at);
         self.charge_late(control, found.late, found.late_ns);
+        self.stamp(|stamps| &mut stamps.found);
+        self.restorer.marks = self.stamps.map(|_| Marks::default());
         loop {
             let outcome = match extent {
                 Some(extent) => {
@@ -149,6 +157,7 @@ impl Service {
                         let ended = time::now();
                         self.waits.woken(tid, ended);
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        self.stamp_restored(ended);
                         control.restore_ns.record(ended.since(began).0);
                         let waited = ended.since(self.read_at).0 + found.outside;
                         self.charge_wait(control, waited);
@@ -203,6 +212,35 @@ impl Service {
         // The page is there, and who waited for it runs.
         self.restorer.wipe();
         self.follower.follow(self.engine, tid, self.read_at);
+        self.end_stamps(page, tid);
+    }
+
+    fn begin_stamps(&self, idle: Nanos) -> Stamps {
+        Stamps { idle: idle.0, woke: self.read_at.0, read: time::now().0, cpu: u64::MAX, ..Stamps::default() }
+    }
+
+    fn stamp(&mut self, step: impl Fn(&mut Stamps) -> &mut u64) {
+        if let Some(stamps) = &mut self.stamps {
+            *step(stamps) = time::now().0;
+        }
+    }
+
+    /// The page was put in place at `placed`, and its thread was woken.
+    fn stamp_restored(&mut self, placed: Nanos) {
+        let marks = self.restorer.marks.take().unwrap_or_default();
+        if let Some(stamps) = &mut self.stamps {
+            (stamps.taken, stamps.unpacked) = (marks.taken.0, marks.unpacked.0);
+            (stamps.placed, stamps.woken) = (placed.0, time::now().0);
+            // Before it goes elsewhere.
+            stamps.cpu = thread::current_cpu().map_or(u64::MAX, u64::from);
+        }
+    }
+
+    fn end_stamps(&mut self, page: usize, tid: u32) {
+        self.restorer.marks = None;
+        let Some(stamps) = self.stamps.take() else { return };
+        let (page, tid, done) = (page as u64, u64::from(tid), time::now().0);
+        self.engine.stamps.add(Stamps { page, tid, done, ..stamps });
     }
 
     /// Serves the first touch of a page that was never there. False when it must be looked at again.
