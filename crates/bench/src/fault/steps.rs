@@ -15,11 +15,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// How many steps there are.
-const COUNT: usize = 10;
+const COUNT: usize = 11;
 
 /// Their names, in their order.
 const NAMES: [&str; COUNT] = [
-    "queue", "wake-up", "read", "find", "take", "decompress", "copy", "wake", "return", "elsewhere",
+    "queue", "wake-up", "read", "find", "take", "decompress", "copy", "wake", "follow-up", "return",
+    "elsewhere",
 ];
 
 /// What each is.
@@ -32,9 +33,13 @@ const ABOUT: [&str; COUNT] = [
     "until the bytes are whole again",
     "until the page is in place",
     "until the kernel has been told to wake the thread",
+    "until the fault thread has done the rest of its work, which the thread waited for",
     "until the thread runs, and out of the kernel",
     "left to another agent that has the page in hand",
 ];
+
+/// The last.
+const ELSEWHERE: usize = COUNT - 1;
 
 /// Slow touches that are shown one by one.
 const SLOW: usize = 10;
@@ -69,10 +74,12 @@ impl Stepped {
         until(2, read);
         until(3, found);
         if placed == 0 {
-            until(9, touch.ended);
+            until(ELSEWHERE, touch.ended);
         } else {
+            // Who runs before all is done did not wait for that.
+            let rest = if stamps.done <= touch.ended { stamps.done } else { woken };
             // What is only set aside is not decompressed.
-            for (step, time) in [(4, taken), (5, unpacked), (6, placed), (7, woken), (8, touch.ended)] {
+            for (step, time) in [(4, taken), (5, unpacked), (6, placed), (7, woken), (8, rest), (9, touch.ended)] {
                 until(step, time);
             }
         }
@@ -276,34 +283,44 @@ impl Steps {
     }
 
     /// Bars of so many names, whose parts are the steps.
-    fn bars(&self, title: String, names: Vec<String>, part: impl Fn(usize, usize) -> f64) -> String {
-        let series = |n: usize| Series {
+    fn bars(
+        &self,
+        title: String,
+        names: Vec<String>,
+        shown: &[usize],
+        part: impl Fn(usize, usize) -> f64,
+    ) -> String {
+        let series = |&n: &usize| Series {
             name: NAMES[n].to_owned(),
             values: (0..names.len()).map(|bar| Some(part(bar, n).into())).collect(),
         };
-        let shown = |n: &usize| (0..names.len()).any(|bar| part(bar, *n) > 0.0);
-        let series = (0..COUNT).filter(shown).map(series).collect();
+        let series = shown.iter().map(series).collect();
         let axis = Axis::linear("time since the touch").unit(Unit::Nanos).not_negative();
         Bars { title, axis, groups: names, series, stacked: true }.svg()
     }
 
-    fn near_bars(&self) -> String {
+    fn near_bars(&self, shown: &[usize]) -> String {
         let names = self.near.iter().map(|near| near.quantile.to_owned()).collect();
-        self.bars(format!("What touches are made of: {}", self.condition()), names, |bar, n| {
+        self.bars(format!("What touches are made of: {}", self.condition()), names, shown, |bar, n| {
             self.near[bar].parts[n]
         })
     }
 
-    fn slow_bars(&self) -> String {
+    fn slow_bars(&self, shown: &[usize]) -> String {
         let names = self.slow.iter().map(|slow| slow.cpus.clone()).collect();
         let title = format!("The slowest touches, by CPUs: {}", self.condition());
-        self.bars(title, names, |bar, n| self.slow[bar].parts[n] as f64)
+        self.bars(title, names, shown, |bar, n| self.slow[bar].parts[n] as f64)
     }
 }
 
 /// The steps of touches at three quantiles, and of the slowest.
 pub(super) fn plots(steps: &[Steps]) -> Vec<Plot> {
-    let of = |draw: fn(&Steps) -> String| Panels { panels: steps.iter().map(draw).collect() };
+    // The same in every drawing, so that a step looks alike in all.
+    let ever = |n: &usize| steps.iter().any(|one| one.steps[*n].ns.max > 0);
+    let shown: Vec<usize> = (0..COUNT).filter(ever).collect();
+    let of = |draw: fn(&Steps, &[usize]) -> String| Panels {
+        panels: steps.iter().map(|one| draw(one, &shown)).collect(),
+    };
     vec![
         Plot::new(
             "steps",
@@ -361,21 +378,24 @@ mod tests {
     #[test]
     fn the_steps_of_a_touch_add_up_to_what_it_took() {
         let one = Stepped::of(&touch(1, 1000, 1041), &stamps(1, 1000));
-        assert_eq!(one.parts, [1, 9, 2, 3, 1, 4, 6, 7, 8, 0]);
+        assert_eq!(one.parts, [1, 9, 2, 3, 1, 4, 6, 7, 0, 8, 0]);
         assert_eq!((one.total(), one.after, one.cpus()), (41, 27, "0>1>1".to_owned()));
         // It runs before the fault thread is told that it was woken, and has not slept for long.
         let one = Stepped::of(&touch(1, 1005, 1030), &stamps(1, 1000));
-        assert_eq!(one.parts, [0, 5, 2, 3, 1, 4, 6, 4, 0, 0]);
+        assert_eq!(one.parts, [0, 5, 2, 3, 1, 4, 6, 4, 0, 0, 0]);
         // A page that was only set aside.
         let whole = Stamps { unpacked: 0, ..stamps(1, 1000) };
-        assert_eq!(Stepped::of(&touch(1, 1000, 1041), &whole).parts, [1, 9, 2, 3, 1, 0, 10, 7, 8, 0]);
+        assert_eq!(Stepped::of(&touch(1, 1000, 1041), &whole).parts, [1, 9, 2, 3, 1, 0, 10, 7, 0, 8, 0]);
+        // It had to wait until the fault thread left its CPU.
+        let one = Stepped::of(&touch(1, 1000, 1070), &stamps(1, 1000));
+        assert_eq!(one.parts, [1, 9, 2, 3, 1, 4, 6, 7, 27, 10, 0]);
     }
 
     #[test]
     fn what_is_left_to_another_agent_is_told_apart() {
         let left = Stamps { taken: 0, unpacked: 0, placed: 0, woken: 0, cpu: u64::MAX, ..stamps(1, 1000) };
         let one = Stepped::of(&touch(1, 1000, 1100), &left);
-        assert_eq!(one.parts, [1, 9, 2, 3, 0, 0, 0, 0, 0, 85]);
+        assert_eq!(one.parts, [1, 9, 2, 3, 0, 0, 0, 0, 0, 0, 85]);
         assert_eq!((one.after, one.cpus()), (0, "0>->1".to_owned()));
     }
 
@@ -392,8 +412,9 @@ mod tests {
         let touches: Vec<Stepped> =
             (0..1000).map(|n| Stepped::of(&touch(1, 1000, 1041 + n), &stamps(1, 1000))).collect();
         let steps = Steps::of(0, Order::Random, touches).unwrap();
-        assert_eq!(steps.steps[8].ns, Spread { mean: 507.5, p50: 508, p90: 908, p99: 998, max: 1007 });
-        assert_eq!(steps.near[1].parts[8], 908.0);
+        let Spread { p50, p99, max, .. } = steps.steps[9].ns;
+        assert_eq!((p50, p99, max), (481, 971, 980));
+        assert_eq!(steps.near[1].parts[9], 881.0);
         assert_eq!((steps.slow.len(), steps.slow[0].total), (10, 1040));
         assert_eq!(steps.slow_rows().count(), 10 * COUNT);
         assert_eq!(steps.rows().count(), COUNT + 1);
