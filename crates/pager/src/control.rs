@@ -437,7 +437,7 @@ control_page! {
             limit_misses = limit_misses,
             /// CPU time of the background thread, ns.
             cpu_background_ns = cpu_background_ns,
-            /// CPU time of the fault thread, ns.
+            /// CPU time of the fault thread and its helpers, ns.
             cpu_fault_ns = cpu_fault_ns,
             /// CPU time of the thread of the tier below memory, ns.
             cpu_tier_ns = cpu_tier_ns,

@@ -26,6 +26,7 @@ use crate::changes::proxy::Proxy;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::control_file::ControlDir;
+use crate::fault::helpers::Helpers;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::fault::room::Room;
 use crate::fault::stamps;
@@ -93,6 +94,8 @@ pub struct Engine {
     /// How many mappings there are.
     pub(crate) pieces: Pieces,
     pub(crate) prefetch: PrefetchQueue,
+    /// Who brings what is asked for there.
+    pub(crate) helpers: Helpers,
     /// Room for stamps of touches, while somebody measures them.
     pub(crate) stamps: stamps::Room,
     /// What program threads ask of the userfaultfd.
@@ -139,6 +142,7 @@ impl Engine {
             room: Room::new(),
             pieces: Pieces::new(),
             prefetch: PrefetchQueue::new(),
+            helpers: Helpers::new(),
             stamps: stamps::Room::new(),
             proxy: Proxy::new(),
             errand: Errand::new(),

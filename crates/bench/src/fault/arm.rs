@@ -129,8 +129,7 @@ impl Arm for Folded {
         }
         let before = self.peer.await_count(PATIENCE)?;
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
-        let stepped =
-            if round.traced { steps::join(&result.traced, &self.stamps()?) } else { Vec::new() };
+        let stepped = if round.traced { steps::join(&result.traced, &self.stamps()?) } else { Vec::new() };
         let after = self.peer.await_count(PATIENCE)?;
         ensure!(after.pages.lost == 0, "folded: the pager reports {} lost pages", after.pages.lost);
         let restored = after.pages.restored - before.pages.restored;

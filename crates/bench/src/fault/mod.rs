@@ -26,8 +26,8 @@ use anyhow::{ensure, Result};
 use arm::{Arm, Folded, Swapped, Touched};
 use clap::builder::RangedU64ValueParser;
 use serde::{Serialize, Serializer};
-pub use steps::Steps;
 use steps::Stepped;
+pub use steps::Steps;
 
 /// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
 ///
@@ -98,7 +98,8 @@ impl Experiment for Options {
             for round in 0..self.rounds {
                 for arm in &mut arms {
                     let what = format!("{}, {order:?}, {hogs} hogs", arm.name()).to_lowercase();
-                    let pass = Round { order, seed: self.seed.wrapping_add(round as u64), traced: self.steps };
+                    let pass =
+                        Round { order, seed: self.seed.wrapping_add(round as u64), traced: self.steps };
                     let (run, touches) = course.run(&what, || one(arm.as_mut(), hogs, round, pass))?;
                     runs.push(run);
                     stepped.extend(touches);

@@ -19,7 +19,16 @@ const COUNT: usize = 11;
 
 /// Their names, in their order.
 const NAMES: [&str; COUNT] = [
-    "queue", "wake-up", "read", "find", "take", "decompress", "copy", "wake", "follow-up", "return",
+    "queue",
+    "wake-up",
+    "read",
+    "find",
+    "take",
+    "decompress",
+    "copy",
+    "wake",
+    "follow-up",
+    "return",
     "elsewhere",
 ];
 
@@ -79,7 +88,9 @@ impl Stepped {
             // Who runs before all is done did not wait for that.
             let rest = if stamps.done <= touch.ended { stamps.done } else { woken };
             // What is only set aside is not decompressed.
-            for (step, time) in [(4, taken), (5, unpacked), (6, placed), (7, woken), (8, rest), (9, touch.ended)] {
+            for (step, time) in
+                [(4, taken), (5, unpacked), (6, placed), (7, woken), (8, rest), (9, touch.ended)]
+            {
                 until(step, time);
             }
         }
@@ -227,14 +238,12 @@ impl Steps {
         };
         let near = |&(thousandths, quantile): &(usize, &'static str)| {
             let around = &touches[rank(count, thousandths - AROUND)..=rank(count, thousandths + AROUND)];
-            let mean = |n| around.iter().map(|touch| touch.parts[n]).sum::<u64>() as f64 / around.len() as f64;
+            let mean =
+                |n| around.iter().map(|touch| touch.parts[n]).sum::<u64>() as f64 / around.len() as f64;
             Near { quantile, parts: (0..COUNT).map(mean).collect() }
         };
-        let slow = |touch: &Stepped| Slow {
-            total: touch.total(),
-            parts: touch.parts.to_vec(),
-            cpus: touch.cpus(),
-        };
+        let slow =
+            |touch: &Stepped| Slow { total: touch.total(), parts: touch.parts.to_vec(), cpus: touch.cpus() };
         Some(Steps {
             hogs,
             order,

@@ -308,6 +308,7 @@ impl Engine {
 
     /// Has the threads that serve the program end, and waits for that. By the background thread, while nobody needs them.
     pub(crate) fn end_servants(&self, kernel: &Kernel) {
+        self.end_helpers();
         self.proxy.close();
         if let (Some(tier), Some(below)) = (self.agents.take(Agent::Tier), self.below()) {
             below.end();

@@ -132,7 +132,7 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
-            self.budgets.contention.look(self.now);
+            self.budgets.contention.look(self.now, self.engine.helpers.at_work());
             self.engine.conditions.set_contended(self.budgets.contention.is_contended());
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;

@@ -319,6 +319,9 @@ impl Worker {
 
     /// Brings back what the fault thread expects to be touched next.
     pub(crate) fn serve_prefetch(&mut self) {
+        if self.engine.prefetch.is_empty() || self.make_helpers() {
+            return;
+        }
         while let Some((page, pages)) = self.engine.prefetch.take() {
             let (mut at, end) = (page, page + pages * PAGE_SIZE);
             while at < end {
@@ -410,7 +413,7 @@ impl Worker {
         bump(&control.saved_byte_millis, saved * passed);
         self.upkeep.last_count = self.upkeep.last_count + Nanos::from_millis(passed);
         let cpu_of = |agent| engine.tid(agent).map_or(0, |tid| time::cpu_of(tid).0);
-        control.cpu_fault_ns.store(cpu_of(Agent::Fault), Relaxed);
+        control.cpu_fault_ns.store(cpu_of(Agent::Fault) + self.engine.helpers.spent(), Relaxed);
         control.cpu_background_ns.store(cpu_of(Agent::Background) + cpu_of(Agent::Proxy), Relaxed);
         control.cpu_tier_ns.store(cpu_of(Agent::Tier), Relaxed);
         self.activities.show(&control.activity_ns);

@@ -144,7 +144,16 @@ impl Restorer {
     pub fn new(engine: &'static Engine, kernel: &'static Kernel) -> Result<Restorer> {
         let buffer = mem::map_anonymous(0, MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
         let codecs = Codecs::new()?;
-        Ok(Restorer { engine, kernel, codecs, buffer, used: 0, shift: 0, arrived: Arrived::new(), marks: None })
+        Ok(Restorer {
+            engine,
+            kernel,
+            codecs,
+            buffer,
+            used: 0,
+            shift: 0,
+            arrived: Arrived::new(),
+            marks: None,
+        })
     }
 
     /// Overwrites what the last restores left in the working memory. [`restore`](Self::restore) does so itself, but for a fault: whoever

@@ -22,14 +22,16 @@ use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
 use core::sync::atomic::Ordering::*;
-use memfold_policy::walk::{Reach, Walks};
+use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::uffd::{self, Event, Modes};
-use memfold_sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{mem, Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// How many pages the background thread is asked to bring ahead of a sequential reader.
+/// How many pages helpers are asked for at once.
 const AHEAD: usize = 64;
+/// Of an extent that is only foreseen one page in so many is left out: its touch tells that the walk came there.
+const MARK: usize = 128;
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -49,6 +51,7 @@ pub extern "C" fn main(arg: usize) {
         follower: Follower::new(),
         waits: Waits::new(),
         walks: Walks::new(),
+        way: Way::new(),
         recall: Recall::new(),
         steps: events::Steps::new(),
         read_at: Nanos(0),
@@ -67,6 +70,7 @@ struct Service {
     follower: Follower,
     waits: Waits,
     walks: Walks,
+    way: Way,
     recall: Recall,
     steps: events::Steps,
     /// When the messages at hand were read.
@@ -119,7 +123,10 @@ impl Service {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Fault { page, write, tid } => self.fault(page, write, tid),
+            Event::Fault { page, write, tid } => {
+                self.engine.traffic.turns.serve_touch();
+                self.fault(page, write, tid);
+            }
             other => events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other),
         }
     }
@@ -172,7 +179,9 @@ impl Service {
                         let reach = self.reach(extent, ended);
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
-                        if reach == Reach::Page {
+                        if self.go_through(extent, reach, ended) {
+                            // Others bring the rest, while the thread that was woken runs.
+                        } else if reach == Reach::Page {
                             let rest = self.bring_rest(extent, first + pages, behind);
                             self.look_ahead(extent, first, pages + rest);
                         } else {
@@ -320,8 +329,14 @@ impl Service {
             return Reach::Page;
         }
         let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
-        let (burst, reach, begins) =
-            self.walks.touch(extent.burst(), now.0, touched, aside, engine.setting(Setting::ColdAge));
+        let (burst, reach, begins) = self.walks.touch(
+            extent.burst(),
+            now.0,
+            touched,
+            aside,
+            engine.setting(Setting::ColdAge),
+            self.is_helped(),
+        );
         extent.set_burst(burst);
         if reach != Reach::Page {
             engine.conditions.note_walk(now);
@@ -333,6 +348,43 @@ impl Service {
             }
         }
         reach
+    }
+
+    /// Whether helpers may be asked: there are CPUs for them.
+    fn is_helped(&self) -> bool {
+        !self.engine.conditions.are_contended()
+    }
+
+    /// Has helpers bring an extent that is walked through, and the next one. False where they are not to bring it all.
+    fn go_through(&mut self, extent: &Extent, reach: Reach, now: Nanos) -> bool {
+        let number = (extent.base() / EXTENT_SIZE) as u64;
+        let foreseen = self.way.was_asked(number, now.0);
+        if !self.is_helped() || reach != Reach::Everything && !foreseen {
+            return false;
+        }
+        let ahead = self.way.go_through(number, now.0);
+        if ahead.this {
+            self.ask_for(extent, false);
+        }
+        if let Some(next) = ahead.then.and_then(|next| self.engine.space().find(next as usize * EXTENT_SIZE))
+        {
+            self.ask_for(next, true);
+        }
+        true
+    }
+
+    /// Asks for what is away of an extent; with marks left out if it is only foreseen.
+    fn ask_for(&self, extent: &Extent, foreseen: bool) {
+        let away = extent.away_pages();
+        for lo in (0..EXTENT_PAGES).step_by(AHEAD) {
+            let mark = usize::from(foreseen && lo.is_multiple_of(MARK));
+            let pages = PageRange::new(lo + mark, lo + AHEAD);
+            if !away.and(&pages.set()).is_empty()
+                && !self.engine.ask_ahead(extent.page_addr(pages.lo), pages.len())
+            {
+                return;
+            }
+        }
     }
 
     /// Brings the rest of an extent that is walked through, from page `from` on and then what lies before it, as far as that is wanted.
@@ -370,9 +422,7 @@ impl Service {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;
-        if self.engine.prefetch.put(from, AHEAD) {
-            self.engine.ring();
-        }
+        self.engine.ask_ahead(from, AHEAD);
     }
 }
 

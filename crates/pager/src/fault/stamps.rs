@@ -59,7 +59,8 @@ impl Stamps {
     /// The rows in a file's bytes; what is left over at the end is none.
     pub fn all(bytes: &[u8]) -> impl Iterator<Item = Stamps> + '_ {
         bytes.chunks_exact(Stamps::LEN).map(|row| {
-            let word = |n: usize| row[8 * n..8 * n + 8].iter().rev().fold(0, |w, byte| w << 8 | u64::from(*byte));
+            let word =
+                |n: usize| row[8 * n..8 * n + 8].iter().rev().fold(0, |w, byte| w << 8 | u64::from(*byte));
             Stamps {
                 page: word(0),
                 tid: word(1),
@@ -79,8 +80,18 @@ impl Stamps {
 
     fn bytes(&self) -> [u8; Stamps::LEN] {
         let words = [
-            self.page, self.tid, self.cpu, self.idle, self.woke, self.read, self.found, self.taken,
-            self.unpacked, self.placed, self.woken, self.done,
+            self.page,
+            self.tid,
+            self.cpu,
+            self.idle,
+            self.woke,
+            self.read,
+            self.found,
+            self.taken,
+            self.unpacked,
+            self.placed,
+            self.woken,
+            self.done,
         ];
         let mut bytes = [0; Stamps::LEN];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -100,7 +111,11 @@ pub(crate) struct Room {
 impl Room {
     /// None.
     pub(crate) const fn new() -> Room {
-        Room { rows: AtomicPtr::new(core::ptr::null_mut()), most: AtomicUsize::new(0), used: AtomicUsize::new(0) }
+        Room {
+            rows: AtomicPtr::new(core::ptr::null_mut()),
+            most: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
+        }
     }
 
     /// Whether there is any left. Fault thread.
