@@ -120,7 +120,6 @@ impl Worker {
                 self.engine.end_servants(self.kernel);
                 thread::exit(self.kernel.life.status(self.engine.lifecycle.last_status()));
             }
-            self.serve_prefetch();
             self.adopt_young(false);
             self.answer_requests();
             self.look_at_share();
@@ -150,7 +149,7 @@ impl Worker {
             self.let_allocator_decay();
             self.wipe_working_memory(!busy);
             self.park();
-            if !busy && self.engine.prefetch.is_empty() {
+            if !busy {
                 thread::sleep_on(&self.engine.agents.bell, bell, self.tick());
                 self.activities.slept();
             }

@@ -1,8 +1,7 @@
 //! Helpers: threads that bring pages back ahead of a touch, beside the fault thread, where memory is gone through and CPUs are idle.
 //!
-//! The fault thread asks through a queue ([`crate::fault::prefetch`]), of which every helper takes what is oldest. They are made when there is
-//! first something for them to do, and leave when there was nothing for a while; the background thread does both, and serves the queue where
-//! there is none.
+//! The fault thread asks through a queue ([`crate::fault::prefetch`]), of which every helper takes what is oldest. The first is there from the
+//! start, the others when there is something for them to do.
 //!
 //! What it is not: what they do ([`helping`]).
 //!
@@ -13,10 +12,13 @@ pub(crate) mod helping;
 
 use crate::sabotage::fault_point;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
+use memfold_sys::futex;
 use memfold_sys::thread::Backoff;
 
 /// Most helpers.
 pub const MOST: usize = 8;
+/// The place of the one that is always there.
+pub const FIRST: usize = 0;
 
 /// See the module. All operations on `at_work` are `SeqCst`: either a helper sees that it must not begin, or who says so sees the helper.
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub struct Helpers {
     here: [AtomicU32; MOST],
     at_work: AtomicU32,
     ending: AtomicU32,
+    /// CPUs that the process may use.
+    cpus: AtomicU32,
     /// CPU time that they have taken, ns.
     spent: AtomicU64,
 }
@@ -43,6 +47,7 @@ impl Helpers {
             here: [const { AtomicU32::new(0) }; MOST],
             at_work: AtomicU32::new(0),
             ending: AtomicU32::new(0),
+            cpus: AtomicU32::new(1),
             spent: AtomicU64::new(0),
         }
     }
@@ -67,17 +72,28 @@ impl Helpers {
         self.at_work.load(Relaxed)
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.here.iter().filter(|here| here.load(Acquire) != 0).count()
+    /// Has up to so many of them look what there is to do.
+    pub fn ring(&self, many: u32) {
+        self.bell.fetch_add(1, Release);
+        futex::wake(&self.bell, many);
     }
 
-    /// The first of so many places at which there is none. Background thread.
+    /// The process may use so many CPUs.
+    pub fn set_cpus(&self, cpus: u32) {
+        self.cpus.store(cpus, Relaxed);
+    }
+
+    /// How many CPUs the process may use.
+    pub fn cpus(&self) -> usize {
+        self.cpus.load(Relaxed) as usize
+    }
+
+    /// The first of so many places at which there is none. For the first helper.
     pub fn free_place(&self, most: usize) -> Option<usize> {
         self.here[..most.min(MOST)].iter().position(|here| here.load(Acquire) == 0)
     }
 
-    /// A helper is made at the place. Background thread.
+    /// A helper is made at the place.
     pub fn arrive(&self, place: usize) {
         self.here[place].store(1, Release);
     }
@@ -166,11 +182,11 @@ mod tests {
         let helpers = Helpers::new();
         assert_eq!(helpers.free_place(2), Some(0));
         helpers.arrive(0);
-        assert_eq!((helpers.free_place(2), helpers.count()), (Some(1), 1));
+        assert_eq!(helpers.free_place(2), Some(1));
         helpers.arrive(1);
         assert_eq!((helpers.free_place(2), helpers.free_place(99)), (None, Some(2)));
         helpers.leave(0);
-        assert_eq!((helpers.free_place(2), helpers.count()), (Some(0), 1));
+        assert_eq!(helpers.free_place(2), Some(0));
         assert_eq!(helpers.free_place(0), None);
     }
 }

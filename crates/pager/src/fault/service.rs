@@ -180,7 +180,7 @@ impl Service {
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
                         if self.go_through(extent, reach, ended) {
-                            // Others bring the rest, while the thread that was woken runs.
+                            // They begin with what comes next, while the thread that was woken runs.
                         } else if reach == Reach::Page {
                             let rest = self.bring_rest(extent, first + pages, behind);
                             self.look_ahead(extent, first, pages + rest);
@@ -355,7 +355,8 @@ impl Service {
         !self.engine.conditions.are_contended()
     }
 
-    /// Has helpers bring an extent that is walked through, and the next one. False where they are not to bring it all.
+    /// Has helpers bring an extent that is walked through, and the next one. Whether they were asked for this one now: where they were before, they
+    /// have not come so far yet, and the fault thread does a part of it.
     fn go_through(&mut self, extent: &Extent, reach: Reach, now: Nanos) -> bool {
         let number = (extent.base() / EXTENT_SIZE) as u64;
         let foreseen = self.way.was_asked(number, now.0);
@@ -370,7 +371,7 @@ impl Service {
         {
             self.ask_for(next, true);
         }
-        true
+        ahead.this
     }
 
     /// Asks for what is away of an extent; with marks left out if it is only foreseen.

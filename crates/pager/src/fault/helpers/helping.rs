@@ -1,18 +1,20 @@
-//! A helper's life, and how the background thread makes helpers.
+//! A helper's life, and how the first of them makes the others.
+//!
+//! The first is there from the start, with a stack and nothing else, since who is made later by the background thread would have its low priority.
+//! It makes others when there is more to do than it can do alone, and what they need to work with they have only while there is something to do.
 //!
 //! Invariants: a helper gives way to whoever changes mappings or forks, as everybody does who restores ahead; it takes no lock. It is scheduled as
 //! the program's threads are: whoever lost the CPU with entries in hand would keep others waiting for them.
 
-use super::MOST;
-use crate::engine::{Agent, Engine, Phase};
-use crate::evict::worker::Worker;
-use crate::fault::restore::{Outcome, Reason, Restorer};
+use super::{FIRST, MOST};
+use crate::engine::{Agent, Engine};
+use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::tables::bitmap::PageRange;
 use core::mem::align_of;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::{self, Thread};
 use memfold_sys::time::{self, Nanos};
-use memfold_sys::{futex, PAGE_SIZE};
+use memfold_sys::{futex, Result, PAGE_SIZE};
 
 /// A helper leaves when there was nothing to do for so long.
 const IDLE: Nanos = Nanos::from_secs(5);
@@ -23,27 +25,44 @@ const PIECE: usize = 8;
 const _: () = assert!(align_of::<Engine>() >= MOST);
 
 /// The thread's entry; `arg` is the engine's address, and in its low bits the helper's place.
-extern "C" fn main(arg: usize) {
+pub extern "C" fn main(arg: usize) {
     let place = arg % MOST;
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*((arg - place) as *const Engine) };
     thread::set_name(c"memfold-helper");
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(0);
-    if let Some(Ok(mut restorer)) = engine.kernel().map(|kernel| Restorer::new(engine, kernel)) {
-        help(engine, &mut restorer);
+    let helpers = &engine.helpers;
+    while !helpers.are_ending() {
+        let bell = helpers.bell.load(Acquire);
+        if engine.prefetch.is_empty() {
+            if place != FIRST {
+                break;
+            }
+            let _ = futex::wait(&helpers.bell, bell, None);
+            continue;
+        }
+        match engine.kernel().map(|kernel| Restorer::new(engine, kernel)) {
+            Some(Ok(restorer)) => help(engine, place, restorer),
+            // Without memory to bring it, it comes when it is touched.
+            _ => drop(engine.prefetch.take()),
+        }
     }
-    engine.helpers.leave(place);
+    helpers.leave(place);
 }
 
-fn help(engine: &'static Engine, restorer: &mut Restorer) {
+/// Works until there was nothing to do for a while.
+fn help(engine: &'static Engine, place: usize, mut restorer: Restorer) {
     let helpers = &engine.helpers;
     let mut last = time::now();
     while !helpers.are_ending() {
         let bell = helpers.bell.load(Acquire);
+        if place == FIRST {
+            engine.make_helpers();
+        }
         if let Some((page, pages)) = engine.prefetch.take() {
             let before = time::thread_cpu();
-            bring(engine, restorer, page, pages);
+            bring(engine, &mut restorer, page, pages);
             helpers.spend(time::thread_cpu().since(before).0);
             last = time::now();
         } else if time::now().since(last) >= IDLE {
@@ -68,7 +87,12 @@ fn bring(engine: &'static Engine, restorer: &mut Restorer, page: usize, pages: u
         let Some(_work) = engine.helpers.begin(must_wait) else { return };
         let index = (at - extent.base()) / PAGE_SIZE;
         at = match restorer.restore(extent, PageRange::from(index, wanted), Reason::Ahead) {
-            Outcome::Done { first, pages } => extent.page_addr(first + pages).max(at + PAGE_SIZE),
+            Outcome::Done { first, pages } => {
+                // The next fault of a sequential reader comes behind what it finds there.
+                extent.next_fault.store((first + pages) as u32, Relaxed);
+                extent.window.fetch_max(AT_ONCE, Relaxed);
+                extent.page_addr(first + pages).max(at + PAGE_SIZE)
+            }
             // What lies below memory is fetched when it is touched.
             _ => at + PAGE_SIZE,
         };
@@ -79,11 +103,8 @@ impl Engine {
     /// Asks for pages ahead of their touch, from address `page` on. False where nobody can be asked now. Fault thread.
     pub(crate) fn ask_ahead(&self, page: usize, pages: usize) -> bool {
         let asked = self.prefetch.put(page, pages);
-        if self.helpers.count() == 0 {
-            self.ring();
-        } else if asked {
-            self.helpers.bell.fetch_add(1, Release);
-            futex::wake(&self.helpers.bell, 1);
+        if asked {
+            self.helpers.ring(1);
         }
         asked
     }
@@ -91,36 +112,37 @@ impl Engine {
     /// Has the helpers leave, and waits until they have.
     pub(crate) fn end_helpers(&self) {
         self.helpers.end();
-        self.helpers.bell.fetch_add(1, Release);
-        futex::wake(&self.helpers.bell, u32::MAX >> 1);
+        self.helpers.ring(u32::MAX >> 1);
+        // The first makes none any more once it has ended.
         (0..MOST).filter_map(|place| self.agents.take(Agent::Helper(place))).for_each(Thread::join);
     }
-}
 
-impl Worker {
-    /// Sees to it that there are helpers, one for each CPU at most and no more than there is to do; none where no CPU is idle. Whether there are
-    /// any.
-    pub(crate) fn make_helpers(&mut self) -> bool {
-        let engine = self.engine;
-        if engine.conditions.are_contended() || engine.phase() != Phase::Running {
-            return engine.helpers.count() > 0;
-        }
-        let most = self.budgets.contention.cpus().min(engine.prefetch.len());
-        while let Some(place) = engine.helpers.free_place(most) {
+    /// Sees to it that there are as many helpers as there is to do for, but no more than CPUs. By the first of them.
+    fn make_helpers(&'static self) {
+        let most = self.helpers.cpus().min(self.prefetch.len());
+        while let Some(place) = self.helpers.free_place(most) {
             // Who left has ended, or is about to.
-            if let Some(before) = engine.agents.take(Agent::Helper(place)) {
+            if let Some(before) = self.agents.take(Agent::Helper(place)) {
                 before.join();
             }
-            engine.helpers.arrive(place);
-            // SAFETY: `main` keeps to the rules of agent threads.
-            match unsafe { Thread::spawn(main, engine as *const Engine as usize + place) } {
-                Ok(thread) => engine.agents.note(Agent::Helper(place), thread),
-                Err(_) => {
-                    engine.helpers.leave(place);
-                    break;
-                }
+            if self.make_helper(place).is_err() {
+                return;
             }
         }
-        engine.helpers.count() > 0
+    }
+
+    /// Makes the helper of that place.
+    pub(crate) fn make_helper(&'static self, place: usize) -> Result<()> {
+        self.helpers.arrive(place);
+        // SAFETY: `main` keeps to the rules of agent threads.
+        let made = unsafe { Thread::spawn(main, self as *const Engine as usize + place) };
+        match made {
+            Ok(thread) => self.agents.note(Agent::Helper(place), thread),
+            Err(error) => {
+                self.helpers.leave(place);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
