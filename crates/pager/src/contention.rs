@@ -70,11 +70,6 @@ impl Contention {
         }
     }
 
-    /// CPUs that this process may use.
-    pub fn cpus(&self) -> usize {
-        self.cpus as usize
-    }
-
     /// Whether as many threads want to run as there are CPUs.
     pub fn is_contended(&self) -> bool {
         self.contended

@@ -3,12 +3,10 @@
 //! The fault thread asks through a queue ([`crate::fault::prefetch`]), of which every helper takes what is oldest. The first is there from the
 //! start, the others when there is something for them to do.
 //!
-//! What it is not: what they do ([`helping`]).
+//! What it is not: what they do ([`crate::fault::helping`]).
 //!
 //! Invariants: a helper has entries in hand only between [`Helpers::begin`] and the end of its [`Work`]; a fork has none begin, and waits for
 //! those that have.
-
-pub(crate) mod helping;
 
 use crate::sabotage::fault_point;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};

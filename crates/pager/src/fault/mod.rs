@@ -3,6 +3,7 @@
 pub(crate) mod events;
 pub(crate) mod follow;
 pub(crate) mod helpers;
+pub(crate) mod helping;
 pub(crate) mod prefetch;
 pub(crate) mod recall;
 pub(crate) mod restore;

@@ -6,8 +6,8 @@
 //! Invariants: a helper gives way to whoever changes mappings or forks, as everybody does who restores ahead; it takes no lock. It is scheduled as
 //! the program's threads are: whoever lost the CPU with entries in hand would keep others waiting for them.
 
-use super::{FIRST, MOST};
 use crate::engine::{Agent, Engine};
+use crate::fault::helpers::{FIRST, MOST};
 use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE};
 use crate::tables::bitmap::PageRange;
 use core::mem::align_of;
