@@ -42,6 +42,7 @@ const PLANTED: &[Planted] = &[
     weak("helpers.rs:load:acqrel", "helpers"),
     weak("helpers.rs:fetch_sub:relaxed", "helpers"),
     weak("prefetch.rs:compare_exchange:split", "prefetch-by-two"),
+    weak("prefetch.rs:load@self.taken.load(Acquire):relaxed", "prefetch-by-two"),
     weak("store.rs:compare_exchange:relaxed", "free-queue"),
     weak("store.rs:compare_exchange:split", "free-queue"),
     weak("store.rs:swap:relaxed", "free-queue"),

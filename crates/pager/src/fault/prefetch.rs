@@ -41,7 +41,8 @@ impl PrefetchQueue {
 
     /// The oldest request, as address and number of pages.
     pub fn take(&self) -> Option<(usize, usize)> {
-        let mut taken = self.taken.load(Relaxed);
+        // Acquire: who sees that another has taken a request sees that it was put, and does not take what comes after the last.
+        let mut taken = self.taken.load(Acquire);
         loop {
             if self.put.load(Acquire) == taken {
                 return None;
