@@ -22,6 +22,7 @@ use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
 use core::sync::atomic::Ordering::*;
+use memfold_policy::budget::NO_LIMIT;
 use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{self, Nanos};
@@ -350,9 +351,9 @@ impl Service {
         reach
     }
 
-    /// Whether helpers may be asked: there are CPUs for them.
+    /// Whether helpers may be asked: there are CPUs for them, or whoever sets no limit has some to spare.
     fn is_helped(&self) -> bool {
-        !self.engine.conditions.are_contended()
+        !self.engine.conditions.are_contended() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
     }
 
     /// Has helpers bring an extent that is walked through, and the next one. Whether they were asked for this one now: where they were before, they
