@@ -1,6 +1,6 @@
 //! What `memfold bench fault` reports, as JSON, as rows and as a table.
 
-use super::steps::Steps;
+use super::steps::{micros, Steps};
 use super::{Options, Served};
 use crate::experiment::Report;
 use crate::process::Thread;
@@ -236,10 +236,6 @@ fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<C
         }),
     };
     Ok(Condition { hogs, order, arms, folded_over_zram })
-}
-
-pub(super) fn micros(ns: f64) -> String {
-    format!("{:.1}", ns / 1000.0)
 }
 
 impl fmt::Display for Report<Options> {

@@ -6,7 +6,6 @@
 //!
 //! What it is not: free. Stamping takes some 0.2 us of a touch.
 
-use super::report::micros;
 use crate::worker::{Order, Traced};
 use memfold_pager::stamps::Stamps;
 use memfold_plot::{Axis, Bars, Chart, Panels, Plot, Series, Unit};
@@ -343,6 +342,11 @@ pub(super) fn plots(steps: &[Steps]) -> Vec<Plot> {
             of(Steps::slow_bars),
         ),
     ]
+}
+
+/// Microseconds, with a tenth.
+pub(super) fn micros(ns: f64) -> String {
+    format!("{:.1}", ns / 1000.0)
 }
 
 impl fmt::Display for Steps {

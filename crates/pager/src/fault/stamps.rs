@@ -6,13 +6,9 @@
 //!
 //! Invariants: the fault thread writes to the room in its turn only; the background thread takes it away, and then waits for that turn to end.
 
-use crate::evict::worker::Worker;
-use crate::text::Line;
-use core::fmt::Write;
 use core::mem::size_of;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
-use memfold_sys::signal::quietly;
-use memfold_sys::{file, mem, Errno, Result, PAGE_SIZE};
+use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// What the name of the file begins with.
 pub const PREFIX: &str = "steps-";
@@ -78,7 +74,8 @@ impl Stamps {
         })
     }
 
-    fn bytes(&self) -> [u8; Stamps::LEN] {
+    /// Its bytes.
+    pub fn bytes(&self) -> [u8; Stamps::LEN] {
         let words = [
             self.page,
             self.tid,
@@ -137,7 +134,7 @@ impl Room {
     }
 
     /// Makes room for so many rows. Background thread, with none there.
-    fn make(&self, most: usize) -> Result<()> {
+    pub(crate) fn make(&self, most: usize) -> Result<()> {
         let rows = mem::map_anonymous(0, size(most), libc::MAP_POPULATE)?;
         self.most.store(most, Relaxed);
         self.used.store(0, Relaxed);
@@ -145,12 +142,27 @@ impl Room {
         Ok(())
     }
 
-    /// Forgets it in a forked child, which has a copy of it that nobody will ask for. Its only thread.
-    pub(crate) fn forget_in_child(&self) {
-        self.give_back(self.rows.swap(core::ptr::null_mut(), Relaxed));
+    /// Takes the rows away: no more are added once the turn of the fault thread's that is under way is over. Background thread.
+    pub(crate) fn take(&self) -> *mut Stamps {
+        self.rows.swap(core::ptr::null_mut(), AcqRel)
     }
 
-    fn give_back(&self, rows: *mut Stamps) {
+    /// The rows that were added.
+    ///
+    /// # Safety
+    /// They were [taken](Room::take), that turn is over, and they are not [given back](Room::give_back) meanwhile.
+    pub(crate) unsafe fn written(&self, rows: *const Stamps) -> &[Stamps] {
+        // SAFETY: the mapping has so many rows that were written.
+        unsafe { core::slice::from_raw_parts(rows, self.used.load(Acquire)) }
+    }
+
+    /// Forgets it in a forked child, which has a copy of it that nobody will ask for. Its only thread.
+    pub(crate) fn forget_in_child(&self) {
+        self.give_back(self.take());
+    }
+
+    /// Unmaps rows that were taken, if there are any.
+    pub(crate) fn give_back(&self, rows: *mut Stamps) {
         if !rows.is_null() {
             // SAFETY: our own mapping, of which nobody has the address any more.
             let _ = unsafe { mem::munmap(rows as usize, size(self.most.load(Relaxed))) };
@@ -162,49 +174,6 @@ impl Room {
 fn size(rows: usize) -> usize {
     (rows * size_of::<Stamps>()).next_multiple_of(PAGE_SIZE)
 }
-
-impl Worker {
-    /// With a number of touches, has the fault thread stamp so many. With 0, ends that, and writes what there is to the file of that number.
-    pub(crate) fn stamp_steps(&mut self, touches: u64, number: u64) -> Result<()> {
-        if touches > MOST {
-            return Err(Errno(libc::ERANGE));
-        }
-        let room = &self.engine.stamps;
-        let rows = room.rows.swap(core::ptr::null_mut(), AcqRel);
-        self.engine.traffic.turns.wait_for_reader();
-        let written = if touches == 0 { self.write_stamps(rows, number) } else { Ok(()) };
-        room.give_back(rows);
-        written?;
-        if touches == 0 {
-            return Ok(());
-        }
-        room.make(touches as usize)
-    }
-
-    fn write_stamps(&mut self, rows: *const Stamps, number: u64) -> Result<()> {
-        if rows.is_null() {
-            return Err(Errno(libc::ENODATA));
-        }
-        let mut prefix = Line::new();
-        let _ = write!(prefix, "{PREFIX}{number}-");
-        let dir = self.engine.display.reports().ok_or(Errno::ENOENT)?;
-        let file = dir.open_beside(prefix.as_str(), libc::O_WRONLY | libc::O_APPEND)?;
-        // SAFETY: the mapping has so many rows that were written, and nobody writes to it any more.
-        let rows = unsafe { core::slice::from_raw_parts(rows, self.engine.stamps.used.load(Acquire)) };
-        for piece in rows.chunks(PIECE) {
-            let mut bytes = [0; PIECE * Stamps::LEN];
-            for (place, row) in bytes.chunks_exact_mut(Stamps::LEN).zip(piece) {
-                place.copy_from_slice(&row.bytes());
-            }
-            quietly(|| file::write_all(file.raw(), &bytes[..piece.len() * Stamps::LEN]))?;
-            self.stay_responsive();
-        }
-        Ok(())
-    }
-}
-
-/// Rows that are written by one call.
-const PIECE: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -246,10 +215,10 @@ mod tests {
             assert_eq!(room.is_wanted(), page < 3);
             room.add(row(page));
         }
-        // SAFETY: two rows were written, by this thread.
-        let rows = unsafe { core::slice::from_raw_parts(room.rows.load(Relaxed), room.used.load(Relaxed)) };
-        assert_eq!(rows, [row(1), row(2)]);
-        room.forget_in_child();
+        let rows = room.take();
         assert!(!room.is_wanted());
+        // SAFETY: by this thread, which gives them back below.
+        assert_eq!(unsafe { room.written(rows) }, [row(1), row(2)]);
+        room.give_back(rows);
     }
 }
