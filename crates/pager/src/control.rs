@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -421,6 +421,12 @@ control_page! {
             recompressed = pages_recompressed,
             /// Pages discarded while evicted (freed, unmapped, `MADV_DONTNEED`).
             discarded = pages_discarded,
+            /// Pages asked for ahead of their touch because they came back together with others before.
+            predicted = pages_predicted,
+            /// Of those the ones that were touched, as samples tell.
+            predicted_hit = predicted_hit,
+            /// Of those the ones that were not.
+            predicted_wasted = predicted_wasted,
         }
 
         /// What folding costs, in nanoseconds and events.

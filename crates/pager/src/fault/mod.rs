@@ -2,6 +2,7 @@
 
 pub(crate) mod events;
 pub(crate) mod follow;
+pub(crate) mod foreseen;
 pub(crate) mod helpers;
 pub(crate) mod helping;
 pub(crate) mod prefetch;

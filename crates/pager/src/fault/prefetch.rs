@@ -5,7 +5,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use memfold_sys::PAGE_SIZE;
 
-const LEN: usize = 128;
+const LEN: usize = 512;
 
 /// The queue.
 pub struct PrefetchQueue {

@@ -11,6 +11,7 @@ use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
 use crate::fault::events;
 use crate::fault::follow::Follower;
+use crate::fault::foreseen;
 use crate::fault::recall::{Recall, Unasked};
 use crate::fault::restore::{Marks, Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::fault::stamps::Stamps;
@@ -22,7 +23,6 @@ use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
 use core::sync::atomic::Ordering::*;
-use memfold_policy::budget::NO_LIMIT;
 use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{self, Nanos};
@@ -53,6 +53,7 @@ pub extern "C" fn main(arg: usize) {
         waits: Waits::new(),
         walks: Walks::new(),
         way: Way::new(),
+        foresight: foreseen::Memory::new().ok(),
         recall: Recall::new(),
         steps: events::Steps::new(),
         read_at: Nanos(0),
@@ -72,6 +73,8 @@ struct Service {
     waits: Waits,
     walks: Walks,
     way: Way,
+    /// `None` where there is no memory for it.
+    foresight: Option<foreseen::Memory>,
     recall: Recall,
     steps: events::Steps,
     /// When the messages at hand were read.
@@ -180,6 +183,9 @@ impl Service {
                         let reach = self.reach(extent, ended);
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
+                        if let Some(foresight) = self.foresight.as_mut().filter(|_| !looked) {
+                            foresight.touched(self.engine, page, ended);
+                        }
                         if self.go_through(extent, reach, ended) {
                             // They begin with what comes next, while the thread that was woken runs.
                         } else if reach == Reach::Page {
@@ -325,8 +331,7 @@ impl Service {
     /// How much of the extent should come back with a page that was touched at `now`.
     fn reach(&mut self, extent: &Extent, now: Nanos) -> Reach {
         let engine = self.engine;
-        // What is recorded, or what a page daemon counts, was touched itself; and a limit leaves no room for a guess.
-        if engine.errand.is_on() || !engine.options.policy.is_empty() || engine.room.is_kept() {
+        if !engine.takes_guesses() {
             return Reach::Page;
         }
         let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
@@ -336,7 +341,7 @@ impl Service {
             touched,
             aside,
             engine.setting(Setting::ColdAge),
-            self.is_helped(),
+            self.engine.is_helped(),
         );
         extent.set_burst(burst);
         if reach != Reach::Page {
@@ -351,17 +356,12 @@ impl Service {
         reach
     }
 
-    /// Whether helpers may be asked: there are CPUs for them, or whoever sets no limit has some to spare.
-    fn is_helped(&self) -> bool {
-        !self.engine.conditions.are_contended() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
-    }
-
     /// Has helpers bring an extent that is walked through, and the next one. Whether they were asked for this one now: where they were before, they
     /// have not come so far yet, and the fault thread does a part of it.
     fn go_through(&mut self, extent: &Extent, reach: Reach, now: Nanos) -> bool {
         let number = (extent.base() / EXTENT_SIZE) as u64;
         let foreseen = self.way.was_asked(number, now.0);
-        if !self.is_helped() || reach != Reach::Everything && !foreseen {
+        if !self.engine.is_helped() || reach != Reach::Everything && !foreseen {
             return false;
         }
         let ahead = self.way.go_through(number, now.0);
