@@ -109,6 +109,8 @@ impl Burst {
 #[derive(Debug)]
 pub struct Foresight {
     groups: [Group; GROUPS],
+    /// A bit for each page that begins a group, and now and then for another: so most touches need not look at all groups.
+    begins: [u64; GROUPS],
     burst: Burst,
     last: u64,
 }
@@ -128,7 +130,7 @@ impl Foresight {
     /// Nothing is known.
     pub const fn new() -> Foresight {
         let group = Group { pages: Pages::NONE, began: 0, trust: 0, turn: 0 };
-        Foresight { groups: [group; GROUPS], burst: Burst::NONE, last: 0 }
+        Foresight { groups: [group; GROUPS], begins: [0; GROUPS], burst: Burst::NONE, last: 0 }
     }
 
     /// A page that was away is touched at `now`. Has `ask` bring what is likely to be touched next, page by page, if that `may` be asked for.
@@ -167,6 +169,10 @@ impl Foresight {
 
     /// The group that a touch of this page begins.
     fn beginning(&self, page: u64) -> Option<usize> {
+        let (word, bit) = bit_of(page);
+        if self.begins[word] & bit == 0 {
+            return None;
+        }
         self.groups.iter().position(|group| group.pages.position(page, BEGINNINGS).is_some())
     }
 
@@ -174,7 +180,7 @@ impl Foresight {
     fn end(&mut self) -> Outcome {
         let burst = core::mem::replace(&mut self.burst, Burst::NONE);
         let Burst { touched, asked, .. } = burst;
-        match burst.group() {
+        let outcome = match burst.group() {
             Some(group) if asked => self.judge(group, &touched),
             Some(group) => {
                 self.compare(group, &touched);
@@ -186,7 +192,13 @@ impl Foresight {
                 }
                 Outcome::default()
             }
+        };
+        self.begins = [0; GROUPS];
+        for page in self.groups.iter().flat_map(|group| group.pages.iter().take(BEGINNINGS)) {
+            let (word, bit) = bit_of(page);
+            self.begins[word] |= bit;
         }
+        outcome
     }
 
     /// A group was asked for: what was touched of its samples tells of the rest.
@@ -240,6 +252,13 @@ impl Foresight {
             *group = Group { pages: touched, began: self.last, trust: 0, turn: 0 };
         }
     }
+}
+
+/// The bit of a page in [`Foresight::begins`].
+fn bit_of(page: u64) -> (usize, u64) {
+    // Knuth, "The Art of Computer Programming", volume 3, 6.4: multiplicative hashing.
+    let hash = page.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 52;
+    (hash as usize / 64 % GROUPS, 1 << (hash % 64))
 }
 
 impl Default for Foresight {
@@ -375,6 +394,6 @@ mod tests {
 
     #[test]
     fn a_page_takes_about_four_bytes() {
-        assert!(size_of::<Foresight>() <= (GROUPS + 1) * (4 * PAGES + 40));
+        assert!(size_of::<Foresight>() <= (GROUPS + 1) * (4 * PAGES + 48));
     }
 }
