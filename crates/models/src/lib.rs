@@ -125,6 +125,7 @@ mod evict {
 #[path = "pager"]
 mod fault {
     included! {
+        "../../../pager/src/fault/helpers.rs" helpers,
         "../../../pager/src/fault/prefetch.rs" prefetch,
         "../../../pager/src/fault/restore.rs" restore,
     }

@@ -59,9 +59,9 @@ impl Contention {
         }
     }
 
-    /// Takes a sample at `now`.
-    pub fn look(&mut self, now: Nanos) {
-        self.count_runnable();
+    /// Takes a sample at `now`, at which so many threads of the pager's have work to do that others could do without.
+    pub fn look(&mut self, now: Nanos, own: u32) {
+        self.count_runnable(own);
         if now.since(self.waited_at) >= WAITING {
             self.look_at_waiting(now);
         }
@@ -81,11 +81,11 @@ impl Contention {
     }
 
     /// By `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine counts as contended.
-    fn count_runnable(&mut self) {
+    fn count_runnable(&mut self, own: u32) {
         let mut text = [0u8; 64];
         let sample = read(&self.loadavg, &mut text).and_then(running);
         // This thread is running too.
-        let others = sample.map_or(u32::MAX / 64, |running| running.saturating_sub(1));
+        let others = sample.map_or(u32::MAX / 64, |running| running.saturating_sub(1 + own));
         self.runnable = (self.runnable * 3 + others.min(1 << 16) * 16) / 4;
         // No CPU is idle; a quarter of one must be for contention to end.
         let free = if self.contended { 4 } else { 2 };

@@ -164,6 +164,9 @@ pub enum Command {
     Heat = 13,
     /// Write the sampled blocks of the host's allocator to the file of number `value` beside the page ([`crate::samples`]).
     Samples = 14,
+    /// Stamp the steps of `argument` touches from now on; with 0, write those stamped to the file of number `value` beside the page, and stamp no
+    /// more ([`crate::fault::stamps`]).
+    Steps = 15,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).
@@ -420,6 +423,12 @@ control_page! {
             recompressed = pages_recompressed,
             /// Pages discarded while evicted (freed, unmapped, `MADV_DONTNEED`).
             discarded = pages_discarded,
+            /// Pages asked for ahead of their touch because they came back together with others before.
+            predicted = pages_predicted,
+            /// Of those the ones that were touched, as samples tell.
+            predicted_hit = predicted_hit,
+            /// Of those the ones that were not.
+            predicted_wasted = predicted_wasted,
         }
 
         /// What folding costs, in nanoseconds and events.
@@ -436,7 +445,7 @@ control_page! {
             limit_misses = limit_misses,
             /// CPU time of the background thread, ns.
             cpu_background_ns = cpu_background_ns,
-            /// CPU time of the fault thread, ns.
+            /// CPU time of the fault thread and its helpers, ns.
             cpu_fault_ns = cpu_fault_ns,
             /// CPU time of the thread of the tier below memory, ns.
             cpu_tier_ns = cpu_tier_ns,

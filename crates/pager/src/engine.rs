@@ -26,8 +26,10 @@ use crate::changes::proxy::Proxy;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::control_file::ControlDir;
+use crate::fault::helpers::Helpers;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::fault::room::Room;
+use crate::fault::stamps;
 use crate::kernel::Kernel;
 use crate::mirror::Mapped;
 use crate::recording::Errand;
@@ -95,6 +97,10 @@ pub struct Engine {
     /// How many mappings there are.
     pub(crate) pieces: Pieces,
     pub(crate) prefetch: PrefetchQueue,
+    /// Who brings what is asked for there.
+    pub(crate) helpers: Helpers,
+    /// Room for stamps of touches, while somebody measures them.
+    pub(crate) stamps: stamps::Room,
     /// What program threads ask of the userfaultfd.
     pub(crate) proxy: Proxy,
     /// What is recorded instead of folded.
@@ -139,6 +145,8 @@ impl Engine {
             room: Room::new(),
             pieces: Pieces::new(),
             prefetch: PrefetchQueue::new(),
+            helpers: Helpers::new(),
+            stamps: stamps::Room::new(),
             proxy: Proxy::new(),
             errand: Errand::new(),
             host,

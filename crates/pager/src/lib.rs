@@ -33,6 +33,7 @@ pub mod control_file;
 mod engine;
 mod evict;
 mod fault;
+pub use fault::stamps;
 mod gate;
 mod gauge;
 pub mod heat;

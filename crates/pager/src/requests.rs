@@ -60,6 +60,9 @@ impl Worker {
             c if c == Command::Samples as u32 => {
                 self.write_samples(value).err().map_or(0, |error| error.0 as u32)
             }
+            c if c == Command::Steps as u32 => {
+                self.stamp_steps(argument, value).err().map_or(0, |error| error.0 as u32)
+            }
             _ => libc::EINVAL as u32,
         };
         self.now = time::now();

@@ -58,6 +58,8 @@ bugs! {
     LeavingWakeLost = "leaving-wake-lost",
     /// A thread that touched a page while it was being brought back ahead of the touch is not woken.
     AheadWakeLost = "ahead-wake-lost",
+    /// A fork does not wait for what helpers have in hand.
+    HelperNotAwaited = "helper-not-awaited",
     /// Who touched a page that was about to be brought back ahead of the touch, but whose mapping is being changed, is not known to wait.
     AheadUnsaid = "ahead-unsaid",
     /// The same is known too late: the change is over.
@@ -66,6 +68,8 @@ bugs! {
     ChangeWakeLost = "change-wake-lost",
     /// Pages are moved out while the fault thread acts on the report of a change past libc.
     TurnNotTaken = "turn-not-taken",
+    /// Pages are moved while a report is acted on that came in the middle of a touch.
+    ServiceNotLeft = "service-not-left",
     /// Pages are moved out while the report of a change past libc waits to be read.
     ReportNotAwaited = "report-not-awaited",
     /// A restore does not ask whether the mapping is being changed.

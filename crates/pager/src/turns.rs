@@ -5,7 +5,8 @@
 //! the report was acted on could not know whether it moved old contents or new ones. So reports are read only while
 //! nobody moves, and nobody moves from the reading of a report until it was acted on. A fork waits for that moment too.
 //!
-//! A touch is read at any time, as touches are served beside movers. The kernel tells which the next message is.
+//! A touch is read at any time, as touches are served beside movers, and movers move while one is served: what is served then is no report. The
+//! kernel tells which the next message is.
 
 use crate::sabotage::fault_point;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
@@ -16,6 +17,8 @@ use memfold_sys::thread::Backoff;
 pub struct Turns {
     /// Odd while the fault thread reads and acts.
     reader: AtomicU64,
+    /// 1 while that is for a touch.
+    serving: AtomicU32,
     movers: AtomicU32,
 }
 
@@ -26,14 +29,14 @@ pub struct Move<'a>(&'a Turns);
 impl Turns {
     /// Nobody's turn.
     pub const fn new() -> Turns {
-        Turns { reader: AtomicU64::new(0), movers: AtomicU32::new(0) }
+        Turns { reader: AtomicU64::new(0), serving: AtomicU32::new(0), movers: AtomicU32::new(0) }
     }
 
-    /// Begins a mover's turn; `None` while the fault thread is at work, which may be waiting for the caller.
+    /// Begins a mover's turn; `None` while the fault thread is at work on anything but a touch, and may be waiting for the caller.
     pub fn try_move(&self) -> Option<Move<'_>> {
         self.movers.fetch_add(1, SeqCst);
         let turn = Move(self);
-        let free = self.reader.load(SeqCst).is_multiple_of(2);
+        let free = self.reader.load(SeqCst).is_multiple_of(2) || self.serving.load(SeqCst) != 0;
         fault_point!(TurnNotTaken: free, else true).then_some(turn)
     }
 
@@ -62,8 +65,19 @@ impl Turns {
         }
     }
 
+    /// In the fault thread's turn: what was read is a touch.
+    pub fn serve_touch(&self) {
+        self.serving.store(1, SeqCst);
+    }
+
+    /// In the fault thread's turn: something else may be read now. Whether a touch was being served.
+    pub fn leave_touch(&self) -> bool {
+        fault_point!(ServiceNotLeft: self.serving.swap(0, SeqCst), else self.serving.load(SeqCst)) != 0
+    }
+
     /// Ends the fault thread's turn.
     pub fn end_read(&self) {
+        self.serving.store(0, SeqCst);
         self.reader.fetch_add(1, SeqCst);
     }
 
@@ -79,6 +93,7 @@ impl Turns {
     /// Nobody's turn, in a forked child.
     pub fn reset_in_child(&self) {
         self.reader.store(0, Relaxed);
+        self.serving.store(0, Relaxed);
         self.movers.store(0, Relaxed);
     }
 }
@@ -126,8 +141,13 @@ mod tests {
                 })
             })
             .collect();
-        for _ in 0..20_000 {
+        for round in 0..20_000 {
             world.turns.begin_read();
+            // Half of the reports come in the middle of a touch.
+            if round % 2 == 0 {
+                world.turns.serve_touch();
+                assert!(world.turns.leave_touch());
+            }
             world.turns.wait_for_movers(|| false);
             world.acting.store(true, SeqCst);
             assert_eq!(world.moving.load(SeqCst), 0, "read a report while somebody moved");
@@ -145,6 +165,9 @@ mod tests {
         turns.begin_read();
         turns.wait_for_movers(|| true);
         assert!(turns.try_move().is_none() && turns.move_unless(|| true).is_none());
+        turns.serve_touch();
+        assert!(turns.try_move().is_some(), "nobody moves while a touch is served");
+        assert!(turns.leave_touch() && turns.try_move().is_none());
         turns.end_read();
         drop(turn);
         assert!(turns.try_move().is_some());

@@ -121,18 +121,17 @@ fn what_is_dropped_while_all_is_brought_back_is_gone() {
     }
 }
 
-#[test]
-fn children_that_are_forked_while_all_is_brought_back_find_every_byte() {
-    let (engine, memory) = aside(64 * MIB, 45);
+/// Forks children while somebody walks, each of which looks whether everything is there.
+fn fork_in_a_walk(engine: &'static Engine, memory: &Memory, seed: u64, begun: impl FnMut() -> bool) {
     std::thread::scope(|scope| {
-        scope.spawn(|| walk(&memory).for_each(|page| memory.check_page(45, page)));
-        wait_until("somebody walks", || engine.control().pages_second_chance.load(Relaxed) != 0);
+        scope.spawn(|| walk(memory).for_each(|page| memory.check_page(seed, page)));
+        wait_until("somebody walks", begun);
         let children: Vec<i32> = (0..8)
             .map(|_| {
                 let pid = fork(engine);
                 if pid == 0 {
                     let good = (0..memory.pages)
-                        .all(|page| content(45, page) == page_at(memory.base + page * PAGE_SIZE));
+                        .all(|page| content(seed, page) == page_at(memory.base + page * PAGE_SIZE));
                     // The child of a test must not unwind into the harness.
                     unsafe { libc::_exit(i32::from(!good)) };
                 }
@@ -141,16 +140,78 @@ fn children_that_are_forked_while_all_is_brought_back_find_every_byte() {
             .collect();
         children.into_iter().for_each(|pid| assert_eq!(wait(pid), 0, "a child read something else"));
     });
-    memory.check(45);
+    memory.check(seed);
+}
+
+#[test]
+fn children_that_are_forked_while_all_is_brought_back_find_every_byte() {
+    let (engine, memory) = aside(64 * MIB, 45);
+    fork_in_a_walk(engine, &memory, 45, || engine.control().pages_second_chance.load(Relaxed) != 0);
+}
+
+/// Memory of an engine that is paused, all of it compressed, and lain still.
+fn compressed(len: usize, seed: u64) -> (&'static Engine, Memory) {
+    let (engine, memory) = evicted_memory(len, seed);
+    have(engine, Command::Pause);
+    // The cold age of this engine is shorter than any pause between two touches, so each would begin anew.
+    assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, COLD_AGE * 1_000_000, ""), 0);
+    std::thread::sleep(STILL);
+    (engine, memory)
+}
+
+fn brought_ahead(engine: &'static Engine) -> u64 {
+    engine.control().pages_prefetched.load(Relaxed)
+}
+
+#[test]
+fn helpers_bring_what_is_compressed_ahead_of_a_walk() {
+    let (engine, memory) = compressed(64 * MIB, 49);
+    wait_until("helpers have brought some of it", || {
+        walk(&memory).for_each(|page| memory.check_page(49, page));
+        let helped = brought_ahead(engine) >= 1_000;
+        if !helped {
+            have(engine, Command::Evict);
+            std::thread::sleep(STILL);
+        }
+        helped
+    });
+    memory.check(49);
+}
+
+#[test]
+fn children_that_are_forked_while_helpers_are_at_work_find_every_byte() {
+    let (engine, memory) = compressed(64 * MIB, 50);
+    fork_in_a_walk(engine, &memory, 50, || brought_ahead(engine) != 0 || evicted(engine) < 32 * MIB as u64);
+}
+
+#[test]
+fn what_is_dropped_while_helpers_bring_it_is_gone() {
+    let (engine, memory) = compressed(64 * MIB, 51);
+    // A page in so many is dropped right after it was touched, in the middle of what helpers are bringing.
+    let dropped = |page: usize| page % 8 == 3;
+    std::thread::scope(|scope| {
+        let kept = walk(&memory).filter(|&page| !dropped(page));
+        scope.spawn(|| kept.for_each(|page| memory.check_page(51, page)));
+        for page in (0..memory.pages).filter(|&page| dropped(page)) {
+            let base = memory.base + page * PAGE_SIZE;
+            let drop = || unsafe { mem::madvise(base, PAGE_SIZE, libc::MADV_DONTNEED) };
+            engine.drop_contents(base, PAGE_SIZE, drop).unwrap();
+            assert!(page_at(base) == [0; PAGE_SIZE / 8], "page {page} is there again");
+        }
+    });
+    for page in 0..memory.pages {
+        if dropped(page) {
+            let here = page_at(memory.base + page * PAGE_SIZE);
+            assert!(here == [0; PAGE_SIZE / 8], "page {page} is there again");
+        } else {
+            memory.check_page(51, page);
+        }
+    }
 }
 
 #[test]
 fn what_is_compressed_comes_back_in_a_walk_too() {
-    let (engine, memory) = evicted_memory(16 * MIB, 41);
-    have(engine, Command::Pause);
-    // The cold age of this engine is shorter than any pause between two touches, so each would begin anew.
-    assert_eq!(request(engine, Command::Set, Setting::ColdAge as u64, 2_000_000_000, ""), 0);
-    std::thread::sleep(STILL);
+    let (engine, memory) = compressed(16 * MIB, 41);
     let before = touches(engine);
     walk(&memory).for_each(|page| memory.check_page(41, page));
     let waits = touches(engine) - before;

@@ -14,6 +14,7 @@ pub mod budget;
 #[cfg(feature = "replace")]
 pub mod daemon;
 pub mod effort;
+pub mod foresight;
 pub mod learning;
 pub mod pace;
 #[cfg(feature = "replace")]

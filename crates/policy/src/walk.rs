@@ -19,8 +19,11 @@ const MOMENT: u64 = 1_000_000_000;
 const TOUCHES: (u32, u32) = (32, 8);
 /// See [`TOUCHES`].
 const OTHERS: u32 = 4;
-/// Multiple of the touches from which on what is compressed comes back too: to read and compress it again costs more than to move it.
-const COMPRESSED: u32 = 4;
+/// Multiple of the touches from which on what is compressed comes back too: to read and compress it again costs more than to move it. Where a
+/// collector is at work, and somebody has nothing else to do, it comes at once.
+const COMPRESSED: (u32, u32) = (4, 1);
+/// Extents that are remembered on the way through them.
+const WAY: usize = 16;
 
 /// Whether nobody walks any more at `now`; the last touch of a walk was at `last`.
 pub fn is_over(now: u64, last: u64) -> bool {
@@ -69,7 +72,7 @@ impl Walks {
     }
 
     /// A page that was away is touched at `now`. The extent was touched before at `touched`, and pages of it were last set aside
-    /// at `aside`. Returns its touches, how much should come back, and whether a walk through it begins.
+    /// at `aside`. Others can be had to bring pages back if it is `helped`. Returns its touches, how much should come back, and whether a walk through it begins.
     pub fn touch(
         &mut self,
         burst: Burst,
@@ -77,7 +80,9 @@ impl Walks {
         touched: u64,
         aside: u64,
         cold_age: u64,
+        helped: bool,
     ) -> (Burst, Reach, bool) {
+        let compressed = if helped && self.are_many(now) { COMPRESSED.1 } else { COMPRESSED.0 };
         let enough = if self.are_many(now) { TOUCHES.1 } else { TOUCHES.0 };
         let still = cold_age / STILL;
         let goes_on = burst.touches > 0
@@ -97,11 +102,71 @@ impl Walks {
         }
         let reach = match burst.touches {
             _ if burst.in_use => Reach::Page,
-            touches if touches >= COMPRESSED * enough => Reach::Everything,
+            touches if touches >= compressed * enough => Reach::Everything,
             touches if touches >= enough => Reach::Whole,
             _ => Reach::Page,
         };
         (burst, reach, begins)
+    }
+}
+
+/// The way that walks take from extent to extent, as far as it can be foreseen: where one is gone through after its neighbour, the next is the
+/// one beyond it.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Numbers of extents, and when each was asked for, ns.
+    asked: [(u64, u64); WAY],
+    next: usize,
+}
+
+/// What to ask for now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ahead {
+    /// The extent at hand.
+    pub this: bool,
+    /// The number of the one after it, if that can be told.
+    pub then: Option<u64>,
+}
+
+impl Way {
+    /// Nothing was asked for.
+    pub const fn new() -> Way {
+        Way { asked: [(u64::MAX, 0); WAY], next: 0 }
+    }
+
+    /// Whether extent `number` was asked for within the last moment.
+    pub fn was_asked(&self, number: u64, now: u64) -> bool {
+        self.asked.iter().any(|&(asked, at)| asked == number && now.saturating_sub(at) <= MOMENT)
+    }
+
+    /// Extent `number` is walked through at `now`, and all of it should be there.
+    pub fn go_through(&mut self, number: u64, now: u64) -> Ahead {
+        let this = !self.was_asked(number, now);
+        if this {
+            self.note(number, now);
+        }
+        let below = number.checked_sub(1).filter(|&below| self.was_asked(below, now));
+        let above = number.checked_add(1).filter(|&above| self.was_asked(above, now));
+        let then = match (below, above) {
+            (Some(_), None) => number.checked_add(1),
+            (None, Some(_)) => number.checked_sub(1),
+            _ => None,
+        };
+        if let Some(then) = then {
+            self.note(then, now);
+        }
+        Ahead { this, then }
+    }
+
+    fn note(&mut self, number: u64, now: u64) {
+        self.asked[self.next] = (number, now);
+        self.next = (self.next + 1) % WAY;
+    }
+}
+
+impl Default for Way {
+    fn default() -> Way {
+        Way::new()
     }
 }
 
@@ -119,7 +184,7 @@ mod tests {
         let reached = (0..touches)
             .map(|n| {
                 let now = start + n * apart;
-                let (next, reach, begins) = walks.touch(burst, now, last, 0, COLD);
+                let (next, reach, begins) = walks.touch(burst, now, last, 0, COLD, false);
                 (burst, last) = (next, now);
                 began += usize::from(begins);
                 reach
@@ -149,7 +214,7 @@ mod tests {
         for (before, walked) in [(7, true), (8, false)] {
             let (mut walks, mut burst, mut last) = (Walks::new(), Burst::default(), 0);
             let mut touch = |now| {
-                let (next, reach, _) = walks.touch(burst, now, last, 0, COLD);
+                let (next, reach, _) = walks.touch(burst, now, last, 0, COLD, false);
                 (burst, last) = (next, now);
                 reach
             };
@@ -184,20 +249,49 @@ mod tests {
     }
 
     #[test]
+    fn where_others_help_and_a_collector_is_at_work_what_is_compressed_comes_at_once() {
+        let many = Walks { at: 3 * SECOND, extents: OTHERS };
+        let burst = Burst { began: 3 * SECOND, touches: TOUCHES.1 - 1, in_use: false };
+        for (mut walks, helped, reach) in [
+            (many, true, Reach::Everything),
+            (many, false, Reach::Whole),
+            (Walks { at: 0, extents: 0 }, true, Reach::Page),
+        ] {
+            assert_eq!(walks.touch(burst, 3 * SECOND + US, 3 * SECOND, 0, COLD, helped).1, reach);
+        }
+    }
+
+    #[test]
+    fn the_way_goes_on_in_the_direction_that_it_has_taken() {
+        let now = SECOND;
+        for (first, second, third, fourth) in [(10, 11, 12, 13), (10, 9, 8, 7)] {
+            let mut way = Way::new();
+            assert_eq!(way.go_through(first, now), Ahead { this: true, then: None });
+            assert_eq!(way.go_through(first, now), Ahead::default());
+            assert_eq!(way.go_through(second, now), Ahead { this: true, then: Some(third) });
+            assert!(way.was_asked(third, now) && !way.was_asked(fourth, now));
+            assert_eq!(way.go_through(third, now), Ahead { this: false, then: Some(fourth) });
+            // What was asked for long ago may be away again.
+            assert_eq!(way.go_through(third, now + 2 * MOMENT), Ahead { this: true, then: None });
+        }
+        assert_eq!(Way::new().go_through(0, now), Ahead { this: true, then: None });
+    }
+
+    #[test]
     fn a_walk_ends_when_pages_are_set_aside_again() {
         let mut walks = Walks::new();
         let burst = Burst { began: 3 * SECOND, touches: 60, in_use: false };
         let now = 3 * SECOND + 100 * US;
-        assert_eq!(walks.touch(burst, now, now - US, 0, COLD).1, Reach::Whole);
+        assert_eq!(walks.touch(burst, now, now - US, 0, COLD, false).1, Reach::Whole);
         let in_use = Burst { began: now, touches: 1, in_use: true };
-        assert_eq!(walks.touch(burst, now, now - US, now - US, COLD), (in_use, Reach::Page, false));
+        assert_eq!(walks.touch(burst, now, now - US, now - US, COLD, false), (in_use, Reach::Page, false));
     }
 
     #[test]
     fn a_clock_that_jumps_back_changes_nothing_for_long() {
         let mut walks = Walks::new();
         let burst = Burst { began: 3 * SECOND, touches: 5, in_use: false };
-        let (burst, reach, _) = walks.touch(burst, 1, 3 * SECOND, 0, COLD);
+        let (burst, reach, _) = walks.touch(burst, 1, 3 * SECOND, 0, COLD, false);
         assert_eq!((burst.touches, reach), (6, Reach::Page));
     }
 }

@@ -2,16 +2,19 @@
 
 use super::other_threads;
 use super::report::Held;
+use super::steps::{self, Stepped};
 use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::process::Thread;
 use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use memfold_inspect::Counters;
 use memfold_pager::control::Command;
+use memfold_pager::stamps::{Stamps, PREFIX};
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
+use std::fs;
 use std::time::{Duration, Instant};
 
 /// How long the pager may take to evict a region before the run is given up.
@@ -27,12 +30,22 @@ pub(super) trait Arm {
     fn clock_overhead_ns(&self) -> u64;
     /// Has the region evicted; how many pages went.
     fn evict(&mut self) -> Result<usize>;
-    /// Touches the region. Beside the result, how the pager served the touches, where it is the pager that did.
-    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)>;
+    /// Touches the region.
+    fn touch(&mut self, round: Round) -> Result<Touched>;
     /// What the evicted region takes where it is kept; evicts first.
     fn held(&mut self) -> Result<Held>;
     /// The threads that serve faults, where they are threads of the worker.
     fn threads(&self) -> Result<Vec<Thread>>;
+}
+
+/// What came of touching the region.
+pub(super) struct Touched {
+    /// What the worker found.
+    pub result: TouchResult,
+    /// How the pager served the touches, where it is the pager that did.
+    pub served: Option<Served>,
+    /// The steps of each that it served, where the round is traced.
+    pub stepped: Vec<Stepped>,
 }
 
 /// What the pager says of the waits that it ended in a round.
@@ -52,7 +65,7 @@ pub(super) struct Folded {
     region: Region,
     peer: Peer,
     // Holds the directory of the control page.
-    _folding: Folding,
+    folding: Folding,
 }
 
 impl Folded {
@@ -62,7 +75,18 @@ impl Folded {
         let region: Region = worker.receive()?;
         let peer = Peer::of(folding.control_dir(), worker.pid(), Duration::from_secs(5))?;
         peer.await_folded(Duration::from_secs(5))?;
-        Ok(Folded { worker, region, peer, _folding: folding })
+        Ok(Folded { worker, region, peer, folding })
+    }
+
+    /// What the fault thread has stamped since that was asked for.
+    fn stamps(&self) -> Result<Vec<Stamps>> {
+        let number = memfold_sys::time::now().0;
+        let name = format!("{PREFIX}{number}-{}", self.worker.pid());
+        let path = self.folding.control_dir().join(name);
+        fs::write(&path, "").with_context(|| format!("cannot write {}", path.display()))?;
+        let bytes = self.peer.ask(Command::Steps, 0, number, PATIENCE).and_then(|()| Ok(fs::read(&path)?));
+        fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        Ok(Stamps::all(&bytes?).collect())
     }
 
     fn settled(&self, counters: &Counters, presence: Presence) -> bool {
@@ -99,9 +123,13 @@ impl Arm for Folded {
         }
     }
 
-    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)> {
+    fn touch(&mut self, round: Round) -> Result<Touched> {
+        if round.traced {
+            self.peer.ask(Command::Steps, self.region.pages as u64, 0, PATIENCE)?;
+        }
         let before = self.peer.await_count(PATIENCE)?;
         let result: TouchResult = self.worker.ask(&TouchRequest::Touch(round))?;
+        let stepped = if round.traced { steps::join(&result.traced, &self.stamps()?) } else { Vec::new() };
         let after = self.peer.await_count(PATIENCE)?;
         ensure!(after.pages.lost == 0, "folded: the pager reports {} lost pages", after.pages.lost);
         let restored = after.pages.restored - before.pages.restored;
@@ -117,7 +145,7 @@ impl Arm for Folded {
             ns: after.fault.sum() - before.fault.sum(),
             real_time: after.costs.faults_real_time - before.costs.faults_real_time,
         };
-        Ok((result, Some(served)))
+        Ok(Touched { result, served: Some(served), stepped })
     }
 
     fn held(&mut self) -> Result<Held> {
@@ -173,8 +201,9 @@ impl Arm for Swapped {
         Ok(presence.swapped.min(held))
     }
 
-    fn touch(&mut self, round: Round) -> Result<(TouchResult, Option<Served>)> {
-        Ok((self.worker.ask(&TouchRequest::Touch(round))?, None))
+    fn touch(&mut self, round: Round) -> Result<Touched> {
+        let result = self.worker.ask(&TouchRequest::Touch(Round { traced: false, ..round }))?;
+        Ok(Touched { result, served: None, stepped: Vec::new() })
     }
 
     fn held(&mut self) -> Result<Held> {

@@ -11,6 +11,7 @@
 
 mod arm;
 mod report;
+mod steps;
 
 pub use arm::Served;
 pub use report::{ArmReport, Comparison, Condition, Found, Held, RealTime, Row, Run, Sample};
@@ -22,9 +23,11 @@ use crate::output::Output;
 use crate::worker::{Order, Program, Round, Touch};
 use crate::{hogs::Hogs, process};
 use anyhow::{ensure, Result};
-use arm::{Arm, Folded, Swapped};
+use arm::{Arm, Folded, Swapped, Touched};
 use clap::builder::RangedU64ValueParser;
 use serde::{Serialize, Serializer};
+use steps::Stepped;
+pub use steps::Steps;
 
 /// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
 ///
@@ -54,6 +57,9 @@ pub struct Options {
     /// Bind the touching threads to this CPU; otherwise they go where the scheduler puts them.
     #[arg(long, value_name = "CPU")]
     pub pin: Option<usize>,
+    /// Also show where the time of a touch goes, step by step; with --out as steps.csv, slow.csv and pictures too.
+    #[arg(long)]
+    pub steps: bool,
 }
 
 /// What it can be compared with.
@@ -86,14 +92,20 @@ impl Experiment for Options {
             loads.iter().flat_map(|&hogs| [(hogs, Order::Random), (hogs, Order::Sequential)]).collect();
         let mut course = Course::of(conditions.len() * self.rounds * arms.len(), progress);
         let mut runs = Vec::new();
+        let mut steps = Vec::new();
         for (hogs, order) in conditions {
+            let mut stepped = Vec::new();
             for round in 0..self.rounds {
                 for arm in &mut arms {
                     let what = format!("{}, {order:?}, {hogs} hogs", arm.name()).to_lowercase();
-                    let pass = Round { order, seed: self.seed.wrapping_add(round as u64) };
-                    runs.push(course.run(&what, || one(arm.as_mut(), hogs, round, pass))?);
+                    let pass =
+                        Round { order, seed: self.seed.wrapping_add(round as u64), traced: self.steps };
+                    let (run, touches) = course.run(&what, || one(arm.as_mut(), hogs, round, pass))?;
+                    runs.push(run);
+                    stepped.extend(touches);
                 }
             }
+            steps.extend(Steps::of(hogs, order, stepped));
         }
         course.over("done");
         let agent_threads = arms[0].threads().unwrap_or_default();
@@ -102,16 +114,22 @@ impl Experiment for Options {
         let refusal = process::try_real_time().err().map(|error| error.name().to_owned());
         let real_time = RealTime { permitted: refusal.is_none(), refusal };
         let conditions = report::conditions(&runs, self.seed)?;
-        Ok(Found { clock_overhead_ns, agent_threads, real_time, conditions, held, runs })
+        Ok(Found { clock_overhead_ns, agent_threads, real_time, conditions, steps, held, runs })
     }
 
     fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
         output.rows("runs.csv", report.found.rows())?;
-        output.rows("samples.csv", report.found.samples())
+        output.rows("samples.csv", report.found.samples())?;
+        if report.options.steps {
+            output.rows("steps.csv", report.found.steps.iter().flat_map(Steps::rows))?;
+            output.rows("slow.csv", report.found.steps.iter().flat_map(Steps::slow_rows))?;
+            output.plots(&steps::plots(&report.found.steps))?;
+        }
+        Ok(())
     }
 }
 
-fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run> {
+fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<(Run, Vec<Stepped>)> {
     let name = arm.name();
     let pages = arm.pages();
     let evicted = arm.evict()?;
@@ -120,13 +138,13 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         "{name}: only {evicted} of {pages} pages were evicted; the round would not show what a restore costs"
     );
     let load = Hogs::start(hogs);
-    let (result, served) = arm.touch(pass)?;
+    let Touched { result, served, stepped } = arm.touch(pass)?;
     drop(load);
     ensure!(result.wrong_words == 0, "{name}: {} words were wrong after the restore", result.wrong_words);
     let touched = result.touch_ns.count();
     ensure!(touched > 0, "{name}: no evicted page was touched");
     let sum_ns: u64 = result.touch_ns.iter().map(|(ns, count)| ns * count).sum();
-    Ok(Run {
+    let run = Run {
         arm: name,
         hogs,
         order: pass.order,
@@ -138,7 +156,8 @@ fn one(arm: &mut dyn Arm, hogs: usize, round: usize, pass: Round) -> Result<Run>
         sum_ns,
         served,
         touch_ns: result.touch_ns,
-    })
+    };
+    Ok((run, stepped))
 }
 
 /// The threads of a process that are not its main thread.

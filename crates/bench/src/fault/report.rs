@@ -1,5 +1,6 @@
 //! What `memfold bench fault` reports, as JSON, as rows and as a table.
 
+use super::steps::{micros, Steps};
 use super::{Options, Served};
 use crate::experiment::Report;
 use crate::process::Thread;
@@ -140,6 +141,9 @@ pub struct Found {
     pub real_time: RealTime,
     /// Figures by condition.
     pub conditions: Vec<Condition>,
+    /// Where the time of a touch went, by condition, if that was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<Steps>,
     /// What the evicted region costs in memory, by arm.
     pub held: Vec<Held>,
     /// Every round.
@@ -234,10 +238,6 @@ fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<C
     Ok(Condition { hogs, order, arms, folded_over_zram })
 }
 
-fn micros(ns: f64) -> String {
-    format!("{:.1}", ns / 1000.0)
-}
-
 impl fmt::Display for Report<Options> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = &self.found;
@@ -278,6 +278,9 @@ impl fmt::Display for Report<Options> {
                 writeln!(f, "  folded/zram   mean {}   p50 {}", ratio.mean, ratio.p50)?;
                 writeln!(f, "                p99  {}   p99.9 {}", ratio.p99, ratio.p999)?;
             }
+        }
+        for steps in &found.steps {
+            writeln!(f, "{steps}")?;
         }
         for held in &found.held {
             writeln!(
@@ -377,6 +380,7 @@ mod tests {
                 vs: Some(Rival::Zram),
                 algorithm: "lz4".into(),
                 pin: None,
+                steps: false,
                 seed: 1,
             };
             let runs = vec![run("folded", 0, 9), run("zram", 0, 9), run("folded", 1, 9), run("zram", 1, 9)];
@@ -387,6 +391,7 @@ mod tests {
                 agent_threads: vec![],
                 real_time,
                 conditions,
+                steps: vec![],
                 held: vec![],
                 runs,
             };

@@ -26,7 +26,7 @@ pub use mapper::{By, Mapper, MapperResult};
 pub use mapping::Presence;
 pub use sleeper::Sleeper;
 pub use spin::{Spin, SpinResult};
-pub use touch::{Order, Region, Round, Touch, TouchRequest, TouchResult};
+pub use touch::{Order, Region, Round, Touch, TouchRequest, TouchResult, Traced};
 
 use crate::workload::Workload;
 use anyhow::{bail, Context, Result};

@@ -15,9 +15,8 @@ use super::{answer, pin, request};
 use crate::content::{Content, WORDS};
 use anyhow::Result;
 use memfold_stats::{Histogram, Rng};
-use memfold_sys::PAGE_SIZE;
+use memfold_sys::{time, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
-use std::time::Instant;
 
 /// The region that a touching worker keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +48,21 @@ pub struct Round {
     pub order: Order,
     /// What a random order is made from.
     pub seed: u64,
+    /// Whether to tell of each touch when it was, and where.
+    pub traced: bool,
+}
+
+/// One touch, where that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traced {
+    /// The address of the page.
+    pub page: u64,
+    /// When it began and ended by `CLOCK_MONOTONIC`, ns.
+    pub began: u64,
+    /// See `began`.
+    pub ended: u64,
+    /// The CPU that the thread ran on before and after it.
+    pub cpus: (i32, i32),
 }
 
 /// The order in which pages are touched.
@@ -81,6 +95,8 @@ pub struct TouchResult {
     pub skipped: usize,
     /// Words that did not hold what was written. Anything but 0 is a defect.
     pub wrong_words: u64,
+    /// Each of the touches that entered the samples, in order, where that was asked for.
+    pub traced: Vec<Traced>,
 }
 
 struct Memory {
@@ -131,6 +147,7 @@ impl Memory {
         // Written to now, so that no sample pays for the first touch of the buffer or for its own eviction.
         let mut samples = vec![u64::MAX; self.mapping.pages()];
         let before = self.mapping.look()?;
+        let mut traced = Vec::with_capacity(if round.traced { self.mapping.pages() } else { 0 });
         let (mut taken, mut skipped, mut wrong_words) = (0, 0, 0);
         for &page in &order {
             let page = page as usize;
@@ -139,16 +156,22 @@ impl Memory {
                 continue;
             }
             let word = page % WORDS;
-            let start = Instant::now();
+            let from = round.traced.then(current_cpu);
+            let began = time::now();
             let found = self.read(page, word);
-            samples[taken] = start.elapsed().as_nanos() as u64;
+            let ended = time::now();
+            samples[taken] = ended.since(began).0;
             taken += 1;
+            if let Some(from) = from {
+                let (page, cpus) = (self.mapping.address(page) as u64, (from, current_cpu()));
+                traced.push(Traced { page, began: began.0, ended: ended.0, cpus });
+            }
             wrong_words += u64::from(found != self.content.word(page as u64 + 1, word));
         }
         let mut touch_ns = Histogram::default();
         samples[..taken].iter().for_each(|&ns| touch_ns.record(ns.saturating_sub(self.clock_overhead_ns)));
         wrong_words += self.count_wrong_words();
-        Ok(TouchResult { before, touch_ns, skipped, wrong_words })
+        Ok(TouchResult { before, touch_ns, skipped, wrong_words, traced })
     }
 
     fn count_wrong_words(&self) -> u64 {
@@ -160,12 +183,18 @@ impl Memory {
     }
 }
 
+/// The CPU that the calling thread runs on.
+fn current_cpu() -> i32 {
+    // SAFETY: no memory involved.
+    unsafe { libc::sched_getcpu() }
+}
+
 /// The median time between two readings of the clock with nothing between them, ns.
 fn clock_overhead() -> u64 {
     let mut times = Histogram::default();
     for _ in 0..20_000 {
-        let start = Instant::now();
-        times.record(start.elapsed().as_nanos() as u64);
+        let began = time::now();
+        times.record(time::now().since(began).0);
     }
     times.quantile(0.5).unwrap_or(0)
 }
@@ -183,7 +212,7 @@ mod tests {
     fn a_page_that_is_present_never_enters_the_samples_of_a_random_round() {
         let memory = memory(64);
         assert_eq!(memory.mapping.look().unwrap(), Presence { present: 64, swapped: 0, away: 0 });
-        let result = memory.touch(Round { order: Order::Random, seed: 1 }).unwrap();
+        let result = memory.touch(Round { order: Order::Random, seed: 1, traced: false }).unwrap();
         assert_eq!((result.touch_ns.count(), result.skipped), (0, 64));
     }
 
@@ -192,7 +221,7 @@ mod tests {
         let memory = memory(64);
         // SAFETY: the test's own memory; losing it is the point.
         unsafe { mem::madvise(memory.mapping.address(7), PAGE_SIZE, libc::MADV_DONTNEED).unwrap() };
-        let result = memory.touch(Round { order: Order::Random, seed: 1 }).unwrap();
+        let result = memory.touch(Round { order: Order::Random, seed: 1, traced: false }).unwrap();
         assert_eq!(result.before, Presence { present: 63, swapped: 0, away: 1 });
         assert_eq!((result.touch_ns.count(), result.skipped), (1, 63));
         assert!(result.wrong_words >= (WORDS / 2) as u64, "{} words", result.wrong_words);
@@ -200,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_sequential_round_touches_every_page() {
-        let result = memory(64).touch(Round { order: Order::Sequential, seed: 1 }).unwrap();
+        let result = memory(64).touch(Round { order: Order::Sequential, seed: 1, traced: false }).unwrap();
         assert_eq!((result.touch_ns.count(), result.skipped, result.wrong_words), (64, 0, 0));
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::arena_lock;
 use crate::explore::{keep, spawn, Scenario};
+use crate::fault::helpers::Helpers;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
 use crate::store::{FreeQueue, Slot, Stores};
-use crate::sync::uses;
+use crate::sync::{uses, AtomicU32, Ordering::SeqCst};
 use crate::turns::Turns;
 use memfold_sys::PAGE_SIZE;
 
@@ -19,8 +20,11 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "gate", preemptions: 2, spares: SPARES, body: gate },
     Scenario { name: "brake", preemptions: 4, spares: SPARES, body: brake },
     Scenario { name: "turns", preemptions: 2, spares: SPARES, body: turns },
+    Scenario { name: "turns-in-touch", preemptions: 2, spares: SPARES, body: turns_in_touch },
+    Scenario { name: "helpers", preemptions: 2, spares: SPARES, body: helpers },
     Scenario { name: "free-queue", preemptions: 3, spares: SPARES, body: free_queue },
     Scenario { name: "prefetch-queue", preemptions: 3, spares: SPARES, body: prefetch_queue },
+    Scenario { name: "prefetch-by-two", preemptions: 2, spares: SPARES, body: prefetch_by_two },
 ];
 
 /// Addresses that stand for plain memory.
@@ -105,6 +109,49 @@ fn turns() {
     forker.join().expect("loom ends the process instead");
 }
 
+fn turns_in_touch() {
+    let turns = keep(Turns::new());
+    let mover = spawn(2, || {
+        if let Some(_turn) = turns.try_move() {
+            uses(PLAIN);
+        }
+    });
+    turns.begin_read();
+    turns.wait_for_movers(|| true);
+    turns.serve_touch();
+    // A report comes in the middle of it.
+    assert!(turns.leave_touch(), "a touch was being served");
+    turns.wait_for_movers(|| false);
+    uses(PLAIN);
+    turns.serve_touch();
+    turns.end_read();
+    mover.join().expect("loom ends the process instead");
+}
+
+fn helpers() {
+    struct World {
+        helpers: Helpers,
+        forking: AtomicU32,
+    }
+    let world = keep(World { helpers: Helpers::new(), forking: AtomicU32::new(0) });
+    let others: Vec<_> = [(2, PLAIN), (3, OTHER)]
+        .map(|(number, place)| {
+            spawn(number, move || {
+                if let Some(_work) = world.helpers.begin(|| world.forking.load(SeqCst) != 0) {
+                    uses(place);
+                }
+            })
+        })
+        .into();
+    world.forking.store(1, SeqCst);
+    world.helpers.wait_for_work();
+    // Nobody has anything in hand: what they did is done, or comes after.
+    uses(PLAIN);
+    uses(OTHER);
+    world.forking.store(0, SeqCst);
+    others.into_iter().for_each(|thread| thread.join().expect("loom ends the process instead"));
+}
+
 fn free_queue() {
     crate::mem::reset();
     let mut store = Box::new(Stores::new());
@@ -143,4 +190,21 @@ fn prefetch_queue() {
         expected += 1;
     }
     assert_eq!(expected, 3);
+}
+
+fn prefetch_by_two() {
+    let queue = keep(PrefetchQueue::new());
+    let take = || {
+        let mut sum = 0;
+        while let Some((page, pages)) = queue.take() {
+            assert_eq!(page, pages * PAGE_SIZE, "requests come whole");
+            sum += pages;
+        }
+        sum
+    };
+    let other = spawn(2, take);
+    assert!(queue.put(PAGE_SIZE, 1) && queue.put(2 * PAGE_SIZE, 2));
+    let own = take();
+    let others = other.join().expect("loom ends the process instead");
+    assert_eq!(own + others + take(), 3, "each request was taken once");
 }

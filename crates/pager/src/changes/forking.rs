@@ -62,6 +62,7 @@ impl Engine {
         // child gets are up to date.
         self.settle_changes();
         self.traffic.turns.wait_for_reader();
+        self.helpers.wait_for_work();
         if let Some(below) = self.below() {
             below.wait_for_restore();
         }
@@ -88,6 +89,8 @@ impl Engine {
         self.traffic.reset_in_child();
         self.tables.pool.reset_in_child();
         self.prefetch.reset_in_child();
+        self.helpers.reset_in_child();
+        self.stamps.forget_in_child();
         self.tables.young.reset_in_child();
         self.room.reset_in_child();
         self.latency.reset_in_child();

@@ -5,6 +5,7 @@
 //! Invariants: the background thread is noted by who makes it and taken by who waits for its end, the others by the background thread until it
 //! has ended. The lock is held for moments, but by who waits for the end of all of them: then none of them needs it any more.
 
+use crate::fault::helpers;
 use crate::lock::Mutex;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use memfold_sys::futex;
@@ -12,21 +13,32 @@ use memfold_sys::thread::Thread;
 
 /// An agent thread, by what it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(usize)]
 pub(crate) enum Agent {
     /// [`crate::fault::service`].
-    Fault = 0,
+    Fault,
     /// [`crate::evict::background`].
-    Background = 1,
+    Background,
     /// [`crate::changes::proxy`].
-    Proxy = 2,
+    Proxy,
     /// [`crate::tier::thread`].
-    Tier = 3,
+    Tier,
+    /// [`crate::fault::helpers`], by its place.
+    Helper(usize),
 }
 
 impl Agent {
     /// How many there are.
-    const COUNT: usize = 4;
+    const COUNT: usize = 4 + helpers::MOST;
+
+    fn place(self) -> usize {
+        match self {
+            Agent::Fault => 0,
+            Agent::Background => 1,
+            Agent::Proxy => 2,
+            Agent::Tier => 3,
+            Agent::Helper(place) => 4 + place,
+        }
+    }
 }
 
 /// The threads.
@@ -50,12 +62,12 @@ impl Agents {
 
     /// Notes a thread that was just made. With signals blocked, or by an agent.
     pub fn note(&self, agent: Agent, thread: Thread) {
-        self.threads.lock()[agent as usize] = Some(thread);
+        self.threads.lock()[agent.place()] = Some(thread);
     }
 
     /// The thread, if there is one, which is the caller's to wait for.
     pub fn take(&self, agent: Agent) -> Option<Thread> {
-        self.threads.lock()[agent as usize].take()
+        self.threads.lock()[agent.place()].take()
     }
 
     /// Waits for the end of all that there are. Whoever comes meanwhile waits too.
@@ -66,12 +78,12 @@ impl Agents {
 
     /// Remembers the kernel's number of one; 0 once it has ended.
     pub fn set_tid(&self, agent: Agent, tid: u32) {
-        self.tids[agent as usize].store(tid, Relaxed);
+        self.tids[agent.place()].store(tid, Relaxed);
     }
 
     /// The kernel's number of one, once it runs.
     pub fn tid(&self, agent: Agent) -> Option<u32> {
-        Some(self.tids[agent as usize].load(Relaxed)).filter(|&tid| tid != 0)
+        Some(self.tids[agent.place()].load(Relaxed)).filter(|&tid| tid != 0)
     }
 
     /// Wakes the background thread.

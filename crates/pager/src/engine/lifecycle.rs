@@ -8,11 +8,11 @@ use crate::changes::proxy;
 use crate::config::Setting;
 use crate::control::Mode;
 use crate::evict::background;
-use crate::fault::service;
+use crate::fault::{helpers, service};
 use crate::kernel::Kernel;
 use crate::tier;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
-use memfold_sys::thread::{self, Thread};
+use memfold_sys::thread::{self, CpuSet, Thread};
 use memfold_sys::{futex, signal, Errno, Result};
 
 /// How far the engine has come.
@@ -297,6 +297,8 @@ impl Engine {
                 return Err(error);
             }
         }
+        self.helpers.set_cpus(CpuSet::of_current_thread().map_or(1, |set| set.len()));
+        self.make_helper(helpers::FIRST)?;
         if self.below().is_some() {
             // SAFETY: `tier::thread::main` keeps to the rules of agent threads.
             let tier = unsafe { Thread::spawn(tier::thread::main, arg) }?;
@@ -308,6 +310,7 @@ impl Engine {
 
     /// Has the threads that serve the program end, and waits for that. By the background thread, while nobody needs them.
     pub(crate) fn end_servants(&self, kernel: &Kernel) {
+        self.end_helpers();
         self.proxy.close();
         if let (Some(tier), Some(below)) = (self.agents.take(Agent::Tier), self.below()) {
             below.end();

@@ -129,7 +129,6 @@ impl Worker {
                 self.engine.end_servants(self.kernel);
                 thread::exit(self.kernel.life.status(self.engine.lifecycle.last_status()));
             }
-            self.serve_prefetch();
             self.adopt_young(false);
             self.answer_requests();
             self.look_at_share();
@@ -141,7 +140,7 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
-            self.budgets.contention.look(self.now);
+            self.budgets.contention.look(self.now, self.engine.helpers.at_work());
             self.engine.conditions.set_contended(self.budgets.contention.is_contended());
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;
@@ -159,7 +158,7 @@ impl Worker {
             self.let_allocator_decay();
             self.wipe_working_memory(!busy);
             self.park();
-            if !busy && self.engine.prefetch.is_empty() {
+            if !busy {
                 thread::sleep_on(&self.engine.agents.bell, bell, self.tick());
                 self.activities.slept();
             }

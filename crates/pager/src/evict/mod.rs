@@ -19,5 +19,6 @@ pub(crate) mod passlog;
 pub(crate) mod round;
 pub(crate) mod scan;
 pub(crate) mod set_aside;
+pub(crate) mod stamping;
 pub(crate) mod wakecost;
 pub(crate) mod worker;

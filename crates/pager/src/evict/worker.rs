@@ -10,7 +10,7 @@ use crate::engine::{Agent, Engine, Phase};
 use crate::evict::group::Watch;
 use crate::evict::limit::Hand;
 use crate::evict::page_daemon::DaemonPolicy;
-use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE};
+use crate::fault::restore::Restorer;
 use crate::inventory::Schedule;
 use crate::kernel::Kernel;
 use crate::recording::Recording;
@@ -20,7 +20,6 @@ use crate::share::Lease;
 use crate::sleep::Rest;
 use crate::source::{Choice, Sources};
 use crate::store::Stores;
-use crate::tables::bitmap::PageRange;
 use crate::tier::round::Demotion;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::{NO_LIMIT, WINDOW};
@@ -288,7 +287,6 @@ impl Worker {
 
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.
     pub(crate) fn interrupted(&mut self) -> bool {
-        self.serve_prefetch();
         self.stand_still_if_wanted();
         self.now = time::now();
         self.engine.phase() != Phase::Running || self.now.since(self.slice.began) > self.slice.length
@@ -315,30 +313,6 @@ impl Worker {
             fault_point!(UnforkedLeft: self.packing.wipe());
         }
         self.engine.traffic.brake.park();
-    }
-
-    /// Brings back what the fault thread expects to be touched next.
-    pub(crate) fn serve_prefetch(&mut self) {
-        while let Some((page, pages)) = self.engine.prefetch.take() {
-            let (mut at, end) = (page, page + pages * PAGE_SIZE);
-            while at < end {
-                self.stand_still_if_wanted();
-                let Some(extent) = self.engine.space().find(at) else { break };
-                let index = (at - extent.base()) / PAGE_SIZE;
-                // A few at a time: who touches one of them meanwhile waits for all.
-                let pages = PageRange::from(index, ((end - at) / PAGE_SIZE).min(AT_ONCE as usize));
-                match self.restorer.restore(extent, pages, Reason::Ahead) {
-                    Outcome::Done { first, pages } => {
-                        // The next fault of a sequential reader comes behind what it finds there.
-                        extent.next_fault.store((first + pages) as u32, Relaxed);
-                        extent.window.fetch_max(AT_ONCE, Relaxed);
-                        at = extent.page_addr(first + pages);
-                    }
-                    // What lies below memory is fetched when it is touched.
-                    _ => at += PAGE_SIZE,
-                }
-            }
-        }
     }
 
     /// Looks whether the daemon, if the process wants to be under one, has renewed its share.
@@ -410,7 +384,7 @@ impl Worker {
         bump(&control.saved_byte_millis, saved * passed);
         self.upkeep.last_count = self.upkeep.last_count + Nanos::from_millis(passed);
         let cpu_of = |agent| engine.tid(agent).map_or(0, |tid| time::cpu_of(tid).0);
-        control.cpu_fault_ns.store(cpu_of(Agent::Fault), Relaxed);
+        control.cpu_fault_ns.store(cpu_of(Agent::Fault) + self.engine.helpers.spent(), Relaxed);
         control.cpu_background_ns.store(cpu_of(Agent::Background) + cpu_of(Agent::Proxy), Relaxed);
         control.cpu_tier_ns.store(cpu_of(Agent::Tier), Relaxed);
         self.activities.show(&control.activity_ns);

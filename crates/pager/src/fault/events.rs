@@ -188,10 +188,18 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
 
 /// Reads the next message if there is one, so that a change that is under way can go on.
 pub fn read_on(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, backoff: &mut Backoff) {
-    let Ok(message) = read(engine, kernel) else {
-        backoff.wait();
-        return;
-    };
+    // Who waits for a report is the one that a touch which is being served waits for.
+    let serves = engine.traffic.turns.leave_touch();
+    match read(engine, kernel) {
+        Ok(message) => act_on(engine, kernel, steps, message),
+        Err(_) => backoff.wait(),
+    }
+    if serves {
+        engine.traffic.turns.serve_touch();
+    }
+}
+
+fn act_on(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, message: Event) {
     match message {
         // Its sleeper touches the page again, and the message comes again.
         Event::Fault { page, .. } => kernel.uffd.wake(page, PAGE_SIZE),

@@ -2,9 +2,13 @@
 
 pub(crate) mod events;
 pub(crate) mod follow;
+pub(crate) mod foreseen;
+pub(crate) mod helpers;
+pub(crate) mod helping;
 pub(crate) mod prefetch;
 pub(crate) mod recall;
 pub(crate) mod restore;
 pub(crate) mod room;
 pub(crate) mod service;
+pub mod stamps;
 pub(crate) mod waits;

@@ -1,11 +1,11 @@
-//! Requests from the fault thread to the background thread: bring these pages back before they are touched.
+//! Requests from the fault thread to helpers or the background thread: bring these pages back before they are touched.
 //!
-//! One producer, one consumer; a full queue loses the request, which costs a fault later and nothing else.
+//! One producer, any number of consumers; a full queue loses the request, which costs a fault later and nothing else.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use memfold_sys::PAGE_SIZE;
 
-const LEN: usize = 64;
+const LEN: usize = 512;
 
 /// The queue.
 pub struct PrefetchQueue {
@@ -41,18 +41,31 @@ impl PrefetchQueue {
 
     /// The oldest request, as address and number of pages.
     pub fn take(&self) -> Option<(usize, usize)> {
-        let taken = self.taken.load(Relaxed);
-        if self.put.load(Acquire) == taken {
-            return None;
+        // Acquire: who sees that another has taken a request sees that it was put, and does not take what comes after the last.
+        let mut taken = self.taken.load(Acquire);
+        loop {
+            if self.put.load(Acquire) == taken {
+                return None;
+            }
+            let request = self.requests[taken as usize % LEN].load(Relaxed);
+            // The slot is not written again before it is taken: if nobody else has taken it, what was read is whole. Release: the producer
+            // writes it after that.
+            match self.taken.compare_exchange(taken, taken.wrapping_add(1), AcqRel, Acquire) {
+                Ok(_) => return Some(((request >> 16) as usize * PAGE_SIZE, (request & 0xFFFF) as usize)),
+                Err(now) => taken = now,
+            }
         }
-        let request = self.requests[taken as usize % LEN].load(Relaxed);
-        self.taken.store(taken.wrapping_add(1), Release);
-        Some(((request >> 16) as usize * PAGE_SIZE, (request & 0xFFFF) as usize))
     }
 
     /// Forgets the parent's requests, in a forked child.
     pub fn reset_in_child(&self) {
         self.taken.store(self.put.load(Relaxed), Relaxed);
+    }
+
+    /// How many requests there are.
+    pub fn len(&self) -> usize {
+        // Others may have taken more meanwhile.
+        (self.put.load(Acquire).wrapping_sub(self.taken.load(Relaxed)) as i32).max(0) as usize
     }
 
     /// Whether there is nothing to do.

@@ -126,6 +126,17 @@ pub struct Restorer {
     shift: usize,
     /// What was fetched from below memory.
     pub(crate) arrived: Arrived,
+    /// When the steps of the next restore are reached, where that is wanted.
+    pub(crate) marks: Option<Marks>,
+}
+
+/// When the steps of a restore were reached; 0 for not at all.
+#[derive(Clone, Copy, Default)]
+pub struct Marks {
+    /// Its entries were taken.
+    pub taken: Nanos,
+    /// The bytes of the first pages were in the buffer.
+    pub unpacked: Nanos,
 }
 
 impl Restorer {
@@ -133,7 +144,16 @@ impl Restorer {
     pub fn new(engine: &'static Engine, kernel: &'static Kernel) -> Result<Restorer> {
         let buffer = mem::map_anonymous(0, MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
         let codecs = Codecs::new()?;
-        Ok(Restorer { engine, kernel, codecs, buffer, used: 0, shift: 0, arrived: Arrived::new() })
+        Ok(Restorer {
+            engine,
+            kernel,
+            codecs,
+            buffer,
+            used: 0,
+            shift: 0,
+            arrived: Arrived::new(),
+            marks: None,
+        })
     }
 
     /// Overwrites what the last restores left in the working memory. [`restore`](Self::restore) does so itself, but for a fault: whoever
@@ -161,6 +181,7 @@ impl Restorer {
         if let Err(outcome) = run.take(self, pages) {
             return outcome;
         }
+        self.mark(|marks| &mut marks.taken);
         linger(Bug::BusyNotAwaited);
         if reason == Reason::Ahead {
             linger(Bug::AheadWakeLost);
@@ -198,6 +219,12 @@ impl Restorer {
             fault_point!(AheadWakeLost: engine.wake_ahead(self.kernel, start, len, began));
         }
         outcome
+    }
+
+    fn mark(&mut self, step: impl Fn(&mut Marks) -> &mut Nanos) {
+        if let Some(marks) = &mut self.marks {
+            *step(marks) = time::now();
+        }
     }
 
     /// Brings a page back at an address other than its own, because its mapping was moved there.
@@ -284,6 +311,7 @@ impl Restorer {
         if segment.is_empty() {
             return Err(Errno(libc::ESTALE));
         }
+        self.mark(|marks| &mut marks.unpacked);
         let _turn = run.turn(engine)?;
         let page = extent.page_addr(segment.lo).wrapping_add(self.shift);
         // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.

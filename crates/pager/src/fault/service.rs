@@ -11,8 +11,10 @@ use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
 use crate::fault::events;
 use crate::fault::follow::Follower;
+use crate::fault::foreseen;
 use crate::fault::recall::{Recall, Unasked};
-use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
+use crate::fault::restore::{Marks, Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
+use crate::fault::stamps::Stamps;
 use crate::fault::waits::Waits;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
@@ -21,14 +23,16 @@ use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
 use core::sync::atomic::Ordering::*;
-use memfold_policy::walk::{Reach, Walks};
+use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::uffd::{self, Event, Modes};
-use memfold_sys::{mem, Errno, EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{mem, Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// How many pages the background thread is asked to bring ahead of a sequential reader.
+/// How many pages helpers are asked for at once.
 const AHEAD: usize = 64;
+/// Of an extent that is only foreseen one page in so many is left out: its touch tells that the walk came there.
+const MARK: usize = 128;
 
 /// The thread's entry; `arg` is the engine's address.
 pub extern "C" fn main(arg: usize) {
@@ -48,10 +52,13 @@ pub extern "C" fn main(arg: usize) {
         follower: Follower::new(),
         waits: Waits::new(),
         walks: Walks::new(),
+        way: Way::new(),
+        foresight: foreseen::Memory::new().ok(),
         recall: Recall::new(),
         steps: events::Steps::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
+        stamps: None,
         ended: false,
         zeros: [0; PAGE_SIZE],
     }
@@ -65,11 +72,16 @@ struct Service {
     follower: Follower,
     waits: Waits,
     walks: Walks,
+    way: Way,
+    /// `None` where there is no memory for it.
+    foresight: Option<foreseen::Memory>,
     recall: Recall,
     steps: events::Steps,
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
+    /// Of the touch at hand, while somebody measures them.
+    stamps: Option<Stamps>,
     /// The doorbell was rung.
     ended: bool,
     zeros: [u8; PAGE_SIZE],
@@ -84,6 +96,7 @@ impl Service {
                     continue;
                 }
             }
+            let idle = self.engine.stamps.is_wanted().then(time::now);
             self.kernel.uffd.wait();
             if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
                 linger(Bug::ReportNotAwaited);
@@ -94,6 +107,7 @@ impl Service {
             // with it would be served as if it had not happened.
             match events::read(self.engine, self.kernel) {
                 Ok(message) => {
+                    self.stamps = idle.map(|idle| self.begin_stamps(idle));
                     self.engine.flush_deferred();
                     self.handle(message);
                 }
@@ -113,7 +127,10 @@ impl Service {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Fault { page, write, tid } => self.fault(page, write, tid),
+            Event::Fault { page, write, tid } => {
+                self.engine.traffic.turns.serve_touch();
+                self.fault(page, write, tid);
+            }
             other => events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other),
         }
     }
@@ -138,6 +155,8 @@ impl Service {
         // While the thread is asleep, and what is said of it stands still.
         let found = self.waits.found(self.engine, tid, page, self.read_at);
         self.charge_late(control, found.late, found.late_ns);
+        self.stamp(|stamps| &mut stamps.found);
+        self.restorer.marks = self.stamps.map(|_| Marks::default());
         loop {
             let outcome = match extent {
                 Some(extent) => {
@@ -149,6 +168,7 @@ impl Service {
                         let ended = time::now();
                         self.waits.woken(tid, ended);
                         self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                        self.stamp_restored(ended);
                         control.restore_ns.record(ended.since(began).0);
                         let waited = ended.since(self.read_at).0 + found.outside;
                         self.charge_wait(control, waited);
@@ -163,7 +183,12 @@ impl Service {
                         let reach = self.reach(extent, ended);
                         extent.last_restore.store(ended.0, Relaxed);
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
-                        if reach == Reach::Page {
+                        if let Some(foresight) = self.foresight.as_mut().filter(|_| !looked) {
+                            foresight.touched(self.engine, page, ended);
+                        }
+                        if self.go_through(extent, reach, ended) {
+                            // They begin with what comes next, while the thread that was woken runs.
+                        } else if reach == Reach::Page {
                             let rest = self.bring_rest(extent, first + pages, behind);
                             self.look_ahead(extent, first, pages + rest);
                         } else {
@@ -203,6 +228,35 @@ impl Service {
         // The page is there, and who waited for it runs.
         self.restorer.wipe();
         self.follower.follow(self.engine, tid, self.read_at);
+        self.end_stamps(page, tid);
+    }
+
+    fn begin_stamps(&self, idle: Nanos) -> Stamps {
+        Stamps { idle: idle.0, woke: self.read_at.0, read: time::now().0, cpu: u64::MAX, ..Stamps::default() }
+    }
+
+    fn stamp(&mut self, step: impl Fn(&mut Stamps) -> &mut u64) {
+        if let Some(stamps) = &mut self.stamps {
+            *step(stamps) = time::now().0;
+        }
+    }
+
+    /// The page was put in place at `placed`, and its thread was woken.
+    fn stamp_restored(&mut self, placed: Nanos) {
+        let marks = self.restorer.marks.take().unwrap_or_default();
+        if let Some(stamps) = &mut self.stamps {
+            (stamps.taken, stamps.unpacked) = (marks.taken.0, marks.unpacked.0);
+            (stamps.placed, stamps.woken) = (placed.0, time::now().0);
+            // Before it goes elsewhere.
+            stamps.cpu = thread::current_cpu().map_or(u64::MAX, u64::from);
+        }
+    }
+
+    fn end_stamps(&mut self, page: usize, tid: u32) {
+        self.restorer.marks = None;
+        let Some(stamps) = self.stamps.take() else { return };
+        let (page, tid, done) = (page as u64, u64::from(tid), time::now().0);
+        self.engine.stamps.add(Stamps { page, tid, done, ..stamps });
     }
 
     /// Serves the first touch of a page that was never there. False when it must be looked at again.
@@ -277,13 +331,18 @@ impl Service {
     /// How much of the extent should come back with a page that was touched at `now`.
     fn reach(&mut self, extent: &Extent, now: Nanos) -> Reach {
         let engine = self.engine;
-        // What is recorded, or what a page daemon counts, was touched itself; and a limit leaves no room for a guess.
-        if engine.errand.is_on() || !engine.options.policy.is_empty() || engine.room.is_kept() {
+        if !engine.takes_guesses() {
             return Reach::Page;
         }
         let (touched, aside) = (extent.last_restore.load(Relaxed), extent.last_aside.load(Relaxed));
-        let (burst, reach, begins) =
-            self.walks.touch(extent.burst(), now.0, touched, aside, engine.setting(Setting::ColdAge));
+        let (burst, reach, begins) = self.walks.touch(
+            extent.burst(),
+            now.0,
+            touched,
+            aside,
+            engine.setting(Setting::ColdAge),
+            self.engine.is_helped(),
+        );
         extent.set_burst(burst);
         if reach != Reach::Page {
             engine.conditions.note_walk(now);
@@ -295,6 +354,39 @@ impl Service {
             }
         }
         reach
+    }
+
+    /// Has helpers bring an extent that is walked through, and the next one. Whether they were asked for this one now: where they were before, they
+    /// have not come so far yet, and the fault thread does a part of it.
+    fn go_through(&mut self, extent: &Extent, reach: Reach, now: Nanos) -> bool {
+        let number = (extent.base() / EXTENT_SIZE) as u64;
+        let foreseen = self.way.was_asked(number, now.0);
+        if !self.engine.is_helped() || reach != Reach::Everything && !foreseen {
+            return false;
+        }
+        let ahead = self.way.go_through(number, now.0);
+        if ahead.this {
+            self.ask_for(extent, false);
+        }
+        if let Some(next) = ahead.then.and_then(|next| self.engine.space().find(next as usize * EXTENT_SIZE))
+        {
+            self.ask_for(next, true);
+        }
+        ahead.this
+    }
+
+    /// Asks for what is away of an extent; with marks left out if it is only foreseen.
+    fn ask_for(&self, extent: &Extent, foreseen: bool) {
+        let away = extent.away_pages();
+        for lo in (0..EXTENT_PAGES).step_by(AHEAD) {
+            let mark = usize::from(foreseen && lo.is_multiple_of(MARK));
+            let pages = PageRange::new(lo + mark, lo + AHEAD);
+            if !away.and(&pages.set()).is_empty()
+                && !self.engine.ask_ahead(extent.page_addr(pages.lo), pages.len())
+            {
+                return;
+            }
+        }
     }
 
     /// Brings the rest of an extent that is walked through, from page `from` on and then what lies before it, as far as that is wanted.
@@ -332,9 +424,7 @@ impl Service {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;
-        if self.engine.prefetch.put(from, AHEAD) {
-            self.engine.ring();
-        }
+        self.engine.ask_ahead(from, AHEAD);
     }
 }
 

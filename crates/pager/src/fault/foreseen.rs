@@ -1,0 +1,79 @@
+//! Asking for what came back together before ([`memfold_policy::foresight`]).
+//!
+//! What it is not: a judgement. What was asked for is restored ahead of its touch like anything else, and is not taken for used.
+//!
+//! Fault thread only, after the thread that touched the page was woken.
+
+use crate::config::Setting;
+use crate::control::bump;
+use crate::engine::Engine;
+use core::mem::size_of;
+use memfold_policy::budget::NO_LIMIT;
+use memfold_policy::foresight::Foresight;
+use memfold_sys::time::Nanos;
+use memfold_sys::{mem, Result, PAGE_SIZE};
+
+/// What the thread remembers, in memory of its own.
+pub(crate) struct Memory(&'static mut Foresight);
+
+impl Memory {
+    /// Maps it. What is never remembered takes no memory.
+    pub(crate) fn new() -> Result<Memory> {
+        let at = mem::map_anonymous(0, size(), 0)?;
+        // SAFETY: fresh, zeroed, aligned memory of this size that nobody else has; zeros know nothing.
+        Ok(Memory(unsafe { &mut *(at as *mut Foresight) }))
+    }
+
+    /// A page that was compressed was touched at `now`: asks for those that are likely to be touched next.
+    pub(crate) fn touched(&mut self, engine: &Engine, page: usize, now: Nanos) {
+        let (mut start, mut pages, mut any) = (0, 0, false);
+        let mut put = |start: usize, pages: usize| {
+            any |= pages > 0 && engine.prefetch.put(start, pages);
+        };
+        let outcome = self.0.touch((page / PAGE_SIZE) as u64, now.0, engine.may_guess(), |next| {
+            let next = next as usize * PAGE_SIZE;
+            if pages > 0 && next == start + pages * PAGE_SIZE {
+                pages += 1;
+            } else {
+                put(start, pages);
+                (start, pages) = (next, 1);
+            }
+        });
+        put(start, pages);
+        if any {
+            engine.helpers.ring(1);
+        }
+        let control = engine.control();
+        bump(&control.pages_predicted, outcome.predicted);
+        bump(&control.predicted_hit, outcome.hit);
+        bump(&control.predicted_wasted, outcome.wasted);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, and nobody has its address after us.
+        let _ = unsafe { mem::munmap(self.0 as *mut Foresight as usize, size()) };
+    }
+}
+
+fn size() -> usize {
+    size_of::<Foresight>().next_multiple_of(PAGE_SIZE)
+}
+
+impl Engine {
+    /// Whether helpers may be asked: there are CPUs for them, or whoever sets no limit has some to spare.
+    pub(crate) fn is_helped(&self) -> bool {
+        !self.conditions.are_contended() || self.setting(Setting::MaxCpu) >= NO_LIMIT
+    }
+
+    /// Whether pages may be brought that nobody may want: what is recorded, or what a page daemon counts, was touched itself; and a limit leaves
+    /// no room for a guess.
+    pub(crate) fn takes_guesses(&self) -> bool {
+        !self.errand.is_on() && self.options.policy.is_empty() && !self.room.is_kept()
+    }
+
+    fn may_guess(&self) -> bool {
+        self.is_helped() && self.takes_guesses()
+    }
+}
