@@ -8,7 +8,7 @@
 //! Invariants: a file that a child may have is written no more where anything lies that was there at the fork.
 
 use super::clusters::{Place, FILES};
-use super::{seal, Tier, BLOCK};
+use super::{seal, Tier};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use memfold_sys::inject::{self, Point};
 use memfold_sys::{file, mem, Errno, Result};
@@ -165,19 +165,19 @@ impl Tier for Files {
         if let Some(error) = inject::error(Point::TierWrite) {
             return Err(error);
         }
-        file::write_all_at(fd, bytes, (place.block() * BLOCK) as u64)
+        file::write_all_at(fd, bytes, place.offset())
     }
 
     fn fetch(&self, place: Place, out: &mut [u8]) -> Result<()> {
         if let Some(error) = inject::error(Point::TierRead) {
             return Err(error);
         }
-        let (file, offset) = (self.get(place.file()), place.block() * BLOCK);
+        let file = self.get(place.file());
         match file.descriptor() {
-            Some(fd) => file::read_all_at(fd, out, offset as u64),
+            Some(fd) => file::read_all_at(fd, out, place.offset()),
             None => match file.mapped.load(Acquire) {
                 0 => Err(Errno(libc::EBADF)),
-                base => mem::read_mapped(base + offset, out),
+                base => mem::read_mapped(base + place.offset() as usize, out),
             },
         }
     }

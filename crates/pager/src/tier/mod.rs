@@ -24,8 +24,10 @@ pub mod files;
 pub mod keeper;
 pub mod location;
 pub mod order;
+pub mod reading;
 pub mod round;
 pub mod seal;
+pub mod stream;
 pub mod thread;
 
 use crate::codec::MAX_STORED;
