@@ -62,8 +62,9 @@ impl SwapFile {
             let (file, group) = (file.clone(), group.clone());
             Undo::at_end(move || remove(&file, &group, root))?
         };
-        fs::create_dir(&group)
-            .map_err(|error| Unsupported(format!("no control group can be made in {}: {error}", root.display())))?;
+        fs::create_dir(&group).map_err(|error| {
+            Unsupported(format!("no control group can be made in {}: {error}", root.display()))
+        })?;
         make(&file, bytes)?;
         swap::write_header(&file, bytes, pid)?;
         swap::on(&file).map_err(|error| Unsupported(format!("{error:#}; another directory may do")))?;
@@ -94,7 +95,10 @@ impl SwapFile {
 /// When the kernel does not say.
 pub fn cached_pages() -> Result<usize> {
     let text = fs::read_to_string("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("SwapCached:")).context("no SwapCached in /proc/meminfo")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("SwapCached:"))
+        .context("no SwapCached in /proc/meminfo")?;
     let kib: usize = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib / 4)
 }

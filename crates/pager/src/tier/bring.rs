@@ -29,7 +29,7 @@ const TRIES: u32 = 7;
 const PAUSE: Nanos = Nanos::from_millis(5);
 const LONGEST_PAUSE: Nanos = Nanos::from_millis(160);
 
-/// Brings back the page at this address, and wakes who waits for it. Lets `others` have their way while somebody changes mappings. Returns its
+/// Brings back the page at this address, with up to `most` in all of its cluster that follow one another, and wakes who waits for them. Lets `others` have their way while somebody changes mappings. Returns its
 /// extent and its cluster, of which the other pages may come too. The tier's thread only.
 pub fn bring(
     engine: &'static Engine,
@@ -37,6 +37,7 @@ pub fn bring(
     below: &Below,
     restorer: &mut Restorer,
     page: usize,
+    most: usize,
     others: impl Fn(),
 ) -> Option<(&'static Extent, u32)> {
     let wake = || {
@@ -58,10 +59,14 @@ pub fn bring(
             }
             return None;
         };
-        let outcome = below.restoring(|| restorer.restore(extent, PageRange::one(index), Reason::Late));
+        let pages = PageRange::from(index, most);
+        let outcome = below.restoring(|| restorer.restore(extent, pages, Reason::Late));
         match outcome {
-            Outcome::Done { .. } => {
+            Outcome::Done { pages, .. } => {
                 wake();
+                if pages > 1 {
+                    kernel.uffd.wake(page + PAGE_SIZE, (pages - 1) * PAGE_SIZE);
+                }
                 extent.last_restore.store(time::now().0, Relaxed);
                 return Some((extent, berth.cluster));
             }

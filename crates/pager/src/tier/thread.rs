@@ -66,10 +66,8 @@ struct Rest {
     index: usize,
 }
 
-/// Pages of the rest that come back at once: somebody may want another page meanwhile. A reader in order wants the next of these, and would
-/// wait for each piece.
+/// Pages of the rest that come back at once: somebody may want another page meanwhile.
 const PIECE: usize = 4;
-const PIECE_IN_ORDER: usize = CLUSTER;
 
 struct Service {
     engine: &'static Engine,
@@ -125,24 +123,37 @@ impl Service {
     /// Brings back a page that a thread waits for. What left with it comes behind.
     fn bring(&mut self, page: usize) {
         self.stream.wanted(page);
-        self.read(page);
+        let again = self.read(page);
+        let in_order = self.stream.is_going() || again;
+        let most = if in_order && self.has_room(CLUSTER) { CLUSTER } else { 1 };
         let (engine, kernel, below) = (self.engine, self.kernel, self.below);
         // Whoever has the turn may be waiting for one of these.
         let others = || {
             answer_asks(engine, below);
         };
-        if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, others) {
+        if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, most, others)
+        {
             // SAFETY: this is the tier's thread.
             unsafe { below.order.note(page) };
             self.bring_rest(extent, cluster, page + PAGE_SIZE, false);
         }
     }
 
-    /// Reads the cluster of a page, if it was not, and puts the rest of the one before in place meanwhile.
-    fn read(&mut self, page: usize) {
-        let Some((_, cluster)) = self.cluster_of(page) else { return };
+    /// How many pages of a cluster come back at once. A reader in order wants the next of them, and would wait for each piece.
+    fn at_once(&self) -> usize {
+        if self.stream.is_going() {
+            CLUSTER
+        } else {
+            PIECE
+        }
+    }
+
+    /// Reads the cluster of a page, if it was not, and puts the rest of the one before in place meanwhile. Whether it was there: the program
+    /// is quicker than the rest comes.
+    fn read(&mut self, page: usize) -> bool {
+        let Some((_, cluster)) = self.cluster_of(page) else { return false };
         if self.restorer.arrived.is(cluster, &self.below.clusters) {
-            return;
+            return true;
         }
         self.ahead = None;
         if self.reading.cluster() != Some(cluster) {
@@ -153,6 +164,7 @@ impl Service {
         // It comes from where the next cluster goes.
         while self.bring_piece() {}
         self.reading.take(self.engine, self.below, &mut self.restorer.arrived);
+        false
     }
 
     /// The extent and the cluster of a page that lies below memory.
@@ -198,9 +210,9 @@ impl Service {
 
     /// The other pages of the cluster that was fetched come next, piece by piece. What was brought already ends at this address.
     fn bring_rest(&mut self, extent: &'static Extent, cluster: u32, end: usize, ahead: bool) {
-        let last = extent.entries().and_then(|entries| {
-            (0..EXTENT_PAGES).rev().find(|&index| is_of(entries[index].load(), cluster))
-        });
+        let last = extent
+            .entries()
+            .and_then(|entries| (0..EXTENT_PAGES).rev().find(|&index| is_of(entries[index].load(), cluster)));
         self.stream.brought(last.map_or(end, |last| end.max(extent.page_addr(last) + PAGE_SIZE)), ahead);
         self.rest = Some(Rest { extent, cluster, index: 0 });
     }
@@ -211,8 +223,7 @@ impl Service {
         let Some(entries) = extent.entries() else { return false };
         let of_cluster = |index: &usize| is_of(entries[*index].load(), cluster);
         let Some(next) = (index..EXTENT_PAGES).find(of_cluster) else { return false };
-        let piece = if self.stream.is_going() { PIECE_IN_ORDER } else { PIECE };
-        let most = (next + piece).min(EXTENT_PAGES);
+        let most = (next + self.at_once()).min(EXTENT_PAGES);
         let pages = (next..most).find(|index| !of_cluster(index)).unwrap_or(most) - next;
         if !self.has_room(pages) {
             return false;
