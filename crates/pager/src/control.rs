@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -444,6 +444,10 @@ control_page! {
             tier_moves = tier_moves,
             /// Clusters that could not be written, or not be read at the first try.
             tier_errors = tier_errors,
+            /// Times that somebody waited for an engine on the network that was away, and for how long, ns.
+            tier_waits = tier_waits,
+            /// See there.
+            tier_wait_ns = tier_wait_ns,
             /// Times that the stall budget held eviction back.
             budget_holds = budget_holds,
             /// Extents registered with userfaultfd.

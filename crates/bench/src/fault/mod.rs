@@ -86,7 +86,8 @@ fn tier(text: &str) -> Result<String, String> {
     if text.contains(",after=") {
         return Err("after= is none of its choices: what is evicted goes down at once".into());
     }
-    Choice::parse(text).map(|_| text.to_owned()).map_err(|wrong| wrong.to_string())
+    let choice = Choice::parse(text).map_err(|wrong| wrong.to_string())?;
+    choice.directory().map(|_| text.to_owned()).ok_or("disk=DIR is needed".into())
 }
 
 /// Where a swap file lies that is not beside a tier's.
@@ -107,7 +108,7 @@ impl Experiment for Options {
         match self.vs {
             Some(Rival::Zram) => arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?)),
             Some(Rival::Swap) => {
-                let directory = tier.and_then(|tier| Choice::parse(tier).ok()).map(|choice| choice.directory);
+                let directory = tier.and_then(|tier| Choice::parse(tier).ok()?.directory());
                 let directory = Path::new(directory.unwrap_or(SWAP_DIRECTORY));
                 arms.push(Box::new(OnDisk::start(program, job, directory)?));
             }

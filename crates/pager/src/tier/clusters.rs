@@ -16,6 +16,8 @@ const BLOCKS_BITS: u32 = 5;
 const FILE_BITS: u32 = 5;
 const SEQUENCE_BITS: u32 = 27;
 
+/// Blocks of a segment, 1 MiB, of which a file is a row.
+pub const SEGMENT_BLOCKS: usize = (1 << 20) / BLOCK;
 /// Most blocks of a place.
 pub const MOST_BLOCKS: usize = 1 << BLOCKS_BITS;
 /// Blocks that a file can have: 512 GiB.
@@ -57,6 +59,11 @@ impl Place {
     /// Where it begins in the file, bytes.
     pub fn offset(self) -> u64 {
         (self.block() * BLOCK) as u64
+    }
+
+    /// The segment of the file that it is in.
+    pub fn segment(self) -> usize {
+        self.block() / SEGMENT_BLOCKS
     }
 
     /// How many bytes it has.

@@ -50,7 +50,10 @@ impl Reading {
         else {
             return;
         };
-        // A child may not have it open, and a failure that is planted meets who reads as ever.
+        // A child may not have it open, an engine on the network is asked as ever, and a failure that is planted meets who reads so.
+        if below.files.remote.is_on() {
+            return;
+        }
         let Some(fd) = below.files.get(place.file()).descriptor() else { return };
         let Ok(to) = self.arrived.room(place) else { return };
         if inject::error(Point::TierRead).is_some() {

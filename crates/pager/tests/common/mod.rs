@@ -67,7 +67,7 @@ pub fn engine_of(cold_age_ms: u64, limit: u64, tier: &str) -> &'static Engine {
     config.set(Setting::ResidentLimit, limit);
     engine.prepare(&config).unwrap();
     if !tier.is_empty() {
-        assert_eq!(engine.use_tier(tier), Ok(()));
+        assert_eq!(engine.use_tier(tier, ""), Ok(()));
     }
     engine.enable();
     engine
