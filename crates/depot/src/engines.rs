@@ -9,7 +9,10 @@
 use anyhow::{bail, Context, Result};
 use memfold_pager::tier::choice::Engines as Choice;
 use memfold_pager::tier::wire::Name;
-use redis::{Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError, ServerErrorKind};
+use redis::{
+    Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, ServerErrorKind,
+};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -44,7 +47,8 @@ impl Config {
     /// # Errors
     /// An address or that file makes no sense, or others may read it.
     pub fn new(choice: &Choice<'_>) -> Result<Config> {
-        let (user, password) = choice.auth.map(|file| read_auth(Path::new(file))).transpose()?.unwrap_or_default();
+        let (user, password) =
+            choice.auth.map(|file| read_auth(Path::new(file))).transpose()?.unwrap_or_default();
         let node = |address: &str| -> Result<ConnectionInfo> {
             let (host, port) = split(address)?;
             let address = match choice.by_tls() {
@@ -82,10 +86,15 @@ impl Config {
         for node in &self.nodes {
             let name = node.addr().to_string();
             let mut connection = connect(node).with_context(|| format!("cannot use the engine at {name}"))?;
-            let info: String =
-                redis::cmd("INFO").query(&mut connection).with_context(|| format!("cannot use the engine at {name}"))?;
+            let info: String = redis::cmd("INFO")
+                .query(&mut connection)
+                .with_context(|| format!("cannot use the engine at {name}"))?;
             let value = |key: &str| {
-                info.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or("").trim().to_owned()
+                info.lines()
+                    .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
+                    .unwrap_or("")
+                    .trim()
+                    .to_owned()
             };
             if value("cluster_enabled") == "1" {
                 bail!("the engine at {name} is one of a cluster, which moves keys about: name engines that are not");

@@ -40,7 +40,8 @@ pub fn serve(directory: &Path, config: Config, launcher: impl Read + Send + 'sta
     let path = directory.join(SOCKET);
     // Of one before us, which has ended.
     let _ = std::fs::remove_file(&path);
-    let listener = UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    let listener =
+        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
     let shared = Arc::new(Shared {
         config,
         kept: Mutex::new(Kept::new(directory)),

@@ -65,7 +65,8 @@ impl Engine {
             Some(text) => complain(Nonsense { variable: "MEMFOLD_WIPE", text, allowed: "`on` or `off`" }),
         }
         if let Some(text) = text_of(TIER).filter(|text| !text.is_empty() && Below::parse(text).is_err()) {
-            let allowed = "`disk=DIR` or `redis://HOST:PORT`, with `,size=20G` and `,after=10m` or other values";
+            let allowed =
+                "`disk=DIR` or `redis://HOST:PORT`, with `,size=20G` and `,after=10m` or other values";
             complain(Nonsense { variable: TIER, text, allowed });
         }
         config

@@ -146,7 +146,7 @@ bugs! {
     SegmentFilledAgain = "segment-filled-again",
     /// After the process that knows the network has begun anew, it is not told what it is to keep.
     KeptUntold = "kept-untold",
-    /// What comes from the network late is taken for the answer to the next request.
+    /// A connection that said something senseless is used on, and what comes late is taken for the answer to the next request.
     LateAnswerTaken = "late-answer-taken",
     /// An engine that is away counts as one that has lost what it had.
     AwayTakenForLost = "away-taken-for-lost",

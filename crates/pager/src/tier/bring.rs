@@ -156,7 +156,11 @@ fn fail(engine: &Engine, below: &Below, berth: Berth, error: Errno) -> ! {
             Errno(libc::EBADMSG) => "is not what was put there",
             _ => "cannot be fetched",
         };
-        let _ = write!(line, "memfold: what lies on the tier's engine {what} ({}): the program must not go on", error.name());
+        let _ = write!(
+            line,
+            "memfold: what lies on the tier's engine {what} ({}): the program must not go on",
+            error.name()
+        );
         engine.fail_hard(line.as_str());
     }
     let block = below.clusters.place(berth.cluster).map_or(0, |place| place.block());

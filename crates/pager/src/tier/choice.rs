@@ -62,7 +62,9 @@ impl<'a> Engines<'a> {
     /// Their addresses, `HOST:PORT` or `HOST`.
     pub fn addresses(&self) -> impl Iterator<Item = &'a str> {
         let parts = self.text.split(',').filter(|part| !part.contains('='));
-        parts.map(|part| part.strip_prefix(PLAIN).or(part.strip_prefix(TLS)).unwrap_or(part).trim_end_matches('/'))
+        parts.map(|part| {
+            part.strip_prefix(PLAIN).or(part.strip_prefix(TLS)).unwrap_or(part).trim_end_matches('/')
+        })
     }
 
     /// Whether they are spoken with by TLS.
@@ -214,11 +216,14 @@ impl<'a> Engines<'a> {
             }
         }
         for address in self.addresses() {
-            let port = address.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+            let port =
+                address.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
             let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
             match port {
                 _ if address.contains('@') => return Err(BadTier::Password),
-                Some((host, port)) if host.is_empty() || !is_port(port) => return Err(BadTier::Address(address)),
+                Some((host, port)) if host.is_empty() || !is_port(port) => {
+                    return Err(BadTier::Address(address))
+                }
                 None if address.is_empty() => return Err(BadTier::Address(address)),
                 _ if address.contains(['/', '?', '#', ' ']) => return Err(BadTier::Address(address)),
                 _ => {}
@@ -256,7 +261,8 @@ mod tests {
         assert_eq!(engines.addresses().collect::<Vec<_>>(), ["cache:6379"]);
         assert_eq!((engines.copies, engines.wait, engines.by_tls()), (1, WAIT, false));
         assert_eq!((one.name(), one.directory()), ("redis://cache:6379", None));
-        let text = "rediss://a:1,b:2,rediss://[::1]:3/,copies=3,auth=/etc/x,wait=10s,after=1s,size=1G,expire=10m";
+        let text =
+            "rediss://a:1,b:2,rediss://[::1]:3/,copies=3,auth=/etc/x,wait=10s,after=1s,size=1G,expire=10m";
         let three = Choice::parse(text).unwrap();
         let engines = three.engines().unwrap();
         assert_eq!(engines.addresses().collect::<Vec<_>>(), ["a:1", "b:2", "[::1]:3"]);

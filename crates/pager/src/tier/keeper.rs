@@ -184,7 +184,8 @@ impl Keeper {
         // One on the network has an end.
         let has_room =
             !files.remote.is_on() || state.count < SEGMENTS || state.next + MOST_BLOCKS <= SEGMENT_BLOCKS;
-        open && has_room && (!file.is_shared() || planted(Bug::SharedFileFilled))
+        open && has_room
+            && (!file.is_shared() || planted(Bug::SharedFileFilled))
             && self.files[number].sequence < SEQUENCES - 1
     }
 

@@ -86,8 +86,7 @@ impl Remote {
 
     fn call(&self, op: Op, file: Name, place: Place, bytes: &[u8], out: &mut [u8]) -> Result<usize> {
         let len = if op == Op::Put { bytes.len() } else { out.len() };
-        let request =
-            Request { op, file, segment: place.segment() as u32, number: place.sequence(), len };
+        let request = Request { op, file, segment: place.segment() as u32, number: place.sequence(), len };
         let answer = self.talk(&request, bytes, out);
         if answer.is_err() && !planted(Bug::LateAnswerTaken) {
             self.hang_up();

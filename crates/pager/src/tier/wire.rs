@@ -104,7 +104,8 @@ impl Answer {
     /// From what came; `None` where it makes no sense.
     pub fn parse(bytes: &[u8; ANSWER]) -> Option<Answer> {
         let [a, b, c, d, rest @ ..] = *bytes;
-        let answer = Answer { error: i32::from_le_bytes([a, b, c, d]), len: u32::from_le_bytes(rest) as usize };
+        let answer =
+            Answer { error: i32::from_le_bytes([a, b, c, d]), len: u32::from_le_bytes(rest) as usize };
         (answer.len <= CLUSTER_BYTES && (answer.error == 0 || answer.len == 0)).then_some(answer)
     }
 }
