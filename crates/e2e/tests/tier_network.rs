@@ -69,6 +69,7 @@ impl Engine {
 /// A folded program with its launcher.
 struct Folded {
     launcher: Server,
+    stdin: Option<std::process::ChildStdin>,
     stdout: BufReader<std::process::ChildStdout>,
     pid: u32,
     _home: TempDir,
@@ -97,16 +98,17 @@ impl Folded {
     fn start(tier: &str) -> Folded {
         let home = scratch();
         let mut launcher = Server(launch(home.path(), tier).spawn().unwrap());
+        let stdin = launcher.0.stdin.take();
         let mut stdout = BufReader::new(launcher.0.stdout.take().unwrap());
         let mut line = String::new();
         stdout.read_line(&mut line).unwrap();
         let pid = line.trim().strip_prefix("made ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
-        Folded { launcher, stdout, pid, _home: home }
+        Folded { launcher, stdin, stdout, pid, _home: home }
     }
 
     /// Has it look at all that it has.
     fn tell_to_look(&mut self) {
-        self.launcher.0.stdin.as_mut().unwrap().write_all(b"look\n").unwrap();
+        self.stdin.as_mut().unwrap().write_all(b"look\n").unwrap();
     }
 
     fn expect_kept(&mut self) {
@@ -118,7 +120,7 @@ impl Folded {
     /// What it said when it had ended.
     fn said(&mut self) -> String {
         let mut text = String::new();
-        drop(self.launcher.0.stdin.take());
+        drop(self.stdin.take());
         let _ = self.launcher.0.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut text));
         text
     }
@@ -199,9 +201,8 @@ fn an_engine_that_changes_what_it_has_ends_the_program_with_a_message() {
 fn an_engine_that_is_full_leaves_the_rest_in_memory_and_that_is_said_once() {
     let mut engine = Engine::start(&["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"]);
     let mut folded = Folded::start(&tier(&[&engine], ""));
-    wait_until(LIMIT, "it goes there", || engine.keys() >= 1);
     for _ in 0..2 {
-        std::thread::sleep(Duration::from_secs(1));
+        wait_until(LIMIT, "it is full", || engine.ask(&["INFO", "errorstats"]).contains("errorstat_OOM"));
         folded.tell_to_look();
         folded.expect_kept();
     }
@@ -229,7 +230,7 @@ fn who_keeps_the_tier_may_be_killed_and_the_launcher_too() {
     let mut line = String::new();
     folded.stdout.read_line(&mut line).unwrap();
     assert_eq!(line, "kept\n");
-    drop(folded.launcher.0.stdin.take());
+    drop(folded.stdin.take());
     wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
 }
 
