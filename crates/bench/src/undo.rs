@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn what_is_to_be_undone_is_when_its_keeper_goes_and_once() {
         static DONE: AtomicU32 = AtomicU32::new(0);
-        let first = Undo::at_end(|| drop(DONE.fetch_add(1, Relaxed))).unwrap();
-        let second = Undo::at_end(|| drop(DONE.fetch_add(10, Relaxed))).unwrap();
+        let counts = |by| Undo::at_end(move || DONE.store(DONE.load(Relaxed) + by, Relaxed)).unwrap();
+        let (first, second) = (counts(1), counts(10));
         drop(first);
         assert_eq!(DONE.load(Relaxed), 1);
         drop(second);

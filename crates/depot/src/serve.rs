@@ -65,7 +65,13 @@ pub fn serve(directory: &Path, config: Config, launcher: impl Read + Send + 'sta
 
 fn watch(mut launcher: impl Read, shared: &Shared) {
     let mut byte = [0];
-    while !matches!(launcher.read(&mut byte), Ok(0)) {}
+    loop {
+        match launcher.read(&mut byte) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => break,
+        }
+    }
     shared.over.store(true, SeqCst);
 }
 
@@ -167,7 +173,8 @@ impl<'a> Connection<'a> {
                 // Longer than it ever was: the program finds that it is something else.
                 Ok(Some(_)) => self.answer(libc_error(nix::errno::Errno::EBADMSG), &[])?,
                 Ok(None) => self.answer(libc_error(nix::errno::Errno::ENOENT), &[])?,
-                Err(failure) => self.answer(error_of(failure), &[])?,
+                // Whatever hinders it, it may be put right while the program waits.
+                Err(_) => self.answer(error_of(Failure::Away), &[])?,
             },
         }
         Ok(())

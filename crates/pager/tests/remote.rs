@@ -31,7 +31,7 @@ struct Mischief {
     lies: AtomicBool,
     /// Something senseless is answered first to whatever is put, and later clusters of that connection are not taken.
     confused: AtomicBool,
-    /// What is to be forgotten is, a while later.
+    /// What is to be forgotten is when the test says so.
     forgets_late: AtomicBool,
 }
 
@@ -49,6 +49,15 @@ struct Kept {
     clusters: Mutex<BTreeMap<(Name, u32, u32), Vec<u8>>>,
     /// What it was told of since it last began.
     told: Mutex<BTreeSet<(Name, u32)>>,
+    to_forget: Mutex<Vec<(Name, u32)>>,
+}
+
+impl Kept {
+    fn forget(&self) {
+        for forgotten in self.to_forget.lock().unwrap().drain(..) {
+            self.clusters.lock().unwrap().retain(|&(file, segment, _), _| (file, segment) != forgotten);
+        }
+    }
 }
 
 impl Depot {
@@ -123,14 +132,11 @@ fn serve(mut stream: &UnixStream, mischief: &Mischief, kept: &Kept) -> std::io::
             kept.told.lock().unwrap().extend((segment..segment + number).map(|segment| (file, segment)))
         }
         Op::Forget => {
-            if mischief.forgets_late.load(SeqCst) {
-                thread::sleep(Duration::from_millis(300));
-            }
-            kept.clusters
-                .lock()
-                .unwrap()
-                .retain(|&(of, in_segment, _), _| (of, in_segment) != (file, segment));
             kept.told.lock().unwrap().remove(&(file, segment));
+            kept.to_forget.lock().unwrap().push((file, segment));
+            if !mischief.forgets_late.load(SeqCst) {
+                kept.forget();
+            }
         }
         Op::Put => {
             let mut bytes = vec![0; len];
@@ -317,7 +323,8 @@ fn what_is_to_be_forgotten_late_takes_nothing_with_it_that_was_put_since() {
         memory.fill(round);
         wait_until("everything went to the engine", || below(engine) == 8 * MIB as u64);
     }
-    thread::sleep(Duration::from_millis(700));
+    wait_until("something is to be forgotten", || !depot.kept.to_forget.lock().unwrap().is_empty());
+    depot.kept.forget();
     memory.check(4);
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
 }

@@ -37,6 +37,9 @@ const WASTE: u64 = 2;
 /// Random numbers that are tried as names, where the file system has no files without one.
 const NAMES: usize = 8;
 
+/// How often a lock is tried that somebody else has for a moment.
+const LOCK_TRIES: usize = 10_000;
+
 /// Set for a segment that was filled and not given back to the file system since.
 const HELD: u16 = 1 << 15;
 
@@ -269,6 +272,10 @@ impl Keeper {
             make(&self.name)?
         };
         let reader = open_again(&fd)?;
+        if files.remote.is_on() {
+            // Without a lock nobody would know who may still read it.
+            file::lock_shared(reader.raw())?;
+        }
         let base = mem::map_own_file(reader.raw(), self.map_len(), libc::MAP_NORESERVE)?;
         let file = files.get(number);
         // SAFETY: the key of a file that there is not is used by nobody.
@@ -413,7 +420,11 @@ fn open_again(fd: &Fd) -> Result<Fd> {
     let _ = write!(path, "/proc/thread-self/fd/{}", fd.raw());
     let path = FilePath::of(path.as_str()).ok_or(Errno::EINVAL)?;
     let other = file::open(path.as_c_str(), libc::O_RDONLY, 0)?;
-    let _ = file::lock_shared(other.raw());
+    // Somebody else may be asking at this moment whether anybody has it.
+    let _ = (0..LOCK_TRIES).try_for_each(|_| match file::lock_shared(other.raw()) {
+        Err(Errno::EAGAIN) => Ok(()),
+        done => Err(done),
+    });
     Ok(other)
 }
 

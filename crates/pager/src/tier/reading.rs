@@ -33,12 +33,14 @@ struct Begun {
     came: Option<bool>,
 }
 
-impl Reading {
+impl Default for Reading {
     /// None.
-    pub fn new() -> Reading {
+    fn default() -> Reading {
         Reading { context: Context::new(1).ok(), arrived: Arrived::new(), begun: None }
     }
+}
 
+impl Reading {
     /// The cluster that is being read.
     pub fn cluster(&self) -> Option<u32> {
         self.begun.as_ref().map(|begun| begun.cluster)

@@ -42,7 +42,7 @@ pub extern "C" fn main(arg: usize) {
     let (Some(below), Some(Ok(restorer))) = (engine.below(), restorer) else {
         engine.fail_hard("memfold: no memory for the thread of the tier");
     };
-    let (kernel, reading) = (restorer.kernel, Reading::new());
+    let (kernel, reading) = (restorer.kernel, Reading::default());
     Service { engine, kernel, below, restorer, rest: None, reading, ahead: None, stream: Stream::default() }
         .run();
 }
