@@ -7,6 +7,7 @@ use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit}
 pub const EXAMPLES: &str = "\
 Examples:
   memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
+  memfold bench fault --tier disk=/var/tmp --vs swap   the same on a disk, beside the kernel's swap there
   memfold bench fold --heaps json,python3    what it costs to fold a page, by step
   memfold bench fault --json --out runs/1    the same for programs, raw runs kept
   memfold bench alloc                        the allocator beside every other that is installed

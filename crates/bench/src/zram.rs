@@ -4,36 +4,26 @@
 //!
 //! Invariants: only a device that this module added is ever reset or removed. It is recognised by the label
 //! in its swap header, `memfold-PID`, so that the next run also finds the device of one that was killed;
-//! a device whose process lives is left alone. At most one device exists per process.
+//! a device whose process lives is left alone.
 //!
-//! Sources: Documentation/admin-guide/blockdev/zram.rst; the swap header is `union swap_header` of
-//! include/linux/swap.h.
+//! Source: Documentation/admin-guide/blockdev/zram.rst.
 
-use crate::Unsupported;
-use anyhow::{bail, ensure, Context, Result};
-use memfold_sys::PAGE_SIZE;
-use std::ffi::CString;
-use std::fs::{self, OpenOptions};
+use crate::undo::Undo;
+use crate::{swap, Unsupported};
+use anyhow::{bail, Context, Result};
+use std::fs;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
 const CONTROL: &str = "/sys/class/zram-control";
-const LABEL: &str = "memfold-";
-const LABEL_OFFSET: usize = 1024 + 4 + 4 + 4 + 16;
-const SWAP_FLAG_PREFER: i32 = 0x8000;
-const HIGHEST_PRIORITY: i32 = 0x7fff;
-
-/// The number of the device that this process has, for the hooks that run when it ends early.
-static OURS: Mutex<Option<u32>> = Mutex::new(None);
 
 /// A zram device in use as swap; taken down when dropped, on a signal and on a panic.
 #[derive(Debug)]
 pub struct Zram {
     number: u32,
+    _undo: Undo,
 }
 
 /// What the device holds, in bytes (`mm_stat`).
@@ -67,15 +57,10 @@ impl Zram {
             .into());
         }
         remove_stale();
-        install_hooks()?;
-        let mut ours = ours();
-        ensure!(ours.is_none(), "this process already has a zram device");
         let answer = fs::read_to_string(format!("{CONTROL}/hot_add")).context("cannot add a zram device")?;
         let number: u32 =
             answer.trim().parse().with_context(|| format!("zram's hot_add answered {answer:?}"))?;
-        *ours = Some(number);
-        drop(ours);
-        let zram = Zram { number };
+        let zram = Zram { number, _undo: Undo::at_end(move || take_down(number))? };
         let (first, second) = match algorithm.split_once('+') {
             Some((first, second)) => (first, Some(second)),
             None => (algorithm, None),
@@ -85,8 +70,8 @@ impl Zram {
             compress_by(number, "recomp_algorithm", second, &format!("algo={second} priority=1"))?;
         }
         set(number, "disksize", &bytes.to_string())?;
-        write_swap_header(&node(number), bytes, std::process::id())?;
-        swap_on(&node(number))?;
+        swap::write_header(&node(number), bytes, std::process::id())?;
+        swap::on(&node(number))?;
         Ok(zram)
     }
 
@@ -110,12 +95,6 @@ impl Zram {
             [original, compressed, memory, ..] => Ok(Usage { original, compressed, memory }),
             _ => bail!("zram's mm_stat has too few fields: {text:?}"),
         }
-    }
-}
-
-impl Drop for Zram {
-    fn drop(&mut self) {
-        take_down_ours(&mut ours());
     }
 }
 
@@ -148,48 +127,9 @@ fn compress_by(number: u32, attribute_name: &str, algorithm: &str, request: &str
     Err(Unsupported(format!("this kernel's zram has no {algorithm}, but {}", known.join(", "))).into())
 }
 
-fn write_swap_header(device: &Path, bytes: u64, pid: u32) -> Result<()> {
-    let last_page = u32::try_from(bytes / PAGE_SIZE as u64 - 1).context("the zram device is too large")?;
-    let mut page = [0u8; PAGE_SIZE];
-    page[1024..1028].copy_from_slice(&1u32.to_le_bytes());
-    page[1028..1032].copy_from_slice(&last_page.to_le_bytes());
-    let label = format!("{LABEL}{pid}");
-    page[LABEL_OFFSET..LABEL_OFFSET + label.len()].copy_from_slice(label.as_bytes());
-    page[PAGE_SIZE - 10..].copy_from_slice(b"SWAPSPACE2");
-    let file = OpenOptions::new()
-        .write(true)
-        .open(device)
-        .with_context(|| format!("cannot open {}", device.display()))?;
-    file.write_all_at(&page, 0)?;
-    Ok(file.sync_all()?)
-}
-
-/// The process named in the swap label of a device, if the label is ours.
-fn owner(device: &Path) -> Option<u32> {
-    let mut label = [0u8; 16];
-    fs::File::open(device).ok()?.read_exact_at(&mut label, LABEL_OFFSET as u64).ok()?;
-    let text = std::str::from_utf8(&label).ok()?;
-    text.trim_end_matches('\0').strip_prefix(LABEL)?.parse().ok()
-}
-
-fn swap_on(device: &Path) -> Result<()> {
-    let path = CString::new(device.as_os_str().as_encoded_bytes())?;
-    // SAFETY: a valid path; the call changes nothing in this process.
-    let result = unsafe { libc::swapon(path.as_ptr(), SWAP_FLAG_PREFER | HIGHEST_PRIORITY) };
-    ensure!(result == 0, "cannot swap to {}: {}", device.display(), std::io::Error::last_os_error());
-    Ok(())
-}
-
-fn swap_off(device: &Path) {
-    if let Ok(path) = CString::new(device.as_os_str().as_encoded_bytes()) {
-        // SAFETY: a valid path. An error means that it was not in use.
-        unsafe { libc::swapoff(path.as_ptr()) };
-    }
-}
-
 /// Swaps off, resets and removes device `number`; says so on stderr if it would not go.
 fn take_down(number: u32) {
-    swap_off(&node(number));
+    swap::off(&node(number));
     // The device is busy for a moment after the last user (udev among them) let go of it.
     for _ in 0..50 {
         let gone = set(number, "reset", "1").is_ok()
@@ -206,23 +146,11 @@ fn take_down(number: u32) {
     );
 }
 
-/// Takes down the device of this process. The lock is held until it is gone, so that whoever comes second (the end of
-/// the program, after an interruption) waits for whoever came first.
-fn take_down_ours(ours: &mut Option<u32>) {
-    if let Some(number) = ours.take() {
-        take_down(number);
-    }
-}
-
-fn ours() -> MutexGuard<'static, Option<u32>> {
-    OURS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn remove_stale() {
     let Ok(devices) = fs::read_dir("/sys/block") else { return };
     for name in devices.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()) {
         let Some(number) = name.strip_prefix("zram").and_then(|n| n.parse().ok()) else { continue };
-        match owner(&node(number)) {
+        match swap::owner(&node(number)) {
             Some(pid) if !Path::new(&format!("/proc/{pid}")).exists() => {
                 let _ = writeln!(
                     io::stderr(),
@@ -232,43 +160,5 @@ fn remove_stale() {
             }
             _ => {}
         }
-    }
-}
-
-/// Takes the device down when the process is interrupted or panics (which aborts, without unwinding).
-fn install_hooks() -> Result<()> {
-    static HOOKS: Once = Once::new();
-    let mut outcome = Ok(());
-    HOOKS.call_once(|| {
-        let earlier = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            earlier(info);
-            // The thread that panics may itself hold the lock; then the next run removes the device.
-            if let Ok(mut ours) = OURS.try_lock() {
-                take_down_ours(&mut ours);
-            }
-        }));
-        outcome = ctrlc::set_handler(|| {
-            take_down_ours(&mut ours());
-            std::process::exit(128 + libc::SIGINT);
-        });
-    });
-    outcome.context("cannot watch for interruption")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_swap_header_of_ours_names_its_process_and_others_do_not() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len(1 << 20).unwrap();
-        assert_eq!(owner(file.path()), None);
-        write_swap_header(file.path(), 1 << 20, 4321).unwrap();
-        assert_eq!(owner(file.path()), Some(4321));
-        let bytes = fs::read(file.path()).unwrap();
-        assert_eq!(&bytes[PAGE_SIZE - 10..PAGE_SIZE], b"SWAPSPACE2");
-        assert_eq!(u32::from_le_bytes(bytes[1028..1032].try_into().unwrap()), 255);
     }
 }

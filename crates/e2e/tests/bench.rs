@@ -34,6 +34,7 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
         rounds: 2,
         hogs: 1,
         vs: zram().then_some(fault::Rival::Zram),
+        tier: None,
         algorithm: "lz4".into(),
         pin: None,
         seed: 1,
@@ -49,7 +50,7 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
     );
     for condition in &report.conditions {
         assert_eq!(condition.arms.len(), arms);
-        assert_eq!(condition.folded_over_zram.is_some(), zram());
+        assert_eq!(condition.folded_over_peer.is_some(), zram());
         for arm in &condition.arms {
             let pages = 2 * (8 << 20) / 4096;
             assert!(arm.evicted_pages * 100 >= pages * 99, "{arm:?}");

@@ -11,6 +11,7 @@
 mod codec;
 mod pages;
 mod text;
+mod tier;
 mod traces;
 
 /// A parser under test.
@@ -28,6 +29,9 @@ pub static TARGETS: &[Target] = &[
     Target { name: "control_page", run: pages::page, seeds: pages::pages },
     Target { name: "control_page_changing", run: pages::changing_page, seeds: pages::pages },
     Target { name: "codec", run: codec::unpack, seeds: codec::packed_pages },
+    Target { name: "tier_message", run: tier::message, seeds: tier::messages },
+    Target { name: "tier_cluster", run: tier::cluster, seeds: tier::clusters },
+    Target { name: "tier_choice", run: tier::choice, seeds: tier::choices },
     Target { name: "trace_native", run: traces::native, seeds: traces::native_seeds },
     Target { name: "trace_native_block", run: traces::native_block, seeds: traces::native_block_seeds },
     Target { name: "trace_oracle_general", run: traces::oracle_general, seeds: traces::oracle_general_seeds },

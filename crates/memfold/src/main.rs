@@ -89,6 +89,8 @@ enum Command {
     Completions(cmd::completions::Args),
     #[command(hide = true)]
     Man(cmd::man::Args),
+    #[command(hide = true)]
+    Depot(cmd::depot::Args),
 }
 
 fn main() -> ExitCode {
@@ -124,6 +126,7 @@ fn main() -> ExitCode {
         Command::Config(args) => cmd::config::run(args, &Cli::command()),
         Command::Service(args) => cmd::service::run(args, &Cli::command()),
         Command::Completions(args) => cmd::completions::run(args),
+        Command::Depot(args) => cmd::depot::run(args),
         Command::Man(args) => cmd::man::run(args, Cli::command()),
     };
     let code = result.unwrap_or_else(|error| exit::report(&error));

@@ -46,13 +46,13 @@ const GAUGES: [(&str, &str, Source); 11] = [
     ("cost_bytes", "All that folding takes of memory.", |p| p.page.sizes.overhead_bytes),
     ("saved_bytes", "Folded less the cost.", |p| p.page.sizes.saved_bytes),
     ("tier_bytes", "Of the folded, in the tier below memory.", |p| p.page.sizes.tier_bytes),
-    ("tier_file_bytes", "Bytes of files that this takes there.", |p| p.page.sizes.tier_file_bytes),
+    ("tier_file_bytes", "What this takes there.", |p| p.page.sizes.tier_file_bytes),
     ("process_resident_bytes", "All memory of the program in RAM, as the kernel counts it.", |p| p.resident),
     ("paused", "Whether folding is paused.", |p| u64::from(p.page.paused)),
 ];
 
 /// The same of what only grows; the first three are the daemon's too. `_total` is added to the names.
-const COUNTERS: [(&str, &str, Source); 9] = [
+const COUNTERS: [(&str, &str, Source); 11] = [
     ("pages_compressed", "Pages tried.", |p| {
         p.page.pages.evicted.saturating_add(p.page.pages.incompressible)
     }),
@@ -64,14 +64,16 @@ const COUNTERS: [(&str, &str, Source); 9] = [
     ("limit_waits", "Times that a thread waited for room below the limit.", |p| p.page.costs.limit_waits),
     ("tier_writes", "Clusters written to the tier below memory.", |p| p.page.costs.tier_writes),
     ("tier_errors", "Clusters that could not be written or read there.", |p| p.page.costs.tier_errors),
+    ("tier_waits", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_waits),
 ];
 
-/// The same of time, in nanoseconds; `_seconds_total` is added to the names. Both are the daemon's too.
-const TIMES: [(&str, &str, Source); 2] = [
+/// The same of time, in nanoseconds; `_seconds_total` is added to the names. The first two are the daemon's too.
+const TIMES: [(&str, &str, Source); 3] = [
     ("stall", "Waits for folded memory.", |p| p.page.costs.stall_ns),
     ("cpu", "CPU time spent on it.", |p| {
         p.page.costs.cpu_background_ns.saturating_add(p.page.costs.cpu_fault_ns)
     }),
+    ("tier_wait", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_wait_ns),
 ];
 
 /// What is said of one program.

@@ -149,6 +149,7 @@ mod tier {
     pub const CLUSTER_BYTES: usize = 64 << 10;
 
     pub mod below;
+    pub mod remote;
 
     #[path = "../../../pager/src/tier/arrived.rs"]
     pub mod arrived;

@@ -455,6 +455,10 @@ control_page! {
             tier_moves = tier_moves,
             /// Clusters that could not be written, or not be read at the first try.
             tier_errors = tier_errors,
+            /// Times that somebody waited for an engine on the network that was away, and for how long, ns.
+            tier_waits = tier_waits,
+            /// See there.
+            tier_wait_ns = tier_wait_ns,
             /// Times that the stall budget held eviction back.
             budget_holds = budget_holds,
             /// Extents registered with userfaultfd.

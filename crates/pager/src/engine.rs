@@ -25,7 +25,7 @@ use crate::changes::pieces::Pieces;
 use crate::changes::proxy::Proxy;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
-use crate::control_file::ControlDir;
+use crate::control_file::{ControlDir, FilePath};
 use crate::fault::helpers::Helpers;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::fault::room::Room;
@@ -260,17 +260,23 @@ impl Engine {
         fits
     }
 
-    /// Has what was stored for long go to a tier below memory: `disk=DIR[,size=20G][,after=10m]`. Once, before the engine starts; then nothing
-    /// is opened yet. Without memory for its tables there is none.
+    /// Has what was stored for long go to a tier below memory: as [`Choice`] reads it. `beside` is the directory in which the process
+    /// that knows the network listens, for a tier there. Once, before the engine starts; then nothing is opened yet. Without memory for its tables
+    /// there is none.
     ///
     /// # Errors
     /// What is wrong with the text; nothing is changed then.
-    pub fn use_tier<'a>(&self, text: &'a str) -> core::result::Result<(), BadTier<'a>> {
+    pub fn use_tier<'a>(&self, text: &'a str, beside: &str) -> core::result::Result<(), BadTier<'a>> {
         let choice = Choice::parse(text)?;
         // SAFETY: zeros are what is to be given a keeper, and nobody has it yet.
         if let Ok(below) = unsafe { self.tables.pool.make_sparse::<Below>() } {
             // SAFETY: as above.
             unsafe { below.begin(Keeper::new(&choice)) };
+            if let Some(engines) = choice.engines() {
+                let directory = FilePath::of(beside).unwrap_or(FilePath::empty());
+                // SAFETY: as above.
+                unsafe { below.files.remote.begin(directory, engines.wait) };
+            }
             self.storage.set_below(below);
         }
         Ok(())

@@ -148,6 +148,14 @@ bugs! {
     FilesNotShared = "files-not-shared",
     /// A file that a child has is written over and given back like any other.
     SharedFileFilled = "shared-file-filled",
+    /// On an engine in the network, a segment is filled again that it may yet be told to forget.
+    SegmentFilledAgain = "segment-filled-again",
+    /// After the process that knows the network has begun anew, it is not told what it is to keep.
+    KeptUntold = "kept-untold",
+    /// A connection that said something senseless is used on, and what comes late is taken for the answer to the next request.
+    LateAnswerTaken = "late-answer-taken",
+    /// An engine that is away counts as one that has lost what it had.
+    AwayTakenForLost = "away-taken-for-lost",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 

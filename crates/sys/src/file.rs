@@ -196,6 +196,9 @@ pub fn lock_shared(fd: i32) -> Result<()> {
     unsafe { syscall!(flock, fd, libc::LOCK_SH | libc::LOCK_NB) }.map(drop)
 }
 
+/// How often a lock is taken again that was given up for a moment.
+const TRIES: usize = 10_000;
+
 /// Whether nobody has the file locked by [`lock_shared`] but the open file `own`, which is another than `fd`. False where that cannot be told. For a
 /// moment meanwhile nobody has.
 pub fn is_alone(fd: i32, own: i32) -> bool {
@@ -205,7 +208,8 @@ pub fn is_alone(fd: i32, own: i32) -> bool {
         return false;
     }
     let alone = lock(fd, libc::LOCK_EX).is_ok() && lock(fd, libc::LOCK_UN).is_ok();
-    lock(own, libc::LOCK_SH).is_ok() && alone
+    // Somebody else may be asking the same at this moment.
+    (0..TRIES).any(|_| lock(own, libc::LOCK_SH).is_ok()) && alone
 }
 
 /// Locks a range of an open file that can be written to, without waiting: `EAGAIN` where another open file has locked some of it. The lock

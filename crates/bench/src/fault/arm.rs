@@ -1,4 +1,4 @@
-//! The two sides: pages evicted by the pager, and pages swapped to zram by the kernel.
+//! The two sides: pages evicted by the pager, to memory or to a tier below it, and pages swapped by the kernel, to zram or to a file.
 
 use super::other_threads;
 use super::report::Held;
@@ -6,6 +6,7 @@ use super::steps::{self, Stepped};
 use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::process::Thread;
+use crate::swapfile::{cached_pages, SwapFile};
 use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Context, Result};
@@ -15,10 +16,17 @@ use memfold_pager::stamps::{Stamps, PREFIX};
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+/// The variable that names a tier.
+const MEMFOLD_TIER: &str = "MEMFOLD_TIER";
 
 /// How long the pager may take to evict a region before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of a swap file beside what the worker's region takes: for what else of it is taken back.
+const SPARE: u64 = 64 << 20;
 
 /// One side of the comparison.
 pub(super) trait Arm {
@@ -64,18 +72,25 @@ pub(super) struct Folded {
     worker: Worker,
     region: Region,
     peer: Peer,
+    /// Whether the pages are to lie in a tier below memory.
+    below: bool,
     // Holds the directory of the control page.
     folding: Folding,
 }
 
 impl Folded {
-    pub(super) fn start(program: &Program, job: Touch) -> Result<Folded> {
+    /// With a tier below memory, what is evicted goes there at once.
+    pub(super) fn start(program: &Program, job: Touch, tier: Option<&str>) -> Result<Folded> {
         let folding = Folding::new(&program.library)?.on_request();
+        let folding = match tier {
+            Some(tier) => folding.variable(MEMFOLD_TIER, &format!("{tier},after=10ms")),
+            None => folding,
+        };
         let mut worker = Worker::start(program, &Job::Touch(job), |command| folding.apply(command))?;
         let region: Region = worker.receive()?;
         let peer = Peer::of(folding.control_dir(), worker.pid(), Duration::from_secs(5))?;
         peer.await_folded(Duration::from_secs(5))?;
-        Ok(Folded { worker, region, peer, folding })
+        Ok(Folded { worker, region, peer, below: tier.is_some(), folding })
     }
 
     /// What the fault thread has stamped since that was asked for.
@@ -92,7 +107,8 @@ impl Folded {
     fn settled(&self, counters: &Counters, presence: Presence) -> bool {
         let bytes = (self.region.pages * PAGE_SIZE) as u64;
         let sizes = counters.sizes;
-        presence.away == self.region.pages && sizes.aside_bytes == 0 && sizes.evicted_bytes >= bytes
+        let below = !self.below || sizes.tier_bytes >= bytes;
+        presence.away == self.region.pages && sizes.aside_bytes == 0 && sizes.evicted_bytes >= bytes && below
     }
 }
 
@@ -116,9 +132,12 @@ impl Arm for Folded {
             let presence: Presence = self.worker.ask(&TouchRequest::Look)?;
             let counters = self.peer.counters()?;
             if self.settled(&counters, presence) || Instant::now() >= end {
+                let pages = |bytes: u64| (bytes / PAGE_SIZE as u64) as usize;
+                if self.below {
+                    return Ok(presence.away.min(pages(counters.sizes.tier_bytes)));
+                }
                 // What is set aside is not yet evicted, though it is away.
-                let aside = (counters.sizes.aside_bytes / PAGE_SIZE as u64) as usize;
-                return Ok(presence.away.saturating_sub(aside));
+                return Ok(presence.away.saturating_sub(pages(counters.sizes.aside_bytes)));
             }
         }
     }
@@ -164,6 +183,12 @@ impl Arm for Folded {
     }
 }
 
+/// Has a worker touch its region that the kernel serves.
+fn untraced(worker: &mut Worker, round: Round) -> Result<Touched> {
+    let result = worker.ask(&TouchRequest::Touch(Round { traced: false, ..round }))?;
+    Ok(Touched { result, served: None, stepped: Vec::new() })
+}
+
 /// A plain worker whose pages the kernel swaps to zram.
 pub(super) struct Swapped {
     // Dropped before the device: swapping off then has nothing to bring back.
@@ -202,8 +227,7 @@ impl Arm for Swapped {
     }
 
     fn touch(&mut self, round: Round) -> Result<Touched> {
-        let result = self.worker.ask(&TouchRequest::Touch(Round { traced: false, ..round }))?;
-        Ok(Touched { result, served: None, stepped: Vec::new() })
+        untraced(&mut self.worker, round)
     }
 
     fn held(&mut self) -> Result<Held> {
@@ -215,6 +239,73 @@ impl Arm for Swapped {
             compressed_bytes: usage.compressed,
             memory_bytes: usage.memory,
         })
+    }
+
+    fn threads(&self) -> Result<Vec<Thread>> {
+        Ok(Vec::new())
+    }
+}
+
+/// A plain worker whose pages the kernel swaps to a file.
+pub(super) struct OnDisk {
+    // Dropped before the file: swapping off then has nothing to bring back.
+    worker: Worker,
+    region: Region,
+    file: SwapFile,
+    bytes: u64,
+}
+
+impl OnDisk {
+    pub(super) fn start(program: &Program, job: Touch, directory: &Path) -> Result<OnDisk> {
+        let bytes = 2 * job.bytes as u64 + SPARE;
+        let file = SwapFile::start(directory, bytes)?;
+        let mut adopted = Ok(());
+        let mut worker = Worker::start(program, &Job::Touch(job), |command| {
+            plain(command);
+            adopted = file.adopt(command);
+        })?;
+        adopted?;
+        let region = worker.receive()?;
+        Ok(OnDisk { worker, region, file, bytes })
+    }
+}
+
+impl Arm for OnDisk {
+    fn name(&self) -> &'static str {
+        "swap"
+    }
+
+    fn pages(&self) -> usize {
+        self.region.pages
+    }
+
+    fn clock_overhead_ns(&self) -> u64 {
+        self.region.clock_overhead_ns
+    }
+
+    fn evict(&mut self) -> Result<usize> {
+        let before = cached_pages()?;
+        let presence: Presence = self.worker.ask(&TouchRequest::PageOut)?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            // What was written lies in memory too, until it is taken back from there.
+            self.file.reclaim();
+            let cached = cached_pages()?.saturating_sub(before);
+            if cached * 100 <= self.region.pages || Instant::now() >= end {
+                return Ok(presence.swapped.saturating_sub(cached));
+            }
+        }
+    }
+
+    fn touch(&mut self, round: Round) -> Result<Touched> {
+        untraced(&mut self.worker, round)
+    }
+
+    fn held(&mut self) -> Result<Held> {
+        let original_bytes = (self.evict()? * PAGE_SIZE) as u64;
+        // A page of swap is a page of the file, and a byte or two of the kernel's tables for each page that there could be.
+        let tables = self.bytes / PAGE_SIZE as u64;
+        Ok(Held { arm: self.name(), original_bytes, compressed_bytes: original_bytes, memory_bytes: tables })
     }
 
     fn threads(&self) -> Result<Vec<Thread>> {

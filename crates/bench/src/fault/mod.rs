@@ -1,4 +1,4 @@
-//! What a touch to an evicted page costs, beside the kernel's own way of doing it: swap to zram.
+//! What a touch to an evicted page costs, beside the kernel's own way of doing it: swap to zram, or to a file on the disk that a tier is on.
 //!
 //! Two workers, one folded and one plain, hold the same data. In turns, round after round, each has its whole region
 //! evicted and then touches it, in the same order, timed by the same code; once alone and once with CPU hogs beside it.
@@ -23,25 +23,30 @@ use crate::output::Output;
 use crate::worker::{Order, Program, Round, Touch};
 use crate::{hogs::Hogs, process};
 use anyhow::{ensure, Result};
-use arm::{Arm, Folded, Swapped, Touched};
+use arm::{Arm, Folded, OnDisk, Swapped, Touched};
 use clap::builder::RangedU64ValueParser;
-use serde::{Serialize, Serializer};
+use memfold_pager::tier::choice::Choice;
+use serde::Serialize;
+use std::path::Path;
 use steps::Stepped;
 pub use steps::Steps;
 
 /// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
 ///
-/// A ratio to zram is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
+/// A ratio to the peer is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Run the same beside swap to a zram device, set up for it and removed afterwards (needs root).
+    /// Run the same beside the kernel's swap, set up for it and removed afterwards (needs root): to a zram device, or to a file in the
+    /// tier's directory, or in /var/tmp.
     #[arg(long, value_name = "PEER", value_enum)]
-    #[serde(rename = "zram", serialize_with = "whether")]
     pub vs: Option<Rival>,
+    /// Have what is evicted lie below memory, as `memfold run --tier` does.
+    #[arg(long, value_name = "disk=DIR[,size=SIZE]", value_parser = tier)]
+    pub tier: Option<String>,
     /// Compressor of the zram device.
     #[arg(long = "zram-algorithm", value_name = "NAME", default_value = "lz4")]
     pub algorithm: String,
@@ -63,29 +68,57 @@ pub struct Options {
 }
 
 /// What it can be compared with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub enum Rival {
     /// The kernel's swap to compressed memory.
     Zram,
+    /// The kernel's swap to a file.
+    Swap,
 }
 
-fn whether<S: Serializer>(rival: &Option<Rival>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_bool(rival.is_some())
+impl Rival {
+    /// Its name as an arm.
+    fn name(self) -> &'static str {
+        match self {
+            Rival::Zram => "zram",
+            Rival::Swap => "swap",
+        }
+    }
 }
+
+/// A tier, without its age, which is the experiment's.
+fn tier(text: &str) -> Result<String, String> {
+    if text.contains(",after=") {
+        return Err("after= is none of its choices: what is evicted goes down at once".into());
+    }
+    let choice = Choice::parse(text).map_err(|wrong| wrong.to_string())?;
+    choice.directory().map(|_| text.to_owned()).ok_or("disk=DIR is needed".into())
+}
+
+/// Where a swap file lies that is not beside a tier's.
+const SWAP_DIRECTORY: &str = "/var/tmp";
 
 /// The least share of the region, per cent, that must be evicted when a round begins.
 const LEAST_EVICTED_PERCENT: usize = 99;
 
 impl Experiment for Options {
-    const SCHEMA: Option<&'static str> = Some("memfold-bench-fault-1");
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-fault-2");
 
     type Found = Found;
 
     fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
         let job = Touch { bytes: self.bytes, seed: self.seed, pin: self.pin };
-        let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job)?)];
-        if self.vs.is_some() {
-            arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?));
+        let tier = self.tier.as_deref();
+        let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job, tier)?)];
+        match self.vs {
+            Some(Rival::Zram) => arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?)),
+            Some(Rival::Swap) => {
+                let directory = tier.and_then(|tier| Choice::parse(tier).ok()?.directory());
+                let directory = Path::new(directory.unwrap_or(SWAP_DIRECTORY));
+                arms.push(Box::new(OnDisk::start(program, job, directory)?));
+            }
+            None => {}
         }
         let loads: &[usize] = if self.hogs == 0 { &[0] } else { &[0, self.hogs] };
         let conditions: Vec<(usize, Order)> =
@@ -113,7 +146,7 @@ impl Experiment for Options {
         let clock_overhead_ns = arms.iter().map(|arm| arm.clock_overhead_ns()).collect();
         let refusal = process::try_real_time().err().map(|error| error.name().to_owned());
         let real_time = RealTime { permitted: refusal.is_none(), refusal };
-        let conditions = report::conditions(&runs, self.seed)?;
+        let conditions = report::conditions(&runs, self.vs, self.seed)?;
         Ok(Found { clock_overhead_ns, agent_threads, real_time, conditions, steps, held, runs })
     }
 

@@ -1,7 +1,7 @@
 //! What `memfold bench fault` reports, as JSON, as rows and as a table.
 
 use super::steps::{micros, Steps};
-use super::{Options, Served};
+use super::{Options, Rival, Served};
 use crate::experiment::Report;
 use crate::process::Thread;
 use crate::worker::Order;
@@ -13,7 +13,7 @@ use std::fmt;
 /// One round of one arm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// `folded` or `zram`.
+    /// `folded`, `zram` or `swap`.
     pub arm: &'static str,
     /// CPU hogs beside it.
     pub hogs: usize,
@@ -31,7 +31,7 @@ pub struct Run {
     pub mean_ns: f64,
     /// All of them together, by the program's own clock, ns.
     pub sum_ns: u64,
-    /// How the pager served them; `None` for zram.
+    /// How the pager served them; `None` for the kernel's swap.
     pub served: Option<Served>,
     /// Every sample, ns; written to its own file.
     #[serde(skip)]
@@ -73,7 +73,7 @@ pub struct Sample {
 /// All rounds of an arm under one condition.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArmReport {
-    /// `folded` or `zram`.
+    /// `folded`, `zram` or `swap`.
     pub arm: &'static str,
     /// Pages evicted, summed over the rounds.
     pub evicted_pages: usize,
@@ -81,11 +81,11 @@ pub struct ArmReport {
     pub skipped_pages: usize,
     /// Touches of all rounds together, by the program's own clock, ns.
     pub touch_ns: Quantiles,
-    /// What the pager counted as waits, over what the program's own clock says of all touches; `None` for zram.
+    /// What the pager counted as waits, over what the program's own clock says of all touches; `None` for the kernel's swap.
     pub pager_over_program: Option<f64>,
 }
 
-/// Ratios folded / zram, each the median over pairs of rounds.
+/// Ratios folded / peer, each the median over pairs of rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[allow(missing_docs)] // Named by the statistic that is compared.
 pub struct Comparison {
@@ -104,14 +104,14 @@ pub struct Condition {
     pub order: Order,
     /// The arms.
     pub arms: Vec<ArmReport>,
-    /// How they compare; `None` where zram did not run.
-    pub folded_over_zram: Option<Comparison>,
+    /// How they compare; `None` where no peer ran.
+    pub folded_over_peer: Option<Comparison>,
 }
 
 /// What keeping the region evicted takes, bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Held {
-    /// `folded` or `zram`.
+    /// `folded`, `zram` or `swap`.
     pub arm: &'static str,
     /// Bytes evicted.
     pub original_bytes: u64,
@@ -163,11 +163,11 @@ impl Ran for Run {
 }
 
 /// The figures of every condition.
-pub(super) fn conditions(runs: &[Run], seed: u64) -> Result<Vec<Condition>, BadPairs> {
+pub(super) fn conditions(runs: &[Run], peer: Option<Rival>, seed: u64) -> Result<Vec<Condition>, BadPairs> {
     let mut keys: Vec<(usize, Order)> = runs.iter().map(|run| (run.hogs, run.order)).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.into_iter().map(|key| condition(runs, key, seed)).collect()
+    keys.into_iter().map(|key| condition(runs, key, peer, seed)).collect()
 }
 
 impl Found {
@@ -207,8 +207,13 @@ impl Found {
     }
 }
 
-fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<Condition, BadPairs> {
-    let arms = ["folded", "zram"].into_iter().filter_map(|arm| {
+fn condition(
+    runs: &[Run],
+    (hogs, order): (usize, Order),
+    peer: Option<Rival>,
+    seed: u64,
+) -> Result<Condition, BadPairs> {
+    let arms = ["folded"].into_iter().chain(peer.map(Rival::name)).filter_map(|arm| {
         let own = of(runs, (hogs, order, arm));
         let waited = own.iter().map(|run| run.served.map(|served| served.ns)).sum::<Option<u64>>();
         Some(ArmReport {
@@ -220,22 +225,22 @@ fn condition(runs: &[Run], (hogs, order): (usize, Order), seed: u64) -> Result<C
                 .map(|pager| pager as f64 / own.iter().map(|run| run.sum_ns).sum::<u64>().max(1) as f64),
         })
     });
-    let compare = |figure: &dyn Fn(&Run) -> f64| {
-        ratio(runs, (hogs, order, "folded"), (hogs, order, "zram"), figure, seed)
+    let compare = |peer: Rival, figure: &dyn Fn(&Run) -> f64| {
+        ratio(runs, (hogs, order, "folded"), (hogs, order, peer.name()), figure, seed)
     };
     // A touch can take less than the clock can tell; a ratio needs a number above 0.
     let at = |q: f64| move |run: &Run| run.touch_ns.quantile(q).unwrap_or(0).max(1) as f64;
     let arms: Vec<ArmReport> = arms.collect();
-    let folded_over_zram = match arms.iter().any(|arm| arm.arm == "zram") {
-        false => None,
-        true => Some(Comparison {
-            mean: compare(&|run| run.mean_ns.max(1.0))?,
-            p50: compare(&at(0.5))?,
-            p99: compare(&at(0.99))?,
-            p999: compare(&at(0.999))?,
+    let folded_over_peer = match peer {
+        None => None,
+        Some(peer) => Some(Comparison {
+            mean: compare(peer, &|run| run.mean_ns.max(1.0))?,
+            p50: compare(peer, &at(0.5))?,
+            p99: compare(peer, &at(0.99))?,
+            p999: compare(peer, &at(0.999))?,
         }),
     };
-    Ok(Condition { hogs, order, arms, folded_over_zram })
+    Ok(Condition { hogs, order, arms, folded_over_peer })
 }
 
 impl fmt::Display for Report<Options> {
@@ -274,8 +279,8 @@ impl fmt::Display for Report<Options> {
                     arm.pager_over_program.map_or("-".into(), |part| format!("{:.0} %", 100.0 * part)),
                 )?;
             }
-            if let Some(ratio) = &condition.folded_over_zram {
-                writeln!(f, "  folded/zram   mean {}   p50 {}", ratio.mean, ratio.p50)?;
+            if let (Some(ratio), Some(peer)) = (&condition.folded_over_peer, self.options.vs) {
+                writeln!(f, "  folded/{}   mean {}   p50 {}", peer.name(), ratio.mean, ratio.p50)?;
                 writeln!(f, "                p99  {}   p99.9 {}", ratio.p99, ratio.p999)?;
             }
         }
@@ -324,7 +329,6 @@ impl Found {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Rival;
     use super::*;
     use crate::manifest::Manifest;
 
@@ -360,10 +364,10 @@ mod tests {
                 ]
             })
             .collect();
-        let condition = condition(&runs, (0, Order::Random), 1).unwrap();
+        let condition = condition(&runs, (0, Order::Random), Some(Rival::Zram), 1).unwrap();
         assert_eq!(condition.arms.len(), 2);
         assert_eq!(condition.arms[0].touch_ns.count, 600);
-        let comparison = condition.folded_over_zram.unwrap();
+        let comparison = condition.folded_over_peer.unwrap();
         assert_eq!(comparison.mean.median, 2.0);
         assert!(comparison.mean.differs);
         assert_eq!(condition.arms[0].pager_over_program, Some(0.9));
@@ -378,6 +382,7 @@ mod tests {
                 rounds: 2,
                 hogs: 0,
                 vs: Some(Rival::Zram),
+                tier: None,
                 algorithm: "lz4".into(),
                 pin: None,
                 steps: false,
@@ -385,7 +390,7 @@ mod tests {
             };
             let runs = vec![run("folded", 0, 9), run("zram", 0, 9), run("folded", 1, 9), run("zram", 1, 9)];
             let real_time = RealTime { permitted: refusal.is_none(), refusal: refusal.map(str::to_owned) };
-            let conditions = conditions(&runs, options.seed).unwrap();
+            let conditions = conditions(&runs, options.vs, options.seed).unwrap();
             let found = Found {
                 clock_overhead_ns: vec![],
                 agent_threads: vec![],
@@ -404,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn without_zram_there_is_no_comparison() {
-        let condition = condition(&[run("folded", 0, 1000)], (0, Order::Random), 1).unwrap();
-        assert!(condition.folded_over_zram.is_none());
+    fn without_a_peer_there_is_no_comparison() {
+        let condition = condition(&[run("folded", 0, 1000)], (0, Order::Random), None, 1).unwrap();
+        assert!(condition.folded_over_peer.is_none());
         assert_eq!(condition.arms.len(), 1);
     }
 }

@@ -7,6 +7,7 @@ pub mod core_dump;
 pub mod ctl;
 pub mod daemon;
 pub mod demo;
+pub mod depot;
 pub mod doctor;
 pub mod heap;
 pub mod man;

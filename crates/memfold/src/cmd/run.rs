@@ -9,6 +9,7 @@ use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 use crate::observing::{Observing, Subject};
 use crate::options::{self, Named, PagerOptions};
 use crate::pages::PageFile;
+use crate::run::depot::Depot;
 use crate::run::destination::Destination;
 use crate::run::launch::{self, Choices, Launch};
 use crate::run::live::Line;
@@ -78,7 +79,7 @@ pub struct Args {
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, hide_short_help = true)]
     daemon: Option<Option<PathBuf>>,
     /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
-    /// of it, after TIME (10m) [env: MEMFOLD_TIER].
+    /// of it, after TIME (10m). Or keep it on Redis or Valkey, redis://HOST:PORT with the same; docs/tiers.md has the rest [env: MEMFOLD_TIER].
     #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = launch::known_tier)]
     tier: Option<String>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
@@ -222,9 +223,13 @@ fn start(
 
     let library = library::find()?;
     let daemon_governs = daemon.is_some();
-    let launch = match program::obstacle(file, &library) {
+    let mut launch = match program::obstacle(file, &library) {
         Some(why) => Err(why),
         None => prepare(args, daemon, &library, quiet)?,
+    };
+    let mut depot = match &mut launch {
+        Ok(launch) if !launch::pager_off(args.no_pager) => depot(args, launch, quiet)?,
+        _ => None,
     };
     let begun = Instant::now();
     let (ended, total) = match &launch {
@@ -248,6 +253,9 @@ fn start(
             let mut next = Instant::now() + SAMPLE_EVERY;
             let mut line = Line::new(args.progress && !quiet);
             let ended = supervise(args, command, || {
+                if let Some(depot) = &mut depot {
+                    depot.look_after();
+                }
                 if Instant::now() >= next {
                     tally.sample();
                     line.show(tally.live().map(|(_, _, page)| page));
@@ -271,6 +279,17 @@ fn start(
     let why = launch.err().or(turned_off);
     let summary = Summary::new(&args.command, ended.end, wall, total, why, beyond);
     Ok((ended, summary))
+}
+
+/// Starts the process that keeps the program's tier, if that is on the network.
+fn depot(args: &Args, launch: &mut Launch, quiet: bool) -> anyhow::Result<Option<Depot>> {
+    let from_variable = || variable(options::TIER.variable).and_then(|text| text.into_string().ok());
+    let Some(tier) = args.tier.clone().or_else(from_variable) else { return Ok(None) };
+    let depot = Depot::start(&tier, quiet)?;
+    if let Some(depot) = &depot {
+        launch.have_depot(depot.directory());
+    }
+    Ok(depot)
 }
 
 /// Who observes the program's processes, where its access source is told from outside, and the directory of their pages. Under the budget

@@ -259,8 +259,8 @@ fn one(row: &Row) -> String {
     line("folded", bytes(row.sizes.evicted_bytes));
     line("folded into", bytes(row.sizes.stored_bytes));
     if row.costs.tier_writes != 0 {
-        line("of the folded on disk", bytes(row.sizes.tier_bytes));
-        line("which takes of files", bytes(row.sizes.tier_file_bytes));
+        line("of the folded in the tier", bytes(row.sizes.tier_bytes));
+        line("which takes there", bytes(row.sizes.tier_file_bytes));
     }
     line("cost of folding", cost(&row.sizes));
     line("saved", bytes(row.sizes.saved_bytes));
@@ -275,12 +275,18 @@ fn one(row: &Row) -> String {
         format!("{}, p50 {}, p99 {}, max {}", count(p.count), nanos(p.p50), nanos(p.p99), nanos(p.max)),
     );
     if row.costs.tier_writes != 0 {
-        let Costs { tier_writes, tier_errors, .. } = row.costs;
+        let Costs { tier_writes, tier_errors, tier_waits, tier_wait_ns, .. } = row.costs;
         let r = &row.tier_read_ns;
         let (reads, slow) = (count(r.count), format!("p50 {}, p99 {}", nanos(r.p50), nanos(r.p99)));
-        line("reads from disk", format!("{reads}, {slow}, max {}", nanos(r.max)));
-        line("writes to disk", format!("{}, {} errors", count(tier_writes), count(tier_errors)));
-        line("CPU, disk", nanos(row.costs.cpu_tier_ns));
+        line("reads from the tier", format!("{reads}, {slow}, max {}", nanos(r.max)));
+        line("writes to the tier", format!("{}, {} errors", count(tier_writes), count(tier_errors)));
+        if tier_waits != 0 {
+            line(
+                "waited while it was away",
+                format!("{} ({} times)", nanos(tier_wait_ns), count(tier_waits)),
+            );
+        }
+        line("CPU, tier", nanos(row.costs.cpu_tier_ns));
     }
     line("stalled", format!("{} ({:.3} %)", nanos(row.costs.stall_ns), row.stall_pct));
     if !row.settings[Setting::ResidentLimit.name()].is_null() {

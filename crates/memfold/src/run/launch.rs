@@ -7,6 +7,7 @@
 
 use crate::library;
 use crate::options::{self, PagerOptions};
+use crate::run::depot;
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use memfold_arena::settings::Profile;
@@ -102,6 +103,11 @@ impl Launch {
             set(UFFD_VARIABLE, &fd.as_raw_fd().to_string());
         }
         Ok(Launch { variables, uffd, run_dir })
+    }
+
+    /// The program's processes find the process that keeps their tier in this directory.
+    pub fn have_depot(&mut self, directory: &Path) {
+        self.variables.push((depot::VARIABLE, directory.into()));
     }
 
     /// Where the control pages of the program's processes appear.
@@ -247,7 +253,12 @@ pub fn known_policy(text: &str) -> Result<String, String> {
 /// It makes no sense, or no file can be made there.
 pub fn known_tier(text: &str) -> Result<String, String> {
     let choice = Choice::parse(text).map_err(|wrong| wrong.to_string())?;
-    let directory = std::path::absolute(choice.directory).map_err(|error| error.to_string())?;
+    if text.len() > TIER_MOST {
+        return Err("a shorter text is needed".into());
+    }
+    // Whether engines on the network are there is found out when the program is started.
+    let Some(named) = choice.directory() else { return Ok(text.to_owned()) };
+    let directory = std::path::absolute(named).map_err(|error| error.to_string())?;
     let path = directory
         .to_str()
         .filter(|path| !path.contains(','))
@@ -258,7 +269,7 @@ pub fn known_tier(text: &str) -> Result<String, String> {
         ));
     }
     tempfile::tempfile_in(&directory).map_err(|error| format!("no file can be made in {path}: {error}"))?;
-    let whole = text.replacen(choice.directory, path, 1);
+    let whole = text.replacen(named, path, 1);
     if whole.len() > TIER_MOST {
         return Err(format!("{whole}: a directory with a shorter path is needed"));
     }

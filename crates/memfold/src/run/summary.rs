@@ -93,6 +93,10 @@ struct Tier {
     writes: u64,
     /// Writes that failed, and reads that did at the first try.
     errors: u64,
+    /// Waits for an engine on the network that was away, and how long they took.
+    waits: u64,
+    /// See there.
+    wait_ns: u64,
     /// Reading of a cluster, ns.
     read_ns: Percentiles,
 }
@@ -154,6 +158,8 @@ impl Summary {
                 file_bytes_peak: total.peaks.tier_file_bytes,
                 writes: total.costs.tier_writes,
                 errors: total.costs.tier_errors,
+                waits: total.costs.tier_waits,
+                wait_ns: total.costs.tier_wait_ns,
                 read_ns: total.tier_read.percentiles(),
             },
             stall_ns_total: stall_ns,
@@ -222,7 +228,11 @@ impl Summary {
         };
         let below = match self.tier.bytes_peak {
             0 => String::new(),
-            below => format!("; {} on disk, in {}", bytes(below), bytes(self.tier.file_bytes_peak)),
+            below => format!(
+                "; {} in the tier, which takes {} there",
+                bytes(below),
+                bytes(self.tier.file_bytes_peak)
+            ),
         };
         format!(
             "saved {} at peak, {} on average, of {} managed ({} folded into {}, with {} of gaps, tables and buffers{below}){lost}",

@@ -297,7 +297,7 @@ fn tier(number: u32, engine: &'static Engine) -> JoinHandle<()> {
             // Told before the queue is looked at, so that the last page is seen.
             let over = below.is_over();
             match below.take_wanted() {
-                Some(page) => drop(bring(engine, engine.kernel, below, &mut restorer, page, || ())),
+                Some(page) => drop(bring(engine, engine.kernel, below, &mut restorer, page, 1, || ())),
                 None if over => return,
                 None => loom::thread::yield_now(),
             }

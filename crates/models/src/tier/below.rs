@@ -7,6 +7,7 @@ use crate::tables::entry::Entry;
 use crate::tier::arrived::{Arrived, Writer};
 use crate::tier::clusters::{Clusters, Place};
 use crate::tier::location::{Berth, Location};
+use crate::tier::remote::Remote;
 use crate::tier::{BLOCK, CLUSTER_BYTES};
 use crate::world::enter;
 use core::sync::atomic::AtomicU64;
@@ -18,12 +19,18 @@ use std::collections::VecDeque;
 pub struct Below {
     pub clusters: Table,
     pub pages: AtomicU64,
+    pub files: Files,
     wanted: loom::sync::Mutex<VecDeque<usize>>,
     file: RefCell<Vec<(Place, Vec<u8>)>>,
     /// Clusters written so far.
     written: AtomicU64,
     /// 1 once nothing more will be wanted.
     over: AtomicU32,
+}
+
+/// Of the files, what is not the model's list.
+pub struct Files {
+    pub remote: Remote,
 }
 
 /// The table, which lasts for one execution.
@@ -42,6 +49,7 @@ impl Below {
         Below {
             clusters: Table(clusters),
             pages: AtomicU64::new(0),
+            files: Files { remote: Remote },
             wanted: loom::sync::Mutex::new(VecDeque::new()),
             file: RefCell::default(),
             written: AtomicU64::new(0),

@@ -173,6 +173,9 @@ impl Engine {
         if self.anything_away() {
             self.fail_hard(UNREACHABLE);
         }
+        if let Some(below) = self.below() {
+            below.files.remote.hang_up();
+        }
         self.end_servants(kernel);
         for extent in self.space().all() {
             extent.armed.remove(&PageSet::ALL);

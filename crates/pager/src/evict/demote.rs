@@ -271,9 +271,9 @@ impl Worker {
         let keeper = unsafe { below.keeper() };
         let mut line = Line::new();
         let _ = match error {
-            Errno(libc::ENOSPC) => write!(line, "memfold: the tier in {} is full", keeper.directory()),
+            Errno(libc::ENOSPC) => write!(line, "memfold: the tier in {} is full", keeper.name()),
             error => {
-                write!(line, "memfold: the tier in {} cannot be used ({})", keeper.directory(), error.name())
+                write!(line, "memfold: the tier in {} cannot be used ({})", keeper.name(), error.name())
             }
         };
         line.push(": what is folded stays in memory");

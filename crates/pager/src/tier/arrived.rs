@@ -85,8 +85,11 @@ impl Arrived {
         self.from = None;
         if self.base == 0 {
             self.base = mem::map_anonymous(0, CLUSTER_BYTES, 0)?;
+            // A child that is forked while a read goes on has no part of what the disk writes there. Without that it has a copy.
+            // SAFETY: advice on our own mapping.
+            let _ = unsafe { mem::madvise(self.base, CLUSTER_BYTES, libc::MADV_DONTFORK) };
         }
-        let len = (place.blocks() * super::BLOCK).min(CLUSTER_BYTES);
+        let len = (place.bytes()).min(CLUSTER_BYTES);
         // SAFETY: our own mapping, of which nobody else has a reference.
         Ok(unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, len) })
     }
@@ -116,6 +119,16 @@ impl Arrived {
         // SAFETY: our own mapping, which `accept` has found to be so long.
         let data = unsafe { core::slice::from_raw_parts((self.base + record.at) as *const u8, record.len) };
         Some((record.codec, data))
+    }
+
+    /// The room again, as long as it was asked for, with whatever was put there.
+    ///
+    /// # Safety
+    /// It was asked for, and nobody writes there any more.
+    pub unsafe fn filled(&mut self, place: Place) -> &mut [u8] {
+        let len = (place.bytes()).min(CLUSTER_BYTES);
+        // SAFETY: our own mapping; the caller's contract.
+        unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, len) }
     }
 
     /// Overwrites and forgets it.

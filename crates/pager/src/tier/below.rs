@@ -290,6 +290,11 @@ impl Below {
         self.ring();
     }
 
+    /// Whether a thread waits for a page.
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// Whether nothing is on its way down. Background thread only.
     pub fn is_idle(&self) -> bool {
         self.jobs.iter().all(Job::is_free)
@@ -309,7 +314,7 @@ impl Below {
         // SAFETY: as said.
         let inner = unsafe { job.inner() };
         (inner.cluster, inner.from, inner.place) = (cluster, Some(from), Some(to));
-        inner.len = from.blocks() * BLOCK;
+        inner.len = from.bytes();
         job.moves.store(cluster, Relaxed);
         self.hand_over(job);
     }
@@ -371,8 +376,13 @@ impl Below {
 
     /// Fetches what lies there, and opens its seal. The tier's thread only.
     fn fetch_sealed(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
-        let key = self.files.get(place.file()).key().ok_or(STALE)?;
         self.files.fetch(place, bytes)?;
+        self.open_seal(place, cluster, bytes)
+    }
+
+    /// Opens the seal of what was fetched from there. `EBADMSG` where it is not what was written.
+    pub(super) fn open_seal(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
+        let key = self.files.get(place.file()).key().ok_or(STALE)?;
         // SAFETY: the page of a key.
         if unsafe { seal::open(key, number_of(place), cluster, bytes) } {
             return Ok(());

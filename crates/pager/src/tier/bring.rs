@@ -9,6 +9,7 @@
 use super::arrived::Arrived;
 use super::below::Below;
 use super::location::{Berth, Location};
+use super::remote::AWAY;
 use crate::control::bump;
 use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Reason, Restorer};
@@ -29,7 +30,7 @@ const TRIES: u32 = 7;
 const PAUSE: Nanos = Nanos::from_millis(5);
 const LONGEST_PAUSE: Nanos = Nanos::from_millis(160);
 
-/// Brings back the page at this address, and wakes who waits for it. Lets `others` have their way while somebody changes mappings. Returns its
+/// Brings back the page at this address, with up to `most` in all of its cluster that follow one another, and wakes who waits for them. Lets `others` have their way while somebody changes mappings. Returns its
 /// extent and its cluster, of which the other pages may come too. The tier's thread only.
 pub fn bring(
     engine: &'static Engine,
@@ -37,6 +38,7 @@ pub fn bring(
     below: &Below,
     restorer: &mut Restorer,
     page: usize,
+    most: usize,
     others: impl Fn(),
 ) -> Option<(&'static Extent, u32)> {
     let wake = || {
@@ -58,10 +60,14 @@ pub fn bring(
             }
             return None;
         };
-        let outcome = below.restoring(|| restorer.restore(extent, PageRange::one(index), Reason::Late));
+        let pages = PageRange::from(index, most);
+        let outcome = below.restoring(|| restorer.restore(extent, pages, Reason::Late));
         match outcome {
-            Outcome::Done { .. } => {
+            Outcome::Done { pages, .. } => {
                 wake();
+                if pages > 1 {
+                    kernel.uffd.wake(page + PAGE_SIZE, (pages - 1) * PAGE_SIZE);
+                }
                 extent.last_restore.store(time::now().0, Relaxed);
                 return Some((extent, berth.cluster));
             }
@@ -86,7 +92,7 @@ pub fn bring(
 pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived) -> Option<(Entry, Berth)> {
     let extent = engine.space().find(page)?;
     let index = (page - extent.base()) / PAGE_SIZE;
-    let (mut tries, mut pause) = (0, PAUSE);
+    let (mut tries, mut pause, mut away) = (0, PAUSE, Away::default());
     loop {
         let entry = extent.entry(index);
         let berth = Location::below(entry).filter(|_| !entry.is_busy())?;
@@ -103,7 +109,11 @@ pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived)
         if extent.entry(index) != entry {
             continue;
         }
-        if error != Errno::ENOMEM {
+        if error == AWAY && !planted(Bug::AwayTakenForLost) {
+            if away.goes_on(engine) >= below.files.remote.wait().0 {
+                fail(engine, below, berth, error);
+            }
+        } else if error != Errno::ENOMEM {
             bump(&engine.control().tier_errors, 1);
             tries += 1;
         }
@@ -115,9 +125,44 @@ pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived)
     }
 }
 
+/// For how long a tier has been away, as far as it was asked for a cluster.
+#[derive(Default)]
+struct Away {
+    since: Option<Nanos>,
+    counted: u64,
+}
+
+impl Away {
+    /// It is away still. Returns for how long, ns; what was not counted yet is.
+    fn goes_on(&mut self, engine: &Engine) -> u64 {
+        let (control, now) = (engine.control(), time::now());
+        let since = *self.since.get_or_insert_with(|| {
+            bump(&control.tier_waits, 1);
+            now
+        });
+        let away = now.since(since).0;
+        bump(&control.tier_wait_ns, away - core::mem::replace(&mut self.counted, away));
+        away
+    }
+}
+
 /// Ends the process, which would read something else than it wrote.
 fn fail(engine: &Engine, below: &Below, berth: Berth, error: Errno) -> ! {
     let mut line = Line::new();
+    if below.files.remote.is_on() {
+        let what = match error {
+            AWAY => "cannot be reached",
+            Errno(libc::ENOENT) => "is not there any more",
+            Errno(libc::EBADMSG) => "is not what was put there",
+            _ => "cannot be fetched",
+        };
+        let _ = write!(
+            line,
+            "memfold: what lies on the tier's engine {what} ({}): the program must not go on",
+            error.name()
+        );
+        engine.fail_hard(line.as_str());
+    }
     let block = below.clusters.place(berth.cluster).map_or(0, |place| place.block());
     let what = match error {
         Errno(libc::EBADMSG) => "is not what was written there",

@@ -1,4 +1,5 @@
-//! The tier that somebody asks for, as text: `disk=DIR[,size=20G][,after=10m]`.
+//! The tier that somebody asks for, as text: `disk=DIR[,size=20G][,after=10m]`, or `redis://HOST[:PORT][,HOST…][,copies=2][,auth=FILE][,wait=5m]`
+//! with the same.
 
 use crate::config::{parse_duration, parse_size};
 use memfold_sys::time::Nanos;
@@ -9,16 +10,67 @@ const LEAST_AFTER: Nanos = Nanos::from_millis(10);
 /// How much the tier may take, bytes, where nobody says; and the range.
 pub const SIZE: u64 = 20 << 30;
 const SIZES: (u64, u64) = (16 << 20, 512 << 30);
+/// How long somebody may wait for what lies on an engine that is away, where nobody says, and the least.
+pub const WAIT: Nanos = Nanos::from_secs(300);
+const LEAST_WAIT: Nanos = Nanos::from_secs(1);
+/// For how long an engine keeps what nobody says is still wanted, where nobody says, and the least.
+pub const EXPIRE: Nanos = Nanos::from_secs(3600);
+const LEAST_EXPIRE: Nanos = Nanos::from_secs(10);
+/// Most copies.
+const MOST_COPIES: usize = 8;
+/// How the names of engines begin: plainly, and by TLS.
+pub const PLAIN: &str = "redis://";
+/// See [`PLAIN`].
+pub const TLS: &str = "rediss://";
 
 /// Which tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice<'a> {
-    /// The directory of its files.
-    pub directory: &'a str,
-    /// How many bytes they may have together.
+    /// Where it is.
+    pub place: Where<'a>,
+    /// How many bytes it may take.
     pub size: u64,
     /// How long a page must have been stored.
     pub after: Nanos,
+}
+
+/// Where a tier is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Where<'a> {
+    /// In files in this directory.
+    Disk(&'a str),
+    /// On engines in the network.
+    Engines(Engines<'a>),
+}
+
+/// Engines in the network, Redis or Valkey.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Engines<'a> {
+    /// The whole text, of which the parts without `=` name engines.
+    text: &'a str,
+    /// On how many engines each page must be before it is given up here.
+    pub copies: usize,
+    /// The file with user and password.
+    pub auth: Option<&'a str>,
+    /// How long somebody may wait for a page while they are away.
+    pub wait: Nanos,
+    /// For how long they keep what nobody says is still wanted.
+    pub expire: Nanos,
+}
+
+impl<'a> Engines<'a> {
+    /// Their addresses, `HOST:PORT` or `HOST`.
+    pub fn addresses(&self) -> impl Iterator<Item = &'a str> {
+        let parts = self.text.split(',').filter(|part| !part.contains('='));
+        parts.map(|part| {
+            part.strip_prefix(PLAIN).or(part.strip_prefix(TLS)).unwrap_or(part).trim_end_matches('/')
+        })
+    }
+
+    /// Whether they are spoken with by TLS.
+    pub fn by_tls(&self) -> bool {
+        self.text.starts_with(TLS)
+    }
 }
 
 /// What is wrong with the text.
@@ -28,23 +80,47 @@ pub enum BadTier<'a> {
     Kind(&'a str),
     /// No directory is named.
     Directory,
+    /// No engine is named so.
+    Address(&'a str),
+    /// A password on the command line.
+    Password,
     /// There is no such part.
     Part(&'a str),
     /// The size cannot be read, or is below 16M or above 512G.
     Size(&'a str),
     /// The age cannot be read, or is below 10 ms.
     After(&'a str),
+    /// Not a number of copies, or more than there are engines.
+    Copies(&'a str),
+    /// A time that cannot be read, or is too short: its name, and the least.
+    Time(&'static str, &'a str, &'static str),
 }
 
 impl core::fmt::Display for BadTier<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            BadTier::Kind(kind) => write!(f, "`{kind}` is no tier: disk=DIR is one"),
+            BadTier::Kind(kind) => write!(f, "`{kind}` is no tier: disk=DIR is one, and redis://HOST:PORT"),
             BadTier::Directory => f.write_str("disk= wants a directory: disk=/var/tmp"),
-            BadTier::Part(part) => write!(f, "`{part}` is no part of a tier: size=20G and after=10m are"),
+            BadTier::Address(address) => {
+                write!(f, "`{address}` names no engine: redis://HOST:PORT is needed, and HOST:PORT for more of them")
+            }
+            BadTier::Password => f.write_str(
+                "a password must not stand on a command line: name a file that has it, with auth=FILE",
+            ),
+            BadTier::Part(part) => write!(
+                f,
+                "`{part}` is no part of a tier: size=20G and after=10m are; of one on the network also copies=, auth=, wait= and expire="
+            ),
             BadTier::Size(size) => write!(f, "size={size}: a size from 16M to 512G is needed"),
             BadTier::After(after) => {
                 write!(f, "after={after}: a time such as 30s or 10m is needed, 10ms or more")
+            }
+            BadTier::Copies(copies) => write!(
+                f,
+                "copies={copies}: a number from 1 to {MOST_COPIES} is needed, and no more than engines are named"
+            ),
+            BadTier::Time(name, time, least) => {
+                write!(f, "{name}={time}: a time such as 5m is needed, {least} or more")
             }
         }
     }
@@ -56,43 +132,143 @@ impl<'a> Choice<'a> {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &'a str) -> Result<Choice<'a>, BadTier<'a>> {
-        let mut parts = text.split(',');
-        let first = parts.next().unwrap_or("");
-        let Some(directory) = first.strip_prefix("disk=") else {
-            return Err(BadTier::Kind(first.split_once('=').map_or(first, |(kind, _)| kind)));
-        };
-        if directory.is_empty() {
-            return Err(BadTier::Directory);
-        }
-        let mut choice = Choice { directory, size: SIZE, after: AFTER };
-        for part in parts {
-            match part.split_once('=') {
-                Some(("size", size)) => {
-                    choice.size = parse_size(size)
-                        .filter(|size| (SIZES.0..=SIZES.1).contains(size))
-                        .ok_or(BadTier::Size(size))?;
-                }
-                Some(("after", after)) => {
-                    let value = parse_duration(after).map(Nanos).filter(|&value| value >= LEAST_AFTER);
-                    choice.after = value.ok_or(BadTier::After(after))?;
-                }
-                _ => return Err(BadTier::Part(part)),
+        let first = text.split(',').next().unwrap_or("");
+        let place = match first.strip_prefix("disk=") {
+            Some("") => return Err(BadTier::Directory),
+            Some(directory) => Where::Disk(directory),
+            None if first.starts_with(PLAIN) || first.starts_with(TLS) => {
+                Where::Engines(Engines { text, copies: 0, auth: None, wait: WAIT, expire: EXPIRE })
             }
+            None => return Err(BadTier::Kind(first.split_once('=').map_or(first, |(kind, _)| kind))),
+        };
+        let mut choice = Choice { place, size: SIZE, after: AFTER };
+        for part in text.split(',').skip(1) {
+            choice.take(part)?;
+        }
+        if let Where::Engines(engines) = &mut choice.place {
+            engines.check()?;
         }
         Ok(choice)
     }
+
+    /// Takes in one of the parts behind the first.
+    fn take(&mut self, part: &'a str) -> Result<(), BadTier<'a>> {
+        match (part.split_once('='), &mut self.place) {
+            (Some(("size", size)), _) => {
+                self.size = parse_size(size)
+                    .filter(|size| (SIZES.0..=SIZES.1).contains(size))
+                    .ok_or(BadTier::Size(size))?;
+            }
+            (Some(("after", after)), _) => {
+                self.after = at_least(after, LEAST_AFTER).ok_or(BadTier::After(after))?;
+            }
+            (Some(("copies", copies)), Where::Engines(engines)) => {
+                let number = copies.parse().ok().filter(|number| (1..=MOST_COPIES).contains(number));
+                engines.copies = number.ok_or(BadTier::Copies(copies))?;
+                if engines.copies > engines.addresses().count() {
+                    return Err(BadTier::Copies(copies));
+                }
+            }
+            (Some(("auth", file)), Where::Engines(engines)) => engines.auth = Some(file),
+            (Some(("wait", wait)), Where::Engines(engines)) => {
+                engines.wait = at_least(wait, LEAST_WAIT).ok_or(BadTier::Time("wait", wait, "1s"))?;
+            }
+            (Some(("expire", time)), Where::Engines(engines)) => {
+                engines.expire = at_least(time, LEAST_EXPIRE).ok_or(BadTier::Time("expire", time, "10s"))?;
+            }
+            (None, Where::Engines(_)) => {}
+            _ => return Err(BadTier::Part(part)),
+        }
+        Ok(())
+    }
+
+    /// Where it is, for people: the directory, or the first engine.
+    pub fn name(&self) -> &'a str {
+        match self.place {
+            Where::Disk(directory) => directory,
+            Where::Engines(engines) => engines.text.split(',').next().unwrap_or(""),
+        }
+    }
+
+    /// The engines, if it is on any.
+    pub fn engines(&self) -> Option<Engines<'a>> {
+        match self.place {
+            Where::Engines(engines) => Some(engines),
+            Where::Disk(_) => None,
+        }
+    }
+
+    /// The directory, if it is on a disk.
+    pub fn directory(&self) -> Option<&'a str> {
+        match self.place {
+            Where::Disk(directory) => Some(directory),
+            Where::Engines(_) => None,
+        }
+    }
+}
+
+impl<'a> Engines<'a> {
+    /// Looks at the addresses. Where nobody says, there are two copies if there are two engines.
+    fn check(&mut self) -> Result<(), BadTier<'a>> {
+        for part in self.text.split(',').filter(|part| !part.contains('=')) {
+            if part.contains("//") && part.starts_with(TLS) != self.by_tls() {
+                return Err(BadTier::Address(part));
+            }
+        }
+        for address in self.addresses() {
+            let port =
+                address.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+            let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port != 0);
+            match port {
+                _ if address.contains('@') => return Err(BadTier::Password),
+                Some((host, port)) if host.is_empty() || !is_port(port) => {
+                    return Err(BadTier::Address(address))
+                }
+                None if address.is_empty() => return Err(BadTier::Address(address)),
+                _ if address.contains(['/', '?', '#', ' ']) => return Err(BadTier::Address(address)),
+                _ => {}
+            }
+        }
+        if self.copies == 0 {
+            self.copies = self.addresses().count().min(2);
+        }
+        Ok(())
+    }
+}
+
+fn at_least(text: &str, least: Nanos) -> Option<Nanos> {
+    parse_duration(text).map(Nanos).filter(|&value| value >= least)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn a_tier_is_read_with_what_holds_where_nobody_says() {
-        let disk = Choice { directory: "/var/tmp", size: SIZE, after: AFTER };
+        let disk = Choice { place: Where::Disk("/var/tmp"), size: SIZE, after: AFTER };
         assert_eq!(Choice::parse("disk=/var/tmp"), Ok(disk));
         let all = Choice { size: 1 << 30, after: Nanos::from_secs(30), ..disk };
         assert_eq!(Choice::parse("disk=/var/tmp,size=1G,after=30s"), Ok(all));
+        assert_eq!((disk.name(), disk.directory()), ("/var/tmp", Some("/var/tmp")));
+    }
+
+    #[test]
+    fn engines_are_read_with_what_is_said_of_them() {
+        let one = Choice::parse("redis://cache:6379").unwrap();
+        let engines = one.engines().unwrap();
+        assert_eq!(engines.addresses().collect::<Vec<_>>(), ["cache:6379"]);
+        assert_eq!((engines.copies, engines.wait, engines.by_tls()), (1, WAIT, false));
+        assert_eq!((one.name(), one.directory()), ("redis://cache:6379", None));
+        let text =
+            "rediss://a:1,b:2,rediss://[::1]:3/,copies=3,auth=/etc/x,wait=10s,after=1s,size=1G,expire=10m";
+        let three = Choice::parse(text).unwrap();
+        let engines = three.engines().unwrap();
+        assert_eq!(engines.addresses().collect::<Vec<_>>(), ["a:1", "b:2", "[::1]:3"]);
+        assert_eq!((engines.copies, engines.auth, engines.by_tls()), (3, Some("/etc/x"), true));
+        assert_eq!((engines.wait, three.after), (Nanos::from_secs(10), Nanos::from_secs(1)));
+        assert_eq!(Choice::parse("redis://a,b").unwrap().engines().unwrap().copies, 2);
     }
 
     #[test]
@@ -102,9 +278,18 @@ mod tests {
             ("", BadTier::Kind("")),
             ("disk=", BadTier::Directory),
             ("disk=/x,fast", BadTier::Part("fast")),
+            ("disk=/x,copies=2", BadTier::Part("copies=2")),
             ("disk=/x,size=1K", BadTier::Size("1K")),
             ("disk=/x,size=much", BadTier::Size("much")),
             ("disk=/x,after=0", BadTier::After("0")),
+            ("redis://", BadTier::Address("")),
+            ("redis://a:x", BadTier::Address("a:x")),
+            ("redis://a:1,rediss://b:2", BadTier::Address("rediss://b:2")),
+            ("redis://me:secret@a:1", BadTier::Password),
+            ("redis://a:1,copies=2", BadTier::Copies("2")),
+            ("redis://a:1,copies=0", BadTier::Copies("0")),
+            ("redis://a:1,wait=0", BadTier::Time("wait", "0", "1s")),
+            ("redis://a:1,speed=1", BadTier::Part("speed=1")),
         ] {
             assert_eq!(Choice::parse(text), Err(wrong), "{text}");
         }

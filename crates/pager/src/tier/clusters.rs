@@ -6,7 +6,7 @@
 //! Invariants: a cluster is the background thread's until its pages are marked as wanted, and again once it has taken the cluster from the
 //! queue. Its place is one word, so that a forked child, which gets a copy of it at any moment, finds it as it was before or after a move.
 
-use super::CLUSTER;
+use super::{BLOCK, CLUSTER};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::tables::pool::Pool;
 use memfold_sys::{Errno, Result};
@@ -16,6 +16,8 @@ const BLOCKS_BITS: u32 = 5;
 const FILE_BITS: u32 = 5;
 const SEQUENCE_BITS: u32 = 27;
 
+/// Blocks of a segment, 1 MiB, of which a file is a row.
+pub const SEGMENT_BLOCKS: usize = (1 << 20) / BLOCK;
 /// Most blocks of a place.
 pub const MOST_BLOCKS: usize = 1 << BLOCKS_BITS;
 /// Blocks that a file can have: 512 GiB.
@@ -52,6 +54,21 @@ impl Place {
     /// How many blocks there are.
     pub fn blocks(self) -> usize {
         ((self.0 >> (SEQUENCE_BITS + FILE_BITS)) as usize & (MOST_BLOCKS - 1)) + 1
+    }
+
+    /// Where it begins in the file, bytes.
+    pub fn offset(self) -> u64 {
+        (self.block() * BLOCK) as u64
+    }
+
+    /// The segment of the file that it is in.
+    pub fn segment(self) -> usize {
+        self.block() / SEGMENT_BLOCKS
+    }
+
+    /// How many bytes it has.
+    pub fn bytes(self) -> usize {
+        self.blocks() * BLOCK
     }
 
     /// The number of the cluster among those of the file.

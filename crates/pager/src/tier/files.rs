@@ -8,8 +8,10 @@
 //! Invariants: a file that a child may have is written no more where anything lies that was there at the fork.
 
 use super::clusters::{Place, FILES};
-use super::{seal, Tier, BLOCK};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use super::remote::Remote;
+use super::wire::Name;
+use super::{seal, Tier};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memfold_sys::inject::{self, Point};
 use memfold_sys::{file, mem, Errno, Result};
 
@@ -24,6 +26,8 @@ pub struct File {
     pub(super) mapped: AtomicUsize,
     /// The page that has its key, once there was one.
     key: AtomicUsize,
+    /// Its random name, where it lies on the network.
+    name: [AtomicU64; 2],
     /// 1 where it is a parent's.
     inherited: AtomicU32,
     /// 1 from a fork on, until it is known that no child has it.
@@ -51,6 +55,22 @@ impl File {
     /// Has what is mapped opened by this number from now on, or closed.
     pub fn set_reader(&self, fd: Option<i32>) {
         self.reader.store(fd.map_or(0, |fd| fd as u32 + 1), Relaxed);
+    }
+
+    /// Its random name, where it lies on the network.
+    pub fn name(&self) -> Name {
+        let mut name = Name::default();
+        for (part, word) in name.chunks_exact_mut(8).zip(&self.name) {
+            part.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        name
+    }
+
+    /// Gives it that, before anybody else looks.
+    pub fn set_name(&self, name: Name) {
+        for (part, word) in name.chunks_exact(8).zip(&self.name) {
+            word.store(u64::from_le_bytes(part.try_into().unwrap_or_default()), Relaxed);
+        }
     }
 
     /// Whether it is one at all.
@@ -128,56 +148,70 @@ impl File {
     }
 }
 
-/// All of them.
-#[derive(Default)]
-pub struct Files([File; FILES]);
+/// All of them. Made from zeros.
+pub struct Files {
+    files: [File; FILES],
+    /// The way to them where they lie on the network; the files that are open are empty then, and say who may read.
+    pub remote: Remote,
+}
 
 impl Files {
     /// The file of that number.
     pub fn get(&self, number: usize) -> &File {
-        &self.0[number % FILES]
+        &self.files[number % FILES]
     }
 
     /// All that there are, with their numbers.
     pub fn all(&self) -> impl Iterator<Item = (usize, &File)> {
-        self.0.iter().enumerate().filter(|(_, file)| file.is_there())
+        self.files.iter().enumerate().filter(|(_, file)| file.is_there())
     }
 
     /// The numbers of those that there are not.
     pub fn vacant(&self) -> impl Iterator<Item = usize> + use<'_> {
-        (0..FILES).filter(|&number| !self.0[number].is_there())
+        (0..FILES).filter(|&number| !self.files[number].is_there())
     }
 
     /// A child may have been forked. In the parent, before anything else is written.
     pub fn share(&self) {
-        self.0.iter().for_each(File::share);
+        self.files.iter().for_each(File::share);
     }
 
     /// In a forked child.
     pub fn inherit(&self) {
-        self.0.iter().for_each(File::inherit);
+        self.files.iter().for_each(File::inherit);
+        self.remote.reset_in_child();
     }
 }
 
 impl Tier for Files {
     fn put(&self, place: Place, bytes: &[u8]) -> Result<()> {
-        let fd = self.get(place.file()).descriptor().ok_or(Errno(libc::EBADF))?;
+        let file = self.get(place.file());
+        let fd = file.descriptor().ok_or(Errno(libc::EBADF))?;
         if let Some(error) = inject::error(Point::TierWrite) {
             return Err(error);
         }
-        file::write_all_at(fd, bytes, (place.block() * BLOCK) as u64)
+        if self.remote.is_on() {
+            return self.remote.put(file.name(), place, bytes);
+        }
+        file::write_all_at(fd, bytes, place.offset())
     }
 
     fn fetch(&self, place: Place, out: &mut [u8]) -> Result<()> {
         if let Some(error) = inject::error(Point::TierRead) {
             return Err(error);
         }
-        let (file, offset) = (self.get(place.file()), place.block() * BLOCK);
+        let file = self.get(place.file());
+        if self.remote.is_on() {
+            return match file.is_there() {
+                true => self.remote.fetch(file.name(), place, out),
+                false => Err(Errno(libc::EBADF)),
+            };
+        }
         match file.descriptor() {
-            Some(fd) => file::read_all_at(fd, out, offset as u64),
+            Some(fd) => file::read_all_at(fd, out, place.offset()),
             None => match file.mapped.load(Acquire) {
                 0 => Err(Errno(libc::EBADF)),
-                base => mem::read_mapped(base + offset, out),
+                base => mem::read_mapped(base + place.offset() as usize, out),
             },
         }
     }

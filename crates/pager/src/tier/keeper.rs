@@ -7,9 +7,10 @@
 //! Background thread only, which a fork finds standing still.
 
 use super::choice::Choice;
-use super::clusters::{Place, FILES, FILE_BLOCKS, SEQUENCES};
+use super::clusters::{Place, FILES, FILE_BLOCKS, MOST_BLOCKS, SEGMENT_BLOCKS, SEQUENCES};
 use super::files::{File, Files};
 use super::seal;
+use super::wire::{Name, Op};
 use super::BLOCK;
 use crate::codec::DICTIONARIES;
 use crate::control_file::FilePath;
@@ -24,8 +25,7 @@ use memfold_sys::time::Nanos;
 use memfold_sys::{mem, random, Errno, Result};
 
 /// Bytes of a segment.
-const SEGMENT: usize = 1 << 20;
-const SEGMENT_BLOCKS: usize = SEGMENT / BLOCK;
+const SEGMENT: usize = SEGMENT_BLOCKS * BLOCK;
 const SEGMENTS: usize = FILE_BLOCKS / SEGMENT_BLOCKS;
 /// How often it is asked whether children still have a file.
 const ASK_AGAIN: Nanos = Nanos::from_millis(500);
@@ -36,6 +36,9 @@ const SPARSE: usize = 4;
 const WASTE: u64 = 2;
 /// Random numbers that are tried as names, where the file system has no files without one.
 const NAMES: usize = 8;
+
+/// How often a lock is tried that somebody else has for a moment.
+const LOCK_TRIES: usize = 10_000;
 
 /// Set for a segment that was filled and not given back to the file system since.
 const HELD: u16 = 1 << 15;
@@ -71,7 +74,8 @@ struct State {
 
 /// The keeper.
 pub struct Keeper {
-    directory: FilePath,
+    /// The directory of its files, or the engine.
+    name: FilePath,
     size: u64,
     /// How long a page must have been stored.
     pub after: Nanos,
@@ -91,7 +95,7 @@ impl Keeper {
     pub fn new(choice: &Choice<'_>) -> Keeper {
         Keeper {
             // A path that is too long names nothing, and opening says so.
-            directory: FilePath::of(choice.directory).unwrap_or(FilePath::empty()),
+            name: FilePath::of(choice.name()).unwrap_or(FilePath::empty()),
             size: choice.size,
             after: choice.after,
             files: [State::default(); FILES],
@@ -103,9 +107,9 @@ impl Keeper {
         }
     }
 
-    /// Where its files are.
-    pub fn directory(&self) -> &str {
-        self.directory.as_str()
+    /// Where it is, for people.
+    pub fn name(&self) -> &str {
+        self.name.as_str()
     }
 
     /// Bytes of the files that are this process's: segments that hold anything.
@@ -134,7 +138,7 @@ impl Keeper {
 
     /// Whether a cluster that lies there keeps a segment from going of which little is wanted.
     pub fn is_sparse(&self, files: &Files, place: Place) -> bool {
-        let (state, segment) = (&self.files[place.file()], place.block() / SEGMENT_BLOCKS);
+        let (state, segment) = (&self.files[place.file()], place.segment());
         let file = files.get(place.file());
         let wanted = |segments: &Segments| usize::from(segments.0[segment].load(Relaxed) & !HELD);
         file.descriptor().is_some()
@@ -155,13 +159,13 @@ impl Keeper {
 
     fn reserve_within(&mut self, files: &Files, pool: &Pool, blocks: usize, size: u64) -> Result<Place> {
         let number = match self.filled {
-            Some(number) if self.may_fill(files.get(number), number) => number,
+            Some(number) if self.may_fill(files, number) => number,
             _ => self.open(files, pool)?,
         };
         self.filled = Some(number);
         let State { current, next, .. } = self.files[number];
         if current == usize::MAX || next + blocks > SEGMENT_BLOCKS {
-            self.begin_segment(files.get(number), number, size)?;
+            self.begin_segment(files, number, size)?;
         }
         let state = &mut self.files[number];
         let block = state.current * SEGMENT_BLOCKS + state.next;
@@ -176,19 +180,27 @@ impl Keeper {
         Ok(place)
     }
 
-    fn may_fill(&self, file: &File, number: usize) -> bool {
+    fn may_fill(&self, files: &Files, number: usize) -> bool {
+        let file = files.get(number);
         let open = file.is_there() && file.descriptor().is_some();
-        open && (!file.is_shared() || planted(Bug::SharedFileFilled))
+        let state = &self.files[number];
+        // One on the network has an end.
+        let has_room =
+            !files.remote.is_on() || state.count < SEGMENTS || state.next + MOST_BLOCKS <= SEGMENT_BLOCKS;
+        open && has_room
+            && (!file.is_shared() || planted(Bug::SharedFileFilled))
             && self.files[number].sequence < SEQUENCES - 1
     }
 
     /// Has the next clusters go to another segment: an empty one, or one more.
-    fn begin_segment(&mut self, file: &File, number: usize, size: u64) -> Result<()> {
+    fn begin_segment(&mut self, files: &Files, number: usize, size: u64) -> Result<()> {
         let before = core::mem::replace(&mut self.files[number].current, usize::MAX);
-        self.give_back_if_empty(file, number, before);
+        self.give_back_if_empty(files, number, before);
         let state = &mut self.files[number];
         let Some(segments) = state.segments else { return Err(Errno::EINVAL) };
-        let free = |&segment: &usize| segments.0[segment].load(Relaxed) == 0;
+        // On the network none is filled again: that it is to be forgotten may arrive late.
+        let again = !files.remote.is_on() || planted(Bug::SegmentFilledAgain);
+        let free = |&segment: &usize| again && segments.0[segment].load(Relaxed) == 0;
         let found = (state.cursor..state.count).chain(0..state.cursor).find(free);
         let segment = found.unwrap_or(state.count);
         if (self.held + 1) * SEGMENT as u64 > size || segment == SEGMENTS {
@@ -209,27 +221,31 @@ impl Keeper {
         if file.descriptor().is_some() {
             self.wanted -= place.blocks() as u64;
         }
-        let segment = place.block() / SEGMENT_BLOCKS;
+        let segment = place.segment();
         if let Some(segments) = state.segments {
             segments.0[segment].fetch_sub(place.blocks() as u16, Relaxed);
         }
         if segment != state.current {
-            self.give_back_if_empty(file, number, segment);
+            self.give_back_if_empty(files, number, segment);
         }
         if self.files[number].clusters == 0 && self.filled != Some(number) {
-            self.close(file, number);
+            self.close(files, number);
         }
     }
 
     /// Gives a segment back to the file system in which nothing is wanted, unless a child may want it.
-    fn give_back_if_empty(&mut self, file: &File, number: usize, segment: usize) {
+    fn give_back_if_empty(&mut self, files: &Files, number: usize, segment: usize) {
+        let file = files.get(number);
         let (Some(segments), Some(fd)) = (self.files[number].segments, file.descriptor()) else { return };
         if segment < SEGMENTS
             && segments.is_held(segment)
             && segments.is_empty(segment)
             && (!file.is_shared() || planted(Bug::SharedFileFilled))
         {
-            let _ = file::punch(fd, (segment * SEGMENT) as u64, SEGMENT as u64);
+            match files.remote.is_on() {
+                true => drop(files.remote.tell(Op::Forget, file.name(), segment, 1)),
+                false => drop(file::punch(fd, (segment * SEGMENT) as u64, SEGMENT as u64)),
+            }
             segments.0[segment].store(0, Relaxed);
             self.held -= 1;
         }
@@ -238,7 +254,7 @@ impl Keeper {
     /// A new file: open, mapped for children, and with a key.
     fn open(&mut self, files: &Files, pool: &Pool) -> Result<usize> {
         if let Some(old) = self.filled.take().filter(|&old| self.files[old].clusters == 0) {
-            self.close(files.get(old), old);
+            self.close(files, old);
         }
         // The numbers of clusters go on, so that no two places are ever alike.
         let unused = |&number: &usize| self.files[number].sequence < SEQUENCES - 1;
@@ -248,8 +264,18 @@ impl Keeper {
             // SAFETY: zeros are segments that hold nothing.
             None => unsafe { pool.make_sparse::<Segments>() }?,
         };
-        let fd = make(&self.directory)?;
+        let mut name = Name::default();
+        let fd = if files.remote.is_on() {
+            random::fill(&mut name)?;
+            make_mark(files.remote.directory(), name)?
+        } else {
+            make(&self.name)?
+        };
         let reader = open_again(&fd)?;
+        if files.remote.is_on() {
+            // Without a lock nobody would know who may still read it.
+            file::lock_shared(reader.raw())?;
+        }
         let base = mem::map_own_file(reader.raw(), self.map_len(), libc::MAP_NORESERVE)?;
         let file = files.get(number);
         // SAFETY: the key of a file that there is not is used by nobody.
@@ -258,6 +284,8 @@ impl Keeper {
             let _ = unsafe { mem::munmap(base, self.map_len()) };
             return Err(error);
         }
+        file.set_name(name);
+        files.remote.tell(Op::Own, name, 0, 0);
         file.set_descriptor(Some(fd.into_raw()));
         file.set_reader(Some(reader.into_raw()));
         file.mapped.store(base, Release);
@@ -278,11 +306,13 @@ impl Keeper {
     }
 
     /// Nothing of the file is wanted any more.
-    fn close(&mut self, file: &File, number: usize) {
+    fn close(&mut self, files: &Files, number: usize) {
+        let file = files.get(number);
         let State { segments, count, sequence, .. } = self.files[number];
         if let Some(fd) = file.descriptor() {
             let held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
             self.held -= (0..count).filter(held).count() as u64;
+            files.remote.tell(Op::Leave, file.name(), 0, 0);
             file.set_descriptor(None);
             let reader = file.reader();
             file.set_reader(None);
@@ -303,9 +333,9 @@ impl Keeper {
     /// Nothing more goes down: closes what nothing is in.
     pub fn end(&mut self, files: &Files) {
         self.filled = None;
-        for (number, file) in files.all() {
+        for (number, _) in files.all() {
             if self.files[number].clusters == 0 {
-                self.close(file, number);
+                self.close(files, number);
             }
         }
     }
@@ -316,13 +346,32 @@ impl Keeper {
             return;
         }
         self.asked = now;
+        if files.remote.is_on() && files.remote.tend() && !planted(Bug::KeptUntold) {
+            self.tell_again(files);
+        }
         for (number, file) in files.all().filter(|(_, file)| !file.is_inherited() && file.is_shared()) {
             let Some(fd) = file.descriptor() else { continue };
             if file.is_seen_by_child() {
                 self.map_anew(file, fd);
             } else if file.reader().is_some_and(|reader| file::is_alone(fd, reader)) {
                 file.is_alone();
-                self.give_back_empty(file, number);
+                self.give_back_empty(files, number);
+            }
+        }
+    }
+
+    /// Tells a process beside that is there anew of everything that it is to keep; of what a parent has put there too.
+    fn tell_again(&self, files: &Files) {
+        for (number, file) in files.all() {
+            let State { segments, count, .. } = self.files[number];
+            let Some(segments) = segments else { continue };
+            if !files.remote.tell(Op::Own, file.name(), 0, 0) {
+                return;
+            }
+            let mut at = 0;
+            while let Some(first) = (at..count).find(|&segment| segments.is_held(segment)) {
+                at = (first..count).find(|&segment| !segments.is_held(segment)).unwrap_or(count);
+                files.remote.tell(Op::Keep, file.name(), first, at - first);
             }
         }
     }
@@ -347,13 +396,13 @@ impl Keeper {
     }
 
     /// Gives back what has come to be wanted by nobody while a child might have wanted it.
-    fn give_back_empty(&mut self, file: &File, number: usize) {
+    fn give_back_empty(&mut self, files: &Files, number: usize) {
         let State { count, current, clusters, .. } = self.files[number];
         for segment in (0..count).filter(|&segment| segment != current) {
-            self.give_back_if_empty(file, number, segment);
+            self.give_back_if_empty(files, number, segment);
         }
         if clusters == 0 && self.filled != Some(number) {
-            self.close(file, number);
+            self.close(files, number);
         }
     }
 
@@ -371,7 +420,11 @@ fn open_again(fd: &Fd) -> Result<Fd> {
     let _ = write!(path, "/proc/thread-self/fd/{}", fd.raw());
     let path = FilePath::of(path.as_str()).ok_or(Errno::EINVAL)?;
     let other = file::open(path.as_c_str(), libc::O_RDONLY, 0)?;
-    let _ = file::lock_shared(other.raw());
+    // Somebody else may be asking at this moment whether anybody has it.
+    let _ = (0..LOCK_TRIES).try_for_each(|_| match file::lock_shared(other.raw()) {
+        Err(Errno::EAGAIN) => Ok(()),
+        done => Err(done),
+    });
     Ok(other)
 }
 
@@ -390,6 +443,14 @@ fn make(directory: &FilePath) -> Result<Fd> {
         }
     }
     Err(Errno::EINVAL)
+}
+
+/// Makes the mark of a file on the network: it has nothing, and whoever may read what lies there has it locked.
+fn make_mark(directory: &FilePath, name: Name) -> Result<Fd> {
+    let mut text = Line::new();
+    let _ = write!(text, "{:032x}", u128::from_be_bytes(name));
+    let path = FilePath::joined(directory.as_str(), text.as_str()).ok_or(Errno::EINVAL)?;
+    file::open(path.as_c_str(), libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_RDWR, 0o600)
 }
 
 /// The same where a file must have a name: for a moment.

@@ -7,7 +7,7 @@
 //!
 //! Pages go down and come back in clusters of up to [`CLUSTER`], which left together and lie in one piece: [`crate::evict::demote`] gathers them,
 //! `clusters` knows where each is and which of its pages are still wanted, `seal` makes their bytes unreadable and unchangeable for
-//! everybody else, and a [`Tier`] keeps them: [`files`] on a disk.
+//! everybody else, and a [`Tier`] keeps them: [`files`] on a disk, [`remote`] on an engine in the network.
 //!
 //! What it is not: a decision. When a page goes down, [`crate::evict::demote`] says.
 //!
@@ -24,9 +24,13 @@ pub mod files;
 pub mod keeper;
 pub mod location;
 pub mod order;
+pub mod reading;
+pub mod remote;
 pub mod round;
 pub mod seal;
+pub mod stream;
 pub mod thread;
+pub mod wire;
 
 use crate::codec::MAX_STORED;
 use memfold_sys::{Result, PAGE_SIZE};

@@ -2,11 +2,18 @@
 //!
 //! It waits for the disk so that the fault thread need not. How a page comes back is in [`super::bring`].
 //!
-//! Invariants: what is wanted comes before what goes down, one cluster at a time.
+//! While it puts one cluster in place, the next is read: of what is wanted, or of what is likely to be soon ([`super::stream`],
+//! [`super::order`]).
+//!
+//! Invariants: what is wanted comes before what goes down, one cluster at a time. What is read while something else is done is only taken over
+//! where it is what an entry names when that entry was taken.
 
 use super::below::Below;
 use super::bring::{bring, fetch};
 use super::location::Location;
+use super::reading::Reading;
+use super::stream::Stream;
+use super::CLUSTER;
 use crate::control::bump;
 use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Reason, Restorer};
@@ -35,7 +42,9 @@ pub extern "C" fn main(arg: usize) {
     let (Some(below), Some(Ok(restorer))) = (engine.below(), restorer) else {
         engine.fail_hard("memfold: no memory for the thread of the tier");
     };
-    Service { engine, kernel: restorer.kernel, below, restorer }.run();
+    let (kernel, reading) = (restorer.kernel, Reading::default());
+    Service { engine, kernel, below, restorer, rest: None, reading, ahead: None, stream: Stream::default() }
+        .run();
 }
 
 /// Keys are expanded on it.
@@ -49,11 +58,28 @@ fn keep_stack_out_of_cores() {
 /// Bytes of stack that the thread uses at most, from where it begins.
 const STACK_USED: usize = 128 << 10;
 
+/// What is yet to come of a cluster of which a page was wanted, or that is brought ahead.
+struct Rest {
+    extent: &'static Extent,
+    cluster: u32,
+    /// The page that is looked at next.
+    index: usize,
+}
+
+/// Pages of the rest that come back at once: somebody may want another page meanwhile.
+const PIECE: usize = 4;
+
 struct Service {
     engine: &'static Engine,
     kernel: &'static Kernel,
     below: &'static Below,
     restorer: Restorer,
+    rest: Option<Rest>,
+    /// What is being read while the rest of the cluster before is put in place.
+    reading: Reading,
+    /// A page of that, where nobody has asked for it, and whether it is of the stream.
+    ahead: Option<(usize, bool)>,
+    stream: Stream,
 }
 
 impl Service {
@@ -66,6 +92,10 @@ impl Service {
                 idle = false;
             }
             idle &= !answer_asks(self.engine, self.below);
+            self.look_ahead();
+            if self.bring_piece() {
+                continue;
+            }
             // One at a time: somebody may want a page meanwhile.
             if let Some(job) = self.below.next_job() {
                 let control = self.engine.control();
@@ -77,65 +107,146 @@ impl Service {
                 self.engine.ring();
                 idle = false;
             }
-            // SAFETY: this is the tier's thread.
-            if let Some(page) = idle.then(|| unsafe { self.below.order.next() }).flatten() {
-                self.bring_ahead(page);
-                idle = false;
-            }
+            idle &= !self.bring_ahead();
             if idle {
                 if self.below.ending.load(Acquire) != 0 {
                     return;
                 }
                 self.restorer.wipe();
                 self.restorer.arrived.wipe();
+                self.reading.wipe();
                 thread::sleep_on(&self.below.bell, bell, SLEEP);
             }
         }
     }
 
-    /// Brings back a page that a thread waits for, and what left with it.
+    /// Brings back a page that a thread waits for. What left with it comes behind.
     fn bring(&mut self, page: usize) {
+        self.stream.wanted(page);
+        let again = self.read(page);
+        let in_order = self.stream.is_going() || again;
+        let most = if in_order && self.has_room(CLUSTER) { CLUSTER } else { 1 };
         let (engine, kernel, below) = (self.engine, self.kernel, self.below);
         // Whoever has the turn may be waiting for one of these.
         let others = || {
             answer_asks(engine, below);
         };
-        if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, others) {
+        if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, most, others)
+        {
             // SAFETY: this is the tier's thread.
             unsafe { below.order.note(page) };
-            self.bring_rest(extent, cluster);
+            self.bring_rest(extent, cluster, page + PAGE_SIZE, false);
         }
     }
 
-    /// Brings back the cluster of a page that is likely to be wanted soon.
-    fn bring_ahead(&mut self, page: usize) {
+    /// How many pages of a cluster come back at once. A reader in order wants the next of them, and would wait for each piece.
+    fn at_once(&self) -> usize {
+        if self.stream.is_going() {
+            CLUSTER
+        } else {
+            PIECE
+        }
+    }
+
+    /// Reads the cluster of a page, if it was not, and puts the rest of the one before in place meanwhile. Whether it was there: the program
+    /// is quicker than the rest comes.
+    fn read(&mut self, page: usize) -> bool {
+        let Some((_, cluster)) = self.cluster_of(page) else { return false };
+        if self.restorer.arrived.is(cluster, &self.below.clusters) {
+            return true;
+        }
+        self.ahead = None;
+        if self.reading.cluster() != Some(cluster) {
+            self.reading.give_up();
+            self.reading.begin(self.below, cluster);
+        }
+        while !self.reading.is_over() && self.bring_piece() {}
+        // It comes from where the next cluster goes.
+        while self.bring_piece() {}
+        self.reading.take(self.engine, self.below, &mut self.restorer.arrived);
+        false
+    }
+
+    /// The extent and the cluster of a page that lies below memory.
+    fn cluster_of(&self, page: usize) -> Option<(&'static Extent, u32)> {
+        let extent = self.engine.space().find(page)?;
+        let entry = extent.entry((page - extent.base()) / PAGE_SIZE);
+        Some((extent, Location::below(entry).filter(|_| !entry.is_busy())?.cluster))
+    }
+
+    /// Begins to read what is likely to be wanted soon, if nothing is being read.
+    fn look_ahead(&mut self) {
+        if self.ahead.is_some() || self.reading.cluster().is_some() || self.below.is_wanted() {
+            return;
+        }
+        let streamed = self.stream.next();
+        // SAFETY: this is the tier's thread.
+        let Some(page) = streamed.or_else(|| unsafe { self.below.order.next() }) else { return };
+        let found = self.cluster_of(page).filter(|_| self.has_room(CLUSTER));
+        if streamed.is_some() && found.is_none() {
+            self.stream.end();
+        }
+        if let Some((_, cluster)) = found {
+            if !self.restorer.arrived.is(cluster, &self.below.clusters) {
+                self.reading.begin(self.below, cluster);
+            }
+            self.ahead = Some((page, streamed.is_some()));
+        }
+    }
+
+    /// Has what was read ahead come behind. Whether there was something.
+    fn bring_ahead(&mut self) -> bool {
+        let Some((page, streamed)) = self.ahead.take() else { return false };
+        self.reading.take(self.engine, self.below, &mut self.restorer.arrived);
         if let Some((_, berth)) = fetch(self.engine, self.below, page, &mut self.restorer.arrived) {
             if let Some(extent) = self.engine.space().find(page) {
-                self.bring_rest(extent, berth.cluster);
+                self.bring_rest(extent, berth.cluster, page, streamed);
             }
+        } else if streamed {
+            self.stream.end();
         }
+        true
     }
 
-    /// The other pages of the cluster, as far as there is room and nobody waits.
-    fn bring_rest(&mut self, extent: &Extent, cluster: u32) {
-        let Some(entries) = extent.entries() else { return };
-        let of_cluster = |entry: Entry| Location::below(entry).is_some_and(|berth| berth.cluster == cluster);
-        let mut index = 0;
-        while let Some(next) = (index..EXTENT_PAGES).find(|&index| of_cluster(entries[index].load())) {
-            let end = (next..EXTENT_PAGES).find(|&index| !of_cluster(entries[index].load()));
-            let pages = end.unwrap_or(EXTENT_PAGES) - next;
-            if (pages as u64) > self.engine.room.left() || self.engine.traffic.brake.wanted() {
-                return;
-            }
-            let Service { below, restorer, .. } = self;
-            let outcome =
-                below.restoring(|| restorer.restore(extent, PageRange::from(next, pages), Reason::Ahead));
-            index = match outcome {
-                Outcome::Done { first, pages } => (first + pages).max(next + 1),
-                _ => next + 1,
-            };
-        }
+    /// The other pages of the cluster that was fetched come next, piece by piece. What was brought already ends at this address.
+    fn bring_rest(&mut self, extent: &'static Extent, cluster: u32, end: usize, ahead: bool) {
+        let last = extent
+            .entries()
+            .and_then(|entries| (0..EXTENT_PAGES).rev().find(|&index| is_of(entries[index].load(), cluster)));
+        self.stream.brought(last.map_or(end, |last| end.max(extent.page_addr(last) + PAGE_SIZE)), ahead);
+        self.rest = Some(Rest { extent, cluster, index: 0 });
     }
+
+    /// Brings a few pages of the rest, as far as there is room. False where there are none.
+    fn bring_piece(&mut self) -> bool {
+        let Some(Rest { extent, cluster, index }) = self.rest.take() else { return false };
+        let Some(entries) = extent.entries() else { return false };
+        let of_cluster = |index: &usize| is_of(entries[*index].load(), cluster);
+        let Some(next) = (index..EXTENT_PAGES).find(of_cluster) else { return false };
+        let most = (next + self.at_once()).min(EXTENT_PAGES);
+        let pages = (next..most).find(|index| !of_cluster(index)).unwrap_or(most) - next;
+        if !self.has_room(pages) {
+            return false;
+        }
+        let Service { below, restorer, .. } = self;
+        let outcome =
+            below.restoring(|| restorer.restore(extent, PageRange::from(next, pages), Reason::Ahead));
+        let index = match outcome {
+            Outcome::Done { first, pages } => (first + pages).max(next + 1),
+            _ => next + 1,
+        };
+        self.rest = Some(Rest { extent, cluster, index });
+        true
+    }
+
+    /// Whether so many pages may come back that nobody waits for.
+    fn has_room(&self, pages: usize) -> bool {
+        pages as u64 <= self.engine.room.left() && !self.engine.traffic.brake.wanted()
+    }
+}
+
+fn is_of(entry: Entry, cluster: u32) -> bool {
+    Location::below(entry).is_some_and(|berth| berth.cluster == cluster)
 }
 
 /// Fetches what others ask for. Whether anybody did.

@@ -48,6 +48,11 @@ pub fn engine_with(cold_age_ms: u64, limit: u64) -> &'static Engine {
 
 /// The same with a tier below memory, if one is named.
 pub fn engine_of(cold_age_ms: u64, limit: u64, tier: &str) -> &'static Engine {
+    engine_beside(cold_age_ms, limit, tier, "")
+}
+
+/// The same with a tier on the network, whose process listens in the directory `beside`.
+pub fn engine_beside(cold_age_ms: u64, limit: u64, tier: &str, beside: &str) -> &'static Engine {
     take_turn();
     let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
         // On a thread that has nothing of the standard library's.
@@ -69,7 +74,7 @@ pub fn engine_of(cold_age_ms: u64, limit: u64, tier: &str) -> &'static Engine {
     config.set(Setting::ResidentLimit, limit);
     engine.prepare(&config).unwrap();
     if !tier.is_empty() {
-        assert_eq!(engine.use_tier(tier), Ok(()));
+        assert_eq!(engine.use_tier(tier, beside), Ok(()));
     }
     engine.enable();
     engine

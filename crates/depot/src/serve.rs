@@ -1,0 +1,209 @@
+//! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
+
+use crate::engines::{Config, Engines, Failure};
+use crate::kept::Kept;
+use anyhow::{Context, Result};
+use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
+use memfold_pager::tier::CLUSTER_BYTES;
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often it is looked what nobody wants any more.
+const LOOK: Duration = Duration::from_millis(500);
+/// Each expiry is renewed so many times before it comes.
+const RENEWALS: u32 = 4;
+
+struct Shared {
+    config: Config,
+    kept: Mutex<Kept>,
+    connections: AtomicUsize,
+    /// The launcher is gone, and with it whoever would ask for more.
+    over: AtomicBool,
+}
+
+impl Shared {
+    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Serves the programs that come to the socket in this directory, until `launcher` ends and no program that was served lives.
+///
+/// # Errors
+/// The socket cannot be made.
+pub fn serve(directory: &Path, config: Config, launcher: impl Read + Send + 'static) -> Result<()> {
+    let path = directory.join(SOCKET);
+    // Of one before us, which has ended.
+    let _ = std::fs::remove_file(&path);
+    let listener =
+        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    let shared = Arc::new(Shared {
+        config,
+        kept: Mutex::new(Kept::new(directory)),
+        connections: AtomicUsize::new(0),
+        over: AtomicBool::new(false),
+    });
+    std::thread::spawn({
+        let shared = shared.clone();
+        move || watch(launcher, &shared)
+    });
+    std::thread::spawn({
+        let shared = shared.clone();
+        move || accept(&listener, &shared)
+    });
+    look_after(&shared);
+    let _ = std::fs::remove_file(&path);
+    // Children that go on without the pager may have left marks.
+    let _ = std::fs::remove_dir(directory);
+    Ok(())
+}
+
+fn watch(mut launcher: impl Read, shared: &Shared) {
+    let mut byte = [0];
+    loop {
+        match launcher.read(&mut byte) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => break,
+        }
+    }
+    shared.over.store(true, SeqCst);
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // Too many are open for the moment.
+            std::thread::sleep(LOOK);
+            continue;
+        };
+        shared.connections.fetch_add(1, SeqCst);
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(move || {
+            let mut connection = Connection::new(&of_thread, stream);
+            while connection.step().is_ok() {}
+            drop(connection);
+            of_thread.connections.fetch_sub(1, SeqCst);
+        });
+        if thread.is_err() {
+            shared.connections.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// Renews what is wanted and deletes what is not, until nobody is left to want anything.
+fn look_after(shared: &Shared) {
+    let mut engines = Engines::new(shared.config.clone());
+    let every = shared.config.expire() / RENEWALS;
+    let mut renewed = Instant::now();
+    // What could not be deleted yet.
+    let mut left: Vec<(Instant, Name, Vec<u32>)> = Vec::new();
+    loop {
+        std::thread::sleep(LOOK);
+        let now = Instant::now();
+        if now.duration_since(renewed) >= every {
+            let all = shared.kept().all();
+            if all.iter().all(|(file, segments)| engines.renew(*file, segments)) {
+                renewed = now;
+            }
+        }
+        left.extend(shared.kept().ended().into_iter().map(|(file, segments)| (now, file, segments)));
+        // By itself it goes when it expires.
+        left.retain(|(since, file, segments)| {
+            now.duration_since(*since) < shared.config.expire() && !engines.forget(*file, segments)
+        });
+        let idle = shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
+        if shared.over.load(SeqCst) && idle {
+            return;
+        }
+    }
+}
+
+/// A program's connection.
+struct Connection<'a> {
+    shared: &'a Shared,
+    stream: UnixStream,
+    engines: Engines,
+    owned: BTreeSet<Name>,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Connection<'a> {
+    fn new(shared: &'a Shared, stream: UnixStream) -> Connection<'a> {
+        let engines = Engines::new(shared.config.clone());
+        Connection { shared, stream, engines, owned: BTreeSet::new(), bytes: vec![0; CLUSTER_BYTES] }
+    }
+
+    /// Does what is asked for next. Any error ends the connection.
+    fn step(&mut self) -> io::Result<()> {
+        let mut head = [0; REQUEST];
+        self.stream.read_exact(&mut head)?;
+        let request = Request::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
+        let Request { op, file, segment, number, len } = request;
+        match op {
+            Op::Own => {
+                if self.owned.insert(file) {
+                    self.shared.kept().own(file, true);
+                }
+            }
+            Op::Leave => {
+                if self.owned.remove(&file) {
+                    self.shared.kept().own(file, false);
+                }
+            }
+            Op::Keep => self.shared.kept().keep(file, segment..segment.saturating_add(number)),
+            Op::Forget => {
+                self.shared.kept().forget(file, segment);
+                self.engines.forget(file, &[segment]);
+            }
+            Op::Put => {
+                self.stream.read_exact(&mut self.bytes[..len])?;
+                // Before it is there: then it is deleted in any case.
+                self.shared.kept().keep(file, segment..segment.saturating_add(1));
+                let result = self.engines.put(file, segment, number, &self.bytes[..len]);
+                self.answer(result.err().map_or(0, error_of), &[])?;
+            }
+            Op::Get => match self.engines.get(file, segment, number) {
+                Ok(Some(bytes)) if bytes.len() <= len => self.answer(0, &bytes)?,
+                // Longer than it ever was: the program finds that it is something else.
+                Ok(Some(_)) => self.answer(libc_error(nix::errno::Errno::EBADMSG), &[])?,
+                Ok(None) => self.answer(libc_error(nix::errno::Errno::ENOENT), &[])?,
+                // Whatever hinders it, it may be put right while the program waits.
+                Err(_) => self.answer(error_of(Failure::Away), &[])?,
+            },
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, error: i32, bytes: &[u8]) -> io::Result<()> {
+        let mut whole = Answer { error, len: bytes.len() }.bytes().to_vec();
+        whole.extend_from_slice(bytes);
+        self.stream.write_all(&whole)
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        let mut kept = self.shared.kept();
+        self.owned.iter().for_each(|&file| kept.own(file, false));
+    }
+}
+
+fn libc_error(error: nix::errno::Errno) -> i32 {
+    error as i32
+}
+
+/// How a failure is told to a program.
+fn error_of(failure: Failure) -> i32 {
+    use nix::errno::Errno;
+    libc_error(match failure {
+        Failure::Away => Errno::EHOSTDOWN,
+        Failure::Full => Errno::ENOSPC,
+        Failure::Refused => Errno::EACCES,
+    })
+}

@@ -1,0 +1,284 @@
+//! A tier on a real engine in the network, under a real program: whatever becomes of the engine, of the process beside the program and of the launcher, the
+//! program reads what it wrote, or ends and says why.
+
+use memfold_e2e::redis::Redis;
+use memfold_e2e::run::{program, Server};
+use memfold_e2e::{memfold, scratch, wait_until};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Objects whose every byte is known. It looks at them when it is told to, and so does a child.
+const SCRIPT: &str = r#"
+import os, sys
+def make(i): return {'number': i, 'text': ('%d,' % i) * 40}
+heap = [make(i) for i in range(100000)]
+print('made', os.getpid(), flush=True)
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(heap[i] == make(i) for i in range(0, len(heap), 13)) else 1)
+    assert all(thing == make(i) for i, thing in enumerate(heap)), 'changed'
+    assert os.waitpid(child, 0)[1] == 0, 'the child lost something'
+    print('kept', flush=True)
+"#;
+
+/// An engine that listens on a port, with its files in a directory.
+struct Engine {
+    port: u16,
+    directory: TempDir,
+    redis: Option<Redis>,
+}
+
+impl Engine {
+    fn start(options: &[&str]) -> Engine {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut engine = Engine { port, directory: scratch(), redis: None };
+        engine.start_again(options);
+        engine
+    }
+
+    fn start_again(&mut self, options: &[&str]) {
+        let port = self.port.to_string();
+        self.redis = Some(Redis::start(self.directory.path(), |command| {
+            command.args(["--port", &port]).args(options);
+        }));
+    }
+
+    fn ask(&mut self, words: &[&str]) -> String {
+        String::from_utf8_lossy(&self.redis.as_mut().unwrap().ask(words)).into_owned()
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.redis.as_ref().unwrap().pid() as i32, signal) };
+    }
+
+    fn keys(&mut self) -> usize {
+        self.ask(&["DBSIZE"]).parse().unwrap()
+    }
+}
+
+/// A folded program with its launcher.
+struct Folded {
+    launcher: Server,
+    stdin: Option<std::process::ChildStdin>,
+    stdout: BufReader<std::process::ChildStdout>,
+    pid: u32,
+    _home: TempDir,
+}
+
+fn launch(home: &Path, tier: &str) -> Command {
+    let mut command = memfold(home);
+    command.args([
+        "run",
+        "--cold-age",
+        "100ms",
+        "--max-stall",
+        "100%",
+        "--max-cpu",
+        "100%",
+        "--tier",
+        tier,
+        "--",
+    ]);
+    command.arg(program("python3", "python3")).args(["-c", SCRIPT]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Folded {
+    fn start(tier: &str) -> Folded {
+        let home = scratch();
+        let mut launcher = Server(launch(home.path(), tier).spawn().unwrap());
+        let stdin = launcher.0.stdin.take();
+        let mut stdout = BufReader::new(launcher.0.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let pid = line.trim().strip_prefix("made ").unwrap_or_else(|| panic!("{line:?}")).parse().unwrap();
+        Folded { launcher, stdin, stdout, pid, _home: home }
+    }
+
+    /// Has it look at all that it has.
+    fn tell_to_look(&mut self) {
+        self.stdin.as_mut().unwrap().write_all(b"look\n").unwrap();
+    }
+
+    fn expect_kept(&mut self) {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        assert_eq!(line, "kept\n", "{}", self.said());
+    }
+
+    /// What it said when it had ended.
+    fn said(&mut self) -> String {
+        let mut text = String::new();
+        drop(self.stdin.take());
+        let _ = self.launcher.0.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut text));
+        text
+    }
+
+    fn end(mut self) -> (ExitStatus, String) {
+        let said = self.said();
+        (self.launcher.0.wait().unwrap(), said)
+    }
+
+    /// The process that keeps its tier.
+    fn depot(&self) -> u32 {
+        let parent = self.launcher.0.id();
+        let of = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let is_child = |pid: &u32| {
+            let stat = of(*pid);
+            let after = stat.rsplit_once(") ").map_or("", |(_, after)| after);
+            after.split_whitespace().nth(1).and_then(|parent| parent.parse().ok()) == Some(parent)
+        };
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        all.find(|pid| is_child(pid) && *pid != self.pid).expect("there is a process for the tier")
+    }
+}
+
+fn tier(engines: &[&Engine], more: &str) -> String {
+    let addresses: Vec<String> = engines.iter().map(|engine| format!("127.0.0.1:{}", engine.port)).collect();
+    format!("redis://{},after=50ms,size=1G{more}", addresses.join(","))
+}
+
+/// Waits until most of the program is on the engine.
+fn await_below(engine: &mut Engine) {
+    wait_until(LIMIT, "it goes to the engine", || engine.keys() >= 4);
+}
+
+#[test]
+fn an_engine_that_is_killed_and_comes_back_or_stands_still_is_waited_for() {
+    let lasting = ["--appendonly", "yes", "--appendfsync", "always"];
+    let mut engine = Engine::start(&lasting);
+    let mut folded = Folded::start(&tier(&[&engine], ""));
+    await_below(&mut engine);
+    engine.signal(libc::SIGKILL);
+    engine.redis = None;
+    folded.tell_to_look();
+    std::thread::sleep(Duration::from_secs(1));
+    engine.start_again(&lasting);
+    folded.expect_kept();
+    await_below(&mut engine);
+    engine.signal(libc::SIGSTOP);
+    folded.tell_to_look();
+    std::thread::sleep(Duration::from_secs(5));
+    engine.signal(libc::SIGCONT);
+    folded.expect_kept();
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
+}
+
+#[test]
+fn an_engine_that_changes_what_it_has_ends_the_program_with_a_message() {
+    let mut engine = Engine::start(&[]);
+    let mut folded = Folded::start(&tier(&[&engine], ""));
+    await_below(&mut engine);
+    let flip = "for _, key in ipairs(redis.call('KEYS', '*')) do for _, field in ipairs(redis.call('HKEYS', key)) do \
+                local was = redis.call('HGET', key, field) \
+                redis.call('HSET', key, field, string.char(bit.bxor(was:byte(1), 4)) .. was:sub(2)) end end return 1";
+    assert_eq!(engine.ask(&["EVAL", flip, "0"]), "1");
+    folded.tell_to_look();
+    let (status, said) = folded.end();
+    // The launcher ends as a shell reports it.
+    assert!(
+        status.code() == Some(128 + libc::SIGABRT) || status.signal() == Some(libc::SIGABRT),
+        "{status}: {said}"
+    );
+    assert!(said.contains("is not what was put there"), "{said}");
+}
+
+#[test]
+fn an_engine_that_is_full_leaves_the_rest_in_memory_and_that_is_said_once() {
+    let mut engine = Engine::start(&["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"]);
+    let mut folded = Folded::start(&tier(&[&engine], ""));
+    for _ in 0..2 {
+        wait_until(LIMIT, "it is full", || engine.ask(&["INFO", "errorstats"]).contains("errorstat_OOM"));
+        folded.tell_to_look();
+        folded.expect_kept();
+    }
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    assert_eq!(said.matches("is full: what is folded stays in memory").count(), 1, "{said}");
+}
+
+#[test]
+fn who_keeps_the_tier_may_be_killed_and_the_launcher_too() {
+    let mut engine = Engine::start(&[]);
+    let mut folded = Folded::start(&tier(&[&engine], ""));
+    await_below(&mut engine);
+    let depot = folded.depot();
+    // SAFETY: signals to processes of ours: a child of our child, and our child.
+    unsafe { libc::kill(depot as i32, libc::SIGKILL) };
+    folded.tell_to_look();
+    folded.expect_kept();
+    assert_ne!(folded.depot(), depot);
+    await_below(&mut engine);
+    folded.launcher.0.kill().unwrap();
+    folded.launcher.0.wait().unwrap();
+    // The program goes on, and the process with it.
+    folded.tell_to_look();
+    let mut line = String::new();
+    folded.stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "kept\n");
+    drop(folded.stdin.take());
+    wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
+}
+
+#[test]
+fn of_two_engines_one_may_die() {
+    let (mut one, mut other) = (Engine::start(&[]), Engine::start(&[]));
+    let mut folded = Folded::start(&tier(&[&one, &other], ""));
+    await_below(&mut one);
+    await_below(&mut other);
+    one.signal(libc::SIGKILL);
+    one.redis = None;
+    folded.tell_to_look();
+    folded.expect_kept();
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || other.keys() == 0);
+}
+
+#[test]
+fn an_engine_that_will_not_do_is_refused_with_the_remedy_and_a_password_comes_from_a_file() {
+    let mut engine = Engine::start(&["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"]);
+    let home = scratch();
+    let refused = |tier: &str| {
+        let output = launch(home.path(), tier).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{tier}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = refused(&tier(&[&engine], ""));
+    assert!(said.contains("maxmemory-policy noeviction"), "{said}");
+    let said = refused("redis://127.0.0.1:1");
+    assert!(said.contains("127.0.0.1:1") && said.contains("refused"), "{said}");
+    engine.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    engine.ask(&["ACL", "SETUSER", "fold", "on", ">secret", "~memfold:*", "+@all"]);
+    engine.ask(&["ACL", "SETUSER", "default", "nopass", "-@all", "+ping", "+dbsize", "+acl"]);
+    let said = refused(&tier(&[&engine], ""));
+    assert!(said.contains("permissions") || said.contains("NOPERM"), "{said}");
+    let auth = home.path().join("auth");
+    let with = |text: &str| {
+        std::fs::write(&auth, text).unwrap();
+        std::fs::set_permissions(&auth, std::fs::Permissions::from_mode(0o600)).unwrap();
+        tier(&[&engine], &format!(",auth={}", auth.display()))
+    };
+    let said = refused(&with("fold wrong\n"));
+    assert!(!said.contains("wrong\n"), "{said}");
+    let good = with("fold secret\n");
+    let mut folded = Folded::start(&good);
+    wait_until(LIMIT, "it goes there", || engine.keys() >= 4);
+    folded.tell_to_look();
+    folded.expect_kept();
+    assert!(folded.end().0.success());
+}

@@ -1,0 +1,28 @@
+//! `memfold depot`: the process that keeps a tier on the network. `memfold run` starts it; nobody else needs it.
+
+use anyhow::anyhow;
+use memfold_depot::engines::Config;
+use memfold_pager::tier::choice::Choice;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Keep the memory of programs on engines in the network: the process that `memfold run --tier redis://HOST:PORT` has beside the program. It ends when
+/// its standard input does and no program needs it.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The directory of its socket.
+    directory: PathBuf,
+    /// The tier, as `memfold run --tier` takes it.
+    tier: String,
+}
+
+/// Serves until nobody is left.
+///
+/// # Errors
+/// The tier makes no sense, or the socket cannot be made.
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let choice = Choice::parse(&args.tier).map_err(|wrong| anyhow!("{wrong}"))?;
+    let engines = choice.engines().ok_or_else(|| anyhow!("{} is not on the network", args.tier))?;
+    memfold_depot::serve(&args.directory, Config::new(&engines)?, std::io::stdin())?;
+    Ok(ExitCode::SUCCESS)
+}

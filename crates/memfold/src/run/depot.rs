@@ -1,0 +1,90 @@
+//! The process beside a program that keeps its tier on the network (`memfold-depot`): started before the program, and again if it ends.
+//!
+//! What it is not: needed for the program's bytes by itself. They are on the engines, and whoever is started here finds them.
+//!
+//! Invariants: it has nothing of the terminal, so that a key that interrupts the program does not end it, and goes on when the launcher is gone, for as
+//! long as a program needs it.
+
+use crate::{exit, text};
+use anyhow::{Context, Result};
+use memfold_depot::engines::Config;
+use memfold_pager::tier::choice::Choice;
+use memfold_pager::tier::wire::SOCKET;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// The variable that names its directory.
+pub const VARIABLE: &str = "MEMFOLD_TIER_DIR";
+
+/// How long it may take to begin.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// It is not started again sooner than that after its start.
+const APART: Duration = Duration::from_millis(200);
+
+/// The process.
+#[derive(Debug)]
+pub struct Depot {
+    child: Child,
+    directory: PathBuf,
+    tier: String,
+    started: Instant,
+}
+
+impl Depot {
+    /// Starts one, if the tier is on the network. Its engines must be there now.
+    ///
+    /// # Errors
+    /// They are not, or will not do, or it does not begin; each with the remedy.
+    pub fn start(tier: &str, quiet: bool) -> Result<Option<Depot>> {
+        let Ok(choice) = Choice::parse(tier) else { return Ok(None) };
+        let Some(engines) = choice.engines() else { return Ok(None) };
+        let config = Config::new(&engines).and_then(|config| config.check().map(|()| config));
+        let config = config.map_err(|error| exit::usage(format!("--tier {}: {error:#}", choice.name())))?;
+        if config.is_single() && !quiet {
+            text::say(format_args!(
+                "what goes to {} is kept there alone: if that loses it, the program ends \
+                 (a second engine behind a comma keeps a copy)",
+                choice.name()
+            ));
+        }
+        let directory = tempfile::Builder::new()
+            .prefix("memfold-tier-")
+            .tempdir()
+            .context("cannot make a directory for the tier")?
+            .keep();
+        let child = spawn(&directory, tier)?;
+        let depot = Depot { child, directory, tier: tier.to_owned(), started: Instant::now() };
+        while !depot.directory.join(SOCKET).exists() {
+            anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
+            sleep(Duration::from_millis(5));
+        }
+        Ok(Some(depot))
+    }
+
+    /// The directory of its socket.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Starts it again if it has ended.
+    pub fn look_after(&mut self) {
+        let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
+        if ended && self.started.elapsed() >= APART {
+            self.started = Instant::now();
+            if let Ok(child) = spawn(&self.directory, &self.tier) {
+                self.child = child;
+            }
+        }
+    }
+}
+
+fn spawn(directory: &Path, tier: &str) -> Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("depot").arg(directory).arg(tier);
+    crate::run::launch::strip(&mut command);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.spawn().context("cannot start the process for the tier")
+}
