@@ -24,6 +24,12 @@ macro_rules! bugs {
 }
 
 bugs! {
+    /// A child that the kernel reports gets nothing of what was away in its parent.
+    ChildNotFilled = "child-not-filled",
+    /// A child does not get what comes back in its parent, or is dropped there, before it had it.
+    ChildForgotten = "child-forgotten",
+    /// What the kernel is about to drop is managed on.
+    DropNotAwaited = "drop-not-awaited",
     /// A page that does not shrink is dropped from staging instead of going back.
     IncompressibleDropped = "incompressible-dropped",
     /// A page that does not shrink and goes back is taken for written, and tried again.

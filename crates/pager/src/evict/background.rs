@@ -47,6 +47,9 @@ pub extern "C" fn main(arg: usize) {
         }
     }
     engine.link.gauges.open_memory();
+    if engine.traffic.goes_by_reports() {
+        engine.link.gauges.open_advice();
+    }
     if in_child {
         if !engine.take_over_in_child() {
             return;
@@ -122,6 +125,7 @@ impl Worker {
             }
             self.serve_prefetch();
             self.adopt_young(false);
+            self.discover_if_due();
             self.answer_requests();
             self.look_at_share();
             self.look_at_group();

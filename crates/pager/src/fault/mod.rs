@@ -1,5 +1,6 @@
 //! How pages come back: the fault thread, what it learns from touches and from reports of changes past libc, and restoring, which others do too.
 
+pub(crate) mod children;
 pub(crate) mod events;
 pub(crate) mod follow;
 pub(crate) mod prefetch;
@@ -7,4 +8,5 @@ pub(crate) mod recall;
 pub(crate) mod restore;
 pub(crate) mod room;
 pub(crate) mod service;
+pub(crate) mod steps;
 pub(crate) mod waits;

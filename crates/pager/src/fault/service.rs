@@ -13,6 +13,7 @@ use crate::fault::events;
 use crate::fault::follow::Follower;
 use crate::fault::recall::{Recall, Unasked};
 use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
+use crate::fault::steps::Steps;
 use crate::fault::waits::Waits;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
@@ -49,7 +50,7 @@ pub extern "C" fn main(arg: usize) {
         waits: Waits::new(),
         walks: Walks::new(),
         recall: Recall::new(),
-        steps: events::Steps::new(),
+        steps: Steps::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
         ended: false,
@@ -66,7 +67,7 @@ struct Service {
     waits: Waits,
     walks: Walks,
     recall: Recall,
-    steps: events::Steps,
+    steps: Steps,
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
@@ -78,6 +79,14 @@ struct Service {
 impl Service {
     fn run(mut self) {
         while !self.ended {
+            if self.engine.children.are_owed() {
+                self.engine.traffic.turns.begin_read();
+                self.engine.children.go_on(self.engine);
+                self.engine.traffic.turns.end_read();
+                if !self.kernel.uffd.has_message() {
+                    continue;
+                }
+            }
             if self.recall.is_due(self.engine) {
                 self.go_on_with_recall();
                 if !self.kernel.uffd.has_message() {
