@@ -47,6 +47,7 @@ pub fn start(plan: &'static Plan) {
 fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
     let [start, len] = plan.mapped;
     mem::keep_range_from_children(start as usize, len as usize);
+    mem::note_own(start as usize, len as usize);
     table::leave(None).map_err(|_| Some("no descriptor table of the agent's own"))?;
     ENGINE.go_by_reports();
     let config = ENGINE.be_told(|name| plan.get(name), complain);
@@ -79,6 +80,7 @@ fn complain(nonsense: Nonsense<'_>) {
 
 /// Brings everything back, ends the agent's threads, and gives up all memory but what was mapped for the agent from outside.
 pub fn end(plan: &'static Plan) {
+    let [start, len] = plan.mapped;
     thread::adopt(plan.stack as usize);
     let left = table::leave(None).is_ok();
     ENGINE.stop(&DETACHED);
@@ -87,6 +89,6 @@ pub fn end(plan: &'static Plan) {
     }
     thread::disown(plan.stack as usize);
     // SAFETY: the engine is off and its threads have ended: nobody uses memory of the agent's but this thread, whose stack and text are the plan's.
-    unsafe { mem::give_up_own() };
+    unsafe { mem::give_up_own((start as usize, (start + len) as usize)) };
     plan.tell(Status::Ended);
 }

@@ -10,6 +10,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod absence;
+mod agent;
 mod bar;
 mod cmd;
 mod complete;
@@ -68,6 +69,8 @@ enum Command {
     Top(cmd::top::Args),
     Metrics(cmd::metrics::Args),
     Ctl(cmd::ctl::Args),
+    Attach(cmd::attach::Args),
+    Detach(cmd::detach::Args),
     Daemon(cmd::daemon::Args),
     Doctor(cmd::doctor::Args),
     Core(cmd::core_dump::Args),
@@ -103,6 +106,8 @@ fn main() -> ExitCode {
         Command::Top(args) => cmd::top::run(args),
         Command::Metrics(args) => cmd::metrics::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),
+        Command::Attach(args) => cmd::attach::run(args),
+        Command::Detach(args) => cmd::detach::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),
         Command::Doctor(args) => cmd::doctor::run(args),
         Command::Core(args) => cmd::core_dump::run(args),

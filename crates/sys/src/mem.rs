@@ -137,16 +137,17 @@ pub fn own_ranges() -> impl Iterator<Item = (usize, usize)> {
     OWN.iter().map(|cell| own_range(cell.load(Relaxed))).chain([agents_range()])
 }
 
-/// Unmaps all that is memfold's own, but for what was somebody else's where agents wished to be.
+/// Unmaps all that is memfold's own, but for the range of `spared`, and for what was somebody else's where agents wished to be.
 ///
 /// # Safety
 /// Nobody uses any of it any more, and nothing of memfold's is called again but to end the thread.
-pub unsafe fn give_up_own() {
+pub unsafe fn give_up_own(spared: (usize, usize)) {
     for (start, end) in own_ranges() {
         let mut at = start;
         while at < end {
             let foreign = |cell: &AtomicU64| own_range(cell.load(Relaxed));
-            let next = FOREIGN.iter().map(foreign).filter(|&(from, to)| at < to && from < end && from < to).min();
+            let kept = FOREIGN.iter().map(foreign).chain([spared]);
+            let next = kept.filter(|&(from, to)| at < to && from < end && from < to).min();
             let (stop, on) = next.map_or((end, end), |(from, to)| (from.max(at), to));
             if at < stop {
                 // SAFETY: the caller's contract.

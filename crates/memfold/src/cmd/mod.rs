@@ -1,5 +1,6 @@
 //! One file a command: its arguments and what it prints.
 
+pub mod attach;
 pub mod bench;
 pub mod completions;
 pub mod config;
@@ -7,6 +8,7 @@ pub mod core_dump;
 pub mod ctl;
 pub mod daemon;
 pub mod demo;
+pub mod detach;
 pub mod doctor;
 pub mod man;
 pub mod metrics;
