@@ -195,10 +195,9 @@ impl Work {
     fn with(&mut self, number: usize, what: impl FnOnce(&mut Work, &mut Child)) {
         let Some(mut child) = self.children[number].take() else { return };
         what(self, &mut child);
-        if child.is_done() {
-            drop(child);
-        } else {
-            self.children[number] = Some(child);
+        if !child.is_done() {
+            // A child of its own may have taken its place.
+            self.enter(child);
         }
     }
 
@@ -298,7 +297,10 @@ impl Work {
                 Event::Fault { page, .. } => self.serve(child, page),
                 event @ (Event::Remove { start, end } | Event::Unmap { start, end }) => {
                     self.keep(child, event);
-                    child.forget(start, end);
+                    // That the kernel unmaps where memory came from that is being followed is no news.
+                    if !(matches!(event, Event::Unmap { .. }) && child.steps.was_left(start, end)) {
+                        child.forget(start, end);
+                    }
                 }
                 event @ Event::Remap { from, to, len } => {
                     self.keep(child, event);
