@@ -154,6 +154,8 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Step
                             read_on(engine, kernel, steps, &mut backoff);
                         }
                     }
+                    // It may have been moved further just now, and the report is not read yet: the kernel looks for the mapping first.
+                    Outcome::Gone if kernel.uffd.is_changing() => read_on(engine, kernel, steps, &mut backoff),
                     // Another mapping than anonymous memory was put there.
                     Outcome::Gone => engine.forget_page(extent, index),
                 }

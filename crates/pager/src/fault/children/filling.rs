@@ -108,15 +108,14 @@ impl Children {
     pub fn give(&self, extent: &Extent, pages: PageRange, src: usize) {
         fault_point!(ChildForgotten: (), else return);
         let Some(work) = self.work() else { return };
-        for number in 0..MOST {
-            work.with(number, |work, child| {
-                let Some(place) = child.place_of(extent.base()) else { return };
-                // What is owed no more is passed over.
-                for index in pages.indices() {
-                    work.give_at(child, place, index, None, Some(src + (index - pages.lo) * PAGE_SIZE));
-                }
-            });
-        }
+        let (start, end) = (extent.page_addr(pages.lo), extent.page_addr(pages.hi));
+        work.to_each_that_is_owed(start, end, |work, child| {
+            let Some(place) = child.place_of(extent.base()) else { return };
+            // What is owed no more is passed over.
+            for index in pages.indices() {
+                work.give_at(child, place, index, None, Some(src + (index - pages.lo) * PAGE_SIZE));
+            }
+        });
     }
 
     /// The parent has changed mappings, and what is away there is about to be dropped, or moved along.
@@ -127,9 +126,7 @@ impl Children {
             Event::Remove { start, end } | Event::Unmap { start, end } => (start, end),
             Event::Fault { .. } | Event::Fork { .. } | Event::Unknown(_) => return,
         };
-        for number in 0..MOST {
-            work.with(number, |work, child| work.give_range(child, start, end, None));
-        }
+        work.to_each_that_is_owed(start, end, |work, child| work.give_range(child, start, end, None));
     }
 
     /// Gives some of what is owed. While [`Children::are_owed`] says so.
@@ -175,6 +172,11 @@ impl Child {
         }
     }
 
+    fn is_owed(&mut self, start: usize, end: usize) -> bool {
+        let of_range = |owed: &Owed| !owed.pages.and(&owed.extent.clip(start, end).set()).is_empty();
+        self.owed().iter().any(of_range)
+    }
+
     fn is_done(&mut self) -> bool {
         let next = self.next;
         let left = self.owed()[next..].iter().position(|owed| !owed.pages.is_empty());
@@ -198,6 +200,14 @@ impl Work {
         if !child.is_done() {
             // A child of its own may have taken its place.
             self.enter(child);
+        }
+    }
+
+    /// Does something for each child that is owed anything of the range, until none is. A child may fork meanwhile, and its child is owed the same.
+    fn to_each_that_is_owed(&mut self, start: usize, end: usize, what: impl Fn(&mut Work, &mut Child)) {
+        let is_owed = |child: &mut Option<Child>| child.as_mut().is_some_and(|child| child.is_owed(start, end));
+        while let Some(number) = self.children.iter_mut().position(is_owed) {
+            self.with(number, &what);
         }
     }
 
@@ -277,6 +287,12 @@ impl Work {
                 Some(Errno(libc::ESRCH)) => {
                     child.gone = true;
                     return;
+                }
+                // It may have moved the mapping just now, and the report is not read yet: the kernel looks for the mapping first.
+                Some(_) if child.uffd.is_changing() => {
+                    if !self.hear(child, true) {
+                        backoff.wait();
+                    }
                 }
                 // Nothing of the parent's is mapped there any more.
                 Some(_) => break,
