@@ -48,6 +48,9 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
     let [start, len] = plan.mapped;
     mem::keep_range_from_children(start as usize, len as usize);
     mem::note_own(start as usize, len as usize);
+    let [constant, bytes] = plan.constant;
+    // SAFETY: nothing writes there, once the addresses in it are those of this place.
+    let _ = unsafe { mem::mprotect(constant as usize, bytes as usize, libc::PROT_READ) };
     table::leave(None).map_err(|_| Some("no descriptor table of the agent's own"))?;
     ENGINE.go_by_reports();
     let config = ENGINE.be_told(|name| plan.get(name), complain);

@@ -29,7 +29,7 @@ use stopped::Stopped;
 const START: Duration = Duration::from_secs(60);
 const END: Duration = Duration::from_secs(600);
 
-/// For how long threads of the process were stopped.
+/// For how long a thread of the process was stopped, all in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stop(pub Duration);
 
@@ -46,12 +46,15 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
             return Err(Error::TooMuchChosen);
         }
     }
-    let (region, stopped) = Stopped::during(target, |thread| {
-        let region = Region::map(thread, image)?;
-        let placed = region.fill(thread, image, &mut plan).and_then(|()| region.start(thread, &plan));
-        placed.inspect_err(|_| region.unmap(thread)).map(|()| region)
-    })?;
+    let (region, stopped) = Stopped::during(target, |thread| Region::map(thread, image))?;
     let mut stop = Stop(stopped);
+    // While the process runs: it takes longer than all else.
+    let filled = region.fill(target, image, &mut plan);
+    let begun = Stopped::during(target, |thread| {
+        let done = filled.and_then(|()| region.protect(thread, image)).and_then(|()| region.start(thread, &plan));
+        done.inspect_err(|_| region.unmap(thread))
+    })?;
+    stop.0 += begun.1;
     let done = region.wait(target, START)?;
     if done == Status::Running {
         return Ok(stop);

@@ -36,23 +36,26 @@ impl Region {
     }
 
     /// Puts image and plan there.
-    pub fn fill(&self, thread: &mut Stopped, image: &Image, plan: &mut Plan) -> Result<(), Error> {
+    pub fn fill(&self, target: &Target, image: &Image, plan: &mut Plan) -> Result<(), Error> {
         let at = self.base + IMAGE;
-        memory::write(thread.pid(), at, &image.at(at))?;
+        memory::write(target.pid(), at, &image.at(at))?;
         let pointer = self.base + THREAD_POINTER;
-        memory::write(thread.pid(), pointer, &pointer.to_le_bytes())?;
+        memory::write(target.pid(), pointer, &pointer.to_le_bytes())?;
         plan.mapped = [self.base as u64, self.len as u64];
         plan.stack = (self.base + self.len - ADOPTED_BLOCK) as u64;
         plan.entry = (at + image.entry()) as u64;
         plan.thread_pointer = pointer as u64;
-        memory::write(thread.pid(), self.base, bytes_of(plan))?;
-        for &(start, end, access) in image.parts() {
-            let access = match access {
-                Access::Read => libc::PROT_READ,
-                Access::Execute => libc::PROT_READ | libc::PROT_EXEC,
-                Access::Write => continue,
-            };
-            thread.call("mprotect", libc::SYS_mprotect, [at + start, end - start, access as usize, 0, 0, 0])?;
+        let constant = image.parts().iter().find(|&&(_, _, access)| access == Access::Read);
+        plan.constant = constant.map_or([0; 2], |&(start, end, _)| [(at + start) as u64, (end - start) as u64]);
+        memory::write(target.pid(), self.base, bytes_of(plan))
+    }
+
+    /// Makes code executable, and no longer writable. What is constant the agent protects itself.
+    pub fn protect(&self, thread: &mut Stopped, image: &Image) -> Result<(), Error> {
+        let access = (libc::PROT_READ | libc::PROT_EXEC) as usize;
+        for &(start, end, _) in image.parts().iter().filter(|&&(_, _, access)| access == Access::Execute) {
+            let at = self.base + IMAGE + start;
+            thread.call("mprotect", libc::SYS_mprotect, [at, end - start, access, 0, 0, 0])?;
         }
         Ok(())
     }

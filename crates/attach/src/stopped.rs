@@ -50,6 +50,7 @@ impl Stopped {
         let syscall = memory::find_syscall(target.pid())?;
         std::thread::scope(|scope| {
             let done = scope.spawn(|| {
+                be_quick();
                 let mut stopped = Stopped::any_of(target, syscall)?;
                 let result = work(&mut stopped);
                 stopped.release();
@@ -108,11 +109,6 @@ impl Stopped {
         stopped.signal_mask = stopped.read_mask()?;
         stopped.write_mask(u64::MAX)?;
         Ok(Some(stopped))
-    }
-
-    /// The process.
-    pub fn pid(&self) -> u32 {
-        self.target
     }
 
     /// Makes a system call.
@@ -214,6 +210,13 @@ impl Drop for Stopped {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// Has the calling thread, which is about to end, run before others, where that is permitted: a thread of the process waits for it.
+fn be_quick() {
+    let priority = libc::sched_param { sched_priority: 1 };
+    // SAFETY: one structure; it changes how this thread is scheduled, and none that it makes.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &priority) };
 }
 
 /// Waits until the thread is stopped by our interruption. Signals that come before are passed on. False where it takes too long.

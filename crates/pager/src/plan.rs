@@ -71,6 +71,8 @@ pub struct Plan {
     pub entry: u64,
     /// What the thread pointer of the thread is to be.
     pub thread_pointer: u64,
+    /// What is constant of it, which the agent makes read-only: address and length.
+    pub constant: [u64; 2],
     /// A line for people.
     pub text: SharedText<32>,
     /// What the user chose: `NAME=VALUE` one after another, each ended by a zero.
@@ -90,6 +92,7 @@ impl Plan {
             mapped: [0; 2],
             entry: 0,
             thread_pointer: 0,
+            constant: [0; 2],
             text: SharedText::new(),
             choices: [0; MOST_CHOICES],
         }
