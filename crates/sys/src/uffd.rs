@@ -325,6 +325,11 @@ impl Userfaultfd {
         self.poll(None);
     }
 
+    /// Sleeps until there is a message, a signal, or for that long; whether there is a message.
+    pub fn wait_for(&self, time: crate::time::Nanos) -> bool {
+        self.poll(Some(time.to_timespec()))
+    }
+
     /// Whether there is a message now.
     pub fn has_message(&self) -> bool {
         self.poll(Some(libc::timespec { tv_sec: 0, tv_nsec: 0 }))

@@ -53,6 +53,19 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Manages again what was dropped of an extent, as far as it is gone. Whether that is all. In a turn of the fault thread's, or of a mover's who has the
+    /// extent locked.
+    pub(crate) fn release_dropped(&self, kernel: &Kernel, extent: &Extent) -> bool {
+        let waits = extent.dropping.load();
+        let Ok(there) = held(kernel, extent, &waits) else { return false };
+        let gone = waits.minus(&there);
+        extent.dropping.remove(&gone);
+        self.set_managed(extent, &gone, true);
+        gone == waits
+    }
+}
+
 /// The pages of those given that hold anything, in memory or in swap.
 fn held(kernel: &Kernel, extent: &Extent, pages: &PageSet) -> Result<PageSet> {
     let mut there = PageSet::EMPTY;
@@ -222,13 +235,8 @@ impl Worker {
         }
         for extent in engine.space().all().filter(|extent| !extent.dropping.load().is_empty()) {
             let released = extent.try_lock().is_some_and(|_locked| {
-                let Some(_turn) = engine.traffic.turns.try_move() else { return false };
-                let waits = extent.dropping.load();
-                let Ok(there) = held(self.kernel, extent, &waits) else { return false };
-                let gone = waits.minus(&there);
-                extent.dropping.remove(&gone);
-                engine.set_managed(extent, &gone, true);
-                gone == waits
+                let turn = engine.traffic.turns.try_move();
+                turn.is_some_and(|_turn| engine.release_dropped(self.kernel, extent))
             });
             if !released {
                 engine.traffic.note_dropping();

@@ -9,6 +9,7 @@
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
+use crate::fault::drops::Drops;
 use crate::fault::events;
 use crate::fault::follow::Follower;
 use crate::fault::recall::{Recall, Unasked};
@@ -51,6 +52,7 @@ pub extern "C" fn main(arg: usize) {
         walks: Walks::new(),
         recall: Recall::new(),
         steps: Steps::new(),
+        drops: Drops::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
         ended: false,
@@ -68,6 +70,7 @@ struct Service {
     walks: Walks,
     recall: Recall,
     steps: Steps,
+    drops: Drops,
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
@@ -93,7 +96,16 @@ impl Service {
                     continue;
                 }
             }
-            self.kernel.uffd.wait();
+            if let Some(pause) = self.drops.pause() {
+                if !self.kernel.uffd.wait_for(pause) {
+                    self.engine.traffic.turns.begin_read();
+                    self.drops.look(self.engine, self.kernel);
+                    self.engine.traffic.turns.end_read();
+                    continue;
+                }
+            } else {
+                self.kernel.uffd.wait();
+            }
             if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
                 linger(Bug::ReportNotAwaited);
             }
@@ -123,7 +135,10 @@ impl Service {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Fault { page, write, tid } => self.fault(page, write, tid),
-            other => events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other),
+            other => {
+                events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other);
+                self.drops.note(self.engine, other);
+            }
         }
     }
 
