@@ -26,7 +26,8 @@ fn main() {
     let out = std::env::var_os("OUT_DIR").expect("cargo names a directory for what is made");
     let embedded = |what: &embed::Embedded| {
         let file = embed::file(what, &root, Path::new(&out)).unwrap_or_default();
-        let packed = if file.is_empty() { Vec::new() } else { miniz_oxide::deflate::compress_to_vec(&file, 8) };
+        let packed =
+            if file.is_empty() { Vec::new() } else { miniz_oxide::deflate::compress_to_vec(&file, 8) };
         std::fs::write(Path::new(&out).join(what.packed), packed).expect("what is made can be written");
         file
     };

@@ -3,26 +3,14 @@
 //! Invariants: the thread that does either has left the program's descriptor table before it opens anything, and is known as an agent; the plan's status is
 //! the last thing that it says.
 
-use crate::host::{CONTROL_DIR, ENGINE};
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use crate::host::{notice, CONTROL_DIR, ENGINE, STARTING};
+use core::sync::atomic::Ordering::*;
 use memfold_pager::plan::{Plan, Status};
 use memfold_pager::{Nonsense, Phase};
 use memfold_sys::{mem, table, thread};
 
-/// Where lines for people go until the agent has started; null after that.
-static STARTING: AtomicPtr<Plan> = AtomicPtr::new(core::ptr::null_mut());
-
 /// Why the engine is stopped by [`end`].
 static DETACHED: &str = "detached";
-
-/// A line for people: to who is attaching, or, later, to the program's standard error.
-pub fn notice(line: &str) {
-    // SAFETY: null or the plan, which stays.
-    match unsafe { STARTING.load(Acquire).as_ref() } {
-        Some(plan) => plan.text.set(line),
-        None => table::say(line),
-    }
-}
 
 /// Begins to fold the process.
 pub fn start(plan: &'static Plan) {

@@ -76,7 +76,10 @@ pub enum Error {
     #[error("process {0} was attached to by another version of memfold, which must detach it")]
     OtherVersion(u32),
     /// The choices are too long.
-    #[error("the options are longer than the {} bytes that an agent is told", memfold_pager::plan::MOST_CHOICES)]
+    #[error(
+        "the options are longer than the {} bytes that an agent is told",
+        memfold_pager::plan::MOST_CHOICES
+    )]
     TooMuchChosen,
     /// The agent's file is not what it should be.
     #[error("this file is not the agent: {0}")]

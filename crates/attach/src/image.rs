@@ -1,7 +1,9 @@
 //! The agent's file, as it is to lie in memory.
 
 use crate::Error;
-use object::elf::{FileHeader64, PF_W, PF_X, PT_LOAD, PT_TLS, R_X86_64_RELATIVE, SHT_FINI_ARRAY, SHT_INIT_ARRAY};
+use object::elf::{
+    FileHeader64, PF_W, PF_X, PT_LOAD, PT_TLS, R_X86_64_RELATIVE, SHT_FINI_ARRAY, SHT_INIT_ARRAY,
+};
 use object::read::elf::{FileHeader, ProgramHeader, Rela, SectionHeader};
 use object::Endianness;
 
@@ -40,7 +42,8 @@ impl Image {
         let damaged = |_| Error::BadImage("it is damaged");
         let header = FileHeader64::<Endianness>::parse(file).map_err(damaged)?;
         let endian = header.endian().map_err(damaged)?;
-        if header.e_machine(endian) != object::elf::EM_X86_64 || header.e_type(endian) != object::elf::ET_DYN {
+        if header.e_machine(endian) != object::elf::EM_X86_64 || header.e_type(endian) != object::elf::ET_DYN
+        {
             return Err(bad("it is for another machine, or for one place in memory"));
         }
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
@@ -86,7 +89,8 @@ impl Image {
             }
         }
         let entry = header.e_entry(endian) as usize;
-        let executable = |&(start, end, access): &_| access == Access::Execute && (start..end).contains(&entry);
+        let executable =
+            |&(start, end, access): &_| access == Access::Execute && (start..end).contains(&entry);
         if bytes.get(entry..entry + 2) != Some(&[0x0F, 0x05]) || !parts.iter().any(executable) {
             return Err(bad("it does not begin with a system call"));
         }

@@ -51,7 +51,8 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
     // While the process runs: it takes longer than all else.
     let filled = region.fill(target, image, &mut plan);
     let begun = Stopped::during(target, |thread| {
-        let done = filled.and_then(|()| region.protect(thread, image)).and_then(|()| region.start(thread, &plan));
+        let done =
+            filled.and_then(|()| region.protect(thread, image)).and_then(|()| region.start(thread, &plan));
         done.inspect_err(|_| region.unmap(thread))
     })?;
     stop.0 += begun.1;

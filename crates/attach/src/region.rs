@@ -31,7 +31,8 @@ impl Region {
         let len = IMAGE + image.len() + ADOPTED_BLOCK;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let base = thread.call("mmap", libc::SYS_mmap, [0, len, access as usize, flags as usize, usize::MAX, 0])?;
+        let base =
+            thread.call("mmap", libc::SYS_mmap, [0, len, access as usize, flags as usize, usize::MAX, 0])?;
         Ok(Region { base, len })
     }
 
@@ -46,7 +47,8 @@ impl Region {
         plan.entry = (at + image.entry()) as u64;
         plan.thread_pointer = pointer as u64;
         let constant = image.parts().iter().find(|&&(_, _, access)| access == Access::Read);
-        plan.constant = constant.map_or([0; 2], |&(start, end, _)| [(at + start) as u64, (end - start) as u64]);
+        plan.constant =
+            constant.map_or([0; 2], |&(start, end, _)| [(at + start) as u64, (end - start) as u64]);
         memory::write(target.pid(), self.base, bytes_of(plan))
     }
 
@@ -96,10 +98,14 @@ impl Region {
         use procfs::process::{MMPermissions, MMapPath};
         let maps = memory::maps(target.pid())?;
         let anonymous = |path: &MMapPath| matches!(path, MMapPath::Anonymous | MMapPath::Other(_));
-        for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::WRITE) && anonymous(&map.pathname)) {
+        for map in
+            maps.iter().filter(|map| map.perms.contains(MMPermissions::WRITE) && anonymous(&map.pathname))
+        {
             let region = Region { base: map.address.0 as usize, len: 0 };
             let mut magic = [0; 8];
-            if memory::read(target.pid(), region.base, &mut magic).is_err() || u64::from_le_bytes(magic) != MAGIC {
+            if memory::read(target.pid(), region.base, &mut magic).is_err()
+                || u64::from_le_bytes(magic) != MAGIC
+            {
                 continue;
             }
             let [base, len] = region.plan(target)?.mapped;

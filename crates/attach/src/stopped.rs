@@ -66,7 +66,9 @@ impl Stopped {
         loop {
             let mut found = threads::candidates(target.pid())?;
             found.sort_by_key(|candidate| candidate.rank);
-            for tid in late.iter().copied().chain(found.iter().map(|candidate| candidate.tid)).collect::<Vec<_>>() {
+            for tid in
+                late.iter().copied().chain(found.iter().map(|candidate| candidate.tid)).collect::<Vec<_>>()
+            {
                 let first = !late.contains(&tid);
                 if let Some(stopped) = Stopped::one(target.pid(), tid, first, syscall)? {
                     return Ok(stopped);
@@ -169,13 +171,15 @@ impl Stopped {
     fn read_mask(&self) -> Result<u64, Error> {
         let mut mask = 0u64;
         // SAFETY: the kernel writes so many bytes.
-        let done = unsafe { libc::ptrace(GETSIGMASK as _, self.thread.as_raw(), size_of::<u64>(), &raw mut mask) };
+        let done =
+            unsafe { libc::ptrace(GETSIGMASK as _, self.thread.as_raw(), size_of::<u64>(), &raw mut mask) };
         self.checked(done).map(|()| mask)
     }
 
     fn write_mask(&self, mask: u64) -> Result<(), Error> {
         // SAFETY: the kernel reads so many bytes.
-        let done = unsafe { libc::ptrace(SETSIGMASK as _, self.thread.as_raw(), size_of::<u64>(), &raw const mask) };
+        let done =
+            unsafe { libc::ptrace(SETSIGMASK as _, self.thread.as_raw(), size_of::<u64>(), &raw const mask) };
         self.checked(done)
     }
 

@@ -102,7 +102,9 @@ impl Target {
     /// Whether another process has the same memory (`CLONE_VM`, as between `vfork` and `execve`).
     fn check_sharing(&self) -> Result<(), Error> {
         let Ok(list) = procfs::process::all_processes() else { return Ok(()) };
-        let own = Process::new(self.0 as i32).and_then(|process| process.stat()).map_err(|_| Error::Ended(self.0))?;
+        let own = Process::new(self.0 as i32)
+            .and_then(|process| process.stat())
+            .map_err(|_| Error::Ended(self.0))?;
         for process in list.flatten().filter(|process| process.pid != self.0 as i32) {
             // What has the same memory has the same size of it, and only then is the kernel asked.
             if process.stat().is_ok_and(|stat| stat.vsize == own.vsize && stat.vsize != 0)

@@ -43,7 +43,8 @@ fn rank(pid: u32, tid: u32) -> Option<u32> {
     match rest.chars().next()? {
         // It sleeps and can be woken; which system call it is in says how that ends.
         'S' => {
-            let number: Option<i64> = read("syscall").ok().and_then(|line| line.split(' ').next()?.parse().ok());
+            let number: Option<i64> =
+                read("syscall").ok().and_then(|line| line.split(' ').next()?.parse().ok());
             Some(if number.is_some_and(|number| ENDED.contains(&number)) { 2 } else { 0 })
         }
         'R' => Some(1),

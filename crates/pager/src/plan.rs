@@ -114,16 +114,17 @@ impl Plan {
 
     /// The text of a choice, if it was made and is UTF-8.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.choices.split(|byte| *byte == 0).find_map(|choice| {
-            core::str::from_utf8(choice).ok()?.strip_prefix(name)?.strip_prefix('=')
-        })
+        self.choices
+            .split(|byte| *byte == 0)
+            .find_map(|choice| core::str::from_utf8(choice).ok()?.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// Makes a choice. False, and nothing is changed, if there is no room for it.
     pub fn choose(&mut self, name: &str, text: &str) -> bool {
         let used = self.choices.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 2);
         let len = name.len() + 1 + text.len();
-        let Some(room) = self.choices.get_mut(used..).filter(|room| room.len() > len && !text.contains('\0')) else {
+        let Some(room) = self.choices.get_mut(used..).filter(|room| room.len() > len && !text.contains('\0'))
+        else {
             return false;
         };
         let bytes = name.bytes().chain([b'=']).chain(text.bytes());
@@ -145,7 +146,11 @@ mod tests {
     #[test]
     fn what_was_chosen_is_found_by_its_whole_name() {
         let mut plan = Plan::new();
-        assert!(plan.choose("MEMFOLD_COLD_AGE", "2s") && plan.choose("MEMFOLD_COLD", "") && plan.choose("A", "b=c"));
+        assert!(
+            plan.choose("MEMFOLD_COLD_AGE", "2s")
+                && plan.choose("MEMFOLD_COLD", "")
+                && plan.choose("A", "b=c")
+        );
         assert_eq!(plan.get("MEMFOLD_COLD_AGE"), Some("2s"));
         assert_eq!(plan.get("MEMFOLD_COLD"), Some(""));
         assert_eq!(plan.get("A"), Some("b=c"));

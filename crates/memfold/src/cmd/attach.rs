@@ -110,7 +110,11 @@ fn choices(args: &Args) -> anyhow::Result<Vec<(String, String)>> {
         options::POLICY => args.policy.clone(),
         options::DAEMON => daemon.as_ref().map(|socket| socket.display().to_string()),
         options::WIPE => args.wipe.then(|| "on".to_owned()),
-        _ => args.settings.given().find(|(setting, _)| setting.variable() == named.variable).map(|(_, text)| text.to_owned()),
+        _ => args
+            .settings
+            .given()
+            .find(|(setting, _)| setting.variable() == named.variable)
+            .map(|(_, text)| text.to_owned()),
     };
     let settings = options::settings().chain([options::POLICY, options::DAEMON, options::WIPE]);
     let told = settings.filter_map(|named| {
@@ -125,7 +129,8 @@ pub(super) fn meant(target: &Target, all: bool) -> anyhow::Result<Vec<u32>> {
     if let Target::Pid(pid) = target {
         return Ok(vec![*pid]);
     }
-    let found: Vec<u32> = process::all().into_iter().filter(|pid| target.matches(*pid) && *pid != std::process::id()).collect();
+    let found: Vec<u32> =
+        process::all().into_iter().filter(|pid| target.matches(*pid) && *pid != std::process::id()).collect();
     match found.len() {
         0 => bail!("no process has that name"),
         1 => Ok(found),

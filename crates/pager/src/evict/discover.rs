@@ -318,6 +318,9 @@ mod tests {
         ] {
             assert_eq!(verdict(other, b" rd wr "), Verdict::Other);
         }
-        assert_eq!(verdict(b"55d000000000-55d000001000 rw-p 00000000 00:00 0    [heap]", b" rd wr "), Verdict::Plain);
+        assert_eq!(
+            verdict(b"55d000000000-55d000001000 rw-p 00000000 00:00 0    [heap]", b" rd wr "),
+            Verdict::Plain
+        );
     }
 }

@@ -269,20 +269,17 @@ impl Worker {
             extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
         for run in leavers.runs() {
-            moved +=
-                if huge { self.stay(extent, entries, run) } else { self.move_run(extent, entries, uffd, run) };
+            moved += if huge {
+                self.stay(extent, entries, run)
+            } else {
+                self.move_run(extent, entries, uffd, run)
+            };
         }
         moved
     }
 
     /// Moves `Leaving` pages to staging and says in their entries what came of it.
-    fn move_run(
-        &mut self,
-        extent: &Locked,
-        entries: &Entries,
-        uffd: &Userfaultfd,
-        run: PageRange,
-    ) -> usize {
+    fn move_run(&mut self, extent: &Locked, entries: &Entries, uffd: &Userfaultfd, run: PageRange) -> usize {
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else {
             return self.stay(extent, entries, run);
         };
@@ -292,8 +289,7 @@ impl Worker {
             let page = extent.page_addr(at);
             // SAFETY: the pages' entries are `Leaving`, their mapping is registered, and the extent's lock
             // keeps the program from changing it, or the kernel reports that; whoever touches them waits for us.
-            let progress =
-                unsafe { uffd.move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE) };
+            let progress = unsafe { uffd.move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE) };
             linger(Bug::LeavingWakeLost);
             let gone = match progress.error {
                 Some(Errno::EEXIST) if fault_point!(MovedUnseen: true, else false) => {

@@ -34,7 +34,8 @@ impl Drops {
         if !engine.traffic.goes_by_reports() {
             return;
         }
-        for extent in engine.space().existing(start, end).filter(|extent| !extent.dropping.load().is_empty()) {
+        for extent in engine.space().existing(start, end).filter(|extent| !extent.dropping.load().is_empty())
+        {
             let is_it = |one: &Option<&Extent>| one.is_some_and(|one| core::ptr::eq(one, extent));
             if self.extents.iter().any(is_it) {
                 continue;

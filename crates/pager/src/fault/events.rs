@@ -19,9 +19,9 @@
 
 use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Restorer};
+use crate::fault::steps::Steps;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
-use crate::fault::steps::Steps;
 use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tables::bounds::Bounds;
 use crate::tables::entry::Entry;
@@ -155,7 +155,9 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Step
                         }
                     }
                     // It may have been moved further just now, and the report is not read yet: the kernel looks for the mapping first.
-                    Outcome::Gone if kernel.uffd.is_changing() => read_on(engine, kernel, steps, &mut backoff),
+                    Outcome::Gone if kernel.uffd.is_changing() => {
+                        read_on(engine, kernel, steps, &mut backoff)
+                    }
                     // Another mapping than anonymous memory was put there.
                     Outcome::Gone => engine.forget_page(extent, index),
                 }

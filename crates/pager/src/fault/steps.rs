@@ -43,7 +43,12 @@ impl Step {
 
 impl Steps {
     /// Where a step led to, if anywhere, and how many bytes, of the steps from number `since` on that moved memory of the range that was followed since then.
-    pub fn targets(&self, since: usize, from: usize, len: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub fn targets(
+        &self,
+        since: usize,
+        from: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (usize, usize)> + '_ {
         let steps = (since..self.count).filter(move |&step| self.concerns(step, since, from, len));
         steps.filter_map(|step| Some((self.steps[step].to?, self.steps[step].len)))
     }
@@ -128,7 +133,9 @@ impl Steps {
         }
         // That of another was kept when it was read, if it has to do with the memory that was being followed already.
         let moved = |step: &&Step| step.from == from && step.to == Some(to);
-        if self.steps[..self.count].last().filter(moved).is_none() && !self.keep(Event::Remap { from, to, len }) {
+        if self.steps[..self.count].last().filter(moved).is_none()
+            && !self.keep(Event::Remap { from, to, len })
+        {
             return None;
         }
         let first = self.count - 1;

@@ -89,7 +89,9 @@ impl Children {
         };
         let child = begun.then(|| Child::new(uffd, count)).flatten();
         let (Some(mut child), Some(work)) = (child, self.work()) else {
-            engine.fail_hard("memfold: no memory to give a forked child what is its own; the program must not go on")
+            engine.fail_hard(
+                "memfold: no memory to give a forked child what is its own; the program must not go on",
+            )
         };
         for (place, extent) in (0..count).zip(engine.space().all().filter(away)) {
             let pages = extent.away_pages();
@@ -205,7 +207,8 @@ impl Work {
 
     /// Does something for each child that is owed anything of the range, until none is. A child may fork meanwhile, and its child is owed the same.
     fn to_each_that_is_owed(&mut self, start: usize, end: usize, what: impl Fn(&mut Work, &mut Child)) {
-        let is_owed = |child: &mut Option<Child>| child.as_mut().is_some_and(|child| child.is_owed(start, end));
+        let is_owed =
+            |child: &mut Option<Child>| child.as_mut().is_some_and(|child| child.is_owed(start, end));
         while let Some(number) = self.children.iter_mut().position(is_owed) {
             self.with(number, &what);
         }
@@ -258,7 +261,14 @@ impl Work {
     }
 
     /// Gives a page, from `src` or from where it is, and owes it no more.
-    fn give_at(&mut self, child: &mut Child, place: usize, index: usize, since: Option<usize>, src: Option<usize>) {
+    fn give_at(
+        &mut self,
+        child: &mut Child,
+        place: usize,
+        index: usize,
+        since: Option<usize>,
+        src: Option<usize>,
+    ) {
         let extent = child.owed()[place].extent;
         let mut backoff = Backoff::new();
         loop {
@@ -269,7 +279,9 @@ impl Work {
             let Some(target) = since.map_or(Some(page), |since| child.steps.lead(since, page)) else { break };
             // Anew each time: what follows may use the restorer's memory.
             let Some(from) = src.or_else(|| self.restorer.peek(extent, index)) else {
-                self.engine.fail_hard("memfold: a page that a forked child is owed cannot be read; the program must not go on")
+                self.engine.fail_hard(
+                    "memfold: a page that a forked child is owed cannot be read; the program must not go on",
+                )
             };
             // SAFETY: the bytes are those that the page had when the child was forked, and it has not dropped them since.
             match unsafe { child.uffd.copy(target, from, PAGE_SIZE) }.error {
@@ -331,7 +343,9 @@ impl Work {
 
     fn keep(&self, child: &mut Child, event: Event) {
         if !child.steps.keep(event) {
-            self.engine.fail_hard("memfold: too many mappings were changed in a forked child at once to follow them");
+            self.engine.fail_hard(
+                "memfold: too many mappings were changed in a forked child at once to follow them",
+            );
         }
     }
 
@@ -374,7 +388,9 @@ impl Work {
         // SAFETY: the number was just reported.
         let uffd = unsafe { Userfaultfd::of_child(number) };
         let Some(mut other) = Child::new(uffd, child.extents) else {
-            self.engine.fail_hard("memfold: no memory to give a forked child what is its own; the program must not go on")
+            self.engine.fail_hard(
+                "memfold: no memory to give a forked child what is its own; the program must not go on",
+            )
         };
         other.owed_from(child);
         self.settle(&mut other);
