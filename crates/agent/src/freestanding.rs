@@ -112,6 +112,12 @@ extern "C" fn getauxval(_: u64) -> u64 {
     0
 }
 
+/// There is no environment here.
+#[no_mangle]
+extern "C" fn getenv(_: *const c_char) -> *mut c_char {
+    core::ptr::null_mut()
+}
+
 /// The C libraries work in memory that they are given; to be asked for any is a defect.
 #[no_mangle]
 extern "C" fn malloc(_: usize) -> *mut c_void {

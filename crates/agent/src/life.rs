@@ -6,6 +6,7 @@
 use crate::host::{notice, CONTROL_DIR, ENGINE, STARTING};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::plan::{Plan, Status};
+use memfold_pager::sabotage::{self, planted, Bug};
 use memfold_pager::{Nonsense, Phase};
 use memfold_sys::{mem, table, thread};
 
@@ -39,6 +40,13 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
     let [constant, bytes] = plan.constant;
     // SAFETY: nothing writes there, once the addresses in it are those of this place.
     let _ = unsafe { mem::mprotect(constant as usize, bytes as usize, libc::PROT_READ) };
+    if cfg!(feature = "sabotage") {
+        sabotage::choose(plan.get("PLANTED_BUG").map(str::as_bytes));
+    }
+    if planted(Bug::DescriptorLeaked) {
+        let device = memfold_sys::uffd::Userfaultfd::open();
+        core::mem::forget(device);
+    }
     table::leave(None).map_err(|_| Some("no descriptor table of the agent's own"))?;
     ENGINE.go_by_reports();
     let config = ENGINE.be_told(|name| plan.get(name), complain);

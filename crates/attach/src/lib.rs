@@ -39,8 +39,14 @@ pub struct Stop(pub Duration);
 /// The process refuses, or the agent does; there is nothing of it left in the process then.
 pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> Result<Stop, Error> {
     target.check()?;
+    memfold_pager::sabotage::choose(None);
     let mut plan = Plan::new();
     plan.build = image.build();
+    if cfg!(feature = "sabotage") {
+        if let Ok(bug) = std::env::var("PLANTED_BUG") {
+            plan.choose("PLANTED_BUG", &bug);
+        }
+    }
     for (name, text) in choices {
         if !plan.choose(name, text) {
             return Err(Error::TooMuchChosen);

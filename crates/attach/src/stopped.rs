@@ -8,6 +8,7 @@
 //! signal for the thread, which is what ends them then.
 
 use crate::{memory, threads, Error, Target};
+use memfold_pager::sabotage::{planted, Bug};
 use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::signal::Signal;
@@ -196,7 +197,11 @@ impl Stopped {
             return;
         }
         let mut registers = self.registers;
-        if threads::is_ended_by_interruption(&registers)
+        if planted(Bug::RegisterNotRestored) {
+            registers.r12 = 0;
+        }
+        if !planted(Bug::CallNotMadeAgain)
+            && threads::is_ended_by_interruption(&registers)
             && !threads::has_signal(self.target, self.thread.as_raw() as u32, self.signal_mask)
         {
             // The instruction is made again, with the number that the kernel has kept.
@@ -205,7 +210,9 @@ impl Stopped {
             registers.orig_rax = u64::MAX;
         }
         let _ = ptrace::setregs(self.thread, registers);
-        let _ = self.write_mask(self.signal_mask);
+        if !planted(Bug::MaskNotRestored) {
+            let _ = self.write_mask(self.signal_mask);
+        }
         let _ = ptrace::detach(self.thread, None);
     }
 }

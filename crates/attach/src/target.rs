@@ -3,6 +3,10 @@
 use crate::{threads, Error};
 use procfs::process::{MMapPath, Process};
 use std::fs;
+use std::time::Duration;
+
+/// How long a process may share its memory with another one.
+const SHARED: Duration = Duration::from_secs(2);
 
 /// See the module.
 #[derive(Clone, Copy, Debug)]
@@ -99,21 +103,30 @@ impl Target {
         }
     }
 
-    /// Whether another process has the same memory (`CLONE_VM`, as between `vfork` and `execve`).
+    /// Whether another process has the same memory (`CLONE_VM`). Between `vfork` and `execve` one has for a moment, in which it is served as a thread would be:
+    /// that is waited for.
     fn check_sharing(&self) -> Result<(), Error> {
-        let Ok(list) = procfs::process::all_processes() else { return Ok(()) };
+        let mut sharer = None;
+        let alone = crate::wait_until(SHARED, || {
+            sharer = self.sharer()?;
+            Ok(sharer.is_none())
+        })?;
+        match sharer {
+            Some(other) if !alone => Err(Error::Shared(self.0, other)),
+            _ => Ok(()),
+        }
+    }
+
+    fn sharer(&self) -> Result<Option<u32>, Error> {
+        let Ok(list) = procfs::process::all_processes() else { return Ok(None) };
         let own = Process::new(self.0 as i32)
             .and_then(|process| process.stat())
             .map_err(|_| Error::Ended(self.0))?;
-        for process in list.flatten().filter(|process| process.pid != self.0 as i32) {
-            // What has the same memory has the same size of it, and only then is the kernel asked.
-            if process.stat().is_ok_and(|stat| stat.vsize == own.vsize && stat.vsize != 0)
-                && shares_memory(self.0, process.pid as u32)
-            {
-                return Err(Error::Shared(self.0, process.pid as u32));
-            }
-        }
-        Ok(())
+        let others = list.flatten().filter(|process| process.pid != self.0 as i32);
+        // What has the same memory has the same size of it, and only then is the kernel asked.
+        let same_size = others
+            .filter(|process| process.stat().is_ok_and(|stat| stat.vsize == own.vsize && stat.vsize != 0));
+        Ok(same_size.map(|process| process.pid as u32).find(|&other| shares_memory(self.0, other)))
     }
 }
 

@@ -1,6 +1,8 @@
 /* A program that is attached to and detached from while it runs: everything that could go wrong in it shows, by its own checks.
  *
  *   attached THREADS MIB        goes on until it reads a line or the end of its standard input, then says "fine N" and ends with status 7
+ *   attached alone registers    the same with one thread, which does nothing but count and look at its registers and its signal mask
+ *   attached alone epoll        the same with one thread, which waits for its standard input in epoll_wait
  *
  * Each thread has memory of its own with a pattern that only it knows, and does to it what programs do: reads, writes, drops, moves, maps anew, makes it
  * unreadable and readable. Others sleep in system calls that an interruption must not be seen in: epoll_wait, futex, nanosleep, sigtimedwait, read.
@@ -10,6 +12,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -144,16 +147,15 @@ static void *work(void *argument) {
         atomic_fetch_add(&rounds, 1);
         uint64_t took = now() - began, before = atomic_load(&longest);
         while (took > before && !atomic_compare_exchange_weak(&longest, &before, took)) {}
-        if (rnd(&seed) % 8 == 0) usleep(rnd(&seed) % 2000);
+        /* As much work together, however many they are. */
+        usleep(rnd(&seed) % (250 * threads));
     }
     return NULL;
 }
 
 /* Registers alone, without a system call: each must be what it was. */
-static void *registers(void *argument) {
-    (void)argument;
-    while (!atomic_load(&over)) {
-        uint64_t wrong = 0;
+static void look_at_registers(void) {
+    uint64_t wrong = 0;
         __asm__ volatile(
             "mov $0x1111, %%rbx\n mov $0x2222, %%r12\n mov $0x3333, %%r13\n mov $0x4444, %%r14\n mov $0x5555, %%r15\n"
             "mov $0x6666, %%r8\n mov $0x7777, %%r9\n mov $0x8888, %%r10\n mov $0x9999, %%rsi\n mov $0xaaaa, %%rdi\n"
@@ -169,10 +171,47 @@ static void *registers(void *argument) {
             : "+r"(wrong)
             :
             : "rax", "rbx", "rcx", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm7", "cc", "memory");
-        if (wrong) fail("a register", 0, wrong);
+    if (wrong) fail("a register", 0, wrong);
+}
+
+static void *registers(void *argument) {
+    (void)argument;
+    while (!atomic_load(&over)) {
+        look_at_registers();
         usleep(200);
     }
     return NULL;
+}
+
+static int alone(int waits) {
+    struct area area = {map(2048), 2048, calloc(2048, 4)};
+    for (size_t page = 0; page < area.pages; page++) fill(&area, page);
+    sigset_t mask, is;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGUSR2);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    struct epoll_event event = {.events = EPOLLIN};
+    int epoll = epoll_create1(0);
+    epoll_ctl(epoll, EPOLL_CTL_ADD, 0, &event);
+    printf("ready\n");
+    fflush(stdout);
+    struct pollfd in = {0, POLLIN, 0};
+    for (;;) {
+        if (waits) {
+            int found = epoll_wait(epoll, &event, 1, -1);
+            if (found != 1) fail("epoll_wait", found, errno);
+            break;
+        }
+        look_at_registers();
+        sigprocmask(SIG_SETMASK, NULL, &is);
+        if (memcmp(&mask, &is, 8)) fail("the signal mask", 0, 0);
+        if (poll(&in, 1, 0) == 1) break;
+    }
+    sigprocmask(SIG_SETMASK, NULL, &is);
+    if (memcmp(&mask, &is, 8)) fail("the signal mask", 0, 0);
+    for (size_t page = 0; page < area.pages; page++) look(&area, page, "memory at the end");
+    printf("fine 1\n");
+    return 7;
 }
 
 static void *epolls(void *argument) {
@@ -274,6 +313,7 @@ static void *forks(void *argument) {
 }
 
 int main(int count, char **arguments) {
+    if (count > 2 && !strcmp(arguments[1], "alone")) return alone(!strcmp(arguments[2], "epoll"));
     threads = count > 1 ? atoi(arguments[1]) : 8;
     size_t pages = (count > 2 ? atoi(arguments[2]) : 64) * 256ul / (threads + 1);
     areas = calloc(threads, sizeof *areas);

@@ -74,7 +74,7 @@ fn nothing_is_left(subject: &Subject, before: &Traces) {
 fn a_program_with_threads_signals_and_forks_endures_it_many_times() {
     if may() {
         let (_dir, file) = compile("attached.c", &[]);
-        endures(start(&file, &["8", "48"]), 12);
+        endures(start(&file, &["8", "48"]), 10);
     }
 }
 
@@ -83,6 +83,22 @@ fn a_hundred_threads_are_stopped_by_one_of_them_only() {
     if may() {
         let (_dir, file) = compile("attached.c", &[]);
         endures(start(&file, &["100", "64"]), 4);
+    }
+}
+
+#[test]
+fn the_only_thread_keeps_its_registers_and_its_signal_mask() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &[]);
+        endures(start(&file, &["alone", "registers"]), 6);
+    }
+}
+
+#[test]
+fn the_only_thread_is_not_seen_to_be_woken_from_a_system_call() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &[]);
+        endures(start(&file, &["alone", "epoll"]), 6);
     }
 }
 
