@@ -5,11 +5,11 @@ use crate::options::{self, Named, PagerOptions};
 use crate::run::launch;
 use crate::run_dir::RunDir;
 use crate::target::Target;
-use crate::{agent, process, runtime, text};
+use crate::{agent, pages, process, runtime, text};
 use anyhow::{bail, Context};
 use clap_complete::engine::ArgValueCompleter;
 use memfold_attach::{Error, Image};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const AFTER_HELP: &str = "\
@@ -91,8 +91,9 @@ fn one(args: &Args, image: &Image, pid: u32) -> anyhow::Result<()> {
     }
     let run_dir = RunDir::create()?;
     let dir = run_dir.path().to_str().context("the directory for control pages is not UTF-8")?;
-    let mut choices = choices(args)?;
-    choices.push(("MEMFOLD_CONTROL_DIR".into(), dir.into()));
+    let daemon = args.daemon.as_ref().map(|given| runtime::socket(given.as_deref())).transpose()?;
+    let mut choices = choices(&args.settings, args.policy.as_deref(), daemon.as_deref(), args.wipe);
+    choices.push((pages::VARIABLE.into(), dir.into()));
     let stop = memfold_attach::attach(&target, image, &choices)?;
     if !args.quiet {
         let stopped = text::nanos(stop.0.as_nanos() as u64);
@@ -104,24 +105,27 @@ fn one(args: &Args, image: &Image, pid: u32) -> anyhow::Result<()> {
 }
 
 /// What the agent is told: what was given, else what the environment says, but for what is of the allocator or of a start.
-fn choices(args: &Args) -> anyhow::Result<Vec<(String, String)>> {
-    let daemon = args.daemon.as_ref().map(|given| runtime::socket(given.as_deref())).transpose()?;
+pub(super) fn choices(
+    settings: &PagerOptions,
+    policy: Option<&str>,
+    daemon: Option<&Path>,
+    wipe: bool,
+) -> Vec<(String, String)> {
     let given = |named: Named| match named {
-        options::POLICY => args.policy.clone(),
-        options::DAEMON => daemon.as_ref().map(|socket| socket.display().to_string()),
-        options::WIPE => args.wipe.then(|| "on".to_owned()),
-        _ => args
-            .settings
-            .given()
-            .find(|(setting, _)| setting.variable() == named.variable)
-            .map(|(_, text)| text.to_owned()),
+        options::POLICY => policy.map(str::to_owned),
+        options::DAEMON => daemon.map(|socket| socket.display().to_string()),
+        options::WIPE => wipe.then(|| "on".to_owned()),
+        _ => {
+            let setting = settings.given().find(|(setting, _)| setting.variable() == named.variable);
+            setting.map(|(_, text)| text.to_owned())
+        }
     };
-    let settings = options::settings().chain([options::POLICY, options::DAEMON, options::WIPE]);
-    let told = settings.filter_map(|named| {
+    let told = options::settings().chain([options::POLICY, options::DAEMON, options::WIPE]);
+    let told = told.filter_map(|named| {
         let text = given(named).or_else(|| std::env::var(named.variable).ok())?;
         Some((named.variable.to_owned(), text))
     });
-    Ok(told.collect())
+    told.collect()
 }
 
 /// The processes that are meant, folded or not.

@@ -2,9 +2,10 @@
 //!
 //! [`program`] finds it and tells whether it can be folded, [`launch`] prepares its environment,
 //! [`supervise`] waits and passes signals on, [`tally`] adds up the control pages of its processes,
-//! [`summary`] turns the sum into JSON and lines for people, [`destination`] is the file for it. [`recording`] has the pager note what
+//! [`summary`] turns the sum into JSON and lines for people, [`destination`] is the file for it. [`attaching`] is for programs into which nothing can be preloaded. [`recording`] has the pager note what
 //! is touched instead; [`live`] is the line on the terminal meanwhile.
 
+pub mod attaching;
 pub mod destination;
 pub mod launch;
 pub mod live;
