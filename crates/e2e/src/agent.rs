@@ -35,9 +35,9 @@ pub struct Subject {
 /// What can be seen of a process from outside that an agent would change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Traces {
-    /// The names of its threads, but for those that it may make and end all the time.
+    /// Its threads that have names of memfold's.
     pub agents: usize,
-    /// Its open files.
+    /// Its open files of kinds that an agent opens; others it may open and close all the time.
     pub descriptors: Vec<String>,
     /// Mappings that are registered with a userfaultfd, are kept from children, or are executable and of no file.
     pub odd_mappings: usize,
@@ -127,6 +127,8 @@ impl Subject {
                 Some(format!("{:?} {}", file.file_name(), fs::read_link(file.path()).ok()?.display()))
             })
             .collect();
+        let of_agent = ["userfaultfd", "io_uring", "/proc", "memfold"];
+        descriptors.retain(|file| of_agent.iter().any(|kind| file.contains(kind)));
         descriptors.sort();
         let (mut odd_mappings, mut header) = (0, String::new());
         for line in read(proc.join("smaps")).lines() {
