@@ -176,7 +176,7 @@ mod tests {
     fn shell(script: &str) -> Ended {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        supervise(command, Duration::from_millis(20), || {}).unwrap()
+        supervise(command, Duration::from_millis(20), |_| {}).unwrap()
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_program_that_cannot_be_started_is_an_error() {
-        let error = supervise(Command::new("/nonexistent"), Duration::from_millis(20), || {}).unwrap_err();
+        let error = supervise(Command::new("/nonexistent"), Duration::from_millis(20), |_| {}).unwrap_err();
         assert_eq!(error.downcast_ref::<std::io::Error>().unwrap().kind(), std::io::ErrorKind::NotFound);
     }
 }
