@@ -15,7 +15,7 @@ TESTED    = sqlite3 perl ruby nodejs git xz-utils imagemagick stress-ng nginx-li
             postgresql default-jdk-headless chromium man-db systemd prometheus libpython$(PYTHON)-testsuite
 PYTHON    = $(shell /usr/bin/python3 -c "import sys; print('%d.%d' % sys.version_info[:2])")
 
-# The preload library is always built by itself: it has no standard library, and cargo gives packages that are
+# The preload library and the agent are always built by themselves: they have no standard library, and cargo gives packages that are
 # built together the same features, among them those that bring the standard library in.
 
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
@@ -23,15 +23,17 @@ VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 # The end-to-end tests use what was just built.
 export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
+export MEMFOLD_AGENT := $(TARGET)/release/memfold-agent
 
 .PHONY: build libraries packed deb rpm test-packages test-services test-containers demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
-# With the preload library inside, so that the executable works alone, too.
+# With the preload library and the agent inside, so that the executable works alone, too.
 build: libraries
-	MEMFOLD_EMBED=$(MEMFOLD_LIB) $(CARGO) build --release --locked -p memfold
+	MEMFOLD_EMBED=$(MEMFOLD_LIB) MEMFOLD_EMBED_AGENT=$(MEMFOLD_AGENT) $(CARGO) build --release --locked -p memfold
 
 libraries: deps
 	$(CARGO) build --release --locked -p memfold-preload
+	$(CARGO) build --release --locked -p memfold-agent
 	$(CARGO) build --release --locked -p memfold-client-c
 
 demo: build
@@ -40,7 +42,7 @@ demo: build
 # The executable that `cargo test` builds anyway, without minutes of link-time optimisation.
 test: export MEMFOLD_BIN := $(TARGET)/debug/memfold
 test: lint libraries test-deps
-	$(CARGO) test --locked --workspace --exclude memfold-preload
+	$(CARGO) test --locked --workspace --exclude memfold-preload --exclude memfold-agent
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
 
 # The big programs with four times as much to do, and those that not every machine lets run; a quarter of an hour.
@@ -95,9 +97,10 @@ lint: deps
 	$(CARGO) fmt --check
 	scripts/check-ladder
 	scripts/check-specification
-	$(CARGO) clippy --locked --workspace --exclude memfold-preload --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --exclude memfold-preload --exclude memfold-agent --all-targets -- -D warnings
 	$(CARGO) clippy --release --locked -p memfold-preload -- -D warnings
-	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --exclude memfold-preload --no-deps --document-private-items
+	$(CARGO) clippy --release --locked -p memfold-agent -- -D warnings
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" $(CARGO) doc --locked --workspace --exclude memfold-preload --exclude memfold-agent --no-deps --document-private-items
 
 deps: cargo
 	scripts/install-packages $(PACKAGES)
@@ -111,7 +114,7 @@ cargo:
 
 # What is installed and packed, and how, is in scripts/install-files alone.
 EXECUTABLE = $(MEMFOLD_BIN)
-FILES = BIN=$(EXECUTABLE) LIB=$(MEMFOLD_LIB) CLIENT=$(TARGET)/release VERSION=$(VERSION)
+FILES = BIN=$(EXECUTABLE) LIB=$(MEMFOLD_LIB) AGENT=$(MEMFOLD_AGENT) CLIENT=$(TARGET)/release VERSION=$(VERSION)
 MANIFEST = $(PREFIX)/lib/memfold/installed
 
 install:
@@ -127,7 +130,7 @@ uninstall:
 # What the packages have: a small executable, beside its library. It ends where it panics, so tables for unwinding are of use to debuggers only, and
 # those have them in the debug information.
 packed: libraries
-	MEMFOLD_EMBED=off RUSTFLAGS="$(RUSTFLAGS) -C force-unwind-tables=no" $(CARGO) build --profile packed --locked -p memfold
+	MEMFOLD_EMBED=off MEMFOLD_EMBED_AGENT=off RUSTFLAGS="$(RUSTFLAGS) -C force-unwind-tables=no" $(CARGO) build --profile packed --locked -p memfold
 
 # The packages are in target/packages.
 deb rpm test-packages test-services: EXECUTABLE = $(TARGET)/packed/memfold

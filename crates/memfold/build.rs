@@ -1,5 +1,5 @@
 //! Tells the executable of which commit it is built, as `MEMFOLD_COMMIT`, where that can be known, and its version with it; and puts
-//! the preload library into it, compressed, where that is to be.
+//! the preload library and the agent into it, compressed, where they are to be.
 //!
 //! It stands in the crate that nothing depends on, so that a new commit costs one compilation.
 
@@ -22,11 +22,17 @@ fn main() {
         None => println!("cargo:rustc-env=MEMFOLD_VERSION={version}"),
     }
     println!("cargo:rerun-if-env-changed=MEMFOLD_EMBED");
+    println!("cargo:rerun-if-env-changed=MEMFOLD_EMBED_AGENT");
     let out = std::env::var_os("OUT_DIR").expect("cargo names a directory for what is made");
-    let library = embed::library(&root, Path::new(&out)).unwrap_or_default();
-    let packed =
-        if library.is_empty() { Vec::new() } else { miniz_oxide::deflate::compress_to_vec(&library, 8) };
-    std::fs::write(Path::new(&out).join("libmemfold.z"), packed).expect("what is made can be written");
+    let embedded = |what: &embed::Embedded| {
+        let file = embed::file(what, &root, Path::new(&out)).unwrap_or_default();
+        let packed =
+            if file.is_empty() { Vec::new() } else { miniz_oxide::deflate::compress_to_vec(&file, 8) };
+        std::fs::write(Path::new(&out).join(what.packed), packed).expect("what is made can be written");
+        file
+    };
+    let library = embedded(&embed::LIBRARY);
+    embedded(&embed::AGENT);
     println!("cargo:rustc-env=MEMFOLD_EMBEDDED={:08x}-{}", crc32fast::hash(&library), library.len());
     for path in commit::watched(&root) {
         println!("cargo:rerun-if-changed={}", path.display());

@@ -4,6 +4,7 @@
 //! build the library: cargo cannot make a test depend on another package's `cdylib`, so `make test` builds it
 //! first and a test that does not find it fails and says so.
 
+pub mod agent;
 pub mod browser;
 pub mod client;
 pub mod command_line;

@@ -37,6 +37,7 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
         tier: None,
         algorithm: "lz4".into(),
         pin: None,
+        steps: false,
         seed: 1,
     };
     let mut seen = 0;

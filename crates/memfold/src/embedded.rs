@@ -1,6 +1,6 @@
-//! The preload library inside this executable, for who has nothing else: `cargo install` installs executables only.
+//! The preload library and the agent inside this executable, for who has nothing else: `cargo install` installs executables only.
 //!
-//! It is written to the user's cache once, under a name with its checksum and length, and read and checked against both before each use: a
+//! The agent is used from here. The library is written to the user's cache once, under a name with its checksum and length, and read and checked against both before each use: a
 //! file that was cut short or changed is written anew. Who could change that directory is checked where the library is found.
 
 use crate::exit;
@@ -17,6 +17,14 @@ pub const FILE_NAME: &str = "libmemfold.so";
 static PACKED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libmemfold.z"));
 /// Its checksum (CRC-32) and its length, as `sum-length`.
 const NAME: &str = env!("MEMFOLD_EMBEDDED");
+
+/// The agent, compressed; empty in executables without it. Who puts it into a process checks that it is one.
+static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memfold-agent.z"));
+
+/// The agent's file; `None` if this executable has none inside.
+pub fn agent() -> Option<Vec<u8>> {
+    miniz_oxide::inflate::decompress_to_vec(AGENT).ok().filter(|file| !file.is_empty())
+}
 
 /// Puts the library into the user's cache if it is not there; where it is. `None` if this executable has none inside.
 ///

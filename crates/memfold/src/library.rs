@@ -23,7 +23,7 @@ pub fn find() -> anyhow::Result<PathBuf> {
     let named = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
     let places = match &named {
         Some(path) => vec![path.clone()],
-        None => usual_places(executable.parent().unwrap_or(Path::new("/"))),
+        None => usual_places(executable.parent().unwrap_or(Path::new("/")), FILE_NAME),
     };
     let found = places.iter().find(|p| p.is_file()).cloned();
     let unpacked = found.is_none() && named.is_none();
@@ -38,7 +38,7 @@ pub fn find() -> anyhow::Result<PathBuf> {
     };
     let path = found.canonicalize()?;
     if named.is_some() || unpacked {
-        check_owners(&path, unpacked)?;
+        check_owners(&path, VARIABLE, !unpacked)?;
     }
     if path.to_string_lossy().contains([' ', ':', '\t', '\n']) {
         return Err(exit::usage(format!(
@@ -50,8 +50,11 @@ pub fn find() -> anyhow::Result<PathBuf> {
 }
 
 /// The variable, and where the user's cache is, may come from another user's environment (`su`, `sudo -E`), and the library's code runs as who calls: neither it nor
-/// a directory above it may be another user's, nor be writable by everybody. `path` has no links in it.
-fn check_owners(path: &Path, unpacked: bool) -> anyhow::Result<()> {
+/// a directory above it may be another user's, nor be writable by everybody. `path` has no links in it; `named` says that `variable` names it.
+///
+/// # Errors
+/// Ends with exit code 2, and says what is wrong with which.
+pub fn check_owners(path: &Path, variable: &str, named: bool) -> anyhow::Result<()> {
     for part in path.ancestors() {
         let meta = fs::symlink_metadata(part)?;
         // In a sticky directory only owners remove and rename.
@@ -63,9 +66,9 @@ fn check_owners(path: &Path, unpacked: bool) -> anyhow::Result<()> {
         } else {
             continue;
         };
-        let named = if unpacked { String::new() } else { format!("{VARIABLE}=") };
+        let named = if named { format!("{variable}=") } else { String::new() };
         return Err(exit::usage(format!(
-            "{named}{}: {} {why}, and the library's code would run in your programs; name one that only root or you can change",
+            "{named}{}: {} {why}, and its code would run in your programs; name one that only root or you can change",
             path.display(),
             part.display()
         )));
@@ -73,8 +76,9 @@ fn check_owners(path: &Path, unpacked: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn usual_places(beside: &Path) -> Vec<PathBuf> {
-    ["", "../lib/memfold", "../lib"].iter().map(|place| beside.join(place).join(FILE_NAME)).collect()
+/// Where a file of memfold's is seen from the directory of this executable.
+pub fn usual_places(beside: &Path, name: &str) -> Vec<PathBuf> {
+    ["", "../lib/memfold", "../lib"].iter().map(|place| beside.join(place).join(name)).collect()
 }
 
 #[cfg(test)]
@@ -83,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_library_beside_the_executable_comes_first() {
-        let places = usual_places(Path::new("/opt/memfold/bin"));
+        let places = usual_places(Path::new("/opt/memfold/bin"), FILE_NAME);
         assert_eq!(places[0], Path::new("/opt/memfold/bin/libmemfold.so"));
         assert_eq!(places[1], Path::new("/opt/memfold/bin/../lib/memfold/libmemfold.so"));
     }

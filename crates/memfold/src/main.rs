@@ -10,6 +10,7 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod absence;
+mod agent;
 mod answer;
 mod bar;
 mod cmd;
@@ -73,6 +74,8 @@ enum Command {
     Metrics(cmd::metrics::Args),
     Heap(cmd::heap::Args),
     Ctl(cmd::ctl::Args),
+    Attach(cmd::attach::Args),
+    Detach(cmd::detach::Args),
     Daemon(cmd::daemon::Args),
     Doctor(cmd::doctor::Args),
     Core(cmd::core_dump::Args),
@@ -112,6 +115,8 @@ fn main() -> ExitCode {
         Command::Metrics(args) => cmd::metrics::run(args),
         Command::Heap(args) => cmd::heap::run(args),
         Command::Ctl(args) => cmd::ctl::run(args),
+        Command::Attach(args) => cmd::attach::run(args),
+        Command::Detach(args) => cmd::detach::run(args),
         Command::Daemon(args) => cmd::daemon::run(args),
         Command::Doctor(args) => cmd::doctor::run(args),
         Command::Core(args) => cmd::core_dump::run(args),

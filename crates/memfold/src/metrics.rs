@@ -52,7 +52,7 @@ const GAUGES: [(&str, &str, Source); 11] = [
 ];
 
 /// The same of what only grows; the first three are the daemon's too. `_total` is added to the names.
-const COUNTERS: [(&str, &str, Source); 11] = [
+const COUNTERS: [(&str, &str, Source); 10] = [
     ("pages_compressed", "Pages tried.", |p| {
         p.page.pages.evicted.saturating_add(p.page.pages.incompressible)
     }),

@@ -51,11 +51,15 @@ pub const NO_FOLLOW: Named = Named::flag("no-follow", "MEMFOLD_FOLLOW", "off");
 /// Nothing of memfold's own is printed.
 pub const QUIET: Named = Named::flag("quiet", "MEMFOLD_QUIET", "1");
 
+/// The pager's settings.
+pub fn settings() -> impl Iterator<Item = Named> {
+    Setting::ALL.map(|setting| Named::text(setting.option(), setting.variable())).into_iter()
+}
+
 /// All of them, the pager's settings first.
 pub fn named() -> impl Iterator<Item = Named> {
-    let settings = Setting::ALL.map(|setting| Named::text(setting.option(), setting.variable()));
     let others = [POLICY, PROFILE, TIER, DAEMON, POLICY_LOG, SUMMARY, NO_PAGER, WIPE, NO_FOLLOW, QUIET];
-    settings.into_iter().chain(others)
+    settings().chain(others)
 }
 
 /// Options that steer the pager, the same for every command that starts a program: one for each [`Setting`]. An option that is given

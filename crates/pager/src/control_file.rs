@@ -185,7 +185,7 @@ fn map(file: &Fd) -> Result<usize> {
     let _ = file::lock_shared(file.raw());
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping of a file of this length, unmapped only where nobody uses it.
-    unsafe { mem::mmap(mem::place(CONTROL_LEN), CONTROL_LEN, prot, libc::MAP_SHARED, file.raw(), 0) }
+    unsafe { mem::map_own_shared(file.raw(), CONTROL_LEN, prot) }
 }
 
 /// A zero-terminated path.

@@ -26,6 +26,7 @@ use crate::changes::proxy::Proxy;
 use crate::config::{Config, Setting};
 use crate::control::{ControlPage, SharedText};
 use crate::control_file::{ControlDir, FilePath};
+use crate::fault::children::Children;
 use crate::fault::helpers::Helpers;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::fault::room::Room;
@@ -101,6 +102,8 @@ pub struct Engine {
     pub(crate) helpers: Helpers,
     /// Room for stamps of touches, while somebody measures them.
     pub(crate) stamps: stamps::Room,
+    /// Forked children that are owed pages.
+    pub(crate) children: Children,
     /// What program threads ask of the userfaultfd.
     pub(crate) proxy: Proxy,
     /// What is recorded instead of folded.
@@ -147,6 +150,7 @@ impl Engine {
             prefetch: PrefetchQueue::new(),
             helpers: Helpers::new(),
             stamps: stamps::Room::new(),
+            children: Children::new(),
             proxy: Proxy::new(),
             errand: Errand::new(),
             host,
@@ -285,6 +289,17 @@ impl Engine {
     /// The tier below memory, if there is one.
     pub(crate) fn below(&self) -> Option<&'static Below> {
         self.storage.below()
+    }
+
+    /// No thread of the program announces what it does: the engine finds the program's memory by itself ([`crate::evict`]), and goes by the kernel's
+    /// reports of what becomes of it, forks among them. To be called before it starts, by who is in a program that knows nothing of it.
+    pub fn go_by_reports(&self) {
+        self.traffic.go_by_reports();
+    }
+
+    /// Sleeps while the engine is starting.
+    pub fn wait_for_start(&self) {
+        self.wait_for_phase_after(Phase::Starting);
     }
 
     /// Remembers an open descriptor of `/dev/userfaultfd`. It stays the program's, which may close it. What is no device is not

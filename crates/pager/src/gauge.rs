@@ -14,6 +14,8 @@ pub(crate) enum Gauge {
     Memory,
     /// `/proc/thread-self/maps` (proc_pid_maps(5)); the background thread's.
     Maps,
+    /// `/proc/thread-self/smaps` (proc_pid_smaps(5)); the background thread's.
+    Advice,
     /// `/proc/self/task/TID/schedstat` (Documentation/scheduler/sched-stats.rst) of a thread that faults; the fault thread's.
     Toucher(usize),
 }
@@ -23,17 +25,18 @@ pub(crate) const TOUCHERS: usize = 4;
 
 impl Gauge {
     /// How many there are.
-    const COUNT: usize = 2 + TOUCHERS;
+    const COUNT: usize = 3 + TOUCHERS;
 
     fn all() -> impl Iterator<Item = Gauge> {
-        (0..TOUCHERS).map(Gauge::Toucher).chain([Gauge::Memory, Gauge::Maps])
+        (0..TOUCHERS).map(Gauge::Toucher).chain([Gauge::Memory, Gauge::Maps, Gauge::Advice])
     }
 
     fn place(self) -> usize {
         match self {
             Gauge::Memory => 0,
             Gauge::Maps => 1,
-            Gauge::Toucher(place) => 2 + place,
+            Gauge::Advice => 2,
+            Gauge::Toucher(place) => 3 + place,
         }
     }
 }

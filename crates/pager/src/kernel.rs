@@ -51,13 +51,18 @@ pub fn make_uffd(device: Option<i32>) -> Result<Userfaultfd, Errno> {
 /// What is missing, in words for people, and why.
 type Missing = (&'static str, Errno);
 
-fn make_main(device: Option<i32>) -> Result<(Userfaultfd, bool), Missing> {
+/// What is missing where forks cannot be reported.
+const NO_FORKS: &str = "forks are reported to who has CAP_SYS_PTRACE alone, and this process has not";
+
+fn make_main(device: Option<i32>, more: Features) -> Result<(Userfaultfd, bool), Missing> {
     let no_uffd = |e| ("userfaultfd is not permitted", e);
-    for (features, tracks_writes) in [(NEEDED | TRACKING, true), (NEEDED, false)] {
+    for (features, tracks_writes) in [(NEEDED | TRACKING | more, true), (NEEDED | more, false)] {
         // A failed handshake spoils the descriptor: each try takes a new one.
         let uffd = make_uffd(device).map_err(no_uffd)?;
-        if uffd.handshake(features).is_ok() {
-            return Ok((uffd, tracks_writes));
+        match uffd.handshake(features) {
+            Ok(_) => return Ok((uffd, tracks_writes)),
+            Err(Errno::EPERM) => return Err((NO_FORKS, Errno::EPERM)),
+            Err(_) => {}
         }
     }
     Err(("the kernel's userfaultfd lacks UFFDIO_MOVE (Linux 6.8 or later has it)", Errno::EINVAL))
@@ -93,11 +98,13 @@ impl Rest {
 }
 
 impl Kernel {
-    /// Opens everything. The error names what is missing, in words for people.
-    pub fn open(device: Option<i32>) -> Result<Kernel, Missing> {
-        let (uffd, tracks_writes) = make_main(device)?;
-        let staging =
-            Staging::new(make_second(device)?).map_err(|e| ("no address space for the staging area", e))?;
+    /// Opens everything. The error names what is missing, in words for people. `by_reports` says that nobody but the kernel tells of changes: then it
+    /// must tell of forks too, and what is set aside moves by the same userfaultfd ([`crate::staging`]).
+    pub fn open(device: Option<i32>, by_reports: bool) -> Result<Kernel, Missing> {
+        let more = if by_reports { Features::EVENT_FORK } else { Features::empty() };
+        let (uffd, tracks_writes) = make_main(device, more)?;
+        let second = if by_reports { None } else { Some(make_second(device)?) };
+        let staging = Staging::new(second).map_err(|e| ("no address space for the staging area", e))?;
         let Rest { uffd_info, pagemap, life, pin } = Rest::open(&uffd)?;
         Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, tracks_writes })
     }
@@ -105,7 +112,7 @@ impl Kernel {
     /// Opens again what a forked child cannot share with its parent. What was open there is not open here: the numbers may be
     /// those of the program's own files.
     pub fn reopen_in_child(&mut self, device: Option<i32>) -> Result<(), Missing> {
-        let (uffd, tracks_writes) = make_main(device)?;
+        let (uffd, tracks_writes) = make_main(device, Features::empty())?;
         self.staging
             .adopt_in_child(make_second(device)?)
             .map_err(|e| ("the staging area cannot be registered", e))?;

@@ -44,6 +44,7 @@ mod maps;
 pub mod mirror;
 mod observed;
 pub mod own_heap;
+pub mod plan;
 pub mod postmortem;
 mod recording;
 pub mod report;

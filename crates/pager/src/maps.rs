@@ -35,11 +35,15 @@ pub(crate) struct Mapping {
     pub accessible: bool,
     /// It can be written.
     pub writable: bool,
+    /// It can be read and written, and nothing else.
+    pub plain: bool,
+    /// It is memfold's own, by its name.
+    pub own: bool,
 }
 
 impl Mapping {
     /// Of a line without its end; `None` for one that is of another form.
-    fn of(line: &[u8]) -> Option<Mapping> {
+    pub(crate) fn of(line: &[u8]) -> Option<Mapping> {
         let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
         let (range, rights, _offset, device, inode) =
             (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
@@ -61,7 +65,9 @@ impl Mapping {
             _ => Kind::File,
         };
         let accessible = rights.iter().take(3).any(|right| *right != b'-');
-        Some(Mapping { start, end, kind, accessible, writable: rights.get(1)? == &b'w' })
+        let (writable, plain) = (rights.get(1)? == &b'w', rights.get(..3)? == b"rw-");
+        let own = path.starts_with(b"[anon:memfold");
+        Some(Mapping { start, end, kind, accessible, writable, plain, own })
     }
 }
 
@@ -79,6 +85,11 @@ impl Lines {
 
     /// Takes the next byte of the file; the mapping whose line it ends.
     pub(crate) fn push(&mut self, byte: u8) -> Option<Mapping> {
+        Mapping::of(self.push_raw(byte)?)
+    }
+
+    /// Takes the next byte of a file; the line that it ends.
+    pub(crate) fn push_raw(&mut self, byte: u8) -> Option<&[u8]> {
         if byte != b'\n' {
             if let Some(place) = self.bytes.get_mut(self.len) {
                 *place = byte;
@@ -87,7 +98,7 @@ impl Lines {
             return None;
         }
         let len = core::mem::take(&mut self.len);
-        Mapping::of(&self.bytes[..len])
+        Some(&self.bytes[..len])
     }
 }
 
@@ -127,6 +138,8 @@ mod tests {
             kind: Anonymous,
             accessible: true,
             writable: true,
+            plain: true,
+            own: false,
         };
         assert_eq!(read(text)[0], first);
         assert!(!read(text)[1].accessible && !read(text)[1].writable);

@@ -20,6 +20,7 @@ impl Worker {
         }
         // Who asks has all memory in mind that there is.
         self.adopt_young(true);
+        self.discover();
         let argument = mailbox.argument.load(Relaxed);
         let value = mailbox.value.load(Relaxed);
         let error = match mailbox.command.load(Relaxed) {

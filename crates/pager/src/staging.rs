@@ -7,6 +7,10 @@
 //! Staging is registered with a userfaultfd of its own, because a page can be moved only to a registered
 //! place. It is registered for write protection and not for missing pages: a touch of an absent page there
 //! reads zeros and can never leave an agent thread asleep.
+//!
+//! Where nobody but the kernel tells of changes, staging has none of its own: a slot is registered with that of the program's pages while pages move into
+//! it ([`Staging::open_to`]). The kernel lets none move by a userfaultfd of which a report is not read yet. So what comes to lie where something was unmapped
+//! cannot be moved in its place: the unmapping is reported before.
 
 use crate::retry::patiently;
 use crate::tables::bitmap::PageRange;
@@ -29,7 +33,8 @@ const DUMPED_SLOTS: usize = 4;
 pub struct Staging {
     base: usize,
     slots: usize,
-    uffd: Userfaultfd,
+    /// None where pages move in by that of the program's pages.
+    uffd: Option<Userfaultfd>,
     /// One bit a slot, set when taken; background thread only.
     taken: UnsafeCell<[u64; MOST_SLOTS / 64]>,
     /// How many slots, the first, are in a core dump; all that are taken. Background thread only.
@@ -41,8 +46,10 @@ unsafe impl Sync for Staging {}
 
 impl Staging {
     /// Maps and registers as many slots as the limit on address space allows, up to 1024 (2 GiB).
-    pub fn new(uffd: Userfaultfd) -> Result<Staging> {
-        uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
+    pub fn new(uffd: Option<Userfaultfd>) -> Result<Staging> {
+        if let Some(uffd) = &uffd {
+            uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
+        }
         let mut slots = MOST_SLOTS;
         let base = loop {
             match mem::reserve_aligned(slots * EXTENT_SIZE, EXTENT_SIZE) {
@@ -58,7 +65,9 @@ impl Staging {
             let _ = mem::madvise(base, len, libc::MADV_NOHUGEPAGE);
         }
         mem::name_range(base, len, c"memfold staging");
-        patiently(|| uffd.register(base, len, Modes::WP))?;
+        if let Some(uffd) = &uffd {
+            patiently(|| uffd.register(base, len, Modes::WP))?;
+        }
         let taken = UnsafeCell::new([0; MOST_SLOTS / 64]);
         let staging = Staging { base, slots, uffd, taken, dumped: UnsafeCell::new(slots) };
         // SAFETY: nobody else has it.
@@ -94,9 +103,22 @@ impl Staging {
         }
     }
 
-    /// The userfaultfd to move pages into staging with.
-    pub fn uffd(&self) -> &Userfaultfd {
-        &self.uffd
+    /// The userfaultfd to move pages into the extent's slot with, which takes pages from now on, until [`Staging::close_to`]. `main` is that of the program's
+    /// pages. Nothing is dropped from the slot meanwhile, as that would be reported.
+    pub fn open_to<'a>(&'a self, extent: &Extent, main: &'a Userfaultfd) -> Result<&'a Userfaultfd> {
+        if let Some(uffd) = &self.uffd {
+            return Ok(uffd);
+        }
+        let slot = self.page_addr(extent, 0).ok_or(memfold_sys::Errno::ENOENT)?;
+        main.register(slot, EXTENT_SIZE, Modes::WP).map(|()| main)
+    }
+
+    /// Ends [`Staging::open_to`].
+    pub fn close_to(&self, extent: &Extent, main: &Userfaultfd) {
+        if let (None, Some(slot)) = (&self.uffd, self.page_addr(extent, 0)) {
+            // Without memory for it the kernel refuses, and has some a moment later.
+            let _ = patiently(|| main.unregister(slot, EXTENT_SIZE));
+        }
     }
 
     /// Whether a slot is free.
@@ -171,7 +193,7 @@ impl Staging {
         uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
         patiently(|| uffd.register(self.base, self.slots * EXTENT_SIZE, Modes::WP))?;
         // The parent's is not open here.
-        forget(core::mem::replace(&mut self.uffd, uffd));
+        forget(self.uffd.replace(uffd));
         Ok(())
     }
 

@@ -21,6 +21,14 @@ pub fn process_has_more_rights() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Where a thread of this process has its list of robust futexes (get_robust_list(2)): with glibc a part of what it keeps of the thread. `None` where it has none.
+pub fn robust_list(tid: u32) -> Option<usize> {
+    let (mut head, mut len) = (0usize, 0usize);
+    // SAFETY: the kernel writes two words.
+    unsafe { syscall!(get_robust_list, tid, &raw mut head as usize, &raw mut len as usize) }.ok()?;
+    Some(head).filter(|&head| head != 0)
+}
+
 /// The effective user.
 pub fn effective_user() -> u32 {
     // SAFETY: no arguments.

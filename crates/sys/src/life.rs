@@ -101,6 +101,20 @@ fn others(agents: &[u32]) -> Result<bool> {
     Ok(found)
 }
 
+/// Shows `each` the kernel's number of every thread of this process.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn for_each_thread(mut each: impl FnMut(u32)) -> Result<()> {
+    let tasks = file::open(c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
+    for_each_name(&tasks, |name| {
+        if let Some(tid) = number(name.to_bytes()) {
+            each(tid);
+        }
+        false
+    })
+}
+
 /// The number that a text begins with; `None` where it begins with none (`.` and `..`).
 fn number(text: &[u8]) -> Option<u32> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit());

@@ -3,7 +3,7 @@
 use crate::call::Result;
 use crate::inject::{self, Point};
 use crate::{identity, syscall, EXTENT_SIZE, PAGE_SIZE};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Called with address and length of every range that memfold maps for itself.
 pub type ClaimHook = fn(usize, usize);
@@ -17,7 +17,29 @@ pub fn on_claim(hook: ClaimHook) {
     CLAIM.store(hook as *mut (), Release);
 }
 
+/// Set by [`keep_from_children`].
+static KEPT_FROM_CHILDREN: AtomicBool = AtomicBool::new(false);
+
+/// Has all that memfold maps from now on be in no forked child (`MADV_DONTFORK`), and not locked in memory, as it would be after the program's
+/// `mlockall(MCL_FUTURE)`: for who is in a process that nobody prepared for it. A child has no use for it, and what is locked the kernel would let pages
+/// of locked memory be moved to.
+pub fn keep_from_children() {
+    KEPT_FROM_CHILDREN.store(true, Relaxed);
+}
+
+/// The same of a range that was mapped by somebody else.
+pub fn keep_range_from_children(addr: usize, len: usize) {
+    // SAFETY: changes no bytes. Where the kernel refuses, a child has a copy of what it does not use.
+    unsafe {
+        let _ = syscall!(madvise, addr, len, libc::MADV_DONTFORK);
+        let _ = syscall!(munlock, addr, len);
+    }
+}
+
 fn claim(addr: usize, len: usize) {
+    if KEPT_FROM_CHILDREN.load(Relaxed) {
+        keep_range_from_children(addr, len);
+    }
     let hook = CLAIM.load(Acquire);
     if !hook.is_null() {
         // SAFETY: only `on_claim` stores here, and it stores a `ClaimHook`.
@@ -50,6 +72,8 @@ fn agents_first(library: usize) -> usize {
 
 /// Ranges of memfold's own outside of the agents' place, one a word: the first page, and in the low bits how many. 0 is none.
 static OWN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Ranges in the agents' place that were somebody else's when they were wished for, as in [`OWN`].
+static FOREIGN: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 /// The low bits of such a word.
 const OWN_PAGES: u32 = 28;
 
@@ -61,15 +85,28 @@ fn own_range(word: u64) -> (usize, usize) {
 /// Notes that a mapping is memfold's own for as long as the process lives, for [`own_bytes`]. What lies in the agents' place counts as
 /// such anyway. Beyond 64 ranges that do not touch each other it is forgotten.
 pub fn note_own(start: usize, len: usize) {
-    let pack = |(start, end): (usize, usize)| {
-        ((start / PAGE_SIZE) as u64) << OWN_PAGES | ((end - start) / PAGE_SIZE) as u64
-    };
     let end = start + len.next_multiple_of(PAGE_SIZE);
     let (first, next) = agents_range();
     if first <= start && end <= next {
         return;
     }
-    for cell in &OWN {
+    note_in(&OWN, start, end);
+}
+
+/// Notes what became of a wish for a place ([`place`]): where it was not granted, somebody else is there.
+fn granted(wish: usize, start: usize, len: usize) {
+    if wish != 0 && wish != start {
+        let len = len.next_multiple_of(PAGE_SIZE);
+        note_in(&FOREIGN, wish, wish + len);
+        note_in(&OWN, start, start + len);
+    }
+}
+
+fn note_in(cells: &[AtomicU64], start: usize, end: usize) {
+    let pack = |(start, end): (usize, usize)| {
+        ((start / PAGE_SIZE) as u64) << OWN_PAGES | ((end - start) / PAGE_SIZE) as u64
+    };
+    for cell in cells {
         loop {
             let word = cell.load(Relaxed);
             let (from, to) = own_range(word);
@@ -100,6 +137,27 @@ pub fn own_ranges() -> impl Iterator<Item = (usize, usize)> {
     OWN.iter().map(|cell| own_range(cell.load(Relaxed))).chain([agents_range()])
 }
 
+/// Unmaps all that is memfold's own, but for the range of `spared`, and for what was somebody else's where agents wished to be.
+///
+/// # Safety
+/// Nobody uses any of it any more, and nothing of memfold's is called again but to end the thread.
+pub unsafe fn give_up_own(spared: (usize, usize)) {
+    for (start, end) in own_ranges() {
+        let mut at = start;
+        while at < end {
+            let foreign = |cell: &AtomicU64| own_range(cell.load(Relaxed));
+            let kept = FOREIGN.iter().map(foreign).chain([spared]);
+            let next = kept.filter(|&(from, to)| at < to && from < end && from < to).min();
+            let (stop, on) = next.map_or((end, end), |(from, to)| (from.max(at), to));
+            if at < stop {
+                // SAFETY: the caller's contract.
+                let _ = unsafe { munmap(at, stop - at) };
+            }
+            at = on;
+        }
+    }
+}
+
 /// How many bytes of a range are memfold's own.
 pub fn own_bytes(start: usize, end: usize) -> usize {
     own_ranges().map(|(from, to)| end.min(to).saturating_sub(start.max(from))).sum()
@@ -115,9 +173,10 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
         return Err(error);
     }
     debug_assert!(flags & libc::MAP_FIXED == 0, "map_anonymous must not replace a mapping");
-    let hint = if hint == 0 { place(len) } else { hint };
+    let wish = if hint == 0 { place(len) } else { 0 };
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
-    let start = unsafe { syscall!(mmap, hint, len, prot, flags, -1isize, 0) }?;
+    let start = unsafe { syscall!(mmap, hint | wish, len, prot, flags, -1isize, 0) }?;
+    granted(wish, start, len);
     claim(start, len);
     Ok(start)
 }
@@ -133,8 +192,10 @@ pub fn map_file(fd: i32, len: usize, offset: usize, flags: i32) -> Result<usize>
 
 /// The same of a file of the pager's own, from its beginning, where an agent's memory belongs ([`place`]).
 pub fn map_own_file(fd: i32, len: usize, flags: i32) -> Result<usize> {
+    let wish = place(len);
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
-    let start = unsafe { mmap(place(len), len, libc::PROT_READ, libc::MAP_SHARED | flags, fd, 0) }?;
+    let start = unsafe { mmap(wish, len, libc::PROT_READ, libc::MAP_SHARED | flags, fd, 0) }?;
+    granted(wish, start, len);
     claim(start, len);
     Ok(start)
 }
@@ -151,6 +212,21 @@ pub fn peek(from: usize, out: &mut [usize]) -> Result<usize> {
     // SAFETY: the slice is valid for its length, and the kernel finds out whether the rest is.
     let read = unsafe { syscall!(process_vm_readv, identity::current_pid(), local, 1, remote, 1, 0) }?;
     Ok(read / 8 * 8)
+}
+
+/// Maps a file of memfold's own, shared, from its beginning, with the protection `prot`, where an agent's memory belongs ([`place`]).
+///
+/// # Safety
+/// Where it can be written, who uses the file otherwise is prepared for that.
+pub unsafe fn map_own_shared(fd: i32, len: usize, prot: i32) -> Result<usize> {
+    let wish = place(len);
+    // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.
+    let start = unsafe { mmap(wish, len, prot, libc::MAP_SHARED, fd, 0) }?;
+    granted(wish, start, len);
+    if KEPT_FROM_CHILDREN.load(Relaxed) {
+        keep_range_from_children(start, len);
+    }
+    Ok(start)
 }
 
 /// Copies from a mapping of a file, which may be cut short or lie on a disk that cannot be read: the kernel copies, and answers `EFAULT` where a
@@ -176,8 +252,10 @@ pub fn read_mapped(from: usize, out: &mut [u8]) -> Result<()> {
 pub fn reserve_aligned(len: usize, align: usize) -> Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let padded = len.checked_add(align).ok_or(crate::Errno::ENOMEM)?;
+    let wish = place(padded);
     // SAFETY: takes address space that nobody uses.
-    let raw = unsafe { syscall!(mmap, place(padded), padded, libc::PROT_NONE, flags, -1isize, 0) }?;
+    let raw = unsafe { syscall!(mmap, wish, padded, libc::PROT_NONE, flags, -1isize, 0) }?;
+    granted(wish, raw, padded);
     let start = raw.next_multiple_of(align);
     // SAFETY: both trimmed ends lie within the mapping just made and are not handed out.
     unsafe {

@@ -12,7 +12,7 @@
 use crate::call::{Errno, Result};
 pub use crate::identity::{
     agents, confine, current_pid, current_tid, current_tid_if_free, effective_user, is_agent, parent_pid,
-    process_has_more_rights,
+    process_has_more_rights, robust_list,
 };
 use crate::identity::{forget, forget_stack, note, note_stack, AGENT_BLOCK as BLOCK};
 use crate::inject::{self, Point};
@@ -175,6 +175,21 @@ impl Thread {
         // SAFETY: in the child only the forking thread exists.
         let _ = unsafe { mem::munmap(self.block, BLOCK) };
     }
+}
+
+/// Bytes of the block of memory in which an agent thread runs that somebody else has made ([`adopt`]).
+pub const ADOPTED_BLOCK: usize = BLOCK;
+
+/// The calling thread, which somebody else has made with its stack in the block of [`ADOPTED_BLOCK`] bytes, is an agent from now on.
+pub fn adopt(block: usize) {
+    note_stack(block);
+    note(current_tid());
+}
+
+/// It is none any more, and about to end.
+pub fn disown(block: usize) {
+    forget(current_tid());
+    forget_stack(block);
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -82,6 +82,12 @@ pub enum Event {
         /// Byte after the last.
         end: usize,
     },
+    /// A child with a copy of the memory was forked, and has what is registered registered with a userfaultfd of its own, by this number in the reader's
+    /// descriptor table. Whoever reads this has it to close ([`Userfaultfd::of_child`]).
+    Fork {
+        /// The number.
+        child: i32,
+    },
     /// A message that nobody asked for.
     Unknown(u8),
 }
@@ -99,16 +105,6 @@ pub struct RawMessage {
 }
 
 impl RawMessage {
-    /// A report of a fork comes with a descriptor for the child's memory, made by the read itself. Nobody here asks for such
-    /// reports; a process that passes its userfaultfd on may have, and each would be left open.
-    fn received(self) -> RawMessage {
-        if self.event == FORK {
-            // SAFETY: the kernel just made the descriptor for us.
-            drop(unsafe { Fd::from_raw(self.words[0] as i32) });
-        }
-        self
-    }
-
     /// What it says.
     pub fn event(&self) -> Event {
         let [a, b, c] = self.words.map(|w| w as usize);
@@ -118,6 +114,7 @@ impl RawMessage {
                 write: a & 1 != 0,
                 tid: self.words[2] as u32,
             },
+            FORK => Event::Fork { child: self.words[0] as i32 },
             0x14 => Event::Remap { from: a, to: b, len: c },
             0x15 => Event::Remove { start: a, end: b },
             0x16 => Event::Unmap { start: a, end: b },
@@ -200,6 +197,15 @@ impl Userfaultfd {
         let fd = unsafe { syscall!(userfaultfd, FLAGS) }?;
         // SAFETY: the kernel just made the descriptor for us.
         Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
+    }
+
+    /// That of a forked child, of which a report told ([`Event::Fork`]).
+    ///
+    /// # Safety
+    /// The number comes from such a report, once.
+    pub unsafe fn of_child(number: i32) -> Userfaultfd {
+        // SAFETY: the kernel made the descriptor for who reads the report.
+        Userfaultfd { fd: unsafe { Fd::from_raw(number) } }
     }
 
     /// The descriptor's number.
@@ -319,6 +325,11 @@ impl Userfaultfd {
         self.poll(None);
     }
 
+    /// Sleeps until there is a message, a signal, or for that long; whether there is a message.
+    pub fn wait_for(&self, time: crate::time::Nanos) -> bool {
+        self.poll(Some(time.to_timespec()))
+    }
+
     /// Whether there is a message now.
     pub fn has_message(&self) -> bool {
         self.poll(Some(libc::timespec { tv_sec: 0, tv_nsec: 0 }))
@@ -342,7 +353,7 @@ impl Userfaultfd {
         let mut message = RawMessage::default();
         // SAFETY: the message is plain words that any bytes may fill.
         unsafe { syscall!(read, self.fd.raw(), &raw mut message as usize, size_of::<RawMessage>()) }?;
-        Ok(message.received())
+        Ok(message)
     }
 
     /// Whether a thread is in the middle of a change of which the report was not read yet, or was read so recently that the

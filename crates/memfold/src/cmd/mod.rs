@@ -1,5 +1,6 @@
 //! One file a command: its arguments and what it prints.
 
+pub mod attach;
 pub mod bench;
 pub mod completions;
 pub mod config;
@@ -8,6 +9,7 @@ pub mod ctl;
 pub mod daemon;
 pub mod demo;
 pub mod depot;
+pub mod detach;
 pub mod doctor;
 pub mod heap;
 pub mod man;

@@ -1,5 +1,6 @@
 //! `memfold run`: start a program and fold its cold memory.
 
+use super::attach;
 use crate::complete::Programs;
 use crate::config::decide::{self, Start};
 use crate::config::keys::Keys;
@@ -9,6 +10,7 @@ use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 use crate::observing::{Observing, Subject};
 use crate::options::{self, Named, PagerOptions};
 use crate::pages::PageFile;
+use crate::run::attaching::Attaching;
 use crate::run::depot::Depot;
 use crate::run::destination::Destination;
 use crate::run::launch::{self, Choices, Launch};
@@ -17,7 +19,8 @@ use crate::run::program::{self, Absent};
 use crate::run::summary::{Beyond, Summary};
 use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
-use crate::{library, pages, process, runtime, text};
+use crate::run_dir::RunDir;
+use crate::{agent, library, pages, process, runtime, text};
 use clap_complete::engine::ArgValueCompleter;
 use memfold_daemon::observe::Places;
 use memfold_pager::config::Setting;
@@ -48,8 +51,9 @@ Examples:
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
 126 found but not executable, 127 not found; 2 bad usage, and nothing was started.
 
-A program that cannot be folded (statically linked, set-user-ID, not for glibc, no userfaultfd
-here) runs plainly, and one line on standard error says why. `memfold doctor` says more.";
+A program that is statically linked or not for glibc gets the agent of `memfold attach`, as root.
+One that cannot be folded (set-user-ID, no userfaultfd here) runs plainly, and one line on
+standard error says why. `memfold doctor` says more.";
 
 /// Start a program and fold its cold memory.
 ///
@@ -223,6 +227,7 @@ fn start(
 
     let library = library::find()?;
     let daemon_governs = daemon.is_some();
+    let daemon_socket = daemon.clone();
     let mut launch = match program::obstacle(file, &library) {
         Some(why) => Err(why),
         None => prepare(args, daemon, &library, quiet)?,
@@ -232,13 +237,28 @@ fn start(
         _ => None,
     };
     let begun = Instant::now();
+    let mut attached = None;
     let (ended, total) = match &launch {
         Err(why) => {
-            if !quiet {
-                text::say(format_args!("{} cannot be folded and runs plainly: {why}", file.display()));
-            }
             launch::strip(&mut command);
-            (supervise(args, command, || {}), Total::default())
+            match attaching(args, daemon_socket.as_deref(), file, quiet) {
+                Some((run_dir, mut attaching)) => {
+                    let mut tally = Tally::new(run_dir.path().to_owned());
+                    let ended = supervise(args, command, |pid| {
+                        attaching.look(pid);
+                        tally.sample();
+                    });
+                    attached = Some(attaching.finish().map(|then| format!("{why}, and {then}")));
+                    (ended, tally.finish())
+                }
+                None => {
+                    if !quiet {
+                        let file = file.display();
+                        text::say(format_args!("{file} cannot be folded and runs plainly: {why}"));
+                    }
+                    (supervise(args, command, |_| {}), Total::default())
+                }
+            }
         }
         Ok(launch) => {
             if !quiet {
@@ -252,7 +272,7 @@ fn start(
             let mut observing = observing(args, daemon_governs, launch.control_dir(), quiet);
             let mut next = Instant::now() + SAMPLE_EVERY;
             let mut line = Line::new(args.progress && !quiet);
-            let ended = supervise(args, command, || {
+            let ended = supervise(args, command, |_| {
                 if let Some(depot) = &mut depot {
                     depot.look_after();
                 }
@@ -276,7 +296,7 @@ fn start(
         left: if total.some_left { left_behind(launch.control_dir()) } else { 0 },
     });
     let turned_off = launch::pager_off(args.no_pager).then(|| "the pager was turned off".to_owned());
-    let why = launch.err().or(turned_off);
+    let why = attached.unwrap_or_else(|| launch.err()).or(turned_off);
     let summary = Summary::new(&args.command, ended.end, wall, total, why, beyond);
     Ok((ended, summary))
 }
@@ -290,6 +310,28 @@ fn depot(args: &Args, launch: &mut Launch, quiet: bool) -> anyhow::Result<Option
         launch.have_depot(depot.directory());
     }
     Ok(depot)
+}
+
+/// What puts the agent into the program once it runs, if it can be, and the directory of its control page.
+fn attaching(args: &Args, daemon: Option<&Path>, file: &Path, quiet: bool) -> Option<(RunDir, Attaching)> {
+    if launch::pager_off(args.no_pager) || !program::takes_agent(file) {
+        return None;
+    }
+    let (image, run_dir) = (agent::find().ok()?, RunDir::create().ok()?);
+    let mut choices = attach::choices(&args.settings, args.policy.as_deref(), daemon, args.wipe);
+    choices.push((pages::VARIABLE.into(), run_dir.path().to_str()?.to_owned()));
+    let unused = [
+        ("--profile", args.profile.is_some()),
+        ("--tier", args.tier.is_some()),
+        ("--no-follow", args.no_follow),
+    ];
+    for (option, _) in unused.iter().filter(|(_, given)| *given && !quiet) {
+        let file = file.display();
+        text::say(format_args!(
+            "{option} does nothing here: {file} keeps its own allocator, and what it starts runs plainly"
+        ));
+    }
+    Some((run_dir, Attaching::new(file.to_owned(), quiet, image, choices)))
 }
 
 /// Who observes the program's processes, where its access source is told from outside, and the directory of their pages. Under the budget
@@ -396,7 +438,7 @@ fn prepare(
 }
 
 /// Waits for the command. One that cannot be executed after all ends with 126 or 127.
-fn supervise(args: &Args, command: Command, tick: impl FnMut()) -> Ended {
+fn supervise(args: &Args, command: Command, tick: impl FnMut(u32)) -> Ended {
     supervise::supervise(command, SAMPLE_EVERY, tick).unwrap_or_else(|error| {
         let missing =
             error.downcast_ref::<std::io::Error>().map(|e| e.kind() == std::io::ErrorKind::NotFound);

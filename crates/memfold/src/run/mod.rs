@@ -3,9 +3,10 @@
 //! [`program`] finds it and tells whether it can be folded, [`launch`] prepares its environment,
 //! [`supervise`] waits and passes signals on, [`tally`] adds up the control pages of its processes,
 //! [`summary`] turns the sum into JSON and lines for people, [`destination`] is the file for it. [`depot`] is the
-//! process that keeps a tier on the network. [`recording`] has the pager note what
-//! is touched instead; [`live`] is the line on the terminal meanwhile.
+//! process that keeps a tier on the network. [`attaching`] is for programs into which nothing can be preloaded. [`recording`] has the pager note
+//! what is touched instead; [`live`] is the line on the terminal meanwhile.
 
+pub mod attaching;
 pub mod depot;
 pub mod destination;
 pub mod launch;

@@ -82,6 +82,30 @@ fn obstacle_within(file: &Path, library: Option<&Elf>, depth: u32) -> Option<Str
         .map(|why| format!("its interpreter {}: {why}", interpreter.display()))
 }
 
+/// Whether the agent can be put into the program of the file once it runs: it is for this kind of machine, gains no rights, and nothing can be preloaded
+/// into it.
+pub fn takes_agent(file: &Path) -> bool {
+    executed(file, 4).is_some_and(|file| {
+        let mode = fs::metadata(&file).map_or(libc::S_ISUID, |meta| meta.permissions().mode());
+        let gains = mode & libc::S_ISUID != 0 || mode & libc::S_ISGID != 0 || has_capabilities(&file);
+        let elf = Elf::read(&file).filter(|elf| (elf.bits, elf.machine) == (64, object::elf::EM_X86_64));
+        cfg!(target_arch = "x86_64")
+            && !gains
+            && elf.is_some_and(|elf| elf.interpreter.is_none_or(|loader| !is_glibc(&loader)))
+    })
+}
+
+/// What the kernel executes for a file: itself, or its interpreter.
+fn executed(file: &Path, depth: u32) -> Option<PathBuf> {
+    let mut head = [0u8; 256];
+    let len = File::open(file).and_then(|mut f| f.read(&mut head)).ok()?;
+    if head.starts_with(b"\x7fELF") {
+        return Some(file.to_owned());
+    }
+    let interpreter = interpreter_of(&head[..len]).filter(|_| depth > 0)?;
+    executed(&interpreter, depth - 1)
+}
+
 fn elf_obstacle(file: &Path, library: Option<&Elf>) -> Option<String> {
     let mode = fs::metadata(file).ok()?.permissions().mode();
     if mode & libc::S_ISUID != 0 {

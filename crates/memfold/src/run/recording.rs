@@ -92,7 +92,7 @@ pub fn record(
     unsafe { command.pre_exec(no_huge_pages) };
     let begun = Instant::now();
     let mut cut = None;
-    let ended = supervise(command, LOOK_EVERY, || {
+    let ended = supervise(command, LOOK_EVERY, |_| {
         // Heads of pieces included: a few too many.
         let requests = touches.as_file().metadata().map_or(0, |file| file.len() / 8);
         progress(requests);

@@ -59,11 +59,15 @@ struct Child {
     interrupted: bool,
 }
 
-/// Starts the command and stays until it ends, calling `tick` every `interval`.
+/// Starts the command and stays until it ends, calling `tick` with its process every `interval`.
 ///
 /// # Errors
 /// The command cannot be started; the error is the `io::Error` of `Command::spawn`.
-pub fn supervise(mut command: Command, interval: Duration, mut tick: impl FnMut()) -> anyhow::Result<Ended> {
+pub fn supervise(
+    mut command: Command,
+    interval: Duration,
+    mut tick: impl FnMut(u32),
+) -> anyhow::Result<Ended> {
     let waited = waited_signals();
     // SAFETY: sets a disposition, no handler. A launcher that was started with SIGCHLD ignored could not
     // learn how the program ended.
@@ -82,7 +86,7 @@ pub fn supervise(mut command: Command, interval: Duration, mut tick: impl FnMut(
         while let Some(info) = signals.read_signal()? {
             child.on_signal(info.ssi_signo as i32, info.ssi_code, info.ssi_pid as i32);
         }
-        tick();
+        tick(child.pid as u32);
         if let Some(end) = child.reap()? {
             return Ok(Ended { end, interrupted: child.interrupted });
         }
@@ -172,7 +176,7 @@ mod tests {
     fn shell(script: &str) -> Ended {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        supervise(command, Duration::from_millis(20), || {}).unwrap()
+        supervise(command, Duration::from_millis(20), |_| {}).unwrap()
     }
 
     #[test]
@@ -190,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_program_that_cannot_be_started_is_an_error() {
-        let error = supervise(Command::new("/nonexistent"), Duration::from_millis(20), || {}).unwrap_err();
+        let error = supervise(Command::new("/nonexistent"), Duration::from_millis(20), |_| {}).unwrap_err();
         assert_eq!(error.downcast_ref::<std::io::Error>().unwrap().kind(), std::io::ErrorKind::NotFound);
     }
 }

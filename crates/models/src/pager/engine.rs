@@ -46,6 +46,13 @@ impl Room {
     pub fn take(&self, _: usize) {}
 }
 
+/// No child is forked that is owed anything.
+pub struct Children;
+
+impl Children {
+    pub fn give(&self, _: &Extent, _: PageRange, _: usize) {}
+}
+
 /// Of the tables, what they are made of.
 pub struct Tables {
     pub(crate) pool: Pool,
@@ -73,6 +80,7 @@ pub struct Engine {
     pub(crate) kernel: &'static Kernel,
     pub(crate) proxy: Proxy,
     pub(crate) room: Room,
+    pub(crate) children: Children,
     pub(crate) pieces: Pieces,
     below: Below,
     control: ControlPage,
@@ -140,6 +148,7 @@ impl Engine {
             }),
             proxy: Proxy::default(),
             room: Room,
+            children: Children,
             pieces: Pieces::new(),
             // SAFETY: zeros are an empty table.
             below: Below::new(unsafe { Pool.make::<Clusters>() }.expect("a model's memory does not run out")),

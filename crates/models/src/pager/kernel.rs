@@ -26,9 +26,13 @@ impl Kernel {
 pub struct Staging(pub Userfaultfd);
 
 impl Staging {
-    pub fn uffd(&self) -> &Userfaultfd {
-        &self.0
+    /// It has a userfaultfd of its own, as under `memfold run`.
+    pub fn open_to<'a>(&'a self, _: &Extent, _: &'a Userfaultfd) -> Result<&'a Userfaultfd> {
+        Ok(&self.0)
     }
+
+    /// There is nothing to close.
+    pub fn close_to(&self, _: &Extent, _: &Userfaultfd) {}
 
     /// # Safety
     /// As in the pager.

@@ -508,6 +508,7 @@ impl Engine {
         extent.anonymous.remove(pages);
         extent.left_alone.remove(pages);
         extent.locked.remove(pages);
+        extent.dropping.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
         extent.back_soon.remove(pages);

@@ -215,7 +215,9 @@ impl Engine {
             return;
         }
         let known = self.counts.managed.load(Relaxed) + self.tables.young.bytes();
-        if known < self.setting(Setting::StartAt) || known == 0 {
+        let enough = known != 0 && known >= self.setting(Setting::StartAt);
+        // Where nobody tells of memory, it is found by the thread that is to be started.
+        if !enough && !self.traffic.goes_by_reports() {
             return;
         }
         // A child of `vfork` works in its parent's memory: threads that it makes would end with it.
@@ -261,7 +263,7 @@ impl Engine {
 
     /// Opens what the engine needs. The background thread calls it.
     pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, Errno)> {
-        let kernel = Kernel::open(self.link.device())?;
+        let kernel = Kernel::open(self.link.device(), self.traffic.goes_by_reports())?;
         self.tables.tell_staging(&kernel.staging);
         // SAFETY: no other thread looks before it is started.
         unsafe { *self.link.kernel_mut() = Some(kernel) };

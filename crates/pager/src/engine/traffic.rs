@@ -21,6 +21,10 @@ pub(crate) struct Traffic {
     moved_past_libc: AtomicU32,
     /// 1 once a mapping was changed past libc in any way.
     changed_past_libc: AtomicU32,
+    /// 1 where no change is announced, and the kernel's reports alone tell of them.
+    by_reports: AtomicU32,
+    /// 1 while there may be pages that the kernel is about to drop (`Extent::dropping`).
+    dropping: AtomicU32,
 }
 
 impl Traffic {
@@ -33,6 +37,8 @@ impl Traffic {
             forking: AtomicU32::new(0),
             moved_past_libc: AtomicU32::new(0),
             changed_past_libc: AtomicU32::new(0),
+            by_reports: AtomicU32::new(0),
+            dropping: AtomicU32::new(0),
         }
     }
 
@@ -67,6 +73,26 @@ impl Traffic {
             self.moved_past_libc.store(1, Release);
         }
         self.changed_past_libc.store(1, Release);
+    }
+
+    /// Whether the kernel's reports alone tell of changes.
+    pub fn goes_by_reports(&self) -> bool {
+        self.by_reports.load(Relaxed) != 0
+    }
+
+    /// There may be pages that the kernel is about to drop.
+    pub fn note_dropping(&self) {
+        self.dropping.store(1, SeqCst);
+    }
+
+    /// Whether there may be, since this was last asked.
+    pub fn take_dropping(&self) -> bool {
+        self.dropping.load(SeqCst) != 0 && self.dropping.swap(0, SeqCst) != 0
+    }
+
+    /// They alone do. Before the engine starts.
+    pub fn go_by_reports(&self) {
+        self.by_reports.store(1, Relaxed);
     }
 
     /// Nobody is under way, in a forked child.

@@ -49,6 +49,9 @@ pub extern "C" fn main(arg: usize) {
         }
     }
     engine.link.gauges.open_memory();
+    if engine.traffic.goes_by_reports() {
+        engine.link.gauges.open_advice();
+    }
     if in_child {
         if !engine.take_over_in_child() {
             return;
@@ -130,6 +133,7 @@ impl Worker {
                 thread::exit(self.kernel.life.status(self.engine.lifecycle.last_status()));
             }
             self.adopt_young(false);
+            self.discover_if_due();
             self.answer_requests();
             self.look_at_share();
             self.look_at_group();

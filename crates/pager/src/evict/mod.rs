@@ -8,6 +8,7 @@ pub(crate) mod by_age;
 pub(crate) mod care;
 pub(crate) mod compact;
 pub(crate) mod demote;
+pub(crate) mod discover;
 pub(crate) mod group;
 pub(crate) mod laundry;
 pub(crate) mod learning;

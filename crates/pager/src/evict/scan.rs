@@ -84,7 +84,7 @@ pub(crate) fn read_runs(
     read_range(kernel, extent, PageRange::ALL, query, found)
 }
 
-fn read_range(
+pub(crate) fn read_range(
     kernel: &Kernel,
     extent: &Extent,
     pages: PageRange,

@@ -14,7 +14,7 @@ use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, Locked, STAGED_HUGE};
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::{Categories, Query};
-use memfold_sys::uffd::Modes;
+use memfold_sys::uffd::{Modes, Userfaultfd};
 use memfold_sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// Pages moved by one call: many enough to share its cost, few enough that a thread which touches one of
@@ -189,21 +189,13 @@ impl Worker {
                 return 0;
             }
         }
-        let moved = if huge && wanted.len() == EXTENT_PAGES {
-            self.move_out(extent, entries, PageRange::ALL, true)
-        } else if huge {
-            // Parts of a huge page are not taken out of it: that would split it, at a high price.
-            0
-        } else {
-            let mut moved = 0;
-            for run in wanted.runs() {
-                for at in run.indices().step_by(MOVE_BATCH) {
-                    let batch = PageRange::new(at, (at + MOVE_BATCH).min(run.hi));
-                    moved += self.move_out(extent, entries, batch, false);
-                }
-            }
+        let kernel = self.kernel;
+        // Without memory to open it, nothing goes.
+        let moved = kernel.staging.open_to(extent, &kernel.uffd).map_or(0, |uffd| {
+            let moved = self.move_all_out(extent, entries, uffd, &wanted, huge);
+            kernel.staging.close_to(extent, &kernel.uffd);
             moved
-        };
+        });
         linger(Bug::ArmedTooLate);
         fault_point!(ArmedTooLate: true, else self.arm(extent, &wanted));
         self.engine.control().pages_set_aside.fetch_add(moved as u64, Relaxed);
@@ -216,8 +208,41 @@ impl Worker {
         moved
     }
 
+    /// Moves the wanted pages to staging, by batches. Returns how many went.
+    fn move_all_out(
+        &mut self,
+        extent: &Locked,
+        entries: &Entries,
+        uffd: &Userfaultfd,
+        wanted: &PageSet,
+        huge: bool,
+    ) -> usize {
+        if huge && wanted.len() == EXTENT_PAGES {
+            return self.move_out(extent, entries, uffd, PageRange::ALL, true);
+        }
+        if huge {
+            // Parts of a huge page are not taken out of it: that would split it, at a high price.
+            return 0;
+        }
+        let mut moved = 0;
+        for run in wanted.runs() {
+            for at in run.indices().step_by(MOVE_BATCH) {
+                let batch = PageRange::new(at, (at + MOVE_BATCH).min(run.hi));
+                moved += self.move_out(extent, entries, uffd, batch, false);
+            }
+        }
+        moved
+    }
+
     /// Moves pages, where they are `Resident`, to staging. Returns how many went.
-    fn move_out(&mut self, extent: &Locked, entries: &Entries, pages: PageRange, huge: bool) -> usize {
+    fn move_out(
+        &mut self,
+        extent: &Locked,
+        entries: &Entries,
+        uffd: &Userfaultfd,
+        pages: PageRange,
+        huge: bool,
+    ) -> usize {
         // The fault thread may be waiting for us to stand still.
         let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
             self.eviction.put_off = true;
@@ -242,7 +267,7 @@ impl Worker {
         if huge {
             if leavers.len() == pages.len() {
                 extent.flags.fetch_or(STAGED_HUGE, SeqCst);
-                let gone = self.move_run(extent, entries, pages);
+                let gone = self.move_run(extent, entries, uffd, pages);
                 if gone != pages.len() {
                     extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
                 }
@@ -252,13 +277,17 @@ impl Worker {
             extent.flags.fetch_and(!STAGED_HUGE, SeqCst);
         }
         for run in leavers.runs() {
-            moved += if huge { self.stay(extent, entries, run) } else { self.move_run(extent, entries, run) };
+            moved += if huge {
+                self.stay(extent, entries, run)
+            } else {
+                self.move_run(extent, entries, uffd, run)
+            };
         }
         moved
     }
 
     /// Moves `Leaving` pages to staging and says in their entries what came of it.
-    fn move_run(&mut self, extent: &Locked, entries: &Entries, run: PageRange) -> usize {
+    fn move_run(&mut self, extent: &Locked, entries: &Entries, uffd: &Userfaultfd, run: PageRange) -> usize {
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else {
             return self.stay(extent, entries, run);
         };
@@ -267,10 +296,8 @@ impl Worker {
         while at < hi {
             let page = extent.page_addr(at);
             // SAFETY: the pages' entries are `Leaving`, their mapping is registered, and the extent's lock
-            // keeps the program from changing it; whoever touches them waits for us.
-            let progress = unsafe {
-                self.kernel.staging.uffd().move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE)
-            };
+            // keeps the program from changing it, or the kernel reports that; whoever touches them waits for us.
+            let progress = unsafe { uffd.move_pages(staging + at * PAGE_SIZE, page, (hi - at) * PAGE_SIZE) };
             linger(Bug::LeavingWakeLost);
             let gone = match progress.error {
                 Some(Errno::EEXIST) if fault_point!(MovedUnseen: true, else false) => {
@@ -312,7 +339,7 @@ impl Worker {
                 // More than one mapping, or one that cannot be moved from: go by halves until it is clear which.
                 Some(Errno::EINVAL) if hi - at > 1 => {
                     let half = PageRange::new(at, at + (hi - at) / 2);
-                    moved += self.move_run(extent, entries, half);
+                    moved += self.move_run(extent, entries, uffd, half);
                     at = half.hi;
                 }
                 Some(Errno::EINVAL) => {

@@ -203,6 +203,8 @@ pub(crate) struct Upkeep {
     pub last_wipe: Nanos,
     /// The allocator was asked to give back what it keeps.
     pub last_decay: Nanos,
+    /// When the program's memory is looked for, where nobody tells of it.
+    pub next_discovery: Nanos,
     /// When inventory is taken.
     pub inventory: Schedule,
     /// When mappings are counted.
@@ -216,6 +218,7 @@ impl Upkeep {
             copies_since: now,
             last_wipe: now,
             last_decay: now,
+            next_discovery: now,
             inventory: Schedule::new(now),
             mappings: pieces::Schedule::new(now),
         }

@@ -6,6 +6,9 @@
 //! evicted in the range is dropped or moved along, and the range is never evicted from again, because the
 //! library cannot tell when the next such call comes.
 //!
+//! Where nobody but the kernel tells of changes ([`Engine::go_by_reports`]), such calls are the rule, and ranges are evicted from again: what was unmapped or
+//! moved when something is found there, what was dropped page by page, once the kernel has dropped it ([`crate::evict::discover`]).
+//!
 //! The thread that made the call goes on as soon as the report is read; what that means for others that move pages, see
 //! [`crate::turns`].
 //!
@@ -16,6 +19,7 @@
 
 use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Restorer};
+use crate::fault::steps::Steps;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
 use crate::sabotage::{fault_point, linger, planted, Bug};
@@ -33,120 +37,6 @@ pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
     kernel.uffd.read().map(|message| message.event())
 }
 
-/// Most reports that are read while one `mremap` is being followed.
-const MOST_STEPS: usize = 64;
-/// Most `mremap`s that are being followed, each begun while the one before was.
-const MOST_FOLLOWED: usize = 16;
-
-/// What became of ranges since the first of the `mremap`s that are being followed was reported, in order.
-pub struct Steps {
-    steps: [Step; MOST_STEPS],
-    count: usize,
-    /// From where the memory came that is being followed.
-    followed: [(usize, usize); MOST_FOLLOWED],
-    depth: usize,
-}
-
-/// A range was moved, or, to nowhere, dropped.
-#[derive(Clone, Copy)]
-struct Step {
-    from: usize,
-    len: usize,
-    to: Option<usize>,
-    /// It was unmapped, not only its contents dropped.
-    unmapped: bool,
-}
-
-impl Step {
-    fn is_of(&self, addr: usize) -> bool {
-        (self.from..self.from + self.len).contains(&addr)
-    }
-
-    fn is_to(&self, addr: usize) -> bool {
-        self.to.is_some_and(|to| (to..to + self.len).contains(&addr))
-    }
-}
-
-impl Steps {
-    /// Nothing is being followed.
-    pub const fn new() -> Steps {
-        let none = Step { from: 0, len: 0, to: None, unmapped: false };
-        Steps { steps: [none; MOST_STEPS], count: 0, followed: [(0, 0); MOST_FOLLOWED], depth: 0 }
-    }
-
-    /// Where a page at `addr` is after the steps from number `since` on, unless nothing is mapped there any more; `None` if it was dropped.
-    ///
-    /// A thread that unmaps reports it a moment after the kernel has done so. Another may have moved memory to the place by then, and
-    /// have reported that before. So a page is taken for unmapped only when something else was moved there after it; if it was,
-    /// without that, it cannot be brought back there.
-    fn lead(&self, since: usize, addr: usize) -> Option<usize> {
-        self.lead_before(since, self.count, addr)
-    }
-
-    fn lead_before(&self, since: usize, end: usize, addr: usize) -> Option<usize> {
-        (since..end).try_fold(addr, |at, number| {
-            let step = &self.steps[number];
-            match step.to {
-                _ if !step.is_of(at) => Some(at),
-                Some(to) => Some(at - step.from + to),
-                None if fault_point!(LateReportBelieved: step.unmapped, else false) => {
-                    (!self.is_taken_after(number, at)).then_some(at)
-                }
-                None => None,
-            }
-        })
-    }
-
-    /// Whether something was moved to the address after a step, before anything was moved away from there.
-    fn is_taken_after(&self, step: usize, addr: usize) -> bool {
-        let mut moves = self.steps[step + 1..self.count].iter().filter(|step| step.to.is_some());
-        moves.find(|step| step.is_of(addr) || step.is_to(addr)).is_some_and(|step| !step.is_of(addr))
-    }
-
-    /// Whether the step moved a page of the range that was followed since step `since`.
-    fn concerns(&self, step: usize, since: usize, from: usize, len: usize) -> bool {
-        let led = |addr| self.lead_before(since, step, addr).is_some_and(|at| self.steps[step].is_of(at));
-        step == since || (from..from + len).step_by(PAGE_SIZE).any(led)
-    }
-
-    /// Keeps what a report says, for as long as memory is being followed. Whether there was room.
-    fn keep(&mut self, event: Event) -> bool {
-        let (from, len, to) = match event {
-            Event::Remap { from, to, len } => (from, len, Some(to)),
-            Event::Remove { start, end } | Event::Unmap { start, end } => (start, end - start, None),
-            Event::Fault { .. } | Event::Unknown(_) => return true,
-        };
-        if self.depth == 0 {
-            return true;
-        }
-        let Some(step) = self.steps.get_mut(self.count) else { return false };
-        *step = Step { from, len, to, unmapped: matches!(event, Event::Unmap { .. }) };
-        self.count += 1;
-        true
-    }
-
-    /// The memory of a range that was reported as moved is being followed from now on. Returns the number of the step that moved it.
-    fn begin(&mut self, from: usize, to: usize, len: usize) -> Option<usize> {
-        *self.followed.get_mut(self.depth)? = (from, from + len);
-        self.depth += 1;
-        if self.depth == 1 {
-            self.count = 0;
-            self.keep(Event::Remap { from, to, len });
-        }
-        // That of another was kept when it was read.
-        Some(self.count - 1)
-    }
-
-    fn end(&mut self) {
-        self.depth -= 1;
-    }
-
-    /// Whether the range is where memory came from that is being followed: that the kernel unmaps it then is no news.
-    fn was_left(&self, start: usize, end: usize) -> bool {
-        self.followed[..self.depth].iter().any(|&(from, to)| from <= start && end <= to)
-    }
-}
-
 /// Acts on a report of the kernel.
 pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, event: Event) {
     linger(Bug::TurnNotTaken);
@@ -161,13 +51,19 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
     if fault_point!(StepNotFollowed: !steps.keep(event), else false) {
         engine.fail_hard("memfold: too many mappings were changed while an mremap was being followed");
     }
+    if let Event::Fork { child } = event {
+        engine.children.begin(engine, kernel, steps, child);
+        return;
+    }
+    // What is about to be dropped or moved along here is owed to children that were forked before.
+    engine.children.give_all_of(event);
     match event {
         Event::Unmap { start, end } if steps.was_left(start, end) => {}
         Event::Remove { start, end } | Event::Unmap { start, end } => {
             if !prepared(engine, start, end) {
                 engine.traffic.note_change_past_libc(false);
                 engine.traffic.brake.hold();
-                forget(engine, start, end, matches!(event, Event::Unmap { .. }));
+                forget(engine, kernel, start, end, matches!(event, Event::Unmap { .. }));
                 engine.traffic.brake.let_go();
                 kernel.uffd.wake(start, end - start);
             }
@@ -182,7 +78,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
                 kernel.uffd.wake(to, len);
             }
         }
-        Event::Fault { .. } | Event::Unknown(_) => {}
+        Event::Fault { .. } | Event::Fork { .. } | Event::Unknown(_) => {}
     }
 }
 
@@ -217,14 +113,16 @@ fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
     })
 }
 
-/// Drops what was evicted in the range, and manages it no more.
-fn forget(engine: &Engine, start: usize, end: usize, unmapped: bool) {
+/// Drops what was evicted in the range, and manages it no more, or not before it is known to have been dropped.
+fn forget(engine: &Engine, kernel: &Kernel, start: usize, end: usize, unmapped: bool) {
     for extent in engine.space().existing(start, end) {
         let pages = extent.clip(start, end);
         engine.forget_pages(extent, pages);
         let pages = pages.set();
         if unmapped {
             engine.forget_mapping(extent, &pages);
+        } else if engine.traffic.goes_by_reports() {
+            engine.await_drop(kernel, extent, &pages);
         } else {
             engine.leave_alone(extent, &pages);
         }
@@ -264,6 +162,10 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Step
                             read_on(engine, kernel, steps, &mut backoff);
                         }
                     }
+                    // It may have been moved further just now, and the report is not read yet: the kernel looks for the mapping first.
+                    Outcome::Gone if kernel.uffd.is_changing() => {
+                        read_on(engine, kernel, steps, &mut backoff)
+                    }
                     // Another mapping than anonymous memory was put there.
                     Outcome::Gone => engine.forget_page(extent, index),
                 }
@@ -275,64 +177,11 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Step
         // It has the restorer's memory.
         below.end_ask(Asker::Fault);
     }
-    for step in (first..steps.count).filter(|&step| steps.concerns(step, first, from.start, len)) {
-        let Step { to, len, .. } = steps.steps[step];
-        if let Some(to) = to {
+    // Where nobody tells of mappings, what lies there now will be found.
+    if !engine.traffic.goes_by_reports() {
+        for (to, len) in steps.targets(first, from.start, len) {
             engine.mapped_and_left_alone(to, len);
         }
     }
     steps.end();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const LEN: usize = 8 * PAGE_SIZE;
-    const A: usize = 1 << 30;
-    const B: usize = 2 << 30;
-    const C: usize = 3 << 30;
-    const D: usize = 4 << 30;
-
-    fn moved(from: usize, to: usize) -> Event {
-        Event::Remap { from, to, len: LEN }
-    }
-
-    fn unmapped(start: usize) -> Event {
-        Event::Unmap { start, end: start + LEN }
-    }
-
-    /// Where the third page of what is moved from `A` to `B` is after the reports that follow.
-    fn led(reports: &[Event]) -> Option<usize> {
-        // Otherwise an engine does it.
-        crate::sabotage::choose(None);
-        let mut steps = Steps::new();
-        let first = steps.begin(A, B, LEN).unwrap();
-        assert!(reports.iter().all(|report| steps.keep(*report)));
-        steps.lead(first, A + 2 * PAGE_SIZE)
-    }
-
-    fn third(of: usize) -> Option<usize> {
-        Some(of + 2 * PAGE_SIZE)
-    }
-
-    #[test]
-    fn a_page_is_led_wherever_its_memory_was_moved_until_it_is_dropped() {
-        assert_eq!(led(&[]), third(B));
-        assert_eq!(led(&[unmapped(A), moved(B, C), unmapped(B), moved(C, D)]), third(D));
-        assert_eq!(led(&[moved(B, A), unmapped(B)]), third(A));
-        assert_eq!(led(&[moved(C, D), unmapped(C)]), third(B));
-        let dropped = Event::Remove { start: B, end: B + 3 * PAGE_SIZE };
-        assert_eq!(led(&[dropped]), None);
-        assert_eq!(led(&[moved(B, C), dropped]), third(C));
-    }
-
-    #[test]
-    fn what_was_unmapped_before_memory_was_moved_there_may_be_reported_after_it() {
-        assert_eq!(led(&[unmapped(B)]), third(B));
-        assert_eq!(led(&[unmapped(B), moved(B, C)]), third(C));
-        assert_eq!(led(&[unmapped(B), moved(B, C), moved(D, B)]), third(C));
-        assert_eq!(led(&[unmapped(B), moved(D, B)]), None);
-        assert_eq!(led(&[unmapped(B), moved(D, B), moved(B, C)]), None);
-    }
 }

@@ -1,5 +1,7 @@
 //! How pages come back: the fault thread, what it learns from touches and from reports of changes past libc, and restoring, which others do too.
 
+pub(crate) mod children;
+pub(crate) mod drops;
 pub(crate) mod events;
 pub(crate) mod follow;
 pub(crate) mod foreseen;
@@ -11,4 +13,5 @@ pub(crate) mod restore;
 pub(crate) mod room;
 pub(crate) mod service;
 pub mod stamps;
+pub(crate) mod steps;
 pub(crate) mod waits;

@@ -243,6 +243,7 @@ impl Restorer {
         let len = segment.bytes();
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
         let _turn = run.turn(engine)?;
+        engine.children.give(extent, segment, staged);
         // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
         let move_back = || unsafe { kernel.uffd.move_present(page, staged, len) };
         let progress = if huge && len < EXTENT_SIZE {
@@ -313,6 +314,7 @@ impl Restorer {
         }
         self.mark(|marks| &mut marks.unpacked);
         let _turn = run.turn(engine)?;
+        engine.children.give(extent, segment, self.buffer);
         let page = extent.page_addr(segment.lo).wrapping_add(self.shift);
         // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.
         let progress = unsafe { kernel.uffd.copy(page, self.buffer, segment.bytes()) };
@@ -341,6 +343,20 @@ impl Restorer {
             engine.counts.soon_back.fetch_add(pages as u64, Relaxed);
         }
         Ok(pages)
+    }
+
+    /// Where the bytes of a page lie that is away and in no other hands: in staging, or in this restorer's working memory until its next use. `None` if they
+    /// cannot be read.
+    pub(crate) fn peek(&mut self, extent: &Extent, index: usize) -> Option<usize> {
+        let entry = extent.entry(index);
+        match entry.state() {
+            State::Aside => self.kernel.staging.page_addr(extent, index),
+            State::Stored | State::Same => {
+                self.used = self.used.max(1);
+                self.decompress(entry, 0).then_some(self.buffer)
+            }
+            State::Resident | State::Leaving | State::LeavingWanted => None,
+        }
     }
 
     /// Puts the bytes of a stored page into page `n` of the buffer.

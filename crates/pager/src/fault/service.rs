@@ -9,12 +9,14 @@
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
+use crate::fault::drops::Drops;
 use crate::fault::events;
 use crate::fault::follow::Follower;
 use crate::fault::foreseen;
 use crate::fault::recall::{Recall, Unasked};
 use crate::fault::restore::{Marks, Outcome, Reason, Restorer, AT_ONCE, MAX_WINDOW};
 use crate::fault::stamps::Stamps;
+use crate::fault::steps::Steps;
 use crate::fault::waits::Waits;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
@@ -55,7 +57,8 @@ pub extern "C" fn main(arg: usize) {
         way: Way::new(),
         foresight: foreseen::Memory::new().ok(),
         recall: Recall::new(),
-        steps: events::Steps::new(),
+        steps: Steps::new(),
+        drops: Drops::new(),
         read_at: Nanos(0),
         backoff: Backoff::new(),
         stamps: None,
@@ -76,7 +79,8 @@ struct Service {
     /// `None` where there is no memory for it.
     foresight: Option<foreseen::Memory>,
     recall: Recall,
-    steps: events::Steps,
+    steps: Steps,
+    drops: Drops,
     /// When the messages at hand were read.
     read_at: Nanos,
     backoff: Backoff,
@@ -90,6 +94,14 @@ struct Service {
 impl Service {
     fn run(mut self) {
         while !self.ended {
+            if self.engine.children.are_owed() {
+                self.engine.traffic.turns.begin_read();
+                self.engine.children.go_on(self.engine);
+                self.engine.traffic.turns.end_read();
+                if !self.kernel.uffd.has_message() {
+                    continue;
+                }
+            }
             if self.recall.is_due(self.engine) {
                 self.go_on_with_recall();
                 if !self.kernel.uffd.has_message() {
@@ -97,7 +109,16 @@ impl Service {
                 }
             }
             let idle = self.engine.stamps.is_wanted().then(time::now);
-            self.kernel.uffd.wait();
+            if let Some(pause) = self.drops.pause() {
+                if !self.kernel.uffd.wait_for(pause) {
+                    self.engine.traffic.turns.begin_read();
+                    self.drops.look(self.engine, self.kernel);
+                    self.engine.traffic.turns.end_read();
+                    continue;
+                }
+            } else {
+                self.kernel.uffd.wait();
+            }
             if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
                 linger(Bug::ReportNotAwaited);
             }
@@ -131,7 +152,10 @@ impl Service {
                 self.engine.traffic.turns.serve_touch();
                 self.fault(page, write, tid);
             }
-            other => events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other),
+            other => {
+                events::changed_past_libc(self.engine, self.kernel, &mut self.steps, other);
+                self.drops.note(self.engine, other);
+            }
         }
     }
 

@@ -14,6 +14,11 @@ impl Gauges {
         self.open(Gauge::Maps, c"/proc/thread-self/maps");
     }
 
+    /// Opens the file on what the program has asked for its memory.
+    pub(crate) fn open_advice(&self) {
+        self.open(Gauge::Advice, c"/proc/thread-self/smaps");
+    }
+
     /// Opens the file on a thread.
     pub(crate) fn open_toucher(&self, place: usize, tid: u32) {
         let mut text = Line::new();
@@ -50,7 +55,16 @@ impl Gauges {
 
     /// Reads the list of mappings from this byte of it on. Returns how many bytes; none at its end.
     pub(crate) fn read_maps(&self, piece: &mut [u8], at: u64) -> Result<usize> {
-        match self.0[Gauge::Maps.place()].load(Relaxed) {
+        self.read_piece(Gauge::Maps, piece, at)
+    }
+
+    /// The same of what the program has asked for each.
+    pub(crate) fn read_advice(&self, piece: &mut [u8], at: u64) -> Result<usize> {
+        self.read_piece(Gauge::Advice, piece, at)
+    }
+
+    fn read_piece(&self, gauge: Gauge, piece: &mut [u8], at: u64) -> Result<usize> {
+        match self.0[gauge.place()].load(Relaxed) {
             NONE => Err(Errno::ENOENT),
             fd => file::pread(fd as i32, piece, at),
         }

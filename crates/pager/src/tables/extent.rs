@@ -37,7 +37,10 @@ pub struct Extent {
     pub managed: AtomicPageSet,
     /// Pages that are never evicted again, whatever becomes of their protection.
     pub left_alone: AtomicPageSet,
-    /// Of those the ones that the program has locked in memory (mlock(2)).
+    /// Pages of which the kernel is about to drop what they hold, and may not have done so yet: not managed meanwhile. Only where the kernel alone tells
+    /// of changes ([`crate::evict::discover`]).
+    pub dropping: AtomicPageSet,
+    /// Of those that are left alone the ones that the program has locked in memory (mlock(2)).
     pub locked: AtomicPageSet,
     /// Pages that no forked child has (`MADV_DONTFORK`).
     pub unforked: AtomicPageSet,

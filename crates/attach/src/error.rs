@@ -1,0 +1,87 @@
+//! Why a process cannot be attached to, or detached from: what is in the way, and what to do about it.
+
+use nix::errno::Errno;
+
+/// See the module.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is none such.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    /// It has ended meanwhile.
+    #[error("process {0} has ended")]
+    Ended(u32),
+    /// It is the kernel's.
+    #[error("process {0} is a thread of the kernel, which has no memory of its own")]
+    KernelThread(u32),
+    /// It has ended and waits for its parent.
+    #[error("process {0} has ended, and its parent has not taken notice yet")]
+    Zombie(u32),
+    /// It is stopped.
+    #[error("process {0} is stopped: continue it first (`kill -CONT {0}`)")]
+    Suspended(u32),
+    /// Somebody traces it.
+    #[error("process {0} is traced by process {1}: detach that debugger first")]
+    Traced(u32, u32),
+    /// A filter of system calls is in force.
+    #[error("process {0} is under a filter of system calls (seccomp), which may end it for the agent's: start it with `memfold run` before it sets the filter")]
+    Filtered(u32),
+    /// For another kind of machine.
+    #[error("process {0} executes a program for another machine ({1}), and the agent is for 64-bit x86")]
+    OtherMachine(u32, String),
+    /// Its memory belongs to another process too.
+    #[error("process {0} shares its memory with process {1}, which the agent would not survive: wait until that has ended")]
+    Shared(u32, u32),
+    /// The library is in it, or the agent.
+    #[error("process {0} is folded already: see `memfold stat {0}`")]
+    Folded(u32),
+    /// It has a userfaultfd of its own.
+    #[error("process {0} has a userfaultfd of its own, and the kernel lets no memory have two")]
+    OwnUserfaultfd(u32),
+    /// Forks would not be reported.
+    #[error("process {0} runs as user {1}, without CAP_SYS_PTRACE, so the kernel would not report its forks: start it with `memfold run`")]
+    NoForks(u32, u32),
+    /// ptrace(2) is not permitted.
+    #[error("process {0} may not be traced by this user ({1}): {2}")]
+    Forbidden(u32, Errno, &'static str),
+    /// No thread could be stopped.
+    #[error("no thread of process {0} could be stopped: all of them wait in the kernel for something that cannot be interrupted; try again")]
+    Busy(u32),
+    /// There is no instruction to make system calls with.
+    #[error("process {0} has no `syscall` instruction in its memory")]
+    NoSyscall(u32),
+    /// A system call of its own failed.
+    #[error("{call} failed in process {pid}: {errno}")]
+    Call {
+        /// The process.
+        pid: u32,
+        /// Which.
+        call: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// Its memory could not be read or written.
+    #[error("the memory of process {0} cannot be reached: {1}")]
+    Memory(u32, Errno),
+    /// The agent has given up.
+    #[error("not folded: {0}")]
+    AgentFailed(String),
+    /// The agent does not answer.
+    #[error("the agent in process {0} does not answer; it was left there")]
+    AgentLost(u32),
+    /// There is none in it.
+    #[error("process {0} was not attached to")]
+    NotAttached(u32),
+    /// One of another version is in it.
+    #[error("process {0} was attached to by another version of memfold, which must detach it")]
+    OtherVersion(u32),
+    /// The choices are too long.
+    #[error(
+        "the options are longer than the {} bytes that an agent is told",
+        memfold_pager::plan::MOST_CHOICES
+    )]
+    TooMuchChosen,
+    /// The agent's file is not what it should be.
+    #[error("this file is not the agent: {0}")]
+    BadImage(&'static str),
+}

@@ -1,0 +1,164 @@
+//! The process that is to be attached to: whether it can be.
+
+use crate::{threads, Error};
+use procfs::process::{MMapPath, Process};
+use std::fs;
+use std::time::Duration;
+
+/// How long a process may share its memory with another one.
+const SHARED: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct Target(u32);
+
+impl Target {
+    /// The process of this number.
+    pub fn new(pid: u32) -> Target {
+        Target(pid)
+    }
+
+    /// Its number.
+    pub fn pid(&self) -> u32 {
+        self.0
+    }
+
+    /// Whether it can be attached to, as far as that can be seen from outside.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn check(&self) -> Result<(), Error> {
+        let pid = self.0;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Error::NoProcess(pid))?;
+        self.check_status(&status)?;
+        let maps = crate::memory::maps(pid)?;
+        if maps.is_empty() {
+            // Its memory may not be looked at: a process that may be has some.
+            return Err(threads::forbidden(pid, nix::errno::Errno::EPERM));
+        }
+        let named = |path: &MMapPath| match path {
+            MMapPath::Path(path) => path.ends_with("libmemfold.so"),
+            MMapPath::Other(name) => name.contains("memfold"),
+            _ => false,
+        };
+        if maps.iter().any(|map| named(&map.pathname)) || crate::is_attached(self) {
+            return Err(Error::Folded(pid));
+        }
+        self.check_machine()?;
+        self.check_descriptors()?;
+        self.check_sharing()
+    }
+
+    fn check_status(&self, status: &str) -> Result<(), Error> {
+        let pid = self.0;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.map(str::trim).unwrap_or_default()
+        };
+        match field("State").chars().next() {
+            Some('Z' | 'X') => return Err(Error::Zombie(pid)),
+            Some('T') => return Err(Error::Suspended(pid)),
+            _ => {}
+        }
+        if field("VmSize").is_empty() {
+            return Err(Error::KernelThread(pid));
+        }
+        match field("TracerPid").parse() {
+            Ok(0) | Err(_) => {}
+            Ok(tracer) => return Err(Error::Traced(pid, tracer)),
+        }
+        if field("Seccomp") == "2" {
+            return Err(Error::Filtered(pid));
+        }
+        const CAP_SYS_PTRACE: u64 = 1 << 19;
+        let capabilities = u64::from_str_radix(field("CapEff"), 16).unwrap_or(0);
+        if capabilities & CAP_SYS_PTRACE == 0 {
+            let user = field("Uid").split_whitespace().nth(1).and_then(|user| user.parse().ok());
+            return Err(Error::NoForks(pid, user.unwrap_or(0)));
+        }
+        Ok(())
+    }
+
+    /// Whether what it executes is for this machine, and of 64 bits.
+    fn check_machine(&self) -> Result<(), Error> {
+        use std::io::Read;
+        let mut header = [0; 20];
+        let mut file = fs::File::open(format!("/proc/{}/exe", self.0)).map_err(|_| Error::Ended(self.0))?;
+        file.read_exact(&mut header).map_err(|_| Error::Ended(self.0))?;
+        let (class, machine) = (header[4], u16::from_le_bytes([header[18], header[19]]));
+        match (class, machine) {
+            (2, object::elf::EM_X86_64) => Ok(()),
+            (1, _) => Err(Error::OtherMachine(self.0, "32 bit".into())),
+            (_, other) => Err(Error::OtherMachine(self.0, format!("ELF machine {other}"))),
+        }
+    }
+
+    fn check_descriptors(&self) -> Result<(), Error> {
+        let list = fs::read_dir(format!("/proc/{}/fd", self.0));
+        let list = list.map_err(|_| threads::forbidden(self.0, nix::errno::Errno::EACCES))?;
+        let links = list.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+        match links.into_iter().any(|link| link.as_os_str() == "anon_inode:[userfaultfd]") {
+            true => Err(Error::OwnUserfaultfd(self.0)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether another process has the same memory (`CLONE_VM`). Between `vfork` and `execve` one has for a moment, in which it is served as a thread would be:
+    /// that is waited for.
+    fn check_sharing(&self) -> Result<(), Error> {
+        let mut sharer = None;
+        let alone = crate::wait_until(SHARED, || {
+            sharer = self.sharer()?;
+            Ok(sharer.is_none())
+        })?;
+        match sharer {
+            Some(other) if !alone => Err(Error::Shared(self.0, other)),
+            _ => Ok(()),
+        }
+    }
+
+    fn sharer(&self) -> Result<Option<u32>, Error> {
+        let Ok(list) = procfs::process::all_processes() else { return Ok(None) };
+        let own = Process::new(self.0 as i32)
+            .and_then(|process| process.stat())
+            .map_err(|_| Error::Ended(self.0))?;
+        let others = list.flatten().filter(|process| process.pid != self.0 as i32);
+        // What has the same memory has the same size of it, and only then is the kernel asked.
+        let same_size = others
+            .filter(|process| process.stat().is_ok_and(|stat| stat.vsize == own.vsize && stat.vsize != 0));
+        Ok(same_size.map(|process| process.pid as u32).find(|&other| shares_memory(self.0, other)))
+    }
+}
+
+/// Whether two processes have the same memory (kcmp(2)); false where the kernel does not say.
+fn shares_memory(one: u32, other: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: no memory involved.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(status: &str) -> String {
+        Target::new(7).check_status(status).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_named_with_what_to_do() {
+        let fine = "State:\tS (sleeping)\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nVmSize:\t 1 kB\nCapEff:\t000001ffffffffff\nSeccomp:\t0\n";
+        assert_eq!(said(fine), "");
+        for (is, becomes, says) in [
+            ("S (sleeping)", "Z (zombie)", "its parent has not taken notice"),
+            ("S (sleeping)", "T (stopped)", "`kill -CONT 7`"),
+            ("VmSize:\t 1 kB\n", "", "a thread of the kernel"),
+            ("TracerPid:\t0", "TracerPid:\t9", "traced by process 9"),
+            ("Seccomp:\t0", "Seccomp:\t2", "before it sets the filter"),
+            ("CapEff:\t000001ffffffffff", "CapEff:\t0000000000000000", "start it with `memfold run`"),
+        ] {
+            let line = said(&fine.replace(is, becomes));
+            assert!(line.contains(says), "{line}");
+        }
+    }
+}

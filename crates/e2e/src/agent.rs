@@ -1,0 +1,167 @@
+//! Programs that `memfold attach` is tried on: how they are started, attached to and detached from, and what they leave behind.
+
+use crate::scratch;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// What makes the pager fold whatever is not in use this very moment.
+pub const HARSH: [&str; 6] = ["--cold-age", "10ms", "--max-cpu", "100", "--max-stall", "100"];
+
+/// The absolute path of the agent: the value of `MEMFOLD_AGENT`, else beside the preload library.
+///
+/// # Panics
+/// If it is not there, with the command that builds it.
+pub fn agent() -> PathBuf {
+    let beside = || crate::preload_library().with_file_name("memfold-agent");
+    let path = std::env::var_os("MEMFOLD_AGENT").map_or_else(beside, PathBuf::from);
+    path.canonicalize().unwrap_or_else(|error| {
+        panic!(
+            "{}: {error}. Build it with `cargo build --release -p memfold-agent`, or name it in MEMFOLD_AGENT",
+            path.display()
+        )
+    })
+}
+
+/// A program that runs, says `ready` once it does, and ends by itself when its standard input does. It is killed when this is dropped.
+pub struct Subject {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+    runtime: TempDir,
+}
+
+/// What can be seen of a process from outside that an agent would change.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Traces {
+    /// Its threads that have names of memfold's.
+    pub agents: usize,
+    /// Its open files of kinds that an agent opens; others it may open and close all the time.
+    pub descriptors: Vec<String>,
+    /// Mappings that are registered with a userfaultfd, are kept from children, or are executable and of no file.
+    pub odd_mappings: usize,
+}
+
+impl Subject {
+    /// Starts it, and waits until it is ready.
+    pub fn start(command: &mut Command) -> Subject {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program can be executed");
+        let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("it says that it is ready");
+        assert_eq!(line, "ready\n");
+        Subject { child, output, runtime: scratch() }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The `memfold` command, with the agent.
+    pub fn memfold(&self, arguments: &[&str]) -> Output {
+        memfold_with_agent(self.runtime.path()).args(arguments).output().expect("memfold can be executed")
+    }
+
+    /// A command of memfold's on this process, which must succeed.
+    pub fn must(&self, arguments: &[&str]) -> String {
+        let pid = self.pid().to_string();
+        let output = self.memfold(&[arguments, &[&pid]].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "memfold {arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned() + &said
+    }
+
+    /// Attaches, to fold as much as can be.
+    pub fn attach(&self) {
+        self.must(&[["attach"].as_slice(), &HARSH].concat());
+    }
+
+    /// Detaches.
+    pub fn detach(&self) {
+        self.must(&["detach"]);
+    }
+
+    /// A counter of its control page.
+    pub fn counter(&self, name: &str) -> u64 {
+        let pid = self.pid().to_string();
+        let output = self.memfold(&["stat", "--json", &pid]);
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        fn find(value: &serde_json::Value, name: &str) -> Option<u64> {
+            match value {
+                serde_json::Value::Object(map) => map
+                    .get(name)
+                    .and_then(serde_json::Value::as_u64)
+                    .or_else(|| map.values().find_map(|v| find(v, name))),
+                serde_json::Value::Array(list) => list.iter().find_map(|v| find(v, name)),
+                _ => None,
+            }
+        }
+        find(&json, name).unwrap_or(0)
+    }
+
+    /// How much was folded, or set aside: pages and bytes, for whether there is anything.
+    pub fn folded(&self) -> u64 {
+        ["evicted", "second_chance", "aside_bytes"].map(|name| self.counter(name)).iter().sum()
+    }
+
+    /// Whether it still runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("it is ours").is_none()
+    }
+
+    /// What can be seen of it.
+    pub fn traces(&self) -> Traces {
+        let proc = PathBuf::from(format!("/proc/{}", self.pid()));
+        let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+        let threads = fs::read_dir(proc.join("task")).into_iter().flatten().flatten();
+        let agents = threads.filter(|task| read(task.path().join("comm")).starts_with("memfold")).count();
+        let files = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
+        let mut descriptors: Vec<String> = files
+            .filter_map(|file| {
+                Some(format!("{:?} {}", file.file_name(), fs::read_link(file.path()).ok()?.display()))
+            })
+            .collect();
+        let of_agent = ["userfaultfd", "io_uring", "/proc", "memfold"];
+        descriptors.retain(|file| of_agent.iter().any(|kind| file.contains(kind)));
+        descriptors.sort();
+        let (mut odd_mappings, mut header) = (0, String::new());
+        for line in read(proc.join("smaps")).lines() {
+            if let Some(flags) = line.strip_prefix("VmFlags:") {
+                let own = header.split_whitespace().count() == 5 && header.contains("r-xp");
+                odd_mappings +=
+                    usize::from(own || flags.split(' ').any(|flag| ["um", "uw", "dc"].contains(&flag)));
+            } else if line.starts_with(|c: char| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
+                header = line.to_owned();
+            }
+        }
+        Traces { agents, descriptors, odd_mappings }
+    }
+
+    /// Ends it: its status, and what it said last.
+    pub fn finish(mut self) -> (Option<i32>, String) {
+        drop(self.child.stdin.take().map(|mut input| input.write_all(b"\n")));
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).expect("it says how it was");
+        (self.child.wait().expect("it is ours").code(), said)
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The `memfold` command with the agent, with control pages in `runtime`.
+pub fn memfold_with_agent(runtime: &Path) -> Command {
+    let mut command = crate::memfold(runtime);
+    command.env("MEMFOLD_AGENT", agent());
+    command
+}

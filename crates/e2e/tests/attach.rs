@@ -1,0 +1,203 @@
+//! `memfold attach` and `detach`: processes that run already are folded, keep every byte and every habit, and are left as they were.
+//!
+//! As root, as the agent needs CAP_SYS_PTRACE in the process that it is put into; where the tests do not run as root these say so and pass.
+
+use memfold_e2e::agent::{memfold_with_agent, Subject, Traces, HARSH};
+use memfold_e2e::redis::Redis;
+use memfold_e2e::run::program;
+use memfold_e2e::{is_root, scratch, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whether the tests may run; says so if not.
+fn may() -> bool {
+    if !is_root() {
+        eprintln!("skipped: only root can attach");
+    }
+    is_root()
+}
+
+fn compile(source: &str, options: &[&str]) -> (TempDir, PathBuf) {
+    let dir = scratch();
+    let file = dir.path().join("subject");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
+    let compiler = program("cc", "gcc");
+    let done = Command::new(compiler)
+        .args(["-O1", "-Wall", "-Wextra", "-pthread"])
+        .args(options)
+        .arg("-o")
+        .arg(&file)
+        .arg(source)
+        .status();
+    assert!(done.expect("gcc can be executed").success());
+    (dir, file)
+}
+
+fn start(file: &Path, arguments: &[&str]) -> Subject {
+    Subject::start(Command::new(file).args(arguments))
+}
+
+/// Attached to and detached from again and again while it checks itself, it ends as it would have by itself.
+fn endures(mut subject: Subject, times: usize) {
+    let before = subject.traces();
+    assert_eq!(before.agents, 0);
+    let mut folded = 0;
+    for round in 0..times {
+        subject.attach();
+        if round % 3 == 0 {
+            // What is counted is what a person sees.
+            assert!(subject.must(&["stat"]).contains("embedded"));
+            wait_until(LIMIT, "something is folded", || subject.folded() > 0);
+        }
+        folded += subject.folded();
+        assert_eq!(subject.counter("lost"), 0);
+        subject.detach();
+        assert!(subject.runs(), "it has ended by itself");
+    }
+    assert_ne!(folded, 0);
+    nothing_is_left(&subject, &before);
+    let (status, said) = subject.finish();
+    assert!(said.starts_with("fine "), "{said}");
+    assert_eq!(status, Some(7));
+}
+
+fn nothing_is_left(subject: &Subject, before: &Traces) {
+    // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
+    wait_until(LIMIT, "nothing of the agent's is left", || subject.traces() == *before);
+}
+
+#[test]
+fn a_program_with_threads_signals_and_forks_endures_it_many_times() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &[]);
+        endures(start(&file, &["8", "48"]), 10);
+    }
+}
+
+#[test]
+fn a_hundred_threads_are_stopped_by_one_of_them_only() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &[]);
+        endures(start(&file, &["100", "64"]), 4);
+    }
+}
+
+#[test]
+fn the_only_thread_keeps_its_registers_and_its_signal_mask() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &[]);
+        endures(start(&file, &["alone", "registers"]), 6);
+    }
+}
+
+#[test]
+fn the_only_thread_is_not_seen_to_be_woken_from_a_system_call() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &[]);
+        endures(start(&file, &["alone", "epoll"]), 6);
+    }
+}
+
+#[test]
+fn a_static_program_endures_it() {
+    if may() {
+        let (_dir, file) = compile("attached.c", &["-static"]);
+        endures(start(&file, &["4", "24"]), 4);
+    }
+}
+
+#[test]
+fn a_server_in_go_endures_it() {
+    let go = Path::new("/usr/local/go/bin/go");
+    let Some(go) = [go, Path::new("/usr/bin/go")].into_iter().find(|go| go.is_file()) else {
+        eprintln!("skipped: there is no Go here");
+        return;
+    };
+    if !may() {
+        return;
+    }
+    let dir = scratch();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/cache.go");
+    let file = dir.path().join("cache");
+    let built = Command::new(go)
+        .args(["build", "-o"])
+        .arg(&file)
+        .arg(source)
+        .env("CGO_ENABLED", "0")
+        .env("GOCACHE", dir.path().join("cache-of-go"))
+        .env("HOME", dir.path())
+        .status();
+    assert!(built.expect("go can be executed").success());
+    endures(start(&file, &["64"]), 4);
+}
+
+#[test]
+fn redis_keeps_every_value_and_saves_all_of_them_from_a_child() {
+    if !may() {
+        return;
+    }
+    let (runtime, dir) = (scratch(), scratch());
+    let mut redis = Redis::start(dir.path(), |_| {});
+    let ask = |redis: &mut Redis, words: &[&str]| String::from_utf8_lossy(&redis.ask(words)).into_owned();
+    ask(&mut redis, &["DEBUG", "POPULATE", "60000", "key", "300"]);
+    let digest = ask(&mut redis, &["DEBUG", "DIGEST"]);
+    let pid = redis.pid().to_string();
+    let memfold = |arguments: &[&str]| {
+        let output = memfold_with_agent(runtime.path()).args(arguments).arg(&pid).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    for _ in 0..3 {
+        memfold(&[["attach"].as_slice(), &HARSH].concat());
+        redis.save_in_background();
+        assert_eq!(ask(&mut redis, &["DEBUG", "DIGEST"]), digest);
+        memfold(&["detach"]);
+    }
+    assert_eq!(ask(&mut redis, &["DEBUG", "DIGEST"]), digest);
+    redis.shut_down();
+    // What the child has written is all there is.
+    let mut again = Redis::start(dir.path(), |_| {});
+    assert_eq!(ask(&mut again, &["DEBUG", "DIGEST"]), digest);
+    again.shut_down();
+}
+
+#[test]
+fn what_cannot_be_attached_to_is_refused_with_the_reason() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("attached.c", &[]);
+    let subject = start(&file, &["2", "8"]);
+    let refused = |arguments: &[&str]| {
+        let output = subject.memfold(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let pid = subject.pid().to_string();
+    assert!(refused(&["detach", &pid]).contains("was not attached to"));
+    subject.must(&["attach", "--dry-run"]);
+    subject.attach();
+    assert!(refused(&["attach", &pid]).contains("is folded already"));
+    subject.detach();
+    assert!(refused(&["attach", "2"]).contains("a thread of the kernel"), "process 2 is the kernel's");
+    assert!(refused(&["attach", "4194303"]).contains("there is no process"));
+    assert!(refused(&["attach", "no-such-name"]).contains("no process has that name"));
+    let (status, _) = subject.finish();
+    assert_eq!(status, Some(7));
+}
+
+#[test]
+fn a_program_that_ends_while_it_is_attached_to_ends_as_it_would() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("attached.c", &[]);
+    let subject = start(&file, &["4", "16"]);
+    subject.attach();
+    let (status, said) = subject.finish();
+    assert!(said.starts_with("fine "), "{said}");
+    assert_eq!(status, Some(7));
+}
