@@ -7,6 +7,7 @@ use memfold_pager::control_file::FilePath;
 use memfold_sys::dir::{Dir, Fault};
 use memfold_sys::file::Fd;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::statfs::{fstatfs, OVERLAYFS_SUPER_MAGIC};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Write};
@@ -194,8 +195,14 @@ pub fn open_named(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Whether some process has the file locked: a page that it has mapped, or the directory of a launcher that runs. `None` where the
-/// file system does not tell.
+/// Whether some process has the file mapped, which it locked before. `None` where the file system does not tell: on an overlay, as containers
+/// have, the mapping is of the file below, and the lock goes with the descriptor.
+pub fn is_mapped(file: File) -> Option<bool> {
+    let on_overlay = fstatfs(&file).is_ok_and(|system| system.filesystem_type() == OVERLAYFS_SUPER_MAGIC);
+    is_locked(file).filter(|is_locked| *is_locked || !on_overlay)
+}
+
+/// Whether some process has the file locked, by a descriptor that it has open. `None` where the file system does not tell.
 pub fn is_locked(file: File) -> Option<bool> {
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(_) => Some(false),

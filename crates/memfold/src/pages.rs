@@ -8,7 +8,7 @@
 //! held open while it is looked into, and every file in it is a regular one of its owner's. Of another
 //! user's, which only root comes to see, the process runs with that user's rights.
 
-use crate::directory::{is_locked, open_file, Directory};
+use crate::directory::{is_mapped, open_file, Directory};
 use crate::process::{self, Nested};
 use crate::runtime;
 use anyhow::Context;
@@ -202,7 +202,7 @@ fn in_directory(run: &Arc<Directory>, nested: &mut Nested) -> Vec<Found> {
         let owner = run.owner();
         let honest = owner == geteuid().as_raw() || owner == 0 || process::users(pid).contains(&owner);
         // A process that has executed a program without the library has its number still.
-        if honest && name.pid == page.pid && is_locked(file) != Some(false) {
+        if honest && name.pid == page.pid && is_mapped(file) != Some(false) {
             found.push(Found { file: PageFile { run: run.clone(), name }, page, pid });
         }
     }
@@ -261,7 +261,7 @@ pub fn tidy(run: &Directory, nested: &mut Nested) {
             .map_or(u64::MAX, |page| page.started_ns);
         let in_use = match life(run.path(), name, started_ns, nested) {
             Life::Here(_) => true,
-            Life::Elsewhere => file.and_then(is_locked) != Some(false),
+            Life::Elsewhere => file.and_then(is_mapped) != Some(false),
             Life::Gone => false,
         };
         if !in_use {
