@@ -182,13 +182,40 @@ fn what_cannot_be_profiled_says_why() {
     let kept = folded.memfold("heap", &["--for", "10ms", "--svg", "/nowhere/a.svg"]);
     assert_eq!(kept.status.code(), Some(1));
     assert_eq!(folded.sampled(), 0, "it was left sampled");
+    let plain = Server(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
     let mut other = memfold(folded.home.path());
-    other.args(["heap", "1"]);
+    other.args(["heap", &plain.0.id().to_string()]);
     let other = other.stdin(Stdio::null()).output().expect("memfold can be executed");
     assert!(
-        other.status.code() == Some(1) && said(&other).contains("was not started by"),
+        other.status.code() == Some(1) && said(&other).contains("was not started by `memfold run`"),
         "{}",
         said(&other)
     );
     folded.end();
+}
+
+#[test]
+fn a_report_of_misuse_names_the_calls_that_allocated_and_freed_the_block() {
+    let home = scratch();
+    let file = home.path().join("twice");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/twice.c");
+    let mut compiler = Command::new(program("cc", "gcc"));
+    compiler.args(["-O1", "-rdynamic", "-fomit-frame-pointer", "-o"]).arg(&file).arg(source);
+    run_plain(compiler, LIMIT).expect_success("cc");
+    let report = |trace: &str| {
+        let mut misuser = Command::new(&file);
+        misuser.env("LD_PRELOAD", memfold_e2e::preload_library()).env("MEMFOLD_PROFILE", "secure");
+        misuser.env("MEMFOLD_TRACE_ALLOC", trace).stdin(Stdio::null());
+        let output = misuser.output().expect("it was built");
+        assert!(!output.status.success() && output.stdout.is_empty(), "it was not caught");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let traced = report("on");
+    for line in
+        ["a block was freed twice", "called by make_name+", "it was freed by drop_name+", "called by main+"]
+    {
+        assert!(traced.contains(line), "no {line:?} in:\n{traced}");
+    }
+    let plain = report("off");
+    assert!(plain.contains("a block was freed twice") && !plain.contains("allocated by"), "{plain}");
 }

@@ -41,7 +41,7 @@ Examples:
   memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
-resident_limit, start_at, sleep_after, source.
+resident_limit, start_at, sleep_after, source, heap_sample.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
