@@ -62,9 +62,11 @@ fn size() -> usize {
 }
 
 impl Engine {
-    /// Whether helpers may be asked: there are CPUs for them, or whoever sets no limit has some to spare.
+    /// Whether helpers may be asked: there are CPUs for them. Where there are none, one that loses the CPU with pages in hand keeps the program
+    /// waiting for tens of milliseconds; they are asked then if neither that nor their time has a limit.
     pub(crate) fn is_helped(&self) -> bool {
-        !self.conditions.are_contended() || self.setting(Setting::MaxCpu) >= NO_LIMIT
+        let unlimited = |setting| self.setting(setting) >= NO_LIMIT;
+        !self.conditions.are_contended() || unlimited(Setting::MaxCpu) && unlimited(Setting::MaxStall)
     }
 
     /// Whether pages may be brought that nobody may want: what is recorded, or what a page daemon counts, was touched itself; and a limit leaves
