@@ -25,6 +25,8 @@ pub struct Kept {
 struct Entry {
     owners: usize,
     segments: BTreeSet<u32>,
+    /// The number behind the last segment that ever had something.
+    end: u32,
     /// How often it was found unlocked.
     looks: u32,
 }
@@ -44,7 +46,9 @@ impl Kept {
 
     /// Segments of it have something.
     pub fn keep(&mut self, file: Name, segments: std::ops::Range<u32>) {
-        self.files.entry(file).or_default().segments.extend(segments);
+        let entry = self.files.entry(file).or_default();
+        entry.end = entry.end.max(segments.end);
+        entry.segments.extend(segments);
     }
 
     /// Nothing of a segment is wanted.
@@ -64,13 +68,14 @@ impl Kept {
         self.files.is_empty()
     }
 
-    /// The files that nobody can read any more, with their segments. Now and then.
+    /// The files that nobody can read any more, with all segments that they ever had: what was to be forgotten while an engine was away, or nobody
+    /// was here to hear of it, is there still. Now and then.
     pub fn ended(&mut self) -> Vec<(Name, Vec<u32>)> {
         let mut ended = Vec::new();
         for (name, entry) in self.files.iter_mut().filter(|(_, entry)| entry.owners == 0) {
             entry.looks = if is_locked(&mark(&self.directory, *name)) { 0 } else { entry.looks + 1 };
             if entry.looks >= LOOKS {
-                ended.push((*name, entry.segments.iter().copied().collect()));
+                ended.push((*name, (0..entry.end).collect()));
             }
         }
         for (name, _) in &ended {
@@ -117,7 +122,8 @@ mod tests {
         assert!((0..5).all(|_| kept.ended().is_empty()), "a child has it");
         drop(held);
         assert!(kept.ended().is_empty(), "once is not enough");
-        assert_eq!(kept.ended(), [(name, vec![3, 5])]);
+        assert_eq!(kept.all(), [(name, vec![3, 5])]);
+        assert_eq!(kept.ended(), [(name, (0..6).collect())]);
         assert!(kept.is_empty() && !mark(dir.path(), name).exists());
     }
 

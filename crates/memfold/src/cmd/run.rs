@@ -45,6 +45,7 @@ Examples:
   memfold run --policy freebsd --resident-limit 256M --policy-log passes.csv -- redis-server
   memfold run --daemon -- node server.js           under the budget of `memfold daemon --budget 2G`
   memfold run --tier disk=/var/tmp -- ./server     what is cold for ten minutes goes to disk
+  memfold run --tier redis://cache:6379 -- ./server  the same, to Redis or Valkey
   sudo memfold run --source damon-paddr -- ./server   what is cold is told by DAMON
   memfold run --no-pager -- g++ -O2 big.cpp        the allocator alone
 

@@ -16,9 +16,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The variable that names its directory.
-pub const VARIABLE: &str = "MEMFOLD_TIER_DIR";
-
 /// How long it may take to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// It is not started again sooner than that after its start.

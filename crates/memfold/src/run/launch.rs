@@ -7,7 +7,6 @@
 
 use crate::library;
 use crate::options::{self, PagerOptions};
-use crate::run::depot;
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use memfold_arena::settings::Profile;
@@ -25,6 +24,9 @@ use std::process::Command;
 
 /// The variable that names the open descriptor of the device.
 const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
+
+/// The variable that names the directory of the process that keeps a tier on the network.
+const TIER_DIRECTORY: &str = "MEMFOLD_TIER_DIR";
 
 /// The program inherits the device by a number just below this, or below its limit if that is lower, where programs that count on
 /// low numbers do not meet it. A higher one would make the kernel's tables of descriptors larger.
@@ -107,7 +109,7 @@ impl Launch {
 
     /// The program's processes find the process that keeps their tier in this directory.
     pub fn have_depot(&mut self, directory: &Path) {
-        self.variables.push((depot::VARIABLE, directory.into()));
+        self.variables.push((TIER_DIRECTORY, directory.into()));
     }
 
     /// Where the control pages of the program's processes appear.

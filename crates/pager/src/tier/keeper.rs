@@ -309,10 +309,10 @@ impl Keeper {
     fn close(&mut self, files: &Files, number: usize) {
         let file = files.get(number);
         let State { segments, count, sequence, .. } = self.files[number];
+        files.remote.tell(Op::Leave, file.name(), 0, 0);
         if let Some(fd) = file.descriptor() {
             let held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
             self.held -= (0..count).filter(held).count() as u64;
-            files.remote.tell(Op::Leave, file.name(), 0, 0);
             file.set_descriptor(None);
             let reader = file.reader();
             file.set_reader(None);
