@@ -291,7 +291,15 @@ mod tests {
 
     #[test]
     fn a_mapping_without_tables_is_known_by_what_it_is_and_what_lies_below_it() {
-        let mapping = |kind, len| Mapping { start: 0, end: len, kind, accessible: true, writable: true };
+        let mapping = |kind, len| Mapping {
+            start: 0,
+            end: len,
+            kind,
+            accessible: true,
+            writable: true,
+            plain: true,
+            own: false,
+        };
         let anonymous = |len, below| mapping(Kind::Anonymous, len).rest(below);
         assert_eq!(anonymous(SMALL, None), Why::Unknown);
         assert_eq!(anonymous(SMALL, Some(Before::Other)), Why::Unknown);

@@ -112,7 +112,7 @@ impl Children {
         fault_point!(ChildForgotten: (), else return);
         let Some(work) = self.work() else { return };
         let (start, end) = (extent.page_addr(pages.lo), extent.page_addr(pages.hi));
-        work.to_each_that_is_owed(start, end, |work, child| {
+        work.for_each_that_is_owed(start, end, |work, child| {
             let Some(place) = child.place_of(extent.base()) else { return };
             // What is owed no more is passed over.
             for index in pages.indices() {
@@ -129,7 +129,7 @@ impl Children {
             Event::Remove { start, end } | Event::Unmap { start, end } => (start, end),
             Event::Fault { .. } | Event::Fork { .. } | Event::Unknown(_) => return,
         };
-        work.to_each_that_is_owed(start, end, |work, child| work.give_range(child, start, end, None));
+        work.for_each_that_is_owed(start, end, |work, child| work.give_range(child, start, end, None));
     }
 
     /// Gives some of what is owed. While [`Children::are_owed`] says so.
@@ -207,7 +207,7 @@ impl Work {
     }
 
     /// Does something for each child that is owed anything of the range, until none is. A child may fork meanwhile, and its child is owed the same.
-    fn to_each_that_is_owed(&mut self, start: usize, end: usize, what: impl Fn(&mut Work, &mut Child)) {
+    fn for_each_that_is_owed(&mut self, start: usize, end: usize, what: impl Fn(&mut Work, &mut Child)) {
         let is_owed =
             |child: &mut Option<Child>| child.as_mut().is_some_and(|child| child.is_owed(start, end));
         while let Some(number) = self.children.iter_mut().position(is_owed) {
