@@ -90,7 +90,8 @@ fn pages_swapped_to_zram_are_seen_there_and_come_back_right() {
         let held = zram.usage().expect("the device is there");
         assert!(held.original >= (presence.swapped * 4096) as u64, "{held:?}");
         assert!(held.compressed * 5 < held.original * 4, "half-compressible pages shrank to {held:?}");
-        let result: TouchResult = worker.ask(&TouchRequest::Touch(Round { order, seed })).expect("touched");
+        let result: TouchResult =
+            worker.ask(&TouchRequest::Touch(Round { order, seed, traced: false })).expect("touched");
         assert_eq!(result.wrong_words, 0);
         assert!(result.touch_ns.count() as usize >= presence.swapped.min(region.pages) * 9 / 10, "{order:?}");
     }
