@@ -25,7 +25,6 @@ pub fn svg(profile: &Profile, by: By, title: &str) -> anyhow::Result<Vec<u8>> {
         }
     }
     let mut colours = PaletteMap::default();
-    colours.insert("all", colour(profile.sum().coldness()));
     for (name, bytes) in &held {
         colours.insert(name, colour(bytes.coldness()));
     }

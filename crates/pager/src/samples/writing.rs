@@ -10,6 +10,7 @@ use crate::tables::entry::State;
 use crate::tables::extent::Extent;
 use crate::text::Line;
 use core::fmt::Write;
+use core::sync::atomic::Ordering::Relaxed;
 use memfold_sys::signal::quietly;
 use memfold_sys::{file, time, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
@@ -99,8 +100,9 @@ impl Worker {
     fn pages_of(&self, address: usize, size: usize, now: u64, cold_age: u64) -> Pages {
         let (end, mut pages) = (address.saturating_add(size), Pages::default());
         for extent in self.engine.space().existing(address, end) {
-            let known =
-                Known { extent, is_idle: now.saturating_sub(untouched_since(extent, now)) >= cold_age };
+            let is_whole = extent.away.load(Relaxed) == 0;
+            let untouched = now.saturating_sub(untouched_since(extent, now));
+            let known = Known { extent, is_idle: is_whole && untouched >= cold_age };
             let base = extent.base();
             let mut at = address.max(base);
             let stop = end.min(base + EXTENT_SIZE);
@@ -117,7 +119,8 @@ impl Worker {
 
 struct Known<'a> {
     extent: &'a Extent,
-    /// Whether nothing of it was seen to be touched for a cold age.
+    /// Whether all of it is in memory, and nothing was seen to be touched for a cold age. Where a part is away, nothing is known of pages that came
+    /// since, but of those that did not shrink.
     is_idle: bool,
 }
 
@@ -134,7 +137,8 @@ impl Pages {
         match known.extent.entry(index).state() {
             State::Stored | State::Same => self.folded += bytes,
             State::Aside => self.aside += bytes,
-            _ if known.is_idle && !known.extent.hot.load().contains(index) => self.idle += bytes,
+            _ if known.extent.hot.load().contains(index) => {}
+            _ if known.is_idle || known.extent.incompressible.load().contains(index) => self.idle += bytes,
             _ => {}
         }
     }
