@@ -9,8 +9,14 @@ use memfold_pager::{Engine, Host};
 use memfold_sys::table;
 
 /// The pager of this process.
-pub static ENGINE: Engine =
-    Engine::new(Host { notice, open_control, own_heap: || true, thread_cpu: |_| None, decay: || () });
+pub static ENGINE: Engine = Engine::new(Host {
+    notice,
+    open_control,
+    own_heap: || true,
+    thread_cpu: |_| None,
+    decay: || (),
+    sampler: None,
+});
 
 /// Directory of the control page. Written by the thread that starts the engine, before it does.
 pub static CONTROL_DIR: ControlDir = ControlDir::new();
