@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked what nobody wants any more.
 const LOOK: Duration = Duration::from_millis(500);
+/// How long it is tried to delete what is left when the launcher is gone.
+const PARTING: Duration = Duration::from_secs(10);
 /// Each expiry is renewed so many times before it comes.
 const RENEWALS: u32 = 4;
 
@@ -113,9 +115,10 @@ fn look_after(shared: &Shared) {
             }
         }
         left.extend(shared.kept().ended().into_iter().map(|(file, segments)| (now, file, segments)));
-        // By itself it goes when it expires.
+        // By itself it goes when it expires, and nobody stays for an hour for that.
+        let patience = if shared.over.load(SeqCst) { PARTING } else { shared.config.expire() };
         left.retain(|(since, file, segments)| {
-            now.duration_since(*since) < shared.config.expire() && !engines.forget(*file, segments)
+            now.duration_since(*since) < patience && !engines.forget(*file, segments)
         });
         let idle = shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
         if shared.over.load(SeqCst) && idle {
