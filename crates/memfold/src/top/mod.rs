@@ -1,7 +1,7 @@
 //! `memfold top`: all folded programs on one screen, and one of them on another.
 //!
 //! What is known stands in [`app`], of one program in [`process`]; what is drawn of it in [`list`] and [`detail`], and what keys and the mouse do in
-//! [`input`]. What a program is asked for is asked by a thread of its own ([`job`]), so the screen never waits.
+//! [`input`]. What a program is asked for is asked by a thread of its own ([`crate::view::job`]), so the screen never waits.
 //!
 //! Invariants: the screen takes less than half a per cent of a CPU as long as nobody presses keys, however many programs there are: what one look
 //! and one picture of it cost says when the next one is taken. The terminal is left as it was found, however it ends.
