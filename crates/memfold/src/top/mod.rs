@@ -1,6 +1,6 @@
 //! `memfold top`: all folded programs on one screen, and one of them on another.
 //!
-//! What is known stands in [`app`], of one program in [`process`]; what is drawn of it in [`list`] and [`detail`], and what keys and the mouse do in
+//! What is known stands in [`app`], of one program in [`crate::view::process`]; what is drawn of it in [`list`] and [`detail`], and what keys and the mouse do in
 //! [`input`]. What a program is asked for is asked by a thread of its own ([`crate::view::job`]), so the screen never waits.
 //!
 //! Invariants: the screen takes less than half a per cent of a CPU as long as nobody presses keys, however many programs there are: what one look
