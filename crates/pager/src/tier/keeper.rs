@@ -368,6 +368,8 @@ impl Keeper {
             if !files.remote.tell(Op::Own, file.name(), 0, 0) {
                 return;
             }
+            // How many it ever had: what was to be forgotten meanwhile is deleted with the rest at the end.
+            files.remote.tell(Op::Keep, file.name(), count, 0);
             let mut at = 0;
             while let Some(first) = (at..count).find(|&segment| segments.is_held(segment)) {
                 at = (first..count).find(|&segment| !segments.is_held(segment)).unwrap_or(count);
