@@ -24,20 +24,6 @@ macro_rules! bugs {
 }
 
 bugs! {
-    /// A child that the kernel reports gets nothing of what was away in its parent.
-    ChildNotFilled = "child-not-filled",
-    /// A child does not get what comes back in its parent, or is dropped there, before it had it.
-    ChildForgotten = "child-forgotten",
-    /// What the kernel is about to drop is managed on.
-    DropNotAwaited = "drop-not-awaited",
-    /// A thread that made system calls for who attaches goes on with a register of theirs.
-    RegisterNotRestored = "register-not-restored",
-    /// A thread that made system calls for who attaches goes on with its signals blocked.
-    MaskNotRestored = "mask-not-restored",
-    /// A system call that was ended by attaching, and that the kernel does not restart, is not made again.
-    CallNotMadeAgain = "call-not-made-again",
-    /// What is open for an attached agent is open in the program's descriptor table, and stays open.
-    DescriptorLeaked = "descriptor-leaked",
     /// A page that does not shrink is dropped from staging instead of going back.
     IncompressibleDropped = "incompressible-dropped",
     /// A page that does not shrink and goes back is taken for written, and tried again.
@@ -219,6 +205,23 @@ bugs! {
     PiecesNotJoined = "pieces-not-joined",
     /// A range is let go of before a move though it could not be brought back.
     LetGoWhileAway = "let-go-while-away",
+
+    // Of attaching to processes that run, which its own tests run with.
+
+    /// A child that the kernel reports gets nothing of what was away in its parent.
+    ChildNotFilled = "child-not-filled",
+    /// A child does not get what comes back in its parent, or is dropped there, before it had it.
+    ChildForgotten = "child-forgotten",
+    /// What the kernel is about to drop is managed on.
+    DropNotAwaited = "drop-not-awaited",
+    /// A thread that made system calls for who attaches goes on with a register of theirs.
+    RegisterNotRestored = "register-not-restored",
+    /// A thread that made system calls for who attaches goes on with its signals blocked.
+    MaskNotRestored = "mask-not-restored",
+    /// A system call that was ended by attaching, and that the kernel does not restart, is not made again.
+    CallNotMadeAgain = "call-not-made-again",
+    /// What is open for an attached agent is open in the program's descriptor table, and stays open.
+    DescriptorLeaked = "descriptor-leaked",
 }
 
 #[cfg(not(feature = "sabotage"))]
