@@ -33,6 +33,7 @@ fn resident(addr: usize, pages: usize) -> usize {
 
 #[test]
 fn spans_are_disjoint_found_from_every_page_and_zero_when_they_say_so() {
+    let _turn = TURN.lock().unwrap();
     let spans: Vec<_> =
         (1..200).map(|n| alloc(Domain::Managed, 1 + n * 7 % 90, PAGE_SIZE, Kind::Blocks).unwrap()).collect();
     for (n, span) in spans.iter().enumerate() {
@@ -140,6 +141,7 @@ fn a_guarded_block_cannot_be_touched_beyond_its_ends_nor_after_it_was_freed_and_
 
 #[test]
 fn addresses_that_can_never_be_touched_are_found() {
+    let _turn = TURN.lock().unwrap();
     let span = alloc_untouchable(memfold_sys::EXTENT_PAGES).unwrap();
     assert!(lookup(span.start() + span.bytes() / 2).is_some_and(|found| found.is(span)));
     assert!(!is_readable(span.start()) && !is_readable(span.end() - 1));
@@ -147,6 +149,7 @@ fn addresses_that_can_never_be_touched_are_found() {
 
 #[test]
 fn with_checks_a_span_has_a_guard_within_a_mib_of_either_side() {
+    let _turn = TURN.lock().unwrap();
     // SAFETY: the child uses the arena only and exits at once.
     let pid = unsafe {
         fork_prepare();
@@ -194,6 +197,7 @@ fn address_space() -> u64 {
 
 #[test]
 fn a_limit_on_address_space_refuses_large_requests_and_still_serves_small_ones() {
+    let _turn = TURN.lock().unwrap();
     // SAFETY: the child uses the arena only and exits at once.
     let pid = unsafe {
         fork_prepare();

@@ -13,7 +13,7 @@ const SCREEN: usize = 24;
 const BESIDE: usize = 76;
 
 /// What the root's page only names, and `memfold help` lists: what is seldom needed, and the laboratory.
-const SELDOM: [&str; 5] = ["metrics", "daemon", "core", "config", "completions"];
+const SELDOM: [&str; 8] = ["setup", "heap", "detach", "metrics", "daemon", "core", "config", "completions"];
 const LABORATORY: [&str; 6] = ["bench", "report", "sim", "pagecache", "trace", "record"];
 
 /// What a person is told who gives no command.
