@@ -99,8 +99,18 @@ impl Worker {
         let unforked = extent.unforked.load().contains(index);
         self.packing.unforked |= unforked;
         let (dictionary, out) = (self.dictionary(), &mut self.packing.buffer[..MAX_STORED]);
-        // SAFETY: as above.
-        let packed = unsafe { self.packing.codecs.compress_at(effort, dictionary, staged, out) };
+        let codecs = &mut self.packing.codecs;
+        // What does not shrink with less effort is not tried again for long: once with all of it.
+        let (effort, packed) = match effort {
+            // SAFETY: as above.
+            Effort::Most => (effort, unsafe { codecs.compress_at(effort, dictionary, staged, out) }),
+            // SAFETY: as above.
+            less => match unsafe { codecs.compress_at(less, dictionary, staged, out) } {
+                // SAFETY: as above.
+                None => (Effort::Most, unsafe { codecs.compress_at(Effort::Most, dictionary, staged, out) }),
+                packed => (less, packed),
+            },
+        };
         let Some((codec, len)) = packed else { return false };
         if dictionary.is_none() {
             self.see_what_more_gains(effort, staged, len);
