@@ -8,7 +8,7 @@ use crate::image::{Access, Image};
 use crate::stopped::Stopped;
 use crate::{memory, wait_until, Error, Target};
 use memfold_pager::plan::{Plan, Status, MAGIC};
-use memfold_sys::thread::ADOPTED_BLOCK;
+use memfold_sys::thread::{ADOPTED_BLOCK, FLAGS};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
@@ -64,17 +64,9 @@ impl Region {
 
     /// Makes a thread of the agent's, for what the plan says.
     pub fn start(&self, thread: &mut Stopped, plan: &Plan) -> Result<(), Error> {
-        let flags = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM
-            | libc::CLONE_SETTLS
-            | libc::CLONE_CHILD_CLEARTID;
         let stack = self.base + self.len - 256;
         let alive = self.base + std::mem::offset_of!(Plan, alive);
-        let arguments = [flags as usize, stack, 0, alive, plan.thread_pointer as usize, 0];
+        let arguments = [FLAGS as usize, stack, 0, alive, plan.thread_pointer as usize, 0];
         thread.call_at(plan.entry as usize, "clone", libc::SYS_clone, arguments, self.base).map(drop)
     }
 

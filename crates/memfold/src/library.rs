@@ -19,25 +19,16 @@ pub const VARIABLE: &str = "MEMFOLD_LIB";
 /// Ends with exit code 2 and the list of places where it looked. A path with a space or a colon cannot be
 /// written in `LD_PRELOAD` (ld.so(8)) and is refused too, and so is what the variable names if another user could change it.
 pub fn find() -> anyhow::Result<PathBuf> {
-    let executable = std::env::current_exe()?;
-    let named = std::env::var_os(VARIABLE).filter(|v| !v.is_empty()).map(PathBuf::from);
-    let places = match &named {
-        Some(path) => vec![path.clone()],
-        None => usual_places(executable.parent().unwrap_or(Path::new("/")), FILE_NAME),
-    };
-    let found = places.iter().find(|p| p.is_file()).cloned();
-    let unpacked = found.is_none() && named.is_none();
+    let places = Places::of(FILE_NAME, VARIABLE)?;
+    let found = places.found();
+    let unpacked = found.is_none() && !places.named;
     let Some(found) =
         found.map_or_else(|| if unpacked { embedded::library() } else { Ok(None) }, |path| Ok(Some(path)))?
     else {
-        let list: Vec<_> = places.iter().map(|p| p.display().to_string()).collect();
-        return Err(exit::usage(format!(
-            "{FILE_NAME} not found; looked for {}. Build it with `make build`, or name it in {VARIABLE}",
-            list.join(", ")
-        )));
+        return Err(places.none());
     };
     let path = found.canonicalize()?;
-    if named.is_some() || unpacked {
+    if places.named || unpacked {
         check_owners(&path, VARIABLE, !unpacked)?;
     }
     if path.to_string_lossy().contains([' ', ':', '\t', '\n']) {
@@ -47,6 +38,48 @@ pub fn find() -> anyhow::Result<PathBuf> {
         )));
     }
     Ok(path)
+}
+
+/// Where a file that belongs to this executable may be.
+pub struct Places {
+    file_name: &'static str,
+    variable: &'static str,
+    /// The variable says where.
+    pub named: bool,
+    places: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Where the variable says, or else the usual places.
+    ///
+    /// # Errors
+    /// It is not known where this executable is.
+    pub fn of(file_name: &'static str, variable: &'static str) -> anyhow::Result<Places> {
+        let executable = std::env::current_exe()?;
+        let named = std::env::var_os(variable).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let usual = || usual_places(executable.parent().unwrap_or(Path::new("/")), file_name);
+        Ok(Places {
+            file_name,
+            variable,
+            named: named.is_some(),
+            places: named.map_or_else(usual, |path| vec![path]),
+        })
+    }
+
+    /// The first of them at which it is.
+    pub fn found(&self) -> Option<PathBuf> {
+        self.places.iter().find(|place| place.is_file()).cloned()
+    }
+
+    /// That it is at none of them, and what to do about it.
+    pub fn none(&self) -> anyhow::Error {
+        let list: Vec<_> = self.places.iter().map(|place| place.display().to_string()).collect();
+        let (file_name, variable) = (self.file_name, self.variable);
+        exit::usage(format!(
+            "{file_name} not found; looked for {}. Build it with `make build`, or name it in {variable}",
+            list.join(", ")
+        ))
+    }
 }
 
 /// The variable, and where the user's cache is, may come from another user's environment (`su`, `sudo -E`), and the library's code runs as who calls: neither it nor
@@ -77,7 +110,7 @@ pub fn check_owners(path: &Path, variable: &str, named: bool) -> anyhow::Result<
 }
 
 /// Where a file of memfold's is seen from the directory of this executable.
-pub fn usual_places(beside: &Path, name: &str) -> Vec<PathBuf> {
+fn usual_places(beside: &Path, name: &str) -> Vec<PathBuf> {
     ["", "../lib/memfold", "../lib"].iter().map(|place| beside.join(place).join(name)).collect()
 }
 

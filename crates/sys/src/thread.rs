@@ -25,6 +25,15 @@ const STACK: usize = BLOCK - GUARD - TLS - PAGE_SIZE;
 /// fields of the thread control block.
 const TLS: usize = 4 * PAGE_SIZE;
 const GUARD: usize = PAGE_SIZE;
+/// What a thread of an agent shares with the process that it is made in.
+pub const FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_CHILD_CLEARTID;
 /// How often to try while an `execve` is under way, a millisecond apart.
 const EXEC_TRIES: u32 = 200;
 /// How often to look whether an ended thread is gone, 50 us apart: a second.
@@ -81,15 +90,7 @@ impl Thread {
         // SAFETY: the last page of the block, which nobody else knows yet.
         unsafe { (top as *mut Header).write(Header { alive, tid, entry, arg }) };
         let header = thread.header();
-        let flags = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM
-            | libc::CLONE_SETTLS
-            | libc::CLONE_PARENT_SETTID
-            | libc::CLONE_CHILD_CLEARTID;
+        let flags = FLAGS | libc::CLONE_PARENT_SETTID;
         let blocked = signal::block_all();
         let mut raw;
         let mut tries = 0;

@@ -51,9 +51,7 @@ impl Engine {
         self.set_managed(extent, &waits, false);
         self.traffic.note_dropping();
     }
-}
 
-impl Engine {
     /// Manages again what was dropped of an extent, as far as it is gone. Whether that is all. In a turn of the fault thread's, or of a mover's who has the
     /// extent locked.
     pub(crate) fn release_dropped(&self, kernel: &Kernel, extent: &Extent) -> bool {

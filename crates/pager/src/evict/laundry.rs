@@ -99,19 +99,14 @@ impl Worker {
         let unforked = extent.unforked.load().contains(index);
         self.packing.unforked |= unforked;
         let (dictionary, out) = (self.dictionary(), &mut self.packing.buffer[..MAX_STORED]);
-        let codecs = &mut self.packing.codecs;
-        // What does not shrink with less effort is not tried again for long: once with all of it.
-        let (effort, packed) = match effort {
+        // What does not shrink is not tried again for long: once with all effort, before it counts as that.
+        let efforts = if effort == Effort::Most { &[Effort::Most][..] } else { &[effort, Effort::Most] };
+        let packed = efforts.iter().find_map(|&effort| {
             // SAFETY: as above.
-            Effort::Most => (effort, unsafe { codecs.compress_at(effort, dictionary, staged, out) }),
-            // SAFETY: as above.
-            less => match unsafe { codecs.compress_at(less, dictionary, staged, out) } {
-                // SAFETY: as above.
-                None => (Effort::Most, unsafe { codecs.compress_at(Effort::Most, dictionary, staged, out) }),
-                packed => (less, packed),
-            },
-        };
-        let Some((codec, len)) = packed else { return false };
+            let packed = unsafe { self.packing.codecs.compress_at(effort, dictionary, staged, out) };
+            packed.map(|(codec, len)| (effort, codec, len))
+        });
+        let Some((effort, codec, len)) = packed else { return false };
         if dictionary.is_none() {
             self.see_what_more_gains(effort, staged, len);
         }
