@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// The user and group `nobody` of every Linux: 65534, the kernel's overflow id.
@@ -48,6 +48,14 @@ pub fn memfold(runtime: &Path) -> Command {
         .env("MEMFOLD_RUNTIME_DIR", runtime)
         .env("MEMFOLD_CONFIG", "off");
     command
+}
+
+/// Runs a command of memfold's, with nothing on its standard input, to its end.
+///
+/// # Panics
+/// If it cannot be executed.
+pub fn output(mut command: Command) -> Output {
+    command.stdin(Stdio::null()).output().expect("memfold can be executed")
 }
 
 /// A copy of memfold where every user can execute it, to be run without rights: checkouts may lie where

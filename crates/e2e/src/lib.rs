@@ -9,7 +9,9 @@ pub mod browser;
 pub mod client;
 pub mod command_line;
 pub mod daemon;
+pub mod dialogue;
 pub mod forged;
+pub mod held;
 pub mod keep;
 pub mod redis;
 pub mod row;
@@ -19,7 +21,7 @@ pub mod terminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use command_line::{installed_for_all, is_root, memfold, scratch};
+pub use command_line::{installed_for_all, is_root, memfold, output, scratch};
 
 /// Waits until `seen` says so, at most `limit`.
 ///

@@ -2,13 +2,14 @@
 //!
 //! The program is `c/heap.c`, which is built without frame pointers. How much each function holds stands there too.
 
+use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{program, run_plain, Server};
 use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 /// How long a test waits for what must come.
@@ -17,9 +18,7 @@ const MIB: f64 = (1 << 20) as f64;
 
 /// The program under `memfold run`.
 struct Folded {
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    launcher: Server,
+    program: Dialogue,
     pid: String,
     home: tempfile::TempDir,
 }
@@ -41,25 +40,11 @@ impl Folded {
         .expect_success("cc");
         let mut command = memfold(home.path());
         command.args(["run", "--quiet", "--start-at", "0"]).args(options).arg("--").arg(file);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut launcher = Server(command.spawn().expect("memfold can be executed"));
-        let stdin = launcher.0.stdin.take();
-        let stdout = BufReader::new(launcher.0.stdout.take().expect("piped"));
-        let mut folded = Folded { stdin, stdout, launcher, pid: String::new(), home };
-        folded.pid = folded.hear();
+        let mut program = Dialogue::start(command);
+        let pid = program.hear();
+        let folded = Folded { program, pid, home };
         wait_until(LIMIT, "folding", || folded.stat()["mode"] == "embedded");
         folded
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it says something");
-        line.trim().to_owned()
-    }
-
-    fn tell(&mut self, line: &str) {
-        writeln!(self.stdin.as_mut().expect("open until the end"), "{line}").expect("it listens");
-        assert_eq!(self.hear(), line);
     }
 
     fn memfold(&self, command: &str, words: &[&str]) -> Output {
@@ -92,9 +77,8 @@ impl Folded {
         serde_json::from_slice(&self.done("heap", &["--json"])).expect("a profile")
     }
 
-    fn end(mut self) {
-        drop(self.stdin.take());
-        assert!(self.launcher.0.wait().expect("our child").success());
+    fn end(self) {
+        assert!(self.program.end().success());
     }
 }
 
@@ -115,7 +99,7 @@ fn of(profile: &Value, function: &str) -> [f64; 3] {
 #[test]
 fn each_function_holds_what_it_holds_and_what_nobody_touches_is_cold_and_folded() {
     let mut folded = Folded::start(&["--heap-sample", "16K", "--cold-age", "200ms", "--max-stall", "100%"]);
-    folded.tell("hold");
+    folded.program.tell("hold");
     let near =
         |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.15, "{found} of {expected}");
     let profile = folded.profile();
@@ -135,7 +119,7 @@ fn each_function_holds_what_it_holds_and_what_nobody_touches_is_cold_and_folded(
     let evicted = folded.stat()["evicted_bytes"].as_f64().unwrap();
     assert!(all < 1.3 * evicted, "{all} of {evicted}");
     // By another thread than the one that allocated it, which never was sampled itself.
-    folded.tell("free");
+    folded.program.tell("free");
     assert!(of(&folded.profile(), "hold_cold")[0] < 0.1 * MIB);
     folded.end();
 }
@@ -148,7 +132,7 @@ fn a_program_is_sampled_for_as_long_as_it_is_asked_for_and_no_longer() {
     assert_eq!(folded.sampled(), 0, "it was left sampled");
     folded.done("heap", &["--start", "--mean", "32K"]);
     assert_eq!(folded.sampled(), 32 << 10);
-    folded.tell("hold");
+    folded.program.tell("hold");
     let text = String::from_utf8(
         folded.done("heap", &["--svg", "a.svg", "--pprof", "a.pb.gz", "--folded", "a.txt"]),
     );

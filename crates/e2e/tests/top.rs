@@ -2,9 +2,10 @@
 //!
 //! Root sees everybody's programs, so those of a test have a name that no other program has.
 
+use memfold_e2e::held::Held;
 use memfold_e2e::run::{finish, program, Server};
 use memfold_e2e::terminal::Terminal;
-use memfold_e2e::{memfold, scratch, wait_until};
+use memfold_e2e::{memfold, output, scratch, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -23,60 +24,8 @@ fn contrib(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(file)
 }
 
-fn output(mut command: Command) -> Output {
-    command.stdin(Stdio::null()).output().expect("memfold can be executed")
-}
-
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
-}
-
-/// A folded Perl program of a name of its own, which holds some memory until its standard input ends.
-struct Held {
-    launcher: Server,
-    name: String,
-    pid: u32,
-}
-
-impl Held {
-    /// It holds `mib` MiB, about, and folds nothing unless it is asked to.
-    fn start(home: &Path, tag: &str, mib: usize) -> Held {
-        let name = format!("{}{tag}", std::process::id());
-        let copy = home.join(&name);
-        if !copy.exists() {
-            fs::copy(program("perl", "perl"), &copy).unwrap();
-        }
-        let script = format!("my $held = join '', map {{ \"$_ held \" x 64 }} 1..{}; print \"$$\\n\"; $| = 1; print ''; <STDIN>", mib * 1800);
-        let mut command = memfold(home);
-        command
-            .args(["run", "--quiet", "--cold-age", "1h", "--start-at", "1M", "--"])
-            .arg(copy)
-            .args(["-e", &script]);
-        let mut launcher = Server(
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("memfold can be executed"),
-        );
-        let mut line = String::new();
-        // Perl writes its line when `$|` is set, at the latest.
-        BufReader::new(launcher.0.stdout.take().expect("piped"))
-            .read_line(&mut line)
-            .expect("it says its number");
-        let held = Held { launcher, name, pid: line.trim().parse().expect("a number") };
-        wait_until(LIMIT, "folding", || held.stat(home)["mode"] == "embedded");
-        held
-    }
-
-    fn stat(&self, home: &Path) -> Value {
-        let mut command = memfold(home);
-        command.args(["stat", "--json", &self.pid.to_string()]);
-        let rows: Value = serde_json::from_slice(&output(command).stdout).unwrap_or_default();
-        rows[0].clone()
-    }
-
-    /// Ends it.
-    fn end(mut self) {
-        drop(self.launcher.0.stdin.take());
-        self.launcher.0.wait().expect("our child");
-    }
 }
 
 fn top(home: &Path, words: &[&str]) -> Command {

@@ -2,18 +2,18 @@
 
 use memfold_e2e::browser::Browser;
 use memfold_e2e::forged;
+use memfold_e2e::held::Held;
 use memfold_e2e::run::{program, Server};
-use memfold_e2e::{is_root, memfold, scratch, wait_until};
+use memfold_e2e::{is_root, memfold, output, scratch, wait_until};
 use memfold_inspect::Snapshot;
 use memfold_pager::control::Mode;
-use serde_json::Value;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -88,56 +88,6 @@ impl Web {
             body.len()
         ))
     }
-}
-
-/// A folded Perl program of a name of its own, which folds nothing unless it is asked to.
-struct Held {
-    launcher: Server,
-    name: String,
-    pid: u32,
-}
-
-impl Held {
-    fn start(home: &Path, tag: &str, mib: usize) -> Held {
-        let name = format!("{}{tag}", std::process::id());
-        let copy = home.join(&name);
-        fs::copy(program("perl", "perl"), &copy).unwrap();
-        let script = format!(
-            "my $held = join '', map {{ \"$_ held \" x 64 }} 1..{}; $| = 1; print \"$$\\n\"; <STDIN>",
-            mib * 1800
-        );
-        let mut command = memfold(home);
-        command
-            .args(["run", "--quiet", "--cold-age", "1h", "--start-at", "1M", "--"])
-            .arg(copy)
-            .args(["-e", &script]);
-        let mut launcher = Server(
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("memfold can be executed"),
-        );
-        let mut line = String::new();
-        BufReader::new(launcher.0.stdout.take().expect("piped"))
-            .read_line(&mut line)
-            .expect("it says its number");
-        let held = Held { launcher, name, pid: line.trim().parse().expect("a number") };
-        wait_until(LIMIT, "folding", || held.stat(home)["mode"] == "embedded");
-        held
-    }
-
-    fn stat(&self, home: &Path) -> Value {
-        let mut command = memfold(home);
-        command.args(["stat", "--json", &self.pid.to_string()]);
-        let rows: Value = serde_json::from_slice(&output(command).stdout).unwrap_or_default();
-        rows[0].clone()
-    }
-
-    fn end(mut self) {
-        drop(self.launcher.0.stdin.take());
-        self.launcher.0.wait().expect("our child");
-    }
-}
-
-fn output(mut command: Command) -> Output {
-    command.stdin(Stdio::null()).output().expect("memfold can be executed")
 }
 
 /// The least contrast of a text that is seen with what is behind it (WCAG 2.1, 1.4.3), and which text that is.

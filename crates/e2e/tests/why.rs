@@ -2,13 +2,13 @@
 //!
 //! The program is `c/why.c`. Which part is how large stands there too.
 
-use memfold_e2e::run::{program, run_plain, Server};
+use memfold_e2e::dialogue::Dialogue;
+use memfold_e2e::run::{program, run_plain};
 use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 /// How long a test waits for what must come.
@@ -19,9 +19,7 @@ const COLD: u64 = 24 * MIB;
 
 /// The program under `memfold run`. What it has of the test's is closed before the launcher is waited for.
 struct Folded {
-    stdin: Option<ChildStdin>,
-    stdout: BufReader<ChildStdout>,
-    launcher: Server,
+    program: Dialogue,
     pid: u32,
     /// Whether it could pin memory.
     pins: bool,
@@ -52,27 +50,11 @@ impl Folded {
         if all {
             command.arg(runtime.path().join("mapped"));
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut launcher = Server(command.spawn().expect("memfold can be executed"));
-        let stdin = launcher.0.stdin.take();
-        let stdout = BufReader::new(launcher.0.stdout.take().expect("piped"));
-        let mut folded = Folded { stdin, stdout, launcher, pid: 0, pins: false, runtime };
-        let ready = folded.hear();
+        let mut program = Dialogue::start(command);
+        let ready = program.hear();
         let (pid, pinned) = ready.split_once(' ').unwrap_or((&ready, ""));
-        (folded.pid, folded.pins) = (pid.parse().expect("its number"), pinned == "pinned");
-        folded
-    }
-
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("it says something");
-        line.trim().to_owned()
-    }
-
-    /// Has it do what a line says: `read` its cold memory, `use` it all the time, `unlock` what it has locked.
-    fn tell(&mut self, line: &str) {
-        writeln!(self.stdin.as_mut().expect("open until the end"), "{line}").expect("it listens");
-        assert_eq!(self.hear(), line);
+        let (pid, pins) = (pid.parse().expect("its number"), pinned == "pinned");
+        Folded { program, pid, pins, runtime }
     }
 
     fn ctl(&self, words: &[&str]) -> Output {
@@ -135,9 +117,8 @@ impl Folded {
     }
 
     /// Ends the program; the summary.
-    fn end(mut self) -> Value {
-        drop(self.stdin.take());
-        assert!(self.launcher.0.wait().expect("our child").success());
+    fn end(self) -> Value {
+        assert!(self.program.end().success());
         let text = fs::read(self.runtime.path().join("summary")).expect("a summary");
         serde_json::from_slice(&text).expect("JSON")
     }
@@ -181,7 +162,7 @@ fn every_part_of_a_program_has_its_reason_and_the_sum_is_what_the_kernel_says() 
     let stat = memfold(folded.runtime.path()).args(["stat", "--json", &folded.pid.to_string()]).output();
     let stat: Value = serde_json::from_slice(&stat.expect("memfold can be executed").stdout).expect("JSON");
     assert!(about(5).contains(&stat[0]["why"]["reasons"]["locked"].as_u64().expect("a number")), "{stat:#}");
-    folded.tell("unlock");
+    folded.program.tell("unlock");
     folded.wait_for(&[("locked", 0..1), ("excluded", about(9))]);
     let summary = folded.end();
     for part in [&summary["why"], &summary["processes"][0]["why"]] {
@@ -205,7 +186,7 @@ fn cold_memory_waits_for_the_budget_that_there_is_none_of() {
 #[test]
 fn what_is_touched_while_it_is_set_aside_is_hot() {
     let mut folded = Folded::start(&FREELY, false);
-    folded.tell("use");
+    folded.program.tell("use");
     folded.wait_for(&[("hot", COLD * 7 / 10..COLD * 11 / 10), ("came_back_soon", 0..COLD / 10)]);
 }
 
@@ -219,7 +200,7 @@ fn what_is_young_paused_or_came_back_says_so() {
     folded.done(&["evict"]);
     let why = folded.wait_for(&[("young", 0..COLD / 10), ("paused", 0..1)]);
     assert!(why["folded_bytes"].as_u64() > Some(COLD * 9 / 10), "{why:#}");
-    folded.tell("read");
+    folded.program.tell("read");
     // What the pager has brought back ahead of a touch nobody has asked for.
     folded.wait_for(&[("came_back_soon", COLD * 7 / 10..COLD * 11 / 10)]);
 }
@@ -252,5 +233,5 @@ fn a_process_that_cannot_tell_is_an_error_that_says_why() {
         let output = folded.ctl(&["why"]);
         String::from_utf8_lossy(&output.stderr).contains("a control page of layout 1")
     });
-    folded.tell("read");
+    folded.program.tell("read");
 }
