@@ -1,10 +1,10 @@
 //! Programs that `memfold attach` is tried on: how they are started, attached to and detached from, and what they leave behind.
 
+use crate::dialogue::Dialogue;
 use crate::scratch;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 /// What makes the pager fold whatever is not in use this very moment.
@@ -27,8 +27,7 @@ pub fn agent() -> PathBuf {
 
 /// A program that runs, says `ready` once it does, and ends by itself when its standard input does. It is killed when this is dropped.
 pub struct Subject {
-    child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    program: Dialogue,
     runtime: TempDir,
 }
 
@@ -46,21 +45,19 @@ pub struct Traces {
 impl Subject {
     /// Starts it, and waits until it is ready.
     pub fn start(command: &mut Command) -> Subject {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the program can be executed");
-        let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
-        let mut line = String::new();
-        output.read_line(&mut line).expect("it says that it is ready");
-        assert_eq!(line, "ready\n");
-        Subject { child, output, runtime: scratch() }
+        let mut program = Dialogue::start(command);
+        assert_eq!(program.hear(), "ready");
+        Subject { program, runtime: scratch() }
     }
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.program.pid()
+    }
+
+    /// Has it do what a line says, which it answers with the same line.
+    pub fn tell(&mut self, line: &str) {
+        self.program.tell(line);
     }
 
     /// The `memfold` command, with the agent.
@@ -112,7 +109,7 @@ impl Subject {
 
     /// Whether it still runs.
     pub fn runs(&mut self) -> bool {
-        self.child.try_wait().expect("it is ours").is_none()
+        self.program.process().try_wait().expect("it is ours").is_none()
     }
 
     /// What can be seen of it.
@@ -144,18 +141,9 @@ impl Subject {
     }
 
     /// Ends it: its status, and what it said last.
-    pub fn finish(mut self) -> (Option<i32>, String) {
-        drop(self.child.stdin.take().map(|mut input| input.write_all(b"\n")));
-        let mut said = String::new();
-        self.output.read_to_string(&mut said).expect("it says how it was");
-        (self.child.wait().expect("it is ours").code(), said)
-    }
-}
-
-impl Drop for Subject {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn finish(self) -> (Option<i32>, String) {
+        let (status, said) = self.program.finish("");
+        (status.code(), said)
     }
 }
 

@@ -42,7 +42,7 @@ impl Held {
             .args(["run", "--quiet", "--cold-age", "1h", "--start-at", "1M", "--"])
             .arg(copy)
             .args(["-e", &script]);
-        let mut dialogue = Dialogue::start(command);
+        let mut dialogue = Dialogue::start(&mut command);
         let pid = dialogue.hear().parse().expect("a number");
         let held = Held { dialogue, name, pid };
         wait_until(LIMIT, "folding", || held.stat(home)["mode"] == "embedded");

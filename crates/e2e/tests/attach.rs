@@ -164,6 +164,42 @@ fn redis_keeps_every_value_and_saves_all_of_them_from_a_child() {
     again.shut_down();
 }
 
+/// Holds 64 MiB, which it writes anew, or says that it needs no more (`MADV_FREE`), when it is told to.
+const FREES: &str = r#"
+import mmap, sys
+held = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def write():
+    for at in range(0, len(held), 4096): held[at:at + 8] = b'%08d' % (at >> 12)
+write()
+print('ready', flush=True)
+for line in sys.stdin:
+    if line == 'write\n': write()
+    if line == 'free\n': held.madvise(8)
+    print(line, end='', flush=True)
+"#;
+
+/// The kernel reports what it is about to drop before it does so, and with `MADV_FREE` long before.
+#[test]
+fn what_the_kernel_is_about_to_drop_is_not_folded_meanwhile() {
+    if !may() {
+        return;
+    }
+    const HELD: u64 = 64 << 20;
+    let mut subject =
+        Subject::start(Command::new(program("python3", "python3")).args(["-S", "-E", "-c", FREES]));
+    let pid = subject.pid().to_string();
+    subject.attach();
+    let folded = |subject: &Subject| subject.counter("evicted_bytes");
+    wait_until(LIMIT, "all is folded", || folded(&subject) >= HELD);
+    assert!(subject.memfold(&["ctl", &pid, "set", "cold_age", "1h"]).status.success());
+    subject.tell("write");
+    wait_until(LIMIT, "it is counted as back", || folded(&subject) < HELD / 4);
+    subject.tell("free");
+    assert!(subject.memfold(&["ctl", &pid, "evict"]).status.success());
+    assert!(folded(&subject) < HELD / 4, "what is about to be dropped was folded");
+    subject.detach();
+}
+
 #[test]
 fn what_cannot_be_attached_to_is_refused_with_the_reason() {
     if !may() {

@@ -40,7 +40,7 @@ impl Folded {
         .expect_success("cc");
         let mut command = memfold(home.path());
         command.args(["run", "--quiet", "--start-at", "0"]).args(options).arg("--").arg(file);
-        let mut program = Dialogue::start(command);
+        let mut program = Dialogue::start(&mut command);
         let pid = program.hear();
         let folded = Folded { program, pid, home };
         wait_until(LIMIT, "folding", || folded.stat()["mode"] == "embedded");

@@ -50,7 +50,7 @@ impl Folded {
         if all {
             command.arg(runtime.path().join("mapped"));
         }
-        let mut program = Dialogue::start(command);
+        let mut program = Dialogue::start(&mut command);
         let ready = program.hear();
         let (pid, pinned) = ready.split_once(' ').unwrap_or((&ready, ""));
         let (pid, pins) = (pid.parse().expect("its number"), pinned == "pinned");
