@@ -5,9 +5,11 @@
 
 use crate::text;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use memfold_pager::config::{BadValue, Setting, Unit, BY_GROUP};
+use memfold_pager::config::{parse_duration, BadValue, Setting, Unit, BY_GROUP};
 use memfold_pager::source::Kind;
 use serde_json::Value;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// An option of `memfold run` that has a variable of the environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +151,17 @@ impl FromArgMatches for PagerOptions {
 /// A parser for clap that accepts what the setting accepts and keeps the text.
 pub fn value_of(setting: Setting) -> impl Fn(&str) -> Result<String, String> + Clone + Send + Sync + 'static {
     move |text| parse(setting, text).map(|_| text.to_owned())
+}
+
+/// A parser of times within bounds, for options that are no settings. Of any other time the error is what is `needed`.
+pub fn time_in(
+    bounds: RangeInclusive<Duration>,
+    needed: &'static str,
+) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let time = parse_duration(text).map(Duration::from_nanos);
+        time.filter(|time| bounds.contains(time)).ok_or_else(|| needed.to_owned())
+    }
 }
 
 /// Reads a value of a setting.

@@ -13,7 +13,7 @@ use anyhow::{bail, Context};
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_inspect::{Mailbox, Snapshot};
-use memfold_pager::config::{parse_duration, Setting, BY_GROUP};
+use memfold_pager::config::{Setting, BY_GROUP};
 use memfold_pager::control::{Command, Mode};
 use nix::unistd::geteuid;
 use serde_json::json;
@@ -70,7 +70,11 @@ pub struct Args {
     #[arg(value_name = "PID|NAME", add = ArgValueCompleter::new(complete::processes))]
     target: Target,
     /// How long to wait for the answer.
-    #[arg(long, global = true, value_name = "TIME", default_value = "30s", value_parser = timeout)]
+    #[arg(
+        long, global = true, value_name = "TIME", default_value = "30s",
+        value_parser = options::time_in(Duration::from_nanos(1)..=Duration::MAX,
+            "a time above 0 is needed, such as 500ms or 30s")
+    )]
     timeout: Duration,
     #[command(subcommand)]
     action: Action,
@@ -292,13 +296,6 @@ fn value_of(pid: u32, key: Setting, value: &str) -> anyhow::Result<u64> {
     options::parse_for(pid, key, value).map_err(|allowed| {
         crate::exit::usage(format!("invalid value '{value}' for {}: {allowed}", key.name()))
     })
-}
-
-fn timeout(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Some(ns) if ns > 0 => Ok(Duration::from_nanos(ns)),
-        _ => Err("a time above 0 is needed, such as 500ms or 30s".into()),
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::answer;
 use crate::bar::bar;
 use crate::complete;
+use crate::options;
 use crate::pages::Found;
 use crate::process;
 use crate::target::Target;
@@ -10,7 +11,7 @@ use crate::text::{self, bytes, nanos};
 use anyhow::{bail, Context};
 use clap_complete::engine::ArgValueCompleter;
 use memfold_inspect::Mailbox;
-use memfold_pager::config::{parse_duration, Setting};
+use memfold_pager::config::Setting;
 use memfold_pager::control::{Command, Mode};
 use memfold_pager::samples::PREFIX;
 use memfold_profile::{flame, folded, pprof, By, Bytes, Names, Profile};
@@ -48,7 +49,11 @@ pub struct Args {
     #[arg(value_name = "PID|NAME", add = ArgValueCompleter::new(complete::processes))]
     target: Target,
     /// How long to sample a program that is not sampled yet.
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = time)]
+    #[arg(
+        long = "for", value_name = "TIME", default_value = "10s",
+        value_parser = options::time_in(Duration::from_nanos(1)..=Duration::MAX,
+            "a time above 0 is needed, such as 10s or 5m")
+    )]
     time: Duration,
     /// Sample from now on, and end.
     #[arg(long, conflicts_with_all = ["stop", "svg", "pprof", "folded", "json"])]
@@ -104,13 +109,6 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// How long the process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-fn time(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Some(ns) if ns > 0 => Ok(Duration::from_nanos(ns)),
-        _ => Err("a time above 0 is needed, such as 10s or 5m".into()),
-    }
-}
 
 fn mean(text: &str) -> Result<u64, String> {
     match Setting::HeapSample.parse(text) {

@@ -5,10 +5,9 @@ use crate::doctor::{probe, verdict};
 use crate::run::launch;
 use crate::run::program::{self, Absent};
 use crate::run::recording::{self, Wish};
-use crate::{bar, exit, library, text};
+use crate::{bar, exit, library, options, text};
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
-use memfold_pager::config::parse_duration;
 use memfold_sim::format::{Request, Sink};
 use memfold_tracer::{End, Mode, Unsupported};
 use std::collections::HashSet;
@@ -52,7 +51,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// How often the reference bits of all pages are read and cleared: a page has one request an interval at most.
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = interval)]
+    #[arg(
+        long, value_name = "TIME", default_value = "100ms",
+        value_parser = options::time_in(Duration::from_millis(1)..=Duration::from_secs(3600),
+            "a time from 1ms to 1h, such as 100ms, is needed")
+    )]
     interval: Duration,
     /// How touches are seen [default: probe, or ptrace where the program cannot be folded].
     #[arg(long, value_name = "SOURCE", hide_possible_values = true, conflicts_with = "exact")]
@@ -195,12 +198,5 @@ fn not_there(name: &OsString, absent: Absent) -> anyhow::Error {
     match absent {
         Absent::NotFound => exit::usage(format!("{name}: there is no such program; nothing was recorded")),
         Absent::NotExecutable(why) => exit::usage(format!("{name} cannot be executed: {why}")),
-    }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Some(ns) if (1_000_000..=3_600_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
-        _ => Err("a time from 1ms to 1h, such as 100ms, is needed".into()),
     }
 }

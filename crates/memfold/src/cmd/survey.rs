@@ -3,9 +3,9 @@
 use crate::survey::{memory, Row};
 use crate::target::Target;
 use crate::text::{self, bytes};
-use crate::{bar, pages, process};
+use crate::{bar, options, pages, process};
 use anyhow::bail;
-use memfold_pager::config::{parse_duration, parse_size};
+use memfold_pager::config::parse_size;
 use memfold_pager::control::Mode;
 use memfold_stats::Rng;
 use serde_json::json;
@@ -42,7 +42,11 @@ pub struct Args {
     #[arg(long, conflicts_with = "targets")]
     all: bool,
     /// How long to look: what is not touched in that time is cold.
-    #[arg(long = "for", value_name = "TIME", default_value = "10s", value_parser = period)]
+    #[arg(
+        long = "for", value_name = "TIME", default_value = "10s",
+        value_parser = options::time_in(Duration::from_millis(100)..=Duration::from_secs(86_400),
+            "a time from 100ms to 1d is needed, such as 10s")
+    )]
     period: Duration,
     /// Leave out programs with less foldable memory than this, unless they are named.
     #[arg(long, value_name = "BYTES", default_value = "16M", value_parser = size)]
@@ -210,13 +214,6 @@ fn drawn(resident: u64, saved: u64, largest: u64) -> String {
     let (all, stays) = (cells(resident), cells(resident.saturating_sub(saved)));
     let spaces = (CELLS as usize).saturating_sub(all);
     format!("{}{}{}", "█".repeat(stays), "░".repeat(all.saturating_sub(stays)), " ".repeat(spaces))
-}
-
-fn period(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Some(ns) if (100_000_000..=86_400_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
-        _ => Err("a time from 100ms to 1d is needed, such as 10s".into()),
-    }
 }
 
 fn size(text: &str) -> Result<u64, String> {

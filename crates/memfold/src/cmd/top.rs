@@ -1,11 +1,11 @@
 //! `memfold top`: a screen of all folded programs.
 
 use crate::exit;
+use crate::options;
 use crate::text;
 use crate::top::columns::Column;
 use crate::top::{self, Options};
 use crate::words::words;
-use memfold_pager::config::parse_duration;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -40,7 +40,11 @@ pub struct Args {
     #[arg(long)]
     once: bool,
     /// The time from one look to the next.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(
+        long, value_name = "TIME", default_value = "1s",
+        value_parser = options::time_in(Duration::from_millis(100)..=Duration::from_secs(3600),
+            "a time between 100ms and 1h is needed, such as 1s")
+    )]
     every: Duration,
     /// The column to sort by: name, pid, user, resident, managed, folded, into, cost, saved, saved-pct, faults, waits, cpu, policy, tier or why.
     #[arg(long, value_name = "COLUMN", value_enum, default_value = "saved", hide_possible_values = true)]
@@ -48,13 +52,6 @@ pub struct Args {
     /// Only programs of which the name, number, user, policy or reason has this in it.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     filter: String,
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Some(ns) if (100_000_000..=3_600_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
-        _ => Err("a time between 100ms and 1h is needed, such as 1s".into()),
-    }
 }
 
 /// Shows the screen, or prints the table.

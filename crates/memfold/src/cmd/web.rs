@@ -1,11 +1,11 @@
 //! `memfold web`: a page of all folded programs, for a browser.
 
 use crate::exit;
+use crate::options;
 use crate::text;
 use crate::web::{self, Options, Readers};
 use anyhow::Context;
 use memfold_daemon::token::Token;
-use memfold_pager::config::parse_duration;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,7 +41,11 @@ pub struct Args {
     #[arg(long)]
     open: bool,
     /// The time from one look to the next.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    #[arg(
+        long, value_name = "TIME", default_value = "1s",
+        value_parser = options::time_in(Duration::from_millis(250)..=Duration::from_secs(3600),
+            "a time between 250ms and 1h is needed, such as 1s")
+    )]
     every: Duration,
 }
 
@@ -55,13 +59,6 @@ fn place(text: &str) -> Result<SocketAddr, String> {
                       ssh -L 9275:127.0.0.1:9275 HOST"
             .into()),
         Err(_) => Err("a port is needed, or an address with one such as 127.0.0.1:9275".into()),
-    }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    match parse_duration(text) {
-        Some(ns) if (250_000_000..=3_600_000_000_000).contains(&ns) => Ok(Duration::from_nanos(ns)),
-        _ => Err("a time between 250ms and 1h is needed, such as 1s".into()),
     }
 }
 
