@@ -41,6 +41,8 @@ demo: build
 
 # The executable that `cargo test` builds anyway, without minutes of link-time optimisation.
 test: export MEMFOLD_BIN := $(TARGET)/debug/memfold
+# Most tests wait for a program to go cold, and leave the processors alone meanwhile.
+test: export RUST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
 test: lint libraries test-deps
 	$(CARGO) test --locked --workspace --exclude memfold-preload --exclude memfold-agent
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
