@@ -12,6 +12,7 @@
 mod absence;
 mod agent;
 mod answer;
+mod attach;
 mod bar;
 mod cmd;
 mod complete;

@@ -3,10 +3,9 @@
 use crate::complete;
 use crate::options::{self, Named, PagerOptions};
 use crate::run::launch;
-use crate::run_dir::RunDir;
 use crate::target::Target;
-use crate::{agent, pages, process, runtime, text};
-use anyhow::{bail, Context};
+use crate::{agent, process, runtime, text};
+use anyhow::bail;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_attach::{Error, Image};
 use std::path::{Path, PathBuf};
@@ -89,12 +88,9 @@ fn one(args: &Args, image: &Image, pid: u32) -> anyhow::Result<()> {
         target.check()?;
         return text::print(&format!("{name} (process {pid}) can be attached to\n"));
     }
-    let run_dir = RunDir::create()?;
-    let dir = run_dir.path().to_str().context("the directory for control pages is not UTF-8")?;
     let daemon = args.daemon.as_ref().map(|given| runtime::socket(given.as_deref())).transpose()?;
-    let mut choices = choices(&args.settings, args.policy.as_deref(), daemon.as_deref(), args.wipe);
-    choices.push((pages::VARIABLE.into(), dir.into()));
-    let stop = memfold_attach::attach(&target, image, &choices)?;
+    let choices = choices(&args.settings, args.policy.as_deref(), daemon.as_deref(), args.wipe);
+    let stop = crate::attach::fold(pid, image, &choices)?;
     if !args.quiet {
         let stopped = text::nanos(stop.0.as_nanos() as u64);
         text::say(format_args!(
