@@ -14,6 +14,7 @@ mod agent;
 mod answer;
 mod attach;
 mod bar;
+mod beside;
 mod cmd;
 mod complete;
 mod config;
