@@ -3,6 +3,7 @@
 //! Invariants: the thread that does either has left the program's descriptor table before it opens anything, and is known as an agent; the plan's status is
 //! the last thing that it says.
 
+use crate::asking;
 use crate::host::{notice, CONTROL_DIR, ENGINE, STARTING};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::plan::{Plan, Status};
@@ -49,6 +50,9 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
     }
     table::leave(None).map_err(|_| Some("no descriptor table of the agent's own"))?;
     ENGINE.go_by_reports();
+    if plan.helped != 0 {
+        ENGINE.use_made(asking::ask(plan)?);
+    }
     let config = ENGINE.be_told(|name| plan.get(name), complain);
     if let Some(socket) = plan.get("MEMFOLD_BUDGET_OF") {
         ENGINE.obey_daemon(socket);

@@ -10,6 +10,7 @@
 #![no_std]
 #![no_main]
 
+mod asking;
 mod entry;
 mod freestanding;
 mod host;

@@ -9,9 +9,11 @@
 //! could be had out; whatever happens, a thread that was stopped goes on with the registers, the signal mask and the signals that it had.
 
 mod error;
+mod helping;
 mod image;
 mod memory;
 mod region;
+mod rights;
 mod stopped;
 pub mod target;
 mod threads;
@@ -42,6 +44,7 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
     memfold_pager::sabotage::choose(None);
     let mut plan = Plan::new();
     plan.build = image.build();
+    plan.helped = u32::from(!rights::may_ask_for_forks(target.pid()));
     if cfg!(feature = "sabotage") {
         if let Ok(bug) = std::env::var("PLANTED_BUG") {
             plan.choose("PLANTED_BUG", &bug);
@@ -62,13 +65,14 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
         done.inspect_err(|_| region.unmap(thread))
     })?;
     stop.0 += begun.1;
+    let helped = if plan.helped == 0 { Ok(()) } else { helping::help(target, &region) };
     let done = region.wait(target, START)?;
     if done == Status::Running {
         return Ok(stop);
     }
     let why = region.plan(target)?.text.read(&mut [0; 256]).to_owned();
     let _ = take_out(target, &region, &mut stop);
-    Err(Error::AgentFailed(why))
+    helped.and(Err(Error::AgentFailed(why)))
 }
 
 /// Brings everything back, and takes the agent out of the process.

@@ -3,11 +3,12 @@
 //! As root, as the agent needs CAP_SYS_PTRACE in the process that it is put into; where the tests do not run as root these say so and pass.
 
 use memfold_e2e::agent::{memfold_with_agent, Subject, Traces, HARSH};
+use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
 use memfold_e2e::{is_root, scratch, wait_until};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -22,10 +23,13 @@ fn may() -> bool {
 }
 
 fn compile(source: &str, options: &[&str]) -> (TempDir, PathBuf) {
+    compile_with(&program("cc", "gcc"), source, options)
+}
+
+fn compile_with(compiler: &Path, source: &str, options: &[&str]) -> (TempDir, PathBuf) {
     let dir = scratch();
     let file = dir.path().join("subject");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
-    let compiler = program("cc", "gcc");
     let done = Command::new(compiler)
         .args(["-O1", "-Wall", "-Wextra", "-pthread"])
         .args(options)
@@ -33,7 +37,7 @@ fn compile(source: &str, options: &[&str]) -> (TempDir, PathBuf) {
         .arg(&file)
         .arg(source)
         .status();
-    assert!(done.expect("gcc can be executed").success());
+    assert!(done.expect("the compiler can be executed").success());
     (dir, file)
 }
 
@@ -133,6 +137,9 @@ fn a_server_in_go_endures_it() {
         .status();
     assert!(built.expect("go can be executed").success());
     endures(start(&file, &["64"]), 4);
+    let (status, said) = Started::start(&file, &["64"]).finish("");
+    assert!(said.starts_with("fine "), "{said}");
+    assert_eq!(status, Some(7));
 }
 
 #[test]
@@ -234,6 +241,79 @@ fn a_program_that_ends_while_it_is_attached_to_ends_as_it_would() {
     let subject = start(&file, &["4", "16"]);
     subject.attach();
     let (status, said) = subject.finish();
+    assert!(said.starts_with("fine "), "{said}");
+    assert_eq!(status, Some(7));
+}
+
+/// A program that `memfold run` has started and put the agent into; told by its standard input to end.
+struct Started {
+    dialogue: Dialogue,
+    runtime: TempDir,
+}
+
+impl Started {
+    /// Waits until it is folded.
+    fn start(file: &Path, arguments: &[&str]) -> Started {
+        let runtime = scratch();
+        let mut command = memfold_with_agent(runtime.path());
+        command.args(["run", "--quiet"]).args(HARSH).arg("--").arg(file).args(arguments);
+        let mut started = Started { dialogue: Dialogue::start(&mut command), runtime };
+        assert_eq!(started.dialogue.hear(), "ready");
+        wait_until(LIMIT, "it is folded from its start on", || started.folded() > 0);
+        started
+    }
+
+    /// Pages that were folded, by the one control page of the run.
+    fn folded(&self) -> u64 {
+        let output = memfold_with_agent(self.runtime.path()).args(["stat", "--json"]).output().unwrap();
+        let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let parent = self.dialogue.pid().to_string();
+        let is_child = |row: &&serde_json::Value| {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", row["pid"])).unwrap_or_default();
+            status.lines().any(|line| line.strip_prefix("PPid:").is_some_and(|found| found.trim() == parent))
+        };
+        let row = rows.as_array().into_iter().flatten().find(is_child);
+        row.and_then(|row| row["pages"]["evicted"].as_u64()).unwrap_or(0)
+    }
+
+    /// What it says last, and its exit code.
+    fn finish(self, line: &str) -> (Option<i32>, String) {
+        let (status, said) = self.dialogue.finish(line);
+        (status.code(), said)
+    }
+}
+
+/// Fills an array, waits for a line, and adds up what is in it.
+const AWK: &str = "BEGIN { for (i = 0; i < 40000; i++) a[i] = i \" some words \" i * 7; print \"ready\"; fflush(); getline; \
+                   for (i = 0; i < 40000; i++) { n += length(a[i]); s += substr(a[i], 1, 3) } print n, s }";
+
+#[test]
+fn static_programs_are_folded_from_their_start_on_and_end_as_they_would() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("attached.c", &["-static"]);
+    let (status, said) = Started::start(&file, &["2", "16"]).finish("");
+    assert!(said.starts_with("fine "), "{said}");
+    assert_eq!(status, Some(7));
+    let busybox = program("busybox", "busybox-static");
+    let plain = Command::new(&busybox).args(["awk", AWK]).stdin(Stdio::null()).output().unwrap();
+    let plain = String::from_utf8(plain.stdout).unwrap();
+    let (status, said) = Started::start(&busybox, &["awk", AWK]).finish("");
+    assert_eq!((status, format!("ready\n{said}")), (Some(0), plain));
+}
+
+/// Where the kernel's headers are, behind those of musl.
+const KERNEL: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"];
+
+#[test]
+fn a_program_for_musl_endures_it_and_is_folded_from_its_start_on() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile_with(&program("musl-gcc", "musl-tools"), "attached.c", &KERNEL);
+    endures(start(&file, &["4", "24"]), 3);
+    let (status, said) = Started::start(&file, &["2", "16"]).finish("");
     assert!(said.starts_with("fine "), "{said}");
     assert_eq!(status, Some(7));
 }

@@ -5,7 +5,8 @@ use memfold_bench::course::Progress;
 use memfold_bench::output::Output;
 use memfold_bench::programs::{Arm, Kind, Options, Report};
 use memfold_bench::worker::Program;
-use memfold_e2e::command_line::{executable, memfold, scratch};
+use memfold_e2e::agent::memfold_with_agent;
+use memfold_e2e::command_line::{executable, is_root, scratch};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
@@ -21,6 +22,7 @@ fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
         runs: 1,
         bytes: 4 << 20,
         together: 64,
+        attach: false,
         idle_millis: 600,
         out: None,
         json: false,
@@ -145,7 +147,7 @@ fn one_wrong_datum_in_any_program_is_found_and_yields_no_figures() {
 fn the_command_prints_its_tables_and_names_the_package_of_what_is_missing() {
     let dir = scratch();
     let run = |arguments: &[&str], path: Option<&Path>| {
-        let mut command = memfold(dir.path());
+        let mut command = memfold_with_agent(dir.path());
         command.args(["bench", "programs", "--runs", "1", "--size", "4M", "--idle", "300ms"]).args(arguments);
         if let Some(path) = path {
             command.env("PATH", path);
@@ -154,9 +156,15 @@ fn the_command_prints_its_tables_and_names_the_package_of_what_is_missing() {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
-    let (code, out, err) = run(&["--only", "redis", "--arms", "plain,null,folded"], None);
+    let (mut words, mut arms) =
+        (vec!["--only", "redis", "--arms", "plain,null,folded"], vec!["plain", "null", "folded"]);
+    if is_root() {
+        words.push("--attach");
+        arms.push("attached");
+    }
+    let (code, out, err) = run(&words, None);
     assert_eq!(code, Some(0), "{err}");
-    for arm in ["plain", "null", "folded"] {
+    for arm in arms {
         let rows = out.lines().filter(|line| line.split_whitespace().take(2).eq(["redis", arm])).count();
         assert_eq!(rows, 2, "{arm}: {out}");
     }

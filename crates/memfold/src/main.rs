@@ -12,7 +12,9 @@
 mod absence;
 mod agent;
 mod answer;
+mod attach;
 mod bar;
+mod beside;
 mod cmd;
 mod complete;
 mod config;

@@ -5,7 +5,7 @@
 
 use crate::text;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use memfold_pager::config::{parse_duration, BadValue, Setting, Unit, BY_GROUP};
+use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP};
 use memfold_pager::source::Kind;
 use serde_json::Value;
 use std::ops::RangeInclusive;
@@ -170,6 +170,14 @@ pub fn time_in(
 /// A sentence that says what is allowed.
 pub fn parse(setting: Setting, text: &str) -> Result<u64, String> {
     setting.parse(text).map_err(allowed)
+}
+
+/// Reads a size of memory.
+///
+/// # Errors
+/// A sentence that says what is allowed.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).ok_or_else(|| "a size such as 64K, 16M or 1G is needed".into())
 }
 
 /// Reads a value of a setting for a process that runs.

@@ -308,6 +308,11 @@ impl Engine {
         self.link.use_device(fd);
     }
 
+    /// Takes a userfaultfd of which the handshake is made, forks among what it reports, in the table of the thread that starts the engine.
+    pub fn use_made(&self, made: crate::kernel::Made) {
+        self.link.use_made(made);
+    }
+
     /// What it asks of the process that it is in.
     pub(crate) fn host(&self) -> &Host {
         &self.host

@@ -51,6 +51,18 @@ pub fn make_uffd(device: Option<i32>) -> Result<Userfaultfd, Errno> {
 /// What is missing, in words for people, and why.
 type Missing = (&'static str, Errno);
 
+/// What a userfaultfd is asked for by which forks are reported, where who has the right to that makes the handshake for this process; and
+/// whether it can track writes. `available` is all that the kernel has; `None` where that is too little.
+pub fn features_with_forks(available: Features) -> Option<(Features, bool)> {
+    let needed = NEEDED | Features::EVENT_FORK;
+    let tracks_writes = available.contains(TRACKING);
+    let wanted = if tracks_writes { needed | TRACKING } else { needed };
+    available.contains(needed).then_some((wanted, tracks_writes))
+}
+
+/// A userfaultfd of which the handshake is made, by its number in the table of the calling thread, which gives it up; and whether it can track writes.
+pub type Made = (i32, bool);
+
 /// What is missing where forks cannot be reported.
 const NO_FORKS: &str = "forks are reported to who has CAP_SYS_PTRACE alone, and this process has not";
 
@@ -99,10 +111,14 @@ impl Rest {
 
 impl Kernel {
     /// Opens everything. The error names what is missing, in words for people. `by_reports` says that nobody but the kernel tells of changes: then it
-    /// must tell of forks too, and what is set aside moves by the same userfaultfd ([`crate::staging`]).
-    pub fn open(device: Option<i32>, by_reports: bool) -> Result<Kernel, Missing> {
+    /// must tell of forks too, and what is set aside moves by the same userfaultfd ([`crate::staging`]). One that is `made` already is such.
+    pub fn open(device: Option<i32>, by_reports: bool, made: Option<Made>) -> Result<Kernel, Missing> {
         let more = if by_reports { Features::EVENT_FORK } else { Features::empty() };
-        let (uffd, tracks_writes) = make_main(device, more)?;
+        let (uffd, tracks_writes) = match made {
+            // SAFETY: it is ours from here on, by the contract of `Made`.
+            Some((number, tracks_writes)) => (unsafe { Userfaultfd::handed_over(number) }, tracks_writes),
+            None => make_main(device, more)?,
+        };
         let second = if by_reports { None } else { Some(make_second(device)?) };
         let staging = Staging::new(second).map_err(|e| ("no address space for the staging area", e))?;
         let Rest { uffd_info, pagemap, life, pin } = Rest::open(&uffd)?;

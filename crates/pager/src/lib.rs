@@ -67,4 +67,5 @@ pub mod why;
 pub use choices::Nonsense;
 pub use control::SharedText;
 pub use engine::{Engine, Host, Phase};
+pub use kernel::{features_with_forks, Made};
 pub use text::Line;

@@ -14,6 +14,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"mf-agent");
 /// Most bytes of choices.
 pub const MOST_CHOICES: usize = 3072;
 
+/// What who attaches answers when the handshake is made ([`Plan::helped`]): writes can be tracked, or cannot.
+pub const TRACKING: u8 = 1;
+/// See [`TRACKING`].
+pub const NO_TRACKING: u8 = 2;
+
 /// What a thread of the agent's is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -73,6 +78,11 @@ pub struct Plan {
     pub thread_pointer: u64,
     /// What is constant of it, which the agent makes read-only: address and length.
     pub constant: [u64; 2],
+    /// 1 where who attaches makes the handshake of the userfaultfd, as the process has not the right to ask for reports of forks.
+    pub helped: u32,
+    /// Whom to reach for that: the number of the thread that waits, as the process knows it, and one more than that of a socket in its descriptor table;
+    /// 0 until it waits.
+    pub waiting: [AtomicU32; 2],
     /// A line for people.
     pub text: SharedText<32>,
     /// What the user chose: `NAME=VALUE` one after another, each ended by a zero.
@@ -93,6 +103,8 @@ impl Plan {
             entry: 0,
             thread_pointer: 0,
             constant: [0; 2],
+            helped: 0,
+            waiting: [const { AtomicU32::new(0) }; 2],
             text: SharedText::new(),
             choices: [0; MOST_CHOICES],
         }
@@ -105,6 +117,18 @@ impl Plan {
         } else {
             Task::Start
         }
+    }
+
+    /// The calling thread waits at a socket to be helped.
+    pub fn wait_at(&self, socket: i32) {
+        self.waiting[0].store(memfold_sys::thread::current_tid(), Relaxed);
+        self.waiting[1].store(socket as u32 + 1, Release);
+    }
+
+    /// The thread that waits to be helped, and the number of the socket.
+    pub fn waits_at(&self) -> Option<(u32, i32)> {
+        let socket = self.waiting[1].load(Acquire).checked_sub(1)?;
+        Some((self.waiting[0].load(Relaxed), socket as i32))
     }
 
     /// Says how far it has come.

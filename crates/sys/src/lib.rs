@@ -21,6 +21,7 @@ pub mod cgroup;
 pub mod dir;
 pub mod file;
 pub mod futex;
+pub mod handing;
 mod identity;
 pub mod inject;
 pub mod life;

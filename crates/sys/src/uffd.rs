@@ -83,7 +83,7 @@ pub enum Event {
         end: usize,
     },
     /// A child with a copy of the memory was forked, and has what is registered registered with a userfaultfd of its own, by this number in the reader's
-    /// descriptor table. Whoever reads this has it to close ([`Userfaultfd::of_child`]).
+    /// descriptor table. Whoever reads this has it to close ([`Userfaultfd::handed_over`]).
     Fork {
         /// The number.
         child: i32,
@@ -152,6 +152,9 @@ const fn ior(number: u32, size: u32) -> u32 {
     (2 << 30) | (size << 16) | (0xAA << 8) | number
 }
 
+/// What `/proc` calls an open one.
+pub const LINK: &str = "anon_inode:[userfaultfd]";
+
 const IOC_NEW: u32 = 0xAA << 8;
 const IOC_API: u32 = iowr(0x3F, 24);
 const IOC_REGISTER: u32 = iowr(0x00, 32);
@@ -199,18 +202,23 @@ impl Userfaultfd {
         Ok(Userfaultfd { fd: unsafe { Fd::from_raw(fd as i32) } })
     }
 
-    /// That of a forked child, of which a report told ([`Event::Fork`]).
+    /// One that is open: that of a forked child, of which a report told ([`Event::Fork`]), or what another process has handed over.
     ///
     /// # Safety
-    /// The number comes from such a report, once.
-    pub unsafe fn of_child(number: i32) -> Userfaultfd {
-        // SAFETY: the kernel made the descriptor for who reads the report.
+    /// The number comes from there, once, and is that of a userfaultfd.
+    pub unsafe fn handed_over(number: i32) -> Userfaultfd {
+        // SAFETY: the kernel made the descriptor for who got the number.
         Userfaultfd { fd: unsafe { Fd::from_raw(number) } }
     }
 
     /// The descriptor's number.
     pub fn raw_fd(&self) -> i32 {
         self.fd.raw()
+    }
+
+    /// Gives up ownership: the number.
+    pub fn into_raw_fd(self) -> i32 {
+        self.fd.into_raw()
     }
 
     fn ioctl<T>(&self, request: u32, arg: &mut T) -> Result<usize> {

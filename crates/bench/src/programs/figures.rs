@@ -58,7 +58,7 @@ pub(super) fn figures(options: &Options) -> Vec<(String, Figure)> {
         ("anonymous", |moment| Some(moment.anonymous_bytes)),
         ("pss", |moment| moment.pss_bytes),
     ];
-    const REST: [(&str, Plain); 12] = [
+    const REST: [(&str, Plain); 14] = [
         ("hot_units_per_s_begin", |run| Some(run.hot_begin.units_per_s())),
         ("hot_p99_ns_begin", |run| Some(run.hot_begin.p99_ns as f64)),
         ("hot_units_per_s_end", |run| Some(run.hot_end.units_per_s())),
@@ -70,6 +70,8 @@ pub(super) fn figures(options: &Options) -> Vec<(String, Figure)> {
         ("pages_restored", |run| Some(run.folded.as_ref()?.pages.restored as f64)),
         ("pages_second_chance", |run| Some(run.folded.as_ref()?.pages.second_chance as f64)),
         ("stall_pct", |run| Some(run.folded.as_ref()?.stall_pct)),
+        ("attached_processes", |run| Some(run.attached?.processes as f64)),
+        ("attach_stopped_ns", |run| Some(run.attached?.stopped_ns_longest as f64)),
         ("saved_bytes_peak", |run| Some(run.folded.as_ref()?.saved_bytes_peak as f64)),
     ];
     let plain = |(name, figure): (&str, Plain)| (name.to_owned(), Box::new(figure) as Figure);

@@ -32,6 +32,8 @@ pub struct Run {
     pub cpu_s: f64,
     /// What `memfold run --summary` says; `None` in the other arms.
     pub folded: Option<Folded>,
+    /// What became of attaching; `None` in the other arms.
+    pub attached: Option<Attached>,
 }
 
 /// Memory of all processes of a program at one moment.
@@ -62,6 +64,15 @@ pub struct Folded {
     pub stall_pct: f64,
     /// Most that was saved at a time, bytes.
     pub saved_bytes_peak: u64,
+}
+
+/// What became of attaching to the processes of a program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Attached {
+    /// Processes that were attached to.
+    pub processes: usize,
+    /// The longest that a thread of one was stopped for, ns.
+    pub stopped_ns_longest: u64,
 }
 
 /// Pages in such a summary.

@@ -9,6 +9,7 @@
 //! whether its data are right, and a run in which a datum is wrong fails and yields no figures; a program that is not
 //! installed is named with its package, and the others run.
 
+mod attached;
 mod capture;
 mod charts;
 mod chromium;
@@ -56,6 +57,8 @@ memfold_experiment::named! {
         Null = "null",
         /// Started by `memfold run` with its default options.
         Folded = "folded",
+        /// Started plainly, and attached to by `memfold attach` with its default options, as whatever it starts.
+        Attached = "attached",
     }
 }
 
@@ -66,6 +69,7 @@ Examples:
                                                          every program that is installed: tables, plots, a page
   memfold bench programs --together 1                    what is in use scattered over all pages
   memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
+  sudo memfold bench programs --attach --only redis      plain, started by memfold run, and attached to
   memfold bench programs --json | jq .figures            for programs
 
 Each program builds a heap of about --size, lies idle but for a small load of its own, reads all
@@ -84,9 +88,13 @@ pub struct Options {
     /// The programs: python3, sqlite, redis, redis-save (with snapshots), node, java, go, postgres, chromium [default: all].
     #[arg(long = "only", value_name = "P,..", value_delimiter = ',')]
     pub programs: Vec<Kind>,
-    /// What to compare: plain, null (plain once more, for the noise), folded.
+    /// What to compare: plain, null (plain once more, for the noise), folded, attached (started plainly and attached to, as root).
     #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "plain,folded")]
     pub arms: Vec<Arm>,
+    /// Compare with programs that are attached to, too: the arm `attached` besides the others.
+    #[arg(long)]
+    #[serde(skip)]
+    pub attach: bool,
     /// Runs of each arm of each program.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = count(1_000))]
     pub runs: usize,
@@ -185,10 +193,16 @@ impl Experiment for Options {
         if self.programs.is_empty() {
             self.programs = Kind::ALL.to_vec();
         }
+        if self.attach && !self.arms.contains(&Arm::Attached) {
+            self.arms.push(Arm::Attached);
+        }
         self.check()
     }
 
     fn run(&self, memfold: &Program, progress: Progress<'_>) -> Result<Found> {
+        if self.arms.contains(&Arm::Attached) && !place::is_root() {
+            return Err(Unsupported("only root can attach, which the arm `attached` does".into()).into());
+        }
         let (mut programs, mut skipped, mut versions) = (Vec::new(), Vec::new(), BTreeMap::new());
         for &program in &self.programs {
             match program.missing() {

@@ -1,5 +1,6 @@
 //! One run of one program in one arm.
 
+use super::attached::Attacher;
 use super::kind::Kind;
 use super::measured::{Folded, Moment, Run};
 use super::place::{kill, Place};
@@ -34,6 +35,7 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let mut subject = kind.start(&place)?;
     let root = subject.started().pid();
     let _watchdog = Watchdog::over(root, Duration::from_millis(options.idle_millis) + LONGEST);
+    let attacher = (arm == Arm::Attached).then(|| Attacher::over(memfold, root)).transpose()?;
     let items = subject.load()?;
     let load_s = began.elapsed().as_secs_f64();
     if options.spoil {
@@ -44,6 +46,7 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let wrong = subject.verify()?;
     let verify_s = began.elapsed().as_secs_f64();
     ensure!(wrong == 0, "{wrong} of {items} items are wrong");
+    let attached = attacher.map(Attacher::finish).transpose()?;
     let before = tree(root).into_iter().filter_map(|pid| cpu_ns(pid).ok()).sum::<u64>() as f64 / 1e9;
     let began = Instant::now();
     subject.leave()?;
@@ -63,6 +66,7 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
         // What nobody waited for is missing in the one, what came after the last look in the other.
         cpu_s: before.max(cost.user_s + cost.system_s),
         folded: folds.then(|| summary(&place)).transpose()?,
+        attached,
     })
 }
 

@@ -10,6 +10,7 @@ fn options(runs: usize) -> Options {
         arms: vec![Arm::Plain, Arm::Folded],
         runs,
         bytes: 1 << 20,
+        attach: false,
         together: 64,
         idle_millis: 31_000,
         out: None,
@@ -49,6 +50,7 @@ fn made_up(program: Kind, repeat: usize, arm: Arm) -> Run {
         verify_s: 0.5,
         exit_s: 0.25,
         cpu_s: 2.0,
+        attached: None,
         folded: (arm == Arm::Folded).then(|| Folded {
             mode: "embedded".into(),
             reason: None,

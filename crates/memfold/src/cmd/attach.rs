@@ -1,14 +1,18 @@
 //! `memfold attach`: fold a process that runs already.
 
+use crate::attach::candidate::{self, Candidate};
+use crate::attach::folding::Attaching;
+use crate::attach::outcome::{is_well, summary, Kind, Outcome};
+use crate::attach::rules::Rules;
 use crate::complete;
 use crate::options::{self, Named, PagerOptions};
 use crate::run::launch;
-use crate::run_dir::RunDir;
 use crate::target::Target;
-use crate::{agent, pages, process, runtime, text};
-use anyhow::{bail, Context};
+use crate::{agent, exit, process, runtime, text};
+use anyhow::bail;
 use clap_complete::engine::ArgValueCompleter;
-use memfold_attach::{Error, Image};
+use memfold_attach::Error;
+use regex::Regex;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -17,14 +21,18 @@ Examples:
   sudo memfold attach 4711                   fold what process 4711 does not use
   sudo memfold attach --now redis-server     the one process of that name, within two seconds
   sudo memfold attach --dry-run postgres     whether it could be done, and why not
-  sudo memfold attach --all --cold-age 1m node
+  sudo memfold attach --match 'postgres|node' --min 64M --exclude walwriter
+  sudo memfold attach --rules FILE --dry-run --json
   memfold stat 4711                          what is saved; `ctl`, `top` and `why` as ever
   sudo memfold detach 4711                   bring everything back, and leave no trace
 
-One thread of the process is stopped for a moment, less than 5 ms. Nothing is written to its
-files or its standard error. docs/attach.md says what becomes of its forks, and what is refused.
+One thread of a process is stopped for a moment, less than 5 ms. Nothing is written to its
+files or its standard error. docs/attach.md says what becomes of its forks, what is refused, and
+what a file of rules is, which `memfold daemon --attach-rules FILE` keeps to.
 
-Exit codes: 0 done, 1 failed or refused, 2 bad usage.";
+Of many, those that are folded already, refused, excluded or smaller are skipped.
+
+Exit codes: 0 done, 1 failed or refused (of many: one failed, or none is folded), 2 bad usage.";
 
 /// Fold a process that runs already.
 ///
@@ -33,14 +41,33 @@ Exit codes: 0 done, 1 failed or refused, 2 bad usage.";
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
     /// The process, by its number, or by its name if one process has it.
-    #[arg(value_name = "PID|NAME", add = ArgValueCompleter::new(complete::processes))]
-    target: Target,
+    #[arg(value_name = "PID|NAME", required_unless_present_any = ["matching", "rules"],
+        conflicts_with_all = ["matching", "rules"], add = ArgValueCompleter::new(complete::processes))]
+    target: Option<Target>,
     /// Every process of that name.
-    #[arg(long)]
+    #[arg(long, requires = "target")]
     all: bool,
-    /// Say whether it could be attached to, and do nothing.
+    /// All processes whose name or command line matches, but for this one and those above it.
+    #[arg(long = "match", id = "matching", value_name = "REGEX", value_parser = regex)]
+    matching: Option<Regex>,
+    /// Of those not the ones whose name or command line matches this.
+    #[arg(long, value_name = "REGEX", value_parser = regex, requires = "matching")]
+    exclude: Option<Regex>,
+    /// Of those only what has so much resident.
+    #[arg(long, value_name = "BYTES", value_parser = options::size, requires = "matching", default_value = "0", hide_default_value = true)]
+    min: u64,
+    /// Of those only what this user has started, by name or number.
+    #[arg(long, value_name = "NAME", requires = "matching")]
+    user: Option<String>,
+    /// All processes that a rule in this file names.
+    #[arg(long, value_name = "FILE", conflicts_with = "matching")]
+    rules: Option<PathBuf>,
+    /// Say what could be attached to, and do nothing.
     #[arg(long)]
     dry_run: bool,
+    /// Print what became of each process as JSON.
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     settings: PagerOptions,
     /// Fold what is not in use at once, whatever CPU that takes: --cold-age 1s --recompress-age 1s --max-cpu 100.
@@ -61,47 +88,116 @@ pub struct Args {
     quiet: bool,
 }
 
+/// A process that is meant.
+struct Meant {
+    pid: u32,
+    name: String,
+    /// What is to be done to it: what the agent is told, or why nothing is.
+    to_do: Result<Vec<(String, String)>, String>,
+}
+
 /// Attaches.
 ///
 /// # Errors
-/// There is no such process, or several; it is refused, and the error says why.
+/// There is no such process, or several; a pattern or a file that cannot be read.
 pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if args.now {
         args.settings.hurry();
     }
-    let meant = meant(&args.target, args.all)?;
-    let image = agent::find()?;
-    let mut failed = None;
-    for pid in meant {
-        if let Err(error) = one(&args, &image, pid) {
-            if let Some(before) = failed.replace(error) {
-                text::say(format_args!("{before:#}"));
-            }
-        }
+    let meant = all_meant(&args)?;
+    let image = if args.dry_run { None } else { Some(agent::find()?) };
+    let mut outcomes = Vec::new();
+    for Meant { pid, name, to_do } in meant {
+        let outcome = match &to_do {
+            Err(why) => Outcome::excluded(pid, &name, why),
+            Ok(choices) => Outcome::of(pid, &name, &Attaching { image: image.as_ref(), choices }),
+        };
+        show(&args, &outcome)?;
+        outcomes.push(outcome);
     }
-    failed.map_or(Ok(ExitCode::SUCCESS), Err)
+    if args.json {
+        text::print_json(&outcomes)?;
+    }
+    let is_one = args.target.is_some();
+    if !is_one && !args.quiet && !args.json {
+        text::say(if outcomes.is_empty() { "no process is meant".into() } else { summary(&outcomes) });
+    }
+    let done = |outcome: &Outcome| matches!(outcome.result, Kind::Attached | Kind::Possible);
+    let well = if is_one { outcomes.iter().all(done) } else { is_well(&outcomes) };
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
 }
 
-fn one(args: &Args, image: &Image, pid: u32) -> anyhow::Result<()> {
-    let target = memfold_attach::Target::new(pid);
-    let name = process::name(pid);
-    if args.dry_run {
-        target.check()?;
-        return text::print(&format!("{name} (process {pid}) can be attached to\n"));
-    }
-    let run_dir = RunDir::create()?;
-    let dir = run_dir.path().to_str().context("the directory for control pages is not UTF-8")?;
-    let daemon = args.daemon.as_ref().map(|given| runtime::socket(given.as_deref())).transpose()?;
-    let mut choices = choices(&args.settings, args.policy.as_deref(), daemon.as_deref(), args.wipe);
-    choices.push((pages::VARIABLE.into(), dir.into()));
-    let stop = memfold_attach::attach(&target, image, &choices)?;
-    if !args.quiet {
-        let stopped = text::nanos(stop.0.as_nanos() as u64);
-        text::say(format_args!(
-            "{name} (process {pid}) is folded from now on; one thread of it was stopped for {stopped} (`memfold stat {pid}` shows what is saved)"
-        ));
+fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
+    match outcome.result {
+        _ if args.json => {}
+        Kind::Possible => text::print(&format!("{outcome}\n"))?,
+        Kind::Attached if args.quiet => {}
+        Kind::Attached => text::say(outcome),
+        // Of one that was named it is an error, and the reason says which process.
+        _ if args.target.is_some() => text::say(outcome.reason.as_deref().unwrap_or_default()),
+        Kind::Failed => text::say(outcome),
+        _ if args.quiet => {}
+        _ => text::say(outcome),
     }
     Ok(())
+}
+
+fn all_meant(args: &Args) -> anyhow::Result<Vec<Meant>> {
+    let daemon = args.daemon.as_ref().map(|given| runtime::socket(given.as_deref())).transpose()?;
+    let choices = choices(&args.settings, args.policy.as_deref(), daemon.as_deref(), args.wipe);
+    if let Some(target) = &args.target {
+        let pids = meant(target, args.all)?.into_iter();
+        return Ok(pids
+            .map(|pid| Meant { pid, name: process::name(pid), to_do: Ok(choices.clone()) })
+            .collect());
+    }
+    if let Some(user) = args.user.as_deref().filter(|user| user.parse::<u32>().is_err()) {
+        if !matches!(nix::unistd::User::from_name(user), Ok(Some(_))) {
+            return Err(exit::usage(format!(
+                "--user {user}: there is no such user here; a name or a number is needed"
+            )));
+        }
+    }
+    let candidates = candidate::pids().into_iter().filter_map(Candidate::look);
+    let meant = |candidate: Candidate, to_do| Meant { pid: candidate.pid, name: candidate.name, to_do };
+    if let Some(file) = &args.rules {
+        let rules = Rules::read(file)?;
+        return Ok(candidates
+            .filter_map(|candidate| {
+                let rule = rules.decide(&candidate)?;
+                let excluded = || format!("is excluded by {}", rules.place(rule));
+                let to_do = if rule.exclude { Err(excluded()) } else { Ok(rule.choices(&choices)) };
+                Some(meant(candidate, to_do))
+            })
+            .collect());
+    }
+    let Some(pattern) = &args.matching else { return Ok(Vec::new()) };
+    let matches = |pattern: &Regex, candidate: &Candidate| {
+        pattern.is_match(&candidate.name) || pattern.is_match(&candidate.command)
+    };
+    let all = candidates.filter(|candidate| {
+        matches(pattern, candidate)
+            && candidate.resident >= args.min
+            && args.user.as_ref().is_none_or(|user| candidate.is_of(user))
+    });
+    Ok(all
+        .map(|candidate| {
+            let excluded = args.exclude.as_ref().is_some_and(|pattern| matches(pattern, &candidate));
+            let to_do = if excluded { Err("is excluded by --exclude".into()) } else { Ok(choices.clone()) };
+            meant(candidate, to_do)
+        })
+        .collect())
+}
+
+fn regex(text: &str) -> Result<Regex, String> {
+    // The last line of what is wrong says it; those above draw it.
+    Regex::new(text).map_err(|error| {
+        let error = error.to_string();
+        format!(
+            "a regular expression is needed: {}",
+            error.lines().last().unwrap_or_default().trim_start_matches("error: ")
+        )
+    })
 }
 
 /// What the agent is told: what was given, else what the environment says, but for what is of the allocator or of a start.

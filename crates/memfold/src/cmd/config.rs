@@ -2,9 +2,10 @@
 
 use crate::complete;
 use crate::config::decide::{self, Start};
-use crate::config::file::{Fault, File};
+use crate::config::file::File;
 use crate::config::keys::Keys;
 use crate::config::origin::{self, Origin, Origins};
+use crate::config::reading::Fault;
 use crate::options;
 use crate::run::program;
 use crate::target::Target;

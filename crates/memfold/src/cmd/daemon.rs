@@ -1,7 +1,10 @@
 //! `memfold daemon`: divides one budget among programs that fold themselves, those of `memfold run --daemon` and those that use `memfold.h`.
 
+use super::attach;
+use crate::attach::rules::Rules;
+use crate::attach::watching::Watch;
 use crate::governed::Programs;
-use crate::{daemon_observing, exit, options, runtime, text};
+use crate::{agent, beside, daemon_observing, exit, options, runtime, text};
 use anyhow::Context;
 use memfold_daemon::budget::LEAST;
 use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
@@ -22,6 +25,7 @@ Examples:
   memfold run --daemon -- redis-server                 an unchanged program, under that budget
   sudo memfold daemon --source damon-paddr             what is cold of theirs is told by DAMON
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
+  sudo memfold daemon --attach-rules FILE              attach to the programs that its rules name (docs/attach.md)
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
 It may be killed and started again at any time: it has nothing of the programs' in hand. They go by their own settings meanwhile.
@@ -53,6 +57,9 @@ pub struct Args {
     /// damon-vaddr, damon-paddr or idle [default: auto].
     #[arg(long, value_name = "SOURCE", value_parser = source)]
     source: Option<Kind>,
+    /// Attach to the programs that a rule in this file names, those that run and those that come; as root to everybody's.
+    #[arg(long, value_name = "FILE")]
+    attach_rules: Option<PathBuf>,
     /// Say nothing of programs that come and go.
     #[arg(long)]
     quiet: bool,
@@ -82,6 +89,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(at) => Some(metrics_for(at.clone(), args.metrics_token.as_deref(), args.metrics_open)?),
         None => None,
     };
+    let watch = args.attach_rules.as_deref().map(|file| watch_by(file, &socket)).transpose()?;
     stop_on_signals()?;
     let options = Options { socket: socket.clone(), budget: args.budget, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
@@ -93,9 +101,19 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         daemon_observing::start(&socket, kind, &STOP, say)
             .context("cannot start the process that observes")?;
     }
+    if let Some(watch) = watch {
+        beside::start(&STOP, |is_over| watch.run(say, is_over))
+            .context("cannot start the process that attaches")?;
+    }
     server::run(&options, Box::new(Programs::of(&socket)), &STOP, say)
         .with_context(|| format!("cannot listen at {}", socket.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is attached to by the rules in a file, under the budget of the daemon at `socket`.
+fn watch_by(file: &Path, socket: &Path) -> anyhow::Result<Watch> {
+    let usual = attach::choices(&options::PagerOptions::default(), None, Some(socket), false);
+    Ok(Watch { rules: Rules::read(file)?, image: agent::find()?, usual })
 }
 
 /// Who may read the counters: over TCP nobody that is not meant to, as every user of the machine can connect.

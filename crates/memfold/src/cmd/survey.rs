@@ -5,7 +5,6 @@ use crate::target::Target;
 use crate::text::{self, bytes};
 use crate::{bar, options, pages, process};
 use anyhow::bail;
-use memfold_pager::config::parse_size;
 use memfold_pager::control::Mode;
 use memfold_stats::Rng;
 use serde_json::json;
@@ -49,7 +48,7 @@ pub struct Args {
     )]
     period: Duration,
     /// Leave out programs with less foldable memory than this, unless they are named.
-    #[arg(long, value_name = "BYTES", default_value = "16M", value_parser = size)]
+    #[arg(long, value_name = "BYTES", default_value = "16M", value_parser = options::size)]
     min: u64,
     /// Print JSON.
     #[arg(long)]
@@ -214,10 +213,6 @@ fn drawn(resident: u64, saved: u64, largest: u64) -> String {
     let (all, stays) = (cells(resident), cells(resident.saturating_sub(saved)));
     let spaces = (CELLS as usize).saturating_sub(all);
     format!("{}{}{}", "█".repeat(stays), "░".repeat(all.saturating_sub(stays)), " ".repeat(spaces))
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).ok_or_else(|| "a size such as 64K, 16M or 1G is needed".into())
 }
 
 #[cfg(test)]

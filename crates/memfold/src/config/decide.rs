@@ -1,8 +1,9 @@
 //! What holds for a program: the files that are there, and of their rules those whose conditions it meets.
 
-use super::file::{File, Place};
+use super::file::File;
 use super::keys::{Keys, SYSTEM_FILE};
 use super::origin::Origin;
+use super::reading::Place;
 use crate::options::Named;
 use nix::unistd::{geteuid, User};
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ impl Start {
 }
 
 /// The group of version 2, else that of the memory controller of version 1 (cgroups(7)).
-fn group(lines: &str) -> String {
+pub fn group(lines: &str) -> String {
     let of = |wanted: fn(&str, &str) -> bool| {
         lines.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');

@@ -1,11 +1,10 @@
-//! Reading a file of settings: TOML, whose every part keeps the line and the column where it stands.
+//! Reading a file of settings.
 
-use crate::options::{self, Named};
+use super::reading::{kind, Entry, Fault, Reading};
+use crate::options;
 use glob::Pattern;
-use std::fmt;
 use std::path::PathBuf;
 use toml::de::{DeTable, DeValue};
-use toml::Spanned;
 
 /// A file as it was read.
 #[derive(Debug, Default)]
@@ -31,85 +30,33 @@ pub struct Rule {
     pub entries: Vec<Entry>,
 }
 
-/// One setting.
-#[derive(Clone, Debug)]
-pub struct Entry {
-    /// Which.
-    pub key: Named,
-    /// Its value as text; `None` for a flag that is off.
-    pub value: Option<String>,
-    /// Where the value stands.
-    pub place: Place,
-}
-
-/// Where something stands in a file, both from 1 on; columns are characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The line.
-    pub line: usize,
-    /// The column.
-    pub column: usize,
-}
-
-/// Something that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// Where.
-    pub place: Place,
-    /// What was found, and what was expected.
-    pub message: String,
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.place.line, self.place.column, self.message)
-    }
-}
-
 impl File {
     /// Reads a text. Never fails: what cannot be read is among the faults, and a text that is no TOML has nothing else.
     pub fn parse(path: PathBuf, text: &str) -> File {
-        let mut reader = Reader { text, file: File { path, ..File::default() } };
-        let (table, errors) = DeTable::parse_recoverable(text);
-        if errors.is_empty() {
+        let mut reader = Reader { reading: Reading::of(text), rules: Vec::new() };
+        if let Some(table) = reader.reading.table() {
             reader.top(table.get_ref());
         }
-        for error in errors {
-            let at = error.span().map_or(0, |span| span.start);
-            reader.fault(at, error.message().replace('\n', ", "));
-        }
-        reader.file
+        File { path, rules: reader.rules, faults: reader.reading.faults }
     }
 }
 
 struct Reader<'t> {
-    text: &'t str,
-    file: File,
+    reading: Reading<'t>,
+    rules: Vec<Rule>,
 }
 
 impl Reader<'_> {
-    fn place(&self, at: usize) -> Place {
-        let before = self.text.get(..at).unwrap_or(self.text);
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-        Place { line, column }
-    }
-
-    fn fault(&mut self, at: usize, message: impl Into<String>) {
-        let place = self.place(at);
-        self.file.faults.push(Fault { place, message: message.into() });
-    }
-
     fn top(&mut self, table: &DeTable<'_>) {
         for (name, value) in table {
             let (at, found) = (value.span().start, value.get_ref());
             match (name.get_ref().as_ref(), found) {
                 ("defaults", DeValue::Table(table)) => {
                     let rule = self.rule(table, false);
-                    self.file.rules.insert(0, rule);
+                    self.rules.insert(0, rule);
                 }
                 ("defaults", _) => {
-                    self.fault(at, format!("expected a table, [defaults], and found {}", kind(found)))
+                    self.reading.fault(at, format!("expected a table, [defaults], and found {}", kind(found)))
                 }
                 ("rule", DeValue::Array(rules)) => {
                     for rule in rules {
@@ -117,28 +64,28 @@ impl Reader<'_> {
                             DeValue::Table(table) => {
                                 let read = self.rule(table, true);
                                 if read.program.is_none() && read.user.is_none() && read.cgroup.is_none() {
-                                    self.fault(
+                                    self.reading.fault(
                                         rule.span().start,
                                         "expected a condition in this rule: program, user or cgroup",
                                     );
                                 } else {
-                                    self.file.rules.push(read);
+                                    self.rules.push(read);
                                 }
                             }
-                            other => self.fault(
+                            other => self.reading.fault(
                                 rule.span().start,
                                 format!("expected a rule, [[rule]], and found {}", kind(other)),
                             ),
                         }
                     }
                 }
-                ("rule", _) => self.fault(
+                ("rule", _) => self.reading.fault(
                     at,
                     format!("expected [[rule]], in two pairs of brackets, and found {}", kind(found)),
                 ),
                 (other, _) => {
                     let message = format!("expected [defaults] or [[rule]], and found '{other}'");
-                    self.fault(name.span().start, message);
+                    self.reading.fault(name.span().start, message);
                 }
             }
         }
@@ -148,93 +95,21 @@ impl Reader<'_> {
         let mut rule = Rule::default();
         for (name, value) in table {
             match name.get_ref().as_ref() {
-                "program" if conditional => rule.program = self.pattern(value),
-                "cgroup" if conditional => rule.cgroup = self.pattern(value),
-                "user" if conditional => rule.user = self.condition(value),
+                "program" if conditional => rule.program = self.reading.pattern(value),
+                "cgroup" if conditional => rule.cgroup = self.reading.pattern(value),
+                "user" if conditional => rule.user = self.reading.condition(value),
                 key => match options::named().find(|named| named.option == key) {
-                    Some(key) => rule.entries.extend(self.entry(key, value)),
-                    None => self.fault(name.span().start, unknown(key, conditional)),
+                    Some(key) => rule.entries.extend(self.reading.entry(key, value)),
+                    None => {
+                        let conditions: &[&str] =
+                            if conditional { &["program", "user", "cgroup"] } else { &[] };
+                        self.reading.unknown(name.span().start, key, conditions, options::named());
+                    }
                 },
             }
         }
         rule
     }
-
-    fn condition(&mut self, value: &Spanned<DeValue<'_>>) -> Option<String> {
-        match value.get_ref() {
-            DeValue::String(text) => Some(text.to_string()),
-            DeValue::Integer(number) => Some(number.as_str().to_owned()),
-            other => {
-                self.fault(
-                    value.span().start,
-                    format!("expected a text in quotation marks, and found {}", kind(other)),
-                );
-                // Of a condition that cannot be read none is known to be met.
-                Some(String::new())
-            }
-        }
-    }
-
-    fn pattern(&mut self, value: &Spanned<DeValue<'_>>) -> Option<Pattern> {
-        let text = self.condition(value)?;
-        match Pattern::new(&text) {
-            Ok(pattern) => Some(pattern),
-            Err(error) => {
-                self.fault(
-                    value.span().start,
-                    format!("expected a pattern, and '{text}' is none: {}", error.msg),
-                );
-                Some(Pattern::default())
-            }
-        }
-    }
-
-    fn entry(&mut self, key: Named, value: &Spanned<DeValue<'_>>) -> Option<Entry> {
-        let at = value.span().start;
-        let text = match (value.get_ref(), key.flag) {
-            (DeValue::Boolean(on), Some(flag)) => on.then(|| flag.to_owned()),
-            (found, Some(_)) => {
-                self.fault(at, format!("{}: expected true or false, and found {}", key.option, kind(found)));
-                return None;
-            }
-            (DeValue::String(text), None) => Some(text.to_string()),
-            (DeValue::Integer(number), None) => Some(number.as_str().to_owned()),
-            (DeValue::Float(number), None) => Some(number.as_str().to_owned()),
-            (found, None) => {
-                self.fault(
-                    at,
-                    format!(
-                        "{}: expected a text in quotation marks or a number, and found {}",
-                        key.option,
-                        kind(found)
-                    ),
-                );
-                return None;
-            }
-        };
-        Some(Entry { key, value: text, place: self.place(at) })
-    }
-}
-
-fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a text",
-        DeValue::Integer(_) | DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
-    }
-}
-
-fn unknown(key: &str, conditional: bool) -> String {
-    let meant = key.replace('_', "-").to_lowercase();
-    let names: Vec<_> = options::named().map(|named| named.option).collect();
-    if names.contains(&meant.as_str()) {
-        return format!("there is no key '{key}'; expected '{meant}'");
-    }
-    let conditions = if conditional { "program, user, cgroup, " } else { "" };
-    format!("there is no key '{key}'; expected one of {conditions}{}", names.join(", "))
 }
 
 #[cfg(test)]

@@ -263,7 +263,7 @@ impl Engine {
 
     /// Opens what the engine needs. The background thread calls it.
     pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, Errno)> {
-        let kernel = Kernel::open(self.link.device(), self.traffic.goes_by_reports())?;
+        let kernel = Kernel::open(self.link.device(), self.traffic.goes_by_reports(), self.link.made())?;
         self.tables.tell_staging(&kernel.staging);
         // SAFETY: no other thread looks before it is started.
         unsafe { *self.link.kernel_mut() = Some(kernel) };

@@ -4,7 +4,7 @@
 //! when all of them have ended.
 
 use crate::gauge::Gauges;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Made};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memfold_sys::file;
@@ -23,6 +23,8 @@ pub(crate) struct Link {
     device: AtomicU32,
     /// The number of that device.
     device_number: AtomicU64,
+    /// A userfaultfd that is [`Made`] already: its number, one more than that of the descriptor, and whether it tracks writes, in the lowest bit; 0 for none.
+    made: AtomicU32,
 }
 
 // SAFETY: `kernel` is written before others look, see the module.
@@ -37,6 +39,7 @@ impl Link {
             doorbell: AtomicUsize::new(0),
             device: AtomicU32::new(NO_DEVICE),
             device_number: AtomicU64::new(0),
+            made: AtomicU32::new(0),
         }
     }
 
@@ -60,6 +63,23 @@ impl Link {
             self.device_number.store(number, Relaxed);
             self.device.store(fd as u32, Release);
         }
+    }
+
+    /// Remembers a userfaultfd that is made already.
+    pub fn use_made(&self, (number, tracks_writes): Made) {
+        self.made.store((number as u32 + 1) << 1 | u32::from(tracks_writes), Release);
+    }
+
+    /// The userfaultfd that is made already, if there is one.
+    pub fn made(&self) -> Option<Made> {
+        let word = self.made.load(Acquire);
+        let number = (word >> 1).checked_sub(1)?;
+        Some((number as i32, word & 1 != 0))
+    }
+
+    /// What the agents take with them out of the program's descriptor table.
+    pub fn kept(&self) -> Option<i32> {
+        self.made().map(|(number, _)| number).or_else(|| self.device())
     }
 
     /// The program's open `/dev/userfaultfd`, if it was given one and has not closed it.

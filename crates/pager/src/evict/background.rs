@@ -41,7 +41,7 @@ pub extern "C" fn main(arg: usize) {
     engine.agents.set_tid(Agent::Background, thread::current_tid());
     let in_child = engine.kernel().is_some();
     if fault_point!(TableShared: true, else false) {
-        if let Err(error) = table::leave(engine.link.device()) {
+        if let Err(error) = table::leave(engine.link.kept()) {
             if in_child {
                 engine.fail_hard("memfold: a forked child has no memory for the pager's descriptors");
             }

@@ -65,7 +65,7 @@ impl Children {
     /// A child was forked, and this is the number of its userfaultfd. `steps` is what the parent is being followed by.
     pub fn begin(&self, engine: &'static Engine, kernel: &'static Kernel, steps: &Steps, number: i32) {
         // SAFETY: the number was just reported.
-        let uffd = unsafe { Userfaultfd::of_child(number) };
+        let uffd = unsafe { Userfaultfd::handed_over(number) };
         fault_point!(ChildNotFilled: (), else return);
         // Whatever is under way is over then, and the tables say what is away.
         engine.traffic.brake.hold();
@@ -387,7 +387,7 @@ impl Work {
     /// The child has forked a child, which is owed what it is owed itself.
     fn fork(&mut self, child: &mut Child, number: i32) {
         // SAFETY: the number was just reported.
-        let uffd = unsafe { Userfaultfd::of_child(number) };
+        let uffd = unsafe { Userfaultfd::handed_over(number) };
         let Some(mut other) = Child::new(uffd, child.extents) else {
             self.engine.fail_hard(
                 "memfold: no memory to give a forked child what is its own; the program must not go on",

@@ -1,0 +1,111 @@
+//! The handshake of a userfaultfd with reports of forks, for a process that has not the right to it (CAP_SYS_PTRACE) by who attaches to it and has.
+//!
+//! The agent waits at a socket. It is handed the device, makes the userfaultfd, which is of its process's memory alone whoever has it, and hands that over.
+//!
+//! Invariants: nothing is asked of a descriptor that came from the process before it is known to be a userfaultfd; nothing waits for the process for ever.
+
+use crate::region::Region;
+use crate::{wait_until, Error, Target};
+use memfold_pager::features_with_forks;
+use memfold_pager::plan::{NO_TRACKING, TRACKING};
+use memfold_sys::file::Fd;
+use memfold_sys::handing::{hand_over, take_over};
+use memfold_sys::time::Nanos;
+use memfold_sys::uffd::{Features, Userfaultfd, DEVICE, LINK};
+use memfold_sys::{file, Errno};
+use std::fs;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
+
+/// How long the process may take for a step.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// `pidfd_open` of a thread (linux/pidfd.h, Linux 6.9).
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+
+/// Helps the agent's thread, which was just started; an agent that ends instead says itself why.
+pub fn help(target: &Target, region: &Region) -> Result<(), Error> {
+    let failed =
+        |call| move |errno: Errno| Error::Helping(target.pid(), call, nix::errno::Errno::from_raw(errno.0));
+    let (wanted, tracks) = features().map_err(failed("userfaultfd"))?.ok_or(Error::Helping(
+        target.pid(),
+        "UFFDIO_API",
+        nix::errno::Errno::EINVAL,
+    ))?;
+    let mut waits = None;
+    let over = wait_until(PATIENCE, || {
+        let plan = region.plan(target)?;
+        waits = plan.waits_at();
+        Ok(waits.is_some() || plan.alive.load(Acquire) == 0)
+    })?;
+    let Some((tid, number)) = waits.filter(|_| over) else { return Ok(()) };
+    let tid = thread_known_as(target.pid(), tid).ok_or(Error::Ended(target.pid()))?;
+    let socket = take(tid, number).map_err(failed("pidfd_getfd"))?;
+    // The agent goes on by itself where there is no device here.
+    let device = file::open(DEVICE, libc::O_RDWR, 0).ok();
+    hand_over(socket.raw(), 0, device.as_ref().map(Fd::raw)).map_err(failed("sendmsg"))?;
+    let patience = Nanos(PATIENCE.as_nanos() as u64);
+    // The agent says why.
+    let Ok((_, Some(came))) = take_over(socket.raw(), patience) else { return Ok(()) };
+    let link = fs::read_link(format!("/proc/self/fd/{}", came.raw())).unwrap_or_default();
+    if link.as_os_str() != LINK {
+        return Err(Error::Helping(target.pid(), "UFFDIO_API", nix::errno::Errno::EBADF));
+    }
+    // SAFETY: it is one, and came from there.
+    let uffd = unsafe { Userfaultfd::handed_over(came.into_raw()) };
+    uffd.handshake(wanted).map_err(failed("UFFDIO_API"))?;
+    hand_over(socket.raw(), if tracks { TRACKING } else { NO_TRACKING }, None).map_err(failed("sendmsg"))
+}
+
+/// What to ask for.
+fn features() -> memfold_sys::Result<Option<(Features, bool)>> {
+    Ok(features_with_forks(Userfaultfd::open()?.handshake(Features::empty())?))
+}
+
+/// The thread that its process knows by that number: it may be in a PID namespace of its own.
+fn thread_known_as(pid: u32, known: u32) -> Option<u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let numbers = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
+    numbers.into_iter().find(|tid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+        let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        numbers.and_then(|line| line.split_whitespace().last()?.parse().ok()) == Some(known)
+    })
+}
+
+/// A copy of what a thread has open.
+fn take(tid: u32, number: i32) -> memfold_sys::Result<Fd> {
+    // SAFETY: no memory involved, and the kernel just made the descriptors for us.
+    unsafe {
+        let pidfd = Fd::from_raw(memfold_sys::syscall!(pidfd_open, tid, PIDFD_THREAD)? as i32);
+        memfold_sys::syscall!(pidfd_getfd, pidfd.raw(), number, 0).map(|fd| Fd::from_raw(fd as i32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_found_by_the_number_that_it_has_for_its_process() {
+        let own = memfold_sys::thread::current_tid();
+        assert_eq!(thread_known_as(std::process::id(), own), Some(own));
+        assert_eq!(thread_known_as(std::process::id(), u32::MAX), None);
+    }
+
+    #[test]
+    fn what_a_thread_has_open_can_be_taken_from_its_own_table() {
+        let (sender, told) = std::sync::mpsc::channel();
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            memfold_sys::table::leave(None).unwrap();
+            let null = file::open(c"/dev/null", libc::O_RDONLY, 0).unwrap();
+            sender.send((memfold_sys::thread::current_tid(), null.raw())).unwrap();
+            let _ = wait.recv();
+        });
+        let (tid, number) = told.recv().unwrap();
+        let taken = take(tid, number);
+        drop(done);
+        thread.join().unwrap();
+        assert!(file::device_number(taken.unwrap().raw()).is_some());
+    }
+}

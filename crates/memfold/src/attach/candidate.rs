@@ -1,0 +1,94 @@
+//! What is known of a process before anything is done to it: what rules and patterns go by.
+
+use crate::{config::decide, process};
+use nix::unistd::{Uid, User};
+use std::fs;
+use std::path::PathBuf;
+
+/// A program that runs.
+#[derive(Clone, Debug, Default)]
+pub struct Candidate {
+    /// The process.
+    pub pid: u32,
+    /// Its name, as `ps` shows it.
+    pub name: String,
+    /// Its file, where that may be known.
+    pub file: Option<PathBuf>,
+    /// What it was started with, words apart by spaces.
+    pub command: String,
+    /// The name of its user; the number where there is no name.
+    pub user: String,
+    /// The number of its user.
+    pub uid: u32,
+    /// Its control group.
+    pub cgroup: String,
+    /// Resident bytes.
+    pub resident: u64,
+}
+
+impl Candidate {
+    /// Looks at a process; `None` where there is no program in it.
+    pub fn look(pid: u32) -> Option<Candidate> {
+        let stat = process::stat(pid).filter(|stat| stat.runs() && !stat.of_kernel)?;
+        let uid = *process::users(pid).get(1)?;
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<_> = command.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        let user =
+            User::from_uid(Uid::from_raw(uid)).ok().flatten().map_or(uid.to_string(), |user| user.name);
+        Some(Candidate {
+            pid,
+            name: process::name(pid),
+            file: process::executable(pid),
+            command: words.join(" ").trim_end().to_owned(),
+            user,
+            uid,
+            cgroup: decide::group(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()),
+            resident: stat.resident,
+        })
+    }
+
+    /// Whether it is of a user, by name or number.
+    pub fn is_of(&self, user: &str) -> bool {
+        self.user == user || self.uid.to_string() == user
+    }
+
+    /// The units of systemd that it is in, as its control group names them.
+    pub fn units(&self) -> impl Iterator<Item = &str> {
+        self.cgroup.split('/').filter(|name| name.contains('.'))
+    }
+}
+
+/// All programs, but for this one and those above it: `sudo memfold attach --match redis` is not meant by `redis`.
+pub fn pids() -> Vec<u32> {
+    let mut own = vec![std::process::id()];
+    while let Some(parent) = own.last().and_then(|&pid| process::parent(pid)).filter(|pid| !own.contains(pid))
+    {
+        own.push(parent);
+    }
+    // The first process is above everybody, and may be the program of a container.
+    process::all().into_iter().filter(|pid| !own.contains(pid) || (*pid == 1 && own[0] != 1)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_looked_at_and_is_not_among_those_that_are_meant() {
+        let own = Candidate::look(std::process::id()).unwrap();
+        assert!(own.resident > 0 && !own.name.is_empty() && !own.command.is_empty());
+        assert!(own.is_of(&nix::unistd::geteuid().to_string()) && !own.is_of("no-such-user"));
+        assert!(!pids().contains(&own.pid));
+        assert!(Candidate::look(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn units_are_found_at_any_level_of_the_group() {
+        let of = |cgroup: &str| {
+            let candidate = Candidate { cgroup: cgroup.into(), ..Candidate::default() };
+            candidate.units().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(of("/system.slice/nginx.service"), ["system.slice", "nginx.service"]);
+        assert!(of("/").is_empty() && of("").is_empty());
+    }
+}
