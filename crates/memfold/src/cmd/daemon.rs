@@ -1,6 +1,7 @@
 //! `memfold daemon`: divides one budget among programs that fold themselves, those of `memfold run --daemon` and those that use `memfold.h`.
 
 use crate::governed::Programs;
+use crate::run::launch;
 use crate::{daemon_observing, exit, options, runtime, text};
 use anyhow::Context;
 use memfold_daemon::budget::LEAST;
@@ -8,6 +9,7 @@ use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
 use memfold_daemon::token::Token;
 use memfold_pager::config::{parse_size, Setting};
 use memfold_pager::source::Kind;
+use memfold_pager::tier::choice::Choice;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::os::fd::AsFd;
@@ -22,6 +24,7 @@ Examples:
   memfold run --daemon -- redis-server                 an unchanged program, under that budget
   sudo memfold daemon --source damon-paddr             what is cold of theirs is told by DAMON
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
+  memfold daemon --tier disk=/var/tmp,size=50G         what is cold for ten minutes goes to disk; they share 50 GiB
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
 It may be killed and started again at any time: it has nothing of the programs' in hand. They go by their own settings meanwhile.
@@ -40,6 +43,9 @@ pub struct Args {
     /// Memory that these programs together may keep resident, such as 512M or 2G [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = budget)]
     budget: Option<u64>,
+    /// Give each of these programs a tier below memory, and a part of its SIZE by what it has cold, where it has none of its own.
+    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = tier)]
+    tier: Option<String>,
     /// Answer requests for the counters, in the text format of Prometheus, on a Unix socket or a loopback port.
     #[arg(long, value_name = "PATH|[ADDRESS:]PORT")]
     metrics: Option<MetricsAt>,
@@ -65,6 +71,17 @@ fn budget(text: &str) -> Result<u64, String> {
     }
 }
 
+fn tier(text: &str) -> Result<String, String> {
+    let whole = launch::known_tier(text)?;
+    match Choice::parse(&whole) {
+        Ok(choice) if choice.engines().is_some() => Err(
+            "programs share a disk: disk=DIR is needed; `memfold run --tier redis://HOST:PORT` is for one"
+                .into(),
+        ),
+        _ => Ok(whole),
+    }
+}
+
 fn source(text: &str) -> Result<Kind, String> {
     options::parse(Setting::Source, text).map(Kind::from_number)
 }
@@ -83,7 +100,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     stop_on_signals()?;
-    let options = Options { socket: socket.clone(), budget: args.budget, metrics };
+    let tier = args.tier.as_deref();
+    let size = tier.and_then(|text| Some(Choice::parse(text).ok()?.size));
+    let options = Options { socket: socket.clone(), budget: args.budget, tier: size, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
     say(&format!("listening at {}", socket.display()));
     if args.budget.is_none() {
@@ -93,7 +112,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         daemon_observing::start(&socket, kind, &STOP, say)
             .context("cannot start the process that observes")?;
     }
-    server::run(&options, Box::new(Programs::of(&socket)), &STOP, say)
+    server::run(&options, Box::new(Programs::of(&socket).with_tier(tier)), &STOP, say)
         .with_context(|| format!("cannot listen at {}", socket.display()))?;
     Ok(ExitCode::SUCCESS)
 }
