@@ -5,6 +5,8 @@ use memfold_e2e::daemon::Daemon;
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{counters, expect_evictions, harsh, program, run_folded, run_plain};
 use memfold_e2e::wait_until;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -106,12 +108,16 @@ for line in sys.stdin:
 
 /// A folded program with so many blocks of 2 KB, and its process id.
 fn blocks(home: &Path, options: &[&str], count: usize) -> (Dialogue, String) {
+    let mut dialogue = Dialogue::start(&mut command_for_blocks(home, options, count));
+    let pid = dialogue.hear();
+    (dialogue, pid)
+}
+
+fn command_for_blocks(home: &Path, options: &[&str], count: usize) -> Command {
     let mut command = memfold(home);
     command.args(["run", "--cold-age", "100ms", "--max-stall", "100%", "--max-cpu", "100%"]).args(options);
     command.arg("--").arg(program("python3", "python3")).args(["-c", BLOCKS, &count.to_string()]);
-    let mut dialogue = Dialogue::start(&mut command);
-    let pid = dialogue.hear();
-    (dialogue, pid)
+    command
 }
 
 /// What `memfold stat` says of a process.
@@ -197,4 +203,75 @@ fn programs_of_a_daemon_share_its_tier_by_what_each_has_cold_and_lose_nothing_wi
     large.tell("look");
     assert!(large.end().success() && other.end().success());
     drop(daemon);
+}
+
+/// What may be keys: the first bytes of the pages of a process that are locked and in no core dump.
+fn keys_of(pid: &str) -> Vec<[u8; 32]> {
+    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let (mut range, mut keys) = (0..0, Vec::new());
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
+        let number = |text: &str| u64::from_str_radix(text, 16);
+        let bounds = line.split_whitespace().next().and_then(|word| word.split_once('-'));
+        if let Some((Ok(begin), Ok(end))) = bounds.map(|(begin, end)| (number(begin), number(end))) {
+            range = begin..end;
+        }
+        let is = |flag: &str| line.split_whitespace().any(|word| word == flag);
+        if line.starts_with("VmFlags:") && is("lo") && is("dd") {
+            for page in range.clone().step_by(4096) {
+                let mut key = [0; 32];
+                memory.read_exact_at(&mut key, page).unwrap();
+                keys.push(key);
+            }
+        }
+    }
+    keys.retain(|key| key.iter().filter(|&&byte| byte != 0).count() > 16);
+    keys
+}
+
+/// Whether a file has these bytes anywhere.
+fn is_in(file: &File, bytes: &[u8]) -> bool {
+    let (mut piece, mut at) = (vec![0; 4 << 20], 0);
+    loop {
+        let len = file.read_at(&mut piece, at).unwrap();
+        // SAFETY: both are as long as is said.
+        let found = unsafe { libc::memmem(piece.as_ptr().cast(), len, bytes.as_ptr().cast(), bytes.len()) };
+        if len < bytes.len() || !found.is_null() {
+            return !found.is_null();
+        }
+        at += (len - bytes.len() + 1) as u64;
+    }
+}
+
+#[test]
+fn the_key_is_in_no_core_dump() {
+    if std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap().trim() != "core" {
+        eprintln!("not tried: cores go elsewhere here (/proc/sys/kernel/core_pattern)");
+        return;
+    }
+    let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let tier = format!("disk={},after=50ms", directory.path().display());
+    let folding = command_for_blocks(home.path(), &["--quiet", "--tier", &tier], 5000);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(folding.get_program());
+    command.args(folding.get_args()).current_dir(home.path());
+    for (name, value) in folding.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut program = Dialogue::start(&mut command);
+    let pid = program.hear();
+    wait_until(LIMIT, "it goes to disk", || stat(home.path(), &pid)["tier_bytes"].as_u64() > Some(4 << 20));
+    let keys = keys_of(&pid);
+    assert!(!keys.is_empty(), "no page can be a key's");
+    // SAFETY: a process that our own child started and waits for.
+    unsafe { libc::kill(pid.parse().unwrap(), libc::SIGABRT) };
+    assert!(!program.end().success());
+    let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");
+    let mut all = std::fs::read_dir(home.path()).unwrap().flatten();
+    let core = File::open(all.find(|entry| named(&entry.file_name())).expect("a core dump").path()).unwrap();
+    let has = |bytes: &[u8]| is_in(&core, bytes);
+    assert!(has(b"libmemfold"), "the core dump has the program's memory");
+    assert!(keys.iter().all(|key| !has(&key[..16]) && !has(&key[16..])), "a key is in the core dump");
 }

@@ -119,9 +119,14 @@ fn everything_is_back_when_the_pager_has_stopped() {
     have(engine, Command::Restore);
     memory.check(3);
     wait_until("everything went down again", || below(engine) == 8 * MIB as u64);
+    stop(engine);
+    memory.check(3);
+}
+
+/// Has the pager end.
+fn stop(engine: &'static Engine) {
     let ticket = ask(engine, Command::Stop);
     wait_until("it has stopped", || answered(engine, ticket) && engine.phase() == memfold_pager::Phase::Off);
-    memory.check(3);
 }
 
 #[test]
@@ -431,6 +436,8 @@ fn a_program_that_runs_gets_a_tier_which_grows_past_what_its_first_file_was_mapp
     assert_eq!(wait(pid), 0);
     assert_eq!(set_tier(engine, &tier(",size=16M")), 0);
     memory.check(12);
+    stop(engine);
+    memory.check(12);
 }
 
 #[test]
@@ -463,6 +470,12 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
     assert!(files() <= 4 * MIB as u64);
     grant(9);
     wait_until("it takes more", || files() == 9 * MIB as u64);
-    grant(2);
+    // Less: others need the room.
+    wait_until("it gives back what is beyond its share", || {
+        grant(2);
+        files() <= 4 * MIB as u64
+    });
+    memory.check(13);
+    stop(engine);
     memory.check(13);
 }

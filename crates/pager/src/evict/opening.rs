@@ -9,13 +9,18 @@
 //! another process and may be any.
 
 use crate::evict::worker::Worker;
+use crate::tables::extent::Extent;
+use crate::tier::below::Below;
 use crate::tier::choice::Choice;
+use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
-use memfold_sys::{Errno, Result};
+use memfold_sys::{Errno, Result, EXTENT_PAGES, EXTENT_SIZE};
 
 /// How long it is before what a daemon offers is tried again.
 const TRY_AGAIN: Nanos = Nanos::from_secs(10);
+/// Most extents that are brought back at once because the share has become smaller.
+const MOST_AT_ONCE: usize = 16;
 
 impl Worker {
     /// Opens the tier, where one is wanted. What hinders that is said once. A forked child, of which many end soon, has a file of its own when
@@ -89,6 +94,25 @@ impl Worker {
         }
         if below.is_open() {
             control.tier_share.store(bytes, Relaxed);
+            self.bring_excess(below);
+        }
+    }
+
+    /// Brings back into memory what the process has there beyond its share, some at a time, since others need the room: the daemon took it away because they
+    /// have more that is cold. Not while memory is scarce, or the program sleeps.
+    fn bring_excess(&mut self, below: &'static Below) {
+        // SAFETY: we are the background thread.
+        let excess = unsafe { below.keeper() }.excess();
+        if excess == 0 || self.watch.is_pressed() || self.engine.room.is_kept() || self.rest.is_asleep() {
+            return;
+        }
+        let most = (excess as usize / EXTENT_SIZE).clamp(1, MOST_AT_ONCE);
+        let is_below = |extent: &&'static Extent| {
+            let is = |index: usize| Location::below(extent.entry(index)).is_some();
+            extent.away.load(Relaxed) != 0 && (0..EXTENT_PAGES).any(is)
+        };
+        for extent in self.engine.space().all().filter(is_below).take(most) {
+            self.bring_all(extent, true);
         }
     }
 

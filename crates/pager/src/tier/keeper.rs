@@ -146,6 +146,11 @@ impl Keeper {
         (self.held + 1) * SEGMENT as u64 <= self.allowed()
     }
 
+    /// Bytes that its files take beyond what they may; a segment that is being filled, and one for what moves, do not count.
+    pub fn excess(&self) -> u64 {
+        self.file_bytes().saturating_sub(self.allowed() + 2 * SEGMENT as u64)
+    }
+
     /// Bytes that its files may take.
     fn allowed(&self) -> u64 {
         self.share.map_or(self.size, |share| share.min(self.size))
