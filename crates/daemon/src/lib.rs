@@ -17,4 +17,5 @@ pub mod remote;
 pub mod sandbox;
 pub mod scrape;
 pub mod server;
+pub mod tier;
 pub mod token;

@@ -30,7 +30,7 @@ pub struct Budget {
 }
 
 /// The text for these processes.
-pub fn text(budget: Option<Budget>, processes: &[Governed]) -> String {
+pub fn text(budget: Option<Budget>, tier: Option<u64>, processes: &[Governed]) -> String {
     let mut out = String::new();
     let head = |out: &mut String, name: &str, kind: &str, help: &str| {
         // Writing to a string cannot fail.
@@ -43,6 +43,19 @@ pub fn text(budget: Option<Budget>, processes: &[Governed]) -> String {
         let _ = writeln!(out, "memfold_budget_bytes {}", budget.bytes);
         head(&mut out, "divisions_total", "counter", "How often the budget was divided.");
         let _ = writeln!(out, "memfold_divisions_total {}", budget.divisions);
+    }
+    if let Some(size) = tier {
+        head(&mut out, "tier_size_bytes", "gauge", "The tier that the processes share.");
+        let _ = writeln!(out, "memfold_tier_size_bytes {size}");
+        let shared = || processes.iter().filter_map(|one| Some((one.pid, one.tier?)));
+        head(&mut out, "tier_file_bytes", "gauge", "What a process has there.");
+        for (pid, part) in shared() {
+            let _ = writeln!(out, "memfold_tier_file_bytes{{pid=\"{pid}\"}} {}", part.held_bytes);
+        }
+        head(&mut out, "tier_share_bytes", "gauge", "What a process may have there.");
+        for (pid, part) in shared() {
+            let _ = writeln!(out, "memfold_tier_share_bytes{{pid=\"{pid}\"}} {}", part.limit);
+        }
     }
     for (name, kind, help, read) in METRICS {
         head(&mut out, name, kind, help);
@@ -61,19 +74,24 @@ pub fn text(budget: Option<Budget>, processes: &[Governed]) -> String {
 mod tests {
     use super::*;
     use crate::budget::Load;
+    use crate::tier::Part;
 
     #[test]
     fn a_process_is_shown_with_its_share_if_it_has_one() {
         let one = |pid, limit| Governed {
             pid,
             load: Load { limit, ..Load::default() },
+            tier: (pid == 5).then(|| Part { held_bytes: 3, limit: 9, ..Part::default() }),
             counters: Counters { evicted_bytes: 7, stall_ns: 2_500_000, ..Counters::default() },
         };
-        let text = text(Some(Budget { bytes: 100, divisions: 3 }), &[one(5, 50), one(6, u64::MAX)]);
+        let text = text(Some(Budget { bytes: 100, divisions: 3 }), Some(70), &[one(5, 50), one(6, u64::MAX)]);
         for line in ["memfold_processes 2", "memfold_budget_bytes 100", "memfold_divisions_total 3"] {
             assert!(text.lines().any(|l| l == line), "{line}: {text}");
         }
         assert!(text.contains("memfold_evicted_bytes{pid=\"5\"} 7\nmemfold_evicted_bytes{pid=\"6\"} 7\n"));
+        for line in ["memfold_tier_size_bytes 70", "memfold_tier_share_bytes{pid=\"5\"} 9"] {
+            assert!(text.lines().any(|l| l == line), "{line}: {text}");
+        }
         assert!(text.contains("memfold_stall_seconds_total{pid=\"5\"} 0.0025\n"), "{text}");
         assert!(text.ends_with("memfold_share_bytes{pid=\"5\"} 50\n"), "{text}");
     }

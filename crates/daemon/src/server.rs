@@ -7,6 +7,7 @@
 use crate::budget::{self, Load};
 use crate::governed::{Fleet, Governed};
 use crate::scrape::{Listener, Scraper};
+use crate::tier;
 use crate::token::Token;
 use crate::{metrics, sandbox};
 use memfold_sys::socket;
@@ -49,8 +50,17 @@ pub struct Options {
     pub socket: PathBuf,
     /// Bytes that all processes together may keep in memory; `None` for no limit.
     pub budget: Option<u64>,
+    /// Bytes of the tier that all processes share; `None` for none.
+    pub tier: Option<u64>,
     /// Where the counters can be read; nowhere by default.
     pub metrics: Option<Metrics>,
+}
+
+/// What there is to divide.
+#[derive(Clone, Copy)]
+struct Given {
+    budget: Option<u64>,
+    tier: Option<u64>,
 }
 
 #[derive(Default)]
@@ -85,16 +95,16 @@ pub fn run(
     door.set_nonblocking(true)?;
     sandbox::enter()
         .map_err(|error| io::Error::new(error.kind(), format!("cannot confine itself: {error}")))?;
-    let (budget, state) = (options.budget, Arc::new(State::default()));
+    let (given, state) = (Given { budget: options.budget, tier: options.tier }, Arc::new(State::default()));
     if let Some(mut scraper) = scraper {
         let state = state.clone();
         thread::spawn(move || {
             while !stop.load(Relaxed) {
-                scraper.step(LOOK, || counters(budget, &state));
+                scraper.step(LOOK, || counters(given, &state));
             }
         });
     }
-    thread::spawn(move || govern(budget, &state, fleet, stop, say));
+    thread::spawn(move || govern(given, &state, fleet, stop, say));
     while !stop.load(Relaxed) {
         be_seen(&door);
     }
@@ -157,30 +167,30 @@ pub fn scraper(metrics: &Metrics) -> io::Result<Scraper> {
     Scraper::new(listener, metrics.token.clone())
 }
 
-fn counters(budget: Option<u64>, state: &State) -> String {
+fn counters(given: Given, state: &State) -> String {
     let divisions = state.divisions.load(Relaxed);
-    let budget = budget.map(|bytes| metrics::Budget { bytes, divisions });
-    metrics::text(budget, &state.processes())
+    let budget = given.budget.map(|bytes| metrics::Budget { bytes, divisions });
+    metrics::text(budget, given.tier, &state.processes())
 }
 
-/// Looks at all processes once a second, and says what each may keep if there is a budget.
-fn govern(
-    budget: Option<u64>,
-    state: &State,
-    mut fleet: Box<dyn Fleet>,
-    stop: &AtomicBool,
-    say: impl Fn(&str),
-) {
+/// Looks at all processes once a second, and says what each may keep, and have in the tier, if there is one of them to divide.
+fn govern(given: Given, state: &State, mut fleet: Box<dyn Fleet>, stop: &AtomicBool, say: impl Fn(&str)) {
     let (mut waited, mut known) = (HashMap::new(), HashSet::new());
     while !stop.load(Relaxed) {
         thread::sleep(DIVIDE);
         let mut processes = fleet.look();
         known = told_apart(known, &processes, &say);
-        if let Some(budget) = budget {
-            let limits = divide(budget, &processes, &mut waited);
-            for (one, limit) in processes.iter_mut().zip(limits) {
-                one.load.limit = limit;
-                fleet.grant(one.pid, limit);
+        let unlimited = || vec![u64::MAX; processes.len()];
+        let limits = given.budget.map_or_else(unlimited, |budget| divide(budget, &processes, &mut waited));
+        for (one, limit) in processes.iter_mut().zip(limits) {
+            one.load.limit = limit;
+        }
+        if let Some(size) = given.tier {
+            divide_tier(size, &mut processes);
+        }
+        if given.budget.is_some() || given.tier.is_some() {
+            for one in &processes {
+                fleet.grant(one.pid, one.load.limit, one.tier.map_or(0, |part| part.limit));
             }
             state.divisions.fetch_add(1, Relaxed);
         }
@@ -221,6 +231,15 @@ fn divide(budget: u64, processes: &[Governed], waited: &mut HashMap<u32, u64>) -
     budget::divide(budget, &loads)
 }
 
+/// Says what each may have in the tier.
+fn divide_tier(size: u64, processes: &mut [Governed]) {
+    let parts: Vec<_> = processes.iter().filter_map(|one| one.tier).collect();
+    let limits = tier::divide(size, &parts);
+    for (part, limit) in processes.iter_mut().filter_map(|one| one.tier.as_mut()).zip(limits) {
+        part.limit = limit;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,7 +248,7 @@ mod tests {
 
     fn process(pid: u32, resident: u64, waited_ns: u64) -> Governed {
         let load = Load { resident_bytes: resident, evicted_bytes: 1 << 20, waited_ns, limit: u64::MAX };
-        Governed { pid, load, counters: Counters::default() }
+        Governed { pid, load, tier: None, counters: Counters::default() }
     }
 
     #[test]

@@ -1,7 +1,13 @@
 //! A tier on disk below memory, under real programs: what went there comes back whole, to children too, and nothing of it stays behind.
 
-use memfold_e2e::command_line::executable;
+use memfold_e2e::command_line::{executable, memfold, output, scratch};
+use memfold_e2e::daemon::Daemon;
+use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{counters, expect_evictions, harsh, program, run_folded, run_plain};
+use memfold_e2e::wait_until;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -83,4 +89,189 @@ fn a_tier_that_is_gone_when_the_program_starts_leaves_it_folded_in_memory() {
     assert_eq!(String::from_utf8_lossy(&outcome.stdout), "20000\n");
     assert!(outcome.stderr.contains("/nowhere-at-all"), "{}", outcome.stderr);
     expect_evictions(&folding, "python3 without its tier");
+}
+
+/// Blocks whose every byte is known and which shrink to half. It looks at them, and so does a child, for each line that it is told.
+const BLOCKS: &str = r#"
+import os, random, sys
+def make(i): return random.Random(i).randbytes(1000).hex()
+blocks = [make(i) for i in range(int(sys.argv[1]))]
+print(os.getpid(), flush=True)
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if all(blocks[i] == make(i) for i in range(0, len(blocks), 7)) else 1)
+    assert os.waitpid(child, 0)[1] == 0, 'the child lost something'
+    assert all(block == make(i) for i, block in enumerate(blocks)), 'changed'
+    print(line, end='', flush=True)
+"#;
+
+/// A folded program with so many blocks of 2 KB, and its process id.
+fn blocks(home: &Path, options: &[&str], count: usize) -> (Dialogue, String) {
+    let mut dialogue = Dialogue::start(&mut command_for_blocks(home, options, count));
+    let pid = dialogue.hear();
+    (dialogue, pid)
+}
+
+fn command_for_blocks(home: &Path, options: &[&str], count: usize) -> Command {
+    let mut command = memfold(home);
+    command.args(["run", "--cold-age", "100ms", "--max-stall", "100%", "--max-cpu", "100%"]).args(options);
+    command.arg("--").arg(program("python3", "python3")).args(["-c", BLOCKS, &count.to_string()]);
+    command
+}
+
+/// What `memfold stat` says of a process.
+fn stat(home: &Path, pid: &str) -> serde_json::Value {
+    let mut command = memfold(home);
+    command.args(["stat", "--json", pid]);
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&output(command).stdout).unwrap_or_default();
+    rows.into_iter().next().unwrap_or_default()
+}
+
+#[test]
+fn a_program_that_runs_is_given_a_tier_whose_size_and_age_change() {
+    let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let (mut program, pid) = blocks(home.path(), &[], 20000);
+    let ctl = |words: &[&str]| {
+        let mut command = memfold(home.path());
+        command.args(["ctl", &pid]).args(words);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    wait_until(LIMIT, "it is folded", || stat(home.path(), &pid)["evicted_bytes"].as_u64() > Some(16 << 20));
+    let (code, said) = ctl(&["set", "tier", "after=1m"]);
+    assert!(code == Some(1) && said.contains("set tier disk=/var/tmp,after=1m"), "{said}");
+    let (code, said) = ctl(&["set", "tier", "redis://localhost:1"]);
+    assert!(code == Some(1) && said.contains("memfold run --tier redis://localhost:1"), "{said}");
+    let (code, said) = ctl(&["set", "tier", "disk=/nowhere-at-all"]);
+    assert!(code == Some(2) && said.contains("/nowhere-at-all"), "{said}");
+    let tier = format!("disk={},after=50ms", directory.path().display());
+    assert_eq!(ctl(&["set", "tier", &tier]), (Some(0), String::new()));
+    wait_until(LIMIT, "it goes to disk", || stat(home.path(), &pid)["tier_bytes"].as_u64() > Some(16 << 20));
+    program.tell("look");
+    let (code, said) = ctl(&["set", "tier", "disk=/var/tmp"]);
+    assert!(code == Some(1) && said.contains("only its size and age change"), "{said}");
+    assert_eq!(ctl(&["set", "tier", "size=1G,after=1d"]), (Some(0), String::new()));
+    let seen = stat(home.path(), &pid);
+    assert!(seen["tier"].as_str().unwrap().ends_with(",size=1G,after=1d"), "{seen}");
+    assert!(seen["tier_read_amplification"].as_f64() > Some(0.0), "{seen}");
+    assert!(ctl(&["get"]).1.contains(",size=1G,after=1d"));
+    program.tell("look");
+    assert!(program.end().success());
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "files were left behind");
+}
+
+#[test]
+fn programs_of_a_daemon_share_its_tier_by_what_each_has_cold_and_lose_nothing_without_it() {
+    const SIZE: u64 = 20 << 20;
+    let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let tier = format!("disk={},size=20M,after=50ms", directory.path().display());
+    let start = || Daemon::start(home.path(), &["--tier", &tier]);
+    let daemon = start();
+    let option = format!("--daemon={}", daemon.at());
+    let own = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (mut large, large_pid) = blocks(home.path(), &[&option], 30000);
+    let (mut small, small_pid) = blocks(home.path(), &[&option], 10000);
+    let own_tier = format!("disk={},after=50ms", own.path().display());
+    let (mut other, other_pid) = blocks(home.path(), &[&option, "--tier", &own_tier], 10000);
+    let of = |pid: &str, what: &str| stat(home.path(), pid)[what].as_u64().unwrap_or(0);
+    let held = || [&large_pid, &small_pid].map(|pid| of(pid, "tier_file_bytes"));
+    let within = || {
+        let [large, small] = held();
+        assert!(large + small <= SIZE, "{large} and {small}");
+        large > small && small > 2 << 20 && large + small > SIZE * 3 / 4
+    };
+    wait_until(LIMIT, "the larger one has more of it", within);
+    wait_until(LIMIT, "one has a tier of its own", || of(&other_pid, "tier_file_bytes") > 4 << 20);
+    assert_eq!(of(&other_pid, "tier_share_bytes"), 0);
+    assert!(daemon.counter("tier_size_bytes", None) == Some(SIZE));
+    large.tell("look");
+    small.tell("look");
+    // Killed, it takes nothing with it, and the one that comes goes on from there.
+    daemon.running.signal(libc::SIGKILL);
+    drop(daemon);
+    large.tell("look");
+    small.tell("look");
+    other.tell("look");
+    let daemon = start();
+    wait_until(LIMIT, "it is shared as before", within);
+    assert!(small.end().success());
+    wait_until(LIMIT, "the larger one gets what the other had", || {
+        of(&large_pid, "tier_file_bytes") > SIZE * 4 / 5
+    });
+    large.tell("look");
+    assert!(large.end().success() && other.end().success());
+    drop(daemon);
+}
+
+/// What may be keys: the first bytes of the pages of a process that are locked and in no core dump.
+fn keys_of(pid: &str) -> Vec<[u8; 32]> {
+    let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+    let (mut range, mut keys) = (0..0, Vec::new());
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap().lines() {
+        let number = |text: &str| u64::from_str_radix(text, 16);
+        let bounds = line.split_whitespace().next().and_then(|word| word.split_once('-'));
+        if let Some((Ok(begin), Ok(end))) = bounds.map(|(begin, end)| (number(begin), number(end))) {
+            range = begin..end;
+        }
+        let is = |flag: &str| line.split_whitespace().any(|word| word == flag);
+        if line.starts_with("VmFlags:") && is("lo") && is("dd") {
+            for page in range.clone().step_by(4096) {
+                let mut key = [0; 32];
+                memory.read_exact_at(&mut key, page).unwrap();
+                keys.push(key);
+            }
+        }
+    }
+    keys.retain(|key| key.iter().filter(|&&byte| byte != 0).count() > 16);
+    keys
+}
+
+/// Whether a file has these bytes anywhere.
+fn is_in(file: &File, bytes: &[u8]) -> bool {
+    let (mut piece, mut at) = (vec![0; 4 << 20], 0);
+    loop {
+        let len = file.read_at(&mut piece, at).unwrap();
+        // SAFETY: both are as long as is said.
+        let found = unsafe { libc::memmem(piece.as_ptr().cast(), len, bytes.as_ptr().cast(), bytes.len()) };
+        if len < bytes.len() || !found.is_null() {
+            return !found.is_null();
+        }
+        at += (len - bytes.len() + 1) as u64;
+    }
+}
+
+#[test]
+fn the_key_is_in_no_core_dump() {
+    if std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap().trim() != "core" {
+        eprintln!("not tried: cores go elsewhere here (/proc/sys/kernel/core_pattern)");
+        return;
+    }
+    let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let tier = format!("disk={},after=50ms", directory.path().display());
+    let folding = command_for_blocks(home.path(), &["--quiet", "--tier", &tier], 5000);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(folding.get_program());
+    command.args(folding.get_args()).current_dir(home.path());
+    for (name, value) in folding.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let mut program = Dialogue::start(&mut command);
+    let pid = program.hear();
+    wait_until(LIMIT, "it goes to disk", || stat(home.path(), &pid)["tier_bytes"].as_u64() > Some(4 << 20));
+    let keys = keys_of(&pid);
+    assert!(!keys.is_empty(), "no page can be a key's");
+    // SAFETY: a process that our own child started and waits for.
+    unsafe { libc::kill(pid.parse().unwrap(), libc::SIGABRT) };
+    assert!(!program.end().success());
+    let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");
+    let mut all = std::fs::read_dir(home.path()).unwrap().flatten();
+    let core = File::open(all.find(|entry| named(&entry.file_name())).expect("a core dump").path()).unwrap();
+    let has = |bytes: &[u8]| is_in(&core, bytes);
+    assert!(has(b"libmemfold"), "the core dump has the program's memory");
+    assert!(keys.iter().all(|key| !has(&key[..16]) && !has(&key[16..])), "a key is in the core dump");
 }

@@ -96,8 +96,12 @@ fn launch(home: &Path, tier: &str) -> Command {
 
 impl Folded {
     fn start(tier: &str) -> Folded {
+        Folded::begin(|home| launch(home, tier))
+    }
+
+    fn begin(launch: impl FnOnce(&Path) -> Command) -> Folded {
         let home = scratch();
-        let mut launcher = Server(launch(home.path(), tier).spawn().unwrap());
+        let mut launcher = Server(launch(home.path()).spawn().unwrap());
         let stdin = launcher.0.stdin.take();
         let mut stdout = BufReader::new(launcher.0.stdout.take().unwrap());
         let mut line = String::new();
@@ -281,4 +285,87 @@ fn an_engine_that_will_not_do_is_refused_with_the_remedy_and_a_password_comes_fr
     folded.tell_to_look();
     folded.expect_kept();
     assert!(folded.end().0.success());
+}
+
+#[test]
+fn what_is_on_an_engine_is_kept_there_for_as_long_as_the_program_lives() {
+    let mut engine = Engine::start(&[]);
+    let mut folded = Folded::start(&tier(&[&engine], ",expire=10s"));
+    await_below(&mut engine);
+    // What is written renews it too: that does not count.
+    let calls = |engine: &mut Engine| {
+        let all = engine.ask(&["INFO", "commandstats"]);
+        let line = all.lines().find(|line| line.starts_with("cmdstat_hset:")).unwrap().to_owned();
+        line.split(',').next().unwrap().to_owned()
+    };
+    let left = |engine: &mut Engine, key: &str| engine.ask(&["PTTL", key]).parse::<i64>().unwrap();
+    wait_until(LIMIT, "an expiry is renewed by itself", || {
+        let key = engine.ask(&["RANDOMKEY"]);
+        let (written, first) = (calls(&mut engine), left(&mut engine, &key));
+        std::thread::sleep(Duration::from_millis(100));
+        let later = left(&mut engine, &key);
+        assert!(later <= 10_000 && later != -1, "{later}");
+        later > first && written == calls(&mut engine)
+    });
+    folded.tell_to_look();
+    folded.expect_kept();
+    assert!(folded.end().0.success());
+}
+
+/// A certificate authority in the directory, and a certificate of it for this machine.
+fn certify(directory: &Path) {
+    let openssl = |words: &str| {
+        let mut command = Command::new(program("openssl", "openssl"));
+        command.args(words.split_whitespace()).current_dir(directory).stderr(Stdio::null());
+        assert!(command.status().unwrap().success(), "openssl {words}");
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2";
+    openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -subj /CN=authority"));
+    openssl(&format!(
+        "req -x509 {key} -keyout key.pem -out cert.pem -subj /CN=engine -CA ca.pem -CAkey ca.key \
+         -addext basicConstraints=critical,CA:FALSE -addext subjectAltName=IP:127.0.0.1"
+    ));
+}
+
+#[test]
+fn an_engine_is_spoken_with_by_tls_with_user_and_password_from_a_file() {
+    let directory = scratch();
+    certify(directory.path());
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut engine = Engine { port, directory: scratch(), redis: None };
+    engine.start_again(&[
+        "--port",
+        "0",
+        "--tls-port",
+        &port.to_string(),
+        "--tls-auth-clients",
+        "no",
+        "--tls-cert-file",
+        &file("cert.pem"),
+        "--tls-key-file",
+        &file("key.pem"),
+        "--tls-ca-cert-file",
+        &file("ca.pem"),
+    ]);
+    engine.ask(&["ACL", "SETUSER", "fold", "on", ">secret", "~memfold:*", "+@all"]);
+    let auth = directory.path().join("auth");
+    std::fs::write(&auth, "fold secret\n").unwrap();
+    std::fs::set_permissions(&auth, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let text = format!("rediss://127.0.0.1:{port},after=50ms,auth={}", auth.display());
+    // Nobody has vouched for it.
+    let output = launch(directory.path(), &text).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("certificate"), "{said}");
+    let mut folded = Folded::begin(|home| {
+        let mut command = launch(home, &text);
+        command.env("SSL_CERT_FILE", file("ca.pem"));
+        command
+    });
+    await_below(&mut engine);
+    folded.tell_to_look();
+    folded.expect_kept();
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
 }

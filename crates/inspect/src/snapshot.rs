@@ -61,6 +61,12 @@ pub struct Snapshot {
     pub share: u64,
     /// Bytes of the share in force; 0 for none.
     pub share_in_force: u64,
+    /// The tier below memory that is open; empty for none.
+    pub tier: String,
+    /// Bytes that the process may take of one that a daemon shares out, by the process's own word; 0 for one of its own.
+    pub tier_share: u64,
+    /// The same as the daemon granted last; 0 for nothing so far.
+    pub tier_granted: u64,
     /// Waits of the program on faults.
     pub fault: Latency,
     /// Work on restores.
@@ -117,6 +123,9 @@ impl Snapshot {
             daemon: plain(page.daemon.read(&mut buffer)),
             share: word(&page.share.bytes),
             share_in_force: word(&page.share_in_force),
+            tier: plain(page.tier.read(&mut buffer)),
+            tier_share: word(&page.tier_share),
+            tier_granted: word(&page.share.tier_bytes),
             fault: Latency::copy(&page.fault_ns),
             restore: Latency::copy(&page.restore_ns),
             tier_read: Latency::copy(&page.tier_read_ns),

@@ -16,8 +16,11 @@ use anyhow::{ensure, Context};
 use memfold_daemon::budget::{Load, LEAST};
 use memfold_daemon::counters::Counters;
 use memfold_daemon::governed::{Fleet, Governed};
+use memfold_daemon::tier::Part;
 use memfold_pager::control::{ControlPage, Mode, CONTROL_LEN};
 use memfold_pager::share::Share;
+use memfold_pager::tier::choice::Choice;
+use memfold_pager::SharedText;
 use std::collections::HashMap;
 use std::fs::File;
 use std::mem::offset_of;
@@ -30,6 +33,8 @@ const MOST: u64 = 1 << 47;
 /// The programs that want to be under the budget of the daemon at one socket.
 pub struct Programs {
     socket: String,
+    /// The tier that they share; empty for none.
+    tier: String,
     pages: HashMap<u32, PageFile>,
     /// Renewals so far, by this daemon.
     renewals: u64,
@@ -40,7 +45,17 @@ impl Programs {
     pub fn of(socket: &Path) -> Programs {
         // Not to be taken for a renewal by the daemon before, whatever it had come to.
         let renewals = memfold_sys::time::now().0;
-        Programs { socket: socket.to_string_lossy().into_owned(), pages: HashMap::new(), renewals }
+        Programs {
+            socket: socket.to_string_lossy().into_owned(),
+            tier: String::new(),
+            pages: HashMap::new(),
+            renewals,
+        }
+    }
+
+    /// The same, which share this tier.
+    pub fn with_tier(self, tier: Option<&str>) -> Programs {
+        Programs { tier: tier.unwrap_or("").to_owned(), ..self }
     }
 
     /// Those that there are now.
@@ -62,21 +77,21 @@ impl Fleet for Programs {
     fn look(&mut self) -> Vec<Governed> {
         self.renewals += 1;
         let found = self.found();
-        let governed = found.iter().filter_map(governed).collect();
+        let governed = found.iter().filter_map(|found| governed(found, &self.tier)).collect();
         self.pages = found.into_iter().map(|found| (found.pid, found.file)).collect();
         governed
     }
 
-    fn grant(&mut self, pid: u32, bytes: u64) {
+    fn grant(&mut self, pid: u32, bytes: u64, tier_bytes: u64) {
         if let Some(Ok(file)) = self.pages.get(&pid).map(PageFile::open) {
             // A program that has ended meanwhile needs none, and a page that cannot be written is its owner's doing.
-            let _ = write_share(&file, bytes, self.renewals);
+            let _ = write_share(&file, bytes, (&self.tier, tier_bytes), self.renewals);
         }
     }
 }
 
 /// What a page says, no more of it than the kernel knows of the process; `None` if that has ended.
-fn governed(found: &Found) -> Option<Governed> {
+fn governed(found: &Found, tier: &str) -> Option<Governed> {
     let page = &found.page;
     let most = process::field_bytes(&format!("/proc/{}/status", found.pid), "VmRSS")?;
     // What is set aside is out of the program's view, and in memory as it is.
@@ -101,15 +116,33 @@ fn governed(found: &Found) -> Option<Governed> {
         stall_ns: page.costs.stall_ns,
         cpu_ns: page.costs.cpu_background_ns.saturating_add(page.costs.cpu_fault_ns),
     };
-    Some(Governed { pid: found.pid, load, counters })
+    // One of the program's own goes before it, as does one of another daemon's at another place: that cannot be left.
+    let shares = page.tier.is_empty() || page.tier_share != 0 && is_at_same_place(&page.tier, tier);
+    let tier = (!tier.is_empty() && shares).then_some(Part {
+        cold_bytes: load.evicted_bytes,
+        held_bytes: page.sizes.tier_file_bytes.min(MOST),
+        limit: page.tier_granted.min(MOST),
+    });
+    Some(Governed { pid: found.pid, load, tier, counters })
 }
 
-/// Writes a share, then its renewal.
-fn write_share(file: &File, bytes: u64, renewals: u64) -> anyhow::Result<()> {
+fn is_at_same_place(one: &str, other: &str) -> bool {
+    match (Choice::parse(one), Choice::parse(other)) {
+        (Ok(one), Ok(other)) => one.is_at_same_place(&other),
+        _ => false,
+    }
+}
+
+/// Writes a share, of memory and of the tier of that name, then its renewal.
+fn write_share(file: &File, bytes: u64, tier: (&str, u64), renewals: u64) -> anyhow::Result<()> {
     ensure!(file.metadata()?.len() == CONTROL_LEN as u64, "not as long as a page");
     let share = offset_of!(ControlPage, share);
     let at = |field| (share + field) as u64;
     file.write_all_at(&bytes.to_ne_bytes(), at(offset_of!(Share, bytes))).context("the share")?;
+    let mut text = [0; SharedText::<64>::MOST + 1];
+    text[..tier.0.len()].copy_from_slice(tier.0.as_bytes());
+    file.write_all_at(&text, at(offset_of!(Share, tier))).context("the tier")?;
+    file.write_all_at(&tier.1.to_ne_bytes(), at(offset_of!(Share, tier_bytes))).context("its share")?;
     file.write_all_at(&renewals.to_ne_bytes(), at(offset_of!(Share, renewals))).context("its renewal")
 }
 
@@ -172,7 +205,7 @@ mod tests {
             }
             page.share.bytes.store(1, Relaxed);
         });
-        let load = governed(&found).unwrap().load;
+        let load = governed(&found, "").unwrap().load;
         assert!(load.resident_bytes < 1 << 40 && load.evicted_bytes <= MOST, "{load:?}");
         assert_eq!(load.limit, LEAST);
     }
@@ -181,8 +214,9 @@ mod tests {
     fn a_share_arrives_on_a_page_and_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
         let found = found(dir.path(), |_| {});
-        write_share(&found.file.open().unwrap(), 50 << 20, 9).unwrap();
-        assert_eq!(pages::snapshot(&found.file.path()).unwrap().share, 50 << 20);
+        write_share(&found.file.open().unwrap(), 50 << 20, ("disk=/x", 7 << 20), 9).unwrap();
+        let page = pages::snapshot(&found.file.path()).unwrap();
+        assert_eq!((page.share, page.tier_granted), (50 << 20, 7 << 20));
         let instead = |make: &dyn Fn(&Path)| {
             let path = found.file.path();
             std::fs::remove_file(&path).unwrap();
@@ -193,7 +227,7 @@ mod tests {
         assert!(instead(&|path| std::os::unix::fs::symlink("target", path).unwrap()).is_err());
         assert!(instead(&|path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap()).is_err());
         let short = instead(&|path| std::fs::write(path, b"short").unwrap()).unwrap();
-        assert!(write_share(&short, 1, 1).is_err());
+        assert!(write_share(&short, 1, ("", 0), 1).is_err());
         assert_eq!(std::fs::read(found.file.path()).unwrap(), b"short");
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();

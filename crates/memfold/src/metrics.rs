@@ -52,7 +52,7 @@ const GAUGES: [(&str, &str, Source); 11] = [
 ];
 
 /// The same of what only grows; the first three are the daemon's too. `_total` is added to the names.
-const COUNTERS: [(&str, &str, Source); 10] = [
+const COUNTERS: [(&str, &str, Source); 12] = [
     ("pages_compressed", "Pages tried.", |p| {
         p.page.pages.evicted.saturating_add(p.page.pages.incompressible)
     }),
@@ -63,6 +63,10 @@ const COUNTERS: [(&str, &str, Source); 10] = [
     ("pages_lost", "Pages whose bytes could not be brought back.", |p| p.page.pages.lost),
     ("limit_waits", "Times that a thread waited for room below the limit.", |p| p.page.costs.limit_waits),
     ("tier_writes", "Clusters written to the tier below memory.", |p| p.page.costs.tier_writes),
+    ("tier_read_bytes", "Bytes read from the tier.", |p| p.page.costs.tier_read_bytes),
+    ("tier_asked_bytes", "Of that, what something waited for, as it was in memory.", |p| {
+        p.page.costs.tier_asked_bytes
+    }),
     ("tier_errors", "Clusters that could not be written or read there.", |p| p.page.costs.tier_errors),
     ("tier_waits", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_waits),
 ];
@@ -169,6 +173,17 @@ impl Collector for Programs {
                 share => metric.encode_family(&program.labels())?.encode_gauge(&share),
             }
         })?;
+        let help = "What a program may take of the tier that a daemon shares out.";
+        self.each(
+            &mut encoder,
+            "tier_share_bytes",
+            help,
+            MetricType::Gauge,
+            |program, metric| match program.page.tier_share {
+                0 => Ok(()),
+                share => metric.encode_family(&program.labels())?.encode_gauge(&share),
+            },
+        )?;
         let help = "Memory in RAM that is not folded, by the reason for that, as counted last.";
         self.each(&mut encoder, "unfolded_bytes", help, MetricType::Gauge, |program, metric| {
             let Some(inventory) = &program.page.inventory else { return Ok(()) };
@@ -260,7 +275,7 @@ mod tests {
 
     #[test]
     fn what_the_daemon_says_too_has_the_names_that_it_has_there() {
-        let daemon = memfold_daemon::metrics::text(None, &[]);
+        let daemon = memfold_daemon::metrics::text(None, None, &[]);
         let own = of(Programs(Vec::new()));
         let types = |text: &str| -> Vec<String> {
             text.lines().filter(|l| l.starts_with("# TYPE")).map(String::from).collect()

@@ -60,6 +60,11 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     }
 }
 
+/// How often one number is in another; `None` where the other is 0.
+pub fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole != 0).then(|| part as f64 / whole as f64)
+}
+
 fn digits(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2}"),

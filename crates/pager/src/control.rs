@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -167,6 +167,8 @@ pub enum Command {
     /// Stamp the steps of `argument` touches from now on; with 0, write those stamped to the file of number `value` beside the page, and stamp no
     /// more ([`crate::fault::stamps`]).
     Steps = 15,
+    /// Use the tier that [`ControlPage::request`] names, or change the size and the age of the one that there is.
+    Tier = 16,
 }
 
 /// A request to the process and its answer. Who asks has these bytes of the file locked meanwhile (`F_OFD_SETLK`, fcntl(2)).
@@ -453,6 +455,10 @@ control_page! {
             tier_writes = tier_writes,
             /// Clusters that moved within the tier, so that segments of which little was wanted could go.
             tier_moves = tier_moves,
+            /// Bytes that were read from the tier.
+            tier_read_bytes = tier_read_bytes,
+            /// Bytes of pages for which something waited that lay in the tier.
+            tier_asked_bytes = tier_asked_bytes,
             /// Clusters that could not be written, or not be read at the first try.
             tier_errors = tier_errors,
             /// Times that somebody waited for an engine on the network that was away, and for how long, ns.
@@ -506,6 +512,10 @@ control_page! {
         share: Share,
         /// The share that is in force, bytes; 0 for none.
         share_in_force: AtomicU64,
+        /// The tier below memory, once it was opened; empty for none.
+        tier: SharedText<64>,
+        /// Bytes that the process may take of it by a daemon's word; 0 where it has it for itself.
+        tier_share: AtomicU64,
         /// The access source that is asked, a [`crate::source::Kind`].
         source: AtomicU64,
         /// Why it is not the one that was chosen; empty where it is.

@@ -272,18 +272,28 @@ impl Engine {
     /// What is wrong with the text; nothing is changed then.
     pub fn use_tier<'a>(&self, text: &'a str, beside: &str) -> core::result::Result<(), BadTier<'a>> {
         let choice = Choice::parse(text)?;
-        // SAFETY: zeros are what is to be given a keeper, and nobody has it yet.
-        if let Ok(below) = unsafe { self.tables.pool.make_sparse::<Below>() } {
-            // SAFETY: as above.
-            unsafe { below.begin(Keeper::new(&choice)) };
-            if let Some(engines) = choice.engines() {
-                let directory = FilePath::of(beside).unwrap_or(FilePath::empty());
-                // SAFETY: as above.
-                unsafe { below.files.remote.begin(directory, engines.wait) };
-            }
-            self.storage.set_below(below);
+        if self.have_tier(&choice, beside).is_ok() {
+            self.options.tier.set(text);
         }
         Ok(())
+    }
+
+    /// Has a tier from now on, which nobody has opened. Once: before the engine starts, or by the background thread.
+    ///
+    /// # Errors
+    /// There is no memory for its tables.
+    pub(crate) fn have_tier(&self, choice: &Choice<'_>, beside: &str) -> Result<&'static Below> {
+        // SAFETY: zeros are what is to be given a keeper, and nobody has it yet.
+        let below = unsafe { self.tables.pool.make_sparse::<Below>() }?;
+        // SAFETY: as above.
+        unsafe { below.begin(Keeper::new(choice)) };
+        if let Some(engines) = choice.engines() {
+            let directory = FilePath::of(beside).unwrap_or(FilePath::empty());
+            // SAFETY: as above.
+            unsafe { below.files.remote.begin(directory, engines.wait) };
+        }
+        self.storage.set_below(below);
+        Ok(below)
     }
 
     /// The tier below memory, if there is one.

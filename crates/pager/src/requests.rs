@@ -53,6 +53,7 @@ impl Worker {
             }
             c if c == Command::Policy as u32 => self.change_policy(),
             c if c == Command::Log as u32 => self.change_log(),
+            c if c == Command::Tier as u32 => self.change_tier().err().map_or(0, |error| error.0 as u32),
             c if c == Command::Pass as u32 => self.pass_on_request(value),
             c if c == Command::Inventory as u32 => {
                 self.take_inventory().err().map_or(0, |error| error.0 as u32)

@@ -9,6 +9,7 @@
 //! measured by this process's own clock, from when it saw the count change, so the daemon's clock does not matter.
 
 use crate::config::Setting;
+use crate::control::SharedText;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use memfold_sys::time::Nanos;
 
@@ -20,6 +21,10 @@ pub const LEASE: Nanos = Nanos::from_secs(5);
 pub struct Share {
     /// Bytes that the process may keep resident, what evicting costs included. `u64::MAX` for no limit.
     pub bytes: AtomicU64,
+    /// Bytes that the process may take of the tier; 0 for none so far.
+    pub tier_bytes: AtomicU64,
+    /// The tier that the daemon's programs share, as [`crate::tier::choice::Choice`] reads it; empty for none.
+    pub tier: SharedText<64>,
     /// How often the share was written. Any change is a renewal; incremented after `bytes` was written.
     pub renewals: AtomicU64,
 }
@@ -36,17 +41,19 @@ impl Lease {
         Lease { renewals: share.renewals.load(Acquire), granted: None }
     }
 
-    /// Looks at what was written by `now`.
-    pub(crate) fn look(&mut self, share: &Share, now: Nanos) {
+    /// Looks at what was written by `now`. Whether it was renewed.
+    pub(crate) fn look(&mut self, share: &Share, now: Nanos) -> bool {
         // Acquire: who sees a renewal sees the share that was written before it.
         let renewals = share.renewals.load(Acquire);
-        if renewals != self.renewals {
+        let renewed = renewals != self.renewals;
+        if renewed {
             self.renewals = renewals;
             let (least, most) = Setting::ResidentLimit.range();
             self.granted = Some((now, share.bytes.load(Relaxed).clamp(least, most)));
         } else if self.granted.is_some_and(|(at, _)| now.since(at) > LEASE) {
             self.granted = None;
         }
+        renewed
     }
 
     /// Bytes that may stay resident by the share in force; `None` while there is none.
@@ -72,7 +79,12 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn share(bytes: u64) -> Share {
-        Share { bytes: AtomicU64::new(bytes), renewals: AtomicU64::new(7) }
+        Share {
+            bytes: AtomicU64::new(bytes),
+            tier_bytes: AtomicU64::new(0),
+            tier: SharedText::new(),
+            renewals: AtomicU64::new(7),
+        }
     }
 
     fn renew(share: &Share, bytes: u64) {

@@ -119,9 +119,14 @@ fn everything_is_back_when_the_pager_has_stopped() {
     have(engine, Command::Restore);
     memory.check(3);
     wait_until("everything went down again", || below(engine) == 8 * MIB as u64);
+    stop(engine);
+    memory.check(3);
+}
+
+/// Has the pager end.
+fn stop(engine: &'static Engine) {
     let ticket = ask(engine, Command::Stop);
     wait_until("it has stopped", || answered(engine, ticket) && engine.phase() == memfold_pager::Phase::Off);
-    memory.check(3);
 }
 
 #[test]
@@ -397,4 +402,80 @@ fn what_is_left_of_a_segment_moves_and_the_segment_goes_back() {
     assert!(before >= 8 * MIB as u64 && engine.control().tier_moves.load(Relaxed) > 0, "{before}");
     (0..memory.pages).for_each(|page| memory.check_page(if page % 512 >= 64 { 4 } else { 1 }, page));
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+/// Has the engine use a tier, or change it. Returns the error.
+fn set_tier(engine: &'static Engine, text: &str) -> u32 {
+    request(engine, Command::Tier, 0, 0, text)
+}
+
+#[test]
+fn a_program_that_runs_gets_a_tier_which_grows_past_what_its_first_file_was_mapped_for() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = |rest: &str| format!("disk={},after=10ms{rest}", directory.path().display());
+    let engine = engine_of(20, u64::MAX, "");
+    let memory = Memory::new(engine, 200 * MIB);
+    let all = 200 * MIB as u64;
+    memory.fill(12);
+    wait_until("everything is evicted", || evicted(engine) == all);
+    assert_eq!(set_tier(engine, "redis://a:1"), libc::ENOTSUP as u32);
+    assert_eq!(set_tier(engine, "tape=/x"), libc::EINVAL as u32);
+    assert_eq!(set_tier(engine, "disk=/nowhere-at-all"), libc::ENOENT as u32);
+    assert_eq!(set_tier(engine, &tier(",size=16M")), 0);
+    wait_until("the tier is full", || engine.control().tier_file_bytes.load(Relaxed) >= 15 * MIB as u64);
+    assert!(below(engine) < all);
+    assert_eq!(set_tier(engine, "disk=/var"), libc::EEXIST as u32);
+    assert_eq!(set_tier(engine, &tier(",size=1G")), 0);
+    wait_until("everything goes down", || below(engine) == all);
+    // The child has no descriptor: it reads where the files are mapped.
+    let pid = fork(engine);
+    if pid == 0 {
+        memory.check(12);
+        unsafe { libc::_exit(0) };
+    }
+    assert_eq!(wait(pid), 0);
+    assert_eq!(set_tier(engine, &tier(",size=16M")), 0);
+    memory.check(12);
+    stop(engine);
+    memory.check(12);
+}
+
+#[test]
+fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_before_it_is_told() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let engine = engine_of(20, u64::MAX, "");
+    assert!(engine.obey_daemon("/nowhere-at-all"));
+    let memory = Memory::new(engine, 100 * MIB);
+    memory.fill(13);
+    wait_until("everything is evicted", || evicted(engine) == 100 * MIB as u64);
+    let files = || engine.control().tier_file_bytes.load(Relaxed);
+    let grant = |mebibytes: u64| {
+        let share = &engine.control().share;
+        share.tier.set(&format!("disk={},after=10ms,size=1G", directory.path().display()));
+        share.tier_bytes.store(mebibytes * MIB as u64, Relaxed);
+        share.renewals.fetch_add(1, Release);
+    };
+    grant(4);
+    wait_until("it takes its share", || files() == 4 * MIB as u64);
+    let pid = fork(engine);
+    if pid == 0 {
+        memory.check(13);
+        memory.fill(14);
+        wait_until("everything is evicted", || evicted(engine) == 100 * MIB as u64);
+        // Nobody has told it anything.
+        let has_none = files() == 0;
+        unsafe { libc::_exit(i32::from(!has_none)) };
+    }
+    assert_eq!(wait(pid), 0);
+    assert!(files() <= 4 * MIB as u64);
+    grant(9);
+    wait_until("it takes more", || files() == 9 * MIB as u64);
+    // Less: others need the room.
+    wait_until("it gives back what is beyond its share", || {
+        grant(2);
+        files() <= 4 * MIB as u64
+    });
+    memory.check(13);
+    stop(engine);
+    memory.check(13);
 }

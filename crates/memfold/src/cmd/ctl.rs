@@ -1,5 +1,6 @@
 //! `memfold ctl`: change how a running program is folded.
 
+use crate::cmd::ctl_tier;
 use crate::complete;
 use crate::directory::open_named;
 use crate::options;
@@ -30,6 +31,8 @@ Examples:
   memfold ctl redis-server evict        the one folded process of that name
   memfold ctl 4711 set resident_limit 60%    of what its control group may use
   memfold ctl 4711 set source writes    what was not written is cold, whoever reads it
+  memfold ctl 4711 set tier disk=/var/tmp    what is cold for ten minutes goes to disk from now on
+  memfold ctl 4711 set tier after=1m,size=50G    of the tier that it has
   memfold ctl 4711 pause                stop folding; what is folded comes back on touch
   memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
@@ -41,7 +44,7 @@ Examples:
   memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
-resident_limit, start_at, sleep_after, source, heap_sample.
+resident_limit, start_at, sleep_after, source, heap_sample, tier.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
@@ -98,11 +101,11 @@ enum Action {
     Stop,
     /// Change a setting.
     Set {
-        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after or source.
+        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after, source or tier.
         #[arg(value_parser = key)]
-        key: Setting,
+        key: Key,
         /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto`, `60%` of what the control group may use, and
-        /// `none`.
+        /// `none`. A tier is `disk=DIR` with `,size=` and `,after=`, and of one that there is those alone.
         #[arg(allow_hyphen_values = true)]
         value: String,
     },
@@ -148,9 +151,10 @@ enum Switch {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let found = match &args.action {
         // What makes no sense is told before anything is looked for.
-        Action::Set { key, value } => {
+        Action::Set { key: Key::Setting(key), value } => {
             value_of(std::process::id(), *key, value).and_then(|_| args.target.one())
         }
+        Action::Set { key: Key::Tier, value } => ctl_tier::check(value).and_then(|()| args.target.one()),
         _ => args.target.one(),
     }?;
     let pid = found.pid;
@@ -175,7 +179,13 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
             }
             (Command::Log, 0, 0)
         }
-        Action::Set { key, value } => (Command::Set, *key as u64, value_of(pid, *key, value)?),
+        Action::Set { key: Key::Setting(key), value } => {
+            (Command::Set, *key as u64, value_of(pid, *key, value)?)
+        }
+        Action::Set { key: Key::Tier, value } => {
+            text = ctl_tier::whole(pid, &found.page.tier, value)?;
+            (Command::Tier, 0, 0)
+        }
     };
     match found.page.mode {
         Mode::Off => bail!("process {} is not folded: {}", pid, found.page.reason),
@@ -194,10 +204,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let file = found.file.open().with_context(|| format!("cannot open {}", found.file.path().display()))?;
     let mailbox = Mailbox::open(file, pid)?;
-    mailbox.ask(command, argument, value, &text, args.timeout)?;
+    let asked = mailbox.ask(command, argument, value, &text, args.timeout);
+    if command == Command::Tier {
+        asked.map_err(|error| ctl_tier::explain(pid, &found.page.tier, &text, error))?;
+    } else {
+        asked?;
+    }
     match args.action {
         Action::Why { json } => why(pid, &mailbox.snapshot()?, json),
-        Action::Set { key: Setting::Source, .. } => {
+        Action::Set { key: Key::Setting(Setting::Source), .. } => {
             tell_source(&mailbox)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -247,6 +262,7 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
         object.insert("policy".into(), json!(found.page.policy));
         object.insert("log".into(), json!(found.page.log));
         object.insert("source_in_use".into(), json!(found.page.source));
+        object.insert("tier".into(), json!((!found.page.tier.is_empty()).then_some(&found.page.tier)));
         object.extend(settings.map(|(s, value)| (s.name().to_owned(), options::json(s, value))));
         text::print_json(&object)?;
     } else {
@@ -256,6 +272,9 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
             rows.push(vec!["source in use".into(), found.page.source.words()]);
         }
         rows.push(vec!["policy".into(), found.page.policy.clone()]);
+        if !found.page.tier.is_empty() {
+            rows.push(vec!["tier".into(), found.page.tier.clone()]);
+        }
         if !found.page.log.is_empty() {
             rows.push(vec!["log".into(), found.page.log.clone()]);
         }
@@ -264,11 +283,22 @@ fn get(found: &Found, json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn key(text: &str) -> Result<Setting, String> {
-    let known = || Setting::ALL.map(Setting::name).join(", ");
+/// What `set` changes.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Key {
+    Setting(Setting),
+    Tier,
+}
+
+fn key(text: &str) -> Result<Key, String> {
+    let known = || format!("{}, tier", Setting::ALL.map(Setting::name).join(", "));
     // Options have a dash where keys have an underscore; both are understood.
     let name = text.replace('-', "_");
-    Setting::ALL.into_iter().find(|s| s.name() == name).ok_or_else(|| format!("one of {} is needed", known()))
+    if name == options::TIER.option {
+        return Ok(Key::Tier);
+    }
+    let setting = Setting::ALL.into_iter().find(|s| s.name() == name);
+    setting.map(Key::Setting).ok_or_else(|| format!("one of {} is needed", known()))
 }
 
 /// The whole path of the log.
@@ -304,8 +334,9 @@ mod tests {
 
     #[test]
     fn keys_are_understood_with_dashes_and_underscores() {
-        assert_eq!(key("cold_age").unwrap(), Setting::ColdAge);
-        assert_eq!(key("resident-limit").unwrap(), Setting::ResidentLimit);
+        assert_eq!(key("cold_age").unwrap(), Key::Setting(Setting::ColdAge));
+        assert_eq!(key("resident-limit").unwrap(), Key::Setting(Setting::ResidentLimit));
+        assert_eq!(key("tier").unwrap(), Key::Tier);
         assert!(key("colour").unwrap_err().contains("cold_age"));
     }
 

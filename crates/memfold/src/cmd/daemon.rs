@@ -4,6 +4,7 @@ use super::attach;
 use crate::attach::rules::Rules;
 use crate::attach::watching::Watch;
 use crate::governed::Programs;
+use crate::run::launch;
 use crate::{agent, beside, daemon_observing, exit, options, runtime, text};
 use anyhow::Context;
 use memfold_daemon::budget::LEAST;
@@ -11,6 +12,7 @@ use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
 use memfold_daemon::token::Token;
 use memfold_pager::config::{parse_size, Setting};
 use memfold_pager::source::Kind;
+use memfold_pager::tier::choice::Choice;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
 use std::os::fd::AsFd;
@@ -26,6 +28,7 @@ Examples:
   sudo memfold daemon --source damon-paddr             what is cold of theirs is told by DAMON
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
   sudo memfold daemon --attach-rules FILE              attach to the programs that its rules name (docs/attach.md)
+  memfold daemon --tier disk=/var/tmp,size=50G         what is cold for ten minutes goes to disk; they share 50 GiB
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
 It may be killed and started again at any time: it has nothing of the programs' in hand. They go by their own settings meanwhile.
@@ -44,6 +47,9 @@ pub struct Args {
     /// Memory that these programs together may keep resident, such as 512M or 2G [default: no limit].
     #[arg(long, value_name = "BYTES", value_parser = budget)]
     budget: Option<u64>,
+    /// Give each of these programs a tier below memory, and a part of its SIZE by what it has cold, where it has none of its own.
+    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = tier)]
+    tier: Option<String>,
     /// Answer requests for the counters, in the text format of Prometheus, on a Unix socket or a loopback port.
     #[arg(long, value_name = "PATH|[ADDRESS:]PORT")]
     metrics: Option<MetricsAt>,
@@ -72,6 +78,17 @@ fn budget(text: &str) -> Result<u64, String> {
     }
 }
 
+fn tier(text: &str) -> Result<String, String> {
+    let whole = launch::known_tier(text)?;
+    match Choice::parse(&whole) {
+        Ok(choice) if choice.engines().is_some() => Err(
+            "programs share a disk: disk=DIR is needed; `memfold run --tier redis://HOST:PORT` is for one"
+                .into(),
+        ),
+        _ => Ok(whole),
+    }
+}
+
 fn source(text: &str) -> Result<Kind, String> {
     options::parse(Setting::Source, text).map(Kind::from_number)
 }
@@ -91,7 +108,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let watch = args.attach_rules.as_deref().map(|file| watch_by(file, &socket)).transpose()?;
     stop_on_signals()?;
-    let options = Options { socket: socket.clone(), budget: args.budget, metrics };
+    let tier = args.tier.as_deref();
+    let size = tier.and_then(|text| Some(Choice::parse(text).ok()?.size));
+    let options = Options { socket: socket.clone(), budget: args.budget, tier: size, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
     say(&format!("listening at {}", socket.display()));
     if args.budget.is_none() {
@@ -105,7 +124,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         beside::start(&STOP, |is_over| watch.run(say, is_over))
             .context("cannot start the process that attaches")?;
     }
-    server::run(&options, Box::new(Programs::of(&socket)), &STOP, say)
+    server::run(&options, Box::new(Programs::of(&socket).with_tier(tier)), &STOP, say)
         .with_context(|| format!("cannot listen at {}", socket.display()))?;
     Ok(ExitCode::SUCCESS)
 }

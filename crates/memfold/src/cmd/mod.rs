@@ -6,6 +6,7 @@ pub mod completions;
 pub mod config;
 pub mod core_dump;
 pub mod ctl;
+mod ctl_tier;
 pub mod daemon;
 pub mod demo;
 pub mod depot;

@@ -88,6 +88,12 @@ struct Row {
     daemon: Option<String>,
     /// Its share of the budget, while a daemon grants one.
     share_bytes: Option<u64>,
+    /// The tier below memory that is open.
+    tier: Option<String>,
+    /// Bytes of it that it may take, where a daemon shares it out.
+    tier_share_bytes: Option<u64>,
+    /// Bytes read from it for each that something waited for.
+    tier_read_amplification: Option<f64>,
     /// What tells which memory is cold.
     source: Source,
     /// In their own units: ns, bytes, millionths.
@@ -167,6 +173,9 @@ fn row(found: &Found) -> Row {
         daemon: (!page.daemon.is_empty()).then(|| page.daemon.clone()),
         share_bytes: (page.share_in_force != 0 && page.share_in_force != u64::MAX)
             .then_some(page.share_in_force),
+        tier: (!page.tier.is_empty()).then(|| page.tier.clone()),
+        tier_share_bytes: (page.tier_share != 0).then_some(page.tier_share),
+        tier_read_amplification: text::ratio(page.costs.tier_read_bytes, page.costs.tier_asked_bytes),
         source: page.source.clone(),
         shown: settings.clone().map(|(s, value)| (s.name(), options::show(s, value))).collect(),
         settings: settings.map(|(s, value)| (s.name(), options::json(s, value))).collect(),
@@ -258,6 +267,12 @@ fn one(row: &Row) -> String {
     line("set aside", bytes(row.sizes.aside_bytes));
     line("folded", bytes(row.sizes.evicted_bytes));
     line("folded into", bytes(row.sizes.stored_bytes));
+    if let Some(tier) = &row.tier {
+        line("tier", tier.clone());
+    }
+    if let Some(share) = row.tier_share_bytes {
+        line("share of the tier", bytes(share));
+    }
     if row.costs.tier_writes != 0 {
         line("of the folded in the tier", bytes(row.sizes.tier_bytes));
         line("which takes there", bytes(row.sizes.tier_file_bytes));
@@ -279,6 +294,9 @@ fn one(row: &Row) -> String {
         let r = &row.tier_read_ns;
         let (reads, slow) = (count(r.count), format!("p50 {}, p99 {}", nanos(r.p50), nanos(r.p99)));
         line("reads from the tier", format!("{reads}, {slow}, max {}", nanos(r.max)));
+        if let Some(times) = row.tier_read_amplification {
+            line("read for what was asked for", format!("{times:.1} times"));
+        }
         line("writes to the tier", format!("{}, {} errors", count(tier_writes), count(tier_errors)));
         if tier_waits != 0 {
             line(

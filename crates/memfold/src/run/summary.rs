@@ -4,7 +4,7 @@
 use super::supervise::End;
 use super::tally::{Process, Total};
 use crate::reasons;
-use crate::text::{bytes, count, nanos, percent};
+use crate::text::{bytes, count, nanos, percent, ratio};
 use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Source};
 use memfold_pager::control::Mode;
 use memfold_pager::source::Kind;
@@ -97,6 +97,8 @@ struct Tier {
     waits: u64,
     /// See there.
     wait_ns: u64,
+    /// Bytes read for each that something waited for.
+    read_amplification: Option<f64>,
     /// Reading of a cluster, ns.
     read_ns: Percentiles,
 }
@@ -160,6 +162,7 @@ impl Summary {
                 errors: total.costs.tier_errors,
                 waits: total.costs.tier_waits,
                 wait_ns: total.costs.tier_wait_ns,
+                read_amplification: ratio(total.costs.tier_read_bytes, total.costs.tier_asked_bytes),
                 read_ns: total.tier_read.percentiles(),
             },
             stall_ns_total: stall_ns,

@@ -302,11 +302,17 @@ impl Engine {
         self.helpers.set_cpus(CpuSet::of_current_thread().map_or(1, |set| set.len()));
         self.make_helper(helpers::FIRST)?;
         if self.below().is_some() {
-            // SAFETY: `tier::thread::main` keeps to the rules of agent threads.
-            let tier = unsafe { Thread::spawn(tier::thread::main, arg) }?;
-            self.agents.set_tid(Agent::Tier, tier.tid());
-            self.agents.note(Agent::Tier, tier);
+            self.spawn_tier()?;
         }
+        Ok(())
+    }
+
+    /// Makes the thread of the tier, by the background thread.
+    pub(crate) fn spawn_tier(&'static self) -> Result<()> {
+        // SAFETY: `tier::thread::main` keeps to the rules of agent threads.
+        let tier = unsafe { Thread::spawn(tier::thread::main, self as *const Engine as usize) }?;
+        self.agents.set_tid(Agent::Tier, tier.tid());
+        self.agents.note(Agent::Tier, tier);
         Ok(())
     }
 

@@ -13,6 +13,8 @@ pub(crate) struct Options {
     pub log: SharedText<64>,
     /// The socket of the daemon under whose budget the process wants to be; empty for none.
     pub daemon: SharedText<16>,
+    /// The tier below memory, as [`crate::tier::choice::Choice`] reads it; empty for none.
+    pub tier: SharedText<64>,
     /// 1 where what comes back or is given up is overwritten at once, and not within a second.
     pub wipes: AtomicU32,
     /// 1 where managed memory must have no huge pages.
@@ -29,6 +31,7 @@ impl Options {
             policy: SharedText::new(),
             log: SharedText::new(),
             daemon: SharedText::new(),
+            tier: SharedText::new(),
             wipes: AtomicU32::new(0),
             small_pages_only: AtomicU32::new(0),
             group_limit: AtomicU64::new(u64::MAX),

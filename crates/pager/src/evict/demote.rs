@@ -31,30 +31,6 @@ const DICTIONARY_BITS: usize = 16;
 const _: () = assert!(crate::codec::DICTIONARIES <= DICTIONARY_BITS);
 
 impl Worker {
-    /// Opens the tier, where one is wanted. What hinders that is said once. A forked child, of which many end soon, has a file of its own when
-    /// it needs one.
-    pub(crate) fn open_tier(&mut self, in_child: bool) {
-        let Some(below) = self.engine.below() else { return };
-        if in_child {
-            return below.set_open(true);
-        }
-        // SAFETY: we are the background thread.
-        match unsafe { below.keeper() }.begin(&below.files, &self.engine.tables.pool) {
-            Ok(()) => below.set_open(true),
-            Err(error) => self.tell_of_tier(below, error),
-        }
-    }
-
-    /// Nothing more goes down, and nothing is there any more.
-    pub(crate) fn close_tier(&mut self) {
-        self.settle_tier();
-        if let Some(below) = self.engine.below() {
-            below.set_open(false);
-            // SAFETY: we are the background thread.
-            unsafe { below.keeper() }.end(&below.files);
-        }
-    }
-
     /// Takes in what was written, and hands over what is due.
     pub(crate) fn demote(&mut self) {
         let Some(below) = self.engine.below() else { return };
@@ -67,6 +43,7 @@ impl Worker {
             || !pressed && !self.may_fold()
             || self.now.0 < self.demotion.full_until.0
             || self.now.0 < self.demotion.next.0
+            || self.has_no_share(below)
         {
             return;
         }
@@ -90,7 +67,10 @@ impl Worker {
     /// Hands over what lies in memory, whatever its age. False where some of it must wait; true where all is handed over, and where the tier
     /// takes no more.
     pub(crate) fn demote_now(&mut self, below: &'static Below) -> bool {
-        !below.is_open() || self.now.0 < self.demotion.full_until.0 || self.demote_all(below, Nanos(0))
+        !below.is_open()
+            || self.now.0 < self.demotion.full_until.0
+            || self.has_no_share(below)
+            || self.demote_all(below, Nanos(0))
     }
 
     /// Hands over what has been in memory for `after`, from where the last round was left. Whether it came to the end.
@@ -257,13 +237,23 @@ impl Worker {
         }
     }
 
+    /// Whether a daemon lets it take nothing more of a tier that others have too.
+    fn has_no_share(&self, below: &Below) -> bool {
+        // SAFETY: we are the background thread.
+        let keeper = unsafe { below.keeper() };
+        keeper.is_shared() && !keeper.has_room()
+    }
+
     fn tier_is_full(&mut self, below: &Below, error: Errno) {
         self.demotion.full_until = self.now + FULL;
+        if self.has_no_share(below) {
+            return;
+        }
         self.tell_of_tier(below, error);
     }
 
     /// Says, once, that nothing goes down, and why.
-    fn tell_of_tier(&mut self, below: &Below, error: Errno) {
+    pub(crate) fn tell_of_tier(&mut self, below: &Below, error: Errno) {
         if core::mem::replace(&mut self.demotion.told, true) {
             return;
         }

@@ -14,6 +14,7 @@ pub(crate) mod laundry;
 pub(crate) mod learning;
 pub(crate) mod limit;
 pub(crate) mod maintenance;
+pub(crate) mod opening;
 pub(crate) mod own;
 pub(crate) mod page_daemon;
 pub(crate) mod passlog;

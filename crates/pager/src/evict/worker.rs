@@ -322,8 +322,11 @@ impl Worker {
     pub(crate) fn look_at_share(&mut self) {
         if !self.engine.options.daemon.is_empty() {
             let control = self.engine.control();
-            self.lease.look(&control.share, self.now);
+            let renewed = self.lease.look(&control.share, self.now);
             control.share_in_force.store(self.lease.bytes().unwrap_or(0), Relaxed);
+            if renewed {
+                self.look_at_offer();
+            }
         }
     }
 

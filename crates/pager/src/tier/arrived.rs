@@ -112,6 +112,11 @@ impl Arrived {
         self.from.is_some_and(|(from, place)| from == number && clusters.place(number) == Some(place))
     }
 
+    /// Bytes of the cluster as it lies in its tier; 0 where there is none.
+    pub fn bytes(&self) -> u64 {
+        self.from.map_or(0, |(_, place)| place.bytes() as u64)
+    }
+
     /// The codec and the bytes of a page, if its cluster was fetched from where it lies now. The caller has taken the entry that names it.
     pub fn page(&self, berth: Berth, clusters: &Clusters) -> Option<(CodecId, &[u8])> {
         let record =

@@ -101,6 +101,7 @@ pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived)
             Ok(fetched) => {
                 if fetched {
                     engine.control().tier_read_ns.record(time::now().since(began).0);
+                    bump(&engine.control().tier_read_bytes, arrived.bytes());
                 }
                 return Some((entry, berth));
             }

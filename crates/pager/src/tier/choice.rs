@@ -67,6 +67,11 @@ impl<'a> Engines<'a> {
         })
     }
 
+    /// The parts of the text that cannot be changed while they are used.
+    fn stays(&self) -> impl Iterator<Item = &'a str> {
+        self.text.split(',').filter(|part| !part.starts_with("size=") && !part.starts_with("after="))
+    }
+
     /// Whether they are spoken with by TLS.
     pub fn by_tls(&self) -> bool {
         self.text.starts_with(TLS)
@@ -180,6 +185,15 @@ impl<'a> Choice<'a> {
             _ => return Err(BadTier::Part(part)),
         }
         Ok(())
+    }
+
+    /// Whether only the size and the age of the two differ.
+    pub fn is_at_same_place(&self, other: &Choice<'_>) -> bool {
+        match (self.place, other.place) {
+            (Where::Disk(one), Where::Disk(other)) => one == other,
+            (Where::Engines(one), Where::Engines(other)) => one.stays().eq(other.stays()),
+            _ => false,
+        }
     }
 
     /// Where it is, for people: the directory, or the first engine.

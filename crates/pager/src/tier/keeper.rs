@@ -37,6 +37,9 @@ const WASTE: u64 = 2;
 /// Random numbers that are tried as names, where the file system has no files without one.
 const NAMES: usize = 8;
 
+/// More of a file is not mapped.
+const END_OF_FILE: Errno = Errno(libc::EFBIG);
+
 /// How often a lock is tried that somebody else has for a moment.
 const LOCK_TRIES: usize = 10_000;
 
@@ -65,6 +68,8 @@ struct State {
     count: usize,
     current: usize,
     next: usize,
+    /// Bytes of it that are mapped: no more of it is filled.
+    len: usize,
     /// Where a segment to be filled again is looked for first.
     cursor: usize,
     /// Clusters in it, and how many were ever written.
@@ -77,6 +82,8 @@ pub struct Keeper {
     /// The directory of its files, or the engine.
     name: FilePath,
     size: u64,
+    /// Bytes of that which are this process's, where it shares the tier with others.
+    share: Option<u64>,
     /// How long a page must have been stored.
     pub after: Nanos,
     files: [State; FILES],
@@ -97,6 +104,7 @@ impl Keeper {
             // A path that is too long names nothing, and opening says so.
             name: FilePath::of(choice.name()).unwrap_or(FilePath::empty()),
             size: choice.size,
+            share: None,
             after: choice.after,
             files: [State::default(); FILES],
             filled: None,
@@ -105,6 +113,47 @@ impl Keeper {
             needed: [0; DICTIONARIES],
             asked: Nanos(0),
         }
+    }
+
+    /// Takes another size and age. What is there already stays, also where it is more.
+    pub fn change(&mut self, choice: &Choice<'_>) {
+        (self.size, self.after) = (choice.size, choice.after);
+    }
+
+    /// Takes the tier from now on that could not be opened before: nothing is in any.
+    pub fn replace(&mut self, choice: &Choice<'_>) {
+        self.name = FilePath::of(choice.name()).unwrap_or(FilePath::empty());
+        self.change(choice);
+    }
+
+    /// The tier is one that others have too, of which this process may take so many bytes. Whether that is more than before.
+    pub fn take_share(&mut self, bytes: u64) -> bool {
+        self.share.replace(bytes) < Some(bytes)
+    }
+
+    /// The process has the tier for itself.
+    pub fn have_it_all(&mut self) {
+        self.share = None;
+    }
+
+    /// Whether others have the tier too.
+    pub fn is_shared(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// Whether this process may take another segment.
+    pub fn has_room(&self) -> bool {
+        (self.held + 1) * SEGMENT as u64 <= self.allowed()
+    }
+
+    /// Bytes that its files take beyond what they may; a segment that is being filled, and one for what moves, do not count.
+    pub fn excess(&self) -> u64 {
+        self.file_bytes().saturating_sub(self.allowed() + 2 * SEGMENT as u64)
+    }
+
+    /// Bytes that its files may take.
+    fn allowed(&self) -> u64 {
+        self.share.map_or(self.size, |share| share.min(self.size))
     }
 
     /// Where it is, for people.
@@ -149,23 +198,31 @@ impl Keeper {
 
     /// A place for a cluster of so many blocks. `ENOSPC` where the tier may take no more, and what opening a file answers.
     pub fn reserve(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
-        self.reserve_within(files, pool, blocks, self.size)
+        self.reserve_within(files, pool, blocks, self.allowed())
     }
 
     /// The same for one that lies elsewhere in the tier, and leaves there: also where the tier is full.
     pub fn reserve_other(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
-        self.reserve_within(files, pool, blocks, self.size + SEGMENT as u64)
+        self.reserve_within(files, pool, blocks, self.allowed().max(self.file_bytes()) + SEGMENT as u64)
     }
 
     fn reserve_within(&mut self, files: &Files, pool: &Pool, blocks: usize, size: u64) -> Result<Place> {
-        let number = match self.filled {
+        let mut number = match self.filled {
             Some(number) if self.may_fill(files, number) => number,
             _ => self.open(files, pool)?,
         };
         self.filled = Some(number);
         let State { current, next, .. } = self.files[number];
         if current == usize::MAX || next + blocks > SEGMENT_BLOCKS {
-            self.begin_segment(files, number, size)?;
+            match self.begin_segment(files, number, size) {
+                // The tier has become larger than what is mapped of this one.
+                Err(END_OF_FILE) => {
+                    number = self.open(files, pool)?;
+                    self.filled = Some(number);
+                    self.begin_segment(files, number, size)?;
+                }
+                done => done?,
+            }
         }
         let state = &mut self.files[number];
         let block = state.current * SEGMENT_BLOCKS + state.next;
@@ -206,6 +263,11 @@ impl Keeper {
         if (self.held + 1) * SEGMENT as u64 > size || segment == SEGMENTS {
             return Err(Errno(libc::ENOSPC));
         }
+        // A child reads where it is mapped. On the network nothing is.
+        if !files.remote.is_on() && (segment + 1) * SEGMENT > self.files[number].len {
+            return Err(END_OF_FILE);
+        }
+        let state = &mut self.files[number];
         segments.0[segment].store(HELD, Relaxed);
         self.held += 1;
         state.count = state.count.max(segment + 1);
@@ -276,12 +338,13 @@ impl Keeper {
             // Without a lock nobody would know who may still read it.
             file::lock_shared(reader.raw())?;
         }
-        let base = mem::map_own_file(reader.raw(), self.map_len(), libc::MAP_NORESERVE)?;
+        let len = self.map_len();
+        let base = mem::map_own_file(reader.raw(), len, libc::MAP_NORESERVE)?;
         let file = files.get(number);
         // SAFETY: the key of a file that there is not is used by nobody.
         if let Err(error) = file.key_page().and_then(|page| unsafe { seal::make_key(page) }) {
             // SAFETY: mapped just now, and known to nobody.
-            let _ = unsafe { mem::munmap(base, self.map_len()) };
+            let _ = unsafe { mem::munmap(base, len) };
             return Err(error);
         }
         file.set_name(name);
@@ -291,7 +354,7 @@ impl Keeper {
         file.mapped.store(base, Release);
         let sequence = self.files[number].sequence;
         self.files[number] =
-            State { segments: Some(segments), current: usize::MAX, sequence, ..State::default() };
+            State { segments: Some(segments), current: usize::MAX, sequence, len, ..State::default() };
         Ok(number)
     }
 
@@ -302,13 +365,14 @@ impl Keeper {
     }
 
     fn map_len(&self) -> usize {
-        (self.size as usize).min(FILE_BLOCKS * BLOCK).next_multiple_of(SEGMENT)
+        // With room for what moves while the tier is full.
+        ((self.size as usize).next_multiple_of(SEGMENT) + SEGMENT).min(FILE_BLOCKS * BLOCK)
     }
 
     /// Nothing of the file is wanted any more.
     fn close(&mut self, files: &Files, number: usize) {
         let file = files.get(number);
-        let State { segments, count, sequence, .. } = self.files[number];
+        let State { segments, count, sequence, len, .. } = self.files[number];
         files.remote.tell(Op::Leave, file.name(), 0, 0);
         if let Some(fd) = file.descriptor() {
             let held = |segment: &usize| segments.is_some_and(|segments| segments.is_held(*segment));
@@ -323,7 +387,7 @@ impl Keeper {
         }
         let base = file.clear();
         // SAFETY: no entry names anything in it. Who reads there all the same finds that out.
-        let _ = unsafe { mem::munmap(base, self.map_len()) };
+        let _ = unsafe { mem::munmap(base, len) };
         if let Some(segments) = segments {
             segments.0[..count].iter().for_each(|segment| segment.store(0, Relaxed));
         }
@@ -352,7 +416,7 @@ impl Keeper {
         for (number, file) in files.all().filter(|(_, file)| !file.is_inherited() && file.is_shared()) {
             let Some(fd) = file.descriptor() else { continue };
             if file.is_seen_by_child() {
-                self.map_anew(file, fd);
+                self.map_anew(file, fd, self.files[number].len);
             } else if file.reader().is_some_and(|reader| file::is_alone(fd, reader)) {
                 file.is_alone();
                 self.give_back_empty(files, number);
@@ -379,11 +443,11 @@ impl Keeper {
     }
 
     /// Maps an open file that no child has in the place of the one that children have.
-    fn map_anew(&mut self, file: &File, fd: i32) {
+    fn map_anew(&mut self, file: &File, fd: i32, len: usize) {
         // SAFETY: it stays open.
         let writer = ManuallyDrop::new(unsafe { Fd::from_raw(fd) });
         let Ok(reader) = open_again(&writer) else { return };
-        let (base, len) = (file.mapped.load(Relaxed), self.map_len());
+        let base = file.mapped.load(Relaxed);
         let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
         // SAFETY: this process reads its own files by their descriptors, and no fork is under way, which finds either mapping.
         if unsafe { mem::mmap(base, len, libc::PROT_READ, flags, reader.raw(), 0) }.is_ok() {
@@ -412,6 +476,8 @@ impl Keeper {
     pub fn inherit(&mut self) {
         self.filled = None;
         (self.held, self.wanted) = (0, 0);
+        // What it may take of a tier that is shared it has yet to be told.
+        self.share = self.share.map(|_| 0);
     }
 }
 

@@ -9,6 +9,7 @@ use super::arrived::Arrived;
 use super::below::Below;
 use super::clusters::Place;
 use super::seal;
+use crate::control::bump;
 use crate::engine::Engine;
 use memfold_sys::aio::Context;
 use memfold_sys::inject::{self, Point};
@@ -93,6 +94,7 @@ impl Reading {
         let len = bytes.len() - seal::TAG;
         if below.open_seal(place, cluster, bytes).is_ok() && self.arrived.accept(cluster, place, len) {
             engine.control().tier_read_ns.record(time::now().since(at).0);
+            bump(&engine.control().tier_read_bytes, self.arrived.bytes());
             core::mem::swap(&mut self.arrived, to);
         }
     }

@@ -122,6 +122,7 @@ impl Service {
 
     /// Brings back a page that a thread waits for. What left with it comes behind.
     fn bring(&mut self, page: usize) {
+        bump(&self.engine.control().tier_asked_bytes, PAGE_SIZE as u64);
         self.stream.wanted(page);
         let again = self.read(page);
         let in_order = self.stream.is_going() || again;
@@ -256,6 +257,7 @@ fn answer_asks(engine: &Engine, below: &Below) -> bool {
         if let Some((page, arrived)) = ask.taken() {
             // SAFETY: it is ours until it is answered.
             let arrived = unsafe { &mut *arrived };
+            bump(&engine.control().tier_asked_bytes, PAGE_SIZE as u64);
             fetch(engine, below, page, arrived);
             ask.answer();
             any = true;
