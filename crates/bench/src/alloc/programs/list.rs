@@ -21,8 +21,8 @@ enum Time {
     OfRun,
     /// It runs for a time, and says behind these words how many seconds its usual work would have taken.
     Said(&'static str),
-    /// It runs for a time, and says behind (or at the end before) these words how many units it did; so many are the work.
-    Counted { behind: &'static str, before: &'static str, work: f64 },
+    /// It runs for a time, and says before these words how many units it did; so many are the work.
+    Counted { before: &'static str, work: f64 },
 }
 
 /// A program with its arguments.
@@ -58,7 +58,7 @@ pub const PROGRAMS: [Listed; 19] = [
     },
     listed("mstressN", &["mstress", PROCESSORS, "50", "25"]),
     Listed {
-        time: Time::Counted { behind: "...", before: " memory ops", work: 2e6 },
+        time: Time::Counted { before: " memory ops", work: 2e6 },
         ..listed("rptestN", &["rptest", PROCESSORS, "0", "1", "2", "500", "1000", "100", "8", "16000"])
     },
     Listed {
@@ -67,7 +67,7 @@ pub const PROGRAMS: [Listed; 19] = [
     },
     listed("glibc-simple", &["glibc-simple"]),
     Listed {
-        time: Time::Counted { behind: "", before: " iterations", work: 1e9 },
+        time: Time::Counted { before: " iterations", work: 1e9 },
         ..listed("glibc-thread", &["glibc-thread", PROCESSORS])
     },
     listed("malloc-large", &["malloc-large"]),
@@ -107,19 +107,9 @@ impl Listed {
         let time = match self.time {
             Time::OfRun => Some(elapsed_s),
             Time::Said(words) => said.split_once(words).and_then(|(_, rest)| leading_number(rest)),
-            Time::Counted { behind, before, work } => said
-                .split_once(before)
-                .and_then(
-                    |(done, _)| {
-                        if behind.is_empty() {
-                            Some(done)
-                        } else {
-                            Some(done.rsplit_once(behind)?.1)
-                        }
-                    },
-                )
-                .and_then(leading_number)
-                .map(|done| work / done),
+            Time::Counted { before, work } => {
+                said.split_once(before).and_then(|(done, _)| trailing_count(done)).map(|done| work / done)
+            }
         };
         let end: String = said.chars().rev().take(200).collect::<Vec<_>>().into_iter().rev().collect();
         let time =
@@ -134,6 +124,12 @@ fn leading_number(text: &str) -> Option<f64> {
     let text = text.trim_start();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text[..end].parse().ok()
+}
+
+/// The whole number that a text ends with.
+fn trailing_count(text: &str) -> Option<f64> {
+    let begin = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    text[begin..].parse().ok()
 }
 
 /// By its name.
