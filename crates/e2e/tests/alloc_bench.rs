@@ -1,7 +1,7 @@
 //! The allocator's experiments run to their end and measure what they say. No figure is judged.
 
 use memfold_bench::alloc::{self, arena, scorecard, soak, Case, Measures, NotLoaded, Peer, Profile, SUITE};
-use memfold_bench::experiment::Report;
+use memfold_bench::experiment::{Experiment, Report};
 use memfold_bench::worker::Program;
 use std::process::Command;
 
@@ -38,6 +38,8 @@ fn options(cases: Vec<Case>) -> alloc::Options {
         rounds: 1,
         soak: None,
         epoch: None,
+        programs: None,
+        only: Vec::new(),
         scorecard: None,
         seed: 1,
     }
@@ -116,4 +118,58 @@ fn a_peer_that_does_not_become_the_allocator_is_refused_by_name() {
     let refused = Report::of(options, &program(), &mut |_| {}).map(|_| ()).unwrap_err();
     assert!(refused.downcast_ref::<NotLoaded>().is_some(), "{refused:#}");
     assert!(format!("{refused:#}").contains("empty"), "{refused:#}");
+}
+
+/// A directory with two programs of mimalloc-bench's names: one takes memory, the other says how fast it was.
+fn small_programs() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let build = |name: &str, body: &str| {
+        let source = dir.path().join(format!("{name}.c"));
+        let head = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n";
+        std::fs::write(&source, format!("{head}int main(int count, char **words) {{ {body} }}\n")).unwrap();
+        let built = Command::new("cc").arg("-o").arg(dir.path().join(name)).arg(&source).status().unwrap();
+        assert!(built.success());
+    };
+    build("mleak", "size_t mib = atoi(words[1]); char *all = malloc(mib << 20); memset(all, 1, mib << 20); return all[count] - 1;");
+    build("xmalloc-test", "printf(\"rtime: %s.250, free/sec: 1 M\\n\", words[4]); return count != 7;");
+    build("cfrac", "return 3;");
+    dir
+}
+
+fn programs_in(dir: &tempfile::TempDir, only: &[&str]) -> alloc::programs::Options {
+    let mut suite = options(Vec::new());
+    suite.programs = Some(dir.path().to_owned());
+    suite.only = only.iter().map(|name| name.parse().unwrap()).collect();
+    suite.programs().unwrap()
+}
+
+#[test]
+fn programs_that_nobody_here_wrote_are_timed_with_each_allocator_and_their_memory_is_told() {
+    let dir = small_programs();
+    let mut options = programs_in(&dir, &["mleak10", "mleak100", "xmalloc-testN"]);
+    options.prepare().unwrap();
+    let found = Report::of(options, &program(), &mut |_| {}).expect("measured").found;
+    assert_eq!(found.runs.len(), 3 * 3);
+    for run in &found.runs {
+        let mib = run.rss_peak_bytes >> 20;
+        match run.program {
+            "mleak10" => assert!((5..40).contains(&mib) && run.time_s == run.elapsed_s, "{run:?}"),
+            "mleak100" => assert!((50..85).contains(&mib) && run.time_s > 0.0, "{run:?}"),
+            // What it says, and no more memory than the likes of it have.
+            _ => assert!(run.time_s == 5.25 && run.elapsed_s < 5.0 && mib < 5 + 5, "{run:?}"),
+        }
+    }
+    assert!(found.absent.is_empty() && found.standings.iter().any(|s| s.beside.is_none()));
+}
+
+#[test]
+fn a_program_that_is_not_there_or_ends_badly_is_named() {
+    let dir = small_programs();
+    let refused = programs_in(&dir, &["larsonN"]).prepare().unwrap_err();
+    assert!(format!("{refused:#}").contains("it has not larsonN"), "{refused:#}");
+    let failed = Report::of(programs_in(&dir, &["cfrac"]), &program(), &mut |_| {}).map(|_| ()).unwrap_err();
+    assert!(
+        format!("{failed:#}").contains("cfrac, glibc failed: it ended badly: exit status: 3"),
+        "{failed:#}"
+    );
 }

@@ -16,6 +16,7 @@ mod charts;
 mod count;
 mod cpp;
 mod plan;
+pub mod programs;
 mod run;
 pub mod scorecard;
 mod show;
@@ -40,6 +41,7 @@ use memfold_stats::Histogram;
 use plan::Plan;
 use run::{Found, Length};
 use serde::Serialize;
+use standing::Figures;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -51,6 +53,7 @@ Examples:
   memfold bench alloc --profile balanced,lean --peer mine=/opt/lib/libmine.so
   memfold bench alloc --pattern fragmentation --soak 30 --epoch 5    half an hour of each allocator
   memfold bench alloc --scorecard                       all profiles; writes docs/scorecard.md
+  memfold bench alloc --programs /tmp/peers/programs --rounds 6    mimalloc-bench's programs, as scripts/peers builds them
 
 Peers are libjemalloc, libtcmalloc_minimal, libmimalloc and libsnmallocshim where they are installed; on
 Debian: libjemalloc2, libtcmalloc-minimal4, libmimalloc2.0.
@@ -100,6 +103,14 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "soak")]
     #[serde(skip)]
     pub epoch: Option<u64>,
+    /// Run the programs of mimalloc-bench that are in this directory, in place of the patterns.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["soak", "scorecard", "operations", "millis", "cases"])]
+    #[serde(skip)]
+    pub programs: Option<PathBuf>,
+    /// Of them only these, such as cfrac,larsonN [default: all that are there].
+    #[arg(long = "program", value_name = "NAME,..", value_delimiter = ',', requires = "programs")]
+    #[serde(skip)]
+    pub only: Vec<programs::Listed>,
     /// Write the scorecard into this file.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/scorecard.md")]
     #[serde(skip)]
@@ -196,6 +207,12 @@ impl Options {
         Some(soak::Options { suite: self.clone(), soak_millis, epoch_millis })
     }
 
+    /// The programs, if they are wanted instead of the suite.
+    pub fn programs(&self) -> Option<programs::Options> {
+        let directory = self.programs.clone()?;
+        Some(programs::Options { suite: self.clone(), directory, programs: self.only.clone() })
+    }
+
     /// The arms, glibc first.
     pub fn arms(&self, program: &Program) -> Vec<Arm> {
         let ours = self.profiles.iter().map(|&profile| Arm::ours(&program.library, profile));
@@ -247,7 +264,10 @@ impl Experiment for Options {
         }
         course.over("done");
         let cells = summary::cells(plan.cases, &plan.arms, &runs, &counted, self.seed)?;
-        let standings = standing::of(plan.cases, &plan.arms, &runs)?;
+        let names: Vec<&'static str> = plan.cases.iter().map(|case| case.name).collect();
+        let figures =
+            Figures { speed: |run: &Run| run.calls_per_s, rss: |run: &Run| run.rss_peak_bytes as f64 };
+        let standings = standing::of(&names, &plan.arms, &runs, figures)?;
         Ok(Suite { arms: plan.arms, uncounted, cells, standings, counted, runs })
     }
 

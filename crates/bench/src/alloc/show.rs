@@ -75,7 +75,7 @@ fn work(cell: &Cell) -> Vec<String> {
 }
 
 /// Writes rows under a head, each after the name that stands first.
-fn table<'a, const N: usize>(
+pub(super) fn table<'a, const N: usize>(
     f: &mut Formatter<'_>,
     head: [&str; N],
     rows: impl IntoIterator<Item = (&'a str, Vec<String>)>,

@@ -1,10 +1,8 @@
 //! Where our allocator stands beside each other one, over the whole suite.
 
 use super::arm::Arm;
-use super::case::Case;
-use super::Run;
-use anyhow::{Context, Result};
-use memfold_experiment::runs::{self, column};
+use anyhow::{ensure, Context, Result};
+use memfold_experiment::runs::{self, Ran};
 use serde::Serialize;
 
 /// One of our arms beside one other, or beside the best of all others on each case.
@@ -23,72 +21,75 @@ pub struct Standing {
     pub rss: f64,
 }
 
-/// Every arm of ours beside every other arm and beside the best.
-pub(super) fn of(cases: &[Case], arms: &[Arm], runs: &[Run]) -> Result<Vec<Standing>> {
+/// What of a run is compared: how fast it was, whatever the unit, and how much memory it took.
+#[derive(Clone, Copy)]
+pub(super) struct Figures<R> {
+    pub(super) speed: fn(&R) -> f64,
+    pub(super) rss: fn(&R) -> f64,
+}
+
+/// Every arm of ours beside every other arm and beside the best, over cases with these names.
+pub(super) fn of<R>(
+    names: &[&'static str],
+    arms: &[Arm],
+    runs: &[R],
+    figures: Figures<R>,
+) -> Result<Vec<Standing>>
+where
+    R: for<'a> Ran<Place<'a> = (&'a str, &'a str)> + 'static,
+{
     let (ours, others): (Vec<&Arm>, Vec<&Arm>) = arms.iter().partition(|arm| arm.is_ours());
+    let column = |name: &str, arm: &str, figure: fn(&R) -> f64| -> Result<Vec<f64>> {
+        let column = runs::column(runs, (name, arm), figure);
+        ensure!(!column.is_empty(), "there are no runs of {name}");
+        Ok(column)
+    };
+    let median = |name: &str, arm: &str, figure: fn(&R) -> f64| -> Result<f64> {
+        memfold_stats::median(&column(name, arm, figure)?).context("there are no runs")
+    };
     let mut standings = Vec::new();
-    for our in ours {
-        for other in &others {
-            standings.push(beside(cases, &our.name, &other.name, runs)?);
+    for our in ours.iter().map(|arm| arm.name.as_str()) {
+        for other in others.iter().map(|arm| arm.name.as_str()) {
+            let ratio = |name: &str, figure: fn(&R) -> f64| -> Result<f64> {
+                let (above, below) = (column(name, our, figure)?, column(name, other, figure)?);
+                let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
+                memfold_stats::median(&ratios).context("there are no runs")
+            };
+            let of_case = |name: &'static str| Ok((ratio(name, figures.speed)?, ratio(name, figures.rss)?));
+            standings.push(standing(names, our, Some(other), of_case)?);
         }
-        standings.push(beside_best(cases, &our.name, &others, runs)?);
+        standings.push(standing(names, our, None, |name| {
+            let (mut fastest, mut smallest) = (0.0f64, f64::INFINITY);
+            for other in &others {
+                fastest = fastest.max(median(name, &other.name, figures.speed)?);
+                smallest = smallest.min(median(name, &other.name, figures.rss)?);
+            }
+            Ok((median(name, our, figures.speed)? / fastest, median(name, our, figures.rss)? / smallest))
+        })?);
     }
     Ok(standings)
 }
 
-fn calls(run: &Run) -> f64 {
-    run.calls_per_s
-}
-
-fn rss(run: &Run) -> f64 {
-    run.rss_peak_bytes as f64
-}
-
-fn beside(cases: &[Case], our: &str, other: &str, runs: &[Run]) -> Result<Standing> {
-    let ratio = |case: &Case, figure: fn(&Run) -> f64| -> Result<f64> {
-        let (above, below) =
-            (column(runs, (case.name, our), figure), column(runs, (case.name, other), figure));
-        let ratios: Vec<f64> = above.iter().zip(&below).map(|(a, b)| a / b).collect();
-        memfold_stats::median(&ratios).with_context(|| format!("there are no runs of {}", case.name))
-    };
-    standing(cases, our, Some(other), |case| Ok((ratio(case, calls)?, ratio(case, rss)?)))
-}
-
-fn beside_best(cases: &[Case], our: &str, others: &[&Arm], runs: &[Run]) -> Result<Standing> {
-    let median = |case: &Case, arm: &str, figure: fn(&Run) -> f64| -> Result<f64> {
-        runs::median(runs, (case.name, arm), figure)
-            .with_context(|| format!("there are no runs of {}", case.name))
-    };
-    standing(cases, our, None, |case| {
-        let (mut fastest, mut smallest) = (0.0f64, f64::INFINITY);
-        for other in others {
-            fastest = fastest.max(median(case, &other.name, calls)?);
-            smallest = smallest.min(median(case, &other.name, rss)?);
-        }
-        Ok((median(case, our, calls)? / fastest, median(case, our, rss)? / smallest))
-    })
-}
-
 fn standing(
-    cases: &[Case],
+    names: &[&'static str],
     our: &str,
     other: Option<&str>,
-    ratios: impl Fn(&Case) -> Result<(f64, f64)>,
+    ratios: impl Fn(&'static str) -> Result<(f64, f64)>,
 ) -> Result<Standing> {
-    let (mut log_calls, mut log_rss, mut least) = (0.0, 0.0, ("", f64::INFINITY));
-    for case in cases {
-        let (calls, rss) = ratios(case)?;
-        log_calls += calls.ln();
+    let (mut log_speed, mut log_rss, mut least) = (0.0, 0.0, ("", f64::INFINITY));
+    for name in names {
+        let (speed, rss) = ratios(name)?;
+        log_speed += speed.ln();
         log_rss += rss.ln();
-        if calls < least.1 {
-            least = (case.name, calls);
+        if speed < least.1 {
+            least = (name, speed);
         }
     }
-    let mean = |sum: f64| (sum / cases.len() as f64).exp();
+    let mean = |sum: f64| (sum / names.len() as f64).exp();
     Ok(Standing {
         arm: our.to_owned(),
         beside: other.map(str::to_owned),
-        calls: mean(log_calls),
+        calls: mean(log_speed),
         least,
         rss: mean(log_rss),
     })
@@ -98,11 +99,11 @@ fn standing(
 mod tests {
     use super::super::arm::{Peer, Profile, BASE};
     use super::super::summary::tests::run;
+    use super::super::Run;
     use super::*;
 
     #[test]
     fn the_geometric_mean_and_the_worst_case_are_those_of_a_worked_example() {
-        let cases: Vec<Case> = ["mid", "larson"].map(|name| name.parse().unwrap()).to_vec();
         let peer = Peer { name: "other".into(), library: "/lib/other.so".into() };
         let arms = [Arm::base(), Arm::ours("/lib/x.so".as_ref(), Profile::Balanced), Arm::peer(&peer)];
         let runs: Vec<Run> = (0..3)
@@ -117,7 +118,9 @@ mod tests {
                 ]
             })
             .collect();
-        let standings = of(&cases, &arms, &runs).unwrap();
+        let figures =
+            Figures { speed: |run: &Run| run.calls_per_s, rss: |run: &Run| run.rss_peak_bytes as f64 };
+        let standings = of(&["mid", "larson"], &arms, &runs, figures).unwrap();
         let found = |beside: Option<&str>| {
             let standing = standings.iter().find(|s| s.beside.as_deref() == beside).unwrap();
             // The square of a mean of two.

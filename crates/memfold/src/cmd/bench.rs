@@ -93,9 +93,10 @@ fn started(what: What) -> Result<ExitCode> {
     match what {
         What::Fault(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Fold(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
-        What::Alloc(Recorded { json, out, options }) => match options.soak() {
-            Some(soak) => carry_out(soak, json, out.as_deref()),
-            None => carry_out(options, json, out.as_deref()),
+        What::Alloc(Recorded { json, out, options }) => match (options.soak(), options.programs()) {
+            (Some(soak), _) => carry_out(soak, json, out.as_deref()),
+            (None, Some(programs)) => carry_out(programs, json, out.as_deref()),
+            (None, None) => carry_out(options, json, out.as_deref()),
         },
         What::Arena(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Overhead(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),

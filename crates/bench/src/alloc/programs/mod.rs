@@ -1,0 +1,308 @@
+//! The programs of mimalloc-bench, each with every allocator in turns: what nobody here wrote or tuned for.
+//!
+//! What it is not: a set of whole systems. Each program is a few hundred lines to some thousand, and runs for seconds.
+//!
+//! Invariants: as of the suite. A program that is not in the directory is named and left out, for all allocators alike.
+
+mod list;
+mod run;
+mod show;
+
+pub use list::{Listed, PROGRAMS};
+
+use super::arm::{Arm, BASE};
+use super::plan::Plan;
+use super::standing::{self, Figures};
+use super::{Options as Suite, SUITE};
+use crate::course::{plan, Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
+use crate::worker::Program;
+use anyhow::{ensure, Context, Result};
+use memfold_experiment::runs::{self, Ran};
+use memfold_plot::{Axis, Bars, Plot, Value};
+use memfold_stats::{Moments, Ratio};
+use serde::{Deserialize, Serialize};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// What to measure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// In which arms, and how often; nothing else of it is used.
+    #[serde(flatten)]
+    pub suite: Suite,
+    /// Where the programs are.
+    pub directory: PathBuf,
+    /// Which of them; empty for all that are there.
+    pub programs: Vec<Listed>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// The program.
+    pub program: &'static str,
+    /// The allocator.
+    pub arm: String,
+    /// Number of the round, from 0.
+    pub round: usize,
+    /// Its time, s: of the run, or for programs that run for a time what they say that their usual work would have taken.
+    pub time_s: f64,
+    /// Time of the run, s.
+    pub elapsed_s: f64,
+    /// CPU time of all its threads, s.
+    pub cpu_s: f64,
+    /// Most memory that was resident, bytes.
+    pub rss_peak_bytes: u64,
+    /// Faults that needed no device.
+    pub minor_faults: u64,
+}
+
+/// All runs of one allocator on one program; medians.
+#[derive(Clone, Debug, Serialize)]
+pub struct Cell {
+    /// The program.
+    pub program: &'static str,
+    /// The allocator.
+    pub arm: String,
+    /// Its time, s; see [`Run::time_s`].
+    pub time_s: f64,
+    /// Spread of it.
+    pub time_s_moments: Moments,
+    /// The same over glibc's.
+    pub time_over_glibc: Ratio,
+    /// CPU time, s.
+    pub cpu_s: f64,
+    /// Most memory that was resident, bytes.
+    pub rss_peak_bytes: f64,
+    /// The same over glibc's.
+    pub rss_over_glibc: Ratio,
+    /// Faults that needed no device.
+    pub minor_faults: f64,
+}
+
+/// One of our arms beside one other, or beside the best of all others on each program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Beside {
+    /// Our arm.
+    pub arm: String,
+    /// The other; `None` for the best of glibc and the peers on each program.
+    pub beside: Option<String>,
+    /// Geometric mean over the programs of the time, ours over the other's.
+    pub time: f64,
+    /// The program on which ours is slowest, and the ratio there.
+    pub worst: (&'static str, f64),
+    /// Geometric mean over the programs of the most resident memory, ours over the other's.
+    pub rss: f64,
+}
+
+/// From which source the programs were built; `scripts/peers` writes it beside them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Source {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// By which compiler.
+    pub compiler: String,
+}
+
+/// What is found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// The allocators, glibc first.
+    pub arms: Vec<Arm>,
+    /// From what the programs were built, where it is known.
+    pub source: Option<Source>,
+    /// Programs that are not in the directory.
+    pub absent: Vec<&'static str>,
+    /// Figures of each allocator on each program.
+    pub cells: Vec<Cell>,
+    /// Our arms beside the others, over all programs.
+    pub standings: Vec<Beside>,
+    /// Every run.
+    pub runs: Vec<Run>,
+}
+
+impl Options {
+    /// The programs to run, and the names of those that are not there.
+    fn choose(&self) -> (Vec<Listed>, Vec<&'static str>) {
+        let wanted: &[Listed] = if self.programs.is_empty() { &PROGRAMS } else { &self.programs };
+        let is_there = |program: &Listed| {
+            [Some(program.file()), program.input]
+                .iter()
+                .flatten()
+                .all(|name| self.directory.join(name).is_file())
+        };
+        let (there, absent): (Vec<Listed>, Vec<Listed>) = wanted.iter().copied().partition(is_there);
+        (there, absent.iter().map(|program| program.name).collect())
+    }
+
+    fn source(&self) -> Option<Source> {
+        serde_json::from_str(&std::fs::read_to_string(self.directory.join("programs.json")).ok()?).ok()
+    }
+}
+
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-alloc-programs-1");
+
+    type Found = Found;
+
+    fn prepare(&mut self) -> Result<()> {
+        let directory = self.directory.display().to_string();
+        let missing = || {
+            format!("--programs {directory}: there is no such directory; scripts/peers --mimalloc-bench makes one")
+        };
+        self.directory = self.directory.canonicalize().with_context(missing)?;
+        let (there, absent) = self.choose();
+        let named =
+            if self.programs.is_empty() { "no program of mimalloc-bench".into() } else { absent.join(", ") };
+        ensure!(
+            !there.is_empty() && (self.programs.is_empty() || absent.is_empty()),
+            "--programs {directory}: it has {}{named}; scripts/peers --mimalloc-bench builds them",
+            if self.programs.is_empty() { "" } else { "not " }
+        );
+        self.suite.prepare()
+    }
+
+    fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
+        let (programs, absent) = self.choose();
+        // A trial run of our own program shows whether every library is the allocator where it is preloaded.
+        let arms = Plan::new(&SUITE[..1], self.suite.arms(program), program)?.arms;
+        let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let order = plan(&programs, &arms, self.suite.rounds);
+        let mut course = Course::of(order.len(), progress);
+        let mut runs = Vec::with_capacity(order.len());
+        for (listed, round, arm) in order {
+            let what = format!("{}, {}", listed.name, arm.name);
+            let taken = course.run(&what, || run::run(&listed, &self.directory, &arm, processors))?;
+            let run::Taken { time_s, elapsed_s, cpu_s, rss_peak_bytes, minor_faults } = taken;
+            let (program, arm) = (listed.name, arm.name);
+            runs.push(Run { program, arm, round, time_s, elapsed_s, cpu_s, rss_peak_bytes, minor_faults });
+        }
+        course.over("done");
+        let names: Vec<&'static str> = programs.iter().map(|program| program.name).collect();
+        let cells = names.iter().flat_map(|name| arms.iter().map(move |arm| (*name, arm.name.as_str())));
+        let cells = cells.map(|place| cell(place, &runs, self.suite.seed)).collect::<Result<_>>()?;
+        let standings = standings(&names, &arms, &runs)?;
+        Ok(Found { arms, source: self.source(), absent, cells, standings, runs })
+    }
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("runs.csv", &report.found.runs)?;
+        output.plots(&plots(&report.found))
+    }
+}
+
+impl Ran for Run {
+    type Place<'a> = (&'a str, &'a str);
+
+    fn place(&self) -> (&str, &str) {
+        (self.program, &self.arm)
+    }
+
+    fn repeat(&self) -> usize {
+        self.round
+    }
+}
+
+fn cell(place: (&'static str, &str), runs: &[Run], seed: u64) -> Result<Cell> {
+    let (program, arm) = place;
+    let median = |figure: fn(&Run) -> f64| runs::median(runs, place, figure).context("there are no runs");
+    let over = |figure: fn(&Run) -> f64| runs::ratio(runs, place, (program, BASE), figure, seed);
+    let times = runs::column(runs, place, |run| run.time_s);
+    Ok(Cell {
+        program,
+        arm: arm.to_owned(),
+        time_s: median(|run| run.time_s)?,
+        time_s_moments: Moments::of(&times).context("there are no runs")?,
+        time_over_glibc: over(|run| run.time_s)?,
+        cpu_s: median(|run| run.cpu_s)?,
+        rss_peak_bytes: median(|run| run.rss_peak_bytes as f64)?,
+        rss_over_glibc: over(|run| run.rss_peak_bytes as f64)?,
+        minor_faults: median(|run| run.minor_faults as f64)?,
+    })
+}
+
+/// Every arm of ours beside every other arm and beside the best.
+fn standings(names: &[&'static str], arms: &[Arm], runs: &[Run]) -> Result<Vec<Beside>> {
+    let figures = Figures { speed: |run: &Run| 1.0 / run.time_s, rss: |run: &Run| run.rss_peak_bytes as f64 };
+    let standings = standing::of(names, arms, runs, figures)?.into_iter();
+    let in_time = standings.map(|standing| Beside {
+        arm: standing.arm,
+        beside: standing.beside,
+        time: 1.0 / standing.calls,
+        worst: (standing.least.0, 1.0 / standing.least.1),
+        rss: standing.rss,
+    });
+    Ok(in_time.collect())
+}
+
+/// Time and memory beside glibc.
+fn plots(found: &Found) -> Vec<Plot> {
+    let mut names: Vec<&str> = found.cells.iter().map(|cell| cell.program).collect();
+    names.dedup();
+    let bars = |title: &str, what: &str, figure: fn(&Cell) -> Value| {
+        let others = found.arms.iter().filter(|arm| arm.name != BASE);
+        Bars::of(
+            title,
+            Axis::ratio(format!("{what}, over glibc's")),
+            names.iter().map(|name| (*name, *name)),
+            others.map(|arm| (arm.name.as_str(), arm.name.as_str())),
+            |program, arm| {
+                found
+                    .cells
+                    .iter()
+                    .find(|cell| (cell.program, cell.arm.as_str()) == (program, *arm))
+                    .map(figure)
+            },
+        )
+    };
+    vec![
+        Plot::new("time", "", bars("Time beside glibc", "time", |cell| cell.time_over_glibc.into())),
+        Plot::new(
+            "memory",
+            "",
+            bars("Memory beside glibc", "most resident memory", |cell| cell.rss_over_glibc.into()),
+        ),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::arm::{Peer, Profile};
+    use super::*;
+
+    fn run(program: &'static str, arm: &str, round: usize, time_s: f64, rss_peak_bytes: u64) -> Run {
+        let arm = arm.to_owned();
+        Run { program, arm, round, time_s, elapsed_s: 7.0, cpu_s: 7.0, rss_peak_bytes, minor_faults: 0 }
+    }
+
+    #[test]
+    fn times_and_memory_stand_beside_each_other_arm_and_beside_the_best_of_each_program() {
+        let peer = Peer { name: "other".into(), library: "/lib/other.so".into() };
+        let arms = [Arm::base(), Arm::ours("/lib/x.so".as_ref(), Profile::Balanced), Arm::peer(&peer)];
+        let runs: Vec<Run> = (0..3)
+            .flat_map(|round| {
+                [
+                    run("cfrac", BASE, round, 4.0, 100),
+                    run("cfrac", "memfold", round, 1.0, 200),
+                    run("cfrac", "other", round, 2.0, 400),
+                    run("mleak10", BASE, round, 1.0, 100),
+                    run("mleak10", "memfold", round, 1.0, 200),
+                    run("mleak10", "other", round, 0.5, 400),
+                ]
+            })
+            .collect();
+        let found = standings(&["cfrac", "mleak10"], &arms, &runs).unwrap();
+        let beside = |other: Option<&str>| found.iter().find(|s| s.beside.as_deref() == other).unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(near(beside(Some(BASE)).time, 0.5) && near(beside(Some(BASE)).rss, 2.0));
+        assert!(near(beside(Some("other")).time, 1.0) && near(beside(Some("other")).rss, 0.5));
+        assert_eq!(beside(None).worst, ("mleak10", 2.0));
+        assert!(near(beside(None).time, 1.0) && near(beside(None).rss, 2.0));
+        let cell = cell(("cfrac", "memfold"), &runs, 1).unwrap();
+        assert_eq!((cell.time_s, cell.time_over_glibc.median, cell.rss_over_glibc.median), (1.0, 0.25, 2.0));
+    }
+}
