@@ -1,12 +1,11 @@
 //! The process beside `memfold daemon --source` that has the programs under the daemon's budget go by that source, and observes them where it is
 //! told from outside.
 //!
-//! It is a process of its own because the daemon gives up every right that this takes before it looks at anything that a program wrote
-//! ([`memfold_daemon::sandbox`]).
+//! It is a process of its own ([`beside`]), as this takes every right that the daemon gives up.
 //!
-//! Invariants: it is started while the daemon has no other thread and no socket, and ends with the daemon, however that ends. A program that has chosen a
-//! source keeps it.
+//! Invariants: a program that has chosen a source keeps it.
 
+use crate::beside;
 use crate::governed::Programs;
 use crate::observing::{Observing, Subject};
 use crate::pages::Found;
@@ -17,9 +16,8 @@ use memfold_pager::control::Command;
 use memfold_pager::source::Kind;
 use std::collections::HashSet;
 use std::io;
-use std::os::unix::process::parent_id;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -37,18 +35,7 @@ const USUAL: Duration = Duration::from_secs(10);
 /// # Errors
 /// There can be no other process.
 pub fn start(socket: &Path, kind: Kind, stop: &'static AtomicBool, say: fn(&str)) -> io::Result<()> {
-    let daemon = std::process::id();
-    // SAFETY: there is no other thread, so the child has everything that this process has.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
-        0 => {
-            run(socket, kind, say, || stop.load(Relaxed) || parent_id() != daemon);
-            // Nothing of the daemon's is to be ended here.
-            // SAFETY: ends this process.
-            unsafe { libc::_exit(0) }
-        }
-        _ => Ok(()),
-    }
+    beside::start(stop, |is_over| run(socket, kind, say, is_over))
 }
 
 fn run(socket: &Path, kind: Kind, say: fn(&str), is_over: impl Fn() -> bool) {

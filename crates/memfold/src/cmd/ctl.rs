@@ -39,6 +39,7 @@ Examples:
   memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json
   memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
+  memfold ctl name:why pause            a program that is called like one of these actions, or like a number
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
 resident_limit, start_at, sleep_after, source, heap_sample.

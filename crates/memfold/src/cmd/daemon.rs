@@ -1,20 +1,25 @@
 //! `memfold daemon`: divides one budget among programs that fold themselves, those of `memfold run --daemon` and those that use `memfold.h`.
 
+use crate::cmd::web::{options_for, what_for};
 use crate::governed::Programs;
-use crate::{daemon_observing, exit, options, runtime, text};
+use crate::listening::{self, place};
+use crate::{beside, daemon_observing, exit, options, runtime, text, web};
 use anyhow::Context;
 use memfold_daemon::budget::LEAST;
+use memfold_daemon::scrape::Scraper;
 use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
 use memfold_daemon::token::Token;
 use memfold_pager::config::{parse_size, Setting};
 use memfold_pager::source::Kind;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Mutex;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -22,6 +27,7 @@ Examples:
   memfold run --daemon -- redis-server                 an unchanged program, under that budget
   sudo memfold daemon --source damon-paddr             what is cold of theirs is told by DAMON
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
+  memfold daemon --http 9275                           the page of `memfold web`, at http://127.0.0.1:9275/
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
 It may be killed and started again at any time: it has nothing of the programs' in hand. They go by their own settings meanwhile.
@@ -49,6 +55,15 @@ pub struct Args {
     /// Answer whoever can connect to the port: every user of this machine.
     #[arg(long, requires = "metrics")]
     metrics_open: bool,
+    /// Serve the page of `memfold web` at a loopback port.
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = place)]
+    http: Option<SocketAddr>,
+    /// Let whoever knows the token in this file change settings by the page, as with `memfold web --token-file`.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token: Option<PathBuf>,
+    /// Let every user of this machine look at the page.
+    #[arg(long, requires = "http")]
+    http_open: bool,
     /// What tells which memory of the programs is cold, where they have not chosen it themselves: writes, probe, or as root
     /// damon-vaddr, damon-paddr or idle [default: auto].
     #[arg(long, value_name = "SOURCE", value_parser = source)]
@@ -69,6 +84,11 @@ fn source(text: &str) -> Result<Kind, String> {
     options::parse(Setting::Source, text).map(Kind::from_number)
 }
 
+/// The time between two looks at the programs for the page.
+const LOOK: Duration = Duration::from_secs(1);
+/// How soon it is seen that the daemon has ended.
+const OVER: Duration = Duration::from_millis(250);
+
 /// Set by the signals that end a command which serves.
 pub(super) static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -82,8 +102,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(at) => Some(metrics_for(at.clone(), args.metrics_token.as_deref(), args.metrics_open)?),
         None => None,
     };
+    let page = match args.http {
+        Some(at) => {
+            let options = options_for(LOOK, args.http_token.as_deref(), args.http_open)?;
+            Some((listening::at(at, "--http")?, options))
+        }
+        None => None,
+    };
     stop_on_signals()?;
-    let options = Options { socket: socket.clone(), budget: args.budget, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
     say(&format!("listening at {}", socket.display()));
     if args.budget.is_none() {
@@ -93,9 +119,46 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         daemon_observing::start(&socket, kind, &STOP, say)
             .context("cannot start the process that observes")?;
     }
-    server::run(&options, Box::new(Programs::of(&socket)), &STOP, say)
-        .with_context(|| format!("cannot listen at {}", socket.display()))?;
-    Ok(ExitCode::SUCCESS)
+    if let Some((listener, options)) = page {
+        beside::start(&STOP, |is_over| serve(listener, options, say, is_over))
+            .context("cannot start the process that serves the page")?;
+    }
+    // Before the socket, so that who finds the daemon there can also ask for its counters.
+    let answering = metrics.as_ref().map(|metrics| scraper(metrics, "--metrics")).transpose()?;
+    let options = Options { socket: socket.clone(), budget: args.budget };
+    let ended = server::run(&options, answering, Box::new(Programs::of(&socket)), &STOP, say)
+        .with_context(|| format!("cannot listen at {}", socket.display()));
+    if let Some(MetricsAt::Path(path)) = args.metrics {
+        let _ = std::fs::remove_file(path);
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// The page, until it is over.
+fn serve(listener: TcpListener, options: web::Options, say: fn(&str), is_over: &dyn Fn() -> bool) {
+    // The port is free for the next daemon at once, however this one ended.
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    let steered = what_for(&options);
+    let stop = async {
+        while !is_over() {
+            tokio::time::sleep(OVER).await;
+        }
+    };
+    if let Err(error) =
+        web::serve(listener, options, |at| say(&format!("the page is at http://{at}/, {steered}")), stop)
+    {
+        text::say(format_args!("the page is not served: {error:#}"));
+    }
+}
+
+/// Who answers those who ask for the counters at the place that `option` named.
+pub(super) fn scraper(metrics: &Metrics, option: &str) -> anyhow::Result<Scraper> {
+    server::scraper(metrics).map_err(|error| match &metrics.at {
+        MetricsAt::Port(address) => listening::refused(*address, option, &error),
+        MetricsAt::Path(path) => {
+            anyhow::Error::new(error).context(format!("cannot listen at {}", path.display()))
+        }
+    })
 }
 
 /// Who may read the counters: over TCP nobody that is not meant to, as every user of the machine can connect.
