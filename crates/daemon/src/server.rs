@@ -64,7 +64,7 @@ impl State {
     }
 }
 
-/// Runs until `stop` is set, and returns within moments. `say` gets a line for each process that comes or goes; `scraper` answers who asks
+/// Runs until `stop` is set, and returns within moments. `say` gets a line when the daemon listens, and for each process that comes or goes; `scraper` answers who asks
 /// for the counters.
 ///
 /// The process is confined from then on ([`sandbox`]): it should do nothing else, and have no other threads. One of those that are started here
@@ -81,6 +81,7 @@ pub fn run(
 ) -> io::Result<()> {
     let door = listen(&options.socket)?;
     door.set_nonblocking(true)?;
+    say(&format!("listening at {}", options.socket.display()));
     sandbox::enter()
         .map_err(|error| io::Error::new(error.kind(), format!("cannot confine itself: {error}")))?;
     let (budget, state) = (options.budget, Arc::new(State::default()));

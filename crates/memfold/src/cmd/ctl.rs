@@ -17,6 +17,7 @@ use memfold_pager::config::{Setting, BY_GROUP};
 use memfold_pager::control::{Command, Mode};
 use nix::unistd::geteuid;
 use serde_json::json;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -140,6 +141,18 @@ enum Action {
 enum Switch {
     On,
     Off,
+}
+
+/// What helps who has named a program that is called like an action, where the words were not understood.
+pub fn advice(words: impl IntoIterator<Item = OsString>) -> Option<String> {
+    let words: Vec<_> =
+        words.into_iter().skip(1).take(3).map(|word| word.to_string_lossy().into_owned()).collect();
+    match &words[..] {
+        [ctl, name, _] if ctl == "ctl" && Action::has_subcommand(name) => {
+            Some(format!("a program that is called '{name}' is named `memfold ctl name:{name}`"))
+        }
+        _ => None,
+    }
 }
 
 /// Sends the command to the process.

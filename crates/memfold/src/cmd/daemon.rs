@@ -111,7 +111,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     stop_on_signals()?;
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
-    say(&format!("listening at {}", socket.display()));
     if args.budget.is_none() {
         say("without --budget, each program keeps what it likes");
     }

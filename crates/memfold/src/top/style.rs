@@ -137,7 +137,7 @@ impl Look {
 fn colours(kind: Kind) -> Option<(Color, Color)> {
     match kind {
         Kind::InUse => Some((Color::White, Color::Red)),
-        Kind::Cooling => Some((Color::Black, Color::Yellow)),
+        Kind::Cooling => Some((Color::Black, Color::LightYellow)),
         Kind::Cold => Some((Color::Black, Color::Green)),
         Kind::Aside => Some((Color::Black, Color::Cyan)),
         Kind::Folded => Some((Color::White, Color::Blue)),
@@ -151,10 +151,10 @@ fn colours(kind: Kind) -> Option<(Color, Color)> {
 mod tests {
     use super::*;
 
-    /// What xterm and the terminals of Gnome (VTE) make of black, red, green, yellow, blue, magenta, cyan, light grey and white.
+    /// What xterm and the terminals of Gnome (VTE) make of black, red, green, light yellow, blue, magenta, cyan, light grey and white.
     const PALETTES: [[u32; 9]; 2] = [
-        [0x000000, 0xcd0000, 0x00cd00, 0xcdcd00, 0x0000ee, 0xcd00cd, 0x00cdcd, 0xe5e5e5, 0xffffff],
-        [0x171421, 0xc01c28, 0x26a269, 0xa2734c, 0x12488b, 0xa347ba, 0x2aa1b3, 0xd0cfcc, 0xffffff],
+        [0x000000, 0xcd0000, 0x00cd00, 0xffff00, 0x0000ee, 0xcd00cd, 0x00cdcd, 0xe5e5e5, 0xffffff],
+        [0x171421, 0xc01c28, 0x26a269, 0xe9ad0c, 0x12488b, 0xa347ba, 0x2aa1b3, 0xd0cfcc, 0xffffff],
     ];
 
     /// The contrast of two colours (WCAG 2.1, 1.4.3).
@@ -173,7 +173,7 @@ mod tests {
             Color::Black,
             Color::Red,
             Color::Green,
-            Color::Yellow,
+            Color::LightYellow,
             Color::Blue,
             Color::Magenta,
             Color::Cyan,
