@@ -55,6 +55,13 @@ pub struct Args {
     /// Answer whoever can connect to the port: every user of this machine.
     #[arg(long, requires = "metrics")]
     metrics_open: bool,
+    /// What tells which memory of the programs is cold, where they have not chosen it themselves: writes, probe, or as root
+    /// damon-vaddr, damon-paddr or idle [default: auto].
+    #[arg(long, value_name = "SOURCE", value_parser = source)]
+    source: Option<Kind>,
+    /// Say nothing of programs that come and go.
+    #[arg(long)]
+    quiet: bool,
     /// Serve the page of `memfold web` at a loopback port.
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = place)]
     http: Option<SocketAddr>,
@@ -64,13 +71,6 @@ pub struct Args {
     /// Let every user of this machine look at the page.
     #[arg(long, requires = "http")]
     http_open: bool,
-    /// What tells which memory of the programs is cold, where they have not chosen it themselves: writes, probe, or as root
-    /// damon-vaddr, damon-paddr or idle [default: auto].
-    #[arg(long, value_name = "SOURCE", value_parser = source)]
-    source: Option<Kind>,
-    /// Say nothing of programs that come and go.
-    #[arg(long)]
-    quiet: bool,
 }
 
 fn budget(text: &str) -> Result<u64, String> {
