@@ -25,7 +25,7 @@ export MEMFOLD_LIB := $(TARGET)/release/libmemfold.so
 export MEMFOLD_BIN := $(TARGET)/release/memfold
 export MEMFOLD_AGENT := $(TARGET)/release/memfold-agent
 
-.PHONY: build libraries packed deb rpm test-packages test-services test-containers demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
+.PHONY: build libraries packed deb rpm test-packages test-services test-containers publishable demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
 # With the preload library and the agent inside, so that the executable works alone, too.
 build: libraries
@@ -156,10 +156,15 @@ test-packages: packed
 test-services: packed
 	$(FILES) scripts/test-services
 
-# The recipes for containers: an image of the package, built and run by buildah. As root, after test-packages; minutes.
+# The recipes for containers: an image of the package, built by buildah and run by podman, docker and docker-compose. As root, after test-packages; minutes.
 test-containers:
-	scripts/install-packages buildah python3-yaml
+	scripts/install-packages buildah podman runc docker.io docker-compose python3-yaml python3-venv
 	scripts/test-containers
+
+# Whether every crate that is meant for crates.io could be published, all in one go; nothing is.
+publishable: cargo
+	$(CARGO) publish --workspace --dry-run --no-verify --allow-dirty \
+	    $(patsubst crates/%/Cargo.toml,--exclude memfold-%,$(shell grep -l '^publish = false' crates/*/Cargo.toml))
 
 clean:
 	$(CARGO) clean

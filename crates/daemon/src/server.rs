@@ -52,8 +52,6 @@ pub struct Options {
     pub budget: Option<u64>,
     /// Bytes of the tier that all processes share; `None` for none.
     pub tier: Option<u64>,
-    /// Where the counters can be read; nowhere by default.
-    pub metrics: Option<Metrics>,
 }
 
 /// What there is to divide.
@@ -76,7 +74,8 @@ impl State {
     }
 }
 
-/// Runs until `stop` is set, and returns within moments. `say` gets a line for each process that comes or goes.
+/// Runs until `stop` is set, and returns within moments. `say` gets a line when the daemon listens, and for each process that comes or goes; `scraper` answers who asks
+/// for the counters.
 ///
 /// The process is confined from then on ([`sandbox`]): it should do nothing else, and have no other threads. One of those that are started here
 /// may still be about to end when this returns.
@@ -85,14 +84,14 @@ impl State {
 /// The socket cannot be made, another daemon listens there, or the kernel does not let the daemon confine itself.
 pub fn run(
     options: &Options,
+    scraper: Option<Scraper>,
     fleet: Box<dyn Fleet>,
     stop: &'static AtomicBool,
     say: fn(&str),
 ) -> io::Result<()> {
-    // Before the door, so that who finds the daemon there can also ask for its counters.
-    let scraper = options.metrics.as_ref().map(scraper).transpose()?;
     let door = listen(&options.socket)?;
     door.set_nonblocking(true)?;
+    say(&format!("listening at {}", options.socket.display()));
     sandbox::enter()
         .map_err(|error| io::Error::new(error.kind(), format!("cannot confine itself: {error}")))?;
     let (given, state) = (Given { budget: options.budget, tier: options.tier }, Arc::new(State::default()));
@@ -108,11 +107,7 @@ pub fn run(
     while !stop.load(Relaxed) {
         be_seen(&door);
     }
-    let paths = options.metrics.iter().filter_map(|metrics| match &metrics.at {
-        MetricsAt::Path(path) => Some(path),
-        MetricsAt::Port(_) => None,
-    });
-    paths.chain([&options.socket]).for_each(|path| drop(fs::remove_file(path)));
+    let _ = fs::remove_file(&options.socket);
     Ok(())
 }
 

@@ -46,16 +46,20 @@ struct Web {
 
 impl Web {
     fn start(home: &Path, words: &[&str]) -> Web {
-        let mut command = web(home, &[&["--listen", "0", "--every", "250ms"], words].concat());
+        Web::of(web(home, &[&["--listen", "0", "--every", "250ms"], words].concat()))
+    }
+
+    /// A command that says where its page is.
+    fn of(mut command: Command) -> Web {
         let mut server = Server(command.stderr(Stdio::piped()).spawn().expect("memfold can be executed"));
-        let mut line = String::new();
-        BufReader::new(server.0.stderr.take().expect("piped")).read_line(&mut line).unwrap();
-        let at = line
-            .split("http://")
-            .nth(1)
-            .and_then(|rest| rest.split('/').next())
-            .unwrap_or_else(|| panic!("{line}"));
-        Web { server, at: at.to_owned() }
+        let (mut lines, mut said) = (BufReader::new(server.0.stderr.take().expect("piped")), String::new());
+        while !said.contains("http://") {
+            assert!(lines.read_line(&mut said).unwrap() > 0, "{said}");
+        }
+        // Who says more is heard to its end.
+        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let at = said.split("http://").nth(1).and_then(|rest| rest.split('/').next());
+        Web { server, at: at.unwrap_or_else(|| panic!("{said}")).to_owned() }
     }
 
     fn connect(&self) -> TcpStream {
@@ -339,6 +343,49 @@ fn as_nobody(web: &Web) -> TcpStream {
         TcpStream::connect(at).expect("it listens")
     });
     connect.join().unwrap()
+}
+
+#[test]
+fn the_daemon_serves_the_same_page_and_takes_it_along_however_it_ends() {
+    let _few = MANY_PROCESSES.read().unwrap_or_else(PoisonError::into_inner);
+    let home = scratch();
+    let held = Held::start(home.path(), "web-d", 8);
+    let (token, socket) = (token(home.path()), home.path().join("daemon.sock"));
+    let daemon = |port: &str| {
+        let mut command = memfold(home.path());
+        command.args(["daemon", "--budget", "1G", "--http", port, "--http-token"]).arg(&token);
+        command.arg("--socket").arg(&socket).env_remove("SUDO_UID");
+        command
+    };
+    let web = Web::of(daemon("0"));
+    let said = web.get("/", "");
+    assert!(said.starts_with("HTTP/1.1 200") && said.contains("<title>memfold"), "{said}");
+    let mut events = web.connect();
+    events.write_all(format!("GET /events HTTP/1.1\r\nHost: {}\r\n\r\n", web.at).as_bytes()).unwrap();
+    let mut told = String::new();
+    wait_until(LIMIT, "the program is in the news", || {
+        let mut bytes = [0; 4096];
+        let length = events.read(&mut bytes).unwrap();
+        told += &String::from_utf8_lossy(&bytes[..length]);
+        told.contains(&held.name)
+    });
+    // What needs the token.
+    let order = format!("{{\"pid\":{},\"started_ns\":\"0\",\"action\":\"evict\"}}", held.pid);
+    assert!(web.order("wrong", &order).starts_with("HTTP/1.1 401"));
+    assert!(web.order(TOKEN, &order).contains("has ended"), "another program of that number");
+    // Killed, it leaves the port to the next one.
+    let at = web.at.clone();
+    drop(web);
+    let port = at.rsplit(':').next().unwrap();
+    wait_until(LIMIT, "the port is free", || TcpListener::bind(&at).is_ok());
+    let mut next = Web::of(daemon(port));
+    assert_eq!(next.at, at);
+    wait_until(LIMIT, "it listens", || socket.exists());
+    // SAFETY: sends a signal to a program of the test's own.
+    unsafe { libc::kill(next.server.0.id() as i32, libc::SIGTERM) };
+    assert!(next.server.0.wait().unwrap().success() && !socket.exists());
+    wait_until(LIMIT, "the page is gone", || TcpStream::connect(&at).is_err());
+    held.end();
 }
 
 #[test]

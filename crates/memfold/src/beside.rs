@@ -1,13 +1,13 @@
-//! A process beside `memfold daemon`, which keeps the rights that the daemon gives up before it looks at anything that a program wrote
-//! ([`memfold_daemon::sandbox`]).
+//! Processes beside `memfold daemon`. They do what the daemon cannot do any more when it has given up its rights ([`memfold_daemon::sandbox`]): it
+//! does so before it looks at anything that a program wrote.
 //!
-//! Invariants: it is started while the daemon has no other thread and no socket, and ends with the daemon, however that ends.
+//! Invariants: one is started while the daemon has no other thread and no socket, and ends with the daemon, however that ends.
 
 use std::io;
 use std::os::unix::process::parent_id;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Starts one for `work`, which is to end when what it is given says that it is over; `stop` is set by signals, in both processes.
+/// Has another process do `work`, which is told by what it gets whether it is over. `stop` is set by signals, in both processes.
 ///
 /// # Errors
 /// There can be no other process.

@@ -1,7 +1,7 @@
 //! The process beside `memfold daemon --source` that has the programs under the daemon's budget go by that source, and observes them where it is
 //! told from outside.
 //!
-//! It is a process of its own ([`beside`]) because that takes rights which the daemon gives up.
+//! It is a process of its own ([`beside`]), as this takes every right that the daemon gives up.
 //!
 //! Invariants: a program that has chosen a source keeps it.
 

@@ -28,6 +28,7 @@ mod exit;
 mod governed;
 mod help;
 mod library;
+mod listening;
 mod manual;
 mod metrics;
 mod observing;
@@ -107,7 +108,15 @@ fn main() -> ExitCode {
     }
     let command = Cli::command();
     let command = if help::is_asked(std::env::args_os()) { help::fit(command) } else { command };
-    let cli = Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit());
+    let matches = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = matches.unwrap_or_else(|error| {
+        let advice = cmd::ctl::advice(std::env::args_os()).filter(|_| error.use_stderr());
+        let _ = error.print();
+        if let Some(advice) = advice {
+            text::say(advice);
+        }
+        std::process::exit(error.exit_code())
+    });
     let result = match cli.command {
         Command::Run(args) => cmd::run::run(args),
         Command::Stat(args) => cmd::stat::run(args),

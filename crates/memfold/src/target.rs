@@ -10,13 +10,15 @@ use std::str::FromStr;
 const KEPT: usize = 15;
 /// Of so many processes of one name it is said why they are not folded.
 const TOLD: usize = 5;
+/// What stands before the name of a program that would be taken for a number, or for what `ctl` is to do.
+const NAME: &str = "name:";
 
 /// What a person gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A process id.
     Pid(u32),
-    /// The name of a program, as `ps` shows it or as its file is called.
+    /// The name of a program, as `ps` shows it or as its file is called; `name:NAME` is never taken for anything else.
     Name(String),
 }
 
@@ -24,6 +26,9 @@ impl FromStr for Target {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Target, Infallible> {
+        if let Some(name) = text.strip_prefix(NAME) {
+            return Ok(Target::Name(name.to_owned()));
+        }
         Ok(text.parse().map_or_else(|_| Target::Name(text.to_owned()), Target::Pid))
     }
 }
@@ -107,6 +112,9 @@ mod tests {
         assert_eq!("4711".parse(), Ok(Target::Pid(4711)));
         for name in ["redis-server", "7zip", "-1", ""] {
             assert_eq!(name.parse(), Ok(Target::Name(name.into())));
+        }
+        for name in ["why", "4711", "name:x", ""] {
+            assert_eq!(format!("name:{name}").parse(), Ok(Target::Name(name.into())));
         }
     }
 

@@ -4,9 +4,13 @@
 //! fails at its end, but not before; where its reader has gone, it goes on in silence. (The macros of the standard library, which
 //! panic instead, are denied in this crate.)
 
+use nix::errno::Errno;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+/// No error of the kernel's has a number as high (errno(3)).
+const LAST: i32 = 256;
 
 /// What became of standard output: [`HEARD`], or why nothing more is written to it.
 static OUTPUT: AtomicU8 = AtomicU8::new(HEARD);
@@ -78,9 +82,55 @@ pub fn table(rows: &[Vec<String>]) -> String {
     memfold_experiment::text::columns(rows, 1)
 }
 
-/// Writes a message to standard error, with our name before it and a newline behind it.
+/// Writes a message to standard error, with our name before it and a newline behind it, in words alone ([`plain`]).
 pub fn say(message: impl Display) {
-    note(&format!("memfold: {message}\n"));
+    note(&format!("memfold: {}\n", plain(&message.to_string())));
+}
+
+/// A text without the numbers and the symbols of errors: who reads `Permission denied (os error 13)`, `EACCES: Permission denied` or
+/// `EACCES (13)` is told by the words alone.
+pub fn plain(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text = parts.fold(first, |text, part| {
+        text + part.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')').unwrap_or(part)
+    });
+    let (mut told, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    while let Some(at) = symbol(rest) {
+        told += &rest[..at];
+        let (name, behind) = rest[at..].split_at(rest[at..].find([':', ' ']).unwrap_or(rest.len() - at));
+        // "EACCES: " has its words behind it, "EACCES (13)" has none.
+        rest = match (
+            behind.strip_prefix(": "),
+            behind.strip_prefix(" (").and_then(|number| number.split_once(')')),
+        ) {
+            (Some(words), _) => words,
+            (None, Some((_, behind))) => {
+                told += errno(name).map_or("", Errno::desc);
+                behind
+            }
+            (None, None) => behind,
+        };
+    }
+    told + rest
+}
+
+/// Where the symbol of an error stands, such as `EACCES`, with `: ` or a number in parentheses behind it.
+fn symbol(text: &str) -> Option<usize> {
+    text.match_indices('E').map(|(at, _)| at).find(|&at| {
+        let begins = text[..at].chars().next_back().is_none_or(|before| !before.is_alphanumeric());
+        let length = text[at..].find(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit());
+        let (name, behind) = text[at..].split_at(length.unwrap_or(text.len() - at));
+        let number = behind.strip_prefix(" (").and_then(|number| number.split_once(')'));
+        let is_said =
+            behind.starts_with(": ") || number.is_some_and(|(number, _)| number.parse::<i32>().is_ok());
+        begins && is_said && errno(name).is_some()
+    })
+}
+
+/// The error with this symbol.
+fn errno(name: &str) -> Option<Errno> {
+    (1..LAST).map(Errno::from_raw).find(|error| *error != Errno::UnknownErrno && format!("{error:?}") == name)
 }
 
 /// Writes to standard error as it is.
@@ -138,6 +188,34 @@ mod tests {
         assert_eq!(nanos(1_500_000_000), "1.50 s");
         assert_eq!(count(1_234_567), "1 234 567");
         assert_eq!(count(12), "12");
+    }
+
+    #[test]
+    fn errors_are_told_in_words_alone() {
+        for (said, told) in [
+            (
+                "cannot listen at 127.0.0.1:1: Permission denied (os error 13)",
+                "cannot listen at 127.0.0.1:1: Permission denied",
+            ),
+            ("none (No such file (os error 2)); root", "none (No such file); root"),
+            ("process 7 could not: EINVAL: Invalid argument", "process 7 could not: Invalid argument"),
+            (
+                "not permitted: EPERM (1), says the kernel",
+                "not permitted: Operation not permitted, says the kernel",
+            ),
+            (
+                "two: EIO (5) and ENOENT: No such file or directory",
+                "two: I/O error and No such file or directory",
+            ),
+            (
+                "ELF: a file; E (1), EXAMPLE: x, /EPERMIT: y, EINVAL",
+                "ELF: a file; E (1), EXAMPLE: x, /EPERMIT: y, EINVAL",
+            ),
+            ("fine", "fine"),
+            ("", ""),
+        ] {
+            assert_eq!(plain(said), told);
+        }
     }
 
     #[test]

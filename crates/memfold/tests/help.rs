@@ -81,3 +81,18 @@ fn an_unknown_command_ends_with_2_and_is_named() {
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("'fold'"));
 }
+
+#[test]
+fn a_program_that_is_called_like_an_action_is_reached_by_its_name() {
+    let said = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_memfold"))
+            .args(words)
+            .output()
+            .expect("memfold can be executed");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, text) = said(&["ctl", "why", "why"]);
+    assert!(code == Some(2) && text.contains("`memfold ctl name:why`"), "{text}");
+    let (code, text) = said(&["ctl", "name:why", "why"]);
+    assert!(code == Some(1) && text.contains("no process named 'why'"), "{text}");
+}

@@ -18,6 +18,7 @@ use memfold_pager::config::{Setting, BY_GROUP};
 use memfold_pager::control::{Command, Mode};
 use nix::unistd::geteuid;
 use serde_json::json;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -42,6 +43,7 @@ Examples:
   memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json
   memfold ctl 4711 why                  how much is resident and not folded, and for which reasons
+  memfold ctl name:why pause            a program that is called like one of these actions, or like a number
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
 resident_limit, start_at, sleep_after, source, heap_sample, tier.
@@ -142,6 +144,18 @@ enum Action {
 enum Switch {
     On,
     Off,
+}
+
+/// What helps who has named a program that is called like an action, where the words were not understood.
+pub fn advice(words: impl IntoIterator<Item = OsString>) -> Option<String> {
+    let words: Vec<_> =
+        words.into_iter().skip(1).take(3).map(|word| word.to_string_lossy().into_owned()).collect();
+    match &words[..] {
+        [ctl, name, _] if ctl == "ctl" && Action::has_subcommand(name) => {
+            Some(format!("a program that is called '{name}' is named `memfold ctl name:{name}`"))
+        }
+        _ => None,
+    }
 }
 
 /// Sends the command to the process.

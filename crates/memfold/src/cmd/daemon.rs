@@ -3,11 +3,14 @@
 use super::attach;
 use crate::attach::rules::Rules;
 use crate::attach::watching::Watch;
+use crate::cmd::web::{options_for, what_for};
 use crate::governed::Programs;
+use crate::listening::{self, place};
 use crate::run::launch;
-use crate::{agent, beside, daemon_observing, exit, options, runtime, text};
+use crate::{agent, beside, daemon_observing, exit, options, runtime, text, web};
 use anyhow::Context;
 use memfold_daemon::budget::LEAST;
+use memfold_daemon::scrape::Scraper;
 use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
 use memfold_daemon::token::Token;
 use memfold_pager::config::{parse_size, Setting};
@@ -15,11 +18,13 @@ use memfold_pager::source::Kind;
 use memfold_pager::tier::choice::Choice;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
 use nix::sys::signal::{sigaction, SaFlags, SigAction, SigHandler, SigSet, Signal};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Mutex;
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -29,6 +34,7 @@ Examples:
   memfold daemon --metrics 9273 --metrics-token FILE   counters for Prometheus, at 127.0.0.1, for who has the token
   sudo memfold daemon --attach-rules FILE              attach to the programs that its rules name (docs/attach.md)
   memfold daemon --tier disk=/var/tmp,size=50G         what is cold for ten minutes goes to disk; they share 50 GiB
+  memfold daemon --http 9275                           the page of `memfold web`, at http://127.0.0.1:9275/
   MEMFOLD_DAEMON=/run/user/1000/memfold/daemon.sock ./program     a program that uses memfold.h
 
 It may be killed and started again at any time: it has nothing of the programs' in hand. They go by their own settings meanwhile.
@@ -69,6 +75,15 @@ pub struct Args {
     /// Say nothing of programs that come and go.
     #[arg(long)]
     quiet: bool,
+    /// Serve the page of `memfold web` at a loopback port.
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = place)]
+    http: Option<SocketAddr>,
+    /// Let whoever knows the token in this file change settings by the page, as with `memfold web --token-file`.
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token: Option<PathBuf>,
+    /// Let every user of this machine look at the page.
+    #[arg(long, requires = "http")]
+    http_open: bool,
 }
 
 fn budget(text: &str) -> Result<u64, String> {
@@ -93,6 +108,11 @@ fn source(text: &str) -> Result<Kind, String> {
     options::parse(Setting::Source, text).map(Kind::from_number)
 }
 
+/// The time between two looks at the programs for the page.
+const LOOK: Duration = Duration::from_secs(1);
+/// How soon it is seen that the daemon has ended.
+const OVER: Duration = Duration::from_millis(250);
+
 /// Set by the signals that end a command which serves.
 pub(super) static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -107,12 +127,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let watch = args.attach_rules.as_deref().map(|file| watch_by(file, &socket)).transpose()?;
+    let page = match args.http {
+        Some(at) => {
+            let options = options_for(LOOK, args.http_token.as_deref(), args.http_open)?;
+            Some((listening::at(at, "--http")?, options))
+        }
+        None => None,
+    };
     stop_on_signals()?;
-    let tier = args.tier.as_deref();
-    let size = tier.and_then(|text| Some(Choice::parse(text).ok()?.size));
-    let options = Options { socket: socket.clone(), budget: args.budget, tier: size, metrics };
     let say: fn(&str) = if args.quiet { |_| {} } else { say };
-    say(&format!("listening at {}", socket.display()));
     if args.budget.is_none() {
         say("without --budget, each program keeps what it likes");
     }
@@ -124,9 +147,48 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         beside::start(&STOP, |is_over| watch.run(say, is_over))
             .context("cannot start the process that attaches")?;
     }
-    server::run(&options, Box::new(Programs::of(&socket).with_tier(tier)), &STOP, say)
-        .with_context(|| format!("cannot listen at {}", socket.display()))?;
-    Ok(ExitCode::SUCCESS)
+    if let Some((listener, options)) = page {
+        beside::start(&STOP, |is_over| serve(listener, options, say, is_over))
+            .context("cannot start the process that serves the page")?;
+    }
+    // Before the socket, so that who finds the daemon there can also ask for its counters.
+    let answering = metrics.as_ref().map(|metrics| scraper(metrics, "--metrics")).transpose()?;
+    let tier = args.tier.as_deref();
+    let size = tier.and_then(|text| Some(Choice::parse(text).ok()?.size));
+    let options = Options { socket: socket.clone(), budget: args.budget, tier: size };
+    let ended = server::run(&options, answering, Box::new(Programs::of(&socket).with_tier(tier)), &STOP, say)
+        .with_context(|| format!("cannot listen at {}", socket.display()));
+    if let Some(MetricsAt::Path(path)) = args.metrics {
+        let _ = std::fs::remove_file(path);
+    }
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// The page, until it is over.
+fn serve(listener: TcpListener, options: web::Options, say: fn(&str), is_over: &dyn Fn() -> bool) {
+    // The port is free for the next daemon at once, however this one ended.
+    let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
+    let steered = what_for(&options);
+    let stop = async {
+        while !is_over() {
+            tokio::time::sleep(OVER).await;
+        }
+    };
+    if let Err(error) =
+        web::serve(listener, options, |at| say(&format!("the page is at http://{at}/, {steered}")), stop)
+    {
+        text::say(format_args!("the page is not served: {error:#}"));
+    }
+}
+
+/// Who answers those who ask for the counters at the place that `option` named.
+pub(super) fn scraper(metrics: &Metrics, option: &str) -> anyhow::Result<Scraper> {
+    server::scraper(metrics).map_err(|error| match &metrics.at {
+        MetricsAt::Port(address) => listening::refused(*address, option, &error),
+        MetricsAt::Path(path) => {
+            anyhow::Error::new(error).context(format!("cannot listen at {}", path.display()))
+        }
+    })
 }
 
 /// What is attached to by the rules in a file, under the budget of the daemon at `socket`.

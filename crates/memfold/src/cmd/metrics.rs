@@ -1,10 +1,9 @@
 //! `memfold metrics`: the counters of all folded programs for Prometheus.
 
-use crate::cmd::daemon::{metrics_for, stop_on_signals, STOP};
+use crate::cmd::daemon::{metrics_for, scraper, stop_on_signals, STOP};
 use crate::watch::Watch;
 use crate::{metrics, text};
-use anyhow::Context;
-use memfold_daemon::server::{self, MetricsAt};
+use memfold_daemon::server::MetricsAt;
 use memfold_sys::time::Nanos;
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -61,7 +60,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let metrics = metrics_for(at.clone(), args.metrics_token.as_deref(), args.metrics_open)?;
     stop_on_signals()?;
-    let mut scraper = server::scraper(&metrics).with_context(|| format!("cannot listen at {place}"))?;
+    let mut scraper = scraper(&metrics, "--listen")?;
     text::say(format_args!("the counters are at {place}"));
     let last: RefCell<Option<(Instant, String)>> = RefCell::default();
     let watch = RefCell::new(watch);

@@ -1,13 +1,14 @@
 //! `memfold web`: a page of all folded programs, for a browser.
 
 use crate::exit;
+use crate::listening::{self, place};
 use crate::options;
 use crate::text;
 use crate::web::{self, Options, Readers};
 use anyhow::Context;
 use memfold_daemon::token::Token;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{signal, SignalKind};
@@ -49,34 +50,18 @@ pub struct Args {
     every: Duration,
 }
 
-fn place(text: &str) -> Result<SocketAddr, String> {
-    if let Ok(port) = text.parse::<u16>() {
-        return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
-    }
-    match text.replace("localhost:", "127.0.0.1:").parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_loopback() => Ok(address),
-        Ok(_) => Err("an address of the loopback interface is needed, such as 127.0.0.1:9275; from another machine take a tunnel: \
-                      ssh -L 9275:127.0.0.1:9275 HOST"
-            .into()),
-        Err(_) => Err("a port is needed, or an address with one such as 127.0.0.1:9275".into()),
-    }
-}
-
 /// Serves the page until SIGINT, SIGTERM or SIGHUP.
 ///
 /// # Errors
 /// The port is in use, or the token's file is not to be trusted.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let token = args.token_file.map(|path| {
-        Token::read(&path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
-    });
-    let readers = if args.open { Readers::All } else { Readers::own() };
-    let options = Options { at: args.listen, every: args.every, readers, token: token.transpose()? };
-    let steered =
-        if options.token.is_some() { ", and can be changed with the token" } else { ", to look at" };
+    let options = options_for(args.every, args.token_file.as_deref(), args.open)?;
+    let listener = listening::at(args.listen, "--listen")?;
+    let steered = what_for(&options);
     web::serve(
+        listener,
         options,
-        |at| text::say(format_args!("the page is at http://{at}/{steered}; Ctrl-C ends it")),
+        |at| text::say(format_args!("the page is at http://{at}/, {steered}; Ctrl-C ends it")),
         async {
             if let Err(error) = stopped().await {
                 text::say(format_args!("{error:#}"));
@@ -84,6 +69,26 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         },
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Who may look at the page, and who may change anything by it.
+///
+/// # Errors
+/// The token's file is not to be trusted.
+pub(super) fn options_for(every: Duration, token: Option<&Path>, open: bool) -> anyhow::Result<Options> {
+    let read = |path: &Path| {
+        Token::read(path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
+    };
+    let readers = if open { Readers::All } else { Readers::own() };
+    Ok(Options { every, readers, token: token.map(read).transpose()? })
+}
+
+/// What a page with these options is for.
+pub(super) fn what_for(options: &Options) -> &'static str {
+    match options.token {
+        Some(_) => "and can be changed with the token",
+        None => "to look at",
+    }
 }
 
 /// A signal that ends.

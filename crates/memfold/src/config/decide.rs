@@ -5,6 +5,7 @@ use super::keys::{Keys, SYSTEM_FILE};
 use super::origin::Origin;
 use super::reading::Place;
 use crate::options::Named;
+use crate::text;
 use nix::unistd::{geteuid, User};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -192,8 +193,7 @@ pub fn read(path: &Path) -> Result<Option<String>, String> {
 }
 
 fn plain(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
+    text::plain(&error.to_string())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! From facts to a judgement: line by line, and as a whole.
 
 use super::probe::{Access, Facts};
-use crate::text;
+use crate::text::{self, plain};
 use serde::Serialize;
 
 /// How good one fact is.
@@ -152,15 +152,6 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
     ]
 }
 
-/// A text without the numbers of errors in it.
-fn plain(text: &str) -> String {
-    let mut parts = text.split(" (os error ");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
-        text + part.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(')').unwrap_or(part)
-    })
-}
-
 fn shown(access: &Access) -> String {
     access.error.clone().unwrap_or("works".into())
 }
@@ -233,12 +224,6 @@ pub mod tests {
         let facts = Facts { features: NEEDED[1..].to_vec(), ..good() };
         assert!(hindrance(&facts).unwrap().contains("MOVE"));
         assert!(lines(&facts).iter().any(|l| l.level == Level::Bad && l.found.contains("lacks MOVE")));
-    }
-
-    #[test]
-    fn numbers_of_errors_are_left_out() {
-        assert_eq!(plain("none (No such file (os error 2)); root"), "none (No such file); root");
-        assert_eq!(plain("fine"), "fine");
     }
 
     #[test]

@@ -13,7 +13,6 @@ use memfold_inspect::Latency;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 use ratatui::Frame;
@@ -64,7 +63,7 @@ pub(super) fn draw(app: &mut App, frame: &mut Frame) {
 fn title<'l>(process: &Process, look: Look, width: usize) -> Vec<Line<'l>> {
     let Process { row, page, .. } = process;
     let state = process.state();
-    let style = if process.has_ended { look.text(Color::Red).patch(look.strong()) } else { look.strong() };
+    let style = if process.has_ended { look.alarm() } else { look.strong() };
     let sizes = [
         ("resident", row.resident),
         ("managed", row.managed),
@@ -125,7 +124,7 @@ fn flow<'l>(process: &Process, look: Look, width: usize) -> Vec<Line<'l>> {
         .map(|(name, bytes_there, kind, speed)| {
             let mut spans = vec![
                 Span::raw(format!("{name:<9}")),
-                Span::styled(look.bar(bytes_there as f64, whole as f64, room), bar_style(look, kind)),
+                Span::styled(look.bar(bytes_there as f64, whole as f64, room), look.bar_of(kind)),
                 Span::raw(format!("{:>10}", bytes(bytes_there))),
             ];
             if with_rates {
@@ -153,12 +152,8 @@ fn flow<'l>(process: &Process, look: Look, width: usize) -> Vec<Line<'l>> {
     )));
     let curve =
         look.spark(process.past.iter().map(|(_, _, folded, _)| *folded as f64), width.saturating_sub(9));
-    lines.push(Line::from(vec![Span::raw("folded   "), Span::styled(curve, look.text(Color::Green))]));
+    lines.push(Line::from(vec![Span::raw("folded   "), Span::styled(curve, look.curve())]));
     lines
-}
-
-fn bar_style(look: Look, kind: Kind) -> ratatui::style::Style {
-    look.cell(kind).remove_modifier(ratatui::style::Modifier::REVERSED)
 }
 
 /// Each setting with its value, which is seen whole where there is not room for both.

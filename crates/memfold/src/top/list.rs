@@ -6,7 +6,6 @@ use crate::text::bytes;
 use crate::view::row::Row;
 use crate::words::words;
 use ratatui::layout::Rect;
-use ratatui::style::Color;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 use ratatui::Frame;
@@ -97,8 +96,8 @@ fn line<'l>(app: &App, row: &Row, columns: &[(Column, usize)], width: usize) -> 
         columns,
         |column| {
             let style = match column {
-                Column::Saved if row.saved > 0 => look.text(Color::Green),
-                Column::Waits if row.rates.waits > MANY_WAITS => look.text(Color::Red),
+                Column::Saved if row.saved > 0 => look.strong(),
+                Column::Waits if row.rates.waits > MANY_WAITS => look.alarm(),
                 _ => Default::default(),
             };
             Span::styled(column.text(row), style)
@@ -144,10 +143,7 @@ fn curves<'l>(app: &App, width: usize) -> Vec<Line<'l>> {
         let room = width.saturating_sub(22);
         Line::from(vec![
             Span::raw(format!("{name:<9}{now:>10}  ")),
-            Span::styled(
-                look.spark(app.totals.iter().map(|(_, row)| value(row)), room),
-                look.text(Color::Green),
-            ),
+            Span::styled(look.spark(app.totals.iter().map(|(_, row)| value(row)), room), look.curve()),
         ])
     }));
     lines

@@ -1,7 +1,7 @@
 //! How the screen looks: colours that can be read on light and dark ground, or none, and letters for terminals without Unicode.
 //!
-//! Only the terminal's own sixteen colours are used, which its user has chosen; never as text on a ground that is not known, but red and green,
-//! which go with either. Nothing is told by colour alone.
+//! Only the terminal's own sixteen colours are used, which its user has chosen. Text in a colour has a ground of its own, with a contrast of 4.5 at least
+//! (WCAG 2.1, 1.4.3); all other text has the colour that the terminal gives text. Nothing is told by colour alone.
 
 use crate::view::heat::Kind;
 use ratatui::style::{Color, Modifier, Style};
@@ -39,12 +39,21 @@ impl Look {
         }
     }
 
-    /// Text in a colour.
-    pub fn text(self, colour: Color) -> Style {
+    /// A curve, which has neighbours of no colour that is known; magenta goes with light and dark ones.
+    pub fn curve(self) -> Style {
         if self.colours {
-            Style::new().fg(colour)
+            Style::new().fg(Color::Magenta)
         } else {
             Style::new()
+        }
+    }
+
+    /// What is not as it should be.
+    pub fn alarm(self) -> Style {
+        if self.colours {
+            self.strong().fg(Color::White).bg(Color::Red)
+        } else {
+            self.strong()
         }
     }
 
@@ -70,20 +79,17 @@ impl Look {
 
     /// A cell of the picture: its letter, on its colour.
     pub fn cell(self, kind: Kind) -> Style {
-        let colour = match kind {
-            Kind::InUse => Color::Red,
-            Kind::Cooling => Color::Yellow,
-            Kind::Cold => Color::Green,
-            Kind::Aside => Color::Cyan,
-            Kind::Folded => Color::Blue,
-            Kind::Other => Color::DarkGray,
-            Kind::Own => Color::Magenta,
-            Kind::Nothing => return Style::new(),
-        };
-        if self.colours {
-            Style::new().fg(colour).add_modifier(Modifier::REVERSED)
-        } else {
-            Style::new()
+        match colours(kind) {
+            Some((text, ground)) if self.colours => Style::new().fg(text).bg(ground),
+            _ => Style::new(),
+        }
+    }
+
+    /// A bar in the colour that its kind has in the picture.
+    pub fn bar_of(self, kind: Kind) -> Style {
+        match colours(kind) {
+            Some((_, colour)) if self.colours => Style::new().fg(colour),
+            _ => Style::new(),
         }
     }
 
@@ -127,9 +133,72 @@ impl Look {
     }
 }
 
+/// The colour of a kind's letter, and of the ground that it stands on.
+fn colours(kind: Kind) -> Option<(Color, Color)> {
+    match kind {
+        Kind::InUse => Some((Color::White, Color::Red)),
+        Kind::Cooling => Some((Color::Black, Color::LightYellow)),
+        Kind::Cold => Some((Color::Black, Color::Green)),
+        Kind::Aside => Some((Color::Black, Color::Cyan)),
+        Kind::Folded => Some((Color::White, Color::Blue)),
+        Kind::Other => Some((Color::Black, Color::Gray)),
+        Kind::Own => Some((Color::White, Color::Magenta)),
+        Kind::Nothing => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What xterm and the terminals of Gnome (VTE) make of black, red, green, light yellow, blue, magenta, cyan, light grey and white.
+    const PALETTES: [[u32; 9]; 2] = [
+        [0x000000, 0xcd0000, 0x00cd00, 0xffff00, 0x0000ee, 0xcd00cd, 0x00cdcd, 0xe5e5e5, 0xffffff],
+        [0x171421, 0xc01c28, 0x26a269, 0xe9ad0c, 0x12488b, 0xa347ba, 0x2aa1b3, 0xd0cfcc, 0xffffff],
+    ];
+
+    /// The contrast of two colours (WCAG 2.1, 1.4.3).
+    fn contrast(a: u32, b: u32) -> f64 {
+        let part = |byte: u32| match f64::from(byte & 0xff) / 255.0 {
+            c if c <= 0.03928 => c / 12.92,
+            c => ((c + 0.055) / 1.055).powf(2.4),
+        };
+        let light = |c: u32| 0.2126 * part(c >> 16) + 0.7152 * part(c >> 8) + 0.0722 * part(c);
+        let (a, b) = (light(a) + 0.05, light(b) + 0.05);
+        a.max(b) / a.min(b)
+    }
+
+    fn seen(colour: Option<Color>, palette: [u32; 9]) -> u32 {
+        let all = [
+            Color::Black,
+            Color::Red,
+            Color::Green,
+            Color::LightYellow,
+            Color::Blue,
+            Color::Magenta,
+            Color::Cyan,
+            Color::Gray,
+            Color::White,
+        ];
+        palette[all.iter().position(|known| Some(*known) == colour).expect("it is one of these")]
+    }
+
+    #[test]
+    fn coloured_text_and_curves_can_be_read() {
+        let look = Look { colours: true, unicode: true };
+        let cells = Kind::SHOWN.map(|(kind, _)| look.cell(kind));
+        for palette in PALETTES {
+            for style in cells.into_iter().chain([look.alarm()]) {
+                let found = contrast(seen(style.fg, palette), seen(style.bg, palette));
+                assert!(found >= 4.5, "{style:?}: {found:.2}");
+            }
+            // What is no text: 3, on dark and on light ground.
+            for ground in [palette[0], 0xffffff] {
+                let found = contrast(seen(look.curve().fg, palette), ground);
+                assert!(found >= 3.0, "{ground:x}: {found:.2}");
+            }
+        }
+    }
 
     #[test]
     fn colours_are_left_out_where_nobody_wants_or_has_them() {

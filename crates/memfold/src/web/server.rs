@@ -7,7 +7,6 @@ use super::access::{Access, Readers, Refusal};
 use super::json::{self, Said};
 use super::model::{Model, News, Order, Unable};
 use super::page;
-use crate::exit;
 use anyhow::Context;
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Either, Full, Limited};
@@ -55,8 +54,6 @@ type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
 /// What is served, and to whom.
 pub struct Options {
-    /// Where.
-    pub at: SocketAddr,
     /// The time between two looks at all programs, at least.
     pub every: Duration,
     /// Whose connections are answered.
@@ -78,13 +75,13 @@ struct Shared {
 /// Serves until `stop`; `ready` is called with the address when browsers can connect.
 ///
 /// # Errors
-/// Nobody may listen there, or somebody does.
+/// The kernel has nothing left to wait with.
 pub fn serve(
+    listener: TcpListener,
     options: Options,
     ready: impl FnOnce(SocketAddr),
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(options.at).map_err(|error| refused(options.at, &error))?;
     listener.set_nonblocking(true)?;
     let own = listener.local_addr()?;
     let (page, policy) = page::make();
@@ -108,17 +105,6 @@ pub fn serve(
             error = accept(&listener, &options.readers, &shared) => Err(error),
         }
     })
-}
-
-fn refused(at: SocketAddr, error: &std::io::Error) -> anyhow::Error {
-    match error.kind() {
-        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
-            "cannot listen at {at}: another program does; `--listen {}` takes another port, and `--listen 0` any that is free",
-            at.port().checked_add(1).unwrap_or(9275)
-        ),
-        std::io::ErrorKind::AddrNotAvailable => exit::usage(format!("cannot listen at {at}: {error}")),
-        _ => anyhow::anyhow!("cannot listen at {at}: {error}"),
-    }
 }
 
 /// Keeps what is known up to date.
