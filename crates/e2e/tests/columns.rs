@@ -334,6 +334,9 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         let least = if daemon.is_some() { units } else { 0.0 };
         assert!(moved.iter().all(|moved| *moved >= least), "{workload}, {arm}: {moved:?} of {units}");
         assert!(moved.iter().all(|moved| *moved <= units + 50.0), "{workload}, {arm}: {moved:?} of {units}");
+        // Of each eight pages a sample tells; what began before the run may be told in it.
+        let told = value("pager_foreseen_hit") + value("pager_foreseen_wasted");
+        assert!(told <= 2.0 * value("pager_foreseen") + 512.0, "{workload}, {arm}: {told}");
         assert!(value("pager_faults_first_touch") >= 0.0 && value("pager_budget_holds") >= 0.0);
     }
     assert_eq!(head.len(), 3 + ab::Metrics::MEANINGS.len());

@@ -431,6 +431,12 @@ control_page! {
             predicted_hit = predicted_hit,
             /// Of those the ones that were not.
             predicted_wasted = predicted_wasted,
+            /// Pages asked for because the time had come at which they recur.
+            periods_predicted = periods_predicted,
+            /// Of those the ones that were touched, as samples tell.
+            periods_hit = periods_hit,
+            /// Of those the ones that were not.
+            periods_wasted = periods_wasted,
         }
 
         /// What folding costs, in nanoseconds and events.

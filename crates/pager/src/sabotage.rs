@@ -60,6 +60,8 @@ bugs! {
     AheadWakeLost = "ahead-wake-lost",
     /// A fork does not wait for what helpers have in hand.
     HelperNotAwaited = "helper-not-awaited",
+    /// The fault thread waits for a message, and for nothing that is due meanwhile.
+    DueNotAwaited = "due-not-awaited",
     /// Who touched a page that was about to be brought back ahead of the touch, but whose mapping is being changed, is not known to wait.
     AheadUnsaid = "ahead-unsaid",
     /// The same is known too late: the change is over.

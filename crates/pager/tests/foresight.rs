@@ -11,12 +11,14 @@ use memfold_pager::control::Command;
 use memfold_pager::Engine;
 use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than the pauses within a burst.
 const BETWEEN: Duration = Duration::from_millis(150);
 /// A program works on what it has read first.
 const WORK: Duration = Duration::from_millis(20);
+/// From one recurrence to the next.
+const PERIOD: Duration = Duration::from_millis(400);
 
 /// An engine that folds on request only, and memory of it.
 fn folded(len: usize, seed: u64) -> (&'static Engine, Memory) {
@@ -92,4 +94,58 @@ fn what_was_dropped_since_is_not_brought_back() {
             );
         }
     }
+}
+
+/// Has a set touched at each beat, and everything evicted after it, until that was enough.
+fn beat(engine: &'static Engine, pages: &[usize], check: impl Fn(usize), enough: impl Fn() -> bool) {
+    let mut next = Instant::now();
+    wait_until("it is known to recur", || {
+        have(engine, Command::Evict);
+        next = (next + PERIOD).max(Instant::now());
+        std::thread::sleep(next - Instant::now());
+        pages.iter().for_each(|&page| check(page));
+        enough()
+    });
+}
+
+#[test]
+fn what_recurs_is_brought_before_its_time_and_counts_as_wasted_once_it_recurs_no_more() {
+    let (engine, memory) = folded(16 * MIB, 63);
+    let pages = scattered(&memory, 0);
+    let hit = || engine.control().periods_hit.load(Relaxed);
+    beat(engine, &pages, |page| memory.check_page(63, page), || hit() > 0);
+    assert!(hit() <= 2 * engine.control().periods_predicted.load(Relaxed));
+    have(engine, Command::Evict);
+    wait_until("it is wasted", || engine.control().periods_wasted.load(Relaxed) > 0);
+    memory.check(63);
+}
+
+#[test]
+fn what_was_changed_or_dropped_before_its_time_stays_so() {
+    let (engine, memory) = folded(16 * MIB, 64);
+    let pages = scattered(&memory, 0);
+    let predicted = || engine.control().periods_predicted.load(Relaxed);
+    beat(engine, &pages, |page| memory.check_page(64, page), || predicted() > 0);
+    have(engine, Command::Evict);
+    let (changed, dropped) = pages.split_at(pages.len() / 2);
+    let addr = |page: usize| memory.base + page * PAGE_SIZE;
+    let before = predicted();
+    for &page in dropped {
+        let drop = || unsafe { mem::madvise(addr(page), PAGE_SIZE, libc::MADV_DONTNEED) };
+        engine.drop_contents(addr(page), PAGE_SIZE, drop).unwrap();
+    }
+    for &page in changed {
+        unsafe { *(addr(page) as *mut [u64; PAGE_SIZE / 8]) = content(65, page) };
+    }
+    have(engine, Command::Evict);
+    let right = || {
+        changed.iter().for_each(|&page| memory.check_page(65, page));
+        dropped.iter().for_each(|&page| {
+            assert!(page_at(addr(page)) == [0; PAGE_SIZE / 8], "page {page} is there again")
+        });
+    };
+    beat(engine, &[], |_| (), || predicted() > before || engine.control().periods_wasted.load(Relaxed) > 0);
+    right();
+    have(engine, Command::Evict);
+    right();
 }

@@ -17,6 +17,7 @@ pub mod effort;
 pub mod foresight;
 pub mod learning;
 pub mod pace;
+pub mod period;
 #[cfg(feature = "replace")]
 pub mod replace;
 pub mod returns;

@@ -1,6 +1,7 @@
 //! The plots of an experiment.
 
 use super::results::Results;
+use super::single_run::{Foreseen, Sample};
 use super::Arm;
 use crate::workload::Kind;
 use memfold_experiment::runs::{of as runs_of, pooled};
@@ -61,6 +62,12 @@ fn pager(results: &Results) -> Vec<Plot> {
             of_pager(results, "What the pager did", Axis::logarithmic("pages or faults in a run"), &ACTIVITY),
         ),
         Plot::new(
+            "foresight_over_time",
+            "Pages that were brought ahead of their touch since the first repeat began, by the touch of others or by time, and what became of \
+             them. Samples tell, and stand for eight pages each.",
+            by_workload(results, "Foresight", foresight),
+        ),
+        Plot::new(
             "pager_cpu_vs_throughput_ratio",
             "What the pager takes of the machine, over what it costs the program.",
             cpu_vs_throughput(results),
@@ -86,6 +93,13 @@ const ACTIVITY: [(&str, &str); 3] = [
     ("pager_compress_success", "compressed and evicted"),
     ("pager_faults_missing", "missing faults"),
     ("pager_restore_success", "restored"),
+];
+/// One of the counts.
+type Part = fn(&Foreseen) -> u64;
+const FORESEEN: [(&str, Part); 3] = [
+    ("predicted", |foreseen| foreseen.predicted),
+    ("hit", |foreseen| foreseen.hit),
+    ("wasted", |foreseen| foreseen.wasted),
 ];
 const CHURN: [(&str, &str); 5] = [
     ("pager_range_add_msgs", "ranges added"),
@@ -219,6 +233,27 @@ fn resident_over_time(results: &Results, title: String, workload: Kind) -> Lines
         x: Axis::linear("time").unit(Unit::Nanos),
         y: Axis::linear("memory").unit(Unit::Bytes).not_negative(),
         lines: named(results.record.options.arms.clone()).map(line).collect(),
+    }
+}
+
+fn foresight(results: &Results, title: String, workload: Kind) -> Lines {
+    let arms = results.folding();
+    let line = |(arm, (name, part)): (Arm, (&str, Part))| {
+        let samples = runs_of(&results.runs, (workload, arm))
+            .first()
+            .map_or([].as_slice(), |run| run.samples.as_slice());
+        let before = samples.first().map_or(0, |sample| part(&sample.foreseen));
+        let since = |sample: &Sample| part(&sample.foreseen).saturating_sub(before) as f64;
+        Line {
+            name: if arms.len() == 1 { name.to_owned() } else { format!("{name}, {}", arm.name()) },
+            points: samples.iter().map(|sample| (sample.at_ms * 1e6, since(sample))).collect(),
+        }
+    };
+    Lines {
+        title,
+        x: Axis::linear("time").unit(Unit::Nanos),
+        y: Axis::linear("pages").not_negative(),
+        lines: arms.iter().flat_map(|&arm| FORESEEN.map(|part| (arm, part))).map(line).collect(),
     }
 }
 

@@ -97,6 +97,12 @@ metrics! {
     pager_restore_success,
     /// Pages touched while set aside, moved back without a codec.
     pager_second_chance,
+    /// Pages brought ahead of their touch, because they came back with others before or recur by time.
+    pager_foreseen,
+    /// Of those the ones that were touched, as samples tell.
+    pager_foreseen_hit,
+    /// Of those the ones that were not.
+    pager_foreseen_wasted,
     /// Pages given back to the kernel by the process itself; with memfold, every compressed page.
     pager_client_evict_success,
     /// Mappings that came under the pager's management.

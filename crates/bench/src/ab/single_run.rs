@@ -11,7 +11,7 @@ use crate::worker::{Cost, Job, Program, Worker};
 use crate::workload::{Cold, Kind, Workload, WorkloadReport};
 use crate::zram::Zram;
 use anyhow::{anyhow, ensure, Result};
-use memfold_inspect::Counters;
+use memfold_inspect::{Counters, Pages};
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
 use memfold_stats::Histogram;
@@ -58,6 +58,30 @@ pub struct Sample {
     /// Bytes that are cold, by the workload's own account; `None` in runs of versions that did not keep it.
     #[serde(default)]
     pub cold_bytes: Option<u64>,
+    /// What was foreseen until then; zeros in runs of versions that did not keep it.
+    #[serde(default)]
+    pub foreseen: Foreseen,
+}
+
+/// Pages that were foreseen, at the first touch of others or by time, since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Foreseen {
+    /// Brought ahead of their touch.
+    pub predicted: u64,
+    /// Touched then, as samples tell.
+    pub hit: u64,
+    /// Not touched.
+    pub wasted: u64,
+}
+
+impl From<&Pages> for Foreseen {
+    fn from(pages: &Pages) -> Foreseen {
+        Foreseen {
+            predicted: pages.predicted + pages.periods_predicted,
+            hit: pages.predicted_hit + pages.periods_hit,
+            wasted: pages.predicted_wasted + pages.periods_wasted,
+        }
+    }
 }
 
 const PAUSE: Duration = Duration::from_millis(50);
@@ -207,7 +231,7 @@ fn note_cold(samples: &mut [Sample], start_ns: u64, account: &[Cold]) {
 
 /// A sample, unless the process has just gone.
 fn sample(pid: u32, start: Instant, peer: Option<&Peer>, zram: Option<&Zram>) -> Option<Sample> {
-    let sizes = peer.and_then(|peer| peer.counters().ok()).unwrap_or_default().sizes;
+    let Counters { sizes, pages, .. } = peer.and_then(|peer| peer.counters().ok()).unwrap_or_default();
     Some(Sample {
         at_ms: start.elapsed().as_secs_f64() * 1e3,
         resident_bytes: resident(pid).ok()?,
@@ -216,6 +240,7 @@ fn sample(pid: u32, start: Instant, peer: Option<&Peer>, zram: Option<&Zram>) ->
         store_bytes: sizes.overhead_bytes,
         aside_bytes: sizes.aside_bytes,
         cold_bytes: None,
+        foreseen: Foreseen::from(&pages),
     })
 }
 
@@ -275,6 +300,9 @@ fn fill_pager_metrics(
     metrics.pager_faults_first_touch = count(|c| c.costs.faults_zero);
     metrics.pager_restore_success = count(|c| c.pages.restored);
     metrics.pager_second_chance = count(|c| c.pages.second_chance);
+    metrics.pager_foreseen = count(|c| Foreseen::from(&c.pages).predicted);
+    metrics.pager_foreseen_hit = count(|c| Foreseen::from(&c.pages).hit);
+    metrics.pager_foreseen_wasted = count(|c| Foreseen::from(&c.pages).wasted);
     metrics.pager_range_add_msgs = count(|c| c.costs.ranges_added);
     metrics.pager_range_del_msgs = count(|c| c.costs.ranges_removed);
     metrics.pager_pages_tracked_peak =
@@ -327,6 +355,7 @@ mod tests {
             store_bytes: 0,
             aside_bytes,
             cold_bytes: None,
+            foreseen: Foreseen::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 use super::files::write;
 use super::results::Results;
-use super::single_run::Run;
+use super::single_run::{Foreseen, Run};
 use super::*;
 use crate::workload::Data;
 use memfold_stats::Histogram;
@@ -45,6 +45,11 @@ fn made_up(workload: Kind, repeat: usize, arm: Arm) -> Run {
         store_bytes: 0,
         aside_bytes: 0,
         cold_bytes: Some(8),
+        foreseen: Foreseen {
+            predicted: u64::from(at) * 100,
+            hit: u64::from(at) * 80,
+            wasted: u64::from(at) * 10,
+        },
     };
     Run { workload, repeat, arm, metrics, samples: (0..3).map(sample).collect(), latencies }
 }
@@ -92,6 +97,7 @@ fn runs_become_ratios_savings_tables_plots_and_a_page() {
         "memory_saved_vs_throughput",
         "latency_ccdf",
         "resident_over_time",
+        "foresight_over_time",
     ] {
         for extension in ["svg", "png"] {
             assert!(

@@ -233,6 +233,11 @@ fn all(rows: &[Row]) -> String {
     text::table(&table)
 }
 
+/// What was foreseen, and what became of it as samples tell.
+fn foreseen(predicted: u64, hit: u64, wasted: u64) -> String {
+    format!("{}, about {} wanted, {} not", count(predicted), count(hit.min(predicted)), count(wasted))
+}
+
 /// What folding costs, and what that consists of.
 fn cost(sizes: &Sizes) -> String {
     let Sizes { overhead_bytes, store_bytes, table_bytes, dictionary_bytes, stored_bytes, .. } = *sizes;
@@ -283,6 +288,10 @@ fn one(row: &Row) -> String {
     line("pages folded", count(row.pages.evicted));
     line("pages restored", count(row.pages.restored));
     line("second chances", count(row.pages.second_chance));
+    let Pages { predicted, predicted_hit, predicted_wasted, .. } = row.pages;
+    line("foreseen by a touch", foreseen(predicted, predicted_hit, predicted_wasted));
+    let Pages { periods_predicted, periods_hit, periods_wasted, .. } = row.pages;
+    line("foreseen by time", foreseen(periods_predicted, periods_hit, periods_wasted));
     line("pages lost", count(row.pages.lost));
     let p = &row.fault_ns;
     line(

@@ -253,8 +253,18 @@ impl Summary {
             0 => String::new(),
             _ => format!("; waited {} for room", nanos(self.limit.wait_ns)),
         };
+        let foreseen = self.pages.predicted + self.pages.periods_predicted;
+        let hit = self.pages.predicted_hit + self.pages.periods_hit;
+        let ahead = match foreseen {
+            0 => String::new(),
+            _ => format!(
+                ", {} foreseen of which about {} were wanted",
+                count(foreseen),
+                count(hit.min(foreseen))
+            ),
+        };
         format!(
-            "{} pages folded, {} restored, {} second chances; faults p50 {}, p99 {}; stalled {:.3} %{room}; CPU {}",
+            "{} pages folded, {} restored{ahead}, {} second chances; faults p50 {}, p99 {}; stalled {:.3} %{room}; CPU {}",
             count(self.pages.evicted),
             count(self.pages.restored),
             count(self.pages.second_chance),

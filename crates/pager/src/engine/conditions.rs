@@ -9,12 +9,14 @@ pub(crate) struct Conditions {
     contended: AtomicU32,
     /// When memory was last seen to be walked through, ns.
     last_walk: AtomicU64,
+    /// 1 while there is CPU time to fold with, and so to bring back what may not be wanted.
+    may_fold: AtomicU32,
 }
 
 impl Conditions {
     /// Nothing was seen.
     pub const fn new() -> Conditions {
-        Conditions { contended: AtomicU32::new(1), last_walk: AtomicU64::new(0) }
+        Conditions { contended: AtomicU32::new(1), last_walk: AtomicU64::new(0), may_fold: AtomicU32::new(0) }
     }
 
     /// Whether more threads want to run than there are CPUs.
@@ -25,6 +27,16 @@ impl Conditions {
     /// Says whether they do.
     pub fn set_contended(&self, contended: bool) {
         self.contended.store(u32::from(contended), Relaxed);
+    }
+
+    /// Whether there is CPU time to fold with.
+    pub fn may_fold(&self) -> bool {
+        self.may_fold.load(Relaxed) != 0
+    }
+
+    /// Says whether there is.
+    pub fn set_may_fold(&self, may: bool) {
+        self.may_fold.store(u32::from(may), Relaxed);
     }
 
     /// When memory was last seen to be walked through.

@@ -38,6 +38,9 @@ pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
 /// between, and half a second later they are gone.
 pub(crate) const LEFTOVERS: Nanos = Nanos::from_millis(400);
 
+/// What a page costs that helpers bring before its time, ns.
+const EARLY_COST: u64 = 5_000;
+
 /// Memory that the agent threads use beside tables and store: stacks, codecs, buffers. Measured with `smaps`.
 const AGENT_BYTES: u64 = 1 << 20;
 
@@ -337,7 +340,10 @@ impl Worker {
 
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
-        self.budgets.pace.charge(self.now.0, time::thread_cpu().0, self.cpu_share());
+        // Helpers bring before its time what may not be wanted: that is folding's to pay.
+        let early = self.engine.control().periods_predicted.load(Relaxed) * EARLY_COST;
+        self.budgets.pace.charge(self.now.0, time::thread_cpu().0 + early, self.cpu_share());
+        self.engine.conditions.set_may_fold(self.may_fold());
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);
         let limit = self.engine.setting(Setting::MaxStall);

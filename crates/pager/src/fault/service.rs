@@ -109,15 +109,8 @@ impl Service {
                 }
             }
             let idle = self.engine.stamps.is_wanted().then(time::now);
-            if let Some(pause) = self.drops.pause() {
-                if !self.kernel.uffd.wait_for(pause) {
-                    self.engine.traffic.turns.begin_read();
-                    self.drops.look(self.engine, self.kernel);
-                    self.engine.traffic.turns.end_read();
-                    continue;
-                }
-            } else {
-                self.kernel.uffd.wait();
+            if !self.wait() {
+                continue;
             }
             if fault_point!(ReportNotAwaited: false, else !uffd::touch_waits(&self.kernel.uffd_info)) {
                 linger(Bug::ReportNotAwaited);
@@ -138,6 +131,29 @@ impl Service {
             }
             self.engine.traffic.turns.end_read();
         }
+    }
+
+    /// Waits for a message. False if it is time for something else, which is done.
+    fn wait(&mut self) -> bool {
+        let drops = self.drops.pause();
+        let due = || self.foresight.as_ref().and_then(foreseen::Memory::pause);
+        let foreseen = fault_point!(DueNotAwaited: due(), else None);
+        let Some(pause) = drops.into_iter().chain(foreseen).min() else {
+            self.kernel.uffd.wait();
+            return true;
+        };
+        if self.kernel.uffd.wait_for(pause) {
+            return true;
+        }
+        if drops == Some(pause) {
+            self.engine.traffic.turns.begin_read();
+            self.drops.look(self.engine, self.kernel);
+            self.engine.traffic.turns.end_read();
+        }
+        if let Some(foresight) = &mut self.foresight {
+            foresight.look(self.engine);
+        }
+        false
     }
 
     fn go_on_with_recall(&mut self) {
