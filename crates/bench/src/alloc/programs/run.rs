@@ -50,7 +50,7 @@ pub(super) fn run(program: &Listed, directory: &Path, arm: &Arm, processors: Non
         .spawn()
         .with_context(|| format!("cannot start {}", directory.join(program.file()).display()))?;
     let mut traced = Traced { child, reaped: false };
-    let (elapsed, memory) = traced.to_its_end()?;
+    let (elapsed, memory) = traced.run_out()?;
     let (status, cost) = reap(traced.child.id(), true)?.context("the program has no status")?;
     traced.reaped = true;
     ensure!(status.success(), "it ended badly: {status}");
@@ -73,7 +73,7 @@ struct Traced {
 
 impl Traced {
     /// Lets it run from its first stop until it is about to end. How long that took, and its memory then.
-    fn to_its_end(&mut self) -> Result<(Duration, Memory)> {
+    fn run_out(&mut self) -> Result<(Duration, Memory)> {
         let pid = Pid::from_raw(self.child.id() as i32);
         match waitpid(pid, None)? {
             WaitStatus::Stopped(..) => {}
