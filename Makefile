@@ -156,9 +156,9 @@ test-packages: packed
 test-services: packed
 	$(FILES) scripts/test-services
 
-# The recipes for containers: an image of the package, built by buildah and run by podman, docker and docker-compose. As root, after test-packages; minutes.
+# The recipes for containers: an image of the package, built by buildah and run by podman. As root, after test-packages; minutes.
 test-containers:
-	scripts/install-packages buildah podman runc docker.io docker-compose python3-yaml python3-venv
+	scripts/install-packages buildah podman runc python3-yaml python3-venv
 	scripts/test-containers
 
 # Whether every crate that is meant for crates.io could be published, all in one go; nothing is.
