@@ -21,6 +21,7 @@ pub struct ControlPage {
     pub ranges_removed: AtomicU64,
     pub tier_errors: AtomicU64,
     pub tier_read_ns: Histogram,
+    pub tier_read_bytes: AtomicU64,
     pub tier_wait_ns: AtomicU64,
     pub tier_waits: AtomicU64,
 }
