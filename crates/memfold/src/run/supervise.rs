@@ -127,15 +127,15 @@ impl Child {
         crate::process::stat(self.pid as u32).is_some_and(|s| s.state == 'T')
     }
 
-    /// Whether what can be waited for is a stop for who traces the child, as a thread of ours does that attaches to it: that thread waits for it, and to
-    /// the kernel any thread of this process may take it.
-    fn is_trapped(&self) -> bool {
+    /// Whether there is something to wait for that is ours: not a stop for who traces the child, as a thread of ours does that attaches to it. That thread
+    /// waits for it, and to the kernel any thread of this process may take it.
+    fn has_news(&self) -> bool {
         // SAFETY: plain words; the structure is valid, and nothing is taken.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             let options = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
-            libc::waitid(libc::P_PID, self.pid as u32, &mut info, options) == 0
-                && info.si_code == libc::CLD_TRAPPED
+            let done = libc::waitid(libc::P_PID, self.pid as u32, &mut info, options);
+            done != 0 || info.si_pid() != 0 && info.si_code != libc::CLD_TRAPPED
         }
     }
 
@@ -144,7 +144,7 @@ impl Child {
     fn reap(&self) -> anyhow::Result<Option<End>> {
         let mut status = 0;
         loop {
-            if self.is_trapped() {
+            if !self.has_news() {
                 return Ok(None);
             }
             // SAFETY: `status` is valid; the child is ours.
