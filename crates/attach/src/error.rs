@@ -35,6 +35,9 @@ pub enum Error {
     /// The library is in it, or the agent.
     #[error("process {0} is folded already: see `memfold stat {0}`")]
     Folded(u32),
+    /// Somebody is at it.
+    #[error("process {0} is being attached to or detached from by somebody else: try again")]
+    Taken(u32),
     /// It has a userfaultfd of its own.
     #[error("process {0} has a userfaultfd of its own, and the kernel lets no memory have two")]
     OwnUserfaultfd(u32),

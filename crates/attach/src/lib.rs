@@ -8,6 +8,7 @@
 //! Invariants: no memory of the process is ever writable and executable; a process to which [`attach`] returned an error has nothing of the agent's in it, if it
 //! could be had out; whatever happens, a thread that was stopped goes on with the registers, the signal mask and the signals that it had.
 
+mod alone;
 mod error;
 mod helping;
 mod image;
@@ -18,6 +19,7 @@ mod stopped;
 pub mod target;
 mod threads;
 
+use alone::Alone;
 pub use error::Error;
 pub use image::Image;
 pub use target::Target;
@@ -41,6 +43,11 @@ pub struct Stop(pub Duration);
 /// The process refuses, or the agent does; there is nothing of it left in the process then.
 pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> Result<Stop, Error> {
     target.check()?;
+    let _alone = Alone::with(target.pid())?;
+    // Somebody may have been before.
+    if is_attached(target) {
+        return Err(Error::Folded(target.pid()));
+    }
     memfold_pager::sabotage::choose(None);
     let mut plan = Plan::new();
     plan.build = image.build();
@@ -70,7 +77,8 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
     if done == Status::Running {
         return Ok(stop);
     }
-    let why = region.plan(target)?.text.read(&mut [0; 256]).to_owned();
+    // The process may have written anything there.
+    let why = region.plan(target)?.text.read(&mut [0; 256]).replace(char::is_control, " ");
     let _ = take_out(target, &region, &mut stop);
     helped.and(Err(Error::AgentFailed(why)))
 }
@@ -80,6 +88,7 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
 /// # Errors
 /// There is none in it, or not one of this version; the process refuses.
 pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
+    let _alone = Alone::with(target.pid())?;
     let region = Region::find(target)?.ok_or(Error::NotAttached(target.pid()))?;
     if region.plan(target)?.build != image.build() {
         return Err(Error::OtherVersion(target.pid()));

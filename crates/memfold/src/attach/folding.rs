@@ -13,13 +13,22 @@ pub struct Attaching<'a> {
     pub choices: &'a [(String, String)],
 }
 
+/// What a process that is folded now is like.
+pub struct Folded {
+    /// For how long a thread of it was stopped.
+    pub stop: Stop,
+    /// Why there is no control page, as in a container without a directory for temporary files: nobody sees or steers it.
+    pub unseen: Option<String>,
+}
+
 /// Folds a process from now on.
 ///
 /// # Errors
-/// The process refuses, or the agent does, or there is no place for the control page.
-pub fn fold(pid: u32, image: &Image, choices: &[(String, String)]) -> anyhow::Result<Stop> {
+/// The process refuses, or the agent does, or there is no place for the control page among this user's own.
+pub fn fold(pid: u32, image: &Image, choices: &[(String, String)]) -> anyhow::Result<Folded> {
     let place = Place::of(pid)?;
     let mut choices = choices.to_vec();
-    choices.push((pages::VARIABLE.into(), place.path()?.into()));
-    Ok(memfold_attach::attach(&Target::new(pid), image, &choices)?)
+    choices.extend(place.path()?.map(|path| (pages::VARIABLE.into(), path.into())));
+    let stop = memfold_attach::attach(&Target::new(pid), image, &choices)?;
+    Ok(Folded { stop, unseen: place.unseen() })
 }

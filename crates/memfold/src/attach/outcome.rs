@@ -1,11 +1,10 @@
 //! What came of one process that was meant: in a line for people, and for JSON.
 
-use super::folding::{fold, Attaching};
+use super::folding::{fold, Attaching, Folded};
 use crate::text;
 use memfold_attach::Error;
 use serde::Serialize;
 use std::fmt;
-use std::time::Duration;
 
 /// See the module.
 #[derive(Clone, Debug, Serialize)]
@@ -16,7 +15,7 @@ pub struct Outcome {
     pub name: String,
     /// What became of it.
     pub result: Kind,
-    /// Why, where nothing was done.
+    /// Why, where nothing was done; or what is not as usual.
     pub reason: Option<String>,
     /// For how long a thread of it was stopped.
     pub stopped_ns: Option<u64>,
@@ -64,9 +63,10 @@ impl Outcome {
         }
         let Some(image) = attaching.image else { return Outcome::new(pid, name, Kind::Possible, None) };
         match fold(pid, image, attaching.choices) {
-            Ok(stop) => {
-                let stopped_ns = Some(Duration::as_nanos(&stop.0) as u64);
-                Outcome { stopped_ns, ..Outcome::new(pid, name, Kind::Attached, None) }
+            Ok(Folded { stop, unseen }) => {
+                let stopped_ns = Some(stop.0.as_nanos() as u64);
+                let reason = unseen.map(|why| format!("it is seen and steered by nobody: {why}"));
+                Outcome { stopped_ns, ..Outcome::new(pid, name, Kind::Attached, reason) }
             }
             Err(error) => {
                 let kind = match error.downcast_ref::<Error>() {
@@ -86,6 +86,9 @@ impl fmt::Display for Outcome {
         let Outcome { pid, name, reason, .. } = self;
         let reason = reason.as_deref().unwrap_or_default();
         match self.result {
+            Kind::Attached if !reason.is_empty() => {
+                write!(f, "{name} (process {pid}) is folded from now on; {reason}")
+            }
             Kind::Attached => write!(
                 f,
                 "{name} (process {pid}) is folded from now on; one thread of it was stopped for {} (`memfold stat {pid}` shows what is saved)",

@@ -20,29 +20,42 @@ pub enum Place {
     Own(RunDir),
     /// Another user's, or in another mount namespace: its path there.
     Theirs(String),
+    /// There, too, and it could not be made.
+    Nowhere(String),
 }
 
 impl Place {
     /// One for that process.
     ///
     /// # Errors
-    /// No directory can be made or trusted.
+    /// No directory of this user's can be made or trusted.
     pub fn of(pid: u32) -> anyhow::Result<Place> {
         let mounts = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/mnt")).ok().map(|link| link.ino());
         if process::is_own(pid) && mounts(pid) == mounts(std::process::id()) {
             return Ok(Place::Own(RunDir::create()?));
         }
-        made_by(pid).map(Place::Theirs)
+        Ok(made_by(pid).map_or_else(|why| Place::Nowhere(format!("{why:#}")), Place::Theirs))
     }
 
     /// Its path.
     ///
     /// # Errors
     /// It is not UTF-8.
-    pub fn path(&self) -> anyhow::Result<&str> {
+    pub fn path(&self) -> anyhow::Result<Option<&str>> {
         match self {
-            Place::Own(dir) => dir.path().to_str().context("the directory for control pages is not UTF-8"),
-            Place::Theirs(path) => Ok(path),
+            Place::Own(dir) => {
+                dir.path().to_str().context("the directory for control pages is not UTF-8").map(Some)
+            }
+            Place::Theirs(path) => Ok(Some(path)),
+            Place::Nowhere(_) => Ok(None),
+        }
+    }
+
+    /// Why there is none.
+    pub fn unseen(&self) -> Option<String> {
+        match self {
+            Place::Nowhere(why) => Some(why.clone()),
+            _ => None,
         }
     }
 }

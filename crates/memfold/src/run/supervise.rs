@@ -127,11 +127,26 @@ impl Child {
         crate::process::stat(self.pid as u32).is_some_and(|s| s.state == 'T')
     }
 
+    /// Whether there is something to wait for that is ours: not a stop for who traces the child, as a thread of ours does that attaches to it. That thread
+    /// waits for it, and to the kernel any thread of this process may take it.
+    fn has_news(&self) -> bool {
+        // SAFETY: plain words; the structure is valid, and nothing is taken.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let options = libc::WEXITED | libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT;
+            let done = libc::waitid(libc::P_PID, self.pid as u32, &mut info, options);
+            done != 0 || info.si_pid() != 0 && info.si_code != libc::CLD_TRAPPED
+        }
+    }
+
     /// Learns whether the program ended. If the terminal stopped it, the launcher stops with it, so that
     /// the shell takes the terminal back.
     fn reap(&self) -> anyhow::Result<Option<End>> {
         let mut status = 0;
         loop {
+            if !self.has_news() {
+                return Ok(None);
+            }
             // SAFETY: `status` is valid; the child is ours.
             match unsafe { libc::waitpid(self.pid, &mut status, libc::WNOHANG | libc::WUNTRACED) } {
                 0 => return Ok(None),
