@@ -151,10 +151,8 @@ fn a_guarded_block_grows_and_shrinks_where_it_is_and_cannot_be_touched_beyond_it
         assert!(holds(span, before, 1) && is_readable(span.end() - 1) && !is_readable(span.end()));
         let mut rest = span.start() + before * PAGE_SIZE..span.end();
         // SAFETY: the span's own bytes.
-        assert!(
-            rest.all(|at| unsafe { (at as *const u8).read() } == 0),
-            "what it lost and got again is not zero"
-        );
+        let is_zero = rest.all(|at| unsafe { (at as *const u8).read() } == 0);
+        assert!(is_zero, "what it lost and got again is not zero");
         fill(span, 1);
     }
     assert!(!resize(span, 1 << 20) && span.pages() == 25, "there is no room for 4 GiB");

@@ -1,7 +1,7 @@
 //! One tier for many processes: how many bytes of it each may take.
 //!
-//! A pure decision, taken about once a second. Each gets a part by what it has cold. Who has more there than its part keeps it until that comes back, and
-//! the others divide the rest.
+//! A pure decision, taken about once a second. Each gets a part by what it has cold. Who has more there than its part gets no more, and
+//! brings the rest back by itself; the others get it when it is free.
 //!
 //! What it is not: a measurement, nor a way to take anything back. What lies in a tier is a process's own.
 //!
@@ -44,21 +44,8 @@ pub fn divide(size: u64, parts: &[Part]) -> Vec<u64> {
 /// What each should have in the end.
 fn fair(size: u64, parts: &[Part]) -> Vec<u64> {
     let weight = |part: &Part| u128::from(part.cold_bytes.saturating_add(LEAST));
-    let mut keeps = vec![false; parts.len()];
-    loop {
-        let kept = parts.iter().zip(&keeps).filter(|(_, keeps)| **keeps).map(|(part, _)| part.held_bytes);
-        let rest = u128::from(size.saturating_sub(kept.fold(0, u64::saturating_add)));
-        let others = || parts.iter().zip(&keeps).filter(|(_, keeps)| !**keeps).map(|(part, _)| part);
-        let weights: u128 = others().map(weight).sum();
-        let of = |part: &Part| (rest * weight(part)).checked_div(weights).unwrap_or(0) as u64;
-        let more: Vec<usize> =
-            (0..parts.len()).filter(|&n| !keeps[n] && parts[n].held_bytes > of(&parts[n])).collect();
-        if more.is_empty() {
-            let each = |(part, keeps): (&Part, &bool)| if *keeps { 0 } else { of(part) };
-            return parts.iter().zip(&keeps).map(each).collect();
-        }
-        more.into_iter().for_each(|n| keeps[n] = true);
-    }
+    let all: u128 = parts.iter().map(weight).sum();
+    parts.iter().map(|part| (u128::from(size) * weight(part)).checked_div(all).unwrap_or(0) as u64).collect()
 }
 
 #[cfg(test)]

@@ -205,7 +205,7 @@ fn programs_of_a_daemon_share_its_tier_by_what_each_has_cold_and_lose_nothing_wi
     drop(daemon);
 }
 
-/// What may be keys: the first bytes of the pages of a process that are locked and in no core dump.
+/// What may be keys: the first bytes of pages of a process that are locked, in no core dump, and otherwise empty.
 fn keys_of(pid: &str) -> Vec<[u8; 32]> {
     let memory = File::open(format!("/proc/{pid}/mem")).unwrap();
     let (mut range, mut keys) = (0..0, Vec::new());
@@ -218,9 +218,12 @@ fn keys_of(pid: &str) -> Vec<[u8; 32]> {
         let is = |flag: &str| line.split_whitespace().any(|word| word == flag);
         if line.starts_with("VmFlags:") && is("lo") && is("dd") {
             for page in range.clone().step_by(4096) {
-                let mut key = [0; 32];
-                memory.read_exact_at(&mut key, page).unwrap();
-                keys.push(key);
+                let mut bytes = [0; 4096];
+                memory.read_exact_at(&mut bytes, page).unwrap();
+                let (key, rest) = bytes.split_first_chunk::<32>().unwrap();
+                if rest.iter().all(|&byte| byte == 0) {
+                    keys.push(*key);
+                }
             }
         }
     }

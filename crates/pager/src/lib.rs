@@ -53,6 +53,7 @@ mod retry;
 pub mod sabotage;
 pub mod samples;
 pub mod share;
+pub mod shared_text;
 mod sleep;
 pub mod source;
 mod staging;
@@ -65,7 +66,7 @@ mod turns;
 pub mod why;
 
 pub use choices::Nonsense;
-pub use control::SharedText;
 pub use engine::{Engine, Host, Phase};
 pub use kernel::{features_with_forks, Made};
+pub use shared_text::SharedText;
 pub use text::Line;

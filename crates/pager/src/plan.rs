@@ -5,7 +5,7 @@
 //!
 //! Invariants: the layout is `repr(C)`, for two executables of one version; what is told is not changed while a thread of the agent's runs.
 
-use crate::control::SharedText;
+use crate::shared_text::SharedText;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// What a plan begins with: the bytes `mf-agent`, little end first.

@@ -13,8 +13,8 @@
 
 mod looking;
 
-use crate::control::SharedText;
 use crate::control_file::FilePath;
+use crate::shared_text::SharedText;
 use crate::tables::bitmap::PageSet;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};

@@ -9,7 +9,7 @@
 //! measured by this process's own clock, from when it saw the count change, so the daemon's clock does not matter.
 
 use crate::config::Setting;
-use crate::control::SharedText;
+use crate::shared_text::SharedText;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use memfold_sys::time::Nanos;
 

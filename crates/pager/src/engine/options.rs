@@ -1,7 +1,7 @@
 //! What was asked of the engine: before it starts by the launcher, later by requests.
 
 use crate::config::Setting;
-use crate::control::SharedText;
+use crate::shared_text::SharedText;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The options.

@@ -1,9 +1,9 @@
 //! The looks at the end of each interval, and what is written of them.
 
 use super::{Recording, ASKED, DONE, PIECE};
-use crate::control::SharedText;
 use crate::engine::{Engine, Phase};
 use crate::evict::worker::Worker;
+use crate::shared_text::SharedText;
 use crate::tables::bitmap::PageSet;
 use crate::tables::extent::Extent;
 use core::sync::atomic::Ordering::*;

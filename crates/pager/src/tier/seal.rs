@@ -46,6 +46,61 @@ pub unsafe fn forget_key(page: usize) {
     }
 }
 
+/// Leaves nothing of a key in the registers of this thread: a core dump has those of all threads.
+fn clear_registers() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        cpufeatures::new!(vectors, "avx");
+        cpufeatures::new!(wide, "avx512f");
+        // SAFETY: the registers are named as overwritten.
+        unsafe {
+            core::arch::asm!(
+                "pxor xmm0, xmm0", "pxor xmm1, xmm1", "pxor xmm2, xmm2", "pxor xmm3, xmm3",
+                "pxor xmm4, xmm4", "pxor xmm5, xmm5", "pxor xmm6, xmm6", "pxor xmm7, xmm7",
+                "pxor xmm8, xmm8", "pxor xmm9, xmm9", "pxor xmm10, xmm10", "pxor xmm11, xmm11",
+                "pxor xmm12, xmm12", "pxor xmm13, xmm13", "pxor xmm14, xmm14", "pxor xmm15, xmm15",
+                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                options(nomem, nostack)
+            );
+            if vectors::get() {
+                core::arch::asm!(
+                    "vzeroall",
+                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                    options(nomem, nostack)
+                );
+            }
+            if wide::get() {
+                // This code is not compiled for them, so nothing of it is in them.
+                core::arch::asm!(
+                    "vpxord zmm16, zmm16, zmm16",
+                    "vpxord zmm17, zmm17, zmm17",
+                    "vpxord zmm18, zmm18, zmm18",
+                    "vpxord zmm19, zmm19, zmm19",
+                    "vpxord zmm20, zmm20, zmm20",
+                    "vpxord zmm21, zmm21, zmm21",
+                    "vpxord zmm22, zmm22, zmm22",
+                    "vpxord zmm23, zmm23, zmm23",
+                    "vpxord zmm24, zmm24, zmm24",
+                    "vpxord zmm25, zmm25, zmm25",
+                    "vpxord zmm26, zmm26, zmm26",
+                    "vpxord zmm27, zmm27, zmm27",
+                    "vpxord zmm28, zmm28, zmm28",
+                    "vpxord zmm29, zmm29, zmm29",
+                    "vpxord zmm30, zmm30, zmm30",
+                    "vpxord zmm31, zmm31, zmm31",
+                    options(nomem, nostack)
+                );
+            }
+        }
+    }
+}
+
 /// Whether the processor has instructions for AES and for carry-less multiplication, and the crate uses them.
 fn has_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -73,6 +128,7 @@ pub unsafe fn seal(page: usize, sequence: u32, cluster: u32, bytes: &mut [u8]) -
     } else {
         ChaCha20Poly1305::new(&key.into()).encrypt_inout_detached(&nonce.into(), &associated, body.into())
     };
+    clear_registers();
     tag.copy_from_slice(&sealed.map_err(|_| Errno::EINVAL)?);
     Ok(())
 }
@@ -86,7 +142,7 @@ pub unsafe fn open(page: usize, sequence: u32, cluster: u32, bytes: &mut [u8]) -
     let key = unsafe { (page as *const [u8; KEY]).read_volatile() };
     let Some((body, tag)) = bytes.split_last_chunk_mut::<TAG>() else { return false };
     let (nonce, associated, tag) = (nonce(sequence), cluster.to_le_bytes(), (*tag).into());
-    if has_aes() {
+    let opened = if has_aes() {
         Aes256Gcm::new(&key.into())
             .decrypt_inout_detached(&nonce.into(), &associated, body.into(), &tag)
             .is_ok()
@@ -94,7 +150,9 @@ pub unsafe fn open(page: usize, sequence: u32, cluster: u32, bytes: &mut [u8]) -
         ChaCha20Poly1305::new(&key.into())
             .decrypt_inout_detached(&nonce.into(), &associated, body.into(), &tag)
             .is_ok()
-    }
+    };
+    clear_registers();
+    opened
 }
 
 fn nonce(sequence: u32) -> [u8; 12] {
