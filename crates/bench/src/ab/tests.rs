@@ -159,7 +159,7 @@ fn every_plot_and_table_shows_each_arm_that_folds_or_is_compared() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.ends_with(".svg"))
         .collect();
-    assert_eq!(plots.len(), 10);
+    assert_eq!(plots.len(), 11);
     for plot in plots {
         let svg = text(&format!("plots/{plot}"));
         for arm in ["pager", "daemon"] {
