@@ -138,7 +138,7 @@ pub(crate) fn open_none(span: &Span) {
     set_words(span, 0);
 }
 
-/// For the owner of a span of [`MOST_SLOTS`] slots without states: says that all may be.
+/// For the owner of a span of the most slots without states: says that all may be.
 pub(crate) fn open_all(span: &Span) {
     span.open().iter().for_each(|word| word.store(u64::MAX, Relaxed));
     set_words(span, u64::MAX);
