@@ -3,20 +3,21 @@
 //! What is counted is counted in the process's own memory, and copied to the file now and then; what others write there, a request
 //! or a share, is copied back. A thread that touched the file itself would end the process by SIGBUS once somebody has cut the
 //! file short. So the kernel copies (process_vm_writev(2)), which then answers `EFAULT`, and needs no descriptor, which the program
-//! might close.
+//! might close. Where a sandbox does not permit that call, as Docker's did before version 23, the thread copies: the file's blocks are there, and
+//! who may cut it short may also end the process.
 //!
 //! What it is not: who makes the file ([`crate::control_file`]), or what is in it ([`crate::control`]).
 //!
-//! Invariants: nothing but the kernel touches the mapped file; what is shown last is newest in every field, whichever threads show
+//! Invariants: nothing but the kernel touches the mapped file where it may; what is shown last is newest in every field, whichever threads show
 //! at once; a field goes one way only.
 
 use crate::control::{ControlPage, Mailbox};
 use crate::sabotage::{planted, Bug};
 use crate::share::Share;
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memfold_sys::call::{call, Sysno};
-use memfold_sys::{thread, Result};
+use memfold_sys::{thread, Errno, Result};
 
 /// Parts of a page: offset and length.
 type Parts<const N: usize> = [(usize, usize); N];
@@ -65,8 +66,7 @@ impl Mapped {
         Mapped(base)
     }
 
-    /// Copies what the process writes. False where the kernel does not copy: the file was cut short, or the call is not there or
-    /// not permitted.
+    /// Copies what the process writes. False where the kernel does not copy, as the file was cut short.
     pub fn show(self, page: &ControlPage) -> bool {
         if planted(Bug::FileTouched) {
             // SAFETY: none, if the file is shorter.
@@ -86,9 +86,54 @@ impl Mapped {
         let (local, remote) = (pieces(page as *const ControlPage as usize, parts), pieces(self.0, parts));
         let tid = thread::current_tid() as usize;
         // SAFETY: nothing refers to the mapping, and the page's words are atomics of any value.
-        unsafe { call(number, [tid, local.as_ptr() as usize, N, remote.as_ptr() as usize, N, 0]) }
+        match unsafe { call(number, [tid, local.as_ptr() as usize, N, remote.as_ptr() as usize, N, 0]) } {
+            Err(Errno::EPERM | Errno::ENOSYS) => {}
+            done => return done,
+        }
+        let (from, to) = match number {
+            Sysno::process_vm_writev => (page as *const ControlPage as usize, self.0),
+            _ => (self.0, page as *const ControlPage as usize),
+        };
+        // SAFETY: as above.
+        parts.map(|(offset, len)| unsafe { copy_words(from + offset, to + offset, len) });
+        Ok(parts.iter().map(|part| part.1).sum())
     }
 }
+
+/// Copies words, in their order.
+///
+/// # Safety
+/// There are so many bytes in both places, of words that may be read and written by others at any time.
+unsafe fn copy_words(from: usize, to: usize, len: usize) {
+    let mut at = 0;
+    while at < len {
+        // SAFETY: the caller's contract.
+        unsafe {
+            if (from + at).is_multiple_of(size_of::<u64>()) && len - at >= size_of::<u64>() {
+                let word = (*((from + at) as *const AtomicU64)).load(SeqCst);
+                (*((to + at) as *const AtomicU64)).store(word, SeqCst);
+                at += size_of::<u64>();
+            } else {
+                let word = (*((from + at) as *const AtomicU32)).load(SeqCst);
+                (*((to + at) as *const AtomicU32)).store(word, SeqCst);
+                at += size_of::<u32>();
+            }
+        }
+    }
+}
+
+const _: () = {
+    let mut n = 0;
+    while n < SHOWN.len() {
+        assert!(SHOWN[n].0.is_multiple_of(WORD) && SHOWN[n].1.is_multiple_of(WORD));
+        n += 1;
+    }
+    let mut n = 0;
+    while n < HEARD.len() {
+        assert!(HEARD[n].0.is_multiple_of(WORD) && HEARD[n].1.is_multiple_of(WORD));
+        n += 1;
+    }
+};
 
 fn pieces<const N: usize>(base: usize, parts: Parts<N>) -> [libc::iovec; N] {
     parts.map(|(offset, len)| libc::iovec { iov_base: (base + offset) as *mut libc::c_void, iov_len: len })
@@ -148,5 +193,57 @@ impl Mirror {
         if let Some(file) = self.file() {
             file.hear(page);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memfold_sys::{mem, PAGE_SIZE};
+
+    /// Has the kernel refuse both calls to this thread, as the filter of a container does.
+    fn forbid_copies() {
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let is = |number: i64, jt| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, jt, 0, number as u32);
+        let answer = |value| step(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+        let mut steps = [
+            // The number of the call stands first in what a filter sees (seccomp(2)).
+            step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+            is(libc::SYS_process_vm_readv, 2),
+            is(libc::SYS_process_vm_writev, 1),
+            answer(libc::SECCOMP_RET_ALLOW),
+            answer(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: a filter of this thread alone, which ends with it.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+        }
+    }
+
+    #[test]
+    fn a_sandbox_that_forbids_the_copying_calls_hides_nothing() {
+        let confined = std::thread::spawn(|| {
+            forbid_copies();
+            let len = size_of::<ControlPage>().next_multiple_of(PAGE_SIZE);
+            let [own, base] = [(); 2].map(|()| mem::map_anonymous(0, len, 0).unwrap());
+            // SAFETY: zeros are a page, and nobody else knows of the mappings.
+            let [page, shown] = [own, base].map(|base| unsafe { &*(base as *const ControlPage) });
+            // SAFETY: as above.
+            let mapped = unsafe { Mapped::new(base) };
+            page.pages_evicted.store(0x1234_5678_9ABC, Relaxed);
+            page.mailbox.answered.store(7, Relaxed);
+            assert!(mapped.show(page));
+            assert_eq!(shown.pages_evicted.load(Relaxed), 0x1234_5678_9ABC);
+            assert_eq!(shown.mailbox.answered.load(Relaxed), 7);
+            shown.mailbox.asked.store(8, Relaxed);
+            mapped.hear(page);
+            assert_eq!((page.mailbox.asked.load(Relaxed), page.mailbox.answered.load(Relaxed)), (8, 7));
+            let mut out = std::vec![0u8; size_of::<ControlPage>()];
+            mem::read_mapped(base, &mut out).unwrap();
+            assert!(out.iter().any(|&byte| byte != 0), "what a forked child reads of a tier");
+        });
+        confined.join().unwrap();
     }
 }

@@ -63,10 +63,12 @@ impl Rules {
         if let Some(table) = reader.reading.table() {
             reader.top(table.get_ref());
         }
-        match reader.reading.faults {
-            faults if faults.is_empty() => Ok(Rules { path, rules: reader.rules }),
-            faults => Err(faults.iter().map(|fault| format!("{}:{fault}", path.display())).collect()),
+        let mut faults = reader.reading.faults;
+        if faults.is_empty() {
+            return Ok(Rules { path, rules: reader.rules });
         }
+        faults.sort_by_key(|fault| (fault.place.line, fault.place.column));
+        Err(faults.iter().map(|fault| format!("{}:{fault}", path.display())).collect())
     }
 
     /// The rule that decides for a program, if it meets any.
