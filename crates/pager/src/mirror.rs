@@ -94,8 +94,10 @@ impl Mapped {
             Sysno::process_vm_writev => (page as *const ControlPage as usize, self.0),
             _ => (self.0, page as *const ControlPage as usize),
         };
-        // SAFETY: as above.
-        parts.map(|(offset, len)| unsafe { copy_words(from + offset, to + offset, len) });
+        for (offset, len) in parts {
+            // SAFETY: as above.
+            unsafe { copy_words(from + offset, to + offset, len) };
+        }
         Ok(parts.iter().map(|part| part.1).sum())
     }
 }
