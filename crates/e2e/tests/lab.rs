@@ -78,7 +78,7 @@ fn the_experiment_folds_the_workloads_and_writes_tables_plots_and_page() {
     {
         assert!(out.join(file).exists(), "{file}");
     }
-    assert_eq!(fs::read_dir(out.join("plots")).unwrap().count(), 2 * 10);
+    assert_eq!(fs::read_dir(out.join("plots")).unwrap().count(), 2 * 11);
 
     // The same command again finds everything done; another one is refused and changes nothing.
     let runs = || {
