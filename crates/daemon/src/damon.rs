@@ -19,7 +19,7 @@ pub const NOTE: &str = "/run/memfold-damon";
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// The kernel has none, or not for us.
-    #[error("the kernel offers no DAMON through sysfs here ({0}); root and CONFIG_DAMON_SYSFS are needed")]
+    #[error("the kernel offers no DAMON through sysfs here ({}); root and CONFIG_DAMON_SYSFS are needed", words(.0))]
     Missing(io::Error),
     /// Somebody else has one.
     #[error("DAMON is in use by somebody else ({0} monitors are set up); theirs is left alone")]
@@ -43,14 +43,15 @@ pub enum Refusal {
     Ended(String),
     /// The kernel has no idle page tracking, or not for us.
     #[error(
-        "the kernel offers no idle page tracking here ({0}); root and CONFIG_IDLE_PAGE_TRACKING are needed"
+        "the kernel offers no idle page tracking here ({}); root and CONFIG_IDLE_PAGE_TRACKING are needed",
+        words(.0)
     )]
     NoIdleTracking(io::Error),
     /// It is no source that sees a process from outside.
     #[error("{0} is no source that sees from outside")]
     NotOutside(&'static str),
     /// What the kernel says of a process cannot be read.
-    #[error("the page map of process {pid} cannot be read: {error}")]
+    #[error("the page map of process {pid} cannot be read: {}", words(.error))]
     Process {
         /// Which.
         pid: u32,
@@ -58,13 +59,19 @@ pub enum Refusal {
         error: io::Error,
     },
     /// A file could not be written or read.
-    #[error("{path}: {error}")]
+    #[error("{path}: {}", words(.error))]
     File {
         /// Which.
         path: PathBuf,
         /// Why.
         error: io::Error,
     },
+}
+
+/// What an error says, without its number: people read it, also on pages.
+fn words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split_once(" (os error ").map_or(text.clone(), |(words, _)| words.to_owned())
 }
 
 /// What is watched.
