@@ -216,7 +216,7 @@ impl Foresight {
                 group.awaited = Awaited::No;
                 continue;
             };
-            if now > expected.until {
+            if now >= expected.until {
                 let asked = group.awaited == Awaited::Asked;
                 if asked {
                     outcome.periods.wasted += group.pages.len() as u64;
