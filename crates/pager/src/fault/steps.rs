@@ -7,9 +7,9 @@ use memfold_sys::uffd::Event;
 use memfold_sys::PAGE_SIZE;
 
 /// Most reports that are read while one `mremap` is being followed: a hundred threads that change their mappings all the time came to more than 64 on a busy machine.
-const MOST_STEPS: usize = 512;
+const MOST_STEPS: usize = 128;
 /// Most `mremap`s that are being followed, each begun while the one before was.
-const MOST_FOLLOWED: usize = 32;
+const MOST_FOLLOWED: usize = 16;
 
 /// What became of ranges since the first of the `mremap`s that are being followed was reported, in order.
 #[derive(Clone, Copy)]

@@ -63,6 +63,8 @@ impl Children {
     }
 
     /// A child was forked, and this is the number of its userfaultfd. `steps` is what the parent is being followed by.
+    // Never a part of its caller, which calls itself, and would have room for children on the stack each time.
+    #[inline(never)]
     pub fn begin(&self, engine: &'static Engine, kernel: &'static Kernel, steps: &Steps, number: i32) {
         // SAFETY: the number was just reported.
         let uffd = unsafe { Userfaultfd::handed_over(number) };
@@ -82,8 +84,13 @@ impl Children {
             let made = patiently(|| {
                 let block = mem::map_anonymous(0, size_of::<Work>(), 0)? as *mut Work;
                 let restorer = Restorer::new(engine, kernel)?;
+                // Part by part, as there is no room for all of it on the stack.
                 // SAFETY: a block of its own, as long as that.
-                unsafe { block.write(Work { engine, restorer, children: [const { None }; MOST] }) };
+                unsafe {
+                    (&raw mut (*block).engine).write(engine);
+                    (&raw mut (*block).restorer).write(restorer);
+                    (0..MOST).for_each(|place| (&raw mut (*block).children[place]).write(None));
+                }
                 Ok(block)
             });
             made.map(|block| self.work.store(block as *mut (), Relaxed)).is_ok()
