@@ -9,9 +9,12 @@
 
 use crate::Unsupported;
 use anyhow::{Context, Result};
+use memfold_sys::file::Fd;
+use memfold_sys::handing::{hand_over, pair, take_over};
+use memfold_sys::time::Nanos;
+use memfold_sys::Errno;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Error};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -66,7 +69,7 @@ impl KernelCalls {
 
 /// A command whose program will be counted once it has started.
 pub(super) struct Armed {
-    socket: OwnedFd,
+    socket: Fd,
 }
 
 /// Counts the calls of a program until the program has ended.
@@ -77,17 +80,9 @@ pub(super) struct Counter {
 
 /// Puts the filter on the program that `command` starts.
 pub(super) fn arm(command: &mut Command) -> Result<Armed> {
-    let mut ends = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the out-parameter has room for two descriptors, which nobody else owns.
-    let (ours, theirs) = unsafe {
-        if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) != 0 {
-            return Err(Error::last_os_error()).context("cannot make a pair of sockets");
-        }
-        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
-    };
+    let (ours, theirs) = pair().map_err(io_error).context("cannot make a pair of sockets")?;
     // SAFETY: the closure makes system calls only and allocates nothing.
-    unsafe { command.pre_exec(move || send(theirs.as_raw_fd(), filter()?)) };
+    unsafe { command.pre_exec(move || hand_over(theirs.raw(), 0, Some(filter()?)).map_err(io_error)) };
     Ok(Armed { socket: ours })
 }
 
@@ -97,7 +92,10 @@ impl Armed {
     /// # Errors
     /// When the kernel gave no descriptor.
     pub(super) fn listen(self) -> Result<Counter> {
-        let notifications = receive(&self.socket).context("the counted program sent no descriptor")?;
+        // It was sent before the program was executed.
+        let sent = take_over(self.socket.raw(), Nanos(0)).map_err(io_error);
+        let (_, notifications) = sent.context("the counted program sent no descriptor")?;
+        let notifications = notifications.context("the counted program's message has no descriptor")?;
         let counts = Arc::new([const { AtomicU64::new(0) }; CALLS.len()]);
         let shared = Arc::clone(&counts);
         let listener = std::thread::spawn(move || while serve(&notifications, &shared) {});
@@ -183,62 +181,13 @@ fn filter() -> io::Result<i32> {
     }
 }
 
-/// Room for one descriptor in a control message.
-#[repr(align(8))]
-struct Control([u8; 64]);
-
-/// A message of one byte with room for one descriptor; both pointers must outlive its use.
-fn message(data: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
-    // SAFETY: an all-zero header is valid.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (data, 1);
-    message.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: computes a length.
-    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<i32>() as u32) } as _;
-    message
-}
-
-/// Sends a descriptor (unix(7), `SCM_RIGHTS`). Allocates nothing: it runs between fork and exec.
-fn send(socket: i32, descriptor: i32) -> io::Result<()> {
-    let (mut byte, mut control) = (0u8, Control([0; 64]));
-    let mut data = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let message = message(&mut data, &mut control);
-    // SAFETY: the header has room for one descriptor, so there is a first control message; all it points at is alive.
-    let sent = unsafe {
-        let head = libc::CMSG_FIRSTHDR(&message);
-        (*head).cmsg_level = libc::SOL_SOCKET;
-        (*head).cmsg_type = libc::SCM_RIGHTS;
-        (*head).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
-        libc::CMSG_DATA(head).cast::<i32>().write_unaligned(descriptor);
-        libc::sendmsg(socket, &message, 0)
-    };
-    if sent == 1 {
-        Ok(())
-    } else {
-        Err(Error::last_os_error())
-    }
-}
-
-fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
-    let (mut byte, mut control) = (0u8, Control([0; 64]));
-    let mut data = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-    let mut message = message(&mut data, &mut control);
-    // SAFETY: all that the header points at is alive; a control message that came with one descriptor makes it ours.
-    unsafe {
-        if libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) != 1 {
-            return Err(Error::last_os_error());
-        }
-        let head = libc::CMSG_FIRSTHDR(&message);
-        if head.is_null() || (*head).cmsg_type != libc::SCM_RIGHTS {
-            return Err(Error::other("the message has no descriptor"));
-        }
-        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(head).cast::<i32>().read_unaligned()))
-    }
+fn io_error(errno: Errno) -> Error {
+    Error::from_raw_os_error(errno.0)
 }
 
 /// Counts one call and lets it go on; false when the program has ended.
-fn serve(notifications: &OwnedFd, counts: &[AtomicU64; CALLS.len()]) -> bool {
-    let descriptor = notifications.as_raw_fd();
+fn serve(notifications: &Fd, counts: &[AtomicU64; CALLS.len()]) -> bool {
+    let descriptor = notifications.raw();
     let mut ready = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     // SAFETY: all-zero values are valid, and the kernel demands them; all pointers are to locals.
     unsafe {
