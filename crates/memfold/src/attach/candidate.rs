@@ -42,7 +42,7 @@ impl Candidate {
             command: words.join(" ").trim_end().to_owned(),
             user,
             uid,
-            cgroup: decide::group(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default()),
+            cgroup: decide::group_of(pid),
             resident: stat.resident,
         })
     }

@@ -132,23 +132,9 @@ struct Reader<'t> {
 impl Reader<'_> {
     fn top(&mut self, table: &DeTable<'_>) {
         for (name, value) in table {
-            match (name.get_ref().as_ref(), value.get_ref()) {
-                ("rule", DeValue::Array(rules)) => {
-                    for rule in rules {
-                        match rule.get_ref() {
-                            DeValue::Table(table) => self.rule(rule.span().start, table),
-                            other => self.reading.fault(
-                                rule.span().start,
-                                format!("expected a rule, [[rule]], and found {}", kind(other)),
-                            ),
-                        }
-                    }
-                }
-                ("rule", found) => self.reading.fault(
-                    value.span().start,
-                    format!("expected [[rule]], in two pairs of brackets, and found {}", kind(found)),
-                ),
-                (other, _) => {
+            match name.get_ref().as_ref() {
+                "rule" => self.reading.rules(value).into_iter().for_each(|(at, table)| self.rule(at, table)),
+                other => {
                     self.reading.fault(name.span().start, format!("expected [[rule]], and found '{other}'"));
                 }
             }

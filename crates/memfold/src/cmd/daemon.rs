@@ -3,7 +3,7 @@
 use super::attach;
 use crate::attach::rules::Rules;
 use crate::attach::watching::Watch;
-use crate::cmd::web::{options_for, what_for};
+use crate::cmd::web::{options_for, token_in, what_for};
 use crate::governed::Programs;
 use crate::listening::{self, place};
 use crate::run::launch;
@@ -12,7 +12,6 @@ use anyhow::Context;
 use memfold_daemon::budget::LEAST;
 use memfold_daemon::scrape::Scraper;
 use memfold_daemon::server::{self, Metrics, MetricsAt, Options};
-use memfold_daemon::token::Token;
 use memfold_pager::config::{parse_size, Setting};
 use memfold_pager::source::Kind;
 use memfold_pager::tier::choice::Choice;
@@ -205,10 +204,7 @@ pub(super) fn metrics_for(at: MetricsAt, token: Option<&Path>, open: bool) -> an
              whoever asks may know (--metrics-open), or give the path of a socket",
         ));
     }
-    let read = |path: &Path| {
-        Token::read(path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
-    };
-    Ok(Metrics { at, token: token.map(read).transpose()? })
+    Ok(Metrics { at, token: token.map(token_in).transpose()? })
 }
 
 /// Without a thread for it: those that run before the daemon is confined are not.

@@ -76,11 +76,16 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// The token's file is not to be trusted.
 pub(super) fn options_for(every: Duration, token: Option<&Path>, open: bool) -> anyhow::Result<Options> {
-    let read = |path: &Path| {
-        Token::read(path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
-    };
     let readers = if open { Readers::All } else { Readers::own() };
-    Ok(Options { every, readers, token: token.map(read).transpose()? })
+    Ok(Options { every, readers, token: token.map(token_in).transpose()? })
+}
+
+/// The token in a file.
+///
+/// # Errors
+/// It is not to be trusted.
+pub(super) fn token_in(path: &Path) -> anyhow::Result<Token> {
+    Token::read(path).map_err(|refused| exit::usage(format!("{}: {refused}", path.display())))
 }
 
 /// What a page with these options is for.

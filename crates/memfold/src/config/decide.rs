@@ -37,13 +37,17 @@ impl Start {
     pub fn here(program: &Path) -> Start {
         let uid = geteuid();
         let user = User::from_uid(uid).ok().flatten().map_or(uid.to_string(), |user| user.name);
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Start { program: program.to_owned(), user, uid: uid.as_raw(), cgroup: group(&groups) }
+        Start { program: program.to_owned(), user, uid: uid.as_raw(), cgroup: group_of(std::process::id()) }
     }
 }
 
+/// The control group of a process; nothing where that is not known.
+pub fn group_of(pid: u32) -> String {
+    group(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+}
+
 /// The group of version 2, else that of the memory controller of version 1 (cgroups(7)).
-pub fn group(lines: &str) -> String {
+fn group(lines: &str) -> String {
     let of = |wanted: fn(&str, &str) -> bool| {
         lines.lines().find_map(|line| {
             let mut fields = line.splitn(3, ':');

@@ -58,31 +58,17 @@ impl Reader<'_> {
                 ("defaults", _) => {
                     self.reading.fault(at, format!("expected a table, [defaults], and found {}", kind(found)))
                 }
-                ("rule", DeValue::Array(rules)) => {
-                    for rule in rules {
-                        match rule.get_ref() {
-                            DeValue::Table(table) => {
-                                let read = self.rule(table, true);
-                                if read.program.is_none() && read.user.is_none() && read.cgroup.is_none() {
-                                    self.reading.fault(
-                                        rule.span().start,
-                                        "expected a condition in this rule: program, user or cgroup",
-                                    );
-                                } else {
-                                    self.rules.push(read);
-                                }
-                            }
-                            other => self.reading.fault(
-                                rule.span().start,
-                                format!("expected a rule, [[rule]], and found {}", kind(other)),
-                            ),
+                ("rule", _) => {
+                    for (at, table) in self.reading.rules(value) {
+                        let read = self.rule(table, true);
+                        if read.program.is_none() && read.user.is_none() && read.cgroup.is_none() {
+                            self.reading
+                                .fault(at, "expected a condition in this rule: program, user or cgroup");
+                        } else {
+                            self.rules.push(read);
                         }
                     }
                 }
-                ("rule", _) => self.reading.fault(
-                    at,
-                    format!("expected [[rule]], in two pairs of brackets, and found {}", kind(found)),
-                ),
                 (other, _) => {
                     let message = format!("expected [defaults] or [[rule]], and found '{other}'");
                     self.reading.fault(name.span().start, message);

@@ -83,6 +83,29 @@ impl<'t> Reading<'t> {
         self.faults.push(Fault { place, message: message.into() });
     }
 
+    /// The tables of `[[rule]]`, and where each stands.
+    pub fn rules<'v, 'd>(&mut self, value: &'v Spanned<DeValue<'d>>) -> Vec<(usize, &'v DeTable<'d>)> {
+        let DeValue::Array(rules) = value.get_ref() else {
+            let found = kind(value.get_ref());
+            self.fault(
+                value.span().start,
+                format!("expected [[rule]], in two pairs of brackets, and found {found}"),
+            );
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for rule in rules {
+            match rule.get_ref() {
+                DeValue::Table(table) => tables.push((rule.span().start, table)),
+                other => self.fault(
+                    rule.span().start,
+                    format!("expected a rule, [[rule]], and found {}", kind(other)),
+                ),
+            }
+        }
+        tables
+    }
+
     /// A key that there is not.
     pub fn unknown(&mut self, at: usize, key: &str, conditions: &[&str], named: impl Iterator<Item = Named>) {
         let meant = key.replace('_', "-").to_lowercase();
