@@ -124,18 +124,19 @@ unsafe fn copy_words(from: usize, to: usize, len: usize) {
     }
 }
 
-const _: () = {
+/// Whether parts are of whole words.
+const fn are_words<const N: usize>(parts: &Parts<N>) -> bool {
     let mut n = 0;
-    while n < SHOWN.len() {
-        assert!(SHOWN[n].0.is_multiple_of(WORD) && SHOWN[n].1.is_multiple_of(WORD));
+    while n < N {
+        if !parts[n].0.is_multiple_of(WORD) || !parts[n].1.is_multiple_of(WORD) {
+            return false;
+        }
         n += 1;
     }
-    let mut n = 0;
-    while n < HEARD.len() {
-        assert!(HEARD[n].0.is_multiple_of(WORD) && HEARD[n].1.is_multiple_of(WORD));
-        n += 1;
-    }
-};
+    true
+}
+
+const _: () = assert!(are_words(&SHOWN) && are_words(&HEARD));
 
 fn pieces<const N: usize>(base: usize, parts: Parts<N>) -> [libc::iovec; N] {
     parts.map(|(offset, len)| libc::iovec { iov_base: (base + offset) as *mut libc::c_void, iov_len: len })

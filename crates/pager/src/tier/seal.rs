@@ -50,34 +50,37 @@ pub unsafe fn forget_key(page: usize) {
 fn clear_registers() {
     #[cfg(target_arch = "x86_64")]
     {
+        use core::arch::asm;
         cpufeatures::new!(vectors, "avx");
         cpufeatures::new!(wide, "avx512f");
-        // SAFETY: the registers are named as overwritten.
+        // SAFETY: all vector registers are named as overwritten: none is kept by a function that is called.
         unsafe {
-            core::arch::asm!(
-                "pxor xmm0, xmm0", "pxor xmm1, xmm1", "pxor xmm2, xmm2", "pxor xmm3, xmm3",
-                "pxor xmm4, xmm4", "pxor xmm5, xmm5", "pxor xmm6, xmm6", "pxor xmm7, xmm7",
-                "pxor xmm8, xmm8", "pxor xmm9, xmm9", "pxor xmm10, xmm10", "pxor xmm11, xmm11",
-                "pxor xmm12, xmm12", "pxor xmm13, xmm13", "pxor xmm14, xmm14", "pxor xmm15, xmm15",
-                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-                out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
-                out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
-                options(nomem, nostack)
-            );
             if vectors::get() {
-                core::arch::asm!(
-                    "vzeroall",
-                    out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
-                    out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
-                    out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                    out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                asm!("vzeroall", clobber_abi("sysv64"), options(nomem, nostack));
+            } else {
+                asm!(
+                    "pxor xmm0, xmm0",
+                    "pxor xmm1, xmm1",
+                    "pxor xmm2, xmm2",
+                    "pxor xmm3, xmm3",
+                    "pxor xmm4, xmm4",
+                    "pxor xmm5, xmm5",
+                    "pxor xmm6, xmm6",
+                    "pxor xmm7, xmm7",
+                    "pxor xmm8, xmm8",
+                    "pxor xmm9, xmm9",
+                    "pxor xmm10, xmm10",
+                    "pxor xmm11, xmm11",
+                    "pxor xmm12, xmm12",
+                    "pxor xmm13, xmm13",
+                    "pxor xmm14, xmm14",
+                    "pxor xmm15, xmm15",
+                    clobber_abi("sysv64"),
                     options(nomem, nostack)
                 );
             }
             if wide::get() {
-                // This code is not compiled for them, so nothing of it is in them.
-                core::arch::asm!(
+                asm!(
                     "vpxord zmm16, zmm16, zmm16",
                     "vpxord zmm17, zmm17, zmm17",
                     "vpxord zmm18, zmm18, zmm18",
@@ -94,6 +97,7 @@ fn clear_registers() {
                     "vpxord zmm29, zmm29, zmm29",
                     "vpxord zmm30, zmm30, zmm30",
                     "vpxord zmm31, zmm31, zmm31",
+                    clobber_abi("sysv64"),
                     options(nomem, nostack)
                 );
             }
