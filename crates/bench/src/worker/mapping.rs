@@ -4,6 +4,11 @@ use anyhow::{ensure, Result};
 use memfold_sys::pagemap::{Entry, Pagemap};
 use memfold_sys::{mem, PAGE_SIZE};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How often the kernel is asked in vain to swap out what is left, and how far apart.
+const IN_VAIN: usize = 5;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Where the region's pages are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,15 +73,16 @@ impl Mapping {
         Ok(Presence { present, swapped, away: self.pages - present - swapped })
     }
 
-    /// Has the kernel swap it out. Asks again while that makes progress: a page that is busy for a moment is passed over.
+    /// Has the kernel swap it out. Asks again while that makes progress, and some times more: a page that is busy for a moment is passed over.
     pub(super) fn page_out(&self) -> Result<Presence> {
-        let mut last = self.look()?;
-        while last.present > 0 {
+        let (mut last, mut in_vain) = (self.look()?, 0);
+        while last.present > 0 && in_vain < IN_VAIN {
             // SAFETY: the advice changes where the contents are, not what they are.
             unsafe { mem::madvise(self.base, self.pages * PAGE_SIZE, libc::MADV_PAGEOUT)? };
             let now = self.look()?;
             if now == last {
-                break;
+                in_vain += 1;
+                std::thread::sleep(PAUSE);
             }
             last = now;
         }
