@@ -120,7 +120,8 @@ impl Goal {
             Goal::Any => true,
             Goal::Restored => restored > 0,
             Goal::Folded(least) => most_folded >= least,
-            Goal::Retreated => most_folded > 0 && folded == 0,
+            // Between two looks it may have come and gone.
+            Goal::Retreated => restored > 0 && folded == 0,
         }
     }
 }
