@@ -41,10 +41,10 @@ demo: build
 
 # The executable that `cargo test` builds anyway, without minutes of link-time optimisation.
 test: export MEMFOLD_BIN := $(TARGET)/debug/memfold
-# Most tests wait for a program to go cold, and leave the processors alone meanwhile.
-test: export RUST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
+# Of each executable of the several that run at a time.
+test: export RUST_TEST_THREADS ?= $(shell nproc)
 test: lint libraries test-deps
-	$(CARGO) test --locked --workspace --exclude memfold-preload --exclude memfold-agent
+	scripts/run-tests --locked --workspace --exclude memfold-preload --exclude memfold-agent
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
 
 # The big programs with four times as much to do, and those that not every machine lets run; a quarter of an hour.

@@ -198,15 +198,14 @@ fn record_touches(trace: &std::path::Path, options: &[&str], seconds: &str) -> (
     (String::from_utf8(output.stdout).unwrap(), told)
 }
 
-#[test]
-fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
+/// How many intervals of a recording of so many seconds have every page that was in use, and that none has another.
+fn whole_intervals(home: &std::path::Path, seconds: &str) -> usize {
     const PAGES: u64 = 2048;
-    let home = scratch();
-    let (trace, csv) = (home.path().join("threads.mft"), home.path().join("threads.csv"));
-    let (printed, told) = record_touches(&trace, &["--source", "probe", "--interval", "50ms"], "1.5");
+    let (trace, csv) = (home.join("threads.mft"), home.join("threads.csv"));
+    let (printed, told) = record_touches(&trace, &["--source", "probe", "--interval", "50ms"], seconds);
     assert!(told.contains("requests of") && told.contains("touches waited"), "{told}");
     let first: u64 = printed.trim().parse().unwrap();
-    said(memfold(home.path()).args(["trace", "convert"]).args([&trace, &csv]));
+    said(memfold(home).args(["trace", "convert"]).args([&trace, &csv]));
     let mut intervals = std::collections::BTreeMap::<u64, std::collections::BTreeSet<u64>>::new();
     for line in std::fs::read_to_string(&csv).unwrap().lines().skip(1) {
         let (time, object) = line.split_once(',').unwrap();
@@ -218,7 +217,7 @@ fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
     }
     // The first two intervals may have all pages, which were filled then; the last two those that the program looks at in
     // the end.
-    let middle = 2..intervals.len() - 2;
+    let middle = 2..intervals.len().saturating_sub(2);
     let busy = |page: &&u64| *page % 4 < 2;
     let (mut whole, mut calls) = (0, 0);
     for (n, pages) in intervals.values().enumerate().skip(2) {
@@ -229,7 +228,18 @@ fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
         whole += usize::from(pages.iter().filter(busy).count() as u64 == PAGES / 2);
     }
     assert_eq!(calls, 1, "the system call touched its page once");
-    assert!(whole > 3, "of {} intervals {whole} have every page that was in use", intervals.len());
+    whole
+}
+
+#[test]
+fn what_threads_and_system_calls_touch_is_recorded_and_nothing_else() {
+    let home = scratch();
+    // A busy machine has fewer intervals in the same time, and threads that do not get through all of theirs.
+    let mut lengths = ["1.5", "4", "12"].iter();
+    assert!(
+        lengths.any(|seconds| whole_intervals(home.path(), seconds) > 3),
+        "no recording has four intervals with every page that was in use"
+    );
     let files = std::fs::read_dir(home.path()).unwrap().flatten().map(|file| file.file_name());
     let left: Vec<_> = files.filter(|name| name.to_string_lossy().starts_with('.')).collect();
     assert!(left.is_empty(), "left beside the trace: {left:?}");
