@@ -91,11 +91,17 @@ impl Chunk {
         self.words(addr, pages, |word, mask| self.dirty[word].set(self.dirty[word].get() & !mask));
     }
 
-    /// The smallest range `(address, bytes)` that holds every dirty page of the run.
-    pub(crate) fn dirty_hull(&self, addr: usize, pages: usize) -> Option<(usize, usize)> {
+    /// The smallest range `(address, bytes)` that holds the last `count` dirty pages of the run, or all if it has no more.
+    pub(crate) fn dirty_end(&self, addr: usize, pages: usize, count: usize) -> Option<(usize, usize)> {
+        let mut spared = self.count_dirty(addr, pages).saturating_sub(count);
         let mut hull: Option<(usize, usize)> = None;
         self.words(addr, pages, |word, mask| {
-            let bits = self.dirty[word].get() & mask;
+            let mut bits = self.dirty[word].get() & mask;
+            let skipped = spared.min(bits.count_ones() as usize);
+            for _ in 0..skipped {
+                bits &= bits - 1;
+            }
+            spared -= skipped;
             if bits != 0 {
                 let low = word * 64 + bits.trailing_zeros() as usize;
                 let high = word * 64 + 64 - bits.leading_zeros() as usize;
@@ -132,13 +138,19 @@ mod tests {
     }
 
     #[test]
-    fn the_hull_spans_first_to_last_dirty_page() {
+    fn the_end_spans_from_the_first_to_the_last_of_the_last_dirty_pages() {
         let chunk = chunk();
         let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
-        assert_eq!(chunk.dirty_hull(at(0), 1024), None);
+        assert_eq!(chunk.dirty_end(at(0), 1024, usize::MAX), None);
         chunk.set_dirty(at(3), 1);
         chunk.set_dirty(at(700), 2);
-        assert_eq!(chunk.dirty_hull(at(0), 1024), Some((at(3), 699 * PAGE_SIZE)));
-        assert_eq!(chunk.dirty_hull(at(4), 697), Some((at(700), PAGE_SIZE)));
+        assert_eq!(chunk.dirty_end(at(0), 1024, usize::MAX), Some((at(3), 699 * PAGE_SIZE)));
+        assert_eq!(chunk.dirty_end(at(4), 697, usize::MAX), Some((at(700), PAGE_SIZE)));
+        assert_eq!(chunk.dirty_end(at(0), 1024, 3), Some((at(3), 699 * PAGE_SIZE)));
+        assert_eq!(chunk.dirty_end(at(0), 1024, 2), Some((at(700), 2 * PAGE_SIZE)));
+        assert_eq!(chunk.dirty_end(at(0), 1024, 1), Some((at(701), PAGE_SIZE)));
+        assert_eq!(chunk.dirty_end(at(0), 1024, 0), None);
+        chunk.set_dirty(at(100), 200);
+        assert_eq!(chunk.dirty_end(at(0), 512, 130), Some((at(170), 130 * PAGE_SIZE)));
     }
 }

@@ -15,6 +15,9 @@ use crate::runs::FreeRuns;
 use crate::span::{Domain, Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
+/// Where a block of more pages than this lies, in a run that is longer, is looked at.
+const LONG: usize = 64;
+
 static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new())];
 
 /// The pool of a domain.
@@ -34,28 +37,41 @@ pub(crate) struct Pool {
     pub(crate) demand: Demand,
 }
 
-/// How many pages were handed out lately.
+/// How many pages were handed out lately, and how many at once.
 pub(crate) struct Demand {
     /// In the time that has begun, and in the one before.
-    pages: [usize; 2],
+    times: [Lately; 2],
     /// When it began, in ticks modulo 2^16.
     since: u16,
 }
 
+/// What a program took in a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lately {
+    /// Pages that it was handed out.
+    pub(crate) taken: usize,
+    /// The most that it had at once.
+    pub(crate) peak: usize,
+}
+
 impl Demand {
     const fn new() -> Demand {
-        Demand { pages: [0; 2], since: 0 }
+        Demand { times: [Lately { taken: 0, peak: 0 }; 2], since: 0 }
     }
 
-    /// Counts `pages` more, and returns those of the last one or two `times`, at `now`; the latter in ticks.
-    pub(crate) fn count(&mut self, pages: usize, now: u16, time: u16) -> usize {
+    /// Counts `pages` more, with which there are `live`, and returns what was taken in the last one or two `times`, at `now`; the
+    /// latter in ticks.
+    pub(crate) fn count(&mut self, pages: usize, live: usize, now: u16, time: u16) -> Lately {
         let age = now.wrapping_sub(self.since);
         if age >= time {
-            let before = if u32::from(age) < 2 * u32::from(time) { self.pages[0] } else { 0 };
-            (self.pages, self.since) = ([0, before], now);
+            let is_next = u32::from(age) < 2 * u32::from(time);
+            (self.times, self.since) =
+                ([Lately::default(), if is_next { self.times[0] } else { Lately::default() }], now);
         }
-        self.pages[0] += pages;
-        self.pages[0] + self.pages[1]
+        let [current, before] = &mut self.times;
+        current.taken += pages;
+        current.peak = current.peak.max(live);
+        Lately { taken: current.taken + before.taken, peak: current.peak.max(before.peak) }
     }
 }
 
@@ -114,7 +130,14 @@ impl Pool {
         let run = self.runs.find(pages + align / PAGE_SIZE - 1)?;
         let chunk = run.chunk.get()?;
         let (run_start, run_end) = (run.start(), run.end());
-        let start = run_start.next_multiple_of(align);
+        let first = run_start.next_multiple_of(align);
+        let last = (run_end - pages * PAGE_SIZE) / align * align;
+        // A long block lies where more of it is resident, at the run's beginning or at its end.
+        let is_long = pages > LONG && run.dirty.get() > 0;
+        let start = match is_long && chunk.count_dirty(last, pages) > chunk.count_dirty(first, pages) {
+            true => last,
+            false => first,
+        };
         let end = start + pages * PAGE_SIZE;
 
         let head = if start > run_start { Some(records::take_span()?) } else { None };
@@ -256,15 +279,16 @@ mod tests {
         const TIME: u16 = 30;
         for start in [0u16, 7, u16::MAX - 40] {
             let at = |tick: u16| start.wrapping_add(tick);
+            let lately = |taken, peak| Lately { taken, peak };
             let mut demand = Demand { since: start, ..Demand::new() };
-            assert_eq!(demand.count(100, at(29), TIME), 100);
-            assert_eq!(demand.count(7, at(31), TIME), 107);
-            assert_eq!(demand.count(0, at(60), TIME), 107);
-            assert_eq!(demand.count(0, at(61), TIME), 7, "handed out 32 ticks ago");
-            assert_eq!(demand.count(0, at(200), TIME), 0);
+            assert_eq!(demand.count(100, 400, at(29), TIME), lately(100, 400));
+            assert_eq!(demand.count(7, 50, at(31), TIME), lately(107, 400));
+            assert_eq!(demand.count(0, 60, at(60), TIME), lately(107, 400));
+            assert_eq!(demand.count(0, 20, at(61), TIME), lately(7, 60), "handed out 32 ticks ago");
+            assert_eq!(demand.count(0, 10, at(200), TIME), lately(0, 10));
             // Without a time of decay, nothing was handed out lately.
-            demand.count(50, at(200), 0);
-            assert_eq!(demand.count(0, at(200), 0), 0);
+            demand.count(50, 70, at(200), 0);
+            assert_eq!(demand.count(0, 5, at(200), 0), lately(0, 5));
         }
     }
 }

@@ -17,6 +17,9 @@ const EXACT: usize = 64;
 /// How many runs of the first list, where some may be too short, are tried for the best fit.
 const TRIES: usize = 16;
 
+/// How many runs are looked at, beginning with the one that was freed last, for one that is resident.
+const RECENT: usize = 32;
+
 pub(crate) struct FreeRuns {
     lists: [Option<&'static Span>; LISTS],
     occupied: u128,
@@ -40,12 +43,34 @@ impl FreeRuns {
         FreeRuns { lists: [None; LISTS], occupied: 0, oldest: None, newest: None, dirty_pages: 0, tick: 0 }
     }
 
-    /// A run of at least `pages`, near the shortest there is, still in the lists.
+    /// A run of at least `pages`, still in the lists: near the shortest there is, or a long one that is resident, which saves
+    /// a fault for each of its pages.
     pub(crate) fn find(&self, pages: usize) -> Option<&'static Span> {
         let list = list_of(pages);
         if list < EXACT {
             return self.first_from(list);
         }
+        self.resident(pages).or_else(|| self.fitting(pages, list))
+    }
+
+    /// A run of at least `pages` of which half of these may be resident: the one with the most, and of such the shortest.
+    fn resident(&self, pages: usize) -> Option<&'static Span> {
+        let mut best: Option<(usize, usize, &'static Span)> = None;
+        let mut next = self.newest;
+        for _ in 0..RECENT {
+            let Some(run) = next else { break };
+            let missing = pages.saturating_sub(run.dirty.get() as usize);
+            let fits = run.pages() >= pages && missing <= pages / 2;
+            if fits && best.is_none_or(|(least, length, _)| (missing, run.pages()) < (least, length)) {
+                best = Some((missing, run.pages(), run));
+            }
+            next = run.older.get();
+        }
+        best.map(|(.., run)| run)
+    }
+
+    /// A run of at least `pages`, near the shortest; `list` is theirs.
+    fn fitting(&self, pages: usize, list: usize) -> Option<&'static Span> {
         let mut best: Option<&'static Span> = None;
         let mut run = self.lists[list];
         for _ in 0..TRIES {
@@ -147,6 +172,24 @@ mod tests {
         span.describe(Domain::Managed, None, 0, pages, Kind::Free);
         span.dirty.set(dirty);
         span
+    }
+
+    #[test]
+    fn a_long_run_is_the_one_that_is_resident() {
+        let mut runs = FreeRuns::new();
+        let all = [(1000, 0), (3000, 900), (2000, 900), (1200, 400), (900, 900)]
+            .map(|(pages, dirty)| run(pages, dirty));
+        all.iter().for_each(|run| runs.insert(run));
+        let mut found = |pages| {
+            let run = runs.find(pages).expect("there is one");
+            runs.remove(run);
+            (run.pages(), run.dirty.get())
+        };
+        assert_eq!(found(1000), (2000, 900), "the shorter of two that have the most");
+        assert_eq!(found(1000), (3000, 900));
+        assert_eq!(found(1000), (1000, 0), "where none has half of it, the shortest");
+        assert_eq!(found(900), (900, 900));
+        assert_eq!(found(800), (1200, 400));
     }
 
     proptest! {

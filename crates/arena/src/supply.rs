@@ -10,13 +10,14 @@
 //! only if the page is used again; then they go back, but for [`Knob::DecommitTarget`] or a share of what is handed
 //! out, whichever is more. That is looked at when something is freed, and by [`crate::decay`]. Nobody may come to look
 //! again, so what was not wanted lately is not kept for that time at all: the longest free go at once beyond as much as
-//! was handed out within the last one or two times of decay, and at any rate beyond 32 MiB or as much as is handed out
-//! now (in a tight profile, eight times the target or a quarter). Where the target was set by itself, everything beyond
+//! was handed out within the last one or two times of decay, and at any rate beyond the most of: 32 MiB, as much as is handed out
+//! now, and what is missing of an eighth more than the program had at once in that time (in a tight profile: eight times the
+//! target, a quarter, and what is missing of as much). Where the target was set by itself, everything beyond
 //! it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
-use crate::pool::{pool, Pool};
+use crate::pool::{pool, Lately, Pool};
 use crate::settings::{self, Decommit, Knob};
 use crate::span::{Domain, Kind, Span};
 use crate::{density, hooks, pagemap, records};
@@ -28,6 +29,9 @@ const TIGHT: usize = EXTENT_SIZE;
 
 /// Pages of free runs that may be resident at any time where memory is not tight.
 const BUSY: usize = 16 * EXTENT_SIZE / PAGE_SIZE;
+
+/// Pages that go at a time, at least, where a run has as many.
+const LEAST_PURGE: usize = 64;
 
 /// The part of the handed-out pages that may stay resident besides for good.
 const IDLE_SHARE: usize = 8;
@@ -114,6 +118,9 @@ pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
     guarded && grow_between_guards(pages) || grow_plainly(domain, pages)
 }
 
+/// How many blocks a fresh chunk for a long one has room for, as far as a chunk may be so long.
+const SEVERAL: usize = 4;
+
 /// Bytes before and behind a shared chunk's part that may be touched: who misses a block in it by a MiB hits one of them.
 const MARGIN: usize = 7 * EXTENT_SIZE / 8;
 
@@ -156,10 +163,12 @@ fn grow_between_guards(pages: usize) -> bool {
 /// [`Knob::ChunkMost`]; under a limit of address space, less.
 fn grow_plainly(domain: Domain, pages: usize) -> bool {
     let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
+    // Several blocks of the kind, so that what one leaves beside it serves another.
+    let several = if least > EXTENT_SIZE { (SEVERAL * least).min(crate::chunk::MAX_SHARED) } else { least };
     let mapped = pool(domain).lock().mapped;
     let smallest = (settings::get(Knob::ChunkLeast) as usize).next_multiple_of(EXTENT_SIZE);
     let largest = (settings::get(Knob::ChunkMost) as usize).next_multiple_of(EXTENT_SIZE).max(smallest);
-    let mut len = (mapped / 4).next_multiple_of(EXTENT_SIZE).clamp(smallest, largest).max(least);
+    let mut len = (mapped / 4).next_multiple_of(EXTENT_SIZE).clamp(smallest, largest).max(several).max(least);
     let Some(run) = records::take_span() else { return false };
     loop {
         if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, false) {
@@ -184,7 +193,8 @@ pub(crate) fn take(domain: Domain, pages: usize, align: usize, kind: Kind) -> Op
     let (now, time) = (tick(), decay_ticks());
     let mut pool = pool(domain).lock();
     let span = pool.take(pages, align, kind)?;
-    pool.demand.count(pages, now, time);
+    let live = pool.live_pages;
+    pool.demand.count(pages, live, now, time);
     Some(span)
 }
 
@@ -195,7 +205,8 @@ pub(crate) fn extend(span: &'static Span, pages: usize) -> bool {
     let extra = pages - span.pages();
     let extended = pool.extend(span, pages);
     if extended {
-        pool.demand.count(extra, now, time);
+        let live = pool.live_pages;
+        pool.demand.count(extra, live, now, time);
     }
     extended
 }
@@ -282,27 +293,27 @@ fn tick() -> u16 {
     (memfold_sys::time::coarse().0 / TICK) as u16
 }
 
-/// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out and `wanted` were
-/// lately.
-fn limits(live: usize, wanted: usize) -> (usize, usize) {
-    let (busy, keep) = limits_of_profile(live, wanted);
+/// Pages of free runs that may be resident at any time, and for good, where `live` pages are handed out.
+fn limits(live: usize, lately: Lately) -> (usize, usize) {
+    let (busy, keep) = limits_of_profile(live, lately);
     let most = settings::ceiling() / PAGE_SIZE;
     (busy.min(most), keep.min(most))
 }
 
 /// The same by the profile alone.
-fn limits_of_profile(live: usize, wanted: usize) -> (usize, usize) {
+fn limits_of_profile(live: usize, lately: Lately) -> (usize, usize) {
     let target = settings::get(Knob::DecommitTarget) as usize;
     let pages = target / PAGE_SIZE;
     if settings::target_is_given() {
         return (pages, pages);
     }
-    let (most, keep) = if target < TIGHT {
-        ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)))
+    // What the program had at once costs nothing at its peak to keep.
+    let (most, keep, peak) = if target < TIGHT {
+        ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)), lately.peak)
     } else {
-        (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE))
+        (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE), lately.peak + lately.peak / 8)
     };
-    (wanted.clamp(keep, most.max(keep)), keep)
+    (lately.taken.clamp(keep, most.max(peak.saturating_sub(live)).max(keep)), keep)
 }
 
 /// [`Knob::Decay`] in ticks.
@@ -318,13 +329,13 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     let new_tick = pool.runs.tick != now;
     pool.runs.tick = now;
     pool.give_back(span, touched.min(span.pages()));
-    let wanted = pool.demand.count(0, now, decay_ticks());
     let (live, dirty) = (pool.live_pages, pool.runs.dirty_pages);
+    let lately = pool.demand.count(0, live, now, decay_ticks());
     drop(pool);
     if settings::decommit() == Decommit::Off {
         return;
     }
-    let (busy, _) = limits(live, wanted);
+    let (busy, _) = limits(live, lately);
     if dirty > busy {
         // Little more than must go: what goes is wanted again soon, and then costs its faults.
         purge(domain, busy - busy / 16);
@@ -339,32 +350,41 @@ pub(crate) fn purge_idle(domain: Domain) -> usize {
         return 0;
     }
     let now = tick();
-    let (_, keep) = limits(pool(domain).lock().live_pages, 0);
+    let (_, keep) = limits(pool(domain).lock().live_pages, Lately::default());
     let (age, ceiling) = (decay_ticks(), settings::ceiling() / PAGE_SIZE);
     purge_while(domain, |pool, oldest| {
         let dirty = pool.runs.dirty_pages;
-        dirty > ceiling || dirty > keep && now.wrapping_sub(oldest.freed.get()) >= age
+        match dirty > keep && now.wrapping_sub(oldest.freed.get()) >= age {
+            // Nobody wants it: all of it.
+            true => oldest.pages(),
+            false => dirty.saturating_sub(ceiling),
+        }
     })
 }
 
 /// Gives frames of free runs back, the longest free first, until at most `keep` pages may be resident.
 /// Returns how many pages went.
 pub(crate) fn purge(domain: Domain, keep: usize) -> usize {
-    purge_while(domain, |pool, _| pool.runs.dirty_pages > keep)
+    purge_while(domain, |pool, _| pool.runs.dirty_pages.saturating_sub(keep))
 }
 
-/// Gives frames of the longest free run back while `more(pool, run)` says so.
-fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> usize {
+/// Gives frames of the longest free run back, its last ones first, while `surplus(pool, run)` says how many are too many.
+fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) -> usize {
     let managed = domain == Domain::Managed;
     let mut gone = 0;
     loop {
         let mut pool = pool(domain).lock();
-        let Some(run) = pool.runs.oldest().filter(|run| more(&pool, run)) else { return gone };
+        let Some(run) = pool.runs.oldest() else { return gone };
         let Some(chunk) = run.chunk.get() else { return gone };
         let dirty = run.dirty.get() as usize;
+        let surplus = surplus(&pool, run);
+        if surplus == 0 {
+            return gone;
+        }
+        let count = surplus.max(LEAST_PURGE).min(dirty);
         pool.runs.remove(run);
         run.set_kind(Kind::Busy);
-        if run.bytes() == chunk.room() && pool.shared > 1 {
+        if count == dirty && run.bytes() == chunk.room() && pool.shared > 1 {
             pool.unlink_chunk(chunk);
             drop(pool);
             records::give_span(run);
@@ -372,7 +392,7 @@ fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> u
             gone += dirty;
             continue;
         }
-        let hull = chunk.dirty_hull(run.start(), run.pages());
+        let hull = chunk.dirty_end(run.start(), run.pages(), if count == dirty { usize::MAX } else { count });
         drop(pool);
         let lazily = settings::decommit() == Decommit::Free && !(managed && hooks::are_set());
         let done = hull.is_some_and(|(addr, len)| match lazily {
@@ -380,12 +400,12 @@ fn purge_while(domain: Domain, more: impl Fn(&Pool, &'static Span) -> bool) -> u
             false => hooks::discard(managed, addr, len).is_ok(),
         });
         let mut pool = crate::pool::pool(domain).lock();
-        if done && !lazily {
-            chunk.clear_dirty(run.start(), run.pages());
+        if let (true, Some((addr, len))) = (done && !lazily, hull) {
+            chunk.clear_dirty(addr, len / PAGE_SIZE);
         }
-        gone += usize::from(done) * dirty;
+        gone += usize::from(done) * count;
         // Locked memory cannot be dropped, and lent memory may or may not be zero: then the bits stay set, and nobody
         // tries again before its reuse.
-        pool.insert(run, 0);
+        pool.insert(run, if done { dirty - count } else { 0 });
     }
 }
