@@ -33,6 +33,11 @@ impl Bin {
         self.room.set(room);
     }
 
+    /// Lets it take so many blocks more than before.
+    pub(crate) fn add_room(&self, more: i32) {
+        self.room.set(self.room.get() + more);
+    }
+
     /// Takes the block that was put in last, or null.
     #[inline(always)]
     pub(crate) fn pop(&self) -> *mut Block {

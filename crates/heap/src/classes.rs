@@ -71,7 +71,7 @@ pub const fn span_pages(class: usize) -> usize {
     }
 }
 
-/// How many free blocks of `class` a heap keeps at hand: 32 KiB of them, from 24 to 64, but no more than 1 MiB. A program that
+/// How many free blocks of `class` a heap keeps at hand at first: 32 KiB of them, from 24 to 64, but no more than 1 MiB. A program that
 /// has some dozen blocks of a class frees and takes a few of them in a row; with half as many at hand, it takes the slow path
 /// four times as often, and comes by more of its memory, as what was freed last is not what it gets next.
 pub const fn limit(class: usize) -> i32 {
@@ -85,6 +85,18 @@ pub const fn limit(class: usize) -> i32 {
         most as i32
     } else {
         24
+    }
+}
+
+/// How many it keeps at most where a program takes and frees many in a row: 64 KiB of them, up to 2048.
+pub const fn most(class: usize) -> i32 {
+    let (count, least) = ((64 << 10) / block_size(class), limit(class));
+    if count > 2048 {
+        2048
+    } else if count as i32 > least {
+        count as i32
+    } else {
+        least
     }
 }
 

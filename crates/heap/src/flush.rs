@@ -6,10 +6,14 @@ use crate::heap::Heap;
 use crate::{classes, remote, slots, spans};
 use memfold_arena::{settings, Knob, Span};
 
-/// Takes what a full bin has too many of, the longest free, back to the spans.
+/// Makes room in a full bin: more of it, or by taking what it has too many of, the longest free, back to the spans.
 #[cold]
 pub(crate) fn flush(heap: &'static Heap, class: usize) {
-    let limit = classes::limit(class);
+    let more = heap.depths.raise(class);
+    if more > 0 {
+        return heap.bin(class).add_room(more);
+    }
+    let limit = heap.depths.limit(class);
     give_list(heap, heap.bin(class).cut(limit / 2, limit));
 }
 
@@ -18,6 +22,7 @@ pub(crate) fn flush_all(heap: &'static Heap) {
     end_quarantine_beyond(heap, 0);
     for class in 0..classes::COUNT {
         empty(heap, class, 0);
+        narrow(heap, class);
         let mut span = heap.partial[class].first.get();
         while let Some(this) = span {
             span = this.next.get();
@@ -70,13 +75,20 @@ pub(crate) unsafe fn serve_again(heap: &'static Heap, block: *mut Block) {
 
 /// Takes all but `keep` blocks of a bin back to the spans. Those were never handed out.
 pub(crate) fn empty(heap: &'static Heap, class: usize, keep: i32) {
-    let limit = classes::limit(class);
+    let limit = heap.depths.limit(class);
     let surplus = heap.bin(class).count(limit) - keep;
     if surplus > 0 {
         let unsampled = &heap.unsampled[class];
         unsampled.set(unsampled.get().saturating_add(surplus as u32));
         give_list(heap, heap.bin(class).cut(keep, limit));
     }
+}
+
+/// Makes the limit of an empty bin what it is at first.
+fn narrow(heap: &'static Heap, class: usize) {
+    let before = heap.depths.limit(class);
+    heap.depths.reset(class);
+    heap.bin(class).add_room(heap.depths.limit(class) - before);
 }
 
 /// Takes a free block of one of the heap's own spans: into the bin, if there is room, else back to the span.
@@ -89,7 +101,7 @@ pub(crate) unsafe fn put(heap: &'static Heap, span: &'static Span, block: *mut B
     let is_let_in = match heap.sampling.get() {
         0 => bin.has_room(),
         // What goes in comes out without being counted.
-        _ => unsampled.get() > 0 && bin.count(classes::limit(class)) < classes::limit(class),
+        _ => unsampled.get() > 0 && bin.count(heap.depths.limit(class)) < heap.depths.limit(class),
     };
     // SAFETY: the caller's contract.
     unsafe {

@@ -10,6 +10,7 @@
 
 use crate::bin::{Bin, Block};
 use crate::classes;
+use crate::depth::Depths;
 use crate::parcel::{List, Outbox};
 use crate::quarantine::Quarantine;
 use crate::span_cache::Front;
@@ -82,6 +83,7 @@ pub(crate) struct Heap {
     pub(crate) domain: Cell<Domain>,
     /// The mark of spans whose blocks the heap may keep though they are another's; [`NO_SHELF`] for none.
     pub(crate) shelf: Cell<u8>,
+    pub(crate) depths: Depths,
     pub(crate) partial: [Partial; classes::COUNT],
     /// Empty spans kept for later.
     pub(crate) front: Front,
@@ -124,6 +126,7 @@ impl Heap {
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
             shelf: Cell::new(NO_SHELF),
+            depths: Depths::new(),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
             front: Front::new(),
             quarantine: Quarantine::new(),
@@ -146,7 +149,8 @@ impl Heap {
     pub(crate) fn set_up(&self, domain: Domain) {
         self.domain.set(domain);
         for (class, bin) in self.bins.iter().enumerate() {
-            bin.set_room(classes::limit(class));
+            self.depths.reset(class);
+            bin.set_room(self.depths.limit(class));
         }
         for (step, offset) in self.table.iter().enumerate() {
             let class = classes::of(step * classes::ALIGNMENT);

@@ -28,6 +28,7 @@ mod api;
 mod bin;
 mod checked;
 pub mod classes;
+mod depth;
 mod flush;
 mod fork;
 mod heap;

@@ -11,6 +11,7 @@ use memfold_arena::Span;
 /// A block of `class`, of which the bin may have no more, and whether it is known to be all zero; null if
 /// the kernel gives no more memory.
 pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
+    heap.depths.note_empty(class);
     if remote::is_waiting(heap) {
         remote::drain(heap, Some(class));
         let block = heap.bin(class).pop();

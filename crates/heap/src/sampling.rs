@@ -44,7 +44,7 @@ fn join(heap: &'static Heap) {
             _ => {}
         }
         let gap = if now == 0 { 0 } else { blocks_until_next(heap, class, mean) };
-        let kept = (bin.count(classes::limit(class)) as u32).min(gap);
+        let kept = (bin.count(heap.depths.limit(class)) as u32).min(gap);
         if now != 0 {
             flush::empty(heap, class, kept as i32);
         }
@@ -61,7 +61,7 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
     let (block, zero) = refill::refill(heap, class);
     // What came into the bin is counted off, and what is too much goes back.
     let unsampled = &heap.unsampled[class];
-    let came = heap.bin(class).count(classes::limit(class)) as u32;
+    let came = heap.bin(class).count(heap.depths.limit(class)) as u32;
     let kept = came.min(unsampled.get());
     unsampled.set(unsampled.get() - kept);
     if came > kept {

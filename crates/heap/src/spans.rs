@@ -65,7 +65,7 @@ pub(crate) fn shelf_of(span: &Span) -> u8 {
 /// Moves up to half a bin of free blocks from a span to the bin and returns one more.
 pub(crate) fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
     let class = span.class() as usize;
-    let count = span.free_count.get().min(classes::limit(class) as u32 / 2);
+    let count = span.free_count.get().min(heap.depths.limit(class) as u32 / 2);
     let bin = heap.bin(class);
     let mut block = span.free.get().cast::<Block>();
     for _ in 1..count {
