@@ -128,11 +128,11 @@ pub unsafe fn free(ptr: *mut u8) {
 /// Frees a block of which the heap has enough.
 #[inline(never)]
 unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
-    if sampling::is_on(heap) && heap.owns(span) {
+    let (is_sampled, is_own) = (sampling::is_on(heap), heap.owns(span));
+    if is_sampled && is_own {
         // SAFETY: the caller's contract; the span is this heap's.
         unsafe { flush::put(heap, span, ptr.cast()) };
-    } else if heap.owns(span) {
-        flush::flush(heap, span.class() as usize);
+    } else if !is_sampled && flush::make_room(heap, span.class() as usize, is_own) {
         // SAFETY: as in `free`; there is room now.
         unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) };
     } else {

@@ -8,13 +8,12 @@
 //! Invariants: blocks from before [`harden`] are not checked, but for whether one starts where it is said to.
 
 use crate::bin::Block;
-use crate::heap::{Heap, State};
+use crate::heap::Heap;
 use crate::misuse::{self, defect, Report};
 use crate::{
     classes, flush, large, links, orphans, refill, registry, remote, sampling, slots, spans, tls, voids,
 };
-use core::sync::atomic::Ordering::*;
-use memfold_arena::Span;
+use memfold_arena::{Domain, Span};
 
 /// From now on blocks are checked. `report` is told of a defect before the program ends; `key` must be hard to guess and
 /// not 0. To be called once, while the process has one thread.
@@ -24,11 +23,14 @@ pub fn harden(key: usize, report: Report) {
     let heap = tls::get();
     if !registry::is_sentinel(heap) {
         // The lists of this heap are readable for all; nobody takes from them any more.
-        heap.user.store(0, Relaxed);
-        heap.user_tid.store(0, Relaxed);
-        heap.state.store(State::Orphan as u8, Relaxed);
-        orphans::count();
+        orphans::make(heap);
         tls::set(&tls::EMPTY);
+    }
+    // Nor from those of threads that are gone.
+    for domain in [Domain::Managed, Domain::Pinned] {
+        while let Some(idle) = registry::pop_idle(domain) {
+            orphans::make(idle);
+        }
     }
     memfold_arena::start_afresh();
     misuse::turn_on();

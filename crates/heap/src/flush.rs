@@ -6,15 +6,18 @@ use crate::heap::Heap;
 use crate::{classes, remote, slots, spans};
 use memfold_arena::{settings, Knob, Span};
 
-/// Makes room in a full bin: more of it, or by taking what it has too many of, the longest free, back to the spans.
+/// Makes room in a full bin: more of it where it ran out before, or else, for a block of the heap's own, by taking what it has too many
+/// of, the longest free, back to the spans. Whether there is room now.
 #[cold]
-pub(crate) fn flush(heap: &'static Heap, class: usize) {
+pub(crate) fn make_room(heap: &'static Heap, class: usize, for_own: bool) -> bool {
     let more = heap.depths.raise(class);
     if more > 0 {
-        return heap.bin(class).add_room(more);
+        heap.bin(class).add_room(more);
+    } else if for_own {
+        let limit = heap.depths.limit(class);
+        give_list(heap, heap.bin(class).cut(limit / 2, limit));
     }
-    let limit = heap.depths.limit(class);
-    give_list(heap, heap.bin(class).cut(limit / 2, limit));
+    more > 0 || for_own
 }
 
 /// Empties every bin, sends what belongs to others, and gives every empty span back.

@@ -49,9 +49,7 @@ pub fn fork_child() {
             // The same thread pointer, but another number.
             registry::hand_over(heap);
         } else if in_use {
-            heap.state.store(State::Orphan as u8, Relaxed);
-            heap.user.store(0, Relaxed);
-            orphans::count();
+            orphans::make(heap);
         }
     });
     release();

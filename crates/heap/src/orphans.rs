@@ -16,14 +16,17 @@ use crate::bin::Block;
 use crate::heap::{Heap, State};
 use crate::parcel::unpack;
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{registry, remote, slots, spans};
+use crate::{misuse, registry, remote, slots, spans};
 use memfold_arena::Span;
 
 /// How many heaps are orphans.
 static ORPHANS: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts a heap more that is an orphan.
-pub(crate) fn count() {
+/// Makes an orphan of a heap that nobody uses from now on.
+pub(crate) fn make(heap: &Heap) {
+    heap.user.store(0, Relaxed);
+    heap.user_tid.store(0, Relaxed);
+    heap.state.store(State::Orphan as u8, Relaxed);
     ORPHANS.fetch_add(1, Relaxed);
 }
 
@@ -42,7 +45,9 @@ pub(crate) fn scavenge(heap: &'static Heap) {
             // SAFETY: the parcel, and with it its blocks, was just taken off the list.
             parcel = unsafe {
                 unpack(parcel, |block| {
-                    if let Some(span) = memfold_arena::lookup(block as usize) {
+                    // Once blocks are checked, those from before serve no more: nothing says which of their spans' slots are free.
+                    let serves = |span: &&Span| slots::is_checked(span) == misuse::is_on();
+                    if let Some(span) = memfold_arena::lookup(block as usize).filter(serves) {
                         take_over(heap, orphan, span, block);
                     }
                 })

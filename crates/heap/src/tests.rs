@@ -253,6 +253,28 @@ fn in_child(body: impl FnOnce() -> bool) -> bool {
 }
 
 #[test]
+fn no_block_of_a_span_from_before_the_checks_serves_after_them() {
+    assert!(in_child(|| {
+        // Of a thread that is gone, whose heap waits for another with free blocks in its spans; and of this one.
+        let take = || (0..200).map(|_| malloc(100) as usize).collect::<Vec<_>>();
+        let of_another = thread::spawn(move || {
+            let (kept, freed) = (take(), take());
+            freed.iter().for_each(|block| release(*block as *mut u8));
+            kept
+        });
+        let before: Vec<_> = of_another.join().into_iter().flatten().chain(take()).collect();
+        harden(0x5555_1234_9abc_def1, report);
+        before.iter().for_each(|block| release(*block as *mut u8));
+        let from = |blocks: &[usize]| blocks.iter().all(|block| !before.contains(block));
+        let others: Vec<_> = (0..4)
+            .map(|_| thread::spawn(move || (0..5000).map(|_| malloc(100) as usize).collect::<Vec<_>>()))
+            .collect();
+        let own: Vec<_> = (0..5000).map(|_| malloc(100) as usize).collect();
+        from(&own) && others.into_iter().all(|other| other.join().is_ok_and(|blocks| from(&blocks)))
+    }));
+}
+
+#[test]
 fn a_block_from_before_the_checks_is_not_at_hand_after_them() {
     let class = classes::of(100);
     let is_at_hand = || tls::get().bin(class).has_some();
