@@ -110,6 +110,29 @@ pub(crate) fn take(pages: usize, align: usize) -> Option<&'static Span> {
     Some(span)
 }
 
+/// Gives a block `pages` pages where it is. False, and it is as long as before, if its chunk has no room for them or the kernel refuses; what lay
+/// in pages that it was to lose may be gone then.
+pub(crate) fn resize(span: &'static Span, chunk: &'static Chunk, pages: usize) -> bool {
+    let (before, after) = (span.bytes(), pages.saturating_mul(PAGE_SIZE));
+    let end = span.start() + before.min(after);
+    let done = match after {
+        _ if after > chunk.room() => false,
+        _ if after > before => hooks::unguard(end, after - before).is_ok(),
+        _ if after < before => {
+            let rest = before - after;
+            hooks::discard(true, end, rest).is_ok() && hooks::guard(end, rest).is_ok()
+        }
+        _ => true,
+    };
+    if done {
+        let mut pool = pool(Domain::Managed).lock();
+        pool.count_in(span.pages());
+        pool.count_out(pages);
+        span.resize(span.start(), pages);
+    }
+    done
+}
+
 /// Takes a block back.
 pub(crate) fn give_back(span: &'static Span, chunk: &'static Chunk) {
     let (start, bytes) = (span.start(), span.bytes());

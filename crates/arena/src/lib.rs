@@ -164,7 +164,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
     debug_assert!(span.kind() == Kind::Large && pages > 0);
     let before = span.bytes();
     let resized = match span.chunk.get() {
-        Some(chunk) if chunk.lead.get() > 0 && chunk.dedicated.get() => pages == span.pages(),
+        Some(chunk) if chunk.lead.get() > 0 && chunk.dedicated.get() => guarded::resize(span, chunk, pages),
         Some(chunk) if chunk.dedicated.get() => supply::resize_dedicated(span, chunk, pages),
         _ if pages > span.pages() => supply::extend(span, pages),
         _ => {

@@ -140,6 +140,27 @@ fn a_guarded_block_cannot_be_touched_beyond_its_ends_nor_after_it_was_freed_and_
 }
 
 #[test]
+fn a_guarded_block_grows_and_shrinks_where_it_is_and_cannot_be_touched_beyond_its_new_end() {
+    let _turn = TURN.lock().unwrap();
+    let span = alloc_guarded(20, PAGE_SIZE).unwrap();
+    let start = span.start();
+    fill(span, 1);
+    for pages in [30, 10, 25] {
+        let before = span.pages().min(pages);
+        assert!(resize(span, pages) && (span.start(), span.pages()) == (start, pages));
+        assert!(holds(span, before, 1) && is_readable(span.end() - 1) && !is_readable(span.end()));
+        let mut rest = span.start() + before * PAGE_SIZE..span.end();
+        // SAFETY: the span's own bytes.
+        let is_zero = rest.all(|at| unsafe { (at as *const u8).read() } == 0);
+        assert!(is_zero, "what it lost and got again is not zero");
+        fill(span, 1);
+    }
+    assert!(!resize(span, 1 << 20) && span.pages() == 25, "there is no room for 4 GiB");
+    free(span, 25);
+    assert!(!is_readable(start));
+}
+
+#[test]
 fn addresses_that_can_never_be_touched_are_found() {
     let _turn = TURN.lock().unwrap();
     let span = alloc_untouchable(memfold_sys::EXTENT_PAGES).unwrap();

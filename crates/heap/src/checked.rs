@@ -8,7 +8,7 @@
 //! Invariants: blocks from before [`harden`] are not checked, but for whether one starts where it is said to.
 
 use crate::bin::Block;
-use crate::heap::Heap;
+use crate::heap::{Ahead, Heap};
 use crate::misuse::{self, defect, Report};
 use crate::{
     classes, flush, large, links, orphans, refill, registry, remote, sampling, slots, spans, tls, voids,
@@ -62,14 +62,37 @@ pub(crate) fn alloc(heap: &'static Heap, size: usize, align: usize) -> (*mut u8,
         return (block, zero);
     }
     let class = classes::of(room);
-    let Some(span) = refill::with_room(heap, class) else { return (core::ptr::null_mut(), false) };
-    let slot = slots::choose(span, draw(heap));
-    spans::unlink_if_full(heap, span);
-    let block = slots::hand_out(span, slot, size);
+    let (span, slot) = match heap.ahead[class].take() {
+        Some(chosen) => chosen,
+        None => match refill::with_room(heap, class) {
+            Some(span) => choose(heap, span),
+            None => return (core::ptr::null_mut(), false),
+        },
+    };
+    choose_ahead(heap, class);
+    let block = slots::hand_out(span, slot as usize, size);
     if sampling::is_due(heap, class) {
         sampling::take(heap, span, block as usize, span.block_size() as usize);
     }
     (block, span.block_size() as usize <= slots::WHOLE)
+}
+
+/// Takes a slot of a span that has room, which one nobody can foretell.
+#[inline]
+fn choose(heap: &'static Heap, span: &'static Span) -> Ahead {
+    let slot = slots::choose(span, draw(heap));
+    spans::unlink_if_full(heap, span);
+    (span, slot as u32)
+}
+
+/// Chooses the slot that the next call for a class gets, if one is at hand, so that it is on its way from memory until then: a slot that was
+/// free for long lies in no cache.
+#[inline]
+fn choose_ahead(heap: &'static Heap, class: usize) {
+    let Some(span) = heap.partial[class].first.get() else { return };
+    let chosen = choose(heap, span);
+    slots::fetch_ahead(chosen.0, chosen.1 as usize);
+    heap.ahead[class].set(Some(chosen));
 }
 
 /// Frees a block of a span that is checked, or of one from before.

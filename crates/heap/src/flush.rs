@@ -23,6 +23,7 @@ pub(crate) fn make_room(heap: &'static Heap, class: usize, for_own: bool) -> boo
 /// Empties every bin, sends what belongs to others, and gives every empty span back.
 pub(crate) fn flush_all(heap: &'static Heap) {
     end_quarantine_beyond(heap, 0);
+    choose_none(heap);
     for class in 0..classes::COUNT {
         empty(heap, class, 0);
         narrow(heap, class);
@@ -43,36 +44,48 @@ pub(crate) fn flush_all(heap: &'static Heap) {
 /// # Safety
 /// The block is free, in no list, and of the span; the calling thread uses `heap`, which is no sentinel.
 pub(crate) unsafe fn delay(heap: &'static Heap, span: &'static Span, block: *mut Block) {
-    if !heap.quarantine.add(block, span.block_size()) {
+    if !heap.quarantine.add(span, block) {
         // SAFETY: the caller's contract.
-        return unsafe { serve_again(heap, block) };
+        return unsafe { serve_again(heap, span, block) };
     }
-    end_quarantine_beyond(heap, settings::get(Knob::Quarantine) as usize);
+    let limit = settings::get(Knob::Quarantine) as usize;
+    if heap.quarantine.is_full(limit) {
+        end_quarantine_beyond(heap, limit);
+    }
 }
 
+#[inline(never)]
 fn end_quarantine_beyond(heap: &'static Heap, limit: usize) {
-    let size = |block: *mut Block| memfold_arena::lookup(block as usize).map_or(0, Span::block_size);
-    while let Some(block) = heap.quarantine.take_beyond(limit, size) {
+    while let Some((span, block)) = heap.quarantine.take_beyond(limit) {
         if limit == 0 {
-            slots::must_be_clean(block as usize);
+            slots::must_be_clean(span, block as usize);
         }
-        // SAFETY: blocks in a quarantine are free, and in no list.
-        unsafe { serve_again(heap, block) };
+        // SAFETY: blocks in a quarantine are free, in no list, and of the span that they went in with.
+        unsafe { serve_again(heap, span, block) };
     }
 }
 
 /// Gives a freed block of a checked span back to the heap that the span belongs to.
 ///
 /// # Safety
-/// The block is free and in no list.
-pub(crate) unsafe fn serve_again(heap: &'static Heap, block: *mut Block) {
-    let Some(span) = memfold_arena::lookup(block as usize) else { return };
+/// The block is free, in no list, and of the span.
+unsafe fn serve_again(heap: &'static Heap, span: &'static Span, block: *mut Block) {
     if heap.has(span) {
         // SAFETY: the caller's contract, and the span is this heap's.
         unsafe { spans::give(heap, span, block) };
     } else if slots::depart(span, block as usize) {
         // SAFETY: the caller's contract; the span's owner is a heap.
         unsafe { remote::send(span, block) };
+    }
+}
+
+/// Gives the slots that were chosen for the next calls back to their spans.
+fn choose_none(heap: &'static Heap) {
+    for ahead in &heap.ahead {
+        if let Some((span, slot)) = ahead.take() {
+            // SAFETY: the slot is free and in no list, and the span this heap's: one with a slot that counts as used goes nowhere.
+            unsafe { spans::give(heap, span, slots::block_at(span, slot as usize)) };
+        }
     }
 }
 

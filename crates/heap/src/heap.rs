@@ -73,6 +73,9 @@ pub(crate) enum State {
     Orphan = 2,
 }
 
+/// A slot of a span that was taken for a call to come.
+pub(crate) type Ahead = (&'static Span, u32);
+
 /// A heap. The bins come first, so that the table's offsets are offsets from the heap, and so that an
 /// all-zero heap is one without blocks.
 #[repr(C, align(64))]
@@ -89,6 +92,8 @@ pub(crate) struct Heap {
     pub(crate) front: Front,
     /// Freed blocks that are not to serve again yet, where blocks are checked.
     pub(crate) quarantine: Quarantine,
+    /// The slots that the next calls for each class get, where blocks are checked. They count as used.
+    pub(crate) ahead: [Cell<Option<Ahead>>; classes::COUNT],
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
     /// What is under way to other heaps, by their addresses.
@@ -130,6 +135,7 @@ impl Heap {
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],
             front: Front::new(),
             quarantine: Quarantine::new(),
+            ahead: [const { Cell::new(None) }; classes::COUNT],
             pending: Cell::new(core::ptr::null_mut()),
             outboxes: [const { Outbox::new() }; 4],
             next_idle: Cell::new(core::ptr::null()),

@@ -7,11 +7,22 @@
 use crate::bin::Block;
 use crate::sync::Cell;
 use core::mem::size_of;
+use memfold_arena::Span;
 
 /// The most blocks in it.
 const MOST: usize = 2048;
 
-type Ring = [Cell<*mut Block>; MOST];
+/// Blocks are taken out many at a time: once there are more bytes in it than it is to hold by an eighth of those. One at a time, no
+/// processor could guess whether one goes, or none, or two.
+const SLACK: usize = 8;
+
+/// A block and the span that it is of, which stays that as long as the block is not back in it.
+struct Entry {
+    span: Cell<Option<&'static Span>>,
+    block: Cell<*mut Block>,
+}
+
+type Ring = [Entry; MOST];
 
 /// What a heap's thread freed last. All zero is an empty one.
 pub(crate) struct Quarantine {
@@ -43,29 +54,37 @@ impl Quarantine {
         unsafe { self.ring.get().as_ref() }
     }
 
-    /// Puts a block of `size` bytes in. False if there is no memory for it.
-    pub(crate) fn add(&self, block: *mut Block, size: u32) -> bool {
+    fn count(&self) -> usize {
+        self.added.get() - self.taken.get()
+    }
+
+    /// Puts a block of a span in. False if there is no memory for it.
+    pub(crate) fn add(&self, span: &'static Span, block: *mut Block) -> bool {
         let Some(ring) = self.ring() else { return false };
-        ring[self.added.get() % MOST].set(block);
+        let entry = &ring[self.added.get() % MOST];
+        entry.span.set(Some(span));
+        entry.block.set(block);
         self.added.set(self.added.get() + 1);
-        self.bytes.set(self.bytes.get() + size as usize);
+        self.bytes.set(self.bytes.get() + span.block_size() as usize);
         true
     }
 
-    /// Takes the block out that has been in it for the longest time, if there are more than `limit` bytes in it or no room for
-    /// another. `size` says how many it has.
-    pub(crate) fn take_beyond(
-        &self,
-        limit: usize,
-        size: impl FnOnce(*mut Block) -> u32,
-    ) -> Option<*mut Block> {
-        let count = self.added.get() - self.taken.get();
-        if count == 0 || self.bytes.get() <= limit && count < MOST {
+    /// Whether so much is in it, where it is to hold `limit` bytes, that some should be taken out.
+    #[inline]
+    pub(crate) fn is_full(&self, limit: usize) -> bool {
+        self.bytes.get() > limit + limit / SLACK || self.count() >= MOST
+    }
+
+    /// Takes the block out that has been in it for the longest time, with its span, if there are more than `limit` bytes in it, or more
+    /// blocks than an eighth less than it has room for.
+    pub(crate) fn take_beyond(&self, limit: usize) -> Option<(&'static Span, *mut Block)> {
+        if self.count() == 0 || self.bytes.get() <= limit && self.count() < MOST - MOST / SLACK {
             return None;
         }
-        let block = self.ring()?[self.taken.get() % MOST].get();
+        let entry = &self.ring()?[self.taken.get() % MOST];
+        let span = entry.span.get()?;
         self.taken.set(self.taken.get() + 1);
-        self.bytes.set(self.bytes.get() - size(block) as usize);
-        Some(block)
+        self.bytes.set(self.bytes.get() - span.block_size() as usize);
+        Some((span, entry.block.get()))
     }
 }

@@ -19,6 +19,7 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
             return (block.cast(), false);
         }
     }
+    remote::dispatch(heap);
     let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
     let (block, zero) =
         if span.free_count.get() > 0 { (spans::take(heap, span), false) } else { spans::carve(heap, span) };
@@ -29,11 +30,11 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
 /// A span of `class` that has a free block or room for another.
 pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let partial = &heap.partial[class];
-    remote::dispatch(heap);
     if partial.first.get().is_none() || remote::is_waiting(heap) {
         remote::drain(heap, Some(class));
     }
     if partial.first.get().is_none() {
+        remote::dispatch(heap);
         scavenge(heap, class);
     }
     partial.first.get().or_else(|| spans::new_span(heap, class))

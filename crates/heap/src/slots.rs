@@ -44,6 +44,9 @@ const REACH: usize = 32;
 const BATCH: usize = 16;
 const CHOICE: u32 = 8;
 
+/// Bytes at the beginning of a slot that are fetched before it is handed out; the processor itself finds out that others follow.
+const AHEAD: usize = 512;
+
 /// How often a slot is waited for.
 const WAITS: u32 = 100_000;
 
@@ -101,6 +104,24 @@ pub(crate) fn slot_of(span: &Span, block: usize) -> Option<usize> {
 fn set_open(span: &Span, slot: usize) {
     let word = &span.open()[slot / 64];
     word.store(word.load(Relaxed) | 1 << (slot % 64), Relaxed);
+    set_words(span, words(span) | 1 << (slot / 64));
+}
+
+/// A bit for each word of [`Span::open`] that has one. No list of free blocks begins in a checked span, so it stands where others have that.
+#[inline]
+fn words(span: &Span) -> u64 {
+    span.free.get().addr() as u64
+}
+
+#[inline]
+fn set_words(span: &Span, words: u64) {
+    span.free.set(core::ptr::without_provenance_mut(words as usize));
+}
+
+/// The block that a slot is.
+#[inline]
+pub(crate) fn block_at(span: &Span, slot: usize) -> *mut Block {
+    (span.start() + slot * span.block_size() as usize) as *mut Block
 }
 
 /// For the owner: says that a slot may be handed out again.
@@ -114,6 +135,25 @@ pub(crate) fn open(span: &Span, block: *mut Block) {
 /// For a new owner: says that none may be, as it is not known which are free.
 pub(crate) fn open_none(span: &Span) {
     span.open().iter().for_each(|word| word.store(0, Relaxed));
+    set_words(span, 0);
+}
+
+/// For the owner of a span of the most slots without states: says that all may be.
+pub(crate) fn open_all(span: &Span) {
+    span.open().iter().for_each(|word| word.store(u64::MAX, Relaxed));
+    set_words(span, u64::MAX);
+}
+
+/// For the same: says that one may be again. False if it might be already.
+pub(crate) fn reopen(span: &Span, slot: usize) -> bool {
+    let was_open = is_open(span, slot);
+    set_open(span, slot);
+    !was_open
+}
+
+/// Whether a slot may be handed out.
+pub(crate) fn is_open(span: &Span, slot: usize) -> bool {
+    span.open()[slot / 64].load(Relaxed) & 1 << (slot % 64) != 0
 }
 
 /// For the owner: takes one of the slots that may be handed out, which one `chance` decides. The span must have one, or one that may come
@@ -125,7 +165,7 @@ pub(crate) fn choose(span: &Span, chance: u64) -> usize {
     }
     span.free_count.set(span.free_count.get() - 1);
     span.set_used(span.used() + 1);
-    take_open(span, reserved(span.block_size() as usize) + span.carved.load(Relaxed) as usize, chance)
+    take_open(span, chance)
 }
 
 fn open_more(span: &Span) {
@@ -138,24 +178,58 @@ fn open_more(span: &Span) {
     span.free_count.set(span.free_count.get() + more);
 }
 
-/// Takes one of the first `slots` that may be handed out.
+/// One of the bits of `bits`, which are not 0, that `chance` decides: the first at a place or behind it, which lies anywhere between the first
+/// and the last there is.
 #[inline]
-pub(crate) fn take_open(span: &Span, slots: usize, chance: u64) -> usize {
-    let words = &span.open()[..slots.div_ceil(64)];
-    let start = (((chance >> 32) * words.len() as u64) >> 32) as usize;
-    for word in words[start..].iter().chain(&words[..start]) {
-        let bits = word.load(Relaxed);
-        if bits != 0 {
-            // The first at a place or behind it, which lies anywhere between the first and the last there is.
-            let (first, last) = (bits.trailing_zeros(), 63 - bits.leading_zeros());
-            let place = first + (((chance & 0xffff_ffff) * u64::from(last - first + 1)) >> 32) as u32;
-            let bit = place + (bits >> place).trailing_zeros();
-            word.store(bits & !(1 << bit), Relaxed);
-            let before = (core::ptr::from_ref(word) as usize - words.as_ptr() as usize) / 8;
-            return before * 64 + bit as usize;
-        }
+fn pick(bits: u64, chance: u64) -> u32 {
+    let (first, last) = (bits.trailing_zeros(), 63 - bits.leading_zeros());
+    let place = first + (((chance & 0xffff_ffff) * u64::from(last - first + 1)) >> 32) as u32;
+    place + (bits >> place).trailing_zeros()
+}
+
+/// Takes one of the slots that may be handed out.
+#[inline]
+pub(crate) fn take_open(span: &Span, chance: u64) -> usize {
+    let words = words(span);
+    if words == 0 {
+        misuse::defect("the allocator's own records were written over", span.start(), 0);
     }
-    misuse::defect("the allocator's own records were written over", span.start(), 0)
+    let place = pick(words, chance >> 32);
+    let word = &span.open()[place as usize];
+    let bits = word.load(Relaxed);
+    if bits == 0 {
+        misuse::defect("the allocator's own records were written over", span.start(), 0);
+    }
+    let bit = pick(bits, chance);
+    let left = bits & !(1 << bit);
+    word.store(left, Relaxed);
+    set_words(span, words & !(u64::from(left == 0) << place));
+    place as usize * 64 + bit as usize
+}
+
+/// Has the processor fetch the beginning of a slot that is handed out soon, and its end.
+#[inline]
+pub(crate) fn fetch_ahead(span: &Span, slot: usize) {
+    let room = span.block_size() as usize;
+    let at = span.start() + slot * room;
+    for line in (0..room.min(AHEAD)).step_by(64) {
+        fetch(at + line);
+    }
+    fetch(at + room - TAIL);
+}
+
+#[inline(always)]
+fn fetch(at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which changes and faults nothing whatever the address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at as *const i8);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
 }
 
 /// For the owner: makes a slot that it chose a block of `size` bytes for the program. The program ends if the slot was written to while
@@ -238,8 +312,7 @@ pub(crate) fn arrive(span: &Span, block: usize) {
 }
 
 /// Ends the program if a freed block that waits to serve again was written to.
-pub(crate) fn must_be_clean(block: usize) {
-    let Some(span) = memfold_arena::lookup(block) else { return };
+pub(crate) fn must_be_clean(span: &Span, block: usize) {
     let room = span.block_size() as usize;
     if let Some(place) = first_not_zero(block, room) {
         misuse::defect("a freed block was written to", place, room);
@@ -357,7 +430,7 @@ fn first_not_zero(at: usize, room: usize) -> Option<usize> {
         let bits = vectors(room)
             .into_iter()
             .fold(0, |bits, offset| bits | unsafe { ((at + offset) as *const u128).read() });
-        return if bits == 0 { None } else { first_not_zero_of(at, room) };
+        return if bits == 0 { None } else { place_of_first(at, room) };
     }
     if room <= WHOLE {
         return first_not_zero_of(at, room);
@@ -365,16 +438,34 @@ fn first_not_zero(at: usize, room: usize) -> Option<usize> {
     first_not_zero_of(at, END).or_else(|| first_not_zero_of(at + room - END, END))
 }
 
+/// The same of at least 64 bytes that are aligned to vectors.
 #[inline]
 fn first_not_zero_of(start: usize, len: usize) -> Option<usize> {
-    // SAFETY: a slot that is free, and so nobody's to write to.
-    let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, len) };
-    // Each byte is as the eighth one behind it, which libc finds out by its longest vectors, and the first eight are zero.
-    let (first, rest) = bytes.split_at(8);
-    if first == [0; 8] && rest == &bytes[..len - 8] {
+    // Four vectors at a time; the last four may overlap those before.
+    let bits_at = |at: usize| {
+        [0, 16, 32, 48].into_iter().fold(0u128, |bits, offset| {
+            // SAFETY: a slot that is free, and so nobody's to write to, aligned to vectors.
+            bits | unsafe { ((at + offset) as *const u128).read() }
+        })
+    };
+    let last = start + len - 64;
+    let mut bits = bits_at(last);
+    let mut at = start;
+    while at < last {
+        bits |= bits_at(at);
+        at += 64;
+    }
+    if bits == 0 {
         return None;
     }
-    Some(start + bytes.iter().position(|byte| *byte != 0).unwrap_or(0))
+    place_of_first(start, len)
+}
+
+#[cold]
+fn place_of_first(start: usize, len: usize) -> Option<usize> {
+    // SAFETY: as above.
+    let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, len) };
+    bytes.iter().position(|byte| *byte != 0).map(|place| start + place)
 }
 
 /// For the owner: ends the program if bytes of free slots close to this one are not zero: a block was missed by a little.

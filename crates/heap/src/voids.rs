@@ -37,7 +37,7 @@ fn new_span() -> Option<&'static Span> {
         return None;
     }
     span.set_blocks(STEP as u32, CLASS);
-    span.open().iter().for_each(|word| word.store(u64::MAX, Relaxed));
+    slots::open_all(span);
     span.free_count.set(MOST_SLOTS as u32);
     // No heap's, and checked: no free of one looks like that of a block at hand.
     span.owner.store(core::ptr::without_provenance_mut(Heap::TAG), Relaxed);
@@ -69,7 +69,7 @@ impl Voids {
         }
         self.next = found;
         let span = found?;
-        let slot = slots::take_open(span, MOST_SLOTS, chance);
+        let slot = slots::take_open(span, chance);
         span.free_count.set(span.free_count.get() - 1);
         Some((span.start() + slot * STEP) as *mut u8)
     }
@@ -78,10 +78,8 @@ impl Voids {
 /// Takes an address back. The program ends if it does not have it.
 pub(crate) fn free(span: &'static Span, block: usize) {
     let slot = slot_of(span, block, "an address that is not the start of a block was freed");
-    let (word, bit) = (&span.open()[slot / 64], 1 << (slot % 64));
     let mut voids = VOIDS.lock();
-    let was_free = word.fetch_or(bit, Relaxed) & bit != 0;
-    if was_free {
+    if !slots::reopen(span, slot) {
         drop(voids);
         misuse::defect("a block was freed twice", block, 0);
     }
@@ -92,7 +90,7 @@ pub(crate) fn free(span: &'static Span, block: usize) {
 /// How many bytes of it the program may use: none. The program ends if it does not have it.
 pub(crate) fn size(span: &Span, block: usize) -> usize {
     let slot = slot_of(span, block, "an address that is not the start of a block was resized");
-    if span.open()[slot / 64].load(Relaxed) & 1 << (slot % 64) != 0 {
+    if slots::is_open(span, slot) {
         misuse::defect("a block was resized that was freed before", block, 0);
     }
     0

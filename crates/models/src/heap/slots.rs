@@ -11,6 +11,10 @@ pub(crate) fn prepare(_: &Span, _: bool) -> bool {
     unreachable!("checks are off in a model")
 }
 
+pub(crate) fn block_at(_: &Span, _: usize) -> *mut Block {
+    unreachable!("checks are off in a model")
+}
+
 pub(crate) fn open(_: &Span, _: *mut Block) {
     unreachable!("checks are off in a model")
 }
@@ -27,7 +31,7 @@ pub(crate) fn depart(_: &Span, _: usize) -> bool {
     unreachable!("checks are off in a model")
 }
 
-pub(crate) fn must_be_clean(_: usize) {
+pub(crate) fn must_be_clean(_: &Span, _: usize) {
     unreachable!("checks are off in a model")
 }
 
