@@ -82,7 +82,7 @@ fn hand_out(
         if let Some(span) = supply::take(domain, pages, align, kind) {
             return Some(span);
         }
-        if !supply::grow(domain, need) {
+        if !supply::grow(domain, need, kind) {
             return None;
         }
     };

@@ -10,10 +10,10 @@
 //! only if the page is used again; then they go back, but for [`Knob::DecommitTarget`] or a share of what is handed
 //! out, whichever is more. That is looked at when something is freed, and by [`crate::decay`]. Nobody may come to look
 //! again, so what was not wanted lately is not kept for that time at all: the longest free go at once beyond as much as
-//! was handed out within the last one or two times of decay, and at any rate beyond the most of: 32 MiB, as much as is handed out
-//! now, and what is missing of an eighth more than the program had at once in that time (in a tight profile: eight times the
-//! target, a quarter, and what is missing of as much). Where the target was set by itself, everything beyond
-//! it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
+//! was handed out within the last one or two times of decay, and at any rate beyond 32 MiB or as much as is handed out
+//! now (in a tight profile, eight times the target or a quarter). Who was handed out in that time more than twice what it had
+//! at once is kept as much as is missing of that and an eighth (in a tight profile, of that). Where the target was set by itself,
+//! everything beyond it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
 use crate::chunk::Chunk;
 use crate::counters::COUNTERS;
@@ -113,9 +113,9 @@ fn advise(domain: Domain, base: usize, len: usize, dedicated: bool) {
 }
 
 /// Adds a shared chunk in which `pages` fit: between guards where those are wanted and to be had.
-pub(crate) fn grow(domain: Domain, pages: usize) -> bool {
+pub(crate) fn grow(domain: Domain, pages: usize, kind: Kind) -> bool {
     let guarded = domain == Domain::Managed && settings::is_on(Knob::Check) && settings::is_on(Knob::Guard);
-    guarded && grow_between_guards(pages) || grow_plainly(domain, pages)
+    guarded && grow_between_guards(pages) || grow_plainly(domain, pages, kind)
 }
 
 /// How many blocks a fresh chunk for a long one has room for, as far as a chunk may be so long.
@@ -161,10 +161,11 @@ fn grow_between_guards(pages: usize) -> bool {
 
 /// Adds a shared chunk in which `pages` fit. A quarter of what is mapped, from [`Knob::ChunkLeast`] to
 /// [`Knob::ChunkMost`]; under a limit of address space, less.
-fn grow_plainly(domain: Domain, pages: usize) -> bool {
+fn grow_plainly(domain: Domain, pages: usize, kind: Kind) -> bool {
     let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
     // Several blocks of the kind, so that what one leaves beside it serves another.
-    let several = if least > EXTENT_SIZE { (SEVERAL * least).min(crate::chunk::MAX_SHARED) } else { least };
+    let is_long = least > EXTENT_SIZE && kind == Kind::Large;
+    let several = if is_long { (SEVERAL * least).min(crate::chunk::MAX_SHARED) } else { least };
     let mapped = pool(domain).lock().mapped;
     let smallest = (settings::get(Knob::ChunkLeast) as usize).next_multiple_of(EXTENT_SIZE);
     let largest = (settings::get(Knob::ChunkMost) as usize).next_multiple_of(EXTENT_SIZE).max(smallest);
@@ -307,12 +308,13 @@ fn limits_of_profile(live: usize, lately: Lately) -> (usize, usize) {
     if settings::target_is_given() {
         return (pages, pages);
     }
-    // What the program had at once costs nothing at its peak to keep.
     let (most, keep, peak) = if target < TIGHT {
         ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)), lately.peak)
     } else {
         (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE), lately.peak + lately.peak / 8)
     };
+    // Who takes again and again what it had at once is kept that, which costs nothing at its peak.
+    let peak = if lately.taken > 2 * lately.peak { peak } else { 0 };
     (lately.taken.clamp(keep, most.max(peak.saturating_sub(live)).max(keep)), keep)
 }
 
