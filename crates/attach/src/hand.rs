@@ -10,11 +10,13 @@
 use nix::errno::Errno;
 use nix::sys::mman::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 use nix::sys::signal::{SigSet, SigmaskHow};
-use nix::sys::wait::waitpid;
-use nix::unistd::{fork, setsid, ForkResult};
+use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
+use nix::unistd::{fork, setsid, ForkResult, Pid};
 use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// What the child leaves behind: zeros until it has written.
 struct Answer<R> {
@@ -22,11 +24,11 @@ struct Answer<R> {
     result: MaybeUninit<R>,
 }
 
-/// Has a child do the work. What it returns; `None` if it ended before.
+/// Has a child do the work. What it returns; `None` if it ended before, or takes longer than that: it goes on then, and nobody waits for it.
 ///
 /// # Errors
 /// There is no process or no page for it.
-pub fn do_apart<R: Copy>(work: impl FnOnce() -> R) -> nix::Result<Option<R>> {
+pub fn do_apart<R: Copy>(patience: Duration, work: impl FnOnce() -> R) -> nix::Result<Option<R>> {
     let len = NonZeroUsize::new(size_of::<Answer<R>>()).ok_or(Errno::EINVAL)?;
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping.
@@ -46,29 +48,47 @@ pub fn do_apart<R: Copy>(work: impl FnOnce() -> R) -> nix::Result<Option<R>> {
     }
     let _ = before.thread_set_mask();
     let made = forked.map(|forked| {
-        if let ForkResult::Parent { child } = forked {
-            // Where children are not waited for here (`SIGCHLD` is ignored), this fails when it has ended.
-            while waitpid(child, None) == Err(Errno::EINTR) {}
-        }
-        // SAFETY: a page of zeros, or what the child has written whole.
-        unsafe { answer.as_ref().is_there.then(|| answer.as_ref().result.assume_init()) }
+        let ended = match forked {
+            ForkResult::Parent { child } => has_ended(child, patience),
+            ForkResult::Child => false,
+        };
+        // SAFETY: a page of zeros, or what the child has written whole before it ended.
+        unsafe { (ended && answer.as_ref().is_there).then(|| answer.as_ref().result.assume_init()) }
     });
     // SAFETY: mapped above, and used by nobody any more.
     let _ = unsafe { munmap(page, len.get()) };
     made
 }
 
+/// Waits until a child has ended. Whether it has.
+fn has_ended(child: Pid, patience: Duration) -> bool {
+    let (began, mut pause) = (Instant::now(), Duration::from_micros(50));
+    loop {
+        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) if began.elapsed() >= patience => return false,
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => sleep(pause),
+            // Where children are not waited for here (`SIGCHLD` is ignored), it fails when it has ended.
+            _ => return true,
+        }
+        pause = (pause * 2).min(Duration::from_millis(5));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     #[test]
     fn what_a_child_has_done_is_told_and_one_that_was_killed_tells_nothing() {
-        let told = do_apart(std::process::id).unwrap();
+        let told = do_apart(LONG, std::process::id).unwrap();
         assert!(told.is_some_and(|pid| pid != std::process::id()));
-        assert_eq!(do_apart(|| panic!("meant")).unwrap(), None::<u32>);
+        assert_eq!(do_apart(LONG, || panic!("meant")).unwrap(), None::<u32>);
         // SAFETY: the child's own end.
-        assert_eq!(do_apart(|| unsafe { libc::abort() }).unwrap(), None::<u32>);
+        assert_eq!(do_apart(LONG, || unsafe { libc::abort() }).unwrap(), None::<u32>);
+        let slow = do_apart(Duration::from_millis(20), || sleep(Duration::from_secs(1)));
+        assert_eq!(slow.unwrap(), None);
         assert!(!SigSet::thread_get_mask().unwrap().contains(nix::sys::signal::Signal::SIGUSR1));
     }
 }

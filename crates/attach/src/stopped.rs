@@ -26,6 +26,8 @@ use std::time::{Duration, Instant};
 /// How long one thread may take to stop, and how long it may take until any does.
 const ONE: Duration = Duration::from_millis(100);
 const ANY: Duration = Duration::from_secs(10);
+/// How long all may take: the process can have a thread wait in a call of ours for as long as it wants.
+const ALL: Duration = Duration::from_secs(20);
 /// How often a call is made that the kernel wants to be made again.
 const AGAIN: u32 = 100;
 /// What a call returns that is to be made again, which no program sees (include/linux/errno.h).
@@ -62,7 +64,7 @@ impl Stopped<'_> {
         work: impl FnOnce(&mut Stopped<'_>) -> Result<R, Trouble>,
     ) -> Result<(R, Duration), Error> {
         let syscall = memory.find_syscall()?;
-        let apart = hand::do_apart(|| {
+        let apart = hand::do_apart(ALL, || {
             be_quick();
             let mut stopped = Stopped::any_of(memory, syscall)?;
             let result = work(&mut stopped);

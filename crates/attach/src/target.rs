@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     fn said(status: &str) -> String {
-        Target::new(7).check_status(status).err().map(|error| error.to_string()).unwrap_or_default()
+        Target::new(4194305).check_status(status).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(said(fine), "");
         for (is, becomes, says) in [
             ("S (sleeping)", "Z (zombie)", "its parent has not taken notice"),
-            ("S (sleeping)", "T (stopped)", "`kill -CONT 7`"),
+            ("S (sleeping)", "T (stopped)", "`kill -CONT 4194305`"),
             ("VmSize:\t 1 kB\n", "", "a thread of the kernel"),
             ("TracerPid:\t0", "TracerPid:\t9", "traced by process 9"),
         ] {

@@ -75,6 +75,10 @@ fn all(pid: u32) -> Vec<u32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
 }
 
+/// `PF_IO_WORKER`, `PF_USER_WORKER` and `PF_KTHREAD` of include/linux/sched.h: threads that the kernel has in a process, as io_uring's, which never execute the
+/// program.
+const OF_KERNEL: u32 = 0x10 | 0x4000 | 0x20_0000;
+
 /// What the names of the agent's threads begin with.
 const AGENT: &str = "memfold-";
 
@@ -128,7 +132,8 @@ pub fn what_keeps_all(pid: u32) -> Trouble {
 /// What stopping the thread costs it; `None` where it cannot be stopped, or is the agent's.
 fn rank(pid: u32, tid: u32) -> Option<u32> {
     let (name, rest) = stat(pid, tid)?;
-    if name.starts_with(AGENT) || !is_ours(pid, tid) {
+    let is_of_kernel = rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
+    if is_of_kernel || name.starts_with(AGENT) || !is_ours(pid, tid) {
         return None;
     }
     match rest.chars().next()? {
