@@ -136,7 +136,7 @@ fn redis_keeps_every_value_and_saves_all_of_them_from_a_child() {
         let output = memfold_with_agent(runtime.path()).args(arguments).arg(&pid).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    for _ in 0..3 {
+    for _ in 0..rounds(3) {
         memfold(&[["attach"].as_slice(), &HARSH].concat());
         redis.save_in_background();
         assert_eq!(ask(&mut redis, &["DEBUG", "DIGEST"]), digest);

@@ -208,3 +208,19 @@ fn of_several_that_attach_at_once_one_does() {
     let (status, said) = subject.finish();
     assert!(status == Some(7) && said.starts_with("fine "), "{said}");
 }
+
+#[test]
+fn how_long_a_program_is_stopped_is_measured_by_its_own_clock() {
+    if !may() {
+        return;
+    }
+    let home = scratch();
+    let words = ["bench", "attach", "--rounds", "2", "--threads", "4", "--size", "1M", "--json"];
+    let output = memfold_with_agent(home.path()).args(words).output().expect("memfold can be executed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(found["schema"], "memfold-bench-attach-1");
+    for (what, key) in [("attached", "p50_ns"), ("plain", "p99_ns"), ("borrowed", "longest_ns")] {
+        assert!(found[what][key].as_u64().is_some_and(|ns| ns > 0), "{what}: {found}");
+    }
+}
