@@ -111,17 +111,3 @@ pub enum Trouble {
     /// As [`Error::Call`].
     Call(&'static str, Errno),
 }
-
-impl Trouble {
-    /// Of that process.
-    pub fn of(self, pid: u32) -> Error {
-        match self {
-            Trouble::Ended => Error::Ended(pid),
-            Trouble::Busy => Error::Busy(pid),
-            Trouble::Suspended => Error::Suspended(pid),
-            Trouble::Filtered => Error::Filtered(pid),
-            Trouble::Forbidden(errno) => crate::threads::forbidden(pid, errno),
-            Trouble::Call(call, errno) => Error::Call { pid, call, errno },
-        }
-    }
-}

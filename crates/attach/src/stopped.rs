@@ -284,6 +284,20 @@ impl Drop for Stopped<'_> {
     }
 }
 
+impl Trouble {
+    /// The error that it is, of that process.
+    fn of(self, pid: u32) -> Error {
+        match self {
+            Trouble::Ended => Error::Ended(pid),
+            Trouble::Busy => Error::Busy(pid),
+            Trouble::Suspended => Error::Suspended(pid),
+            Trouble::Filtered => Error::Filtered(pid),
+            Trouble::Forbidden(errno) => threads::forbidden(pid, errno),
+            Trouble::Call(call, errno) => Error::Call { pid, call, errno },
+        }
+    }
+}
+
 /// Whether the thread has its system calls made by a handler of its own (prctl(2), `PR_SET_SYSCALL_USER_DISPATCH`): ours would end there.
 fn dispatches_calls(thread: Pid) -> bool {
     /// `struct ptrace_sud_config` (linux/ptrace.h).
