@@ -47,9 +47,11 @@ test: lint libraries test-deps
 	scripts/run-tests --locked --workspace --exclude memfold-preload --exclude memfold-agent
 	$(CARGO) test --locked -p memfold-pager --features inject --test inject
 
-# The big programs with four times as much to do, and those that not every machine lets run; a quarter of an hour.
+# The big programs with four times as much to do, and those that not every machine lets run; then a hundred rounds of attaching and detaching for each program
+# that is attached to. Half an hour and more.
 test-programs: build test-deps
 	SCALE=4 $(CARGO) test --locked -p memfold-e2e --test big_programs -- --include-ignored --nocapture
+	ROUNDS=100 $(CARGO) test --locked -p memfold-e2e --test attach --test attach_moments --test attach_runtimes --test attach_servers -- --test-threads 2
 
 # Test-suites that nobody here wrote, plain and under the harshest folding; an hour and more.
 test-suites: build

@@ -1,33 +1,34 @@
 //! One at a time attaches to a process, or detaches from it.
 //!
-//! Invariants: who holds the lock is who may trace the process, as nobody else can open its memory.
+//! Invariants: who holds the lock is who may trace the process, as nobody else can open its memory. A child of ours that works on the process
+//! ([`crate::hand`]) holds it too, until it ends.
 
-use crate::{threads, Error};
+use crate::memory::Memory;
+use crate::Error;
+use memfold_pager::sabotage::{planted, Bug};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::File;
-use std::io::ErrorKind;
 
 /// The lock on a process, held until it is dropped.
 #[derive(Debug)]
 pub struct Alone {
-    _lock: Flock<File>,
+    _lock: Option<Flock<File>>,
 }
 
 impl Alone {
     /// Takes it.
     ///
     /// # Errors
-    /// Somebody has it, or the process may not be traced.
-    pub fn with(pid: u32) -> Result<Alone, Error> {
-        let memory = File::open(format!("/proc/{pid}/mem")).map_err(|error| match error.kind() {
-            ErrorKind::PermissionDenied => threads::forbidden(pid, Errno::EACCES),
-            _ => Error::Ended(pid),
-        })?;
-        match Flock::lock(memory, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Alone { _lock: lock }),
-            Err((_, Errno::EWOULDBLOCK)) => Err(Error::Taken(pid)),
-            Err((_, errno)) => Err(Error::Memory(pid, errno)),
+    /// Somebody has it.
+    pub fn with(memory: &Memory) -> Result<Alone, Error> {
+        if planted(Bug::LockNotHeld) {
+            return Ok(Alone { _lock: None });
+        }
+        match Flock::lock(memory.file()?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Alone { _lock: Some(lock) }),
+            Err((_, Errno::EWOULDBLOCK)) => Err(Error::Taken(memory.pid())),
+            Err((_, errno)) => Err(Error::Memory(memory.pid(), errno)),
         }
     }
 }
@@ -39,10 +40,11 @@ mod tests {
     #[test]
     fn a_process_is_for_one_at_a_time() {
         let own = std::process::id();
-        let first = Alone::with(own).unwrap();
-        assert!(matches!(Alone::with(own), Err(Error::Taken(pid)) if pid == own));
+        let (memory, other) = (Memory::open(own).unwrap(), Memory::open(own).unwrap());
+        let first = Alone::with(&memory).unwrap();
+        assert!(matches!(Alone::with(&other), Err(Error::Taken(pid)) if pid == own));
         drop(first);
-        assert!(Alone::with(own).is_ok());
-        assert!(matches!(Alone::with(u32::MAX), Err(Error::Ended(_))));
+        assert!(Alone::with(&other).is_ok());
+        assert!(matches!(Memory::open(u32::MAX), Err(Error::Ended(_))));
     }
 }

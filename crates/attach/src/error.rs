@@ -23,6 +23,9 @@ pub enum Error {
     /// Somebody traces it.
     #[error("process {0} is traced by process {1}: detach that debugger first")]
     Traced(u32, u32),
+    /// Its first thread has ended, others go on.
+    #[error("the first thread of process {0} has ended while others go on, and the kernel does not show it its own memory any more")]
+    Headless(u32),
     /// A filter of system calls is in force.
     #[error("process {0} is under a filter of system calls (seccomp), which may end it for the agent's: start it with `memfold run` before it sets the filter")]
     Filtered(u32),
@@ -90,4 +93,21 @@ pub enum Error {
     /// The agent's file is not what it should be.
     #[error("this file is not the agent: {0}")]
     BadImage(&'static str),
+}
+
+/// What goes wrong while a thread of a process is stopped, in plain words: they are told by another process ([`crate::hand`]).
+#[derive(Clone, Copy, Debug)]
+pub enum Trouble {
+    /// As [`Error::Ended`].
+    Ended,
+    /// As [`Error::Busy`].
+    Busy,
+    /// As [`Error::Suspended`].
+    Suspended,
+    /// As [`Error::Filtered`].
+    Filtered,
+    /// As [`Error::Forbidden`].
+    Forbidden(Errno),
+    /// As [`Error::Call`].
+    Call(&'static str, Errno),
 }

@@ -4,6 +4,7 @@
 //!
 //! Invariants: nothing is asked of a descriptor that came from the process before it is known to be a userfaultfd; nothing waits for the process for ever.
 
+use crate::memory::Memory;
 use crate::region::Region;
 use crate::{wait_until, Error, Target};
 use memfold_pager::features_with_forks;
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
 /// Helps the agent's thread, which was just started; an agent that ends instead says itself why.
-pub fn help(target: &Target, region: &Region) -> Result<(), Error> {
+pub fn help(target: &Target, memory: &Memory, region: &Region) -> Result<(), Error> {
     let failed =
         |call| move |errno: Errno| Error::Helping(target.pid(), call, nix::errno::Errno::from_raw(errno.0));
     let (wanted, tracks) = features().map_err(failed("userfaultfd"))?.ok_or(Error::Helping(
@@ -33,7 +34,7 @@ pub fn help(target: &Target, region: &Region) -> Result<(), Error> {
     ))?;
     let mut waits = None;
     let over = wait_until(PATIENCE, || {
-        let plan = region.plan(target)?;
+        let plan = region.plan(memory)?;
         waits = plan.waits_at();
         Ok(waits.is_some() || plan.alive.load(Acquire) == 0)
     })?;

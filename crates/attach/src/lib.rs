@@ -3,6 +3,9 @@
 //! One thread of the process is stopped for as long as a few system calls take, which it is made to make ([`stopped`]); it goes on as if nothing had been.
 //! Everything else the agent does itself, on a thread of its own.
 //!
+//! Whoever attaches can be killed at any moment: what it leaves in a process then is nothing, or memory that does nothing, or an agent that folds; the next
+//! one to attach or to detach takes it from there ([`region::State`]).
+//!
 //! What it is not: the agent (`crates/agent`), or a judge of whether folding is worth it.
 //!
 //! Invariants: no memory of the process is ever writable and executable; a process to which [`attach`] returned an error has nothing of the agent's in it, if it
@@ -10,11 +13,13 @@
 
 mod alone;
 mod error;
+mod hand;
 mod helping;
 mod image;
 mod memory;
 mod region;
 mod rights;
+mod rseq;
 mod stopped;
 pub mod target;
 mod threads;
@@ -24,8 +29,10 @@ pub use error::Error;
 pub use image::Image;
 pub use target::Target;
 
-use memfold_pager::plan::{Plan, Status, Task};
-use region::Region;
+use memfold_pager::plan::{Plan, Task};
+use memfold_pager::sabotage::{planted, Bug};
+use memory::Memory;
+use region::{Region, State};
 use std::time::{Duration, Instant};
 use stopped::Stopped;
 
@@ -43,10 +50,16 @@ pub struct Stop(pub Duration);
 /// The process refuses, or the agent does; there is nothing of it left in the process then.
 pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> Result<Stop, Error> {
     target.check()?;
-    let _alone = Alone::with(target.pid())?;
+    let memory = Memory::open(target.pid())?;
+    let _alone = Alone::with(&memory)?;
+    let mut stop = Stop::default();
     // Somebody may have been before.
-    if is_attached(target) {
-        return Err(Error::Folded(target.pid()));
+    if let Some(region) = Region::find(&memory)? {
+        match region.settle(&memory, START)? {
+            State::Folding => return Err(Error::Folded(target.pid())),
+            State::Remains => unmap(&memory, &region, &mut stop)?,
+            State::Failed => take_out(&memory, &region, &mut stop, START)?,
+        }
     }
     memfold_pager::sabotage::choose(None);
     let mut plan = Plan::new();
@@ -62,24 +75,30 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
             return Err(Error::TooMuchChosen);
         }
     }
-    let (region, stopped) = Stopped::during(target, |thread| Region::map(thread, image))?;
-    let mut stop = Stop(stopped);
+    let (region, stopped) = Stopped::during(&memory, |thread| Region::map(thread, image))?;
+    stop.0 += stopped;
     // While the process runs: it takes longer than all else.
-    let filled = region.fill(target, image, &mut plan);
-    let begun = Stopped::during(target, |thread| {
-        let done =
-            filled.and_then(|()| region.protect(thread, image)).and_then(|()| region.start(thread, &plan));
-        done.inspect_err(|_| region.unmap(thread))
-    })?;
-    stop.0 += begun.1;
-    let helped = if plan.helped == 0 { Ok(()) } else { helping::help(target, &region) };
-    let done = region.wait(target, START)?;
-    if done == Status::Running {
+    let filled = region.fill(&memory, image, &mut plan);
+    let begun = filled.and_then(|()| {
+        Stopped::during(&memory, |thread| {
+            region.protect(thread, image)?;
+            region.start(&memory, thread, Task::Start)
+        })
+    });
+    match begun {
+        Ok(((), stopped)) => stop.0 += stopped,
+        Err(error) => {
+            let _ = unmap(&memory, &region, &mut stop);
+            return Err(error);
+        }
+    }
+    let helped = if plan.helped == 0 { Ok(()) } else { helping::help(target, &memory, &region) };
+    if region.settle(&memory, START)? == State::Folding {
         return Ok(stop);
     }
     // The process may have written anything there.
-    let why = region.plan(target)?.text.read(&mut [0; 256]).replace(char::is_control, " ");
-    let _ = take_out(target, &region, &mut stop);
+    let why = region.plan(&memory)?.text.read(&mut [0; 256]).replace(char::is_control, " ");
+    let _ = take_out(&memory, &region, &mut stop, START);
     helped.and(Err(Error::AgentFailed(why)))
 }
 
@@ -88,35 +107,52 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
 /// # Errors
 /// There is none in it, or not one of this version; the process refuses.
 pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
-    let _alone = Alone::with(target.pid())?;
-    let region = Region::find(target)?.ok_or(Error::NotAttached(target.pid()))?;
-    if region.plan(target)?.build != image.build() {
+    match target.check_runs() {
+        // Its other threads can still be borrowed.
+        Ok(()) | Err(Error::Headless(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let memory = Memory::open(target.pid())?;
+    let _alone = Alone::with(&memory)?;
+    let region = Region::find(&memory)?.ok_or(Error::NotAttached(target.pid()))?;
+    if region.plan(&memory)?.build != image.build() {
         return Err(Error::OtherVersion(target.pid()));
     }
     let mut stop = Stop::default();
-    take_out(target, &region, &mut stop)?;
+    match region.settle(&memory, START)? {
+        State::Folding | State::Failed => take_out(&memory, &region, &mut stop, END)?,
+        State::Remains => unmap(&memory, &region, &mut stop)?,
+    }
     Ok(stop)
 }
 
-/// Whether the agent is in the process.
+/// Whether the agent is in the process, or is just being put there.
 pub fn is_attached(target: &Target) -> bool {
-    Region::find(target).is_ok_and(|region| region.is_some())
+    let state = || {
+        let memory = Memory::open(target.pid())?;
+        let region = Region::find(&memory)?;
+        region.map(|region| region.plan(&memory)).transpose()
+    };
+    state().is_ok_and(|plan| plan.is_some_and(|plan| State::of(&plan) != Some(State::Remains)))
 }
 
-fn take_out(target: &Target, region: &Region, stop: &mut Stop) -> Result<(), Error> {
-    let mut plan = region.plan(target)?;
-    (plan.task, plan.status, plan.alive) = (Task::End as u32, 0.into(), 1.into());
-    region.write_plan(target, &plan)?;
-    stop.0 += Stopped::during(target, |thread| region.start(thread, &plan))?.1;
-    match region.wait(target, END)? {
-        Status::Ended => {}
-        _ => return Err(Error::AgentLost(target.pid())),
+fn take_out(memory: &Memory, region: &Region, stop: &mut Stop, patience: Duration) -> Result<(), Error> {
+    stop.0 += Stopped::during(memory, |thread| region.start(memory, thread, Task::End))?.1;
+    if region.settle(memory, patience)? != State::Remains {
+        return Err(Error::AgentLost(memory.pid()));
     }
-    stop.0 += Stopped::during(target, |thread| {
+    unmap(memory, region, stop)
+}
+
+fn unmap(memory: &Memory, region: &Region, stop: &mut Stop) -> Result<(), Error> {
+    if planted(Bug::MappingLeaked) {
+        return Ok(());
+    }
+    let unmapped = Stopped::during(memory, |thread| {
         region.unmap(thread);
         Ok(())
-    })?
-    .1;
+    })?;
+    stop.0 += unmapped.1;
     Ok(())
 }
 

@@ -4,10 +4,12 @@
 //!
 //! Invariants: one mapping when it is made, readable and writable; code becomes executable when it is no longer writable.
 
+use crate::error::Trouble;
 use crate::image::{Access, Image};
+use crate::memory::Memory;
 use crate::stopped::Stopped;
-use crate::{memory, wait_until, Error, Target};
-use memfold_pager::plan::{Plan, Status, MAGIC};
+use crate::{wait_until, Error};
+use memfold_pager::plan::{Plan, Status, Task, MAGIC};
 use memfold_sys::thread::{ADOPTED_BLOCK, FLAGS};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
@@ -25,23 +27,50 @@ pub struct Region {
     len: usize,
 }
 
+/// What there is in a process, by its plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The process is folded.
+    Folding,
+    /// It could not be; memory of the agent's may be left.
+    Failed,
+    /// An agent that has not begun, or that has ended: memory that nobody uses.
+    Remains,
+}
+
+impl State {
+    /// By that plan; `None` while a thread of the agent's is at it.
+    pub fn of(plan: &Plan) -> Option<State> {
+        if plan.alive.load(Acquire) != 0 {
+            return None;
+        }
+        match Status::from_u32(plan.status.load(Acquire)) {
+            Status::Running => Some(State::Folding),
+            Status::Failed => Some(State::Failed),
+            Status::Working | Status::Ended => Some(State::Remains),
+        }
+    }
+}
+
 impl Region {
-    /// Maps it.
-    pub fn map(thread: &mut Stopped, image: &Image) -> Result<Region, Error> {
+    /// Maps it. A child that is forked meanwhile does not get it.
+    pub fn map(thread: &mut Stopped<'_>, image: &Image) -> Result<Region, Trouble> {
         let len = IMAGE + image.len() + ADOPTED_BLOCK;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let base =
             thread.call("mmap", libc::SYS_mmap, [0, len, access as usize, flags as usize, usize::MAX, 0])?;
+        let kept = [base, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
+        thread.call("madvise", libc::SYS_madvise, kept)?;
         Ok(Region { base, len })
     }
 
     /// Puts image and plan there.
-    pub fn fill(&self, target: &Target, image: &Image, plan: &mut Plan) -> Result<(), Error> {
+    pub fn fill(&self, memory: &Memory, image: &Image, plan: &mut Plan) -> Result<(), Error> {
         let at = self.base + IMAGE;
-        memory::write(target.pid(), at, &image.at(at))?;
+        memory.write(at, &image.at(at))?;
         let pointer = self.base + THREAD_POINTER;
-        memory::write(target.pid(), pointer, &pointer.to_le_bytes())?;
+        memory.write(pointer, &pointer.to_le_bytes())?;
         plan.mapped = [self.base as u64, self.len as u64];
         plan.stack = (self.base + self.len - ADOPTED_BLOCK) as u64;
         plan.entry = (at + image.entry()) as u64;
@@ -49,11 +78,11 @@ impl Region {
         let constant = image.parts().iter().find(|&&(_, _, access)| access == Access::Read);
         plan.constant =
             constant.map_or([0; 2], |&(start, end, _)| [(at + start) as u64, (end - start) as u64]);
-        memory::write(target.pid(), self.base, bytes_of(plan))
+        memory.write(self.base, bytes_of(plan))
     }
 
     /// Makes code executable, and no longer writable. What is constant the agent protects itself.
-    pub fn protect(&self, thread: &mut Stopped, image: &Image) -> Result<(), Error> {
+    pub fn protect(&self, thread: &mut Stopped<'_>, image: &Image) -> Result<(), Trouble> {
         let access = (libc::PROT_READ | libc::PROT_EXEC) as usize;
         for &(start, end, _) in image.parts().iter().filter(|&&(_, _, access)| access == Access::Execute) {
             let at = self.base + IMAGE + start;
@@ -62,45 +91,52 @@ impl Region {
         Ok(())
     }
 
-    /// Makes a thread of the agent's, for what the plan says.
-    pub fn start(&self, thread: &mut Stopped, plan: &Plan) -> Result<(), Error> {
+    /// Makes a thread of the agent's, for a task.
+    pub fn start(&self, memory: &Memory, thread: &mut Stopped<'_>, task: Task) -> Result<(), Trouble> {
+        let plan = || self.plan(memory).map_err(|_| Trouble::Ended);
+        let (before, mut now) = (plan()?, plan()?);
+        let write = |plan: &Plan| memory.write(self.base, bytes_of(plan)).map_err(|_| Trouble::Ended);
+        (now.task, now.status, now.alive) = (task as u32, 0.into(), 1.into());
+        write(&now)?;
         let stack = self.base + self.len - 256;
         let alive = self.base + std::mem::offset_of!(Plan, alive);
-        let arguments = [FLAGS as usize, stack, 0, alive, plan.thread_pointer as usize, 0];
-        thread.call_at(plan.entry as usize, "clone", libc::SYS_clone, arguments, self.base).map(drop)
+        let arguments = [FLAGS as usize, stack, 0, alive, now.thread_pointer as usize, 0];
+        let made = thread.call_at(now.entry as usize, "clone", libc::SYS_clone, arguments, self.base);
+        if made.is_err() {
+            let _ = write(&before);
+        }
+        made.map(drop)
     }
 
-    /// Waits until the thread has ended. What it says.
-    pub fn wait(&self, target: &Target, patience: Duration) -> Result<Status, Error> {
-        let over = wait_until(patience, || Ok(self.plan(target)?.alive.load(Acquire) == 0))?;
-        if !over {
-            return Err(Error::AgentLost(target.pid()));
-        }
-        let status = Status::from_u32(self.plan(target)?.status.load(Acquire));
-        Ok(status)
+    /// Waits until no thread is at it. What there is then.
+    pub fn settle(&self, memory: &Memory, patience: Duration) -> Result<State, Error> {
+        let mut state = None;
+        wait_until(patience, || {
+            state = State::of(&self.plan(memory)?);
+            Ok(state.is_some())
+        })?;
+        state.ok_or(Error::AgentLost(memory.pid()))
     }
 
     /// Takes it away. What cannot be taken away stays, and does nothing.
-    pub fn unmap(&self, thread: &mut Stopped) {
+    pub fn unmap(&self, thread: &mut Stopped<'_>) {
         let _ = thread.call("munmap", libc::SYS_munmap, [self.base, self.len, 0, 0, 0, 0]);
     }
 
     /// That of the agent in a process, if there is one.
-    pub fn find(target: &Target) -> Result<Option<Region>, Error> {
+    pub fn find(memory: &Memory) -> Result<Option<Region>, Error> {
         use procfs::process::{MMPermissions, MMapPath};
-        let maps = memory::maps(target.pid())?;
+        let maps = memory.maps()?;
         let anonymous = |path: &MMapPath| matches!(path, MMapPath::Anonymous | MMapPath::Other(_));
         for map in
             maps.iter().filter(|map| map.perms.contains(MMPermissions::WRITE) && anonymous(&map.pathname))
         {
             let region = Region { base: map.address.0 as usize, len: 0 };
             let mut magic = [0; 8];
-            if memory::read(target.pid(), region.base, &mut magic).is_err()
-                || u64::from_le_bytes(magic) != MAGIC
-            {
+            if memory.read(region.base, &mut magic).is_err() || u64::from_le_bytes(magic) != MAGIC {
                 continue;
             }
-            let [base, len] = region.plan(target)?.mapped;
+            let [base, len] = region.plan(memory)?.mapped;
             if base == region.base as u64 {
                 return Ok(Some(Region { len: len as usize, ..region }));
             }
@@ -109,17 +145,12 @@ impl Region {
     }
 
     /// The plan as it is now.
-    pub fn plan(&self, target: &Target) -> Result<Plan, Error> {
+    pub fn plan(&self, memory: &Memory) -> Result<Plan, Error> {
         let mut plan = Plan::new();
         // SAFETY: a plan is plain words and bytes, of any value.
         let bytes = unsafe { std::slice::from_raw_parts_mut(&raw mut plan as *mut u8, size_of::<Plan>()) };
-        memory::read(target.pid(), self.base, bytes)?;
+        memory.read(self.base, bytes)?;
         Ok(plan)
-    }
-
-    /// Writes the plan anew, while no thread of the agent's reads it.
-    pub fn write_plan(&self, target: &Target, plan: &Plan) -> Result<(), Error> {
-        memory::write(target.pid(), self.base, bytes_of(plan))
     }
 }
 

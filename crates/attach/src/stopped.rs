@@ -4,10 +4,17 @@
 //! it has its registers again as they were, those of an interrupted system call among them, from which the kernel sees to the restarting by itself,
 //! and its signal mask. System calls touch no registers for floating point.
 //!
+//! Nothing is single-stepped: the trap of a step is forced on the thread, and what a process does at `SIGTRAP` is undone where that is blocked or ignored.
+//!
 //! A few calls the kernel does not restart, but ends with `EINTR` (signal(7)), also when there was no signal. Those are made again from the beginning, unless there is a
 //! signal for the thread, which is what ends them then.
+//!
+//! Invariants: a thread that has registers of ours is the business of a process that nothing ends but `SIGKILL` to itself ([`hand`]); it gets its own back in
+//! a stop in which the kernel looks at what is to be restarted.
 
-use crate::{memory, threads, Error, Target};
+use crate::error::Trouble;
+use crate::memory::Memory;
+use crate::{hand, rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
 use nix::errno::Errno;
 use nix::sys::ptrace;
@@ -19,59 +26,69 @@ use std::time::{Duration, Instant};
 /// How long one thread may take to stop, and how long it may take until any does.
 const ONE: Duration = Duration::from_millis(100);
 const ANY: Duration = Duration::from_secs(10);
+/// How long all may take: the process can have a thread wait in a call of ours for as long as it wants.
+const ALL: Duration = Duration::from_secs(20);
+/// How often a call is made that the kernel wants to be made again.
+const AGAIN: u32 = 100;
+/// What a call returns that is to be made again, which no program sees (include/linux/errno.h).
+const RESTARTED: std::ops::RangeInclusive<i64> = -516..=-512;
 /// Requests that `nix` does not have (linux/ptrace.h).
 const GETSIGMASK: libc::c_int = 0x420A;
 const SETSIGMASK: libc::c_int = 0x420B;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_int = 0x4210;
 /// The stop that an interruption makes (linux/ptrace.h).
 const EVENT_STOP: libc::c_int = 128;
 
 /// See the module.
-pub struct Stopped {
-    target: u32,
+pub struct Stopped<'a> {
+    memory: &'a Memory,
     thread: Pid,
     /// Where there is an instruction for system calls.
     syscall: usize,
     registers: libc::user_regs_struct,
     signal_mask: u64,
     since: Instant,
+    /// It has made a call, and is stopped at the end of that.
+    has_called: bool,
     /// It runs again.
     released: bool,
 }
 
-impl Stopped {
+impl Stopped<'_> {
     /// Stops a thread of the process, one for which it makes least difference, for as long as `work` takes. What that returns, and for how long the thread was
     /// stopped.
     ///
-    /// All of it is done by a thread of our own that ends with it: a thread of the process that was interrupted and did not stop in time is let go by the
-    /// kernel then, as its tracer is gone.
-    pub fn during<R: Send>(
-        target: &Target,
-        work: impl FnOnce(&mut Stopped) -> Result<R, Error> + Send,
+    /// A thread that was interrupted and did not stop in time is let go by the kernel when the process ends that does all this: its tracer is gone.
+    pub fn during<R: Copy>(
+        memory: &Memory,
+        work: impl FnOnce(&mut Stopped<'_>) -> Result<R, Trouble>,
     ) -> Result<(R, Duration), Error> {
-        let syscall = memory::find_syscall(target.pid())?;
-        std::thread::scope(|scope| {
-            let done = scope.spawn(|| {
-                be_quick();
-                let mut stopped = Stopped::any_of(target, syscall)?;
-                let result = work(&mut stopped);
-                stopped.release();
-                Ok((result?, stopped.since.elapsed()))
-            });
-            done.join().unwrap_or(Err(Error::Busy(target.pid())))
-        })
+        let syscall = memory.find_syscall()?;
+        let apart = hand::do_apart(ALL, || {
+            be_quick();
+            let mut stopped = Stopped::any_of(memory, syscall)?;
+            let result = work(&mut stopped);
+            stopped.release();
+            Ok((result?, stopped.since.elapsed()))
+        });
+        match apart {
+            Ok(Some(done)) => done.map_err(|trouble: Trouble| trouble.of(memory.pid())),
+            Ok(None) => Err(Error::Busy(memory.pid())),
+            Err(errno) => Err(Error::Call { pid: std::process::id(), call: "fork", errno }),
+        }
     }
 
-    fn any_of(target: &Target, syscall: usize) -> Result<Stopped, Error> {
+    fn any_of(memory: &Memory, syscall: usize) -> Result<Stopped<'_>, Trouble> {
         let began = Instant::now();
         let mut late: Vec<u32> = Vec::new();
         loop {
-            let mut found = threads::candidates(target.pid())?;
+            let mut found = threads::candidates(memory.pid())?;
             found.sort_by_key(|candidate| candidate.rank);
             for tid in
                 late.iter().copied().chain(found.iter().map(|candidate| candidate.tid)).collect::<Vec<_>>()
             {
                 let first = !late.contains(&tid);
-                if let Some(stopped) = Stopped::one(target.pid(), tid, first, syscall)? {
+                if let Some(stopped) = Stopped::one(memory, tid, first, syscall)? {
                     return Ok(stopped);
                 }
                 if first {
@@ -79,22 +96,23 @@ impl Stopped {
                 }
             }
             if began.elapsed() > ANY {
-                return Err(Error::Busy(target.pid()));
+                return Err(threads::what_keeps_all(memory.pid()));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
     /// Stops that thread, if it can be at the moment. `first` says that it was not interrupted yet.
-    fn one(target: u32, tid: u32, first: bool, syscall: usize) -> Result<Option<Stopped>, Error> {
+    fn one(memory: &Memory, tid: u32, first: bool, syscall: usize) -> Result<Option<Stopped<'_>>, Trouble> {
         let thread = Pid::from_raw(tid as i32);
         let since = Instant::now();
         if first {
-            match ptrace::seize(thread, ptrace::Options::empty()) {
+            match ptrace::seize(thread, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
                 Ok(()) => {}
-                // It has ended.
+                // It has ended, or somebody else traces it.
                 Err(Errno::ESRCH) => return Ok(None),
-                Err(errno) => return Err(threads::forbidden(target, errno)),
+                Err(_) if !threads::is_ours(memory.pid(), tid) => return Ok(None),
+                Err(errno) => return Err(Trouble::Forbidden(errno)),
             }
             if ptrace::interrupt(thread).is_err() {
                 return Ok(None);
@@ -107,15 +125,32 @@ impl Stopped {
             Ok(registers) => registers,
             Err(_) => return Ok(None),
         };
-        let mut stopped =
-            Stopped { target, thread, syscall, registers, signal_mask: 0, since, released: false };
+        // It may have set a filter a moment ago. And it must be the memory that is meant.
+        if !threads::is_ours(memory.pid(), tid) || dispatches_calls(thread) {
+            let _ = ptrace::detach(thread, None);
+            return Ok(None);
+        }
+        memory.read(syscall, &mut [0]).map_err(|_| Trouble::Ended)?;
+        let mut stopped = Stopped {
+            memory,
+            thread,
+            syscall,
+            registers,
+            signal_mask: 0,
+            since,
+            has_called: false,
+            released: false,
+        };
+        if let Some(aborts_at) = rseq::leave(memory, thread, registers.rip) {
+            stopped.registers.rip = aborts_at;
+        }
         stopped.signal_mask = stopped.read_mask()?;
         stopped.write_mask(u64::MAX)?;
         Ok(Some(stopped))
     }
 
     /// Makes a system call.
-    pub fn call(&mut self, name: &'static str, number: i64, arguments: [usize; 6]) -> Result<usize, Error> {
+    pub fn call(&mut self, name: &'static str, number: i64, arguments: [usize; 6]) -> Result<usize, Trouble> {
         self.call_at(self.syscall, name, number, arguments, 0)
     }
 
@@ -127,8 +162,8 @@ impl Stopped {
         number: i64,
         arguments: [usize; 6],
         word: usize,
-    ) -> Result<usize, Error> {
-        let failed = |errno| Error::Call { pid: self.target, call: name, errno };
+    ) -> Result<usize, Trouble> {
+        let failed = |errno| Trouble::Call(name, errno);
         let [rdi, rsi, rdx, r10, r8, r9] = arguments.map(|argument| argument as u64);
         let registers = libc::user_regs_struct {
             rip: instruction as u64,
@@ -144,32 +179,46 @@ impl Stopped {
             r12: word as u64,
             ..self.registers
         };
-        ptrace::setregs(self.thread, registers).map_err(failed)?;
+        self.has_called = true;
+        for _ in 0..AGAIN {
+            ptrace::setregs(self.thread, registers).map_err(failed)?;
+            // To its beginning, and to its end.
+            for _ in 0..2 {
+                ptrace::syscall(self.thread, None).map_err(failed)?;
+                self.reach(name, |status| matches!(status, WaitStatus::PtraceSyscall(_)))?;
+            }
+            let after = ptrace::getregs(self.thread).map_err(failed)?;
+            if after.rip != instruction as u64 + 2 {
+                return Err(failed(Errno::EINTR));
+            }
+            match after.rax as i64 {
+                error if RESTARTED.contains(&error) => {}
+                error @ -4095..0 => return Err(failed(Errno::from_raw(-error as i32))),
+                value => return Ok(value as usize),
+            }
+        }
+        Err(failed(Errno::EINTR))
+    }
+
+    /// Waits for a stop of ours. What stops it meanwhile (`SIGSTOP` cannot be blocked) gets its effect, and waits until we are gone.
+    fn reach(&mut self, what: &'static str, is_there: impl Fn(WaitStatus) -> bool) -> Result<(), Trouble> {
+        let failed = |errno| Trouble::Call(what, errno);
         loop {
-            ptrace::step(self.thread, None).map_err(failed)?;
             match waitpid(self.thread, Some(WaitPidFlag::__WALL)) {
-                Ok(WaitStatus::Stopped(_, Signal::SIGTRAP)) => break,
-                // The process is being stopped (SIGSTOP), which waits until we are gone.
-                Ok(WaitStatus::PtraceEvent(..) | WaitStatus::Stopped(..)) => {}
-                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => {
+                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
                     self.released = true;
-                    return Err(Error::Ended(self.target));
+                    return Err(Trouble::Ended);
                 }
-                Ok(_) | Err(Errno::EINTR) => {}
+                Ok(status) if is_there(status) => return Ok(()),
+                Ok(WaitStatus::Stopped(_, signal)) => ptrace::syscall(self.thread, signal).map_err(failed)?,
+                Ok(_) => ptrace::syscall(self.thread, None).map_err(failed)?,
+                Err(Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno)),
             }
         }
-        let after = ptrace::getregs(self.thread).map_err(failed)?;
-        if after.rip != instruction as u64 + 2 {
-            return Err(failed(Errno::EINTR));
-        }
-        match after.rax as i64 {
-            error @ -4095..0 => Err(failed(Errno::from_raw(-error as i32))),
-            value => Ok(value as usize),
-        }
     }
 
-    fn read_mask(&self) -> Result<u64, Error> {
+    fn read_mask(&self) -> Result<u64, Trouble> {
         let mut mask = 0u64;
         // SAFETY: the kernel writes so many bytes.
         let done =
@@ -177,22 +226,33 @@ impl Stopped {
         self.checked(done).map(|()| mask)
     }
 
-    fn write_mask(&self, mask: u64) -> Result<(), Error> {
+    fn write_mask(&self, mask: u64) -> Result<(), Trouble> {
         // SAFETY: the kernel reads so many bytes.
         let done =
             unsafe { libc::ptrace(SETSIGMASK as _, self.thread.as_raw(), size_of::<u64>(), &raw const mask) };
         self.checked(done)
     }
 
-    fn checked(&self, done: libc::c_long) -> Result<(), Error> {
+    fn checked(&self, done: libc::c_long) -> Result<(), Trouble> {
         match done {
-            -1 => Err(Error::Call { pid: self.target, call: "ptrace", errno: Errno::last() }),
+            -1 => Err(Trouble::Call("ptrace", Errno::last())),
             _ => Ok(()),
         }
     }
 
     /// Lets the thread go on as if nothing had been.
     fn release(&mut self) {
+        if self.released {
+            return;
+        }
+        // At the end of a call the kernel does not look at what is to be restarted; in the stop of an interruption it does.
+        if self.has_called
+            && ptrace::interrupt(self.thread).is_ok()
+            && ptrace::cont(self.thread, None).is_ok()
+        {
+            let there = |status| matches!(status, WaitStatus::PtraceEvent(_, _, EVENT_STOP));
+            let _ = self.reach("ptrace", there);
+        }
         if std::mem::replace(&mut self.released, true) {
             return;
         }
@@ -200,9 +260,10 @@ impl Stopped {
         if planted(Bug::RegisterNotRestored) {
             registers.r12 = 0;
         }
+        let (pid, tid) = (self.memory.pid(), self.thread.as_raw() as u32);
         if !planted(Bug::CallNotMadeAgain)
-            && threads::is_ended_by_interruption(&registers)
-            && !threads::has_signal(self.target, self.thread.as_raw() as u32, self.signal_mask)
+            && threads::is_ended_by_interruption(&registers, |fd| threads::is_socket(tid, fd))
+            && !threads::has_signal(pid, tid, self.signal_mask)
         {
             // The instruction is made again, with the number that the kernel has kept.
             registers.rip -= 2;
@@ -217,10 +278,48 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
+impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+impl Trouble {
+    /// The error that it is, of that process.
+    fn of(self, pid: u32) -> Error {
+        match self {
+            Trouble::Ended => Error::Ended(pid),
+            Trouble::Busy => Error::Busy(pid),
+            Trouble::Suspended => Error::Suspended(pid),
+            Trouble::Filtered => Error::Filtered(pid),
+            Trouble::Forbidden(errno) => threads::forbidden(pid, errno),
+            Trouble::Call(call, errno) => Error::Call { pid, call, errno },
+        }
+    }
+}
+
+/// Whether the thread has its system calls made by a handler of its own (prctl(2), `PR_SET_SYSCALL_USER_DISPATCH`): ours would end there.
+fn dispatches_calls(thread: Pid) -> bool {
+    /// `struct ptrace_sud_config` (linux/ptrace.h).
+    #[repr(C)]
+    #[derive(Default)]
+    struct Config {
+        mode: u64,
+        selector: u64,
+        offset: u64,
+        len: u64,
+    }
+    let mut config = Config::default();
+    // SAFETY: the kernel writes so many bytes, or none where it does not know the request.
+    let done = unsafe {
+        libc::ptrace(
+            GET_SYSCALL_USER_DISPATCH_CONFIG as _,
+            thread.as_raw(),
+            size_of::<Config>(),
+            &raw mut config,
+        )
+    };
+    done == 0 && config.mode != 0
 }
 
 /// Has the calling thread, which is about to end, run before others, where that is permitted: a thread of the process waits for it.

@@ -1,5 +1,6 @@
 //! The process that is to be attached to: whether it can be.
 
+use crate::memory::Memory;
 use crate::rights::may_ask_for_forks;
 use crate::{threads, Error};
 use procfs::process::{MMapPath, Process};
@@ -30,12 +31,14 @@ impl Target {
     /// What is in the way.
     pub fn check(&self) -> Result<(), Error> {
         let pid = self.0;
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(|_| Error::NoProcess(pid))?;
-        self.check_status(&status)?;
+        self.check_runs()?;
+        if threads::are_filtered(pid) {
+            return Err(Error::Filtered(pid));
+        }
         // Some files tell even who may not look; an own process that has changed its rights is another's to the kernel.
         let maps = match fs::File::open(format!("/proc/{pid}/maps")) {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Vec::new(),
-            _ => crate::memory::maps(pid)?,
+            _ => Memory::maps_of(pid)?,
         };
         if maps.is_empty() {
             // Its memory may not be looked at: a process that may be has some.
@@ -46,15 +49,28 @@ impl Target {
             MMapPath::Other(name) => name.contains("memfold"),
             _ => false,
         };
-        if maps.iter().any(|map| named(&map.pathname)) || crate::is_attached(self) {
+        if maps.iter().any(|map| named(&map.pathname)) {
             return Err(Error::Folded(pid));
         }
         self.check_machine()?;
+        // Before its memory is read: who serves that userfaultfd would be waited for.
         self.check_descriptors()?;
+        if crate::is_attached(self) {
+            return Err(Error::Folded(pid));
+        }
         if ![pid, std::process::id()].into_iter().any(may_ask_for_forks) {
             return Err(Error::NoForks(pid, nix::unistd::geteuid().as_raw()));
         }
         self.check_sharing()
+    }
+
+    /// Whether it is a program that runs, and that nobody traces.
+    ///
+    /// # Errors
+    /// What it is instead.
+    pub fn check_runs(&self) -> Result<(), Error> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0));
+        self.check_status(&status.map_err(|_| Error::NoProcess(self.0))?)
     }
 
     fn check_status(&self, status: &str) -> Result<(), Error> {
@@ -64,6 +80,7 @@ impl Target {
             line.map(str::trim).unwrap_or_default()
         };
         match field("State").chars().next() {
+            Some('Z' | 'X') if threads::living(pid).is_some() => return Err(Error::Headless(pid)),
             Some('Z' | 'X') => return Err(Error::Zombie(pid)),
             Some('T') => return Err(Error::Suspended(pid)),
             _ => {}
@@ -74,9 +91,6 @@ impl Target {
         match field("TracerPid").parse() {
             Ok(0) | Err(_) => {}
             Ok(tracer) => return Err(Error::Traced(pid, tracer)),
-        }
-        if field("Seccomp") == "2" {
-            return Err(Error::Filtered(pid));
         }
         Ok(())
     }
@@ -144,19 +158,18 @@ mod tests {
     use super::*;
 
     fn said(status: &str) -> String {
-        Target::new(7).check_status(status).err().map(|error| error.to_string()).unwrap_or_default()
+        Target::new(4194305).check_status(status).err().map(|error| error.to_string()).unwrap_or_default()
     }
 
     #[test]
     fn what_is_in_the_way_is_named_with_what_to_do() {
-        let fine = "State:\tS (sleeping)\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nVmSize:\t 1 kB\nCapEff:\t000001ffffffffff\nSeccomp:\t0\n";
+        let fine = "State:\tS (sleeping)\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nVmSize:\t 1 kB\nCapEff:\t000001ffffffffff\n";
         assert_eq!(said(fine), "");
         for (is, becomes, says) in [
             ("S (sleeping)", "Z (zombie)", "its parent has not taken notice"),
-            ("S (sleeping)", "T (stopped)", "`kill -CONT 7`"),
+            ("S (sleeping)", "T (stopped)", "`kill -CONT 4194305`"),
             ("VmSize:\t 1 kB\n", "", "a thread of the kernel"),
             ("TracerPid:\t0", "TracerPid:\t9", "traced by process 9"),
-            ("Seccomp:\t0", "Seccomp:\t2", "before it sets the filter"),
         ] {
             let line = said(&fine.replace(is, becomes));
             assert!(line.contains(says), "{line}");

@@ -1,6 +1,6 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
-use crate::Error;
+use crate::error::{Error, Trouble};
 use nix::errno::Errno;
 use std::fs;
 
@@ -13,8 +13,26 @@ pub struct Candidate {
     pub rank: u32,
 }
 
+/// System calls that the kernel restarts whatever they waited for, and that have done nothing yet (signal(7)).
+const RESTARTED: [i64; 11] = [
+    libc::SYS_futex,
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_pause,
+    libc::SYS_rt_sigsuspend,
+];
+
+/// `libc` does not have it.
+const IO_PGETEVENTS: i64 = 333;
+
 /// System calls that the kernel ends with `EINTR` when their thread is stopped and goes on, without a signal (signal(7)).
-const ENDED: [i64; 8] = [
+const ENDED: [i64; 9] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -22,30 +40,112 @@ const ENDED: [i64; 8] = [
     libc::SYS_semtimedop,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_io_getevents,
+    IO_PGETEVENTS,
     libc::SYS_io_uring_enter,
 ];
 
+/// System calls that it ends so on a socket for which a time is set (`SO_RCVTIMEO`, `SO_SNDTIMEO`), before they have done anything.
+const ENDED_ON_SOCKETS: [i64; 13] = [
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+];
+
 /// The threads of a process that may be stopped.
-pub fn candidates(pid: u32) -> Result<Vec<Candidate>, Error> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| Error::Ended(pid))?;
-    let tids = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    Ok(tids.filter_map(|tid| Some(Candidate { tid, rank: rank(pid, tid)? })).collect())
+pub fn candidates(pid: u32) -> Result<Vec<Candidate>, Trouble> {
+    let tids = all(pid);
+    if tids.is_empty() {
+        return Err(Trouble::Ended);
+    }
+    Ok(tids.into_iter().filter_map(|tid| Some(Candidate { tid, rank: rank(pid, tid)? })).collect())
+}
+
+fn all(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// `PF_IO_WORKER`, `PF_USER_WORKER` and `PF_KTHREAD` of include/linux/sched.h: threads that the kernel has in a process, as io_uring's, which never execute the
+/// program.
+const OF_KERNEL: u32 = 0x10 | 0x4000 | 0x20_0000;
+
+/// What the names of the agent's threads begin with.
+const AGENT: &str = "memfold-";
+
+/// A thread of the process that has not ended and is not the agent's: the first one, if it is such.
+pub fn living(pid: u32) -> Option<u32> {
+    let lives = |tid: &u32| {
+        stat(pid, *tid).is_some_and(|(name, rest)| !rest.starts_with('Z') && !name.starts_with(AGENT))
+    };
+    Some(pid).filter(lives).or_else(|| all(pid).into_iter().find(lives))
+}
+
+fn state(pid: u32, tid: u32) -> Option<char> {
+    stat(pid, tid)?.1.chars().next()
+}
+
+/// The name of a thread, and what follows it.
+fn stat(pid: u32, tid: u32) -> Option<(String, String)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let (before, rest) = stat.rsplit_once(") ")?;
+    Some((before.split_once('(')?.1.to_owned(), rest.to_owned()))
+}
+
+/// Whether nobody traces the thread but this process, if anybody does, and no filter of system calls is in force for it.
+pub fn is_ours(pid: u32, tid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
+    let tracer = field("TracerPid:").and_then(|tracer| tracer.parse().ok()).unwrap_or(0);
+    [0, std::process::id()].contains(&tracer) && !is_filtered(&status)
+}
+
+fn is_filtered(status: &str) -> bool {
+    status.lines().any(|line| line.strip_prefix("Seccomp:").is_some_and(|mode| mode.trim() != "0"))
+}
+
+/// Whether a filter of system calls is in force for all threads.
+pub fn are_filtered(pid: u32) -> bool {
+    let status = |tid| fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let tids = all(pid);
+    !tids.is_empty() && tids.into_iter().all(|tid| is_filtered(&status(tid)))
+}
+
+/// Why no thread could be stopped.
+pub fn what_keeps_all(pid: u32) -> Trouble {
+    match all(pid).into_iter().all(|tid| matches!(state(pid, tid), Some('T' | 't' | 'Z') | None)) {
+        true => Trouble::Suspended,
+        false if are_filtered(pid) => Trouble::Filtered,
+        false => Trouble::Busy,
+    }
 }
 
 /// What stopping the thread costs it; `None` where it cannot be stopped, or is the agent's.
 fn rank(pid: u32, tid: u32) -> Option<u32> {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
-    let stat = read("stat").ok()?;
-    let (name, rest) = (stat.split_once('(')?.1, stat.rsplit_once(") ")?.1);
-    if name.starts_with("memfold-") {
+    let (name, rest) = stat(pid, tid)?;
+    let is_of_kernel = rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
+    if is_of_kernel || name.starts_with(AGENT) || !is_ours(pid, tid) {
         return None;
     }
     match rest.chars().next()? {
         // It sleeps and can be woken; which system call it is in says how that ends.
         'S' => {
-            let number: Option<i64> =
-                read("syscall").ok().and_then(|line| line.split(' ').next()?.parse().ok());
-            Some(if number.is_some_and(|number| ENDED.contains(&number)) { 2 } else { 0 })
+            let line = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+            let number: Option<i64> = line.split(' ').next().and_then(|number| number.parse().ok());
+            Some(match number {
+                Some(number) if RESTARTED.contains(&number) => 0,
+                Some(number) if ENDED.contains(&number) => 3,
+                _ => 2,
+            })
         }
         'R' => Some(1),
         _ => None,
@@ -53,8 +153,16 @@ fn rank(pid: u32, tid: u32) -> Option<u32> {
 }
 
 /// Whether the thread with these registers was in a system call that our interruption ended, and that the kernel does not restart.
-pub fn is_ended_by_interruption(registers: &libc::user_regs_struct) -> bool {
-    ENDED.contains(&(registers.orig_rax as i64)) && registers.rax as i64 == -i64::from(libc::EINTR)
+pub fn is_ended_by_interruption(registers: &libc::user_regs_struct, is_socket: impl Fn(i32) -> bool) -> bool {
+    let number = registers.orig_rax as i64;
+    registers.rax as i64 == -i64::from(libc::EINTR)
+        && (ENDED.contains(&number) || ENDED_ON_SOCKETS.contains(&number) && is_socket(registers.rdi as i32))
+}
+
+/// Whether the thread has a socket by that number.
+pub fn is_socket(tid: u32, number: i32) -> bool {
+    let link = fs::read_link(format!("/proc/{tid}/fd/{number}")).unwrap_or_default();
+    link.to_str().is_some_and(|link| link.starts_with("socket:"))
 }
 
 /// Whether there is a signal for the thread that it does not block.
@@ -89,17 +197,23 @@ mod tests {
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         registers.orig_rax = libc::SYS_epoll_wait as u64;
         registers.rax = -i64::from(libc::EINTR) as u64;
-        assert!(is_ended_by_interruption(&registers));
+        assert!(is_ended_by_interruption(&registers, |fd| fd == 5));
         registers.rax = 3;
-        assert!(!is_ended_by_interruption(&registers));
+        assert!(!is_ended_by_interruption(&registers, |fd| fd == 5));
         registers.rax = -i64::from(libc::EINTR) as u64;
+        registers.orig_rax = libc::SYS_read as u64;
+        assert!(!is_ended_by_interruption(&registers, |fd| fd == 5));
+        registers.rdi = 5;
+        assert!(is_ended_by_interruption(&registers, |fd| fd == 5));
         registers.orig_rax = libc::SYS_futex as u64;
-        assert!(!is_ended_by_interruption(&registers));
+        assert!(!is_ended_by_interruption(&registers, |fd| fd == 5));
     }
 
     #[test]
     fn threads_of_this_process_are_found_and_may_be_stopped() {
         let found = candidates(std::process::id()).unwrap();
-        assert!(!found.is_empty() && found.iter().all(|candidate| candidate.rank <= 2));
+        assert!(!found.is_empty() && found.iter().all(|candidate| candidate.rank <= 3));
+        assert_eq!(living(std::process::id()), Some(std::process::id()));
+        assert!(is_ours(std::process::id(), std::process::id()) && !are_filtered(std::process::id()));
     }
 }

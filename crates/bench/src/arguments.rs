@@ -12,6 +12,7 @@ Examples:
   memfold bench fault --json --out runs/1    the same for programs, raw runs kept
   memfold bench alloc                        the allocator beside every other that is installed
   memfold bench overhead                     what folding costs programs that gain nothing
+  memfold bench attach --rounds 1000         how long a program is stopped to attach to it (root)
   memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page
   memfold bench programs --only redis,python3 real programs, plain and folded
   memfold bench sim --peer cachesim          the replacement policies' speed, and libCacheSim's beside

@@ -23,6 +23,7 @@ mod hogs;
 pub mod launch;
 pub mod overhead;
 pub mod pagedaemon;
+pub mod pauses;
 pub mod process;
 pub mod programs;
 pub mod redis;

@@ -5,10 +5,21 @@ use crate::scratch;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// What makes the pager fold whatever is not in use this very moment.
 pub const HARSH: [&str; 6] = ["--cold-age", "10ms", "--max-cpu", "100", "--max-stall", "100"];
+
+/// How often a program is attached to and detached from: what `ROUNDS` says, else as often as every run of the tests can afford.
+///
+/// # Panics
+/// If that is no number.
+pub fn rounds(usual: usize) -> usize {
+    std::env::var("ROUNDS").map_or(usual, |rounds| rounds.parse().expect("ROUNDS is a number"))
+}
 
 /// The absolute path of the agent: the value of `MEMFOLD_AGENT`, else beside the preload library.
 ///
@@ -138,6 +149,26 @@ impl Subject {
             }
         }
         Traces { agents, descriptors, odd_mappings }
+    }
+
+    /// Attached to and detached from again and again, it goes on, and something is folded of it; then it has no trace of that.
+    pub fn endure(&mut self, rounds: usize) {
+        let before = self.traces();
+        assert_eq!(before.agents, 0);
+        let mut folded = 0;
+        for round in 0..rounds {
+            self.attach();
+            if round % 3 == 0 {
+                crate::wait_until(LIMIT, "something is folded", || self.folded() > 0);
+            }
+            folded += self.folded();
+            assert_eq!(self.counter("lost"), 0);
+            self.detach();
+            assert!(self.runs(), "it has ended by itself");
+        }
+        assert_ne!(folded, 0);
+        // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
+        crate::wait_until(LIMIT, "nothing of the agent's is left", || self.traces() == before);
     }
 
     /// Ends it: its status, and what it said last.

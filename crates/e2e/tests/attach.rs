@@ -2,7 +2,7 @@
 //!
 //! As root, as the agent needs CAP_SYS_PTRACE in the process that it is put into; where the tests do not run as root these say so and pass.
 
-use memfold_e2e::agent::{memfold_with_agent, Subject, Traces, HARSH};
+use memfold_e2e::agent::{memfold_with_agent, rounds, Subject, HARSH};
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
@@ -47,31 +47,10 @@ fn start(file: &Path, arguments: &[&str]) -> Subject {
 
 /// Attached to and detached from again and again while it checks itself, it ends as it would have by itself.
 fn endures(mut subject: Subject, times: usize) {
-    let before = subject.traces();
-    assert_eq!(before.agents, 0);
-    let mut folded = 0;
-    for round in 0..times {
-        subject.attach();
-        if round % 3 == 0 {
-            // What is counted is what a person sees.
-            assert!(subject.must(&["stat"]).contains("embedded"));
-            wait_until(LIMIT, "something is folded", || subject.folded() > 0);
-        }
-        folded += subject.folded();
-        assert_eq!(subject.counter("lost"), 0);
-        subject.detach();
-        assert!(subject.runs(), "it has ended by itself");
-    }
-    assert_ne!(folded, 0);
-    nothing_is_left(&subject, &before);
+    subject.endure(rounds(times));
     let (status, said) = subject.finish();
     assert!(said.starts_with("fine "), "{said}");
     assert_eq!(status, Some(7));
-}
-
-fn nothing_is_left(subject: &Subject, before: &Traces) {
-    // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
-    wait_until(LIMIT, "nothing of the agent's is left", || subject.traces() == *before);
 }
 
 #[test]
@@ -157,7 +136,7 @@ fn redis_keeps_every_value_and_saves_all_of_them_from_a_child() {
         let output = memfold_with_agent(runtime.path()).args(arguments).arg(&pid).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
-    for _ in 0..3 {
+    for _ in 0..rounds(3) {
         memfold(&[["attach"].as_slice(), &HARSH].concat());
         redis.save_in_background();
         assert_eq!(ask(&mut redis, &["DEBUG", "DIGEST"]), digest);

@@ -1,7 +1,7 @@
 //! Servers of many processes and other users' are attached to and detached from while clients work: postgres under pgbench, nginx with a reload between. Each
 //! answer is checked, and each process is left as it was.
 
-use memfold_e2e::agent::{memfold_with_agent, HARSH};
+use memfold_e2e::agent::{memfold_with_agent, rounds, HARSH};
 use memfold_e2e::run::{program, Server};
 use memfold_e2e::{is_root, scratch, wait_until};
 use std::collections::HashSet;
@@ -32,8 +32,8 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 /// Attaches to a server and its processes while `work` goes on, and detaches: what was attached to, and what was folded of all.
-fn attach_meanwhile(home: &Path, root: u32, mut rounds: usize, work: &AtomicBool) -> (HashSet<u32>, u64) {
-    let (mut all, mut folded) = (HashSet::new(), 0);
+fn attach_meanwhile(home: &Path, root: u32, usual: usize, work: &AtomicBool) -> (HashSet<u32>, u64) {
+    let (mut all, mut folded, mut rounds) = (HashSet::new(), 0, rounds(usual));
     let memfold = |arguments: &[&str]| memfold_with_agent(home).args(arguments).output().unwrap();
     while work.load(Relaxed) || rounds > 0 {
         rounds = rounds.saturating_sub(1);

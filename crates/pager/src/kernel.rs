@@ -54,7 +54,7 @@ type Missing = (&'static str, Errno);
 /// What a userfaultfd is asked for by which forks are reported, where who has the right to that makes the handshake for this process; and
 /// whether it can track writes. `available` is all that the kernel has; `None` where that is too little.
 pub fn features_with_forks(available: Features) -> Option<(Features, bool)> {
-    let needed = NEEDED | Features::EVENT_FORK;
+    let needed = fault_point!(ForksNotAskedFor: NEEDED | Features::EVENT_FORK, else NEEDED);
     let tracks_writes = available.contains(TRACKING);
     let wanted = if tracks_writes { needed | TRACKING } else { needed };
     available.contains(needed).then_some((wanted, tracks_writes))

@@ -66,7 +66,7 @@ pub struct Plan {
     pub task: u32,
     /// The [`Status`].
     pub status: AtomicU32,
-    /// 1 while the thread lives; the kernel clears it (`CLONE_CHILD_CLEARTID`).
+    /// 1 while a thread is at it, from before it is made; the kernel clears it (`CLONE_CHILD_CLEARTID`).
     pub alive: AtomicU32,
     /// Where the block begins that the thread runs in, of `thread::ADOPTED_BLOCK` bytes.
     pub stack: u64,
@@ -97,7 +97,7 @@ impl Plan {
             build: 0,
             task: Task::Start as u32,
             status: AtomicU32::new(0),
-            alive: AtomicU32::new(1),
+            alive: AtomicU32::new(0),
             stack: 0,
             mapped: [0; 2],
             entry: 0,

@@ -224,6 +224,14 @@ bugs! {
     CallNotMadeAgain = "call-not-made-again",
     /// What is open for an attached agent is open in the program's descriptor table, and stays open.
     DescriptorLeaked = "descriptor-leaked",
+    /// What was mapped for the agent from outside stays mapped.
+    MappingLeaked = "mapping-leaked",
+    /// The kernel is not asked for reports of forks.
+    ForksNotAskedFor = "forks-not-asked-for",
+    /// Several attach to a process at once.
+    LockNotHeld = "lock-not-held",
+    /// A thread that was in a restartable sequence goes on in it.
+    SequenceNotLeft = "sequence-not-left",
 }
 
 #[cfg(not(feature = "sabotage"))]

@@ -9,6 +9,7 @@
 //! one JSON object a line.
 
 mod alloc;
+mod beat;
 mod heap;
 mod host;
 mod mapper;
@@ -19,6 +20,7 @@ mod touch;
 
 pub(crate) use alloc::BLOCKS_A_SECOND;
 pub use alloc::{Ask, Hello, Loop, Pattern, Phase, Written};
+pub use beat::{Beat, BeatRequest};
 pub use heap::{Heap, HeapRequest, PagedOut};
 pub(crate) use host::reap;
 pub use host::{Cost, Program, Worker};
@@ -47,6 +49,8 @@ pub enum Job {
     Map(Mapper),
     /// Hold the pages of a file, and compare them in the end.
     Heap(Heap),
+    /// Have many threads look at the clock, and say for how long one did not.
+    Beat(Beat),
     /// Fill a region and sleep.
     Sleep(Sleeper),
     /// Fill memory and say so, run a workload when asked, report, and keep the memory until the experiment goes away.
@@ -66,6 +70,7 @@ pub fn main(job: &str) -> Result<()> {
         Job::Spin(spin) => answer(&spin::run(&spin)?),
         Job::Map(mapper) => answer(&mapper::run(&mapper)?),
         Job::Heap(heap) => heap::serve(&heap),
+        Job::Beat(beat) => beat::serve(&beat),
         Job::Sleep(sleeper) => sleeper::serve(&sleeper),
         Job::Workload(workload) => serve(&workload),
     }

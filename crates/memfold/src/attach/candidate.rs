@@ -58,15 +58,16 @@ impl Candidate {
     }
 }
 
-/// All programs, but for this one and those above it: `sudo memfold attach --match redis` is not meant by `redis`.
+/// All programs, but for this one, those above it (`sudo memfold attach --match redis` is not meant by `redis`), and the first process of all: what starts and
+/// reaps everything is attached to by its number only.
 pub fn pids() -> Vec<u32> {
-    let mut own = vec![std::process::id()];
-    while let Some(parent) = own.last().and_then(|&pid| process::parent(pid)).filter(|pid| !own.contains(pid))
+    let mut spared = vec![1, std::process::id()];
+    while let Some(parent) =
+        spared.last().and_then(|&pid| process::parent(pid)).filter(|pid| !spared.contains(pid))
     {
-        own.push(parent);
+        spared.push(parent);
     }
-    // The first process is above everybody, and may be the program of a container.
-    process::all().into_iter().filter(|pid| !own.contains(pid) || (*pid == 1 && own[0] != 1)).collect()
+    process::all().into_iter().filter(|pid| !spared.contains(pid)).collect()
 }
 
 #[cfg(test)]
@@ -78,7 +79,7 @@ mod tests {
         let own = Candidate::look(std::process::id()).unwrap();
         assert!(own.resident > 0 && !own.name.is_empty() && !own.command.is_empty());
         assert!(own.is_of(&nix::unistd::geteuid().to_string()) && !own.is_of("no-such-user"));
-        assert!(!pids().contains(&own.pid));
+        assert!(!pids().contains(&own.pid) && !pids().contains(&1));
         assert!(Candidate::look(u32::MAX).is_none());
     }
 

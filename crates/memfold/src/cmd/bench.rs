@@ -14,7 +14,7 @@ use ::memfold_bench::experiment::{Experiment, Report};
 use ::memfold_bench::output::Output;
 use ::memfold_bench::worker::{self, Program};
 use ::memfold_bench::{
-    ab, fault, fold, overhead, pagedaemon, programs, sources, verify, workload, Unsupported,
+    ab, fault, fold, overhead, pagedaemon, pauses, programs, sources, verify, workload, Unsupported,
 };
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -37,6 +37,7 @@ enum What {
     Alloc(Recorded<alloc::Options>),
     Arena(Recorded<arena::Options>),
     Overhead(Recorded<overhead::Options>),
+    Attach(Recorded<pauses::Options>),
     Pager(ab::Options),
     Programs(programs::Options),
     Sources(Printed<sources::Options>),
@@ -100,6 +101,7 @@ fn started(what: What) -> Result<ExitCode> {
         },
         What::Arena(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Overhead(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
+        What::Attach(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Sources(args) => {
             print(args.json, &sources::run(&args.options)?)?;
             Ok(ExitCode::SUCCESS)

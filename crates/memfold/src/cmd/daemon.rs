@@ -22,6 +22,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -191,9 +192,9 @@ pub(super) fn scraper(metrics: &Metrics, option: &str) -> anyhow::Result<Scraper
 }
 
 /// What is attached to by the rules in a file, under the budget of the daemon at `socket`.
-fn watch_by(file: &Path, socket: &Path) -> anyhow::Result<Watch> {
+fn watch_by(file: &Path, socket: &Path) -> anyhow::Result<Arc<Watch>> {
     let usual = attach::choices(&options::PagerOptions::default(), None, Some(socket), false);
-    Ok(Watch { rules: Rules::read(file)?, image: agent::find()?, usual })
+    Ok(Arc::new(Watch { rules: Rules::read(file)?, image: agent::find()?, usual }))
 }
 
 /// Who may read the counters: over TCP nobody that is not meant to, as every user of the machine can connect.

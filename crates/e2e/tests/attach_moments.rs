@@ -1,0 +1,226 @@
+//! `memfold attach` and `detach` at the moments at which a program is most easily harmed: in odd states of its own, while others stop it, while who attaches is
+//! killed. Each goes on as if nothing had been.
+
+use memfold_e2e::agent::{memfold_with_agent, rounds, Subject, HARSH};
+use memfold_e2e::run::program;
+use memfold_e2e::{is_root, scratch, wait_until};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whether the tests may run; says so if not.
+fn may() -> bool {
+    if !is_root() {
+        eprintln!("skipped: only root can attach");
+    }
+    is_root()
+}
+
+fn compile(source: &str) -> (TempDir, PathBuf) {
+    let dir = scratch();
+    let file = dir.path().join("subject");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
+    let mut compiler = Command::new(program("cc", "gcc"));
+    compiler.args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&file).arg(source);
+    assert!(compiler.status().expect("the compiler can be executed").success());
+    (dir, file)
+}
+
+fn is_fine(subject: Subject) {
+    let (status, said) = subject.finish();
+    assert_eq!((status, said.trim()), (Some(7), "fine"));
+}
+
+fn endures(moment: &str) {
+    if may() {
+        let (_dir, file) = compile("moments.c");
+        let mut subject = Subject::start(Command::new(file).arg(moment));
+        subject.endure(rounds(3));
+        is_fine(subject);
+    }
+}
+
+#[test]
+fn what_a_program_does_at_sigtrap_stays_though_it_blocks_it() {
+    endures("trap");
+    endures("ignored");
+}
+
+#[test]
+fn a_restartable_sequence_that_was_interrupted_is_begun_anew() {
+    endures("sequence");
+}
+
+#[test]
+fn a_wait_for_a_socket_with_a_time_is_not_seen_to_be_interrupted() {
+    endures("timeout");
+}
+
+#[test]
+fn a_signal_handler_on_its_own_stack_goes_on() {
+    endures("handler");
+}
+
+#[test]
+fn a_call_that_waits_with_a_signal_mask_of_its_own_leaves_the_one_before() {
+    endures("mask");
+}
+
+#[test]
+fn a_thread_under_a_filter_of_system_calls_is_never_borrowed() {
+    endures("sandbox");
+}
+
+#[test]
+fn a_program_that_makes_children_by_vfork_all_the_time_endures_it() {
+    endures("vfork");
+}
+
+#[test]
+fn a_program_that_has_io_uring_do_its_reading_endures_it() {
+    if may() {
+        let (dir, file) = compile("uring.c");
+        let mut subject = Subject::start(Command::new(file).arg(dir.path().join("data")));
+        subject.endure(rounds(4));
+        is_fine(subject);
+    }
+}
+
+#[test]
+fn a_program_whose_first_thread_has_ended_is_folded_on_and_detached_from_and_not_attached_to() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("moments.c");
+    let mut subject = Subject::start(Command::new(file).arg("headless"));
+    subject.attach();
+    wait_until(LIMIT, "something is folded", || subject.folded() > 0);
+    subject.tell("end");
+    let status = format!("/proc/{}/status", subject.pid());
+    let has_ended = || std::fs::read_to_string(&status).is_ok_and(|status| status.contains("State:\tZ"));
+    wait_until(LIMIT, "the first thread has ended", has_ended);
+    subject.detach();
+    let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("the first thread of process"), "{said}");
+    is_fine(subject);
+}
+
+fn start(home: &Path, arguments: &[&str]) -> Child {
+    let mut command = memfold_with_agent(home);
+    command.args(arguments).stderr(Stdio::null()).stdout(Stdio::null());
+    command.spawn().expect("memfold can be executed")
+}
+
+/// At any of its steps: it takes some tens of milliseconds.
+#[test]
+fn whoever_attaches_or_detaches_can_be_killed_at_any_moment() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("attached.c");
+    let mut subject = Subject::start(Command::new(file).args(["8", "16"]));
+    let (before, home, pid) = (subject.traces(), scratch(), subject.pid().to_string());
+    let attach = [["attach"].as_slice(), &HARSH, &[&pid]].concat();
+    for round in 0..rounds(16) {
+        for arguments in [attach.as_slice(), &["detach", &pid]] {
+            let mut child = start(home.path(), arguments);
+            std::thread::sleep(Duration::from_millis(round as u64 * 37 % 80));
+            child.kill().and_then(|()| child.wait()).expect("it is ours");
+            assert!(subject.runs(), "it has ended by itself");
+        }
+    }
+    // Whatever was left is taken from there. The last one's hand may still be at it.
+    let done = |arguments: &[&str]| subject.memfold(arguments).status.success();
+    wait_until(LIMIT, "it is detached from, or was", || {
+        done(&["detach", &pid]) || subject.traces().agents == 0
+    });
+    wait_until(LIMIT, "it can be attached to", || done(&attach));
+    wait_until(LIMIT, "something is folded", || subject.folded() > 0);
+    subject.detach();
+    wait_until(LIMIT, "nothing of the agent's is left", || subject.traces() == before);
+    let (status, said) = subject.finish();
+    assert!(status == Some(7) && said.starts_with("fine "), "{said}");
+}
+
+#[test]
+fn a_program_that_others_stop_and_continue_meanwhile_stays_stopped_until_it_is_continued() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("moments.c");
+    let mut subject = Subject::start(Command::new(file).arg("mask"));
+    let (before, over, pid) = (subject.traces(), AtomicBool::new(false), subject.pid());
+    let signal = |number| {
+        // SAFETY: a signal to a child that is not waited for before the end.
+        assert_eq!(unsafe { libc::kill(pid as i32, number) }, 0);
+    };
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    let (mut attached, mut detached) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                signal(libc::SIGSTOP);
+                wait_until(LIMIT, "it is stopped", is_stopped);
+                signal(libc::SIGCONT);
+                std::thread::sleep(Duration::from_millis(7));
+            }
+        });
+        let number = pid.to_string();
+        while detached < rounds(3) {
+            // It is refused while the program is stopped.
+            attached += usize::from(
+                subject.memfold(&[&["attach"], &HARSH[..], &[&number]].concat()).status.success(),
+            );
+            detached += usize::from(subject.memfold(&["detach", &number]).status.success());
+        }
+        over.store(true, Relaxed);
+    });
+    assert!(attached > 0);
+    wait_until(LIMIT, "nothing of the agent's is left", || subject.traces() == before);
+    assert!(subject.runs());
+    is_fine(subject);
+}
+
+/// Two at once: one attaches, the other is told why not.
+#[test]
+fn of_several_that_attach_at_once_one_does() {
+    if !may() {
+        return;
+    }
+    let (_dir, file) = compile("attached.c");
+    let subject = Subject::start(Command::new(file).args(["4", "16"]));
+    let (before, home, pid) = (subject.traces(), scratch(), subject.pid().to_string());
+    for _ in 0..rounds(3) {
+        let mut all: Vec<Child> = (0..4).map(|_| start(home.path(), &["attach", &pid])).collect();
+        let done = all.iter_mut().map(|child| child.wait().expect("it is ours"));
+        assert_eq!(done.filter(std::process::ExitStatus::success).count(), 1);
+        subject.detach();
+        wait_until(LIMIT, "nothing of the agents' is left", || subject.traces() == before);
+    }
+    let (status, said) = subject.finish();
+    assert!(status == Some(7) && said.starts_with("fine "), "{said}");
+}
+
+#[test]
+fn how_long_a_program_is_stopped_is_measured_by_its_own_clock() {
+    if !may() {
+        return;
+    }
+    let home = scratch();
+    let words = ["bench", "attach", "--rounds", "2", "--threads", "4", "--size", "1M", "--json"];
+    let output = memfold_with_agent(home.path()).args(words).output().expect("memfold can be executed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(found["schema"], "memfold-bench-attach-1");
+    for (what, key) in [("attached", "p50_ns"), ("plain", "p99_ns"), ("borrowed", "longest_ns")] {
+        assert!(found[what][key].as_u64().is_some_and(|ns| ns > 0), "{what}: {found}");
+    }
+}
