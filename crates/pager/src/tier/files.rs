@@ -197,22 +197,21 @@ impl Tier for Files {
     }
 
     fn fetch(&self, place: Place, out: &mut [u8]) -> Result<()> {
-        if let Some(error) = inject::error(Point::TierRead) {
-            return Err(error);
-        }
         let file = self.get(place.file());
-        if self.remote.is_on() {
-            return match file.is_there() {
-                true => self.remote.fetch(file.name(), place, out),
-                false => Err(Errno(libc::EBADF)),
-            };
-        }
-        match file.descriptor() {
-            Some(fd) => file::read_all_at(fd, out, place.offset()),
-            None => match file.mapped.load(Acquire) {
-                0 => Err(Errno(libc::EBADF)),
-                base => mem::read_mapped(base + place.offset() as usize, out),
-            },
-        }
+        inject::spoiled(Point::TierRead, out, |out| {
+            if self.remote.is_on() {
+                return match file.is_there() {
+                    true => self.remote.fetch(file.name(), place, out),
+                    false => Err(Errno(libc::EBADF)),
+                };
+            }
+            match file.descriptor() {
+                Some(fd) => file::read_all_at(fd, out, place.offset()),
+                None => match file.mapped.load(Acquire) {
+                    0 => Err(Errno(libc::EBADF)),
+                    base => mem::read_mapped(base + place.offset() as usize, out),
+                },
+            }
+        })
     }
 }

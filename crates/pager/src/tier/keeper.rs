@@ -14,7 +14,7 @@ use super::wire::{Name, Op};
 use super::BLOCK;
 use crate::codec::DICTIONARIES;
 use crate::control_file::FilePath;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::{fault_point, planted, Bug};
 use crate::tables::pool::Pool;
 use crate::text::Line;
 use core::fmt::Write;
@@ -153,7 +153,8 @@ impl Keeper {
 
     /// Bytes that its files may take.
     fn allowed(&self) -> u64 {
-        self.share.map_or(self.size, |share| share.min(self.size))
+        let share = self.share.filter(|_| !planted(Bug::ShareUnheard));
+        share.map_or(self.size, |share| share.min(self.size))
     }
 
     /// Where it is, for people.
@@ -264,7 +265,10 @@ impl Keeper {
             return Err(Errno(libc::ENOSPC));
         }
         // A child reads where it is mapped. On the network nothing is.
-        if !files.remote.is_on() && (segment + 1) * SEGMENT > self.files[number].len {
+        if !files.remote.is_on()
+            && (segment + 1) * SEGMENT > self.files[number].len
+            && !planted(Bug::FilledPastMap)
+        {
             return Err(END_OF_FILE);
         }
         let state = &mut self.files[number];
@@ -477,7 +481,7 @@ impl Keeper {
         self.filled = None;
         (self.held, self.wanted) = (0, 0);
         // What it may take of a tier that is shared it has yet to be told.
-        self.share = self.share.map(|_| 0);
+        fault_point!(ShareInherited: self.share = self.share.map(|_| 0));
     }
 }
 
