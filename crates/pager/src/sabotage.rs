@@ -170,6 +170,8 @@ bugs! {
     KeptUntold = "kept-untold",
     /// A connection that said something senseless is used on, and what comes late is taken for the answer to the next request.
     LateAnswerTaken = "late-answer-taken",
+    /// What an engine does not take, or does not give, is not looked for on the disk beneath it.
+    DiskNotBeneath = "disk-not-beneath",
     /// An engine that is away counts as one that has lost what it had.
     AwayTakenForLost = "away-taken-for-lost",
 

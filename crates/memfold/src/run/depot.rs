@@ -40,10 +40,10 @@ impl Depot {
         let Some(engines) = choice.engines() else { return Ok(None) };
         let config = Config::new(&engines).and_then(|config| config.check().map(|()| config));
         let config = config.map_err(|error| exit::usage(format!("--tier {}: {error:#}", choice.name())))?;
-        if config.is_single() && !quiet {
+        if config.is_single() && engines.disk.is_none() && !quiet {
             text::say(format_args!(
                 "what goes to {} is kept there alone: if that loses it, the program ends \
-                 (a second engine behind a comma keeps a copy)",
+                 (a second engine behind a comma keeps a copy, and so does a disk: disk=/var/tmp)",
                 choice.name()
             ));
         }

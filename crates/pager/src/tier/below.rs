@@ -372,8 +372,12 @@ impl Below {
 
     /// Fetches what lies there, and opens its seal. The tier's thread only.
     fn fetch_sealed(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
-        self.files.fetch(place, bytes)?;
-        self.open_seal(place, cluster, bytes)
+        let opened = |bytes: &mut [u8]| self.open_seal(place, cluster, bytes);
+        let fetched = self.files.fetch(place, bytes).and_then(|()| opened(bytes));
+        if fetched.is_ok() || !self.files.remote.is_over_disk() || planted(Bug::DiskNotBeneath) {
+            return fetched;
+        }
+        self.files.fetch_from_disk(place, bytes).and_then(|()| opened(bytes))
     }
 
     /// Opens the seal of what was fetched from there. `EBADMSG` where it is not what was written.
