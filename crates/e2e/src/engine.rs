@@ -2,9 +2,14 @@
 
 use crate::command_line::scratch;
 use crate::redis::Redis;
+use crate::wait_until;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// How long the nodes of a cluster may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine that listens on a port, with its files in a directory.
 #[derive(Debug)]
@@ -36,6 +41,39 @@ impl Engine {
         let mut engine = Engine::new();
         engine.start_again(options);
         engine
+    }
+
+    /// So many that are a cluster, each with its part of all keys, and these further options.
+    ///
+    /// # Panics
+    /// If they do not find each other within a minute.
+    pub fn start_cluster(count: usize, options: &[&str]) -> Vec<Engine> {
+        const SLOTS: usize = 16384;
+        let begin = |number: usize| {
+            // What they say to each other goes by a port of its own.
+            let (mut engine, bus) = (Engine::new(), Engine::new().port);
+            let bus = bus.to_string();
+            let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", &bus];
+            engine.start_again(&[&own, options].concat());
+            let [first, last] = [number * SLOTS / count, (number + 1) * SLOTS / count - 1];
+            let epoch = (number + 1).to_string();
+            assert_eq!(engine.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
+            let slots = ["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()];
+            assert_eq!(engine.ask(&slots), "OK");
+            (engine, bus)
+        };
+        let mut begun: Vec<(Engine, String)> = (0..count).map(begin).collect();
+        let (port, bus) = (begun[0].0.port.to_string(), begun[0].1.clone());
+        for (engine, _) in &mut begun[1..] {
+            assert_eq!(engine.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]), "OK");
+        }
+        for (engine, _) in &mut begun {
+            wait_until(PATIENCE, "the nodes find each other", || {
+                let info = engine.ask(&["CLUSTER", "INFO"]);
+                info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{count}"))
+            });
+        }
+        begun.into_iter().map(|(engine, _)| engine).collect()
     }
 
     /// Starts it, with what it has in its files.

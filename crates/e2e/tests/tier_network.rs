@@ -225,7 +225,50 @@ fn of_three_engines_one_may_die_whichever_has_what() {
     let [mut one, mut other, mut third] = [(); 3].map(|()| Engine::start(&[]));
     let mut folded = Folded::start(&tier(&[&one, &other, &third], ""));
     for engine in [&mut one, &mut other, &mut third] {
-        await_below(engine);
+        wait_until(LIMIT, "something goes to each", || engine.keys() > 0);
+    }
+    one.kill();
+    folded.tell_to_look();
+    folded.expect_kept();
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || other.keys() + third.keys() == 0);
+}
+
+#[test]
+fn of_a_cluster_of_three_one_may_die_and_keys_may_move() {
+    let mut engines = Engine::start_cluster(3, &["--cluster-require-full-coverage", "yes"]);
+    let home = scratch();
+    let all = |engines: &[Engine]| tier(&engines.iter().collect::<Vec<_>>(), "");
+    let output = launch(home.path(), &all(&engines)).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("cluster-require-full-coverage no"), "{said}");
+    for engine in &mut engines {
+        engine.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let mut folded = Folded::start(&all(&engines));
+    for engine in &mut engines {
+        wait_until(LIMIT, "something goes to each", || engine.keys() > 0);
+    }
+    // A key moves from the first to the second, as when a cluster is made larger.
+    let [one, other, third] = &mut engines[..] else { panic!("there are three") };
+    let key = one.ask(&["RANDOMKEY"]);
+    let slot = one.ask(&["CLUSTER", "KEYSLOT", &key]);
+    let [from, to] = [&mut *one, &mut *other].map(|engine| engine.ask(&["CLUSTER", "MYID"]));
+    assert_eq!(other.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]), "OK");
+    assert_eq!(one.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]), "OK");
+    let port = other.port.to_string();
+    // All of that slot, if there are more.
+    while one.ask(&["CLUSTER", "COUNTKEYSINSLOT", &slot]) != "0" {
+        assert_eq!(one.ask(&["MIGRATE", "127.0.0.1", &port, &key, "0", "10000"]), "OK");
+    }
+    for engine in [&mut *other, &mut *one] {
+        assert_eq!(engine.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]), "OK");
+    }
+    folded.tell_to_look();
+    folded.expect_kept();
+    for engine in [&mut *one, &mut *other, &mut *third] {
+        wait_until(LIMIT, "something goes to each", || engine.keys() > 0);
     }
     one.kill();
     folded.tell_to_look();
@@ -246,9 +289,12 @@ fn an_engine_that_dies_with_a_disk_beneath_it_is_not_missed() {
         engine.kill();
         folded.tell_to_look();
         folded.expect_kept();
-        // It comes back with nothing.
+        // It comes back with nothing, and is given what goes down from then on.
         engine.start_again(&[]);
-        await_below(&mut engine);
+        while engine.keys() < 4 {
+            folded.tell_to_look();
+            folded.expect_kept();
+        }
     }
     let (status, said) = folded.end();
     assert!(status.success() && !said.contains("alone"), "{status}: {said}");

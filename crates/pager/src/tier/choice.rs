@@ -143,9 +143,14 @@ impl<'a> Choice<'a> {
         let place = match first.strip_prefix("disk=") {
             Some("") => return Err(BadTier::Directory),
             Some(directory) => Where::Disk(directory),
-            None if first.starts_with(PLAIN) || first.starts_with(TLS) => {
-                Where::Engines(Engines { text, copies: 0, auth: None, wait: WAIT, expire: EXPIRE, disk: None })
-            }
+            None if first.starts_with(PLAIN) || first.starts_with(TLS) => Where::Engines(Engines {
+                text,
+                copies: 0,
+                auth: None,
+                wait: WAIT,
+                expire: EXPIRE,
+                disk: None,
+            }),
             None => return Err(BadTier::Kind(first.split_once('=').map_or(first, |(kind, _)| kind))),
         };
         let mut choice = Choice { place, size: SIZE, after: AFTER };
