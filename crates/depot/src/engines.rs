@@ -89,6 +89,14 @@ impl Config {
         self.copies < 2
     }
 
+    /// A connection to the first of them, made as all are.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub fn connect_to_first(&self) -> redis::RedisResult<Connection> {
+        connect(&self.nodes[0])
+    }
+
     /// Whether the engines are nodes of a cluster.
     pub fn is_cluster(&self) -> bool {
         self.cluster
