@@ -5,13 +5,17 @@
 //! renewed while it is wanted.
 //!
 //! Of several engines each segment has its own order; its copies are on the first of them that could be reached. To read, all are asked in that order.
+//!
+//! In a cluster the key says which node has it. So a segment has several keys there, `memfold:FILE:SEGMENT:WAY`, and its copies are under the first of them that
+//! lie on different nodes which could be reached. To read, all keys are asked for in their order.
 
+use crate::slots::{self, Range};
 use anyhow::{bail, Context, Result};
 use memfold_pager::tier::choice::Engines as Choice;
 use memfold_pager::tier::wire::Name;
 use redis::{
     Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, ServerErrorKind,
+    RedisError, ServerErrorKind, Value,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long an engine that did not answer is left alone.
 const REST: Duration = Duration::from_millis(500);
 const DEFAULT_PORT: u16 = 6379;
+/// Keys that a segment can have in a cluster: of nodes that have as much each, one in two to the fifteenth of these is all on one.
+const WAYS: usize = 16;
 
 /// Which engines, and how they are used. Shared by all connections.
 #[derive(Clone, Debug)]
@@ -28,6 +34,8 @@ pub struct Config {
     nodes: Vec<ConnectionInfo>,
     copies: usize,
     expire: Duration,
+    /// Whether the engines are nodes of a cluster, of which there may be more.
+    cluster: bool,
 }
 
 /// What an engine could not do.
@@ -39,14 +47,16 @@ pub enum Failure {
     Full,
     /// They do not let us.
     Refused,
+    /// Another node of the cluster has it by now.
+    Moved,
 }
 
 impl Config {
-    /// From what a user chose. Reads the file with the password.
+    /// From what a user chose. Reads the file with the password. Whether the engines are a cluster's is what [`Config::check`] has found.
     ///
     /// # Errors
     /// An address or that file makes no sense, or others may read it.
-    pub fn new(choice: &Choice<'_>) -> Result<Config> {
+    pub fn new(choice: &Choice<'_>, cluster: bool) -> Result<Config> {
         let (user, password) =
             choice.auth.map(|file| read_auth(Path::new(file))).transpose()?.unwrap_or_default();
         let node = |address: &str| -> Result<ConnectionInfo> {
@@ -65,7 +75,8 @@ impl Config {
             Ok(address.into_connection_info()?.set_redis_settings(how))
         };
         let nodes = choice.addresses().map(node).collect::<Result<_>>()?;
-        Ok(Config { nodes, copies: choice.copies, expire: Duration::from_nanos(choice.expire.0) })
+        let expire = Duration::from_nanos(choice.expire.0);
+        Ok(Config { nodes, copies: choice.copies, expire, cluster })
     }
 
     /// For how long an engine keeps what nobody says is wanted.
@@ -78,37 +89,79 @@ impl Config {
         self.copies < 2
     }
 
-    /// Looks whether every engine is there, lets us in, and will not drop what it keeps.
+    /// A connection to the first of them, made as all are.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub fn connect_to_first(&self) -> redis::RedisResult<Connection> {
+        connect(&self.nodes[0])
+    }
+
+    /// Whether the engines are nodes of a cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.cluster
+    }
+
+    /// Looks whether every engine is there, lets us in, and will not drop what it keeps; and whether they are a cluster's, whose other nodes are looked at too.
     ///
     /// # Errors
     /// What hinders that, with the remedy.
-    pub fn check(&self) -> Result<()> {
-        for node in &self.nodes {
-            let name = node.addr().to_string();
-            let mut connection = connect(node).with_context(|| format!("cannot use the engine at {name}"))?;
-            let info: String = redis::cmd("INFO")
-                .query(&mut connection)
-                .with_context(|| format!("cannot use the engine at {name}"))?;
-            let value = |key: &str| {
-                info.lines()
-                    .find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))
-                    .unwrap_or("")
-                    .trim()
-                    .to_owned()
-            };
-            if value("cluster_enabled") == "1" {
-                bail!("the engine at {name} is one of a cluster, which moves keys about: name engines that are not");
-            }
-            let policy = value("maxmemory_policy");
-            if value("maxmemory") != "0" && !policy.is_empty() && policy != "noeviction" {
-                bail!(
-                    "the engine at {name} drops keys when it is full ({policy}), and with them the program's memory: \
-                     CONFIG SET maxmemory-policy noeviction there"
-                );
-            }
+    pub fn check(&mut self) -> Result<()> {
+        let in_cluster = self.nodes.iter().map(look_at).collect::<Result<Vec<_>>>()?;
+        self.cluster = in_cluster.contains(&true);
+        if self.cluster && in_cluster.contains(&false) {
+            bail!("some of these engines are nodes of a cluster, and others stand alone: name those of one kind");
+        }
+        if self.cluster {
+            self.check_cluster()?;
         }
         Ok(())
     }
+
+    fn check_cluster(&self) -> Result<()> {
+        let mut engines = Engines::new(self.clone());
+        engines.find_nodes();
+        let name = self.nodes[0].addr();
+        let nodes: Vec<&ConnectionInfo> = engines.nodes.iter().map(|node| &node.info).collect();
+        if engines.ranges.is_empty() {
+            bail!("the cluster at {name} has given no slots to its nodes: redis-cli --cluster create");
+        }
+        for node in &nodes {
+            look_at(node)?;
+        }
+        if nodes.len() < self.copies {
+            bail!("copies={}: the cluster at {name} has {} nodes that keep keys", self.copies, nodes.len());
+        }
+        let alone = engines.ranges.iter().any(|range| !range.has_replica);
+        if self.copies > 1 && alone && engines.all_stop_with_one() {
+            bail!(
+                "the cluster at {name} stops when one of its nodes does, and a copy would be of no use: \
+                 CONFIG SET cluster-require-full-coverage no on each, or give each a replica"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whether the engine is a node of a cluster, if it will do.
+fn look_at(node: &ConnectionInfo) -> Result<bool> {
+    let name = node.addr().to_string();
+    let mut connection = connect(node).with_context(|| format!("cannot use the engine at {name}"))?;
+    let info: String = redis::cmd("INFO")
+        .query(&mut connection)
+        .with_context(|| format!("cannot use the engine at {name}"))?;
+    let value = |key: &str| {
+        let of = |line: &str| Some(line.strip_prefix(key)?.strip_prefix(':')?.trim().to_owned());
+        info.lines().find_map(of).unwrap_or_default()
+    };
+    let policy = value("maxmemory_policy");
+    if value("maxmemory") != "0" && !policy.is_empty() && policy != "noeviction" {
+        bail!(
+            "the engine at {name} drops keys when it is full ({policy}), and with them the program's memory: \
+             CONFIG SET maxmemory-policy noeviction there"
+        );
+    }
+    Ok(value("cluster_enabled") == "1")
 }
 
 /// User and password from a file: `PASSWORD`, or `USER PASSWORD`, in its first line.
@@ -150,20 +203,29 @@ fn connect(node: &ConnectionInfo) -> redis::RedisResult<Connection> {
 pub struct Engines {
     config: Config,
     nodes: Vec<Node>,
+    /// Which node of a cluster has what, and when that was asked last.
+    ranges: Vec<Range>,
+    asked: Option<Instant>,
 }
 
-#[derive(Default)]
 struct Node {
+    info: ConnectionInfo,
     connection: Option<Connection>,
     /// It is left alone until then.
     rests: Option<Instant>,
 }
 
+impl Node {
+    fn new(info: ConnectionInfo) -> Node {
+        Node { info, connection: None, rests: None }
+    }
+}
+
 impl Engines {
     /// None is made yet.
     pub fn new(config: Config) -> Engines {
-        let nodes = config.nodes.iter().map(|_| Node::default()).collect();
-        Engines { config, nodes }
+        let nodes = config.nodes.iter().cloned().map(Node::new).collect();
+        Engines { config, nodes, ranges: Vec::new(), asked: None }
     }
 
     /// Keeps a cluster on as many engines as were asked for.
@@ -171,19 +233,27 @@ impl Engines {
     /// # Errors
     /// Fewer have it.
     pub fn put(&mut self, file: Name, segment: u32, number: u32, bytes: &[u8]) -> Result<(), Failure> {
-        let key = key(file, segment);
         let expire = self.config.expire.as_millis() as i64;
-        let (mut kept, mut failure) = (0, Failure::Away);
-        for node in self.order(file, segment) {
+        let (mut kept, mut failure) = (Vec::new(), Failure::Away);
+        for way in self.ways(file, segment) {
+            let Some(key) = self.key(file, segment, way) else { continue };
+            if kept.contains(&place_of(&self.nodes[key.node].info)) {
+                continue;
+            }
             let mut pipe = redis::pipe();
-            pipe.atomic().hset(&key, number, bytes).ignore().pexpire(&key, expire).ignore();
-            match self.ask(node, |connection| pipe.query::<()>(connection)) {
-                Ok(()) => kept += 1,
+            if !self.config.cluster {
+                // A node that has it no more says so before anything is done, and of a transaction says less.
+                pipe.atomic();
+            }
+            pipe.hset(&key.text, number, bytes).ignore().pexpire(&key.text, expire).ignore();
+            match self.ask_for(key, |connection| pipe.query::<()>(connection)) {
+                Ok(((), place)) if kept.contains(&place) => {}
+                Ok(((), place)) => kept.push(place),
                 // Full is more worth telling than away.
                 Err(Failure::Away) => {}
                 Err(other) => failure = other,
             }
-            if kept == self.config.copies {
+            if kept.len() == self.config.copies {
                 return Ok(());
             }
         }
@@ -195,14 +265,17 @@ impl Engines {
     /// # Errors
     /// One that could not be asked may have it.
     pub fn get(&mut self, file: Name, segment: u32, number: u32) -> Result<Option<Vec<u8>>, Failure> {
-        let key = key(file, segment);
         let mut failure = None;
-        for node in self.order(file, segment) {
+        for way in self.ways(file, segment) {
+            let Some(key) = self.key(file, segment, way) else {
+                failure = Some(Failure::Away);
+                continue;
+            };
             let mut ask = redis::cmd("HGET");
-            ask.arg(&key).arg(number);
-            match self.ask(node, |connection| ask.query::<Option<Vec<u8>>>(connection)) {
-                Ok(Some(bytes)) => return Ok(Some(bytes)),
-                Ok(None) => {}
+            ask.arg(&key.text).arg(number);
+            match self.ask_for(key, |connection| ask.query::<Option<Vec<u8>>>(connection)) {
+                Ok((Some(bytes), _)) => return Ok(Some(bytes)),
+                Ok((None, _)) => {}
                 Err(error) => failure = Some(error),
             }
         }
@@ -211,36 +284,145 @@ impl Engines {
 
     /// Has all engines drop segments of a file. What cannot be asked drops them when they expire. Whether all could.
     pub fn forget(&mut self, file: Name, segments: &[u32]) -> bool {
-        self.all(segments, |pipe, segment| {
-            pipe.unlink(key(file, segment)).ignore();
+        self.all(file, segments, |pipe, key| {
+            pipe.unlink(key).ignore();
         })
     }
 
     /// Has all engines keep segments of a file for longer. Whether all could be asked.
     pub fn renew(&mut self, file: Name, segments: &[u32]) -> bool {
         let expire = self.config.expire.as_millis() as i64;
-        self.all(segments, |pipe, segment| {
-            pipe.pexpire(key(file, segment), expire).ignore();
+        self.all(file, segments, |pipe, key| {
+            pipe.pexpire(key, expire).ignore();
         })
     }
 
-    fn all(&mut self, segments: &[u32], each: impl Fn(&mut redis::Pipeline, u32)) -> bool {
+    fn all(&mut self, file: Name, segments: &[u32], each: impl Fn(&mut redis::Pipeline, &str)) -> bool {
         let mut all = true;
-        for node in 0..self.nodes.len() {
-            for some in segments.chunks(500) {
+        let named =
+            segments.iter().flat_map(|&segment| self.ways(file, segment).map(move |way| (segment, way)));
+        let named: Vec<(u32, usize)> = named.collect();
+        if self.config.cluster && self.ranges.is_empty() {
+            self.find_nodes();
+        }
+        // Of each node the keys that it is asked for.
+        let mut keys: Vec<Vec<String>> = self.nodes.iter().map(|_| Vec::new()).collect();
+        for (segment, way) in named {
+            match self.key(file, segment, way) {
+                Some(Key { text, node }) => keys[node].push(text),
+                None => all = false,
+            }
+        }
+        for (node, keys) in keys.iter().enumerate() {
+            for some in keys.chunks(500) {
                 let mut pipe = redis::pipe();
-                some.iter().for_each(|&segment| each(&mut pipe, segment));
+                some.iter().for_each(|key| each(&mut pipe, key));
                 all &= self.ask(node, |connection| pipe.query::<()>(connection)).is_ok();
             }
+        }
+        if !all && self.config.cluster {
+            self.find_nodes();
         }
         all
     }
 
-    /// The numbers of the engines, in the order of a segment.
-    fn order(&self, file: Name, segment: u32) -> impl Iterator<Item = usize> {
-        let count = self.nodes.len();
+    /// The ways in which a segment can be kept, in its order: by which engine, or in a cluster by which key.
+    fn ways(&self, file: Name, segment: u32) -> impl Iterator<Item = usize> + use<> {
+        let count = if self.config.cluster { WAYS } else { self.nodes.len() };
         let first = (usize::from(file[0]) + segment as usize) % count;
         (0..count).map(move |n| (first + n) % count)
+    }
+
+    /// What it is called that way, and who has it. `None` where that cannot be said now.
+    fn key(&mut self, file: Name, segment: u32, way: usize) -> Option<Key> {
+        let text = format!("memfold:{:032x}:{segment}", u128::from_be_bytes(file));
+        if !self.config.cluster {
+            return Some(Key { text, node: way });
+        }
+        if self.ranges.is_empty() {
+            self.find_nodes();
+        }
+        let text = format!("{text}:{way}");
+        let node = self.owner(&text)?;
+        Some(Key { text, node })
+    }
+
+    /// The node of a cluster that has a key, as far as is known.
+    fn owner(&self, key: &str) -> Option<usize> {
+        let slot = slots::of(key);
+        let range = self.ranges.iter().find(|range| (range.slots.0..=range.slots.1).contains(&slot))?;
+        self.nodes.iter().position(|node| is_at(&node.info, &range.at))
+    }
+
+    /// Asks the nodes of a cluster that are known, and those that were named, which there are and what each has. Not again within a moment.
+    fn find_nodes(&mut self) {
+        if self.asked.is_some_and(|asked| asked.elapsed() < REST) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        for named in self.config.nodes.clone() {
+            if !self.nodes.iter().any(|node| node.info.addr() == named.addr()) {
+                self.nodes.push(Node::new(named));
+            }
+        }
+        for number in 0..self.nodes.len() {
+            let mut ask = redis::cmd("CLUSTER");
+            ask.arg("SLOTS");
+            let Ok(answer) = self.ask(number, |connection| ask.query::<Value>(connection)) else { continue };
+            let ranges = slots::parse(&answer, &place_of(&self.nodes[number].info).0);
+            if !ranges.is_empty() {
+                self.take_ranges(ranges);
+                return;
+            }
+        }
+    }
+
+    /// From now on the nodes are those that have these.
+    fn take_ranges(&mut self, ranges: Vec<Range>) {
+        let mut before = std::mem::take(&mut self.nodes);
+        for range in &ranges {
+            if self.nodes.iter().any(|node| is_at(&node.info, &range.at)) {
+                continue;
+            }
+            let known = before.iter().position(|node| is_at(&node.info, &range.at));
+            self.nodes.push(match known {
+                Some(known) => before.swap_remove(known),
+                None => Node::new(moved_to(&self.config.nodes[0], &range.at)),
+            });
+        }
+        self.ranges = ranges;
+    }
+
+    /// Whether any node says that the cluster stops as a whole when a part of it does.
+    fn all_stop_with_one(&mut self) -> bool {
+        let mut ask = redis::cmd("CONFIG");
+        ask.arg("GET").arg("cluster-require-full-coverage");
+        let says = |engines: &mut Engines, node: usize| {
+            let answer = engines.ask(node, |connection| ask.query::<Vec<String>>(connection));
+            answer.is_ok_and(|words| words.get(1).is_some_and(|word| word == "yes"))
+        };
+        (0..self.nodes.len()).any(|node| says(self, node))
+    }
+
+    /// Asks the engine that has a key, and the one that has it now where it has moved to another node. Who that was.
+    fn ask_for<T>(
+        &mut self,
+        key: Key,
+        ask: impl Fn(&mut Connection) -> redis::RedisResult<T>,
+    ) -> Result<(T, (String, u16)), Failure> {
+        let (mut node, mut answer) = (key.node, self.ask(key.node, &ask));
+        let is_elsewhere =
+            |answer: &Result<T, Failure>| matches!(answer, Err(Failure::Moved | Failure::Away));
+        if self.config.cluster && is_elsewhere(&answer) {
+            // Another has taken its place, or will have in a moment.
+            self.find_nodes();
+            node = self.owner(&key.text).ok_or(Failure::Away)?;
+            answer = self.ask(node, &ask);
+        }
+        match answer {
+            Err(Failure::Moved) => Err(Failure::Away),
+            answer => Ok((answer?, place_of(&self.nodes[node].info))),
+        }
     }
 
     fn ask<T>(
@@ -248,13 +430,13 @@ impl Engines {
         node: usize,
         ask: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
     ) -> Result<T, Failure> {
-        let Node { connection, rests } = &mut self.nodes[node];
+        let Node { info, connection, rests } = &mut self.nodes[node];
         if rests.is_some_and(|until| Instant::now() < until) {
             return Err(Failure::Away);
         }
         let result = match connection {
             Some(connection) => ask(connection),
-            None => connect(&self.config.nodes[node]).and_then(|new| ask(connection.insert(new))),
+            None => connect(info).and_then(|new| ask(connection.insert(new))),
         };
         result.map_err(|error| {
             let failure = failure_of(&error);
@@ -267,16 +449,39 @@ impl Engines {
     }
 }
 
-fn key(file: Name, segment: u32) -> String {
-    format!("memfold:{:032x}:{segment}", u128::from_be_bytes(file))
+/// What a segment is called, and the number of the engine that has it.
+struct Key {
+    text: String,
+    node: usize,
+}
+
+fn place_of(info: &ConnectionInfo) -> (String, u16) {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
+        _ => (String::new(), 0),
+    }
+}
+
+fn is_at(info: &ConnectionInfo, at: &(String, u16)) -> bool {
+    place_of(info) == *at
+}
+
+/// The same at another place.
+fn moved_to(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
+    let mut address = info.addr().clone();
+    if let ConnectionAddr::Tcp(to, at) | ConnectionAddr::TcpTls { host: to, port: at, .. } = &mut address {
+        (*to, *at) = (host.clone(), *port);
+    }
+    info.clone().set_addr(address)
 }
 
 fn failure_of(error: &RedisError) -> Failure {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Failure::Refused,
+        ErrorKind::Server(ServerErrorKind::Moved) => Failure::Moved,
         _ => match error.code() {
             Some("OOM") => Failure::Full,
-            Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE" | "MOVED") => Failure::Refused,
+            Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE") => Failure::Refused,
             _ => match error.kind() {
                 ErrorKind::Server(ServerErrorKind::ExecAbort) => Failure::Full,
                 _ => Failure::Away,

@@ -11,5 +11,6 @@
 pub mod engines;
 pub mod kept;
 pub mod serve;
+mod slots;
 
 pub use serve::serve;

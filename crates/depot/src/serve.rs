@@ -205,7 +205,7 @@ fn libc_error(error: nix::errno::Errno) -> i32 {
 fn error_of(failure: Failure) -> i32 {
     use nix::errno::Errno;
     libc_error(match failure {
-        Failure::Away => Errno::EHOSTDOWN,
+        Failure::Away | Failure::Moved => Errno::EHOSTDOWN,
         Failure::Full => Errno::ENOSPC,
         Failure::Refused => Errno::EACCES,
     })

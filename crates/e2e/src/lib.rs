@@ -10,6 +10,7 @@ pub mod client;
 pub mod command_line;
 pub mod daemon;
 pub mod dialogue;
+pub mod engine;
 pub mod forged;
 pub mod held;
 pub mod keep;

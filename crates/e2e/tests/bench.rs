@@ -71,6 +71,34 @@ fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
 }
 
 #[test]
+fn the_fault_benchmark_touches_what_lies_on_an_engine_beside_plain_gets() {
+    let mut engine = memfold_e2e::engine::Engine::start(&[]);
+    let options = fault::Options {
+        bytes: 4 << 20,
+        rounds: 2,
+        hogs: 0,
+        vs: Some(fault::Rival::Get),
+        tier: Some(format!("redis://{}", engine.address())),
+        algorithm: "lz4".into(),
+        pin: None,
+        steps: false,
+        seed: 1,
+    };
+    let none = fault::Options { tier: None, ..options.clone() };
+    let refused = Report::of(none, &program(), &mut |_| ()).expect_err("there is no engine");
+    assert!(refused.to_string().contains("--tier redis://HOST:PORT"), "{refused:#}");
+    let report = Report::of(options, &program(), &mut |_| ()).expect("measured").found;
+    for run in &report.runs {
+        let all = if run.arm == "get" { 64 } else { 1024 };
+        assert!(run.evicted_pages * 100 >= all * 99 && run.touched > 0, "{run:?}");
+    }
+    assert_eq!(report.runs.len(), 8);
+    memfold_e2e::wait_until(std::time::Duration::from_secs(60), "nothing of it is left", || {
+        engine.keys() == 0
+    });
+}
+
+#[test]
 fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_by() {
     let _alone = ZRAM.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().unwrap();

@@ -23,6 +23,7 @@ fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
         bytes: 4 << 20,
         together: 64,
         attach: false,
+        tier: None,
         idle_millis: 600,
         out: None,
         json: false,

@@ -1,11 +1,10 @@
 //! A tier on a real engine in the network, under a real program: whatever becomes of the engine, of the process beside the program and of the launcher, the
 //! program reads what it wrote, or ends and says why.
 
-use memfold_e2e::redis::Redis;
+use memfold_e2e::engine::{self, Engine};
 use memfold_e2e::run::{program, Server};
 use memfold_e2e::{memfold, scratch, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -29,42 +28,6 @@ for line in sys.stdin:
     assert os.waitpid(child, 0)[1] == 0, 'the child lost something'
     print('kept', flush=True)
 "#;
-
-/// An engine that listens on a port, with its files in a directory.
-struct Engine {
-    port: u16,
-    directory: TempDir,
-    redis: Option<Redis>,
-}
-
-impl Engine {
-    fn start(options: &[&str]) -> Engine {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut engine = Engine { port, directory: scratch(), redis: None };
-        engine.start_again(options);
-        engine
-    }
-
-    fn start_again(&mut self, options: &[&str]) {
-        let port = self.port.to_string();
-        self.redis = Some(Redis::start(self.directory.path(), |command| {
-            command.args(["--port", &port]).args(options);
-        }));
-    }
-
-    fn ask(&mut self, words: &[&str]) -> String {
-        String::from_utf8_lossy(&self.redis.as_mut().unwrap().ask(words)).into_owned()
-    }
-
-    fn signal(&self, signal: i32) {
-        // SAFETY: a child of ours that was not waited for.
-        unsafe { libc::kill(self.redis.as_ref().unwrap().pid() as i32, signal) };
-    }
-
-    fn keys(&mut self) -> usize {
-        self.ask(&["DBSIZE"]).parse().unwrap()
-    }
-}
 
 /// A folded program with its launcher.
 struct Folded {
@@ -150,7 +113,7 @@ impl Folded {
 }
 
 fn tier(engines: &[&Engine], more: &str) -> String {
-    let addresses: Vec<String> = engines.iter().map(|engine| format!("127.0.0.1:{}", engine.port)).collect();
+    let addresses: Vec<String> = engines.iter().map(|engine| engine.address()).collect();
     format!("redis://{},after=50ms,size=1G{more}", addresses.join(","))
 }
 
@@ -165,8 +128,7 @@ fn an_engine_that_is_killed_and_comes_back_or_stands_still_is_waited_for() {
     let mut engine = Engine::start(&lasting);
     let mut folded = Folded::start(&tier(&[&engine], ""));
     await_below(&mut engine);
-    engine.signal(libc::SIGKILL);
-    engine.redis = None;
+    engine.kill();
     folded.tell_to_look();
     std::thread::sleep(Duration::from_secs(1));
     engine.start_again(&lasting);
@@ -176,6 +138,26 @@ fn an_engine_that_is_killed_and_comes_back_or_stands_still_is_waited_for() {
     folded.tell_to_look();
     std::thread::sleep(Duration::from_secs(5));
     engine.signal(libc::SIGCONT);
+    folded.expect_kept();
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
+}
+
+#[test]
+fn a_network_that_is_cut_for_five_seconds_is_waited_for() {
+    if !engine::enter_own_network() {
+        eprintln!("not tried: a network of one's own takes root");
+        return;
+    }
+    let mut engine = Engine::start(&[]);
+    let mut folded = Folded::start(&tier(&[&engine], ""));
+    await_below(&mut engine);
+    engine::set_loopback(false);
+    folded.tell_to_look();
+    // Half-open connections, refused ones, and programs that are asked meanwhile: what a cut of that length brings.
+    std::thread::sleep(Duration::from_secs(5));
+    engine::set_loopback(true);
     folded.expect_kept();
     let (status, said) = folded.end();
     assert!(status.success(), "{status}: {said}");
@@ -239,18 +221,90 @@ fn who_keeps_the_tier_may_be_killed_and_the_launcher_too() {
 }
 
 #[test]
-fn of_two_engines_one_may_die() {
-    let (mut one, mut other) = (Engine::start(&[]), Engine::start(&[]));
-    let mut folded = Folded::start(&tier(&[&one, &other], ""));
-    await_below(&mut one);
-    await_below(&mut other);
-    one.signal(libc::SIGKILL);
-    one.redis = None;
+fn of_three_engines_one_may_die_whichever_has_what() {
+    let [mut one, mut other, mut third] = [(); 3].map(|()| Engine::start(&[]));
+    let mut folded = Folded::start(&tier(&[&one, &other, &third], ""));
+    for engine in [&mut one, &mut other, &mut third] {
+        wait_until(LIMIT, "something goes to each", || engine.keys() > 0);
+    }
+    one.kill();
     folded.tell_to_look();
     folded.expect_kept();
     let (status, said) = folded.end();
     assert!(status.success(), "{status}: {said}");
-    wait_until(LIMIT, "nothing of it is left there", || other.keys() == 0);
+    wait_until(LIMIT, "nothing of it is left there", || other.keys() + third.keys() == 0);
+}
+
+#[test]
+fn of_a_cluster_of_three_one_may_die_and_keys_may_move() {
+    let mut engines = Engine::start_cluster(3, &["--cluster-require-full-coverage", "yes"]);
+    let home = scratch();
+    let all = |engines: &[Engine]| tier(&engines.iter().collect::<Vec<_>>(), "");
+    let output = launch(home.path(), &all(&engines)).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("cluster-require-full-coverage no"), "{said}");
+    for engine in &mut engines {
+        engine.ask(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let mut folded = Folded::start(&all(&engines));
+    for engine in &mut engines {
+        wait_until(LIMIT, "something goes to each", || engine.keys() > 0);
+    }
+    // A key moves from the first to the second, as when a cluster is made larger.
+    let [one, other, third] = &mut engines[..] else { panic!("there are three") };
+    let key = one.ask(&["RANDOMKEY"]);
+    let slot = one.ask(&["CLUSTER", "KEYSLOT", &key]);
+    let [from, to] = [&mut *one, &mut *other].map(|engine| engine.ask(&["CLUSTER", "MYID"]));
+    assert_eq!(other.ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from]), "OK");
+    assert_eq!(one.ask(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]), "OK");
+    let port = other.port.to_string();
+    // All of that slot, if there are more.
+    while one.ask(&["CLUSTER", "COUNTKEYSINSLOT", &slot]) != "0" {
+        assert_eq!(one.ask(&["MIGRATE", "127.0.0.1", &port, &key, "0", "10000"]), "OK");
+    }
+    for engine in [&mut *other, &mut *one] {
+        assert_eq!(engine.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]), "OK");
+    }
+    folded.tell_to_look();
+    folded.expect_kept();
+    for engine in [&mut *one, &mut *other, &mut *third] {
+        wait_until(LIMIT, "something goes to each", || engine.keys() > 0);
+    }
+    one.kill();
+    folded.tell_to_look();
+    folded.expect_kept();
+    let (status, said) = folded.end();
+    assert!(status.success(), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || other.keys() + third.keys() == 0);
+}
+
+#[test]
+fn an_engine_that_dies_with_a_disk_beneath_it_is_not_missed() {
+    let mut engine = Engine::start(&[]);
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let beneath = format!(",disk={}", directory.path().display());
+    let mut folded = Folded::start(&tier(&[&engine], &beneath));
+    await_below(&mut engine);
+    engine.kill();
+    folded.tell_to_look();
+    folded.expect_kept();
+    // It comes back with nothing, and is given what goes down from then on.
+    engine.start_again(&[]);
+    let is_given_some = |engine: &mut Engine| {
+        (0..300).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            engine.keys() > 0
+        })
+    };
+    // What goes down while it is still left alone is on the disk only, until it was touched again.
+    while !is_given_some(&mut engine) {
+        folded.tell_to_look();
+        folded.expect_kept();
+    }
+    let (status, said) = folded.end();
+    assert!(status.success() && !said.contains("alone"), "{status}: {said}");
+    wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -332,8 +386,8 @@ fn an_engine_is_spoken_with_by_tls_with_user_and_password_from_a_file() {
     let directory = scratch();
     certify(directory.path());
     let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut engine = Engine { port, directory: scratch(), redis: None };
+    let mut engine = Engine::new();
+    let port = engine.port;
     engine.start_again(&[
         "--port",
         "0",

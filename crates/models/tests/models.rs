@@ -68,6 +68,8 @@ const PLANTED: &[Planted] = &[
     weak("entry.rs:compare_exchange:split", "slot-read-while-compacted"),
     bug("tier-wake-lost", "pending-page-is-touched"),
     bug("wanted-forgotten", "pending-page-is-touched"),
+    bug("moved-taken-for-lost", "pending-page-moves-and-is-touched"),
+    bug("move-untold", "pending-page-moves-and-is-touched"),
     bug("announcement-ignored", "pending-page-is-dropped"),
     bug("busy-not-awaited", "pending-page-is-dropped"),
     weak("parcel.rs:compare_exchange:relaxed", "block-freed-by-another"),

@@ -291,7 +291,7 @@ impl Engine {
         if let Some(engines) = choice.engines() {
             let directory = FilePath::of(beside).unwrap_or(FilePath::empty());
             // SAFETY: as above.
-            unsafe { below.files.remote.begin(directory, engines.wait) };
+            unsafe { below.files.remote.begin(directory, engines.wait, engines.disk.is_some()) };
         }
         self.storage.set_below(below);
         Ok(below)

@@ -140,6 +140,20 @@ bugs! {
     TierWakeLost = "tier-wake-lost",
     /// Whoever looks for a cluster that has moved is sent to its old place.
     MoveUntold = "move-untold",
+    /// A cluster that moves after it was found to have been fetched counts as lost.
+    MovedTakenForLost = "moved-taken-for-lost",
+    /// A cluster of which nothing is wanted any more is given back while it is on its way to another place.
+    MovedGivenBack = "moved-given-back",
+    /// A file of a tier is filled past what is mapped of it, which is where a forked child reads.
+    FilledPastMap = "filled-past-map",
+    /// A tier that is to become larger or smaller keeps the size that it had.
+    SizeUnheard = "size-unheard",
+    /// A tier that a running program is given has no thread that brings back what goes there.
+    LateTierUnserved = "late-tier-unserved",
+    /// A process takes more of a tier than was granted to it of what others have too.
+    ShareUnheard = "share-unheard",
+    /// A forked child takes as much of a tier that is shared as was granted to its parent.
+    ShareInherited = "share-inherited",
     /// What was compressed last of what the program keeps from its children lies in working memory when it forks.
     UnforkedLeft = "unforked-left",
     /// All clusters are sealed under the same number, so that an older one opens in the place of a newer one.
@@ -156,6 +170,8 @@ bugs! {
     KeptUntold = "kept-untold",
     /// A connection that said something senseless is used on, and what comes late is taken for the answer to the next request.
     LateAnswerTaken = "late-answer-taken",
+    /// What an engine does not take, or does not give, is not looked for on the disk beneath it.
+    DiskNotBeneath = "disk-not-beneath",
     /// An engine that is away counts as one that has lost what it had.
     AwayTakenForLost = "away-taken-for-lost",
 
@@ -266,7 +282,7 @@ mod choice {
     }
 
     /// How long the moment of a bug is made, in milliseconds, for those that take one.
-    const MOMENTS: [(Bug, u64); 7] = [
+    const MOMENTS: [(Bug, u64); 8] = [
         // Between the locks of two extents.
         (Bug::LockOrder, 1),
         // Between the reading of a report and the acting on it.
@@ -280,6 +296,8 @@ mod choice {
         (Bug::ArmedTooLate, 5),
         // Between the move of pages and the end of `Leaving`.
         (Bug::LeavingWakeLost, 2),
+        // While a cluster is on its way to another place.
+        (Bug::MovedGivenBack, 20),
     ];
 
     /// Makes the moment of a planted bug longer.

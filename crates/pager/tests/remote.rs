@@ -301,6 +301,38 @@ fn an_engine_that_takes_no_more_leaves_what_is_folded_in_memory() {
 }
 
 #[test]
+fn what_an_engine_does_not_take_or_give_lies_on_the_disk_beneath_it() {
+    let depot = Depot::start();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let beneath = format!(",wait=1s,disk={}", directory.path().display());
+    let (engine, memory) = memory_below(&depot, 8 * MIB, 3, &beneath);
+    assert!(!depot.kept.clusters.lock().unwrap().is_empty(), "the engine has none of it");
+    let in_child = |memory: &Memory| {
+        let child = fork(engine);
+        if child == 0 {
+            touch_all(memory);
+        }
+        wait(child)
+    };
+    for mischief in [&depot.mischief.lies, &depot.mischief.away, &depot.mischief.full] {
+        mischief.store(true, SeqCst);
+        assert_eq!(in_child(&memory), 0);
+        memory.check(3);
+        memory.fill(3);
+        wait_until("all of it goes down again", || below(engine) == 8 * MIB as u64);
+        mischief.store(false, SeqCst);
+    }
+    depot.kept.clusters.lock().unwrap().clear();
+    assert_eq!(in_child(&memory), 0);
+    memory.check(3);
+    depot.end();
+    assert_eq!(in_child(&memory), 0);
+    memory.check(3);
+    assert_eq!(engine.control().tier_waits.load(Relaxed), 0);
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
 fn what_was_not_acknowledged_stays_in_memory_whatever_comes_later() {
     let depot = Depot::start();
     depot.mischief.confused.store(true, SeqCst);

@@ -389,12 +389,7 @@ fn what_is_left_of_a_segment_moves_and_the_segment_goes_back() {
         unsafe { libc::_exit(0) };
     }
     for round in 2..5 {
-        // Seven eighths are written anew, and go down to other places than the rest: 64 pages of each 512 stay where they are.
-        for page in (0..memory.pages).filter(|page| page % 512 >= 64) {
-            unsafe {
-                *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(round, page);
-            }
-        }
+        write_most(&memory, round);
         wait_until("everything is below", || below(engine) == 64 * MIB as u64);
     }
     assert_eq!(wait(pid), 0);
@@ -402,6 +397,34 @@ fn what_is_left_of_a_segment_moves_and_the_segment_goes_back() {
     assert!(before >= 8 * MIB as u64 && engine.control().tier_moves.load(Relaxed) > 0, "{before}");
     (0..memory.pages).for_each(|page| memory.check_page(if page % 512 >= 64 { 4 } else { 1 }, page));
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn what_moves_while_nothing_of_it_is_wanted_any_more_leaves_nothing_behind() {
+    let (engine, memory, _directory) = memory_below(32 * MIB, 1);
+    let (control, all) = (engine.control(), 32 * MIB as u64);
+    for _ in 0..3 {
+        let moves = || control.tier_moves.load(Relaxed);
+        let before = moves();
+        // Of each extent an eighth stays where it is, until it moves.
+        let mut number = 2;
+        while moves() == before {
+            write_most(&memory, number);
+            wait_until("everything is below, or moves", || below(engine) == all || moves() > before);
+            number += 1;
+        }
+        memory.fill(1);
+        wait_until("everything is below", || below(engine) == all);
+    }
+    memory.check(1);
+    assert_eq!(control.pages_lost.load(Relaxed), 0);
+}
+
+/// Writes seven eighths of each extent anew, which go down to other places than the rest.
+fn write_most(memory: &Memory, seed: u64) {
+    for page in (0..memory.pages).filter(|page| page % 512 >= 64) {
+        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
+    }
 }
 
 /// Has the engine use a tier, or change it. Returns the error.

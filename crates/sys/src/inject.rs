@@ -116,6 +116,10 @@ pub enum Failure {
     Short,
     /// All of it done, and then `EEXIST`: Linux 6.18 does so when a move succeeds at the second try.
     Unseen,
+    /// All of it done, but for one bit that comes back as another.
+    Flipped,
+    /// All of it done, and late.
+    Slow,
 }
 
 /// How many calls of `all` to make so that about half is done, in whole pages; `None` if it has no parts.
@@ -216,8 +220,12 @@ mod plan {
             Point::Drop => &[AGAIN, NO_MEMORY],
             Point::Clone => &[AGAIN],
             Point::Futex => &[AGAIN, INTERRUPTED],
-            Point::TierRead => &[Failure::Error(Errno(libc::EIO))],
-            Point::TierWrite => &[Failure::Error(Errno(libc::EIO)), Failure::Error(Errno(libc::ENOSPC))],
+            Point::TierRead => {
+                &[Failure::Error(Errno(libc::EIO)), Failure::Short, Failure::Flipped, Failure::Slow]
+            }
+            Point::TierWrite => {
+                &[Failure::Error(Errno(libc::EIO)), Failure::Error(Errno(libc::ENOSPC)), Failure::Slow]
+            }
         }
     }
 
@@ -239,8 +247,37 @@ pub fn error(point: Point) -> Option<crate::Errno> {
         Some(Failure::Error(error)) => Some(error),
         Some(Failure::Short) => Some(crate::Errno::EAGAIN),
         Some(Failure::Unseen) => Some(crate::Errno::EEXIST),
-        None => None,
+        Some(Failure::Slow) => {
+            crate::time::sleep(LATE);
+            None
+        }
+        Some(Failure::Flipped) | None => None,
     }
+}
+
+/// How long what is late takes.
+const LATE: crate::time::Nanos = crate::time::Nanos::from_millis(20);
+
+/// Reads from a tier, or writes to it, as the plan has it: not at all, late, and what was read in half or with a bit that is another.
+pub fn spoiled(
+    point: Point,
+    bytes: &mut [u8],
+    call: impl FnOnce(&mut [u8]) -> crate::Result<()>,
+) -> crate::Result<()> {
+    let failure = failure(point);
+    match failure {
+        Some(Failure::Error(error)) => return Err(error),
+        Some(Failure::Slow) => crate::time::sleep(LATE),
+        _ => {}
+    }
+    call(bytes)?;
+    let middle = bytes.len() / 2;
+    match failure {
+        Some(Failure::Short) => bytes[middle..].fill(0),
+        Some(Failure::Flipped) => bytes[middle] ^= 4,
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Calls and failures of a point so far.

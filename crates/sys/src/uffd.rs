@@ -264,7 +264,10 @@ impl Userfaultfd {
     fn transfer(&self, request: u32, dst: usize, src: usize, len: usize, mode: u64) -> Progress {
         let point = if request == IOC_COPY { Point::Copy } else { Point::Move };
         let part = match inject::failure(point) {
-            None => return self.transfer_all(request, dst, src, len, mode),
+            // The last two are a tier's.
+            None | Some(Failure::Flipped | Failure::Slow) => {
+                return self.transfer_all(request, dst, src, len, mode)
+            }
             Some(Failure::Short) => inject::part_of(len),
             Some(Failure::Error(error)) => return Progress { done: 0, error: Some(error) },
             Some(Failure::Unseen) => {

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// The variable that names a tier.
 const MEMFOLD_TIER: &str = "MEMFOLD_TIER";
+/// The variable that names the directory of the socket by which the process that knows the network is asked.
+const MEMFOLD_TIER_DIR: &str = "MEMFOLD_TIER_DIR";
 
 /// How long the pager may take to evict a region before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -79,11 +81,20 @@ pub(super) struct Folded {
 }
 
 impl Folded {
-    /// With a tier below memory, what is evicted goes there at once.
-    pub(super) fn start(program: &Program, job: Touch, tier: Option<&str>) -> Result<Folded> {
+    /// With a tier below memory, what is evicted goes there at once; to engines by what serves beside, in that directory.
+    pub(super) fn start(
+        program: &Program,
+        job: Touch,
+        tier: Option<&str>,
+        beside: Option<&str>,
+    ) -> Result<Folded> {
         let folding = Folding::new(&program.library)?.on_request();
         let folding = match tier {
             Some(tier) => folding.variable(MEMFOLD_TIER, &format!("{tier},after=10ms")),
+            None => folding,
+        };
+        let folding = match beside {
+            Some(directory) => folding.variable(MEMFOLD_TIER_DIR, directory),
             None => folding,
         };
         let mut worker = Worker::start(program, &Job::Touch(job), |command| folding.apply(command))?;

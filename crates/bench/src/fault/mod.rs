@@ -10,6 +10,7 @@
 //! the worker) and what was touched came back from the store (seen in the control page); a wrong word ends the run.
 
 mod arm;
+mod engine;
 mod report;
 mod steps;
 
@@ -22,9 +23,10 @@ use crate::experiment::{Experiment, Report};
 use crate::output::Output;
 use crate::worker::{Order, Program, Round, Touch};
 use crate::{hogs::Hogs, process};
-use anyhow::{ensure, Result};
+use anyhow::{bail, ensure, Result};
 use arm::{Arm, Folded, OnDisk, Swapped, Touched};
 use clap::builder::RangedU64ValueParser;
+use engine::{Beside, Got};
 use memfold_pager::tier::choice::Choice;
 use serde::Serialize;
 use std::path::Path;
@@ -41,11 +43,11 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Run the same beside the kernel's swap, set up for it and removed afterwards (needs root): to a zram device, or to a file in the
-    /// tier's directory, or in /var/tmp.
+    /// tier's directory, or in /var/tmp. Or beside plain GETs of as many bytes from the tier's engine.
     #[arg(long, value_name = "PEER", value_enum)]
     pub vs: Option<Rival>,
-    /// Have what is evicted lie below memory, as `memfold run --tier` does.
-    #[arg(long, value_name = "disk=DIR[,size=SIZE]", value_parser = tier)]
+    /// Have what is evicted lie below memory, as `memfold run --tier` does: disk=DIR or redis://HOST:PORT.
+    #[arg(long, value_name = "TIER", value_parser = tier)]
     pub tier: Option<String>,
     /// Compressor of the zram device.
     #[arg(long = "zram-algorithm", value_name = "NAME", default_value = "lz4")]
@@ -75,6 +77,8 @@ pub enum Rival {
     Zram,
     /// The kernel's swap to a file.
     Swap,
+    /// The tier's engine, asked for values by the same client.
+    Get,
 }
 
 impl Rival {
@@ -83,6 +87,7 @@ impl Rival {
         match self {
             Rival::Zram => "zram",
             Rival::Swap => "swap",
+            Rival::Get => "get",
         }
     }
 }
@@ -92,8 +97,7 @@ fn tier(text: &str) -> Result<String, String> {
     if text.contains(",after=") {
         return Err("after= is none of its choices: what is evicted goes down at once".into());
     }
-    let choice = Choice::parse(text).map_err(|wrong| wrong.to_string())?;
-    choice.directory().map(|_| text.to_owned()).ok_or("disk=DIR is needed".into())
+    Choice::parse(text).map(|_| text.to_owned()).map_err(|wrong| wrong.to_string())
 }
 
 /// Where a swap file lies that is not beside a tier's.
@@ -110,13 +114,23 @@ impl Experiment for Options {
     fn run(&self, program: &Program, progress: Progress<'_>) -> Result<Found> {
         let job = Touch { bytes: self.bytes, seed: self.seed, pin: self.pin };
         let tier = self.tier.as_deref();
-        let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(Folded::start(program, job, tier)?)];
+        let choice = tier.and_then(|tier| Choice::parse(tier).ok());
+        let engines = choice.and_then(|choice| choice.engines());
+        let beside = engines.as_ref().map(Beside::start).transpose()?;
+        let mut arms: Vec<Box<dyn Arm>> =
+            vec![Box::new(Folded::start(program, job, tier, beside.as_ref().map(Beside::directory))?)];
         match self.vs {
             Some(Rival::Zram) => arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?)),
             Some(Rival::Swap) => {
-                let directory = tier.and_then(|tier| Choice::parse(tier).ok()?.directory());
+                let directory = choice.and_then(|choice| choice.directory());
                 let directory = Path::new(directory.unwrap_or(SWAP_DIRECTORY));
                 arms.push(Box::new(OnDisk::start(program, job, directory)?));
+            }
+            Some(Rival::Get) => {
+                let Some(beside) = &beside else {
+                    bail!("--vs get asks the tier's engine: --tier redis://HOST:PORT is needed")
+                };
+                arms.push(Box::new(Got::start(&job, beside)?));
             }
             None => {}
         }

@@ -40,6 +40,7 @@ use crate::worker::Program;
 use crate::Unsupported;
 use anyhow::{ensure, Result};
 use memfold_experiment::all_different;
+use memfold_pager::tier::choice::Choice;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -67,6 +68,7 @@ Examples:
   memfold bench programs --only redis,python3 --runs 1   two programs, a table on the terminal
   memfold bench programs --size 1G --runs 6 --out runs/programs
                                                          every program that is installed: tables, plots, a page
+  memfold bench programs --tier disk=/var/tmp,after=30s --idle 10m   what is cold lies on disk
   memfold bench programs --together 1                    what is in use scattered over all pages
   memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
   sudo memfold bench programs --attach --only redis      plain, started by memfold run, and attached to
@@ -80,7 +82,7 @@ Exit codes: 0 done and every datum right, 1 failed, 2 bad usage, 3 none of the p
 
 /// Run real programs plain and folded in turns: memory, throughput, CPU and the time of the exit.
 ///
-/// Memory is that of all processes of a program, 10, 30, 60 and 120 s after its heap was built. Ratios are medians over pairs
+/// Memory is that of all processes of a program, 10, 30, 60, 120, 300 and 600 s after its heap was built. Ratios are medians over pairs
 /// of runs, with a 95 % bootstrap interval from six runs on.
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -107,6 +109,9 @@ pub struct Options {
     /// How long each lies idle; the columns are those moments that fit in.
     #[arg(long = "idle", value_name = "TIME", default_value = "120s", value_parser = millis)]
     pub idle_millis: u64,
+    /// Have what is folded lie below memory, as `memfold run --tier` does.
+    #[arg(long, value_name = "disk=DIR[,after=30s]", value_parser = tier)]
+    pub tier: Option<String>,
     /// Also write raw runs, tables, plots and a page into this directory.
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]
@@ -118,6 +123,10 @@ pub struct Options {
     /// Change one datum of each program after the load: the first run must fail, or its verification finds nothing.
     #[arg(long, hide = true)]
     pub spoil: bool,
+}
+
+fn tier(text: &str) -> Result<String, String> {
+    Choice::parse(text).map(|_| text.to_owned()).map_err(|wrong| wrong.to_string())
 }
 
 /// A program that did not run.
@@ -145,7 +154,7 @@ pub struct Found {
 }
 
 /// Seconds after the load at which memory is looked at closely.
-const MOMENTS: [u64; 4] = [10, 30, 60, 120];
+const MOMENTS: [u64; 6] = [10, 30, 60, 120, 300, 600];
 
 impl Options {
     /// Times after the load at which memory is looked at closely: those that fit in, or else the end of the idle phase.

@@ -23,6 +23,8 @@ pub(super) struct Place<'a> {
     pub(super) together: u64,
     /// What folds it, if it is folded.
     memfold: Option<&'a Program>,
+    /// Where what is folded goes below memory, if it does.
+    tier: Option<&'a str>,
 }
 
 /// A process that was started; killed with all its descendants when dropped.
@@ -48,12 +50,17 @@ const PATIENCE: Duration = Duration::from_secs(300);
 impl<'a> Place<'a> {
     /// A place in which programs are folded by `memfold`, if by any, and keep records in use together.
     pub(super) fn new(dir: &'a Path, bytes: u64, together: u64, memfold: Option<&'a Program>) -> Place<'a> {
-        Place { dir, bytes, together, memfold }
+        Place { dir, bytes, together, memfold, tier: None }
+    }
+
+    /// The same with a tier below memory, as `memfold run --tier` takes it.
+    pub(super) fn over(self, tier: Option<&'a str>) -> Place<'a> {
+        Place { tier, ..self }
     }
 
     /// A place in which programs run plainly, and nothing is said of what stays in use.
     pub(super) fn plain(dir: &'a Path, bytes: u64) -> Place<'a> {
-        Place { dir, bytes, together: 1, memfold: None }
+        Place { dir, bytes, together: 1, memfold: None, tier: None }
     }
 }
 
@@ -64,7 +71,9 @@ impl Place<'_> {
             Some(memfold) => {
                 let mut command = Command::new(&memfold.path);
                 plain(&mut command);
-                command.arg("run").arg("--summary").arg(self.summary_file()).arg("--").arg(program);
+                command.arg("run").arg("--summary").arg(self.summary_file());
+                command.args(self.tier.iter().flat_map(|tier| ["--tier", tier]));
+                command.arg("--").arg(program);
                 command.env("MEMFOLD_LIB", &memfold.library);
                 command
             }
@@ -105,8 +114,7 @@ impl Place<'_> {
                 Some(Program { path, library, arguments: Vec::new() })
             }
         };
-        let place =
-            Place { dir: self.dir, bytes: self.bytes, together: self.together, memfold: copies.as_ref() };
+        let place = Place::new(self.dir, self.bytes, self.together, copies.as_ref()).over(self.tier);
         let mut command = place.command(program, arguments);
         command.uid(NOBODY).gid(NOBODY);
         if copies.is_some() {

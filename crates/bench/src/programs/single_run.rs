@@ -29,7 +29,8 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let closed = fs::Permissions::from_mode(0o700);
     let scratch = tempfile::Builder::new().prefix("memfold-programs-").permissions(closed).tempdir()?;
     let folds = arm == Arm::Folded;
-    let place = Place::new(scratch.path(), options.bytes as u64, options.together, folds.then_some(memfold));
+    let place = Place::new(scratch.path(), options.bytes as u64, options.together, folds.then_some(memfold))
+        .over(options.tier.as_deref());
     backing::back(2 * options.bytes as u64);
     let began = Instant::now();
     let mut subject = kind.start(&place)?;

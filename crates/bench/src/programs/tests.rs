@@ -13,6 +13,7 @@ fn options(runs: usize) -> Options {
         attach: false,
         together: 64,
         idle_millis: 31_000,
+        tier: None,
         out: None,
         json: false,
         spoil: false,

@@ -14,6 +14,9 @@ pub struct Args {
     directory: PathBuf,
     /// The tier, as `memfold run --tier` takes it.
     tier: String,
+    /// Its engines are nodes of a cluster.
+    #[arg(long)]
+    cluster: bool,
 }
 
 /// Serves until nobody is left.
@@ -23,6 +26,6 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let choice = Choice::parse(&args.tier).map_err(|wrong| anyhow!("{wrong}"))?;
     let engines = choice.engines().ok_or_else(|| anyhow!("{} is not on the network", args.tier))?;
-    memfold_depot::serve(&args.directory, Config::new(&engines)?, std::io::stdin())?;
+    memfold_depot::serve(&args.directory, Config::new(&engines, args.cluster)?, std::io::stdin())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -27,6 +27,8 @@ pub struct Depot {
     child: Child,
     directory: PathBuf,
     tier: String,
+    /// Whether its engines are nodes of a cluster.
+    cluster: bool,
     started: Instant,
 }
 
@@ -38,12 +40,12 @@ impl Depot {
     pub fn start(tier: &str, quiet: bool) -> Result<Option<Depot>> {
         let Ok(choice) = Choice::parse(tier) else { return Ok(None) };
         let Some(engines) = choice.engines() else { return Ok(None) };
-        let config = Config::new(&engines).and_then(|config| config.check().map(|()| config));
+        let config = Config::new(&engines, false).and_then(|mut config| config.check().map(|()| config));
         let config = config.map_err(|error| exit::usage(format!("--tier {}: {error:#}", choice.name())))?;
-        if config.is_single() && !quiet {
+        if config.is_single() && engines.disk.is_none() && !quiet {
             text::say(format_args!(
                 "what goes to {} is kept there alone: if that loses it, the program ends \
-                 (a second engine behind a comma keeps a copy)",
+                 (a second engine behind a comma keeps a copy, and so does a disk: disk=/var/tmp)",
                 choice.name()
             ));
         }
@@ -52,8 +54,9 @@ impl Depot {
             .tempdir()
             .context("cannot make a directory for the tier")?
             .keep();
-        let child = spawn(&directory, tier)?;
-        let depot = Depot { child, directory, tier: tier.to_owned(), started: Instant::now() };
+        let cluster = config.is_cluster();
+        let child = spawn(&directory, tier, cluster)?;
+        let depot = Depot { child, directory, tier: tier.to_owned(), cluster, started: Instant::now() };
         while !depot.directory.join(SOCKET).exists() {
             anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
             sleep(Duration::from_millis(5));
@@ -71,16 +74,19 @@ impl Depot {
         let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
         if ended && self.started.elapsed() >= APART {
             self.started = Instant::now();
-            if let Ok(child) = spawn(&self.directory, &self.tier) {
+            if let Ok(child) = spawn(&self.directory, &self.tier, self.cluster) {
                 self.child = child;
             }
         }
     }
 }
 
-fn spawn(directory: &Path, tier: &str) -> Result<Child> {
+fn spawn(directory: &Path, tier: &str, cluster: bool) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("depot").arg(directory).arg(tier);
+    if cluster {
+        command.arg("--cluster");
+    }
     crate::run::launch::strip(&mut command);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     command.spawn().context("cannot start the process for the tier")

@@ -271,7 +271,7 @@ pub fn known_tier(text: &str) -> Result<String, String> {
         ));
     }
     tempfile::tempfile_in(&directory).map_err(|error| format!("no file can be made in {path}: {error}"))?;
-    let whole = text.replacen(named, path, 1);
+    let whole = text.replacen(&format!("disk={named}"), &format!("disk={path}"), 1);
     if whole.len() > TIER_MOST {
         return Err(format!("{whole}: a directory with a shorter path is needed"));
     }

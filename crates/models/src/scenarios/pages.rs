@@ -8,7 +8,7 @@ use crate::fault::restore::Restorer;
 use crate::tables::bitmap::PageSet;
 use crate::tables::entry::{AtomicEntry, Entry, State};
 use crate::tables::extent::Extent;
-use crate::tier::below::sink;
+use crate::tier::below::{relocate, sink};
 use crate::tier::bring::bring;
 use crate::world::{content, enter, Content, BASE, ZERO};
 use core::sync::atomic::Ordering::SeqCst;
@@ -71,6 +71,12 @@ pub const SCENARIOS: &[Scenario] = &[
         preemptions: 2,
         spares: SPARES,
         body: goes_down_and_is_touched,
+    },
+    Scenario {
+        name: "pending-page-moves-and-is-touched",
+        preemptions: 2,
+        spares: SPARES,
+        body: moves_and_is_touched,
     },
     Scenario { name: "slot-read-while-compacted", preemptions: 2, spares: SPARES, body: compacted },
 ];
@@ -346,6 +352,17 @@ fn pending_dropped() {
     end_tier(engine, tier);
     assert_eq!(engine.touch(0, None), ZERO, "a dropped page reads as zeros");
     finally(engine, ZERO);
+}
+
+fn moves_and_is_touched() {
+    let (engine, _) = page(TAG);
+    drop(below(engine));
+    let tier = tier(2, engine);
+    let background = spawn(3, move || relocate(engine));
+    assert_eq!(engine.touch(0, None), content(TAG));
+    end(background);
+    end_tier(engine, tier);
+    finally(engine, content(TAG));
 }
 
 fn goes_down_and_is_touched() {

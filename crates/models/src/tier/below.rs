@@ -33,6 +33,13 @@ pub struct Files {
     pub remote: Remote,
 }
 
+impl Files {
+    /// There is no network.
+    pub fn are_on_disk(&self) -> bool {
+        true
+    }
+}
+
 /// The table, which lasts for one execution.
 pub struct Table(&'static Clusters);
 
@@ -87,21 +94,39 @@ impl Below {
         if arrived.is(cluster, &self.clusters) {
             return Ok(false);
         }
-        let place = self.clusters.place(cluster).ok_or(Errno(libc::ESTALE))?;
-        let bytes = enter(|_| {
-            let file = self.file.borrow();
-            file.iter().rev().find(|(at, _)| *at == place).map(|(_, bytes)| bytes.clone())
-        });
-        let bytes = bytes.ok_or(Errno(libc::EBADMSG))?;
-        arrived.room(place)?[..bytes.len()].copy_from_slice(&bytes);
-        // The disk takes long.
-        enter(|_| ());
-        if arrived.accept(cluster, place, bytes.len()) {
-            Ok(true)
-        } else {
-            Err(Errno(libc::EBADMSG))
-        }
+        let (place, len) = self.clusters.read(cluster, |place| {
+            let bytes = enter(|_| {
+                let file = self.file.borrow();
+                file.iter().rev().find(|(at, _)| *at == place).map(|(_, bytes)| bytes.clone())
+            });
+            let bytes = bytes.ok_or(Errno(libc::EBADMSG))?;
+            arrived.room(place)?[..bytes.len()].copy_from_slice(&bytes);
+            // The disk takes long.
+            enter(|_| ());
+            Ok(bytes.len())
+        })?;
+        arrived.accept(cluster, place, len).then_some(true).ok_or(Errno(libc::EBADMSG))
     }
+}
+
+/// Has the cluster of page 0 move, as `compact.rs` does: written anew first, then its place is another, then nothing lies where it lay.
+pub fn relocate(engine: &'static Engine) {
+    let below = engine.below().expect("the scenario has a tier");
+    let entry = engine.space.0.entries().expect("made at the start")[0].load();
+    let Some(berth) = Location::below(entry) else { return };
+    let Some(from) = below.clusters.wanted(berth.cluster) else { return };
+    let number = below.written.fetch_add(1, Relaxed);
+    let to = Place::new(0, number as usize, from.blocks(), number as u32);
+    enter(|_| {
+        let mut file = below.file.borrow_mut();
+        if let Some((_, bytes)) = file.iter().find(|(at, _)| *at == from).cloned() {
+            file.push((to, bytes));
+        }
+    });
+    if !crate::sabotage::planted(crate::sabotage::Bug::MoveUntold) {
+        below.clusters.relocate(berth.cluster, to);
+    }
+    enter(|_| below.file.borrow_mut().retain(|(at, _)| *at != from));
 }
 
 /// Hands page 0 of the extent down, as `demote.rs` does: written first, then its entry is swapped, then its slot is free. Whether it went.

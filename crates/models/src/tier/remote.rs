@@ -10,10 +10,6 @@ pub const AWAY: Errno = Errno(libc::EHOSTDOWN);
 pub struct Remote;
 
 impl Remote {
-    pub fn is_on(&self) -> bool {
-        false
-    }
-
     pub fn wait(&self) -> Nanos {
         Nanos(0)
     }

@@ -9,6 +9,7 @@
 //! another process and may be any.
 
 use crate::evict::worker::Worker;
+use crate::sabotage::{fault_point, planted, Bug};
 use crate::tables::extent::Extent;
 use crate::tier::below::Below;
 use crate::tier::choice::Choice;
@@ -126,7 +127,7 @@ impl Worker {
                     return Err(Errno::EEXIST);
                 }
                 // SAFETY: we are the background thread.
-                unsafe { below.keeper() }.change(&choice);
+                fault_point!(SizeUnheard: unsafe { below.keeper() }.change(&choice));
                 self.engine.options.tier.set(text);
             }
             before => {
@@ -142,7 +143,7 @@ impl Worker {
                     }
                     None => self.engine.have_tier(&choice, "")?,
                 };
-                if self.engine.tid(crate::engine::Agent::Tier).is_none() {
+                if self.engine.tid(crate::engine::Agent::Tier).is_none() && !planted(Bug::LateTierUnserved) {
                     self.engine.spawn_tier()?;
                 }
                 // SAFETY: as above.

@@ -9,7 +9,7 @@
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
-use crate::sabotage::{fault_point, linger, Bug};
+use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tables::bitmap::PageRange;
 use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
@@ -353,13 +353,13 @@ impl Restorer {
             State::Aside => self.kernel.staging.page_addr(extent, index),
             State::Stored | State::Same => {
                 self.used = self.used.max(1);
-                self.decompress(entry, 0).then_some(self.buffer)
+                (self.is_ready(entry) && self.decompress(entry, 0)).then_some(self.buffer)
             }
             State::Resident | State::Leaving | State::LeavingWanted => None,
         }
     }
 
-    /// Puts the bytes of a stored page into page `n` of the buffer.
+    /// Puts the bytes of a stored page that was found to be ready into page `n` of the buffer.
     fn decompress(&mut self, entry: Entry, n: usize) -> bool {
         debug_assert!(n < MAX_WINDOW);
         // SAFETY: the buffer is ours and has so many pages.
@@ -373,7 +373,8 @@ impl Restorer {
             // SAFETY: the entry was taken, so its slot stays until we give it up.
             Some(Location::Memory(slot)) => unsafe { slot.read() },
             Some(Location::Below(berth)) => {
-                self.engine.below().and_then(|below| self.arrived.page(berth, &below.clusters))
+                let is = !planted(Bug::MovedTakenForLost) || self.is_ready(entry);
+                self.arrived.page(berth).filter(|_| is)
             }
             None => None,
         };

@@ -117,10 +117,11 @@ impl Arrived {
         self.from.map_or(0, |(_, place)| place.bytes() as u64)
     }
 
-    /// The codec and the bytes of a page, if its cluster was fetched from where it lies now. The caller has taken the entry that names it.
-    pub fn page(&self, berth: Berth, clusters: &Clusters) -> Option<(CodecId, &[u8])> {
-        let record =
-            self.records.get(berth.page).copied().flatten().filter(|_| self.is(berth.cluster, clusters))?;
+    /// The codec and the bytes of a page of the cluster that was fetched. The caller has taken the entry that names it, and found since that it [is](Self::is)
+    /// that cluster: it may move from then on, and its bytes are the same.
+    pub fn page(&self, berth: Berth) -> Option<(CodecId, &[u8])> {
+        let is = self.from.is_some_and(|(from, _)| from == berth.cluster);
+        let record = self.records.get(berth.page).copied().flatten().filter(|_| is)?;
         // SAFETY: our own mapping, which `accept` has found to be so long.
         let data = unsafe { core::slice::from_raw_parts((self.base + record.at) as *const u8, record.len) };
         Some((record.codec, data))

@@ -7,13 +7,13 @@
 //! until it says so.
 
 use super::arrived::Arrived;
-use super::clusters::{Clusters, Place};
+use super::clusters::{Clusters, Place, STALE};
 use super::files::Files;
 use super::keeper::Keeper;
 use super::order::Order;
 use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
 use crate::fault::prefetch::PrefetchQueue;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::{linger, planted, Bug};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -35,9 +35,6 @@ pub enum Asker {
 }
 
 const ASKERS: usize = 3;
-
-/// The cluster is none, or lies elsewhere.
-const STALE: Errno = Errno(libc::ESTALE);
 
 const IDLE: u32 = 0;
 const ASKED: u32 = 1;
@@ -326,9 +323,11 @@ impl Below {
     pub unsafe fn take_done(&self) {
         self.clusters.take_done(|cluster, place, dictionaries| match self.mover(cluster) {
             // Its number and its place are being used.
-            Some(job) => job.gone.store(GONE | u32::from(dictionaries), Relaxed),
+            Some(job) if !planted(Bug::MovedGivenBack) => {
+                job.gone.store(GONE | u32::from(dictionaries), Relaxed)
+            }
             // SAFETY: the caller's contract.
-            None => unsafe { self.give_back(cluster, place, dictionaries) },
+            _ => unsafe { self.give_back(cluster, place, dictionaries) },
         });
     }
 
@@ -345,6 +344,9 @@ impl Below {
         let from = inner.from;
         let bytes = &mut inner.bytes()?[..len];
         let key = self.files.get(place.file()).key().ok_or(Errno::EINVAL)?;
+        if from.is_some() {
+            linger(Bug::MovedGivenBack);
+        }
         let result = from.map_or(Ok(()), |from| self.fetch_sealed(from, cluster, bytes)).and_then(|()| {
             // SAFETY: the page of a key, under which no two clusters have the same number.
             unsafe { seal::seal(key, number_of(place), cluster, bytes) }?;
@@ -360,24 +362,22 @@ impl Below {
         if arrived.is(cluster, &self.clusters) {
             return Ok(false);
         }
-        loop {
-            let place = self.clusters.place(cluster).ok_or(STALE)?;
+        let (place, len) = self.clusters.read(cluster, |place| {
             let bytes = arrived.room(place)?;
-            let result = self.fetch_sealed(place, cluster, bytes);
-            if self.clusters.place(cluster) != Some(place) {
-                // It moved meanwhile, and what lay there may be gone.
-                continue;
-            }
-            result?;
-            let len = bytes.len() - seal::TAG;
-            return arrived.accept(cluster, place, len).then_some(true).ok_or(Errno(libc::EBADMSG));
-        }
+            self.fetch_sealed(place, cluster, bytes)?;
+            Ok(bytes.len() - seal::TAG)
+        })?;
+        arrived.accept(cluster, place, len).then_some(true).ok_or(Errno(libc::EBADMSG))
     }
 
     /// Fetches what lies there, and opens its seal. The tier's thread only.
     fn fetch_sealed(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
-        self.files.fetch(place, bytes)?;
-        self.open_seal(place, cluster, bytes)
+        let opened = |bytes: &mut [u8]| self.open_seal(place, cluster, bytes);
+        let fetched = self.files.fetch(place, bytes).and_then(|()| opened(bytes));
+        if fetched.is_ok() || !self.files.remote.is_over_disk() || planted(Bug::DiskNotBeneath) {
+            return fetched;
+        }
+        self.files.fetch_from_disk(place, bytes).and_then(|()| opened(bytes))
     }
 
     /// Opens the seal of what was fetched from there. `EBADMSG` where it is not what was written.

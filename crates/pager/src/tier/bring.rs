@@ -110,7 +110,7 @@ pub fn fetch(engine: &Engine, below: &Below, page: usize, arrived: &mut Arrived)
         if extent.entry(index) != entry {
             continue;
         }
-        if error == AWAY && !planted(Bug::AwayTakenForLost) {
+        if error == AWAY && !below.files.are_on_disk() && !planted(Bug::AwayTakenForLost) {
             if away.goes_on(engine) >= below.files.remote.wait().0 {
                 fail(engine, below, berth, error);
             }
@@ -150,7 +150,7 @@ impl Away {
 /// Ends the process, which would read something else than it wrote.
 fn fail(engine: &Engine, below: &Below, berth: Berth, error: Errno) -> ! {
     let mut line = Line::new();
-    if below.files.remote.is_on() {
+    if !below.files.are_on_disk() {
         let what = match error {
             AWAY => "cannot be reached",
             Errno(libc::ENOENT) => "is not there any more",

@@ -1,5 +1,5 @@
-//! The tier that somebody asks for, as text: `disk=DIR[,size=20G][,after=10m]`, or `redis://HOST[:PORT][,HOST…][,copies=2][,auth=FILE][,wait=5m]`
-//! with the same.
+//! The tier that somebody asks for, as text: `disk=DIR[,size=20G][,after=10m]`, or `redis://HOST[:PORT][,HOST…][,copies=2][,auth=FILE][,wait=5m]
+//! [,disk=DIR]` with the same.
 
 use crate::config::{parse_duration, parse_size};
 use memfold_sys::time::Nanos;
@@ -56,6 +56,8 @@ pub struct Engines<'a> {
     pub wait: Nanos,
     /// For how long they keep what nobody says is still wanted.
     pub expire: Nanos,
+    /// The directory of the files beneath, which have all that the engines have.
+    pub disk: Option<&'a str>,
 }
 
 impl<'a> Engines<'a> {
@@ -114,7 +116,7 @@ impl core::fmt::Display for BadTier<'_> {
             ),
             BadTier::Part(part) => write!(
                 f,
-                "`{part}` is no part of a tier: size=20G and after=10m are; of one on the network also copies=, auth=, wait= and expire="
+                "`{part}` is no part of a tier: size=20G and after=10m are; of one on the network also copies=, auth=, wait=, expire= and disk="
             ),
             BadTier::Size(size) => write!(f, "size={size}: a size from 16M to 512G is needed"),
             BadTier::After(after) => {
@@ -141,9 +143,14 @@ impl<'a> Choice<'a> {
         let place = match first.strip_prefix("disk=") {
             Some("") => return Err(BadTier::Directory),
             Some(directory) => Where::Disk(directory),
-            None if first.starts_with(PLAIN) || first.starts_with(TLS) => {
-                Where::Engines(Engines { text, copies: 0, auth: None, wait: WAIT, expire: EXPIRE })
-            }
+            None if first.starts_with(PLAIN) || first.starts_with(TLS) => Where::Engines(Engines {
+                text,
+                copies: 0,
+                auth: None,
+                wait: WAIT,
+                expire: EXPIRE,
+                disk: None,
+            }),
             None => return Err(BadTier::Kind(first.split_once('=').map_or(first, |(kind, _)| kind))),
         };
         let mut choice = Choice { place, size: SIZE, after: AFTER };
@@ -174,6 +181,8 @@ impl<'a> Choice<'a> {
                     return Err(BadTier::Copies(copies));
                 }
             }
+            (Some(("disk", "")), _) => return Err(BadTier::Directory),
+            (Some(("disk", directory)), Where::Engines(engines)) => engines.disk = Some(directory),
             (Some(("auth", file)), Where::Engines(engines)) => engines.auth = Some(file),
             (Some(("wait", wait)), Where::Engines(engines)) => {
                 engines.wait = at_least(wait, LEAST_WAIT).ok_or(BadTier::Time("wait", wait, "1s"))?;
@@ -212,11 +221,11 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// The directory, if it is on a disk.
+    /// The directory of its files, if it has any: it is on a disk, or one is beneath its engines.
     pub fn directory(&self) -> Option<&'a str> {
         match self.place {
             Where::Disk(directory) => Some(directory),
-            Where::Engines(_) => None,
+            Where::Engines(engines) => engines.disk,
         }
     }
 }
@@ -283,6 +292,9 @@ mod tests {
         assert_eq!((engines.copies, engines.auth, engines.by_tls()), (3, Some("/etc/x"), true));
         assert_eq!((engines.wait, three.after), (Nanos::from_secs(10), Nanos::from_secs(1)));
         assert_eq!(Choice::parse("redis://a,b").unwrap().engines().unwrap().copies, 2);
+        let both = Choice::parse("redis://a,disk=/var/tmp,after=1s").unwrap();
+        assert_eq!((both.name(), both.directory()), ("redis://a", Some("/var/tmp")));
+        assert_eq!(both.engines().unwrap().addresses().count(), 1);
     }
 
     #[test]
@@ -300,6 +312,7 @@ mod tests {
             ("redis://a:x", BadTier::Address("a:x")),
             ("redis://a:1,rediss://b:2", BadTier::Address("rediss://b:2")),
             ("redis://me:secret@a:1", BadTier::Password),
+            ("redis://a:1,disk=", BadTier::Directory),
             ("redis://a:1,copies=2", BadTier::Copies("2")),
             ("redis://a:1,copies=0", BadTier::Copies("0")),
             ("redis://a:1,wait=0", BadTier::Time("wait", "0", "1s")),

@@ -11,6 +11,9 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::tables::pool::Pool;
 use memfold_sys::{Errno, Result};
 
+/// The cluster is none, or lies elsewhere.
+pub const STALE: Errno = Errno(libc::ESTALE);
+
 const BLOCK_BITS: u32 = 27;
 const BLOCKS_BITS: u32 = 5;
 const FILE_BITS: u32 = 5;
@@ -118,6 +121,18 @@ impl Clusters {
     /// Where it lies, as far as it is one.
     pub fn place(&self, number: u32) -> Option<Place> {
         Some(Place(self.get(number)?.place.load(Acquire)))
+    }
+
+    /// Has what lies there read, and read again where it moved meanwhile: then what lay there may be gone. Where it lay, and what came of the reading. `ESTALE`
+    /// where it is none any more.
+    pub fn read<T>(&self, number: u32, mut read: impl FnMut(Place) -> Result<T>) -> Result<(Place, T)> {
+        loop {
+            let place = self.place(number).ok_or(STALE)?;
+            let result = read(place);
+            if self.place(number) == Some(place) {
+                return Ok((place, result?));
+            }
+        }
     }
 
     /// A number for a new cluster. Background thread only. `ENOMEM` when there are no more.

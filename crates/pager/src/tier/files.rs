@@ -11,6 +11,7 @@ use super::clusters::{Place, FILES};
 use super::remote::Remote;
 use super::wire::Name;
 use super::{seal, Tier};
+use crate::sabotage::{planted, Bug};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memfold_sys::inject::{self, Point};
 use memfold_sys::{file, mem, Errno, Result};
@@ -26,6 +27,8 @@ pub struct File {
     pub(super) mapped: AtomicUsize,
     /// The page that has its key, once there was one.
     key: AtomicUsize,
+    /// Where its mark is mapped, whose lock says that this process may read it on the network, where the file itself is on a disk too; 0 for nowhere.
+    pub(super) mark: AtomicUsize,
     /// Its random name, where it lies on the network.
     name: [AtomicU64; 2],
     /// 1 where it is a parent's.
@@ -151,7 +154,7 @@ impl File {
 /// All of them. Made from zeros.
 pub struct Files {
     files: [File; FILES],
-    /// The way to them where they lie on the network; the files that are open are empty then, and say who may read.
+    /// The way to them where they lie on the network. Without a disk beneath it the files that are open are empty then, and say who may read.
     pub remote: Remote,
 }
 
@@ -169,6 +172,23 @@ impl Files {
     /// The numbers of those that there are not.
     pub fn vacant(&self) -> impl Iterator<Item = usize> + use<'_> {
         (0..FILES).filter(|&number| !self.files[number].is_there())
+    }
+
+    /// Whether clusters lie in the files that are open.
+    pub fn are_on_disk(&self) -> bool {
+        !self.remote.is_on() || self.remote.is_over_disk()
+    }
+
+    /// Fetches what was put there from the files that are open.
+    pub fn fetch_from_disk(&self, place: Place, out: &mut [u8]) -> Result<()> {
+        let file = self.get(place.file());
+        inject::spoiled(Point::TierRead, out, |out| match file.descriptor() {
+            Some(fd) => file::read_all_at(fd, out, place.offset()),
+            None => match file.mapped.load(Acquire) {
+                0 => Err(Errno(libc::EBADF)),
+                base => mem::read_mapped(base + place.offset() as usize, out),
+            },
+        })
     }
 
     /// A child may have been forked. In the parent, before anything else is written.
@@ -190,29 +210,27 @@ impl Tier for Files {
         if let Some(error) = inject::error(Point::TierWrite) {
             return Err(error);
         }
-        if self.remote.is_on() {
-            return self.remote.put(file.name(), place, bytes);
+        if self.are_on_disk() {
+            file::write_all_at(fd, bytes, place.offset())?;
         }
-        file::write_all_at(fd, bytes, place.offset())
+        if self.remote.is_on() {
+            let kept = self.remote.put(file.name(), place, bytes);
+            // What an engine does not take lies on the disk beneath it.
+            if !self.are_on_disk() || planted(Bug::DiskNotBeneath) {
+                return kept;
+            }
+        }
+        Ok(())
     }
 
     fn fetch(&self, place: Place, out: &mut [u8]) -> Result<()> {
-        if let Some(error) = inject::error(Point::TierRead) {
-            return Err(error);
+        if !self.remote.is_on() {
+            return self.fetch_from_disk(place, out);
         }
         let file = self.get(place.file());
-        if self.remote.is_on() {
-            return match file.is_there() {
-                true => self.remote.fetch(file.name(), place, out),
-                false => Err(Errno(libc::EBADF)),
-            };
-        }
-        match file.descriptor() {
-            Some(fd) => file::read_all_at(fd, out, place.offset()),
-            None => match file.mapped.load(Acquire) {
-                0 => Err(Errno(libc::EBADF)),
-                base => mem::read_mapped(base + place.offset() as usize, out),
-            },
-        }
+        inject::spoiled(Point::TierRead, out, |out| match file.is_there() {
+            true => self.remote.fetch(file.name(), place, out),
+            false => Err(Errno(libc::EBADF)),
+        })
     }
 }

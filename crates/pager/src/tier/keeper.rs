@@ -14,7 +14,7 @@ use super::wire::{Name, Op};
 use super::BLOCK;
 use crate::codec::DICTIONARIES;
 use crate::control_file::FilePath;
-use crate::sabotage::{planted, Bug};
+use crate::sabotage::{fault_point, planted, Bug};
 use crate::tables::pool::Pool;
 use crate::text::Line;
 use core::fmt::Write;
@@ -29,6 +29,8 @@ const SEGMENT: usize = SEGMENT_BLOCKS * BLOCK;
 const SEGMENTS: usize = FILE_BLOCKS / SEGMENT_BLOCKS;
 /// How often it is asked whether children still have a file.
 const ASK_AGAIN: Nanos = Nanos::from_millis(500);
+/// How many times its size a file is mapped of which no segment is filled again.
+const GROWTH: usize = 8;
 /// Segments that may be held however little of them is wanted.
 const FEW: u64 = 4;
 /// A segment is sparse where no more than one block in so many is wanted, and the tier wasteful where one in [`WASTE`] of all is.
@@ -81,6 +83,8 @@ struct State {
 pub struct Keeper {
     /// The directory of its files, or the engine.
     name: FilePath,
+    /// The directory of its files, where there is one.
+    directory: FilePath,
     size: u64,
     /// Bytes of that which are this process's, where it shares the tier with others.
     share: Option<u64>,
@@ -103,6 +107,7 @@ impl Keeper {
         Keeper {
             // A path that is too long names nothing, and opening says so.
             name: FilePath::of(choice.name()).unwrap_or(FilePath::empty()),
+            directory: directory_of(choice),
             size: choice.size,
             share: None,
             after: choice.after,
@@ -123,6 +128,7 @@ impl Keeper {
     /// Takes the tier from now on that could not be opened before: nothing is in any.
     pub fn replace(&mut self, choice: &Choice<'_>) {
         self.name = FilePath::of(choice.name()).unwrap_or(FilePath::empty());
+        self.directory = directory_of(choice);
         self.change(choice);
     }
 
@@ -153,7 +159,8 @@ impl Keeper {
 
     /// Bytes that its files may take.
     fn allowed(&self) -> u64 {
-        self.share.map_or(self.size, |share| share.min(self.size))
+        let share = self.share.filter(|_| !planted(Bug::ShareUnheard));
+        share.map_or(self.size, |share| share.min(self.size))
     }
 
     /// Where it is, for people.
@@ -263,8 +270,11 @@ impl Keeper {
         if (self.held + 1) * SEGMENT as u64 > size || segment == SEGMENTS {
             return Err(Errno(libc::ENOSPC));
         }
-        // A child reads where it is mapped. On the network nothing is.
-        if !files.remote.is_on() && (segment + 1) * SEGMENT > self.files[number].len {
+        // A child reads where it is mapped. On the network alone nothing is.
+        if files.are_on_disk()
+            && (segment + 1) * SEGMENT > self.files[number].len
+            && !planted(Bug::FilledPastMap)
+        {
             return Err(END_OF_FILE);
         }
         let state = &mut self.files[number];
@@ -304,9 +314,11 @@ impl Keeper {
             && segments.is_empty(segment)
             && (!file.is_shared() || planted(Bug::SharedFileFilled))
         {
-            match files.remote.is_on() {
-                true => drop(files.remote.tell(Op::Forget, file.name(), segment, 1)),
-                false => drop(file::punch(fd, (segment * SEGMENT) as u64, SEGMENT as u64)),
+            if files.remote.is_on() {
+                files.remote.tell(Op::Forget, file.name(), segment, 1);
+            }
+            if files.are_on_disk() {
+                let _ = file::punch(fd, (segment * SEGMENT) as u64, SEGMENT as u64);
             }
             segments.0[segment].store(0, Relaxed);
             self.held -= 1;
@@ -326,27 +338,34 @@ impl Keeper {
             // SAFETY: zeros are segments that hold nothing.
             None => unsafe { pool.make_sparse::<Segments>() }?,
         };
-        let mut name = Name::default();
-        let fd = if files.remote.is_on() {
+        let (mut name, mut mark) = (Name::default(), None);
+        if files.remote.is_on() {
             random::fill(&mut name)?;
-            make_mark(files.remote.directory(), name)?
-        } else {
-            make(&self.name)?
+            mark = Some(make_mark(files.remote.directory(), name)?);
+        }
+        let fd = match mark.take_if(|_| !files.are_on_disk()) {
+            Some(mark) => mark,
+            None => make(&self.directory)?,
         };
         let reader = open_again(&fd)?;
-        if files.remote.is_on() {
+        if !files.are_on_disk() {
             // Without a lock nobody would know who may still read it.
             file::lock_shared(reader.raw())?;
         }
-        let len = self.map_len();
+        let len = self.map_len(files);
         let base = mem::map_own_file(reader.raw(), len, libc::MAP_NORESERVE)?;
         let file = files.get(number);
         // SAFETY: the key of a file that there is not is used by nobody.
-        if let Err(error) = file.key_page().and_then(|page| unsafe { seal::make_key(page) }) {
-            // SAFETY: mapped just now, and known to nobody.
-            let _ = unsafe { mem::munmap(base, len) };
-            return Err(error);
-        }
+        let made = file.key_page().and_then(|page| unsafe { seal::make_key(page) });
+        let mark = match made.and_then(|()| mark.as_ref().map_or(Ok(0), map_mark)) {
+            Ok(mark) => mark,
+            Err(error) => {
+                // SAFETY: mapped just now, and known to nobody.
+                let _ = unsafe { mem::munmap(base, len) };
+                return Err(error);
+            }
+        };
+        file.mark.store(mark, Relaxed);
         file.set_name(name);
         files.remote.tell(Op::Own, name, 0, 0);
         file.set_descriptor(Some(fd.into_raw()));
@@ -364,9 +383,11 @@ impl Keeper {
         Ok(())
     }
 
-    fn map_len(&self) -> usize {
+    fn map_len(&self, files: &Files) -> usize {
+        // On the network no segment is filled again, so that a file grows past what is held of it.
+        let times = if files.remote.is_on() { GROWTH } else { 1 };
         // With room for what moves while the tier is full.
-        ((self.size as usize).next_multiple_of(SEGMENT) + SEGMENT).min(FILE_BLOCKS * BLOCK)
+        ((times * self.size as usize).next_multiple_of(SEGMENT) + SEGMENT).min(FILE_BLOCKS * BLOCK)
     }
 
     /// Nothing of the file is wanted any more.
@@ -388,6 +409,7 @@ impl Keeper {
         let base = file.clear();
         // SAFETY: no entry names anything in it. Who reads there all the same finds that out.
         let _ = unsafe { mem::munmap(base, len) };
+        unmap_mark(file.mark.swap(0, Relaxed));
         if let Some(segments) = segments {
             segments.0[..count].iter().for_each(|segment| segment.store(0, Relaxed));
         }
@@ -477,7 +499,27 @@ impl Keeper {
         self.filled = None;
         (self.held, self.wanted) = (0, 0);
         // What it may take of a tier that is shared it has yet to be told.
-        self.share = self.share.map(|_| 0);
+        fault_point!(ShareInherited: self.share = self.share.map(|_| 0));
+    }
+}
+
+/// A path that is too long names nothing, as none at all does, and opening says so.
+fn directory_of(choice: &Choice<'_>) -> FilePath {
+    choice.directory().and_then(FilePath::of).unwrap_or(FilePath::empty())
+}
+
+/// Maps a mark, and has it locked for as long as this process or a child of it lives and has it mapped. Nobody reads there.
+fn map_mark(mark: &Fd) -> Result<usize> {
+    let reader = open_again(mark)?;
+    // Without a lock nobody would know who may still read what it stands for.
+    file::lock_shared(reader.raw())?;
+    mem::map_own_file(reader.raw(), BLOCK, libc::MAP_NORESERVE)
+}
+
+fn unmap_mark(mark: usize) {
+    if mark != 0 {
+        // SAFETY: our own mapping, which nobody reads.
+        let _ = unsafe { mem::munmap(mark, BLOCK) };
     }
 }
 

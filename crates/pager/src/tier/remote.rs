@@ -26,6 +26,8 @@ pub const AWAY: Errno = Errno(libc::EHOSTDOWN);
 const PATIENCE: Nanos = Nanos::from_secs(30);
 /// How long the background thread waits for room in the socket.
 const MOMENT: Nanos = Nanos::from_millis(20);
+/// How long an engine beneath which there is a disk is not asked after it could not be reached.
+const REST: Nanos = Nanos::from_secs(2);
 
 /// Made from zeros, which is none.
 pub struct Remote {
@@ -34,6 +36,10 @@ pub struct Remote {
     on: AtomicU32,
     /// How long somebody may wait for a cluster, ns.
     wait: AtomicU64,
+    /// 1 where a disk beneath has all that is there.
+    over_disk: AtomicU32,
+    /// It is not asked before then, where that is so; ns.
+    rests: AtomicU64,
     /// Descriptors in the table of the agents, and one; 0 for none.
     calls: AtomicU32,
     tells: AtomicU32,
@@ -47,16 +53,22 @@ impl Remote {
     ///
     /// # Safety
     /// Once, before anybody else has it.
-    pub unsafe fn begin(&self, directory: FilePath, wait: Nanos) {
+    pub unsafe fn begin(&self, directory: FilePath, wait: Nanos, over_disk: bool) {
         // SAFETY: the caller's contract.
         unsafe { *self.directory.get() = directory };
         self.wait.store(wait.0, Relaxed);
+        self.over_disk.store(over_disk.into(), Relaxed);
         self.on.store(1, Release);
     }
 
     /// Whether the tier is one on the network.
     pub fn is_on(&self) -> bool {
         self.on.load(Acquire) != 0
+    }
+
+    /// Whether a disk beneath has all that is there.
+    pub fn is_over_disk(&self) -> bool {
+        self.over_disk.load(Relaxed) != 0
     }
 
     /// How long somebody may wait for a cluster.
@@ -87,15 +99,22 @@ impl Remote {
     fn call(&self, op: Op, file: Name, place: Place, bytes: &[u8], out: &mut [u8]) -> Result<usize> {
         let len = if op == Op::Put { bytes.len() } else { out.len() };
         let request = Request { op, file, segment: place.segment() as u32, number: place.sequence(), len };
+        if self.is_over_disk() && time::now().0 < self.rests.load(Relaxed) {
+            return Err(AWAY);
+        }
         let answer = self.talk(&request, bytes, out);
         if answer.is_err() && !planted(Bug::LateAnswerTaken) {
             self.hang_up();
         }
-        let answer = answer.map_err(|_| AWAY)?;
-        match answer.error {
-            0 => Ok(answer.len),
-            error => Err(Errno(error)),
+        let result = match answer {
+            Ok(Answer { error: 0, len }) => Ok(len),
+            Ok(Answer { error, .. }) => Err(Errno(error)),
+            Err(_) => Err(AWAY),
+        };
+        if result == Err(AWAY) {
+            self.rests.store((time::now() + REST).0, Relaxed);
         }
+        result
     }
 
     /// Any error ends the connection.
