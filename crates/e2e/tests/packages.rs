@@ -15,6 +15,13 @@ fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("it can be executed")
 }
 
+/// What it prints, which is JSON.
+fn json(command: &mut Command) -> Value {
+    let output = output(command);
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
 /// Runs memfold; standard output and standard error after it.
 fn said(args: &[&str]) -> (Option<i32>, String) {
     let runtime = scratch();
@@ -195,8 +202,7 @@ fn options_override_variables_and_variables_the_file_and_show_says_which_line_de
     let (mut child, pid) = waiting(runtime.path(), |command| {
         command.env("MEMFOLD_CONFIG", &file).env("MEMFOLD_MAX_STALL", "0.4").args(["run", "--start-at", "0"]);
     });
-    let shown = output(memfold(runtime.path()).args(["config", "show", "--json", &pid]));
-    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let shown = json(memfold(runtime.path()).args(["config", "show", "--json", &pid]));
     let from =
         |key: &str| (shown[key]["value"].as_str().unwrap_or(""), shown[key]["from"].as_str().unwrap_or(""));
     assert_eq!(from("cold-age"), ("40s", &*format!("{}:2", file.display())));
@@ -205,8 +211,7 @@ fn options_override_variables_and_variables_the_file_and_show_says_which_line_de
     assert_eq!(from("start-at"), ("0", "option --start-at"));
     assert_eq!(from("source"), ("", ""));
     // And so the program itself has it.
-    let got = output(memfold(runtime.path()).args(["ctl", &pid, "get", "--json"]));
-    let got: Value = serde_json::from_slice(&got.stdout).unwrap();
+    let got = json(memfold(runtime.path()).args(["ctl", &pid, "get", "--json"]));
     assert_eq!(
         (&got["cold_age"], &got["max_cpu"], &got["max_stall"]),
         (&40_000_000_000u64.into(), &80_000.into(), &4_000.into())
