@@ -132,7 +132,7 @@ uninstall:
 # What the packages have: a small executable, beside its library. Rust's own linker, which it takes on x86-64, makes one function of those that are equal,
 # writes relocations as bits (DT_RELR, glibc 2.36 and musl 1.2.4), and leaves out the tables for unwinding: it ends where it panics, with the place, but
 # without a backtrace.
-SMALL = -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--no-eh-frame-hdr -C link-arg=-Wl,-T,$(CURDIR)/scripts/no-unwind.ld
+SMALL = -C link-arg=-Wl,-O2 -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--no-eh-frame-hdr -C link-arg=-Wl,-T,$(CURDIR)/scripts/no-unwind.ld
 
 packed: libraries
 	MEMFOLD_EMBED=off MEMFOLD_EMBED_AGENT=off $(CARGO) rustc --profile packed --locked -p memfold --bin memfold -- $(if $(filter x86_64,$(shell uname -m)),$(SMALL))

@@ -4,6 +4,7 @@ use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -89,17 +90,16 @@ fn every_command_has_a_page_of_the_manual_that_man_shows_without_a_warning() {
 fn waiting(runtime: &Path, configure: impl FnOnce(&mut Command)) -> (Child, String) {
     let mut command = memfold(runtime);
     configure(&mut command);
-    let program = "import sys; block = bytearray(64 << 20); print('ready', flush=True); sys.stdin.read()";
+    // What `python3` names may be a script that becomes other programs first, each with a control page of its own: it says itself that it is there.
+    let program =
+        "import os, sys; block = bytearray(64 << 20); print(os.getpid(), flush=True); sys.stdin.read()";
     command.args(["--quiet", "--", "python3", "-c", program]);
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let launcher = child.id();
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut pid = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let pid = pid.trim().to_owned();
     wait_until(LIMIT, "the program is seen", || {
-        // Root sees everybody's: this one is its launcher's child.
-        let children =
-            fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap_or_default();
-        pid = children.split_whitespace().next().unwrap_or_default().to_owned();
-        !pid.is_empty() && output(memfold(runtime).args(["stat", &pid])).status.success()
+        output(memfold(runtime).args(["stat", &pid])).status.success()
     });
     (child, pid)
 }
