@@ -94,7 +94,8 @@ fn waiting(runtime: &Path, configure: impl FnOnce(&mut Command)) -> (Child, Stri
     let program =
         "import os, sys; block = bytearray(64 << 20); print(os.getpid(), flush=True); sys.stdin.read()";
     command.args(["--quiet", "--", "python3", "-c", program]);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut pid = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut pid).unwrap();
     let pid = pid.trim().to_owned();

@@ -50,7 +50,8 @@ fn path(text: &Node<'_, '_>) -> Result<String> {
         Some(_) => anyhow::bail!("a text of the drawing has something in it besides letters"),
     };
     let face = face(text.attribute("font-weight") == Some("bold"));
-    let scale = number("font-size").context("a text of the drawing has no size")? / f32::from(face.units_per_em());
+    let scale =
+        number("font-size").context("a text of the drawing has no size")? / f32::from(face.units_per_em());
     let letters: Vec<GlyphId> =
         words.chars().map(|letter| face.glyph_index(letter).unwrap_or_default()).collect();
     let advance = |letter: &GlyphId| scale * f32::from(face.glyph_hor_advance(*letter).unwrap_or(0));
@@ -73,7 +74,8 @@ fn face(bold: bool) -> &'static Face<'static> {
     static FACES: [OnceLock<Face<'static>>; 2] = [const { OnceLock::new() }; 2];
     let which = usize::from(bold);
     FACES[which].get_or_init(|| {
-        let font = miniz_oxide::inflate::decompress_to_vec(PACKED[which]).expect("the build script has packed it");
+        let font =
+            miniz_oxide::inflate::decompress_to_vec(PACKED[which]).expect("the build script has packed it");
         Face::parse(font.leak(), 0).expect("the build script has parsed it")
     })
 }
@@ -128,7 +130,9 @@ mod tests {
 
     #[test]
     fn a_text_becomes_a_path_and_keeps_what_is_not_of_letters() {
-        let out = drawn(r##"<text x="5" y="20" font-size="16" stroke="#fff" transform="rotate(-90 5 20)">a &lt; b</text>"##);
+        let out = drawn(
+            r##"<text x="5" y="20" font-size="16" stroke="#fff" transform="rotate(-90 5 20)">a &lt; b</text>"##,
+        );
         assert!(!out.contains("<text") && out.ends_with("/><rect/></svg>"), "{out}");
         assert!(out.contains(r##"id="text-0" d="M"##), "{out}");
         assert!(out.contains(r##" stroke="#fff" transform="rotate(-90 5 20)"/>"##), "{out}");

@@ -150,7 +150,8 @@ fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
     file.section_by_name(".debug_info").filter(|section| section.size() > 0)?;
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let section = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-        let data = file.section_by_name(id.name()).and_then(|section| unpacked(section.compressed_data().ok()?));
+        let data =
+            file.section_by_name(id.name()).and_then(|section| unpacked(section.compressed_data().ok()?));
         Ok(Reader::new(Arc::from(&*data.unwrap_or_default()), endian))
     };
     addr2line::Context::from_dwarf(gimli::Dwarf::load(section).ok()?).ok()
@@ -185,7 +186,9 @@ mod tests {
     fn a_section_comes_out_as_it_was_however_it_is_packed_and_a_damaged_one_not_at_all() {
         let whole = b"a section ".repeat(999);
         let mut zlib = Vec::new();
-        flate2::bufread::ZlibEncoder::new(&whole[..], flate2::Compression::fast()).read_to_end(&mut zlib).unwrap();
+        flate2::bufread::ZlibEncoder::new(&whole[..], flate2::Compression::fast())
+            .read_to_end(&mut zlib)
+            .unwrap();
         let zstd = zstd::encode_all(&whole[..], 1).unwrap();
         let packed = [
             (CompressionFormat::None, &whole),
