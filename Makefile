@@ -132,8 +132,9 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/share/doc/memfold
 
 # What the packages have: a small executable, beside its library. Rust's own linker, which it takes on x86-64, makes one function of those that are equal,
-# and leaves out the tables for unwinding: it ends where it panics, with the place, but without a backtrace.
-SMALL = -C link-arg=-Wl,--icf=all -C link-arg=-Wl,--no-eh-frame-hdr -C link-arg=-Wl,-T,$(CURDIR)/scripts/no-unwind.ld
+# writes relocations as bits (DT_RELR, glibc 2.36 and musl 1.2.4), and leaves out the tables for unwinding: it ends where it panics, with the place, but
+# without a backtrace.
+SMALL = -C link-arg=-Wl,-O2 -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--no-eh-frame-hdr -C link-arg=-Wl,-T,$(CURDIR)/scripts/no-unwind.ld
 
 packed: libraries
 	MEMFOLD_EMBED=off MEMFOLD_EMBED_AGENT=off $(CARGO) rustc --profile packed --locked -p memfold --bin memfold -- $(if $(filter x86_64,$(shell uname -m)),$(SMALL))
@@ -158,9 +159,9 @@ test-packages: packed
 test-services: packed
 	$(FILES) scripts/test-services
 
-# The recipes for containers: an image of the package, built by buildah and run by podman. As root, after test-packages; minutes.
+# The recipes for containers: an image of the package, built by buildah and run by podman, Docker and Compose. As root, after test-packages; minutes.
 test-containers:
-	scripts/install-packages buildah podman runc python3-yaml python3-venv
+	scripts/install-packages buildah podman runc docker.io docker-compose iproute2 iptables python3-yaml python3-venv
 	scripts/test-containers
 
 # Whether every crate that is meant for crates.io could be published, all in one go; nothing is.

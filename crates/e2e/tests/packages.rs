@@ -4,6 +4,7 @@ use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -13,6 +14,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("it can be executed")
+}
+
+/// What it prints, which is JSON.
+fn json(command: &mut Command) -> Value {
+    let output = output(command);
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// Runs memfold; standard output and standard error after it.
@@ -82,17 +90,17 @@ fn every_command_has_a_page_of_the_manual_that_man_shows_without_a_warning() {
 fn waiting(runtime: &Path, configure: impl FnOnce(&mut Command)) -> (Child, String) {
     let mut command = memfold(runtime);
     configure(&mut command);
-    let program = "import sys; block = bytearray(64 << 20); print('ready', flush=True); sys.stdin.read()";
+    // What `python3` names may be a script that becomes other programs first, each with a control page of its own: it says itself that it is there.
+    let program =
+        "import os, sys; block = bytearray(64 << 20); print(os.getpid(), flush=True); sys.stdin.read()";
     command.args(["--quiet", "--", "python3", "-c", program]);
-    let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let launcher = child.id();
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut pid = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut pid).unwrap();
+    let pid = pid.trim().to_owned();
     wait_until(LIMIT, "the program is seen", || {
-        // Root sees everybody's: this one is its launcher's child.
-        let children =
-            fs::read_to_string(format!("/proc/{launcher}/task/{launcher}/children")).unwrap_or_default();
-        pid = children.split_whitespace().next().unwrap_or_default().to_owned();
-        !pid.is_empty() && output(memfold(runtime).args(["stat", &pid])).status.success()
+        output(memfold(runtime).args(["stat", &pid])).status.success()
     });
     (child, pid)
 }
@@ -195,8 +203,7 @@ fn options_override_variables_and_variables_the_file_and_show_says_which_line_de
     let (mut child, pid) = waiting(runtime.path(), |command| {
         command.env("MEMFOLD_CONFIG", &file).env("MEMFOLD_MAX_STALL", "0.4").args(["run", "--start-at", "0"]);
     });
-    let shown = output(memfold(runtime.path()).args(["config", "show", "--json", &pid]));
-    let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let shown = json(memfold(runtime.path()).args(["config", "show", "--json", &pid]));
     let from =
         |key: &str| (shown[key]["value"].as_str().unwrap_or(""), shown[key]["from"].as_str().unwrap_or(""));
     assert_eq!(from("cold-age"), ("40s", &*format!("{}:2", file.display())));
@@ -205,8 +212,7 @@ fn options_override_variables_and_variables_the_file_and_show_says_which_line_de
     assert_eq!(from("start-at"), ("0", "option --start-at"));
     assert_eq!(from("source"), ("", ""));
     // And so the program itself has it.
-    let got = output(memfold(runtime.path()).args(["ctl", &pid, "get", "--json"]));
-    let got: Value = serde_json::from_slice(&got.stdout).unwrap();
+    let got = json(memfold(runtime.path()).args(["ctl", &pid, "get", "--json"]));
     assert_eq!(
         (&got["cold_age"], &got["max_cpu"], &got["max_stall"]),
         (&40_000_000_000u64.into(), &80_000.into(), &4_000.into())

@@ -168,6 +168,7 @@ included! {
     "../../arena/src/span.rs" span,
     "../../heap/src/api.rs" api,
     "../../heap/src/bin.rs" bin,
+    "../../heap/src/depth.rs" depth,
     "../../heap/src/flush.rs" flush,
     "../../heap/src/fork.rs" fork,
     "../../heap/src/span_cache.rs" span_cache,

@@ -264,24 +264,32 @@ mod tests {
 
     /// Left, top, right and bottom of every text of a drawing, and the size of the drawing.
     fn texts(svg: &str) -> (Vec<(String, [f64; 4])>, f64, f64) {
-        let tree = resvg::usvg::Tree::from_str(svg, &crate::png::options()).unwrap();
-        let mut found = Vec::new();
-        fn walk(group: &resvg::usvg::Group, found: &mut Vec<(String, [f64; 4])>) {
+        use resvg::usvg::{roxmltree::Document, Group, Node};
+        let tree = crate::png::read(svg).unwrap();
+        let document = Document::parse(svg).unwrap();
+        let words: Vec<_> = document.descendants().filter(|node| node.has_tag_name("text")).collect();
+        let mut paths = Vec::new();
+        fn walk(group: &Group, paths: &mut Vec<(usize, [f32; 4])>) {
             for node in group.children() {
                 match node {
-                    resvg::usvg::Node::Group(group) => walk(group, found),
-                    resvg::usvg::Node::Text(text) => {
-                        let bounds = text.abs_bounding_box();
-                        let words = text.chunks().iter().map(|chunk| chunk.text()).collect();
+                    Node::Group(group) => walk(group, paths),
+                    Node::Path(path) => {
+                        let bounds = path.abs_bounding_box();
+                        let number = path.id().strip_prefix("text-").and_then(|number| number.parse().ok());
                         let sides = [bounds.left(), bounds.top(), bounds.right(), bounds.bottom()];
-                        found.push((words, sides.map(f64::from)));
+                        paths.extend(number.map(|number| (number, sides)));
                     }
                     _ => {}
                 }
             }
         }
-        walk(tree.root(), &mut found);
-        (found, f64::from(tree.size().width()), f64::from(tree.size().height()))
+        walk(tree.root(), &mut paths);
+        assert_eq!(paths.len(), words.len(), "a text was not drawn");
+        let named = |(number, sides): (usize, [f32; 4])| {
+            (words[number].text().unwrap_or_default().to_owned(), sides.map(f64::from))
+        };
+        let size = tree.size();
+        (paths.into_iter().map(named).collect(), f64::from(size.width()), f64::from(size.height()))
     }
 
     fn nothing_is_cut(chart: &dyn Chart) {

@@ -15,6 +15,7 @@ mod axis;
 mod bars;
 mod ccdf;
 mod frame;
+mod letters;
 mod lines;
 mod palette;
 mod panels;

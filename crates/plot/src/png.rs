@@ -1,9 +1,9 @@
 //! From SVG to PNG, with the font that comes with the program.
 
+use crate::letters;
 use anyhow::{Context, Result};
 use resvg::tiny_skia::{Pixmap, Transform};
-use resvg::usvg::{fontdb, Options, Tree};
-use std::sync::{Arc, OnceLock};
+use resvg::usvg::{Options, Tree};
 
 /// Pixels to a unit of the drawing.
 const SCALE: f32 = 2.0;
@@ -13,38 +13,19 @@ const SCALE: f32 = 2.0;
 /// # Errors
 /// When the document cannot be read, or is too large for memory.
 pub(crate) fn render(svg: &str) -> Result<Vec<u8>> {
-    let tree = Tree::from_str(svg, &options()).context("the drawing is not valid SVG")?;
+    let tree = read(svg)?;
     let size = tree.size().to_int_size().scale_by(SCALE).context("the drawing has no size")?;
     let mut pixels = Pixmap::new(size.width(), size.height()).context("the drawing is too large")?;
     resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixels.as_mut());
     pixels.encode_png().context("the picture cannot be encoded")
 }
 
-/// How drawings are read.
-pub(crate) fn options() -> Options<'static> {
-    Options { fontdb: fonts(), font_family: FAMILY.into(), ..Options::default() }
-}
-
-const FAMILY: &str = "DejaVu Sans";
-
-/// DejaVu Sans, regular and bold, compressed by the build script.
-const FONTS_PACKED: [&[u8]; 2] = [
-    include_bytes!(concat!(env!("OUT_DIR"), "/regular.z")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/bold.z")),
-];
-
-fn fonts() -> Arc<fontdb::Database> {
-    static FONTS: OnceLock<Arc<fontdb::Database>> = OnceLock::new();
-    let load = || {
-        let mut fonts = fontdb::Database::new();
-        for packed in FONTS_PACKED {
-            let font = miniz_oxide::inflate::decompress_to_vec(packed);
-            fonts.load_font_data(font.expect("the build script has packed it"));
-        }
-        fonts.set_sans_serif_family(FAMILY);
-        Arc::new(fonts)
-    };
-    Arc::clone(FONTS.get_or_init(load))
+/// The shapes of a document; its texts are among them, as paths with the names that [`letters::outlined`] gives them.
+///
+/// # Errors
+/// When the document cannot be read.
+pub(crate) fn read(svg: &str) -> Result<Tree> {
+    Tree::from_str(&letters::outlined(svg)?, &Options::default()).context("the drawing is not valid SVG")
 }
 
 #[cfg(test)]

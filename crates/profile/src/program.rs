@@ -7,11 +7,13 @@
 //! What it is not: where the file is mapped.
 
 use crate::frame::Frame;
+use flate2::read::ZlibDecoder;
 use gimli::{EndianArcSlice, RunTimeEndian, UnwindSection};
 use memfold_inspect::plain;
-use object::{File, Object, ObjectSection, ObjectSegment, ObjectSymbol};
+use object::{CompressedData, CompressionFormat, File, Object, ObjectSection, ObjectSegment, ObjectSymbol};
 use std::borrow::Cow;
 use std::fs;
+use std::io::Read;
 use std::sync::Arc;
 
 type Reader = EndianArcSlice<RunTimeEndian>;
@@ -148,7 +150,8 @@ fn lines(file: &File<'_>) -> Option<addr2line::Context<Reader>> {
     file.section_by_name(".debug_info").filter(|section| section.size() > 0)?;
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let section = |id: gimli::SectionId| -> Result<Reader, gimli::Error> {
-        let data = file.section_by_name(id.name()).and_then(|section| section.uncompressed_data().ok());
+        let data =
+            file.section_by_name(id.name()).and_then(|section| unpacked(section.compressed_data().ok()?));
         Ok(Reader::new(Arc::from(&*data.unwrap_or_default()), endian))
     };
     addr2line::Context::from_dwarf(gimli::Dwarf::load(section).ok()?).ok()
@@ -161,9 +164,47 @@ fn debug_file(id: &[u8]) -> Option<Vec<u8>> {
     fs::read(format!("{DEBUG_FILES}/{first:02x}/{rest}.debug")).ok()
 }
 
+/// What a section holds, which may be compressed (ELF: `SHF_COMPRESSED`); `None` where it is damaged.
+fn unpacked(section: CompressedData<'_>) -> Option<Cow<'_, [u8]>> {
+    let packed: Box<dyn Read> = match section.format {
+        CompressionFormat::None => return Some(section.data.into()),
+        CompressionFormat::Zlib => Box::new(ZlibDecoder::new(section.data)),
+        CompressionFormat::Zstandard => Box::new(zstd::Decoder::new(section.data).ok()?),
+        _ => return None,
+    };
+    // The length is the file's own word: room is made for what comes, not for what is said.
+    let mut whole = Vec::new();
+    packed.take(section.uncompressed_size).read_to_end(&mut whole).ok()?;
+    (whole.len() as u64 == section.uncompressed_size).then(|| whole.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_section_comes_out_as_it_was_however_it_is_packed_and_a_damaged_one_not_at_all() {
+        let whole = b"a section ".repeat(999);
+        let mut zlib = Vec::new();
+        flate2::bufread::ZlibEncoder::new(&whole[..], flate2::Compression::fast())
+            .read_to_end(&mut zlib)
+            .unwrap();
+        let zstd = zstd::encode_all(&whole[..], 1).unwrap();
+        let packed = [
+            (CompressionFormat::None, &whole),
+            (CompressionFormat::Zlib, &zlib),
+            (CompressionFormat::Zstandard, &zstd),
+        ];
+        for (format, data) in packed {
+            let size = whole.len() as u64;
+            let section = |data, size| CompressedData { format, data, uncompressed_size: size };
+            assert_eq!(unpacked(section(data, size)).as_deref(), Some(&whole[..]), "{format:?}");
+            if format != CompressionFormat::None {
+                assert_eq!(unpacked(section(&data[..data.len() / 2], size)), None, "{format:?}");
+                assert_eq!(unpacked(section(data, u64::MAX)), None, "{format:?}");
+            }
+        }
+    }
 
     #[test]
     fn of_what_is_no_program_nothing_is_known() {

@@ -12,7 +12,7 @@ use crate::{agent, exit, process, runtime, text};
 use anyhow::bail;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_attach::Error;
-use regex::Regex;
+use regex_lite::Regex;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -190,14 +190,7 @@ fn all_meant(args: &Args) -> anyhow::Result<Vec<Meant>> {
 }
 
 fn regex(text: &str) -> Result<Regex, String> {
-    // The last line of what is wrong says it; those above draw it.
-    Regex::new(text).map_err(|error| {
-        let error = error.to_string();
-        format!(
-            "a regular expression is needed: {}",
-            error.lines().last().unwrap_or_default().trim_start_matches("error: ")
-        )
-    })
+    Regex::new(text).map_err(|error| format!("a regular expression is needed: {error}"))
 }
 
 /// What the agent is told: what was given, else what the environment says, but for what is of the allocator or of a start.
