@@ -2,7 +2,9 @@
 
 use crate::dialogue::Dialogue;
 use crate::scratch;
+use memfold_pager::plan::MAGIC;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -49,8 +51,12 @@ pub struct Traces {
     pub agents: usize,
     /// Its open files of kinds that an agent opens; others it may open and close all the time.
     pub descriptors: Vec<String>,
-    /// Mappings that are registered with a userfaultfd, are kept from children, or are executable and of no file.
+    /// Mappings that are registered with a userfaultfd, or are kept from children.
     pub odd_mappings: usize,
+    /// Those that are executable and of no file. Programs that make code have some, and not always as many: of those it says nothing.
+    pub code: Option<usize>,
+    /// Those that begin as the agent's region does.
+    pub regions: usize,
 }
 
 impl Subject {
@@ -138,23 +144,37 @@ impl Subject {
         let of_agent = ["userfaultfd", "io_uring", "/proc", "memfold"];
         descriptors.retain(|file| of_agent.iter().any(|kind| file.contains(kind)));
         descriptors.sort();
-        let (mut odd_mappings, mut header) = (0, String::new());
+        let memory = fs::File::open(proc.join("mem")).ok();
+        let begins_as_region = |header: &str| {
+            let start = header.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+            let mut word = [0; 8];
+            let read =
+                memory.as_ref().zip(start).map(|(memory, start)| memory.read_exact_at(&mut word, start));
+            read.is_some_and(|read| read.is_ok()) && u64::from_le_bytes(word) == MAGIC
+        };
+        let (mut odd_mappings, mut code, mut regions, mut header) = (0, 0, 0, String::new());
         for line in read(proc.join("smaps")).lines() {
             if let Some(flags) = line.strip_prefix("VmFlags:") {
-                let own = header.split_whitespace().count() == 5 && header.contains("r-xp");
-                odd_mappings +=
-                    usize::from(own || flags.split(' ').any(|flag| ["um", "uw", "dc"].contains(&flag)));
+                let is_anonymous = header.split_whitespace().count() == 5;
+                code += usize::from(is_anonymous && header.contains("r-xp"));
+                regions += usize::from(is_anonymous && header.contains(" rw") && begins_as_region(&header));
+                odd_mappings += usize::from(flags.split(' ').any(|flag| ["um", "uw", "dc"].contains(&flag)));
             } else if line.starts_with(|c: char| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
                 header = line.to_owned();
             }
         }
-        Traces { agents, descriptors, odd_mappings }
+        Traces { agents, descriptors, odd_mappings, code: Some(code), regions }
     }
 
     /// Attached to and detached from again and again, it goes on, and something is folded of it; then it has no trace of that.
     pub fn endure(&mut self, rounds: usize) {
-        let before = self.traces();
-        assert_eq!(before.agents, 0);
+        let traces = |subject: &Subject, makes_code: bool| {
+            let traces = subject.traces();
+            Traces { code: traces.code.filter(|_| !makes_code), ..traces }
+        };
+        let makes_code = self.traces().code > Some(0);
+        let before = traces(self, makes_code);
+        assert_eq!((before.agents, before.regions), (0, 0));
         let mut folded = 0;
         for round in 0..rounds {
             self.attach();
@@ -168,7 +188,7 @@ impl Subject {
         }
         assert_ne!(folded, 0);
         // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
-        crate::wait_until(LIMIT, "nothing of the agent's is left", || self.traces() == before);
+        crate::wait_until(LIMIT, "nothing of the agent's is left", || traces(self, makes_code) == before);
     }
 
     /// Ends it: its status, and what it said last.

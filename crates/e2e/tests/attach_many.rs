@@ -137,7 +137,10 @@ fn what_matches_nothing_or_is_no_pattern_is_said() {
     assert_eq!(none.status.code(), Some(1));
     assert!(said(&none).contains("no process is meant"), "{}", said(&none));
     for (arguments, says) in [
-        (["--match", "(", "--dry-run"].as_slice(), "a regular expression is needed: unclosed group"),
+        (
+            ["--match", "(", "--dry-run"].as_slice(),
+            "a regular expression is needed: found open group without closing",
+        ),
         (&["--match", "x", "--user", "no-such-user"], "there is no such user here"),
         (&["--match", "x", "--min", "much"], "a size such as"),
         (&["--dry-run"], "<PID|NAME"),
