@@ -75,7 +75,7 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
             return Err(Error::TooMuchChosen);
         }
     }
-    let (region, stopped) = Stopped::during(&memory, |thread| Region::map(thread, image))?;
+    let (region, stopped) = Stopped::during(&memory, |thread| Region::map(&memory, thread, image))?;
     stop.0 += stopped;
     // While the process runs: it takes longer than all else.
     let filled = region.fill(&memory, image, &mut plan);

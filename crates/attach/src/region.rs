@@ -53,8 +53,8 @@ impl State {
 }
 
 impl Region {
-    /// Maps it. A child that is forked meanwhile does not get it.
-    pub fn map(thread: &mut Stopped<'_>, image: &Image) -> Result<Region, Trouble> {
+    /// Maps it, so that it can be found from then on. A child that is forked meanwhile does not get it.
+    pub fn map(memory: &Memory, thread: &mut Stopped<'_>, image: &Image) -> Result<Region, Trouble> {
         let len = IMAGE + image.len() + ADOPTED_BLOCK;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -62,6 +62,9 @@ impl Region {
             thread.call("mmap", libc::SYS_mmap, [0, len, access as usize, flags as usize, usize::MAX, 0])?;
         let kept = [base, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
         thread.call("madvise", libc::SYS_madvise, kept)?;
+        let mut plan = Plan::new();
+        (plan.build, plan.mapped) = (image.build(), [base as u64, len as u64]);
+        memory.write(base, bytes_of(&plan)).map_err(|_| Trouble::Ended)?;
         Ok(Region { base, len })
     }
 
