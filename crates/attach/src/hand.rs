@@ -7,6 +7,7 @@
 //!
 //! Invariants: the child runs nothing of the parent's afterwards, and says all that it has to say in plain words.
 
+use crate::wait_until;
 use nix::errno::Errno;
 use nix::sys::mman::{mmap_anonymous, munmap, MapFlags, ProtFlags};
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -15,8 +16,7 @@ use nix::unistd::{fork, setsid, ForkResult, Pid};
 use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What the child leaves behind: zeros until it has written.
 struct Answer<R> {
@@ -62,21 +62,20 @@ pub fn do_apart<R: Copy>(patience: Duration, work: impl FnOnce() -> R) -> nix::R
 
 /// Waits until a child has ended. Whether it has.
 fn has_ended(child: Pid, patience: Duration) -> bool {
-    let (began, mut pause) = (Instant::now(), Duration::from_micros(50));
-    loop {
-        match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) if began.elapsed() >= patience => return false,
-            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => sleep(pause),
-            // Where children are not waited for here (`SIGCHLD` is ignored), it fails when it has ended.
-            _ => return true,
-        }
-        pause = (pause * 2).min(Duration::from_millis(5));
-    }
+    let ended = wait_until(patience, || {
+        // Where children are not waited for here (`SIGCHLD` is ignored), it fails when it has ended.
+        Ok(!matches!(
+            waitpid(child, Some(WaitPidFlag::WNOHANG)),
+            Ok(WaitStatus::StillAlive) | Err(Errno::EINTR)
+        ))
+    });
+    ended.unwrap_or(false)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread::sleep;
 
     const LONG: Duration = Duration::from_secs(60);
 

@@ -2,6 +2,7 @@
 
 use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit};
+use memfold_pager::tier::choice::Choice;
 
 /// Below the help of every command of `memfold bench` that has no examples of its own.
 pub const EXAMPLES: &str = "\
@@ -91,6 +92,14 @@ pub fn setting(setting: Setting, text: &str) -> Result<u64, String> {
         _ if setting.unit() == Unit::Duration => "a time such as 500ms, 10s or 5m is needed".into(),
         _ => "a share in per cent such as 0.5 is needed".into(),
     })
+}
+
+/// A tier, as `memfold run --tier` takes it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn tier(text: &str) -> Result<String, String> {
+    Choice::parse(text).map(|_| text.to_owned()).map_err(|wrong| wrong.to_string())
 }
 
 #[cfg(test)]

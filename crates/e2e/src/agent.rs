@@ -1,7 +1,8 @@
 //! Programs that `memfold attach` is tried on: how they are started, attached to and detached from, and what they leave behind.
 
 use crate::dialogue::Dialogue;
-use crate::scratch;
+use crate::run::program;
+use crate::{is_root, scratch};
 use memfold_pager::plan::MAGIC;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -44,6 +45,36 @@ pub struct Subject {
     runtime: TempDir,
 }
 
+/// Whether tests may attach; says so if not.
+pub fn may_attach() -> bool {
+    if !is_root() {
+        eprintln!("skipped: only root can attach");
+    }
+    is_root()
+}
+
+/// A C program of this crate, compiled, and the directory that it lies in.
+///
+/// # Panics
+/// It cannot be compiled.
+pub fn compile(source: &str, options: &[&str]) -> (TempDir, PathBuf) {
+    compile_with(&program("cc", "gcc"), source, options)
+}
+
+/// The same by another compiler.
+///
+/// # Panics
+/// As [`compile`].
+pub fn compile_with(compiler: &Path, source: &str, options: &[&str]) -> (TempDir, PathBuf) {
+    let dir = scratch();
+    let file = dir.path().join("subject");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-Wall", "-Wextra", "-pthread"]).args(options).arg("-o").arg(&file).arg(source);
+    assert!(command.status().expect("the compiler can be executed").success());
+    (dir, file)
+}
+
 /// What can be seen of a process from outside that an agent would change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Traces {
@@ -53,8 +84,8 @@ pub struct Traces {
     pub descriptors: Vec<String>,
     /// Mappings that are registered with a userfaultfd, or are kept from children.
     pub odd_mappings: usize,
-    /// Those that are executable and of no file. Programs that make code have some, and not always as many: of those it says nothing.
-    pub code: Option<usize>,
+    /// Those that are executable and of no file. Programs that make code have some, and not always as many.
+    pub code: usize,
     /// Those that begin as the agent's region does.
     pub regions: usize,
 }
@@ -163,17 +194,12 @@ impl Subject {
                 header = line.to_owned();
             }
         }
-        Traces { agents, descriptors, odd_mappings, code: Some(code), regions }
+        Traces { agents, descriptors, odd_mappings, code, regions }
     }
 
     /// Attached to and detached from again and again, it goes on, and something is folded of it; then it has no trace of that.
     pub fn endure(&mut self, rounds: usize) {
-        let traces = |subject: &Subject, makes_code: bool| {
-            let traces = subject.traces();
-            Traces { code: traces.code.filter(|_| !makes_code), ..traces }
-        };
-        let makes_code = self.traces().code > Some(0);
-        let before = traces(self, makes_code);
+        let before = self.traces();
         assert_eq!((before.agents, before.regions), (0, 0));
         let mut folded = 0;
         for round in 0..rounds {
@@ -188,7 +214,11 @@ impl Subject {
         }
         assert_ne!(folded, 0);
         // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
-        crate::wait_until(LIMIT, "nothing of the agent's is left", || traces(self, makes_code) == before);
+        crate::wait_until(LIMIT, "nothing of the agent's is left", || {
+            let now = self.traces();
+            let code = if before.code > 0 { before.code } else { now.code };
+            Traces { code, ..now } == before
+        });
     }
 
     /// Ends it: its status, and what it said last.

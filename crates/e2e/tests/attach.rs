@@ -2,44 +2,17 @@
 //!
 //! As root, as the agent needs CAP_SYS_PTRACE in the process that it is put into; where the tests do not run as root these say so and pass.
 
-use memfold_e2e::agent::{memfold_with_agent, rounds, Subject, HARSH};
+use memfold_e2e::agent::{compile, compile_with, may_attach, memfold_with_agent, rounds, Subject, HARSH};
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
-use memfold_e2e::{is_root, scratch, wait_until};
-use std::path::{Path, PathBuf};
+use memfold_e2e::{scratch, wait_until};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// Whether the tests may run; says so if not.
-fn may() -> bool {
-    if !is_root() {
-        eprintln!("skipped: only root can attach");
-    }
-    is_root()
-}
-
-fn compile(source: &str, options: &[&str]) -> (TempDir, PathBuf) {
-    compile_with(&program("cc", "gcc"), source, options)
-}
-
-fn compile_with(compiler: &Path, source: &str, options: &[&str]) -> (TempDir, PathBuf) {
-    let dir = scratch();
-    let file = dir.path().join("subject");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
-    let done = Command::new(compiler)
-        .args(["-O1", "-Wall", "-Wextra", "-pthread"])
-        .args(options)
-        .arg("-o")
-        .arg(&file)
-        .arg(source)
-        .status();
-    assert!(done.expect("the compiler can be executed").success());
-    (dir, file)
-}
 
 fn start(file: &Path, arguments: &[&str]) -> Subject {
     Subject::start(Command::new(file).args(arguments))
@@ -55,7 +28,7 @@ fn endures(mut subject: Subject, times: usize) {
 
 #[test]
 fn a_program_with_threads_signals_and_forks_endures_it_many_times() {
-    if may() {
+    if may_attach() {
         let (_dir, file) = compile("attached.c", &[]);
         endures(start(&file, &["8", "48"]), 10);
     }
@@ -63,7 +36,7 @@ fn a_program_with_threads_signals_and_forks_endures_it_many_times() {
 
 #[test]
 fn a_hundred_threads_are_stopped_by_one_of_them_only() {
-    if may() {
+    if may_attach() {
         let (_dir, file) = compile("attached.c", &[]);
         endures(start(&file, &["100", "64"]), 4);
     }
@@ -71,7 +44,7 @@ fn a_hundred_threads_are_stopped_by_one_of_them_only() {
 
 #[test]
 fn the_only_thread_keeps_its_registers_and_its_signal_mask() {
-    if may() {
+    if may_attach() {
         let (_dir, file) = compile("attached.c", &[]);
         endures(start(&file, &["alone", "registers"]), 6);
     }
@@ -79,7 +52,7 @@ fn the_only_thread_keeps_its_registers_and_its_signal_mask() {
 
 #[test]
 fn the_only_thread_is_not_seen_to_be_woken_from_a_system_call() {
-    if may() {
+    if may_attach() {
         let (_dir, file) = compile("attached.c", &[]);
         endures(start(&file, &["alone", "epoll"]), 6);
     }
@@ -87,7 +60,7 @@ fn the_only_thread_is_not_seen_to_be_woken_from_a_system_call() {
 
 #[test]
 fn a_static_program_endures_it() {
-    if may() {
+    if may_attach() {
         let (_dir, file) = compile("attached.c", &["-static"]);
         endures(start(&file, &["4", "24"]), 4);
     }
@@ -100,7 +73,7 @@ fn a_server_in_go_endures_it() {
         eprintln!("skipped: there is no Go here");
         return;
     };
-    if !may() {
+    if !may_attach() {
         return;
     }
     let dir = scratch();
@@ -123,7 +96,7 @@ fn a_server_in_go_endures_it() {
 
 #[test]
 fn redis_keeps_every_value_and_saves_all_of_them_from_a_child() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (runtime, dir) = (scratch(), scratch());
@@ -167,7 +140,7 @@ for line in sys.stdin:
 /// The kernel reports what it is about to drop before it does so, and with `MADV_FREE` long before.
 #[test]
 fn what_the_kernel_is_about_to_drop_is_not_folded_meanwhile() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     const HELD: u64 = 64 << 20;
@@ -188,7 +161,7 @@ fn what_the_kernel_is_about_to_drop_is_not_folded_meanwhile() {
 
 #[test]
 fn what_cannot_be_attached_to_is_refused_with_the_reason() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (_dir, file) = compile("attached.c", &[]);
@@ -213,7 +186,7 @@ fn what_cannot_be_attached_to_is_refused_with_the_reason() {
 
 #[test]
 fn a_program_that_ends_while_it_is_attached_to_ends_as_it_would() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (_dir, file) = compile("attached.c", &[]);
@@ -270,7 +243,7 @@ const AWK: &str = "BEGIN { for (i = 0; i < 40000; i++) a[i] = i \" some words \"
 
 #[test]
 fn static_programs_are_folded_from_their_start_on_and_end_as_they_would() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (_dir, file) = compile("attached.c", &["-static"]);
@@ -289,7 +262,7 @@ const KERNEL: [&str; 4] = ["-idirafter", "/usr/include", "-idirafter", "/usr/inc
 
 #[test]
 fn a_program_for_musl_endures_it_and_is_folded_from_its_start_on() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (_dir, file) = compile_with(&program("musl-gcc", "musl-tools"), "attached.c", &KERNEL);

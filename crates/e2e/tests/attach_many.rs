@@ -3,10 +3,10 @@
 //!
 //! The programs have names that no other program has, as root sees everybody's.
 
-use memfold_e2e::agent::{agent, memfold_with_agent, Subject};
+use memfold_e2e::agent::{agent, may_attach, memfold_with_agent, Subject};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::run::program;
-use memfold_e2e::{installed_for_all, is_root, scratch, wait_until};
+use memfold_e2e::{installed_for_all, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,14 +33,6 @@ while (my $line = <STDIN>) {
     print $? ? "the child has lost bytes\n" : $line;
 }
 "#;
-
-/// Whether the tests may run; says so if not.
-fn may() -> bool {
-    if !is_root() {
-        eprintln!("skipped: only root can attach");
-    }
-    is_root()
-}
 
 /// Where programs lie that anybody may execute, and the beginning of their names.
 struct Programs {
@@ -97,7 +89,7 @@ fn is_attached(subject: &Subject) -> bool {
 
 #[test]
 fn all_that_match_are_attached_to_once_and_the_others_are_skipped_with_the_reason() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (programs, home) = (Programs::new("m"), scratch());
@@ -166,7 +158,7 @@ fn a_broken_file_of_rules_is_refused_with_line_and_column() {
 
 #[test]
 fn a_daemon_attaches_by_rules_to_what_is_there_and_what_comes_and_to_nothing_twice() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (programs, home) = (Programs::new("r"), scratch());
@@ -209,7 +201,7 @@ fn a_daemon_attaches_by_rules_to_what_is_there_and_what_comes_and_to_nothing_twi
 
 #[test]
 fn children_of_an_ordinary_users_program_have_every_byte() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let programs = Programs::new("u");
@@ -229,7 +221,7 @@ fn children_of_an_ordinary_users_program_have_every_byte() {
 
 #[test]
 fn an_ordinary_user_is_refused_with_the_reason_and_the_remedy() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (programs, installed) = (Programs::new("o"), installed_for_all());

@@ -1,34 +1,14 @@
 //! `memfold attach` and `detach` at the moments at which a program is most easily harmed: in odd states of its own, while others stop it, while who attaches is
 //! killed. Each goes on as if nothing had been.
 
-use memfold_e2e::agent::{memfold_with_agent, rounds, Subject, HARSH};
-use memfold_e2e::run::program;
-use memfold_e2e::{is_root, scratch, wait_until};
-use std::path::{Path, PathBuf};
+use memfold_e2e::agent::{compile, may_attach, memfold_with_agent, rounds, Subject, HARSH};
+use memfold_e2e::{scratch, wait_until};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// Whether the tests may run; says so if not.
-fn may() -> bool {
-    if !is_root() {
-        eprintln!("skipped: only root can attach");
-    }
-    is_root()
-}
-
-fn compile(source: &str) -> (TempDir, PathBuf) {
-    let dir = scratch();
-    let file = dir.path().join("subject");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source);
-    let mut compiler = Command::new(program("cc", "gcc"));
-    compiler.args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"]).arg(&file).arg(source);
-    assert!(compiler.status().expect("the compiler can be executed").success());
-    (dir, file)
-}
 
 fn is_fine(subject: Subject) {
     let (status, said) = subject.finish();
@@ -36,8 +16,8 @@ fn is_fine(subject: Subject) {
 }
 
 fn endures(moment: &str) {
-    if may() {
-        let (_dir, file) = compile("moments.c");
+    if may_attach() {
+        let (_dir, file) = compile("moments.c", &[]);
         let mut subject = Subject::start(Command::new(file).arg(moment));
         subject.endure(rounds(3));
         is_fine(subject);
@@ -82,8 +62,8 @@ fn a_program_that_makes_children_by_vfork_all_the_time_endures_it() {
 
 #[test]
 fn a_program_that_has_io_uring_do_its_reading_endures_it() {
-    if may() {
-        let (dir, file) = compile("uring.c");
+    if may_attach() {
+        let (dir, file) = compile("uring.c", &[]);
         let mut subject = Subject::start(Command::new(file).arg(dir.path().join("data")));
         subject.endure(rounds(4));
         is_fine(subject);
@@ -92,10 +72,10 @@ fn a_program_that_has_io_uring_do_its_reading_endures_it() {
 
 #[test]
 fn a_program_whose_first_thread_has_ended_is_folded_on_and_detached_from_and_not_attached_to() {
-    if !may() {
+    if !may_attach() {
         return;
     }
-    let (_dir, file) = compile("moments.c");
+    let (_dir, file) = compile("moments.c", &[]);
     let mut subject = Subject::start(Command::new(file).arg("headless"));
     subject.attach();
     wait_until(LIMIT, "something is folded", || subject.folded() > 0);
@@ -119,10 +99,10 @@ fn start(home: &Path, arguments: &[&str]) -> Child {
 /// At any of its steps: it takes some tens of milliseconds.
 #[test]
 fn whoever_attaches_or_detaches_can_be_killed_at_any_moment() {
-    if !may() {
+    if !may_attach() {
         return;
     }
-    let (_dir, file) = compile("attached.c");
+    let (_dir, file) = compile("attached.c", &[]);
     let mut subject = Subject::start(Command::new(file).args(["8", "16"]));
     let (before, home, pid) = (subject.traces(), scratch(), subject.pid().to_string());
     let attach = [["attach"].as_slice(), &HARSH, &[&pid]].concat();
@@ -149,10 +129,10 @@ fn whoever_attaches_or_detaches_can_be_killed_at_any_moment() {
 
 #[test]
 fn a_program_that_others_stop_and_continue_meanwhile_stays_stopped_until_it_is_continued() {
-    if !may() {
+    if !may_attach() {
         return;
     }
-    let (_dir, file) = compile("moments.c");
+    let (_dir, file) = compile("moments.c", &[]);
     let mut subject = Subject::start(Command::new(file).arg("mask"));
     let (before, over, pid) = (subject.traces(), AtomicBool::new(false), subject.pid());
     let signal = |number| {
@@ -192,10 +172,10 @@ fn a_program_that_others_stop_and_continue_meanwhile_stays_stopped_until_it_is_c
 /// Two at once: one attaches, the other is told why not.
 #[test]
 fn of_several_that_attach_at_once_one_does() {
-    if !may() {
+    if !may_attach() {
         return;
     }
-    let (_dir, file) = compile("attached.c");
+    let (_dir, file) = compile("attached.c", &[]);
     let subject = Subject::start(Command::new(file).args(["4", "16"]));
     let (before, home, pid) = (subject.traces(), scratch(), subject.pid().to_string());
     for _ in 0..rounds(3) {
@@ -211,7 +191,7 @@ fn of_several_that_attach_at_once_one_does() {
 
 #[test]
 fn how_long_a_program_is_stopped_is_measured_by_its_own_clock() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let home = scratch();

@@ -3,15 +3,13 @@
 //!
 //! `ROUNDS=100` does so a hundred times each (`make test-programs`).
 
-use memfold_e2e::agent::{rounds, Subject};
-use memfold_e2e::is_root;
+use memfold_e2e::agent::{may_attach, rounds, Subject};
 use memfold_e2e::run::program;
 use std::path::Path;
 use std::process::Command;
 
 fn endures(name: &str, package: &str, options: &[&str], source: &str) {
-    if !is_root() {
-        eprintln!("skipped: only root can attach");
+    if !may_attach() {
         return;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);

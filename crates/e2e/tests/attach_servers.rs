@@ -1,9 +1,9 @@
 //! Servers of many processes and other users' are attached to and detached from while clients work: postgres under pgbench, nginx with a reload between. Each
 //! answer is checked, and each process is left as it was.
 
-use memfold_e2e::agent::{memfold_with_agent, rounds, HARSH};
+use memfold_e2e::agent::{may_attach, memfold_with_agent, rounds, HARSH};
 use memfold_e2e::run::{program, Server};
-use memfold_e2e::{is_root, scratch, wait_until};
+use memfold_e2e::{scratch, wait_until};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -17,14 +17,6 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
-
-/// Whether the tests may run; says so if not.
-fn may() -> bool {
-    if !is_root() {
-        eprintln!("skipped: only root can attach");
-    }
-    is_root()
-}
 
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
@@ -67,7 +59,7 @@ fn evicted(home: &Path, pid: u32) -> u64 {
 
 #[test]
 fn postgres_answers_pgbench_and_loses_no_transaction() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (home, dir) = (scratch(), scratch());
@@ -120,7 +112,7 @@ fn postgres_answers_pgbench_and_loses_no_transaction() {
 
 #[test]
 fn nginx_serves_the_same_bytes_while_its_workers_are_attached_to() {
-    if !may() {
+    if !may_attach() {
         return;
     }
     let (home, dir) = (scratch(), scratch());

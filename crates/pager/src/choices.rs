@@ -12,7 +12,7 @@ use crate::tier::choice::Choice as Below;
 /// Names the tier below memory.
 const TIER: &str = "MEMFOLD_TIER";
 /// Names the directory of the process that knows the network.
-const BESIDE: &str = "MEMFOLD_TIER_DIR";
+pub const TIER_DIRECTORY: &str = "MEMFOLD_TIER_DIR";
 
 /// A variable whose text makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Engine {
     /// Takes in what was chosen of a tier below memory, once the engine is prepared and before it starts. What makes no sense was complained of.
     pub fn be_told_of_tier<'a>(&self, text_of: impl Fn(&str) -> Option<&'a str>) {
         if let Some(text) = text_of(TIER).filter(|text| !text.is_empty()) {
-            let _ = self.use_tier(text, text_of(BESIDE).unwrap_or(""));
+            let _ = self.use_tier(text, text_of(TIER_DIRECTORY).unwrap_or(""));
         }
     }
 }

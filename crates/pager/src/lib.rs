@@ -65,7 +65,7 @@ pub mod tier;
 mod turns;
 pub mod why;
 
-pub use choices::Nonsense;
+pub use choices::{Nonsense, TIER_DIRECTORY};
 pub use engine::{Engine, Host, Phase};
 pub use kernel::{features_with_forks, Made};
 pub use shared_text::SharedText;

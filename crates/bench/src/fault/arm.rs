@@ -13,6 +13,7 @@ use anyhow::{ensure, Context, Result};
 use memfold_inspect::Counters;
 use memfold_pager::control::Command;
 use memfold_pager::stamps::{Stamps, PREFIX};
+use memfold_pager::TIER_DIRECTORY;
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
 use std::fs;
@@ -21,8 +22,6 @@ use std::time::{Duration, Instant};
 
 /// The variable that names a tier.
 const MEMFOLD_TIER: &str = "MEMFOLD_TIER";
-/// The variable that names the directory of the socket by which the process that knows the network is asked.
-const MEMFOLD_TIER_DIR: &str = "MEMFOLD_TIER_DIR";
 
 /// How long the pager may take to evict a region before the run is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,7 +93,7 @@ impl Folded {
             None => folding,
         };
         let folding = match beside {
-            Some(directory) => folding.variable(MEMFOLD_TIER_DIR, directory),
+            Some(directory) => folding.variable(TIER_DIRECTORY, directory),
             None => folding,
         };
         let mut worker = Worker::start(program, &Job::Touch(job), |command| folding.apply(command))?;

@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 /// Bytes of a value: what a cluster of the experiment's pages, which shrink to a quarter, comes to with its seal.
 const VALUE: usize = 20 << 10;
+/// How long a value stays that nobody removes, seconds.
+const LIFETIME_S: u64 = 3600;
 /// How long what serves may take to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -77,8 +79,7 @@ impl Got {
             (0..count).map(|number| format!("memfold:bench:{mark:016x}:{number}")).collect();
         for key in &keys {
             let value: Vec<u8> = (0..VALUE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
-            let lifetime = Duration::from_secs(3600).as_secs();
-            let () = connection.set_ex(key, value, lifetime).context("the engine takes no value")?;
+            let () = connection.set_ex(key, value, LIFETIME_S).context("the engine takes no value")?;
         }
         let clock_overhead_ns = (0..1000).map(|_| elapsed(Instant::now())).min().unwrap_or(0);
         Ok(Got { connection, keys, clock_overhead_ns })

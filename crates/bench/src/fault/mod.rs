@@ -17,7 +17,7 @@ mod steps;
 pub use arm::Served;
 pub use report::{ArmReport, Comparison, Condition, Found, Held, RealTime, Row, Run, Sample};
 
-use crate::arguments::{count, region, EXAMPLES};
+use crate::arguments::{self, count, region, EXAMPLES};
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -97,7 +97,7 @@ fn tier(text: &str) -> Result<String, String> {
     if text.contains(",after=") {
         return Err("after= is none of its choices: what is evicted goes down at once".into());
     }
-    Choice::parse(text).map(|_| text.to_owned()).map_err(|wrong| wrong.to_string())
+    arguments::tier(text)
 }
 
 /// Where a swap file lies that is not beside a tier's.

@@ -32,7 +32,7 @@ pub use kind::Kind;
 pub use measured::{Folded, Moment, Pages, Run};
 pub use subject::Hot;
 
-use crate::arguments::{count, millis, region, whole};
+use crate::arguments::{count, millis, region, tier, whole};
 use crate::course::{plan, Course, Progress};
 use crate::experiment::Experiment;
 use crate::output::Output;
@@ -40,7 +40,6 @@ use crate::worker::Program;
 use crate::Unsupported;
 use anyhow::{ensure, Result};
 use memfold_experiment::all_different;
-use memfold_pager::tier::choice::Choice;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -123,10 +122,6 @@ pub struct Options {
     /// Change one datum of each program after the load: the first run must fail, or its verification finds nothing.
     #[arg(long, hide = true)]
     pub spoil: bool,
-}
-
-fn tier(text: &str) -> Result<String, String> {
-    Choice::parse(text).map(|_| text.to_owned()).map_err(|wrong| wrong.to_string())
 }
 
 /// A program that did not run.

@@ -2,10 +2,9 @@
 //!
 //! Each looks again and again for a moment, and sleeps for a moment; what it sleeps too long counts as well.
 
+use super::region::Region;
 use super::{answer, request};
-use crate::content::{Content, WORDS};
-use anyhow::{ensure, Result};
-use memfold_sys::PAGE_SIZE;
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::{sleep, Builder};
@@ -40,25 +39,16 @@ pub enum BeatRequest {
 
 /// Answers the number of threads when they run, and each request with a number.
 pub(super) fn serve(beat: &Beat) -> Result<()> {
-    let pages = beat.bytes / PAGE_SIZE;
-    ensure!(pages > 0, "a region of {} bytes has no page", beat.bytes);
-    let content = Content::uniform(beat.seed);
-    let mut words = vec![0u64; pages * WORDS];
-    for (page, words) in words.chunks_exact_mut(WORDS).enumerate() {
-        content.fill(page as u64 + 1, words);
-    }
+    let region = Region::filled(beat.bytes, beat.seed)?;
     static LONGEST: AtomicU64 = AtomicU64::new(0);
     for _ in 0..beat.threads {
         Builder::new().stack_size(STACK).spawn(|| look(&LONGEST))?;
     }
     answer(&beat.threads)?;
     while let Some(asked) = request::<BeatRequest>()? {
-        let right = |place: usize| content.word((place / WORDS) as u64 + 1, place % WORDS);
         answer(&match asked {
             BeatRequest::Longest => LONGEST.swap(0, Relaxed),
-            BeatRequest::Wrong => {
-                words.iter().enumerate().filter(|&(place, &word)| word != right(place)).count() as u64
-            }
+            BeatRequest::Wrong => region.wrong_words() as u64,
         })?;
     }
     Ok(())

@@ -14,6 +14,7 @@ mod heap;
 mod host;
 mod mapper;
 mod mapping;
+mod region;
 mod sleeper;
 mod spin;
 mod touch;

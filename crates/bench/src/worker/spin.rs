@@ -1,9 +1,8 @@
 //! A program with nothing cold: it reads and writes its whole region at random, all the time.
 
-use crate::content::{Content, WORDS};
-use anyhow::{ensure, Result};
+use super::region::Region;
+use anyhow::Result;
 use memfold_stats::Rng;
-use memfold_sys::PAGE_SIZE;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
@@ -30,13 +29,7 @@ pub struct SpinResult {
 const BATCH: u64 = 4096;
 
 pub(super) fn run(spin: &Spin) -> Result<SpinResult> {
-    let pages = spin.bytes / PAGE_SIZE;
-    ensure!(pages > 0, "a region of {} bytes has no page", spin.bytes);
-    let content = Content::uniform(spin.seed);
-    let mut words = vec![0u64; pages * WORDS];
-    for (page, words) in words.chunks_exact_mut(WORDS).enumerate() {
-        content.fill(page as u64 + 1, words);
-    }
+    let mut words = Region::filled(spin.bytes, spin.seed)?.words;
     let mut rng = Rng::new(spin.seed);
     touch(&mut words, &mut rng, Duration::from_millis(spin.settle_millis));
     let touches_per_s = touch(&mut words, &mut rng, Duration::from_millis(spin.millis));

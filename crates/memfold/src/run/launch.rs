@@ -11,6 +11,7 @@ use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use memfold_arena::settings::Profile;
 use memfold_pager::tier::choice::Choice;
+use memfold_pager::TIER_DIRECTORY;
 use memfold_policy::replace::{BadSpec, Spec};
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::resource::{getrlimit, Resource};
@@ -24,9 +25,6 @@ use std::process::Command;
 
 /// The variable that names the open descriptor of the device.
 const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
-
-/// The variable that names the directory of the process that keeps a tier on the network.
-const TIER_DIRECTORY: &str = "MEMFOLD_TIER_DIR";
 
 /// The program inherits the device by a number just below this, or below its limit if that is lower, where programs that count on
 /// low numbers do not meet it. A higher one would make the kernel's tables of descriptors larger.
