@@ -1,18 +1,52 @@
 //! Swap of our own: what devices and files of it have in common.
 //!
+//! Swap is the whole machine's, and of two devices of the same priority the kernel uses both by turns. So one process at a time has
+//! any ([`Turn`]).
+//!
 //! Sources: the swap header is `union swap_header` of include/linux/swap.h; swapon(2).
 
 use anyhow::{ensure, Context, Result};
 use memfold_sys::PAGE_SIZE;
+use nix::fcntl::{Flock, FlockArg};
 use std::ffi::CString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 const LABEL: &str = "memfold-";
 const LABEL_OFFSET: usize = 1024 + 4 + 4 + 4 + 16;
 const SWAP_FLAG_PREFER: i32 = 0x8000;
 const HIGHEST_PRIORITY: i32 = 0x7fff;
+
+/// Where the kernel lists its swap. Who sets some up has it locked (flock(2)), which ends with the process.
+const LIST: &str = "/proc/swaps";
+
+/// This process's lock, if anything of it has swap.
+static LOCK: Mutex<Weak<Flock<File>>> = Mutex::new(Weak::new());
+
+/// The right to set up swap, which one process has at a time, for several devices and files if it likes.
+#[derive(Debug)]
+pub(crate) struct Turn(#[expect(dead_code, reason = "it is the lock")] Arc<Flock<File>>);
+
+impl Turn {
+    /// Waits for it, and says so on stderr.
+    pub(crate) fn wait() -> Result<Turn> {
+        let mut held = LOCK.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = held.upgrade() {
+            return Ok(Turn(lock));
+        }
+        let list = File::open(LIST).with_context(|| format!("cannot open {LIST}"))?;
+        let lock = Flock::lock(list, FlockArg::LockExclusiveNonblock).or_else(|(list, _)| {
+            let _ = writeln!(io::stderr(), "memfold: waiting for another benchmark that has swap of its own");
+            Flock::lock(list, FlockArg::LockExclusive)
+        });
+        let lock = Arc::new(lock.map_err(|(_, error)| error).with_context(|| format!("cannot lock {LIST}"))?);
+        *held = Arc::downgrade(&lock);
+        Ok(Turn(lock))
+    }
+}
 
 /// Writes the header of swap of `bytes`, in whose label process `pid` is named.
 pub(crate) fn write_header(place: &Path, bytes: u64, pid: u32) -> Result<()> {

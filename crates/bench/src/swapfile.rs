@@ -28,11 +28,14 @@ const GROUP: &str = "memfold-swap-";
 pub struct SwapFile {
     group: PathBuf,
     door: &'static str,
+    // Before the turn, which ends when the file is gone.
     _undo: Undo,
+    _turn: swap::Turn,
 }
 
 impl SwapFile {
-    /// Makes a file of `bytes` in `directory` and has the kernel swap to it before anywhere else. First removes what killed runs left behind.
+    /// Makes a file of `bytes` in `directory` and has the kernel swap to it before anywhere else. First waits until no other process has swap of its
+    /// own by this crate, and removes what killed runs left behind.
     ///
     /// # Errors
     /// [`Unsupported`] without root, swap to that file system or a memory controller; otherwise what could not be done.
@@ -55,6 +58,7 @@ impl SwapFile {
         let (root, door) = controller().ok_or_else(|| {
             Unsupported("no memory controller of control groups is mounted at /sys/fs/cgroup".into())
         })?;
+        let turn = swap::Turn::wait()?;
         remove_stale(directory, root);
         let pid = std::process::id();
         let (file, group) = (directory.join(format!("{FILE}{pid}")), root.join(format!("{GROUP}{pid}")));
@@ -68,7 +72,7 @@ impl SwapFile {
         make(&file, bytes)?;
         swap::write_header(&file, bytes, pid)?;
         swap::on(&file).map_err(|error| Unsupported(format!("{error:#}; another directory may do")))?;
-        Ok(SwapFile { group, door, _undo: undo })
+        Ok(SwapFile { group, door, _undo: undo, _turn: turn })
     }
 
     /// Has the process of a command pay for its memory here.

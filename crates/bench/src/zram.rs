@@ -23,7 +23,9 @@ const CONTROL: &str = "/sys/class/zram-control";
 #[derive(Debug)]
 pub struct Zram {
     number: u32,
+    // Before the turn, which ends when the device is gone.
     _undo: Undo,
+    _turn: swap::Turn,
 }
 
 /// What the device holds, in bytes (`mm_stat`).
@@ -38,7 +40,8 @@ pub struct Usage {
 }
 
 impl Zram {
-    /// Adds a device of `bytes` and swaps to it before all others. First takes down what killed runs left behind. Its compressor is
+    /// Adds a device of `bytes` and swaps to it before all others. First waits until no other process has swap of its own by this crate,
+    /// and takes down what killed runs left behind. Its compressor is
     /// `algorithm`; behind a `+` can stand a second one, for [`Zram::recompress`].
     ///
     /// # Errors
@@ -56,11 +59,12 @@ impl Zram {
             ))
             .into());
         }
+        let turn = swap::Turn::wait()?;
         remove_stale();
         let answer = fs::read_to_string(format!("{CONTROL}/hot_add")).context("cannot add a zram device")?;
         let number: u32 =
             answer.trim().parse().with_context(|| format!("zram's hot_add answered {answer:?}"))?;
-        let zram = Zram { number, _undo: Undo::at_end(move || take_down(number))? };
+        let zram = Zram { number, _undo: Undo::at_end(move || take_down(number))?, _turn: turn };
         let (first, second) = match algorithm.split_once('+') {
             Some((first, second)) => (first, Some(second)),
             None => (algorithm, None),

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -76,14 +76,16 @@ pub fn compile_with(compiler: &Path, source: &str, options: &[&str]) -> (TempDir
 }
 
 /// What can be seen of a process from outside that an agent would change.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Traces {
     /// Its threads that have names of memfold's.
     pub agents: usize,
     /// Its open files of kinds that an agent opens; others it may open and close all the time.
     pub descriptors: Vec<String>,
-    /// Mappings that are registered with a userfaultfd, or are kept from children.
-    pub odd_mappings: usize,
+    /// Mappings that are registered with a userfaultfd.
+    pub registered: usize,
+    /// Those that are kept from children. V8 has some hundred, and not always as many.
+    pub kept: usize,
     /// Those that are executable and of no file. Programs that make code have some, and not always as many.
     pub code: usize,
     /// Those that begin as the agent's region does.
@@ -183,18 +185,20 @@ impl Subject {
                 memory.as_ref().zip(start).map(|(memory, start)| memory.read_exact_at(&mut word, start));
             read.is_some_and(|read| read.is_ok()) && u64::from_le_bytes(word) == MAGIC
         };
-        let (mut odd_mappings, mut code, mut regions, mut header) = (0, 0, 0, String::new());
+        let (mut registered, mut kept, mut code, mut regions, mut header) = (0, 0, 0, 0, String::new());
         for line in read(proc.join("smaps")).lines() {
             if let Some(flags) = line.strip_prefix("VmFlags:") {
                 let is_anonymous = header.split_whitespace().count() == 5;
                 code += usize::from(is_anonymous && header.contains("r-xp"));
                 regions += usize::from(is_anonymous && header.contains(" rw") && begins_as_region(&header));
-                odd_mappings += usize::from(flags.split(' ').any(|flag| ["um", "uw", "dc"].contains(&flag)));
+                let has = |wanted: &[&str]| usize::from(flags.split(' ').any(|flag| wanted.contains(&flag)));
+                registered += has(&["um", "uw"]);
+                kept += has(&["dc"]);
             } else if line.starts_with(|c: char| c.is_ascii_hexdigit() && !c.is_ascii_uppercase()) {
                 header = line.to_owned();
             }
         }
-        Traces { agents, descriptors, odd_mappings, code, regions }
+        Traces { agents, descriptors, registered, kept, code, regions }
     }
 
     /// Attached to and detached from again and again, it goes on, and something is folded of it; then it has no trace of that.
@@ -214,11 +218,18 @@ impl Subject {
         }
         assert_ne!(folded, 0);
         // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
-        crate::wait_until(LIMIT, "nothing of the agent's is left", || {
+        let began = Instant::now();
+        loop {
             let now = self.traces();
-            let code = if before.code > 0 { before.code } else { now.code };
-            Traces { code, ..now } == before
-        });
+            // What the program itself has of these is not always as much.
+            let other = |before: usize, now: usize| if before > 0 { before } else { now };
+            let (kept, code) = (other(before.kept, now.kept), other(before.code, now.code));
+            if (Traces { kept, code, ..now.clone() }) == before {
+                return;
+            }
+            assert!(began.elapsed() < LIMIT, "there was {before:?}, and there is still {now:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Ends it: its status, and what it said last.

@@ -2,6 +2,7 @@
 //! who runs the tests or as one without any rights.
 
 use crate::preload_library;
+use crate::run::copy_program;
 use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -73,7 +74,7 @@ pub fn installed_for_all() -> Installed {
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     for (from, name) in [(executable(), "memfold"), (preload_library(), "libmemfold.so")] {
         let to = dir.path().join(name);
-        fs::copy(from, &to).expect("memfold can be copied");
+        copy_program(&from, &to);
         open(&to);
     }
     open(dir.path());

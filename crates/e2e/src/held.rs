@@ -2,10 +2,9 @@
 
 use crate::command_line::{memfold, output};
 use crate::dialogue::Dialogue;
-use crate::run::program;
+use crate::run::{copy_program, program};
 use crate::wait_until;
 use serde_json::Value;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ impl Held {
         let name = format!("{}{tag}", std::process::id());
         let copy = home.join(&name);
         if !copy.exists() {
-            fs::copy(program("perl", "perl"), &copy).expect("perl can be copied");
+            copy_program(&program("perl", "perl"), &copy);
         }
         let script = format!(
             "my $held = join '', map {{ \"$_ held \" x 64 }} 1..{}; $| = 1; print \"$$\\n\"; <STDIN>",

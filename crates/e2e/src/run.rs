@@ -41,6 +41,17 @@ impl Outcome {
     }
 }
 
+/// Copies a program to be executed. Another process writes it: a descriptor of ours that is open for writing is also that of whatever
+/// another test's thread forks meanwhile, until it executes something, and nobody can execute what somebody may write (`ETXTBSY`).
+///
+/// # Panics
+/// If it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let mut copy = Command::new(program("cp", "coreutils"));
+    let status = copy.arg("--").arg(from).arg(to).stdin(Stdio::null()).status().expect("cp can be executed");
+    assert!(status.success(), "{} cannot be copied to {}: {status}", from.display(), to.display());
+}
+
 /// The path of a program.
 ///
 /// # Panics

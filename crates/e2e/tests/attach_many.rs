@@ -5,7 +5,7 @@
 
 use memfold_e2e::agent::{agent, may_attach, memfold_with_agent, Subject};
 use memfold_e2e::daemon::Running;
-use memfold_e2e::run::program;
+use memfold_e2e::run::{copy_program, program};
 use memfold_e2e::{installed_for_all, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
@@ -226,7 +226,7 @@ fn an_ordinary_user_is_refused_with_the_reason_and_the_remedy() {
     }
     let (programs, installed) = (Programs::new("o"), installed_for_all());
     let copy = programs.dir.path().join("memfold-agent");
-    fs::copy(agent(), &copy).unwrap();
+    copy_program(&agent(), &copy);
     let (own, of_root, of_another) =
         (programs.start("a", Some(NOBODY)), programs.start("b", None), programs.start("c", Some(DAEMON)));
     let attach = |subject: &Subject, more: &[&str]| {

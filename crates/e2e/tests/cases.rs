@@ -5,7 +5,9 @@
 //! counter of evicted pages tells of those that are stored already, and most cases end sooner.)
 
 use memfold_bench::launch::Folding;
-use memfold_e2e::run::{counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain};
+use memfold_e2e::run::{
+    copy_program, counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain,
+};
 use memfold_e2e::{command_line, preload_library};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};
@@ -246,7 +248,7 @@ fn holds_for_a_lonely_user(case: &str, user: u32) {
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     let (library, executable) = (home.path().join("libmemfold.so"), home.path().join("limits"));
     for (from, to) in [(preload_library(), &library), (build("limits"), &executable)] {
-        fs::copy(from, to).expect("files can be copied");
+        copy_program(&from, to);
         open(to);
     }
     open(home.path());

@@ -1,6 +1,7 @@
 //! The command line as a user types it: exit codes, messages, signals, the summary, and steering a
 //! program while it runs. What folding does to a program's bytes is tested elsewhere.
 
+use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
 use memfold_e2e::{memfold, scratch};
 use serde_json::Value;
@@ -120,7 +121,7 @@ fn a_static_program_runs_plainly_and_the_reason_is_given() {
 fn a_set_user_id_program_runs_plainly_and_the_reason_is_given() {
     let dir = scratch();
     let program = dir.path().join("echo");
-    fs::copy("/bin/echo", &program).unwrap();
+    copy_program("/bin/echo".as_ref(), &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
     let result = run(&["--", program.to_str().unwrap(), "hello"]);
     assert_eq!((result.status.code(), result.stdout.as_slice()), (Some(0), b"hello\n".as_slice()));

@@ -3,6 +3,7 @@
 
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::daemon::{judge, value, Daemon, Running, BOUND};
+use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{symlink, PermissionsExt};
@@ -67,7 +68,8 @@ fn a_client_comes_below_the_budget_and_everybody_can_see_it() {
 fn clients_go_on_while_the_daemon_is_killed_and_started_again() {
     let home = scratch();
     let mut daemon = Daemon::start(home.path(), &["--quiet", "--budget", "24M"]);
-    let clients = [1, 2, 3].map(|seed| client(home.path(), &daemon, seed));
+    let clients = ["1", "2", "3"]
+        .map(|seed| start(home.path(), &["client", daemon.at(), "restored", seed, "16"], &FOR_THE_BUDGET));
     for round in 0..3 {
         wait_until(BOUND, "all of them are folded under it", || {
             let folded = |one: &Running| {
@@ -257,7 +259,7 @@ fn a_set_user_id_client_makes_no_files_where_the_environment_says() {
     let home = scratch();
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let (program, private) = (home.path().join("program"), home.path().join("private"));
-    std::fs::copy(PROGRAM, &program).unwrap();
+    copy_program(PROGRAM.as_ref(), &program);
     std::fs::create_dir(&private).unwrap();
     std::fs::set_permissions(&private, std::fs::Permissions::from_mode(0o700)).unwrap();
     let files = || std::fs::read_dir(&private).unwrap().count();

@@ -1,7 +1,7 @@
 //! Which folded programs `memfold stat` and `memfold ctl` find, by number and by name, whoever started them and wherever they are,
 //! and what they say of one that is not folded.
 
-use memfold_e2e::run::{program, Server};
+use memfold_e2e::run::{copy_program, program, Server};
 use memfold_e2e::{installed_for_all, memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
@@ -22,7 +22,7 @@ fn said(output: &Output) -> String {
 /// The shell's line that sleeps as a program of this name: a copy of `sleep` in `dir`.
 fn sleeper(dir: &Path, name: &str) -> String {
     let copy = dir.join(name);
-    fs::copy(program("sleep", "coreutils"), &copy).unwrap();
+    copy_program(&program("sleep", "coreutils"), &copy);
     format!("{} 60", copy.display())
 }
 
@@ -163,7 +163,7 @@ fn root_finds_and_steers_the_programs_of_others_and_they_do_not_find_roots() {
     let installed = installed_for_all();
     let line = |name: &str| {
         let copy = installed.home().join(name);
-        fs::copy(program("sleep", "coreutils"), &copy).unwrap();
+        copy_program(&program("sleep", "coreutils"), &copy);
         format!("exec {} 60", copy.display())
     };
     let theirs = line("slept-by-nobody");

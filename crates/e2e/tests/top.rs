@@ -3,7 +3,7 @@
 //! Root sees everybody's programs, so those of a test have a name that no other program has.
 
 use memfold_e2e::held::Held;
-use memfold_e2e::run::{finish, program, Server};
+use memfold_e2e::run::{copy_program, finish, program, Server};
 use memfold_e2e::terminal::Terminal;
 use memfold_e2e::{memfold, output, scratch, wait_until};
 use serde_json::Value;
@@ -203,7 +203,7 @@ fn hundreds_of_programs_are_scrolled_through() {
     let home = scratch();
     let name = format!("many{}", std::process::id());
     let copy = home.path().join(&name);
-    fs::copy(program("sleep", "coreutils"), &copy).unwrap();
+    copy_program(&program("sleep", "coreutils"), &copy);
     let script =
         format!("for n in $(seq {MANY}); do {0} 600 & done; read end; kill $(jobs -p)", copy.display());
     let mut command = memfold(home.path());

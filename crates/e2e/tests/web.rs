@@ -3,7 +3,7 @@
 use memfold_e2e::browser::Browser;
 use memfold_e2e::forged;
 use memfold_e2e::held::Held;
-use memfold_e2e::run::{program, Server};
+use memfold_e2e::run::{copy_program, program, Server};
 use memfold_e2e::{is_root, memfold, output, scratch, wait_until};
 use memfold_inspect::Snapshot;
 use memfold_pager::control::Mode;
@@ -468,7 +468,7 @@ fn a_thousand_programs_are_shown() {
     // Processes that are there until their input ends, and pages that say anything of them.
     let name = format!("many{}", std::process::id());
     let copy = home.path().join(&name);
-    fs::copy(program("cat", "coreutils"), &copy).unwrap();
+    copy_program(&program("cat", "coreutils"), &copy);
     let script = format!(
         "exec 3<&0; for n in $(seq {MANY}); do {} <&3 >/dev/null & echo $!; done; wait",
         copy.display()

@@ -140,13 +140,6 @@ impl Counts {
     pub fn pages(&self, why: Why) -> u64 {
         self.0[why as usize]
     }
-
-    /// Has `pages` of one reason, or as many as there are, count for another.
-    pub fn shift(&mut self, from: Why, to: Why, pages: u64) {
-        let pages = pages.min(self.pages(from));
-        self.0[from as usize] -= pages;
-        self.0[to as usize] += pages;
-    }
 }
 
 /// What is known of pages of one extent that are managed and resident. Each set may have other pages in it too.

@@ -39,10 +39,17 @@ fn pages(memory: &Memory) -> impl Iterator<Item = usize> {
     (0..memory.pages).filter(|page| page % 512 != 300)
 }
 
-/// A secret in each of those pages, amid what shrinks.
+/// A secret in each of those pages, which shrink by the half that is empty. The rest is noise, which every codec stores as it is, so that
+/// who looks finds the secret in it.
 fn confide(memory: &Memory) {
+    const WORDS: usize = PAGE_SIZE / 8;
     memory.fill(7);
     for page in pages(memory) {
+        let start = (memory.base + page * PAGE_SIZE) as *mut u64;
+        for n in 0..WORDS {
+            let noise = if n < WORDS / 2 { next((page * WORDS + n) as u64) } else { 0 };
+            unsafe { start.add(n).write_volatile(noise) };
+        }
         let mut word = page as u64 + 1;
         for n in 0..4 {
             word = next(word);

@@ -33,8 +33,9 @@ struct Walk {
     before: Option<(usize, Before)>,
     /// The extent that was looked at last, and how many of its pages may still count as too few.
     few: (usize, usize),
-    /// Pages found in staging.
+    /// Pages found in staging, and how many were set aside when the walk came there.
     staged: u64,
+    aside: Option<u64>,
 }
 
 /// What lies below a mapping.
@@ -62,12 +63,10 @@ impl Worker {
         // What comes soon is tried again soon.
         self.upkeep.inventory.taken(began, 0);
         let resident = self.resident();
-        let mut walk = Walk { counts: Counts::default(), before: None, few: (0, 0), staged: 0 };
+        let mut walk = Walk { counts: Counts::default(), before: None, few: (0, 0), staged: 0, aside: None };
         self.walk_mappings(&mut walk)?;
-        // The compressed pages are not among those that are aside, and what restores left there is the pager's own.
-        walk.counts.add(Why::Own, walk.staged as usize);
-        let aside = self.engine.counts.aside.load(Relaxed);
-        walk.counts.shift(Why::Own, Why::SetAside, aside.min(walk.staged));
+        // What restores left there and what is being compressed is the pager's own; what is aside was counted where it belongs.
+        walk.counts.add(Why::Own, walk.staged.saturating_sub(walk.aside.unwrap_or(0)) as usize);
         let resident = (resident + self.resident()) / 2;
         self.now = time::now();
         let took = self.now.since(began).0;
@@ -103,7 +102,7 @@ impl Worker {
         let below = walk.before.filter(|(end, _)| *end == mapping.start).map(|(_, before)| before);
         walk.before = Some((mapping.end, Before::of(mapping)));
         let rest = mapping.rest(below);
-        let tables = mapping.kind == Kind::Anonymous;
+        let tables = matches!(mapping.kind, Kind::Anonymous | Kind::Heap);
         let end = mapping.end.min(crate::tables::space::LIMIT);
         let stretch = if mapping.accessible { STRETCH } else { EMPTY_STRETCH };
         let mut at = mapping.start;
@@ -139,11 +138,14 @@ impl Worker {
         rest: Why,
     ) -> Result<()> {
         let mut locked = self.try_for_a_while(extent);
+        // Counted here, and not where they are: they come back meanwhile.
+        let aside = extent.aside_pages().and(&extent.clip(start, end).set());
         let seen = look(self.kernel, extent, extent.clip(start, end))?;
         let managed = seen.present.and(&extent.managed.load());
         let (now, cold_age, timing) = (self.now.0, self.cold_age(), self.sources.timing());
         let standing = locked.as_mut().map(|extent| extent.age().standing(now, cold_age, timing));
         drop(locked);
+        walk.counts.add(Why::SetAside, aside.minus(&seen.present).len());
         let standing = standing.unwrap_or(Standing::Young);
         if walk.few.0 != extent.base() {
             walk.few = (extent.base(), extent.scattered.load(Relaxed) as usize);
@@ -235,6 +237,7 @@ impl Worker {
     fn count_run(&self, walk: &mut Walk, start: usize, end: usize, rest: Why) {
         let pages = (end - start) / PAGE_SIZE;
         if self.kernel.staging.range().contains(&start) {
+            walk.aside.get_or_insert_with(|| self.engine.counts.aside.load(Relaxed));
             walk.staged += pages as u64;
             return;
         }
