@@ -38,11 +38,17 @@ fn build(theme: &str) -> PathBuf {
             ("cc", "gcc", sources.join(format!("{theme}.c")))
         };
         let mut compiler = Command::new(program(name, package));
-        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&out).arg(source);
-        run_plain(compiler, LIMIT).expect_success(name);
+        compiler.arg(source);
+        compile(compiler, &out);
         built.push(theme.to_owned());
     }
     out
+}
+
+fn compile(mut compiler: Command, out: &Path) {
+    // What it defines of libc's takes the place of libc's for all libraries.
+    compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-rdynamic", "-o"]).arg(out);
+    run_plain(compiler, LIMIT).expect_success("the compiler");
 }
 
 /// The case, ready to be run.
@@ -102,6 +108,9 @@ cases! {
         threads_are_cancelled_in_faults,
         suspended_and_resumed,
         a_stack_that_is_away,
+    }
+    clock {
+        time_stands_still,
     }
     limits {
         address_space_runs_out,
@@ -281,6 +290,21 @@ fn a_child_that_may_have_one_thread_goes_on_plainly() {
 #[test]
 fn a_child_that_may_have_two_threads_goes_on_plainly() {
     holds_for_a_lonely_user("a_child_may_have_two_threads", 61_236);
+}
+
+#[test]
+fn a_library_that_is_bound_deeply_frees_forks_and_loads_as_plainly() {
+    let (case, out) = ("a_library_that_is_bound_deeply", Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/cases/loading.c");
+    let library = |part: &str, path: &Path| {
+        let mut compiler = Command::new(program("cc", "gcc"));
+        compiler.arg(part).args(["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/inner"]).arg(&source);
+        compile(compiler, path);
+    };
+    fs::create_dir_all(out.join("inner")).expect("our own directory");
+    library("-DPLUGIN", &out.join("libcase-plugin.so"));
+    library("-DINNER", &out.join("inner/libcase-inner.so"));
+    holds("loading", case);
 }
 
 #[test]

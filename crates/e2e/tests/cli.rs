@@ -118,6 +118,26 @@ fn a_static_program_runs_plainly_and_the_reason_is_given() {
 }
 
 #[test]
+fn programs_with_a_sanitizer_run_plainly_and_the_reason_is_given() {
+    let dir = scratch();
+    let source = dir.path().join("three.c");
+    fs::write(&source, "#include <stdlib.h>\nint main(void) { free(malloc(1)); return 3; }").unwrap();
+    for (sanitizer, by_a_shell) in [("address", false), ("thread", false), ("leak", false), ("leak", true)] {
+        let program = dir.path().join(sanitizer);
+        let mut compiler = Command::new("cc");
+        compiler.arg(format!("-fsanitize={sanitizer}")).arg("-o").arg(&program).arg(&source);
+        assert!(compiler.status().unwrap().success(), "{sanitizer}");
+        let path = program.to_str().unwrap();
+        // What a program starts is seen by the library alone.
+        let script = format!("{path}; exit $?");
+        let command = if by_a_shell { vec!["sh", "-c", &script] } else { vec![path] };
+        let result = run(&[&["--"], &command[..]].concat());
+        assert_eq!(result.status.code(), Some(3), "{command:?}: {}", error_text(&result));
+        assert!(error_text(&result).contains("sanitizer"), "{command:?}: {}", error_text(&result));
+    }
+}
+
+#[test]
 fn a_set_user_id_program_runs_plainly_and_the_reason_is_given() {
     let dir = scratch();
     let program = dir.path().join("echo");

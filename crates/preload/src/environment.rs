@@ -63,12 +63,13 @@ impl Environment {
         }
     }
 
-    /// Cuts `path` out of a colon-separated list such as `LD_PRELOAD`, in place. A list that becomes empty stays as an
-    /// empty value.
+    /// Cuts what `is_ours` out of a colon-separated list such as `LD_PRELOAD`, in place. A list that becomes empty stays as an
+    /// empty value. Whether there was any.
     ///
     /// # Safety
     /// No other thread uses the environment.
-    pub unsafe fn cut_from_list(self, name: &str, is_ours: impl Fn(&[u8]) -> bool) {
+    pub unsafe fn cut_from_list(self, name: &str, is_ours: impl Fn(&[u8]) -> bool) -> bool {
+        let mut cut = false;
         for entry in self.all() {
             // SAFETY: the bytes of the string are the process's own and writable.
             let bytes = unsafe {
@@ -84,7 +85,9 @@ impl Environment {
                     .iter()
                     .position(|b| matches!(b, b':' | b' '))
                     .map_or(bytes.len(), |n| read + n);
-                if end > read && !is_ours(&bytes[read..end]) {
+                let ours = is_ours(&bytes[read..end]);
+                cut |= ours;
+                if end > read && !ours {
                     if write > name.len() + 1 {
                         bytes[write] = b':';
                         write += 1;
@@ -98,5 +101,6 @@ impl Environment {
                 bytes[write] = 0;
             }
         }
+        cut
     }
 }

@@ -1,7 +1,7 @@
 //! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
 //!
-//! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`brk`], [`descriptors`], [`fork`],
-//! [`sandbox`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
+//! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`brk`], [`fork`],
+//! [`sandbox`], [`loading`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
 //!
 //! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
@@ -12,10 +12,12 @@ mod brk;
 mod environment;
 mod fork;
 mod host;
+mod loading;
 mod malloc;
 mod mapping;
 mod notice;
 mod sandbox;
+mod sanitizer;
 mod start;
 mod statistics;
 mod syscall;

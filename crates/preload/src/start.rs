@@ -5,7 +5,7 @@
 use crate::environment::Environment;
 use crate::host::{find_rseq, pager, sample, ENGINE, PAGER};
 use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
-use crate::{allocator, fork, mapping, statistics, syscall};
+use crate::{allocator, fork, loading, mapping, sanitizer, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::config::Setting;
@@ -20,13 +20,20 @@ static CONSTRUCTOR: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = c
 #[link_section = ".fini_array"]
 static DESTRUCTOR: extern "C" fn() = destruct;
 
-extern "C" fn construct(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
+extern "C" fn construct(_argc: c_int, argv: *mut *mut c_char, envp: *mut *mut c_char) {
     // With rights that whoever started the program has not, nothing of the environment is believed.
     let strings = if thread::process_has_more_rights() { core::ptr::null_mut() } else { envp };
     // SAFETY: the environment that the dynamic loader hands to constructors, or none.
     let environment = unsafe { Environment::new(strings) };
-    fork::register();
     QUIET.store(environment.get("MEMFOLD_QUIET").is_some_and(|v| v != "0"), Relaxed);
+    if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
+        // SAFETY: constructors run before any other thread exists.
+        unsafe { CONTROL_DIR.set(dir) };
+    }
+    loading::find_loader();
+    loading::find_clock();
+    sanitizer::step_aside(argv, envp, environment);
+    fork::register();
     allocator::configure(environment);
     if environment.get("MEMFOLD_STATS").is_some_and(|value| !matches!(value, "" | "0" | "off")) {
         statistics::print_at_exit();
@@ -77,9 +84,7 @@ fn start_pager(environment: Environment) {
     if let Some(socket) = environment.get("MEMFOLD_BUDGET_OF").filter(|socket| !ENGINE.obey_daemon(socket)) {
         complain("MEMFOLD_BUDGET_OF", socket, "the path of a daemon's socket");
     }
-    if let Some(dir) = environment.get("MEMFOLD_CONTROL_DIR") {
-        // SAFETY: constructors run before any other thread exists.
-        unsafe { CONTROL_DIR.set(dir) };
+    if environment.get("MEMFOLD_CONTROL_DIR").is_some() {
         ENGINE.hear_reports_in(&CONTROL_DIR);
     }
     if let Some(fd) = environment.get("MEMFOLD_UFFD_FD").and_then(|v| v.parse::<i32>().ok()) {
@@ -138,6 +143,6 @@ fn stop_following(environment: Environment) {
     // SAFETY: constructors run before any other thread exists.
     unsafe {
         environment.remove(|name| name.starts_with(b"MEMFOLD_"));
-        environment.cut_from_list("LD_PRELOAD", |path| path.ends_with(b"libmemfold.so"));
+        environment.cut_from_list("LD_PRELOAD", sanitizer::is_ours);
     }
 }

@@ -5,7 +5,7 @@
 //! executed (ld.so(8), secure-execution mode). Scripts are judged by their interpreter.
 
 use object::elf::{FileHeader32, FileHeader64};
-use object::read::elf::{FileHeader, ProgramHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache};
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -127,7 +127,9 @@ fn elf_obstacle(file: &Path, library: Option<&Elf>) -> Option<String> {
         (Some(loader), _) if !is_glibc(loader) => {
             Some(format!("its loader is {loader}, and libmemfold.so needs that of glibc"))
         }
-        _ => None,
+        _ => elf.sanitizer.map(|runtime| {
+            format!("it is built with a sanitizer, whose runtime {runtime} has to come before all other libraries")
+        }),
     }
 }
 
@@ -157,7 +159,12 @@ struct Elf {
     bits: u32,
     machine: u16,
     interpreter: Option<String>,
+    /// The library of a sanitizer that has an allocator of its own.
+    sanitizer: Option<String>,
 }
+
+/// How the names of such libraries begin.
+const SANITIZERS: [&str; 4] = ["libasan.", "libtsan.", "liblsan.", "libhwasan."];
 
 impl Elf {
     fn read(file: &Path) -> Option<Elf> {
@@ -178,8 +185,25 @@ impl Elf {
             bits,
             machine: header.e_machine(endian),
             interpreter: interpreter.map(|i| String::from_utf8_lossy(i).into_owned()),
+            sanitizer: needed(header, endian, data)
+                .into_iter()
+                .find(|name| SANITIZERS.iter().any(|begin| name.starts_with(begin))),
         })
     }
+}
+
+/// The libraries that a file names as those which it needs, as far as it can be read.
+fn needed<H: FileHeader<Endian = Endianness>>(
+    header: &H,
+    endian: Endianness,
+    data: &ReadCache<File>,
+) -> Vec<String> {
+    let Ok(sections) = header.sections(endian, data) else { return Vec::new() };
+    let Ok(Some((entries, strings))) = sections.dynamic(endian, data) else { return Vec::new() };
+    let Ok(strings) = sections.strings(endian, data, strings) else { return Vec::new() };
+    let names = entries.iter().filter(|entry| entry.tag32(endian) == Some(object::elf::DT_NEEDED));
+    let names = names.filter_map(|entry| strings.get(entry.d_val(endian).into().try_into().ok()?).ok());
+    names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
 }
 
 #[cfg(test)]
@@ -235,6 +259,15 @@ mod tests {
         header[18] = 40;
         fs::write(&program, header).unwrap();
         assert!(why(&program).unwrap().contains("machine 40"));
+    }
+
+    #[test]
+    fn the_libraries_that_a_program_needs_are_read() {
+        let file = ReadCache::new(File::open(std::env::current_exe().unwrap()).unwrap());
+        let header = FileHeader64::<Endianness>::parse(&file).unwrap();
+        let names = needed(header, header.endian().unwrap(), &file);
+        assert!(names.iter().any(|name| name.starts_with("libc.so")), "{names:?}");
+        assert_eq!(Elf::read(&std::env::current_exe().unwrap()).unwrap().sanitizer, None);
     }
 
     #[test]
