@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Reason, Restorer};
 use crate::kernel::Kernel;
 use crate::retry::patiently;
+use crate::sleep::TOUCHES;
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::Entry;
 use crate::tables::extent::Extent;
@@ -55,6 +56,7 @@ pub extern "C" fn main(arg: usize) {
         reading,
         ahead: None,
         stream: Stream::default(),
+        wanted: 0,
     }
     .run();
 }
@@ -94,6 +96,8 @@ struct Service {
     /// A page of that, where nobody has asked for it, and whether it is of the stream.
     ahead: Option<(usize, bool)>,
     stream: Stream,
+    /// Pages that somebody waited for since it was last said that a program which sleeps wants many.
+    wanted: u64,
 }
 
 impl Service {
@@ -161,6 +165,12 @@ impl Service {
             // SAFETY: this is the tier's thread.
             unsafe { below.order.note(page) };
             self.bring_rest(extent, cluster, page + PAGE_SIZE, false);
+        }
+        self.wanted += 1;
+        if self.wanted > TOUCHES && engine.control().asleep.load(Relaxed) != 0 {
+            // It is awake, which the background thread has yet to see.
+            self.wanted = 0;
+            engine.ring();
         }
         brought.is_some()
     }
