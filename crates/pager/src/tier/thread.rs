@@ -80,7 +80,7 @@ struct Rest {
     index: usize,
 }
 
-/// Pages of the rest that come back at once: somebody may want another page meanwhile.
+/// Pages of the rest that come back at once: somebody may want another page meanwhile. Half of them while what somebody waits for is on its way.
 const PIECE: usize = 8;
 
 struct Service {
@@ -105,12 +105,12 @@ impl Service {
         loop {
             let bell = self.below.bell.load(Acquire);
             let (mut idle, mut woke) = (true, false);
-            self.reading.take_back();
             while let Some(page) = self.below.take_wanted() {
                 woke |= self.bring(page);
                 idle = false;
             }
             idle &= !answer_asks(self.engine, self.below);
+            self.reading.take_back();
             self.look_ahead();
             self.lend();
             if woke && !self.engine.conditions.are_contended() {
@@ -152,7 +152,10 @@ impl Service {
     fn bring(&mut self, page: usize) -> bool {
         bump(&self.engine.control().tier_asked_bytes, PAGE_SIZE as u64);
         self.stream.wanted(page);
+        self.reading.take_back();
         let again = self.read(page);
+        // Who is woken may run in our place from then on, and touch the next page.
+        self.lend();
         let in_order = self.stream.is_going() || again;
         let most = if in_order && self.has_room(CLUSTER) { CLUSTER } else { 1 };
         let (engine, kernel, below) = (self.engine, self.kernel, self.below);
@@ -183,10 +186,10 @@ impl Service {
 
     /// How many pages of a cluster come back at once. A reader in order wants the next of them, and would wait for each piece.
     fn at_once(&self) -> usize {
-        if self.stream.is_going() {
-            CLUSTER
-        } else {
-            PIECE
+        match self.stream.is_going() {
+            true => CLUSTER,
+            false if self.reading.cluster().is_some() => PIECE / 2,
+            false => PIECE,
         }
     }
 
