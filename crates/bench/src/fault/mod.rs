@@ -118,8 +118,9 @@ impl Experiment for Options {
         let engines = choice.and_then(|choice| choice.engines());
         let beside = engines.as_ref().map(Beside::start).transpose()?;
         let mut folded = Folded::start(program, job, tier, beside.as_ref().map(Beside::directory))?;
-        let value = match self.vs {
-            Some(Rival::Get) => folded.cluster_bytes(self.seed)?,
+        // Of an engine the same is got as from the tier.
+        let value = match (&beside, self.vs) {
+            (Some(_), Some(Rival::Get)) => folded.cluster_bytes(self.seed)?,
             _ => 0,
         };
         let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(folded)];
