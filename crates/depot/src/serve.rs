@@ -5,8 +5,10 @@ use crate::kept::Kept;
 use anyhow::{Context, Result};
 use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
 use memfold_pager::tier::CLUSTER_BYTES;
+use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -145,6 +147,7 @@ impl<'a> Connection<'a> {
     /// Does what is asked for next. Any error ends the connection.
     fn step(&mut self) -> io::Result<()> {
         let mut head = [0; REQUEST];
+        await_bytes(&self.stream)?;
         self.stream.read_exact(&mut head)?;
         let request = Request::parse(&head).ok_or(io::ErrorKind::InvalidData)?;
         let Request { op, file, segment, number, len } = request;
@@ -184,9 +187,20 @@ impl<'a> Connection<'a> {
     }
 
     fn answer(&mut self, error: i32, bytes: &[u8]) -> io::Result<()> {
-        let mut whole = Answer { error, len: bytes.len() }.bytes().to_vec();
-        whole.extend_from_slice(bytes);
-        self.stream.write_all(&whole)
+        let head = Answer { error, len: bytes.len() }.bytes();
+        let sent = self.stream.write_vectored(&[IoSlice::new(&head), IoSlice::new(bytes)])?;
+        let (head, rest) = (&head[sent.min(head.len())..], &bytes[sent.saturating_sub(head.len())..]);
+        self.stream.write_all(head)?;
+        self.stream.write_all(rest)
+    }
+}
+
+/// Waits until there is something to read. A thread that waits in reading itself is woken by each answer that is taken, too.
+fn await_bytes(stream: &UnixStream) -> io::Result<()> {
+    let mut poll = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
+    match nix::poll::poll(&mut poll, PollTimeout::NONE) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -160,6 +160,8 @@ bugs! {
     SealedAlike = "sealed-alike",
     /// A fork does not wait for what the tier's thread has in hand.
     TierNotAwaited = "tier-not-awaited",
+    /// The tier's thread takes back what the fault thread is about to ask with.
+    EarlyNotAwaited = "early-not-awaited",
     /// The tier's files are not known to be a child's too after a fork.
     FilesNotShared = "files-not-shared",
     /// A file that a child has is written over and given back like any other.

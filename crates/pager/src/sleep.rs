@@ -17,7 +17,7 @@ pub(crate) const AGE_ASLEEP: Nanos = Nanos::from_secs(2);
 /// How often it is looked whether a program sleeps on.
 const LOOK: Nanos = Nanos::from_secs(1);
 /// Pages a second that a program which sleeps waits for at most: more, and it is awake.
-const TOUCHES: u64 = 256;
+pub(crate) const TOUCHES: u64 = 256;
 /// The share of a CPU that is housekeeping, in millionths. An idle redis takes 2000 or 3000, java 5000.
 const HOUSEKEEPING: u64 = 10_000;
 /// Looks within `sleep_after`.
@@ -64,6 +64,15 @@ impl Rest {
     fn look(&mut self, now: Nanos, ran: Nanos, touches: u64, sleep_after: u64) -> Option<bool> {
         let every = if self.asleep { LOOK } else { Nanos(sleep_after / LOOKS).clamp(SHORTEST, LOOK + LOOK) };
         let passed = now.since(self.looked);
+        if self.asleep
+            && self.looked.0 != 0
+            && touches.saturating_sub(self.touches) > TOUCHES
+            && passed.0 < every.0
+        {
+            // More than in a whole look, and it wants the rest soon.
+            (self.looked, self.ran, self.touches) = (now, ran, touches);
+            return Some(false);
+        }
         if passed.0 < every.0 {
             return None;
         }
@@ -106,6 +115,16 @@ mod tests {
         assert_eq!(looks(&mut rest, slept + 1, 300, 50_000, 3), None, "a poller sleeps on");
         let (_, said) = looks(&mut rest, slept + 301, 10, 0, 1_000).unwrap();
         assert!(!said);
+    }
+
+    #[test]
+    fn a_program_that_wants_much_is_awake_at_once() {
+        let mut rest = Rest { asleep: true, ..Rest::default() };
+        let mut look = |millis: u64, touches| rest.look(Nanos(millis * 1_000_000), Nanos(0), touches, MINUTE);
+        // What is there to begin with says nothing.
+        assert_eq!(look(1000, 5000), None);
+        assert_eq!(look(1050, 5000 + TOUCHES), None);
+        assert_eq!(look(1060, 5001 + TOUCHES), Some(false));
     }
 
     #[test]

@@ -31,6 +31,8 @@ struct Mischief {
     lies: AtomicBool,
     /// Something senseless is answered first to whatever is put, and later clusters of that connection are not taken.
     confused: AtomicBool,
+    /// Every third cluster that is asked for is given late.
+    late: AtomicBool,
     /// What is to be forgotten is when the test says so.
     forgets_late: AtomicBool,
 }
@@ -163,6 +165,9 @@ fn serve(mut stream: &UnixStream, mischief: &Mischief, kept: &Kept) -> std::io::
         Op::Get if away => answer(libc::EHOSTDOWN, &[])?,
         Op::Get => match kept.clusters.lock().unwrap().get(&at).cloned() {
             Some(mut bytes) => {
+                if mischief.late.load(SeqCst) && number.is_multiple_of(3) {
+                    thread::sleep(Duration::from_millis(u64::from(number % 7)));
+                }
                 if mischief.lies.load(SeqCst) {
                     bytes[number as usize % 1000] ^= 4;
                 }
@@ -241,6 +246,20 @@ fn who_touches_what_lies_on_an_engine_that_is_away_waits_for_it() {
     depot.mischief.away.store(false, SeqCst);
     toucher.join().unwrap();
     assert!(engine.control().tier_waits.load(Relaxed) >= 1);
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn an_answer_that_comes_late_is_never_taken_for_another() {
+    let depot = Depot::start();
+    let (engine, memory) = memory_below(&depot, 16 * MIB, 3, "");
+    depot.mischief.late.store(true, SeqCst);
+    let (base, pages) = (memory.base, memory.pages);
+    // One goes on in order, and is read ahead for; the others want something else meanwhile.
+    let touchers = [1, 701, 1009].map(|step| {
+        thread::spawn(move || (0..pages).for_each(|n| Memory { base, pages }.check_page(3, n * step % pages)))
+    });
+    touchers.into_iter().for_each(|toucher| toucher.join().unwrap());
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
 }
 

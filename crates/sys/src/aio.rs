@@ -79,21 +79,13 @@ impl Context {
     /// # Safety
     /// `to` stays, and nobody looks at it, until [`Context::wait`] has said that the read is over.
     pub unsafe fn read(&self, fd: i32, to: &mut [u8], offset: u64) -> Result<()> {
-        let request = Request {
-            opcode: READ,
-            fd: fd as u32,
-            buffer: to.as_mut_ptr() as u64,
-            bytes: to.len() as u64,
-            offset: offset as i64,
-            ..Request::default()
-        };
-        let list = [&raw const request as usize];
-        // SAFETY: one whole request; the caller's contract.
-        match unsafe { syscall!(io_submit, self.id, 1, list.as_ptr() as usize) } {
-            Ok(1) => Ok(()),
-            Ok(_) => Err(Errno::EAGAIN),
-            Err(error) => Err(error),
-        }
+        // SAFETY: the caller's contract.
+        unsafe { submit(self.id, fd, to, offset, 0) }
+    }
+
+    /// For another thread, which may begin reads while this one has the context and waits for none that it has not heard of.
+    pub fn handle(&self) -> Handle {
+        Handle(self.id)
     }
 
     /// What a read that is over came to: so many bytes, or an error; `None` where none is over by then.
@@ -105,6 +97,45 @@ impl Context {
             Ok(1) => Some(usize::try_from(event.result).map_err(|_| Errno(-event.result as i32))),
             _ => None,
         }
+    }
+}
+
+/// A context, for a thread that does not have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Handle(usize);
+
+impl Handle {
+    /// Begins to read as many bytes as `to` has, where the kernel need not wait for anything to begin (RWF_NOWAIT of io_submit(2)); `EAGAIN` where it
+    /// would, now or as what the read comes to, and `EOPNOTSUPP` where the file system does not know that.
+    ///
+    /// # Safety
+    /// The context is there still, and what [`Context::read`] asks for.
+    pub unsafe fn read_at_once(self, fd: i32, to: &mut [u8], offset: u64) -> Result<()> {
+        // SAFETY: the caller's contract.
+        unsafe { submit(self.0, fd, to, offset, libc::RWF_NOWAIT as u32) }
+    }
+}
+
+/// Begins a read.
+///
+/// # Safety
+/// As for those who call it.
+unsafe fn submit(context: usize, fd: i32, to: &mut [u8], offset: u64, rw_flags: u32) -> Result<()> {
+    let request = Request {
+        opcode: READ,
+        rw_flags,
+        fd: fd as u32,
+        buffer: to.as_mut_ptr() as u64,
+        bytes: to.len() as u64,
+        offset: offset as i64,
+        ..Request::default()
+    };
+    let list = [&raw const request as usize];
+    // SAFETY: one whole request; the caller's contract.
+    match unsafe { syscall!(io_submit, context, 1, list.as_ptr() as usize) } {
+        Ok(1) => Ok(()),
+        Ok(_) => Err(Errno::EAGAIN),
+        Err(error) => Err(error),
     }
 }
 
@@ -133,5 +164,12 @@ mod tests {
         assert_eq!(bytes, whole[PAGE_SIZE..][..2 * PAGE_SIZE]);
         // SAFETY: as above.
         assert_eq!(unsafe { context.read(-1, &mut bytes, 0) }, Err(Errno(libc::EBADF)));
+        // What lies in memory need not be waited for, where the file system knows that.
+        // SAFETY: as above, and the context is there.
+        let begun = unsafe { context.handle().read_at_once(file.as_raw_fd(), &mut bytes, 0) };
+        match begun.and_then(|()| context.wait(Nanos::from_secs(60)).unwrap()) {
+            Ok(len) => assert_eq!(bytes[..len], whole[..len]),
+            Err(error) => assert!([libc::EOPNOTSUPP, libc::EAGAIN].contains(&error.0), "{error:?}"),
+        }
     }
 }

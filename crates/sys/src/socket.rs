@@ -43,6 +43,17 @@ pub fn hear(socket: i32, bytes: &mut [u8]) -> Result<usize> {
     unsafe { syscall!(recvfrom, socket, to, len, libc::MSG_DONTWAIT, 0usize, 0usize) }
 }
 
+/// The same into two places, the second of which is filled once the first is full.
+pub fn hear_both(socket: i32, first: &mut [u8], second: &mut [u8]) -> Result<usize> {
+    let part = |to: &mut [u8]| libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
+    let mut parts = [part(first), part(second)];
+    // SAFETY: zeros are a message of nothing.
+    let mut message: libc::msghdr = unsafe { zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len());
+    // SAFETY: the buffers are valid for their lengths.
+    unsafe { syscall!(recvmsg, socket, &raw mut message as usize, libc::MSG_DONTWAIT) }
+}
+
 /// Whether there is something to read, which it leaves there. `None` at the end, or where the connection is broken.
 pub fn has_bytes(socket: i32) -> Option<bool> {
     let mut byte = 0u8;
@@ -90,6 +101,11 @@ mod tests {
         assert!(ready(Nanos::from_secs(10)));
         assert_eq!((has_bytes(to), hear(to, &mut bytes)), (Some(true), Ok(4)));
         assert_eq!(&bytes[..4], b"bell");
+        let (mut first, mut second) = ([0; 3], [0; 9]);
+        assert_eq!(hear_both(to, &mut first, &mut second), Err(Errno::EAGAIN));
+        assert_eq!(send(from, b"two bells"), Ok(9));
+        assert_eq!(hear_both(to, &mut first, &mut second), Ok(9));
+        assert_eq!((&first[..], &second[..6]), (&b"two"[..], &b" bells"[..]));
         // Nobody reads: there is an end to what fits.
         while send(from, &[0; 4096]) != Err(Errno::EAGAIN) {}
         while hear(to, &mut bytes).is_ok() {}

@@ -444,6 +444,12 @@ impl Backoff {
     }
 }
 
+/// Lets others run first that want to run on this CPU.
+pub fn give_way() {
+    // SAFETY: no memory involved. It cannot fail.
+    let _ = unsafe { crate::syscall!(sched_yield) };
+}
+
 /// Sleeps until `word` is no longer `expected` or the time is over.
 pub fn sleep_on(word: &AtomicU32, expected: u32, timeout: crate::time::Nanos) {
     // A wake-up, a changed word, a signal and the timeout all mean: look again.

@@ -7,12 +7,13 @@ use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::process::Thread;
 use crate::swapfile::{cached_pages, SwapFile};
-use crate::worker::{Job, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
+use crate::worker::{Job, Order, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
 use anyhow::{ensure, Context, Result};
 use memfold_inspect::Counters;
 use memfold_pager::control::Command;
 use memfold_pager::stamps::{Stamps, PREFIX};
+use memfold_pager::tier::BLOCK;
 use memfold_pager::TIER_DIRECTORY;
 use memfold_sys::PAGE_SIZE;
 use serde::Serialize;
@@ -101,6 +102,18 @@ impl Folded {
         let peer = Peer::of(folding.control_dir(), worker.pid(), Duration::from_secs(5))?;
         peer.await_folded(Duration::from_secs(5))?;
         Ok(Folded { worker, region, peer, below: tier.is_some(), folding })
+    }
+
+    /// Bytes of a cluster of the region in its tier, as the mean of a pass that nobody times: whole blocks.
+    pub(super) fn cluster_bytes(&mut self, seed: u64) -> Result<usize> {
+        let before = self.peer.await_count(PATIENCE)?;
+        self.evict()?;
+        self.touch(Round { order: Order::Random, seed, traced: false })?;
+        let after = self.peer.await_count(PATIENCE)?;
+        let clusters = after.tier_read.count() - before.tier_read.count();
+        let bytes = after.costs.tier_read_bytes - before.costs.tier_read_bytes;
+        let mean = bytes.checked_div(clusters).context("nothing came back from the tier")? as usize;
+        Ok((mean + BLOCK / 2) / BLOCK * BLOCK)
     }
 
     /// What the fault thread has stamped since that was asked for.

@@ -17,8 +17,6 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Bytes of a value: what a cluster of the experiment's pages, which shrink to a quarter, comes to with its seal.
-const VALUE: usize = 20 << 10;
 /// How long a value stays that nobody removes, seconds.
 const LIFETIME_S: u64 = 3600;
 /// How long what serves may take to begin.
@@ -62,15 +60,17 @@ impl Beside {
 pub(super) struct Got {
     connection: redis::Connection,
     keys: Vec<String>,
+    /// Bytes of each.
+    value: usize,
     clock_overhead_ns: u64,
 }
 
 impl Got {
-    /// As many as the region has clusters.
+    /// As many as the region has clusters, each of so many bytes.
     ///
     /// # Errors
     /// The engine takes none.
-    pub(super) fn start(job: &Touch, beside: &Beside) -> Result<Got> {
+    pub(super) fn start(job: &Touch, beside: &Beside, value: usize) -> Result<Got> {
         let mut connection = beside.config.connect_to_first().context("cannot use the engine")?;
         let mut rng = Rng::new(job.seed);
         let mark = rng.next_u64() ^ u64::from(std::process::id());
@@ -78,11 +78,11 @@ impl Got {
         let keys: Vec<String> =
             (0..count).map(|number| format!("memfold:bench:{mark:016x}:{number}")).collect();
         for key in &keys {
-            let value: Vec<u8> = (0..VALUE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
-            let () = connection.set_ex(key, value, LIFETIME_S).context("the engine takes no value")?;
+            let bytes: Vec<u8> = (0..value / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+            let () = connection.set_ex(key, bytes, LIFETIME_S).context("the engine takes no value")?;
         }
         let clock_overhead_ns = (0..1000).map(|_| elapsed(Instant::now())).min().unwrap_or(0);
-        Ok(Got { connection, keys, clock_overhead_ns })
+        Ok(Got { connection, keys, value, clock_overhead_ns })
     }
 }
 
@@ -118,7 +118,7 @@ impl Arm for Got {
             let began = Instant::now();
             let value: Vec<u8> = self.connection.get(&self.keys[number])?;
             touch_ns.record(elapsed(began).saturating_sub(self.clock_overhead_ns));
-            wrong_words += u64::from(value.len() != VALUE);
+            wrong_words += u64::from(value.len() != self.value);
         }
         let before = Presence { away: self.keys.len(), ..Presence::default() };
         let result = TouchResult { before, touch_ns, skipped: 0, wrong_words, traced: Vec::new() };
@@ -126,7 +126,7 @@ impl Arm for Got {
     }
 
     fn held(&mut self) -> Result<Held> {
-        let bytes = (self.keys.len() * VALUE) as u64;
+        let bytes = (self.keys.len() * self.value) as u64;
         Ok(Held { arm: self.name(), original_bytes: bytes, compressed_bytes: bytes, memory_bytes: 0 })
     }
 

@@ -117,8 +117,13 @@ impl Experiment for Options {
         let choice = tier.and_then(|tier| Choice::parse(tier).ok());
         let engines = choice.and_then(|choice| choice.engines());
         let beside = engines.as_ref().map(Beside::start).transpose()?;
-        let mut arms: Vec<Box<dyn Arm>> =
-            vec![Box::new(Folded::start(program, job, tier, beside.as_ref().map(Beside::directory))?)];
+        let mut folded = Folded::start(program, job, tier, beside.as_ref().map(Beside::directory))?;
+        // Of an engine the same is got as from the tier.
+        let value = match (&beside, self.vs) {
+            (Some(_), Some(Rival::Get)) => folded.cluster_bytes(self.seed)?,
+            _ => 0,
+        };
+        let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(folded)];
         match self.vs {
             Some(Rival::Zram) => arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?)),
             Some(Rival::Swap) => {
@@ -130,7 +135,7 @@ impl Experiment for Options {
                 let Some(beside) = &beside else {
                     bail!("--vs get asks the tier's engine: --tier redis://HOST:PORT is needed")
                 };
-                arms.push(Box::new(Got::start(&job, beside)?));
+                arms.push(Box::new(Got::start(&job, beside, value)?));
             }
             None => {}
         }

@@ -247,6 +247,9 @@ impl Service {
                 }
                 Outcome::Pending => {
                     self.waits.left(tid, self.read_at, found.outside);
+                    if let (Some(below), Some(extent)) = (self.engine.below(), extent) {
+                        below.ask_early(extent.entry((page - extent.base()) / PAGE_SIZE));
+                    }
                     if !self.engine.below().is_some_and(|below| below.want(page)) {
                         // Too many wait already: it asks again.
                         self.kernel.uffd.wake(page, PAGE_SIZE);

@@ -65,6 +65,8 @@ pub struct Arrived {
     /// Which cluster that is, and where it lay.
     from: Option<(u32, Place)>,
     records: [Option<Record>; CLUSTER],
+    /// Whether a cluster may lie there unsealed, also one that was forgotten.
+    dirty: bool,
 }
 
 impl Default for Arrived {
@@ -76,26 +78,34 @@ impl Default for Arrived {
 impl Arrived {
     /// Nothing; takes no memory.
     pub const fn new() -> Arrived {
-        Arrived { base: 0, from: None, records: [None; CLUSTER] }
+        Arrived { base: 0, from: None, records: [None; CLUSTER], dirty: false }
     }
 
     /// Room for the bytes of a cluster that lies there, on the boundary of a page. What was fetched before is forgotten. `ENOMEM` when the
     /// kernel has no memory for it.
     pub fn room(&mut self, place: Place) -> Result<&mut [u8]> {
+        let base = self.empty_room()?;
+        let len = (place.bytes()).min(CLUSTER_BYTES);
+        // SAFETY: our own mapping, of which nobody else has a reference.
+        Ok(unsafe { core::slice::from_raw_parts_mut(base as *mut u8, len) })
+    }
+
+    /// The address of room for the bytes of any cluster. What was fetched before is forgotten. `ENOMEM` as above.
+    pub fn empty_room(&mut self) -> Result<usize> {
         self.from = None;
         if self.base == 0 {
-            self.base = mem::map_anonymous(0, CLUSTER_BYTES, 0)?;
+            // In place before it is read to, as far as there is memory.
+            self.base = mem::map_anonymous(0, CLUSTER_BYTES, libc::MAP_POPULATE)?;
             // A child that is forked while a read goes on has no part of what the disk writes there. Without that it has a copy.
             // SAFETY: advice on our own mapping.
             let _ = unsafe { mem::madvise(self.base, CLUSTER_BYTES, libc::MADV_DONTFORK) };
         }
-        let len = (place.bytes()).min(CLUSTER_BYTES);
-        // SAFETY: our own mapping, of which nobody else has a reference.
-        Ok(unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, len) })
+        Ok(self.base)
     }
 
     /// The room now holds the cluster, unsealed, `len` bytes with its header. False where that makes no sense.
     pub fn accept(&mut self, number: u32, place: Place, len: usize) -> bool {
+        self.dirty = true;
         let len = len.min(CLUSTER_BYTES);
         if self.base == 0 || len < HEADER {
             return false;
@@ -105,6 +115,11 @@ impl Arrived {
         let Some(records) = parse(bytes) else { return false };
         (self.records, self.from) = (records, Some((number, place)));
         true
+    }
+
+    /// The cluster that was fetched.
+    pub fn cluster(&self) -> Option<u32> {
+        self.from.map(|(cluster, _)| cluster)
     }
 
     /// Whether the cluster was fetched from where it lies now.
@@ -137,9 +152,10 @@ impl Arrived {
         unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, len) }
     }
 
-    /// Overwrites and forgets it.
+    /// Overwrites and forgets it, and what was forgotten before.
     pub fn wipe(&mut self) {
-        if self.from.take().is_some() {
+        self.from = None;
+        if core::mem::take(&mut self.dirty) && self.base != 0 {
             // SAFETY: our own mapping.
             unsafe { core::ptr::write_bytes(self.base as *mut u8, 0, CLUSTER_BYTES) };
         }

@@ -8,15 +8,19 @@
 
 use super::arrived::Arrived;
 use super::clusters::{Clusters, Place, STALE};
+use super::early::{Early, Lent};
 use super::files::Files;
 use super::keeper::Keeper;
+use super::location::Location;
 use super::order::Order;
 use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
 use crate::fault::prefetch::PrefetchQueue;
 use crate::sabotage::{linger, planted, Bug};
+use crate::tables::entry::Entry;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use memfold_sys::inject::{self, Point};
 use memfold_sys::{futex, mem, Errno, Result};
 
 /// Clusters that can be on their way down at once.
@@ -39,6 +43,9 @@ const ASKERS: usize = 3;
 const IDLE: u32 = 0;
 const ASKED: u32 = 1;
 const DONE: u32 = 2;
+
+/// Somebody waits until the tier's thread has no entries in hand.
+const AWAITED: u32 = 2;
 
 /// No page is wanted of the cluster that moves.
 const GONE: u32 = 1 << 31;
@@ -174,6 +181,8 @@ pub struct Below {
     pub(crate) clusters: Clusters,
     pub(crate) files: Files,
     wanted: PrefetchQueue,
+    /// With what the fault thread asks for what it finds pending, before it says that it is wanted.
+    pub(super) early: Early,
     pub(super) asks: [Ask; ASKERS],
     pub(crate) jobs: [Job; JOBS],
     /// In which order pages come back ahead of touches when the program wakes.
@@ -181,7 +190,7 @@ pub struct Below {
     /// Incremented to wake the tier's thread.
     pub(super) bell: AtomicU32,
     pub(super) ending: AtomicU32,
-    /// 1 while the tier's thread has entries in hand.
+    /// 1 while the tier's thread has entries in hand, and [`AWAITED`] once somebody waits for its end.
     restoring: AtomicU32,
     /// Pages that are in the tier.
     pub(crate) pages: AtomicU64,
@@ -228,6 +237,31 @@ impl Below {
         let put = planted(Bug::WantedForgotten) || self.wanted.put(page, 1);
         self.ring();
         put
+    }
+
+    /// Asks for the cluster that the entry names, if that takes no wait. What comes of it the tier's thread finds when it is told what is wanted. Fault thread only.
+    pub fn ask_early(&self, entry: Entry) {
+        let Some(berth) = Location::below(entry).filter(|_| !entry.is_busy()) else { return };
+        let Some(place) = self.clusters.place(berth.cluster) else { return };
+        self.early.ask(berth.cluster, place, |lent| self.ask_at_once(place, lent));
+    }
+
+    fn ask_at_once(&self, place: Place, lent: Lent) -> bool {
+        let file = self.files.get(place.file());
+        // A failure that is planted meets who reads as ever.
+        if inject::error(Point::TierRead).is_some() {
+            return false;
+        }
+        if self.files.remote.is_on() {
+            return file.is_there() && self.files.remote.ask_at_once(file.name(), place);
+        }
+        let (Some(context), Some(fd)) = (lent.context, file.descriptor()) else { return false };
+        let len = place.bytes().min(CLUSTER_BYTES);
+        // SAFETY: room for a cluster, and a context, that were lent to us.
+        unsafe {
+            let to = core::slice::from_raw_parts_mut(lent.to as *mut u8, len);
+            context.read_at_once(fd, to, place.offset()).is_ok()
+        }
     }
 
     /// The page that somebody has waited for longest. The tier's thread only.
@@ -397,15 +431,18 @@ impl Below {
             self.restoring.store(1, SeqCst);
         }
         let result = restore();
-        self.restoring.store(0, SeqCst);
-        futex::wake(&self.restoring, 1);
+        if self.restoring.swap(0, SeqCst) == AWAITED {
+            futex::wake(&self.restoring, u32::MAX);
+        }
         result
     }
 
     /// Waits until the tier's thread has no entries in hand that it took before the caller said what holds from now on.
     pub fn wait_for_restore(&self) {
         while self.restoring.load(SeqCst) != 0 {
-            let _ = futex::wait(&self.restoring, 1, None);
+            // Whoever changes it first: it is over, or it is known that somebody waits.
+            let _ = self.restoring.compare_exchange(1, AWAITED, SeqCst, SeqCst);
+            let _ = futex::wait(&self.restoring, AWAITED, None);
         }
     }
 
@@ -467,6 +504,7 @@ impl Below {
         // SAFETY: the only thread of the process.
         unsafe { self.keeper() }.inherit();
         self.wanted.reset_in_child();
+        self.early.reset_in_child();
         // SAFETY: as above.
         unsafe { self.order.forget() };
         self.set_open(false);

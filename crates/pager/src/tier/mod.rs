@@ -20,6 +20,7 @@ pub mod below;
 pub mod bring;
 pub mod choice;
 pub mod clusters;
+pub mod early;
 pub mod files;
 pub mod keeper;
 pub mod location;

@@ -1,6 +1,6 @@
 //! In which order a program wanted its memory after it last slept: so it is brought back when it wakes the next time.
 //!
-//! A page of each cluster that somebody waited for is noted, up to [`MOST`] of them: at 64 KiB a cluster they are half a gigabyte. When
+//! A page of each cluster that somebody waited for is noted, up to [`MOST`] of them: at 64 KiB a cluster they are two gigabytes. When
 //! the program wakes, they are fetched in that order, and what is wanted beside them is noted behind them.
 //!
 //! What it is not: a promise. Where there is no room, or somebody waits, nothing is fetched ahead.
@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
 /// Clusters that are noted.
-pub const MOST: usize = 8192;
+pub const MOST: usize = 32768;
 
 /// Fetch what is noted, from the beginning.
 const FETCH: u32 = 1;

@@ -5,11 +5,13 @@
 //!
 //! What it is not: a judge of what comes. That is sealed, and opened as what comes from a disk.
 //!
-//! Invariants: an answer is only taken for that to the request before it: after anything else the connection is ended. `calls` is the tier thread's, or
-//! of a thread beside which there is none; `tells` is the background thread's.
+//! A cluster can be asked for without waiting for it, on a connection of its own: what is put or fetched meanwhile does not wait for that answer.
+//!
+//! Invariants: an answer is only taken for that to the request before it: after anything else the connection is ended. `calls` and `asks` are the tier
+//! thread's, or of a thread beside which there is none; `tells` is the background thread's.
 
 use super::clusters::Place;
-use super::wire::{Answer, Name, Op, Request, ANSWER, SOCKET};
+use super::wire::{Answer, Name, Op, Request, ANSWER, REQUEST, SOCKET};
 use crate::control_file::FilePath;
 use crate::sabotage::{planted, Bug};
 use core::cell::UnsafeCell;
@@ -24,7 +26,7 @@ pub const AWAY: Errno = Errno(libc::EHOSTDOWN);
 
 /// How long an answer may take. The process beside gives up an engine that does not answer before that.
 const PATIENCE: Nanos = Nanos::from_secs(30);
-/// How long the background thread waits for room in the socket.
+/// How long is waited for room in the socket where nobody waits for an answer.
 const MOMENT: Nanos = Nanos::from_millis(20);
 /// How long an engine beneath which there is a disk is not asked after it could not be reached.
 const REST: Nanos = Nanos::from_secs(2);
@@ -42,6 +44,7 @@ pub struct Remote {
     rests: AtomicU64,
     /// Descriptors in the table of the agents, and one; 0 for none.
     calls: AtomicU32,
+    asks: AtomicU32,
     tells: AtomicU32,
 }
 
@@ -89,23 +92,73 @@ impl Remote {
 
     /// Fetches it. [`AWAY`] where that is to be tried again, `ENOENT` where the engine has it no more.
     pub fn fetch(&self, file: Name, place: Place, out: &mut [u8]) -> Result<()> {
-        match self.call(Op::Get, file, place, &[], out) {
-            Ok(len) if len == out.len() => Ok(()),
-            Ok(_) => Err(Errno(libc::EBADMSG)),
-            Err(error) => Err(error),
+        self.call(Op::Get, file, place, &[], out).and_then(|len| all_of(out, len))
+    }
+
+    /// Asks for a cluster, and does not wait for it. Whether it was asked for: nothing else is then until there was an [`answer`](Self::answer), or it was
+    /// [given up](Self::hang_up_asks).
+    pub fn ask(&self, file: Name, place: Place) -> bool {
+        let request = request(Op::Get, file, place, place.bytes());
+        let asked = !self.rests() && {
+            let until = time::now() + MOMENT;
+            self.connected(&self.asks).and_then(|socket| send(socket, &request.bytes(), until)).is_ok()
+        };
+        if !asked {
+            close(&self.asks);
         }
+        asked
+    }
+
+    /// The same where that takes no wait: there is a connection already, with room. Of the fault thread's too, while the tier's thread leaves it that connection.
+    pub fn ask_at_once(&self, file: Name, place: Place) -> bool {
+        let request = request(Op::Get, file, place, place.bytes());
+        let socket = self.asks.load(Relaxed).checked_sub(1).filter(|_| !self.rests());
+        // A part of a request makes no sense to who reads it, and that ends the connection.
+        socket.is_some_and(|socket| socket::send(socket as i32, &request.bytes()) == Ok(REQUEST))
+    }
+
+    /// What came of that, with the cluster in `out`. `None` where nothing has when the time is over.
+    pub fn answer(&self, out: &mut [u8], timeout: Nanos) -> Option<Result<()>> {
+        let Some(socket) = self.asks.load(Relaxed).checked_sub(1) else { return Some(Err(AWAY)) };
+        let until = time::now() + PATIENCE;
+        let mut answer = hear_at_once(socket as i32, out, until);
+        if answer == Err(Errno::EAGAIN) && timeout.0 > 0 {
+            poll(socket as i32, libc::POLLIN, timeout);
+            answer = hear_at_once(socket as i32, out, until);
+        }
+        if answer == Err(Errno::EAGAIN) {
+            return None;
+        }
+        if answer.is_err() {
+            close(&self.asks);
+        }
+        Some(self.judge(answer).and_then(|len| all_of(out, len)))
+    }
+
+    /// What was asked for is wanted no more.
+    pub fn hang_up_asks(&self) {
+        close(&self.asks);
+    }
+
+    /// Whether the engine is not asked now, since it could not be reached.
+    fn rests(&self) -> bool {
+        self.is_over_disk() && time::now().0 < self.rests.load(Relaxed)
     }
 
     fn call(&self, op: Op, file: Name, place: Place, bytes: &[u8], out: &mut [u8]) -> Result<usize> {
-        let len = if op == Op::Put { bytes.len() } else { out.len() };
-        let request = Request { op, file, segment: place.segment() as u32, number: place.sequence(), len };
-        if self.is_over_disk() && time::now().0 < self.rests.load(Relaxed) {
+        let request = request(op, file, place, if op == Op::Put { bytes.len() } else { out.len() });
+        if self.rests() {
             return Err(AWAY);
         }
         let answer = self.talk(&request, bytes, out);
         if answer.is_err() && !planted(Bug::LateAnswerTaken) {
-            self.hang_up();
+            close(&self.calls);
         }
+        self.judge(answer)
+    }
+
+    /// What an answer says: so many bytes came, or an error.
+    fn judge(&self, answer: Result<Answer>) -> Result<usize> {
         let result = match answer {
             Ok(Answer { error: 0, len }) => Ok(len),
             Ok(Answer { error, .. }) => Err(Errno(error)),
@@ -123,11 +176,7 @@ impl Remote {
         let until = time::now() + PATIENCE;
         send(socket, &request.bytes(), until)?;
         send(socket, bytes, until)?;
-        let mut head = [0; ANSWER];
-        hear(socket, &mut head, until)?;
-        let answer = Answer::parse(&head).ok_or(Errno::EINVAL)?;
-        hear(socket, out.get_mut(..answer.len).ok_or(Errno::EINVAL)?, until)?;
-        Ok(answer)
+        hear_answer(socket, out, until)
     }
 
     fn connected(&self, to: &AtomicU32) -> Result<i32> {
@@ -142,9 +191,10 @@ impl Remote {
         }
     }
 
-    /// Ends the connection by which clusters are put and fetched.
+    /// Ends the connections by which clusters are put and fetched.
     pub fn hang_up(&self) {
         close(&self.calls);
+        close(&self.asks);
     }
 
     /// Says something of a file to which there is no answer. Whether it was said: it is not while the process beside is gone, and what it should know is
@@ -175,8 +225,18 @@ impl Remote {
     /// In a forked child, whose descriptors are not these.
     pub fn reset_in_child(&self) {
         self.calls.store(0, Relaxed);
+        self.asks.store(0, Relaxed);
         self.tells.store(0, Relaxed);
     }
+}
+
+fn request(op: Op, file: Name, place: Place, len: usize) -> Request {
+    Request { op, file, segment: place.segment() as u32, number: place.sequence(), len }
+}
+
+/// Whether as much came as was asked for.
+fn all_of(out: &[u8], len: usize) -> Result<()> {
+    (len == out.len()).then_some(()).ok_or(Errno(libc::EBADMSG))
 }
 
 fn close(which: &AtomicU32) {
@@ -192,8 +252,12 @@ fn wait(socket: i32, events: i16, until: Nanos) -> Result<()> {
     if left.0 == 0 {
         return Err(Errno(libc::ETIMEDOUT));
     }
-    socket::poll_all(&mut [libc::pollfd { fd: socket, events, revents: 0 }], left);
+    poll(socket, events, left);
     Ok(())
+}
+
+fn poll(socket: i32, events: i16, timeout: Nanos) {
+    socket::poll_all(&mut [libc::pollfd { fd: socket, events, revents: 0 }], timeout);
 }
 
 fn send(socket: i32, mut bytes: &[u8], until: Nanos) -> Result<()> {
@@ -206,6 +270,34 @@ fn send(socket: i32, mut bytes: &[u8], until: Nanos) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// An answer, with what came behind it in `out`, of which the first bytes must be there: else `EAGAIN`.
+fn hear_at_once(socket: i32, out: &mut [u8], until: Nanos) -> Result<Answer> {
+    let mut head = [0; ANSWER];
+    let heard = loop {
+        match socket::hear_both(socket, &mut head, out) {
+            Ok(0) => return Err(Errno(libc::EPIPE)),
+            Err(Errno::EINTR) => {}
+            heard => break heard?,
+        }
+    };
+    hear(socket, head.get_mut(heard..).unwrap_or_default(), until)?;
+    let answer = Answer::parse(&head).ok_or(Errno::EINVAL)?;
+    let came = heard.saturating_sub(ANSWER);
+    // More than it says makes no sense.
+    hear(socket, out.get_mut(came..answer.len).ok_or(Errno::EINVAL)?, until)?;
+    Ok(answer)
+}
+
+/// The same, waited for.
+fn hear_answer(socket: i32, out: &mut [u8], until: Nanos) -> Result<Answer> {
+    loop {
+        match hear_at_once(socket, out, until) {
+            Err(Errno::EAGAIN) => wait(socket, libc::POLLIN, until)?,
+            answer => return answer,
+        }
+    }
 }
 
 fn hear(socket: i32, mut bytes: &mut [u8], until: Nanos) -> Result<()> {

@@ -3,11 +3,12 @@
 //! It waits for the disk so that the fault thread need not. How a page comes back is in [`super::bring`].
 //!
 //! While it puts one cluster in place, the next is read: of what is wanted, or of what is likely to be soon ([`super::stream`],
-//! [`super::order`]).
+//! [`super::order`]). What is wanted of the next goes before the rest of the one before, which is kept until there is time.
 //!
 //! Invariants: what is wanted comes before what goes down, one cluster at a time. What is read while something else is done is only taken over
 //! where it is what an entry names when that entry was taken.
 
+use super::arrived::Arrived;
 use super::below::Below;
 use super::bring::{bring, fetch};
 use super::location::Location;
@@ -19,6 +20,7 @@ use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Reason, Restorer};
 use crate::kernel::Kernel;
 use crate::retry::patiently;
+use crate::sleep::TOUCHES;
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::Entry;
 use crate::tables::extent::Extent;
@@ -42,9 +44,21 @@ pub extern "C" fn main(arg: usize) {
     let (Some(below), Some(Ok(restorer))) = (engine.below(), restorer) else {
         engine.fail_hard("memfold: no memory for the thread of the tier");
     };
-    let (kernel, reading) = (restorer.kernel, Reading::default());
-    Service { engine, kernel, below, restorer, rest: None, reading, ahead: None, stream: Stream::default() }
-        .run();
+    let (kernel, reading) = (restorer.kernel, Reading::new(below));
+    let before = (None, Arrived::new());
+    Service {
+        engine,
+        kernel,
+        below,
+        restorer,
+        rest: None,
+        before,
+        reading,
+        ahead: None,
+        stream: Stream::default(),
+        wanted: 0,
+    }
+    .run();
 }
 
 /// Keys are expanded on it.
@@ -66,8 +80,8 @@ struct Rest {
     index: usize,
 }
 
-/// Pages of the rest that come back at once: somebody may want another page meanwhile.
-const PIECE: usize = 4;
+/// Pages of the rest that come back at once: somebody may want another page meanwhile. Half of them while what somebody waits for is on its way.
+const PIECE: usize = 8;
 
 struct Service {
     engine: &'static Engine,
@@ -75,24 +89,35 @@ struct Service {
     below: &'static Below,
     restorer: Restorer,
     rest: Option<Rest>,
+    /// What of the cluster before is yet to come, and that cluster.
+    before: (Option<Rest>, Arrived),
     /// What is being read while the rest of the cluster before is put in place.
     reading: Reading,
     /// A page of that, where nobody has asked for it, and whether it is of the stream.
     ahead: Option<(usize, bool)>,
     stream: Stream,
+    /// Pages that somebody waited for since it was last said that a program which sleeps wants many.
+    wanted: u64,
 }
 
 impl Service {
     fn run(mut self) {
         loop {
             let bell = self.below.bell.load(Acquire);
-            let mut idle = true;
+            let (mut idle, mut woke) = (true, false);
             while let Some(page) = self.below.take_wanted() {
-                self.bring(page);
+                woke |= self.bring(page);
                 idle = false;
             }
             idle &= !answer_asks(self.engine, self.below);
+            self.reading.take_back();
             self.look_ahead();
+            self.lend();
+            if woke && !self.engine.conditions.are_contended() {
+                // Who was woken may have to run here, and may want the next page at once. Where no CPU is idle, others would too, and for long.
+                thread::give_way();
+                continue;
+            }
             if self.bring_piece() {
                 continue;
             }
@@ -107,6 +132,7 @@ impl Service {
                 self.engine.ring();
                 idle = false;
             }
+            self.reading.take_back();
             idle &= !self.bring_ahead();
             if idle {
                 if self.below.ending.load(Acquire) != 0 {
@@ -114,17 +140,22 @@ impl Service {
                 }
                 self.restorer.wipe();
                 self.restorer.arrived.wipe();
+                self.before.1.wipe();
                 self.reading.wipe();
+                self.lend();
                 thread::sleep_on(&self.below.bell, bell, SLEEP);
             }
         }
     }
 
-    /// Brings back a page that a thread waits for. What left with it comes behind.
-    fn bring(&mut self, page: usize) {
+    /// Brings back a page that a thread waits for. What left with it comes behind. Whether it came.
+    fn bring(&mut self, page: usize) -> bool {
         bump(&self.engine.control().tier_asked_bytes, PAGE_SIZE as u64);
         self.stream.wanted(page);
+        self.reading.take_back();
         let again = self.read(page);
+        // Who is woken may run in our place from then on, and touch the next page.
+        self.lend();
         let in_order = self.stream.is_going() || again;
         let most = if in_order && self.has_room(CLUSTER) { CLUSTER } else { 1 };
         let (engine, kernel, below) = (self.engine, self.kernel, self.below);
@@ -132,40 +163,66 @@ impl Service {
         let others = || {
             answer_asks(engine, below);
         };
-        if let Some((extent, cluster)) = bring(engine, kernel, below, &mut self.restorer, page, most, others)
-        {
+        let brought = bring(engine, kernel, below, &mut self.restorer, page, most, others);
+        if let Some((extent, cluster)) = brought {
             // SAFETY: this is the tier's thread.
             unsafe { below.order.note(page) };
             self.bring_rest(extent, cluster, page + PAGE_SIZE, false);
         }
+        self.wanted += 1;
+        if self.wanted > TOUCHES && engine.control().asleep.load(Relaxed) != 0 {
+            // It is awake, which the background thread has yet to see.
+            self.wanted = 0;
+            engine.ring();
+        }
+        brought.is_some()
+    }
+
+    /// Lets the fault thread ask for what it finds pending, unless it is at hand.
+    fn lend(&mut self) {
+        let at_hand = [&self.restorer.arrived, &self.before.1].map(|arrived| arrived.cluster().unwrap_or(0));
+        self.reading.lend(at_hand);
     }
 
     /// How many pages of a cluster come back at once. A reader in order wants the next of them, and would wait for each piece.
     fn at_once(&self) -> usize {
-        if self.stream.is_going() {
-            CLUSTER
-        } else {
-            PIECE
+        match self.stream.is_going() {
+            true => CLUSTER,
+            false if self.reading.cluster().is_some() => PIECE / 2,
+            false => PIECE,
         }
     }
 
-    /// Reads the cluster of a page, if it was not, and puts the rest of the one before in place meanwhile. Whether it was there: the program
-    /// is quicker than the rest comes.
+    /// Reads the cluster of a page, if it was not, and puts the rest of those before in place meanwhile. Whether it was there: the program is quicker
+    /// than the rest comes.
     fn read(&mut self, page: usize) -> bool {
         let Some((_, cluster)) = self.cluster_of(page) else { return false };
         if self.restorer.arrived.is(cluster, &self.below.clusters) {
             return true;
         }
+        if self.before.1.is(cluster, &self.below.clusters) {
+            self.exchange();
+            return true;
+        }
         self.ahead = None;
         if self.reading.cluster() != Some(cluster) {
             self.reading.give_up();
-            self.reading.begin(self.below, cluster);
+            self.reading.begin(cluster);
         }
         while !self.reading.is_over() && self.bring_piece() {}
-        // It comes from where the next cluster goes.
-        while self.bring_piece() {}
-        self.reading.take(self.engine, self.below, &mut self.restorer.arrived);
+        if self.rest.is_some() {
+            // One is kept, and no more.
+            while self.before.0.is_some() && self.bring_piece() {}
+            self.exchange();
+        }
+        self.reading.take(self.engine, &mut self.restorer.arrived);
         false
+    }
+
+    /// The cluster before is the one at hand, and the other way round.
+    fn exchange(&mut self) {
+        core::mem::swap(&mut self.rest, &mut self.before.0);
+        core::mem::swap(&mut self.restorer.arrived, &mut self.before.1);
     }
 
     /// The extent and the cluster of a page that lies below memory.
@@ -189,7 +246,7 @@ impl Service {
         }
         if let Some((_, cluster)) = found {
             if !self.restorer.arrived.is(cluster, &self.below.clusters) {
-                self.reading.begin(self.below, cluster);
+                self.reading.begin(cluster);
             }
             self.ahead = Some((page, streamed.is_some()));
         }
@@ -198,7 +255,7 @@ impl Service {
     /// Has what was read ahead come behind. Whether there was something.
     fn bring_ahead(&mut self) -> bool {
         let Some((page, streamed)) = self.ahead.take() else { return false };
-        self.reading.take(self.engine, self.below, &mut self.restorer.arrived);
+        self.reading.take(self.engine, &mut self.restorer.arrived);
         if let Some((_, berth)) = fetch(self.engine, self.below, page, &mut self.restorer.arrived) {
             if let Some(extent) = self.engine.space().find(page) {
                 self.bring_rest(extent, berth.cluster, page, streamed);
@@ -218,8 +275,20 @@ impl Service {
         self.rest = Some(Rest { extent, cluster, index: 0 });
     }
 
-    /// Brings a few pages of the rest, as far as there is room. False where there are none.
+    /// Brings a few pages of the rest of a cluster, as far as there is room, of the one before first. False where there are none.
     fn bring_piece(&mut self) -> bool {
+        if self.before.0.is_some() {
+            self.exchange();
+            let brought = self.bring_piece_at_hand();
+            self.exchange();
+            if brought {
+                return true;
+            }
+        }
+        self.bring_piece_at_hand()
+    }
+
+    fn bring_piece_at_hand(&mut self) -> bool {
         let Some(Rest { extent, cluster, index }) = self.rest.take() else { return false };
         let Some(entries) = extent.entries() else { return false };
         let of_cluster = |index: &usize| is_of(entries[*index].load(), cluster);
