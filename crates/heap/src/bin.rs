@@ -20,9 +20,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// All zero.
-    pub(crate) const NONE: Run = Run { first: core::ptr::null_mut(), last: core::ptr::null_mut(), count: 0 };
-
     pub(crate) fn of_one(block: *mut Block) -> Run {
         Run { first: block, last: block, count: 1 }
     }

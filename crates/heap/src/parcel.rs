@@ -46,6 +46,18 @@ const COUNT_BITS: u32 = 8;
 
 const _: () = assert!(OF_SPAN / OF_SPAN_LEAST < 1 << COUNT_BITS);
 
+/// How far a block lies behind another, in those units.
+#[inline(always)]
+fn far(from: *mut Block, to: *mut Block) -> isize {
+    (to as isize).wrapping_sub(from as isize) >> ALIGNMENT.ilog2()
+}
+
+/// The block that lies so far behind another.
+#[inline(always)]
+fn behind(block: *mut Block, units: i32) -> *mut Block {
+    block.wrapping_byte_offset(units as isize * ALIGNMENT as isize)
+}
+
 /// A parcel that is being made.
 struct Parcel {
     block: *mut Block,
@@ -64,16 +76,21 @@ impl Parcel {
         unsafe { &*(&raw const (*block.cast::<Header>()).words).cast::<Cell<u32>>().add(number) }
     }
 
-    /// A parcel in the first of a run of blocks of `size` bytes, which names the others.
-    ///
-    /// # Safety
-    /// The blocks are free, in no list, and of one span; one block where links are encoded.
-    unsafe fn of(run: Run, size: u32) -> Parcel {
-        let room = match links::key() {
+    /// How many words a block of `size` bytes has room for.
+    #[inline(always)]
+    fn room(size: u32) -> usize {
+        match links::key() {
             0 => ((size as usize - size_of::<Header>()) / size_of::<u32>()).min(MOST_WORDS),
             // Where links are encoded, nothing else that a program could overwrite is believed.
             _ => 0,
-        };
+        }
+    }
+
+    /// A parcel in the first block of a run, which has room for so many words and names the others.
+    ///
+    /// # Safety
+    /// The blocks are free, in no list, and of one span; one block where links are encoded.
+    unsafe fn of(run: Run, room: usize) -> Parcel {
         let mut parcel = Parcel { block: run.first, words: 0, room };
         if run.count > 1 {
             // SAFETY: the blocks of a run are linked.
@@ -86,8 +103,6 @@ impl Parcel {
 
     /// Names the blocks of a run, if there is room.
     fn name(&mut self, run: Run) -> bool {
-        let far =
-            |from: *mut Block, to: *mut Block| (to as isize).wrapping_sub(from as isize) >> ALIGNMENT.ilog2();
         let first = far(self.block, run.first);
         let words = if run.count > 1 { 2 } else { 1 };
         if self.words + words > self.room || i32::try_from(first << 1).is_err() {
@@ -127,8 +142,6 @@ pub(crate) unsafe fn open(parcel: *mut Block, mut each: impl FnMut(Run)) -> *mut
     let next = link.map_addr(|addr| addr & !MOST_WORDS);
     ahead::fetch(next as usize);
     let words = if links::key() == 0 { link.addr() & MOST_WORDS } else { 0 };
-    let behind =
-        |block: *mut Block, units: i32| block.wrapping_byte_offset(units as isize * ALIGNMENT as isize);
     let mut at = 0;
     while at < words {
         // SAFETY: as above; the parcel's own block comes last, so its words are whole until then.
@@ -200,7 +213,7 @@ impl List {
     #[inline]
     pub(crate) unsafe fn push_run(&self, run: Run, size: u32) {
         // SAFETY: the caller's contract.
-        unsafe { self.push(run.first, Parcel::of(run, size)) };
+        unsafe { self.push(run.first, Parcel::of(run, Parcel::room(size))) };
     }
 }
 
@@ -274,18 +287,31 @@ impl Loose {
     }
 }
 
-/// Free blocks, linked, of a size in bytes.
+/// A run in an outbox.
 #[derive(Clone, Copy)]
-struct Sized {
-    run: Run,
-    size: u32,
+struct Gathered {
+    first: *mut Block,
+    /// How far the last block lies behind the first.
+    last: i32,
+    count: u8,
+    /// How many words a parcel in the first block has room for.
+    room: u8,
+}
+
+impl Gathered {
+    /// All zero.
+    const NONE: Gathered = Gathered { first: core::ptr::null_mut(), last: 0, count: 0, room: 0 };
+
+    fn run(self) -> Run {
+        Run { first: self.first, last: behind(self.first, self.last), count: u32::from(self.count) }
+    }
 }
 
 /// What the user of a heap freed for one other heap and did not send yet.
 pub(crate) struct Outbox {
     /// The other heap's list.
     to: Cell<*const List>,
-    runs: [Cell<Sized>; RUNS],
+    runs: [Cell<Gathered>; RUNS],
     count: Cell<usize>,
     /// How much is in it, in units of [`GATHERED_LEAST`] bytes.
     gathered: Cell<u32>,
@@ -296,7 +322,7 @@ impl Outbox {
     pub(crate) const fn new() -> Outbox {
         Outbox {
             to: Cell::new(core::ptr::null()),
-            runs: [const { Cell::new(Sized { run: Run::NONE, size: 0 }) }; RUNS],
+            runs: [const { Cell::new(Gathered::NONE) }; RUNS],
             count: Cell::new(0),
             gathered: Cell::new(0),
         }
@@ -314,7 +340,12 @@ impl Outbox {
             self.to.set(to);
         }
         let count = self.count.get();
-        self.runs[count].set(Sized { run, size });
+        self.runs[count].set(Gathered {
+            first: run.first,
+            last: far(run.first, run.last) as i32,
+            count: run.count as u8,
+            room: Parcel::room(size) as u8,
+        });
         self.count.set(count + 1);
         self.gathered.set(self.gathered.get() + run.count * size.div_ceil(GATHERED_LEAST));
         if count + 1 == RUNS || self.gathered.get() >= GATHERED {
@@ -329,10 +360,10 @@ impl Outbox {
         self.gathered.set(0);
         let take = |left: &mut usize| {
             *left -= 1;
-            let Sized { run, size } = self.runs[*left].get();
+            let gathered = self.runs[*left].get();
             // SAFETY: what was put in is free and in no list.
-            let mut parcel = unsafe { Parcel::of(run, size) };
-            while *left > 0 && parcel.name(self.runs[*left - 1].get().run) {
+            let mut parcel = unsafe { Parcel::of(gathered.run(), usize::from(gathered.room)) };
+            while *left > 0 && parcel.name(self.runs[*left - 1].get().run()) {
                 *left -= 1;
             }
             parcel
@@ -444,7 +475,7 @@ mod tests {
         let at = |offset: usize| (span.start() + offset) as *mut Block;
         let block = Run::of_one(at(0));
         // SAFETY: the block is nobody's.
-        let mut parcel = unsafe { Parcel::of(block, 64) };
+        let mut parcel = unsafe { Parcel::of(block, Parcel::room(64)) };
         let far = |distance: isize| Run::of_one(at(0).wrapping_byte_offset(distance));
         assert!(!parcel.name(far(16 << 30)) && !parcel.name(far(-(16 << 30) - 16)));
         assert!(parcel.name(far((16 << 30) - 16)) && parcel.name(far(-(16 << 30))));
