@@ -221,6 +221,10 @@ impl List {
 pub(crate) struct Loose {
     /// `None` if there is nothing.
     span: Cell<Option<&'static Span>>,
+    /// The list of the heap that the span belonged to when the first was freed, and the size of a block. The record itself may be in
+    /// another processor's cache by the time that these are wanted.
+    to: Cell<*const List>,
+    size: Cell<u32>,
     first: Cell<*mut Block>,
     last: Cell<*mut Block>,
     count: Cell<u32>,
@@ -233,6 +237,8 @@ impl Loose {
     pub(crate) const fn new() -> Loose {
         Loose {
             span: Cell::new(None),
+            to: Cell::new(core::ptr::null()),
+            size: Cell::new(0),
             first: Cell::new(core::ptr::null_mut()),
             last: Cell::new(core::ptr::null_mut()),
             count: Cell::new(0),
@@ -257,11 +263,13 @@ impl Loose {
         is_same
     }
 
-    /// Begins with a block; there is nothing in it.
+    /// Begins with a block of a span that belongs to the heap with this list; there is nothing in it.
     #[inline(always)]
-    pub(crate) fn begin(&self, span: &'static Span, block: *mut Block) {
+    pub(crate) fn begin(&self, to: *const List, span: &'static Span, block: *mut Block) {
         debug_assert!(self.span.get().is_none());
         self.span.set(Some(span));
+        self.to.set(to);
+        self.size.set(span.block_size());
         self.first.set(block);
         self.last.set(block);
         self.count.set(1);
@@ -279,11 +287,22 @@ impl Loose {
         self.room.get() <= 0
     }
 
-    /// Takes what is in it.
+    /// The list that goes with what is in it; null at first.
+    pub(crate) fn to(&self) -> *const List {
+        self.to.get()
+    }
+
+    /// Puts what is in it into an outbox.
+    ///
+    /// # Safety
+    /// The list lives for ever.
     #[inline(always)]
-    pub(crate) fn take(&self) -> Option<(&'static Span, Run)> {
-        let span = self.span.take()?;
-        Some((span, Run { first: self.first.get(), last: self.last.get(), count: self.count.get() }))
+    pub(crate) unsafe fn put(&self, outbox: &Outbox) {
+        if self.span.take().is_some() {
+            let run = Run { first: self.first.get(), last: self.last.get(), count: self.count.get() };
+            // SAFETY: the caller's contract; what was gathered is free, in no list, and of one span.
+            unsafe { outbox.put(self.to.get(), run, self.size.get()) };
+        }
     }
 }
 
@@ -334,7 +353,7 @@ impl Outbox {
     /// The blocks are free, in no list, and of one span that belongs to the heap with this list, which lives for ever; one block where
     /// links are encoded.
     #[inline(always)]
-    pub(crate) unsafe fn put(&self, to: *const List, run: Run, size: u32) {
+    unsafe fn put(&self, to: *const List, run: Run, size: u32) {
         if !core::ptr::eq(self.to.get(), to) {
             self.dispatch();
             self.to.set(to);
@@ -421,12 +440,8 @@ mod tests {
             let spans: Vec<&Span> = sizes.iter().map(|size| span(*size)).collect();
             let (list, loose, outbox) = (List::new(), [Loose::new(), Loose::new()], Outbox::new());
             let list: *const List = &list;
-            let put = |loose: &Loose| {
-                if let Some((span, run)) = loose.take() {
-                    // SAFETY: the blocks are nobody's, and the list outlives the outbox.
-                    unsafe { outbox.put(list, run, span.block_size()) };
-                }
-            };
+            // SAFETY: the blocks are nobody's, and the list outlives the outbox.
+            let put = |loose: &Loose| unsafe { loose.put(&outbox) };
             let (mut cut, mut sent) = (std::vec![0; spans.len()], Vec::new());
             for (number, count) in order {
                 let number = number % spans.len();
@@ -438,7 +453,7 @@ mod tests {
                     // SAFETY: the block is nobody's.
                     if !unsafe { loose.add(span, block) } {
                         put(loose);
-                        loose.begin(span, block);
+                        loose.begin(list, span, block);
                     }
                     if loose.is_full() {
                         put(loose);

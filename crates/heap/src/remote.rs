@@ -57,16 +57,16 @@ pub(crate) unsafe fn gather(heap: &'static Heap, span: &'static Span, block: *mu
 #[inline(never)]
 fn begin(heap: &Heap, loose: &Loose, span: &'static Span, block: *mut Block) {
     put_in_outbox(heap, loose);
-    loose.begin(span, block);
+    let owner = Heap::owner_of(span);
+    // SAFETY: owners are heaps, which live for ever.
+    loose.begin(unsafe { &raw const (*owner).remote }, span, block);
 }
 
-/// Puts what was gathered of a span into the outbox for the heap that it belongs to now.
+/// Puts what was gathered of a span into the outbox for the heap that it belonged to.
 fn put_in_outbox(heap: &Heap, loose: &Loose) {
-    let Some((span, run)) = loose.take() else { return };
-    let owner = Heap::owner_of(span);
-    let outbox = &heap.outboxes[owner as usize / size_of::<Heap>() % heap.outboxes.len()];
-    // SAFETY: what was gathered is free and in no list; owners are heaps, which live for ever.
-    unsafe { outbox.put(&raw const (*owner).remote, run, span.block_size()) };
+    let outbox = &heap.outboxes[loose.to() as usize / size_of::<Heap>() % heap.outboxes.len()];
+    // SAFETY: lists of heaps live for ever.
+    unsafe { loose.put(outbox) };
 }
 
 /// Sends all that the user of the heap gathered for others.
