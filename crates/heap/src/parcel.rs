@@ -31,13 +31,14 @@ const RUNS: usize = 32;
 /// How a parcel begins; its words follow.
 #[repr(C)]
 struct Header {
-    /// The next parcel, by the rules of [`links`], and the number of words in the bits that an address does not use.
+    /// The next parcel, by the rules of [`links`], and the number of words in the bits that an address does not use; if it is [`LONG`], the
+    /// first word has the number of the others.
     link: Block,
     words: [Cell<u32>; 0],
 }
 
-/// At most so many words.
-const MOST_WORDS: usize = ALIGNMENT - 1;
+/// The number of words that are too many for those bits.
+const LONG: usize = ALIGNMENT - 1;
 
 /// A run takes a word or two: the lowest bit of the first says whether there are more blocks than one, the others how far the first of them
 /// lies behind the parcel; the second, how many there are, and above [`COUNT_BITS`] how far the last lies behind the first. In units of
@@ -61,6 +62,8 @@ fn behind(block: *mut Block, units: i32) -> *mut Block {
 /// A parcel that is being made.
 struct Parcel {
     block: *mut Block,
+    /// The number of the first word for a run, which is not 0 in a long one.
+    begin: usize,
     words: usize,
     room: usize,
 }
@@ -76,11 +79,14 @@ impl Parcel {
         unsafe { &*(&raw const (*block.cast::<Header>()).words).cast::<Cell<u32>>().add(number) }
     }
 
-    /// How many words a block of `size` bytes has room for.
+    /// How many words for runs a block of `size` bytes has room for.
     #[inline(always)]
     fn room(size: u32) -> usize {
         match links::key() {
-            0 => ((size as usize - size_of::<Header>()) / size_of::<u32>()).min(MOST_WORDS),
+            0 => match (size as usize - size_of::<Header>()) / size_of::<u32>() {
+                few @ ..LONG => few,
+                many => (many - 1).min(2 * RUNS),
+            },
             // Where links are encoded, nothing else that a program could overwrite is believed.
             _ => 0,
         }
@@ -91,7 +97,7 @@ impl Parcel {
     /// # Safety
     /// The blocks are free, in no list, and of one span; one block where links are encoded.
     unsafe fn of(run: Run, room: usize) -> Parcel {
-        let mut parcel = Parcel { block: run.first, words: 0, room };
+        let mut parcel = Parcel { block: run.first, begin: usize::from(room >= LONG), words: 0, room };
         if run.count > 1 {
             // SAFETY: the blocks of a run are linked.
             let second = unsafe { (*run.first).next.get() };
@@ -110,10 +116,11 @@ impl Parcel {
         }
         // SAFETY: there is room.
         unsafe {
-            Parcel::word(self.block, self.words).set((first << 1) as u32 | (words as u32 - 1));
+            let at = self.begin + self.words;
+            Parcel::word(self.block, at).set((first << 1) as u32 | (words as u32 - 1));
             if words > 1 {
                 let last = far(run.first, run.last) as u32;
-                Parcel::word(self.block, self.words + 1).set(last << COUNT_BITS | run.count);
+                Parcel::word(self.block, at + 1).set(last << COUNT_BITS | run.count);
             }
         }
         self.words += words;
@@ -126,8 +133,14 @@ impl Parcel {
     /// It is in no list.
     #[inline(always)]
     unsafe fn link(&self, next: *mut Block) {
+        let words = if self.begin == 0 { self.words } else { LONG };
         // SAFETY: the caller's contract; a free block is ours to write.
-        unsafe { links::set(self.block, next.map_addr(|addr| addr | self.words)) };
+        unsafe {
+            if words == LONG {
+                Parcel::word(self.block, 0).set(self.words as u32);
+            }
+            links::set(self.block, next.map_addr(|addr| addr | words));
+        }
     }
 }
 
@@ -139,11 +152,15 @@ impl Parcel {
 pub(crate) unsafe fn open(parcel: *mut Block, mut each: impl FnMut(Run)) -> *mut Block {
     // SAFETY: the blocks of a parcel are free, and `push` linked it.
     let link = unsafe { links::get(parcel) };
-    let next = link.map_addr(|addr| addr & !MOST_WORDS);
+    let next = link.map_addr(|addr| addr & !LONG);
     ahead::fetch(next as usize);
-    let words = if links::key() == 0 { link.addr() & MOST_WORDS } else { 0 };
-    let mut at = 0;
-    while at < words {
+    let words = if links::key() == 0 { link.addr() & LONG } else { 0 };
+    let (mut at, end) = match words {
+        // SAFETY: as above.
+        LONG => (1, 1 + unsafe { Parcel::word(parcel, 0) }.get() as usize),
+        words => (0, words),
+    };
+    while at < end {
         // SAFETY: as above; the parcel's own block comes last, so its words are whole until then.
         let word = unsafe { Parcel::word(parcel, at) }.get();
         let first = behind(parcel, word as i32 >> 1);
@@ -509,6 +526,25 @@ mod tests {
         );
         assert_eq!(runs[2], (at(64), at(192), 3));
         assert_eq!(runs.len(), 14);
+        memfold_arena::free(span, span.pages());
+    }
+
+    #[test]
+    fn a_long_parcel_names_as_much_as_an_outbox_holds() {
+        let span = span(1024);
+        let at = |number: usize| (span.start() + number * 1024) as *mut Block;
+        // SAFETY: the blocks are nobody's.
+        let mut parcel = unsafe { Parcel::of(Run::of_one(at(0)), Parcel::room(1024)) };
+        let run = |number: usize| Run { first: at(1 + number), last: at(31 + number), count: 31 };
+        assert!((0..RUNS).all(|number| parcel.name(run(number))));
+        // SAFETY: as above.
+        unsafe { parcel.link(at(40)) };
+        let mut runs = Vec::new();
+        // SAFETY: as if it had been on a list.
+        let next = unsafe { open(at(0), |run| runs.push((run.first, run.last, run.count))) };
+        assert_eq!(next, at(40));
+        assert!((0..RUNS).all(|number| runs[number] == (run(number).first, run(number).last, 31)));
+        assert_eq!((runs.len(), runs[RUNS]), (RUNS + 1, (at(0), at(0), 1)));
         memfold_arena::free(span, span.pages());
     }
 }
