@@ -129,10 +129,12 @@ pub unsafe fn free(ptr: *mut u8) {
 #[inline(never)]
 unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
     let (is_sampled, is_own) = (sampling::is_on(heap), heap.owns(span));
+    let class = span.class() as usize;
+    let may_grow = is_own || heap.depths.ran_out(class);
     if is_sampled && is_own {
         // SAFETY: the caller's contract; the span is this heap's.
         unsafe { flush::put(heap, span, ptr.cast()) };
-    } else if !is_sampled && flush::make_room(heap, span.class() as usize, is_own) {
+    } else if !is_sampled && may_grow && flush::make_room(heap, class, is_own) {
         // SAFETY: as in `free`; there is room now.
         unsafe { heap.bin_of(span).push(ptr.cast::<Block>()) };
     } else {

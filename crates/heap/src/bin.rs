@@ -11,6 +11,20 @@ pub(crate) struct Block {
     pub(crate) next: Cell<*mut Block>,
 }
 
+/// Free blocks of one span, linked from the first to the last; what the last one links to is nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) first: *mut Block,
+    pub(crate) last: *mut Block,
+    pub(crate) count: u32,
+}
+
+impl Run {
+    pub(crate) fn of_one(block: *mut Block) -> Run {
+        Run { first: block, last: block, count: 1 }
+    }
+}
+
 /// Free blocks of one class, last in first out.
 #[repr(C)]
 pub(crate) struct Bin {
@@ -60,6 +74,22 @@ impl Bin {
         unsafe { (*block).next.set(self.head.get()) };
         self.head.set(block);
         self.room.set(self.room.get() - 1);
+    }
+
+    /// Puts the blocks of a run in, of which the first comes out first; there must be room.
+    ///
+    /// # Safety
+    /// As for [`Bin::push`], of each of them.
+    pub(crate) unsafe fn push_run(&self, run: Run) {
+        // SAFETY: a free block is ours to write.
+        unsafe { (*run.last).next.set(self.head.get()) };
+        self.head.set(run.first);
+        self.room.set(self.room.get() - run.count as i32);
+    }
+
+    /// Whether so many more are not too many.
+    pub(crate) fn has_room_for(&self, count: u32) -> bool {
+        self.room.get() >= count as i32
     }
 
     /// Whether one more is not too many.

@@ -51,6 +51,12 @@ impl Depths {
         self.ran_out[class].set(true);
     }
 
+    /// Whether the bin ran out since it was full.
+    #[inline(always)]
+    pub(crate) fn ran_out(&self, class: usize) -> bool {
+        self.ran_out[class].get()
+    }
+
     /// The bin is full. Returns how many blocks more it may hold from now on.
     pub(crate) fn raise(&self, class: usize) -> i32 {
         if !self.ran_out[class].replace(false) {

@@ -11,7 +11,7 @@
 use crate::bin::{Bin, Block};
 use crate::classes;
 use crate::depth::Depths;
-use crate::parcel::{List, Outbox};
+use crate::parcel::{List, Loose, Outbox};
 use crate::quarantine::Quarantine;
 use crate::span_cache::Front;
 use crate::sync::{AtomicU32, AtomicU8, AtomicUsize, Cell};
@@ -96,6 +96,8 @@ pub(crate) struct Heap {
     pub(crate) ahead: [Cell<Option<Ahead>>; classes::COUNT],
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
+    /// What is freed of other heaps' spans, by the addresses of the spans' records.
+    pub(crate) loose: [Loose; 16],
     /// What is under way to other heaps, by their addresses.
     pub(crate) outboxes: [Outbox; 4],
     /// The next in the idle list.
@@ -137,6 +139,7 @@ impl Heap {
             quarantine: Quarantine::new(),
             ahead: [const { Cell::new(None) }; classes::COUNT],
             pending: Cell::new(core::ptr::null_mut()),
+            loose: [const { Loose::new() }; 16],
             outboxes: [const { Outbox::new() }; 4],
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),

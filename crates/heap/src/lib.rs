@@ -24,6 +24,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod ahead;
 mod api;
 mod bin;
 mod checked;

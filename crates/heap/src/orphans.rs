@@ -12,11 +12,11 @@
 //! the spans, and has exactly those blocks to reuse. Blocks that were free in another thread's heap at the
 //! moment of the fork are not used again in the child.
 
-use crate::bin::Block;
+use crate::bin::Run;
 use crate::heap::{Heap, State};
-use crate::parcel::unpack;
+use crate::parcel::open;
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{misuse, registry, remote, slots, spans};
+use crate::{misuse, registry, remote, slots};
 use memfold_arena::Span;
 
 /// How many heaps are orphans.
@@ -44,11 +44,11 @@ pub(crate) fn scavenge(heap: &'static Heap) {
         while !parcel.is_null() {
             // SAFETY: the parcel, and with it its blocks, was just taken off the list.
             parcel = unsafe {
-                unpack(parcel, |block| {
+                open(parcel, |run| {
                     // Once blocks are checked, those from before serve no more: nothing says which of their spans' slots are free.
                     let serves = |span: &&Span| slots::is_checked(span) == misuse::is_on();
-                    if let Some(span) = memfold_arena::lookup(block as usize).filter(serves) {
-                        take_over(heap, orphan, span, block);
+                    if let Some(span) = memfold_arena::lookup(run.first as usize).filter(serves) {
+                        take_over(heap, orphan, span, run);
                     }
                 })
             };
@@ -56,11 +56,11 @@ pub(crate) fn scavenge(heap: &'static Heap) {
     });
 }
 
-/// Makes `heap` the owner of the block's span if an orphan was, and returns the block to its span.
+/// Makes `heap` the owner of the blocks' span if an orphan was, and returns the blocks to it.
 ///
 /// # Safety
-/// The block is free, in no list, and of `span`.
-unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static Span, block: *mut Block) {
+/// The blocks are free, in no list, and of `span`.
+unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static Span, run: Run) {
     let from = span.owner.load(Relaxed);
     if orphan.has(span) && span.owner.compare_exchange(from, heap.as_owner(from), AcqRel, Acquire).is_ok() {
         // All that is not known to be free counts as used.
@@ -73,14 +73,6 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
         span.set_used(span.capacity.get());
         span.linked.set(false);
     }
-    if heap.has(span) {
-        if slots::is_checked(span) {
-            slots::arrive(span, block as usize);
-        }
-        // SAFETY: the caller's contract, and the span is this heap's.
-        unsafe { spans::give(heap, span, block) };
-    } else {
-        // SAFETY: the caller's contract; the span belongs to a heap, if not to this one.
-        unsafe { remote::send(span, block) };
-    }
+    // SAFETY: the caller's contract.
+    unsafe { remote::receive(heap, false, run) };
 }

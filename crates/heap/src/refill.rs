@@ -19,7 +19,6 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
             return (block.cast(), false);
         }
     }
-    remote::dispatch(heap);
     let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
     let (block, zero) =
         if span.free_count.get() > 0 { (spans::take(heap, span), false) } else { spans::carve(heap, span) };

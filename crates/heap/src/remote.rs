@@ -1,22 +1,22 @@
 //! Frees from other threads, without a lock.
 //!
-//! What it is: each heap has a list onto which any thread pushes blocks ([`crate::parcel`]). A thread gathers what it frees for another
-//! heap and pushes several blocks at once. What it is not: urgent; the user of the heap looks when a bin runs dry, and sends what it
-//! gathered by then.
+//! What it is: each heap has a list onto which any thread pushes blocks ([`crate::parcel`]). A thread gathers what it frees of a span of
+//! another heap, and what it gathered for that heap, and pushes many blocks at once. What it is not: urgent; the user of the heap looks
+//! when a bin runs dry, and sends what it gathered before it asks for more memory.
 //!
 //! Invariants: a block in a parcel, or gathered for one, counts as used in its span, so the span stays. A span may
 //! change hands while a block is under way to the old hands, which then send it on.
 
-use crate::bin::Block;
+use crate::bin::{Block, Run};
 use crate::heap::Heap;
-use crate::parcel::{unpack, Outbox};
+use crate::parcel::{open, Loose, Outbox};
 use crate::{slots, spans};
 use core::mem::size_of;
 use memfold_arena::Span;
 
 /// At least so many blocks are looked at in one go, if there are; then it is enough if the class that is
 /// asked for has some.
-const BATCH: usize = 64;
+const BATCH: u32 = 64;
 
 /// Sends a free block to the heap that its span belongs to.
 ///
@@ -24,23 +24,54 @@ const BATCH: usize = 64;
 /// The block is free, in no list, and of a span that belongs to a heap.
 #[cold]
 pub(crate) unsafe fn send(span: &Span, block: *mut Block) {
+    // SAFETY: the caller's contract.
+    unsafe { send_run(span, Run::of_one(block)) };
+}
+
+/// Sends free blocks to the heap that their span belongs to.
+///
+/// # Safety
+/// The blocks are free, in no list, and of the span, which belongs to a heap; one block where links are encoded.
+unsafe fn send_run(span: &Span, run: Run) {
     // SAFETY: the caller's contract; heaps live for ever.
-    unsafe { (*Heap::owner_of(span)).remote.push_one(block) };
+    unsafe { (*Heap::owner_of(span)).remote.push_run(run, span.block_size()) };
 }
 
 /// Gathers a free block for the heap that its span belongs to, and sends what is gathered for it when it is enough.
 ///
 /// # Safety
 /// As for [`send`]; the calling thread uses `heap`, which is no sentinel.
-pub(crate) unsafe fn gather(heap: &'static Heap, span: &Span, block: *mut Block) {
+#[inline(always)]
+pub(crate) unsafe fn gather(heap: &'static Heap, span: &'static Span, block: *mut Block) {
+    let loose = &heap.loose[core::ptr::from_ref(span) as usize / size_of::<Span>() % heap.loose.len()];
+    // SAFETY: the caller's contract.
+    if !unsafe { loose.add(span, block) } {
+        begin(heap, loose, span, block);
+    }
+    if loose.is_full() {
+        put_in_outbox(heap, loose);
+    }
+}
+
+/// Begins to gather blocks of a span in place of those of another.
+#[inline(never)]
+fn begin(heap: &Heap, loose: &Loose, span: &'static Span, block: *mut Block) {
+    put_in_outbox(heap, loose);
     let owner = Heap::owner_of(span);
-    let outbox = &heap.outboxes[owner as usize / size_of::<Heap>() % heap.outboxes.len()];
-    // SAFETY: the caller's contract; owners are heaps, which live for ever.
-    unsafe { outbox.gather(&raw const (*owner).remote, block, span.block_size()) };
+    // SAFETY: owners are heaps, which live for ever.
+    loose.begin(unsafe { &raw const (*owner).remote }, span, block);
+}
+
+/// Puts what was gathered of a span into the outbox for the heap that it belonged to.
+fn put_in_outbox(heap: &Heap, loose: &Loose) {
+    let outbox = &heap.outboxes[loose.to() as usize / size_of::<Heap>() % heap.outboxes.len()];
+    // SAFETY: lists of heaps live for ever.
+    unsafe { loose.put(outbox) };
 }
 
 /// Sends all that the user of the heap gathered for others.
 pub(crate) fn dispatch(heap: &Heap) {
+    heap.loose.iter().for_each(|loose| put_in_outbox(heap, loose));
     heap.outboxes.iter().for_each(Outbox::dispatch);
 }
 
@@ -61,11 +92,11 @@ pub(crate) fn drain(heap: &'static Heap, wanted: Option<usize>) {
         if parcel.is_null() {
             return;
         }
-        // SAFETY: the parcel was just taken off the list.
+        // SAFETY: the parcel was just taken off the list, and what is in it is free and in no list.
         let next = unsafe {
-            unpack(parcel, |block| {
-                seen += 1;
-                receive(heap, wanted.is_some(), block)
+            open(parcel, |run| {
+                seen += run.count;
+                receive(heap, wanted.is_some(), run);
             })
         };
         heap.pending.set(next);
@@ -76,24 +107,24 @@ pub(crate) fn drain(heap: &'static Heap, wanted: Option<usize>) {
     }
 }
 
-/// Puts a block that was sent where it can be taken from, `into_bins` if one has room.
+/// Puts blocks that were sent where they can be taken from, `into_bins` if one has room.
 ///
 /// # Safety
-/// The block is free and in no list.
+/// The blocks are free and in no list.
 #[inline]
-unsafe fn receive(heap: &'static Heap, into_bins: bool, block: *mut Block) {
-    let Some(span) = memfold_arena::lookup(block as usize) else { return };
-    if into_bins && heap.owns(span) && heap.bin_of(span).has_room() {
-        // SAFETY: the caller's contract; the block's span is this heap's and of this bin's class.
-        unsafe { heap.bin_of(span).push(block) };
+pub(crate) unsafe fn receive(heap: &'static Heap, into_bins: bool, run: Run) {
+    let Some(span) = memfold_arena::lookup(run.first as usize) else { return };
+    if into_bins && heap.owns(span) && heap.bin_of(span).has_room_for(run.count) {
+        // SAFETY: the caller's contract; the blocks' span is this heap's and of this bin's class.
+        unsafe { heap.bin_of(span).push_run(run) };
     } else if heap.has(span) {
         if slots::is_checked(span) {
-            slots::arrive(span, block as usize);
+            slots::arrive(span, run.first as usize);
         }
         // SAFETY: the caller's contract; the span is this heap's.
-        unsafe { spans::give(heap, span, block) };
+        unsafe { spans::give_run(heap, span, run) };
     } else {
         // SAFETY: the caller's contract; the span went to another heap.
-        unsafe { send(span, block) };
+        unsafe { send_run(span, run) };
     }
 }

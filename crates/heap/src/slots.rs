@@ -10,6 +10,7 @@
 //! `CLEAN` only while its zeros are zeros. Of long slots only the ends are held to that ([`WHOLE`]). The first slots of a span are never
 //! handed out: they are what lies before the first block.
 
+use crate::ahead;
 use crate::bin::Block;
 use crate::heap::Heap;
 use crate::{classes, links, misuse};
@@ -213,23 +214,9 @@ pub(crate) fn fetch_ahead(span: &Span, slot: usize) {
     let room = span.block_size() as usize;
     let at = span.start() + slot * room;
     for line in (0..room.min(AHEAD)).step_by(64) {
-        fetch(at + line);
+        ahead::fetch(at + line);
     }
-    fetch(at + room - TAIL);
-}
-
-#[inline(always)]
-fn fetch(at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which changes and faults nothing whatever the address.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at as *const i8);
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) at, options(nostack, preserves_flags, readonly));
-    }
+    ahead::fetch(at + room - TAIL);
 }
 
 /// For the owner: makes a slot that it chose a block of `size` bytes for the program. The program ends if the slot was written to while

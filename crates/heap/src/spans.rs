@@ -7,7 +7,7 @@
 //! Invariants: `used + free_count + (capacity - carved) == capacity` for every span, where `used` counts the
 //! blocks in bins and on remote lists too.
 
-use crate::bin::Block;
+use crate::bin::{Block, Run};
 use crate::heap::{shelf, Heap};
 use crate::{classes, links, misuse, slots};
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -62,21 +62,24 @@ pub(crate) fn shelf_of(span: &Span) -> u8 {
     }
 }
 
-/// Moves up to half a bin of free blocks from a span to the bin and returns one more.
+/// Moves up to half a bin of free blocks from a span to the bin, which is empty, and returns one more.
 pub(crate) fn take(heap: &'static Heap, span: &'static Span) -> *mut Block {
     let class = span.class() as usize;
     let count = span.free_count.get().min(heap.depths.limit(class) as u32 / 2);
-    let bin = heap.bin(class);
-    let mut block = span.free.get().cast::<Block>();
+    let block = span.free.get().cast::<Block>();
+    let mut last = block;
     for _ in 1..count {
-        // SAFETY: blocks on a span's list are free, and `give` linked them.
-        let next = unsafe { links::get(block) };
-        // SAFETY: the block is free, of this class and of a span of this heap.
-        unsafe { bin.push(block) };
-        block = next;
+        // SAFETY: blocks on a span's list are free, and `give_run` linked them.
+        last = unsafe { links::get(last) };
     }
     // SAFETY: as above.
-    span.free.set(unsafe { links::get(block) }.cast());
+    let (second, rest) = unsafe { (links::get(block), links::get(last)) };
+    if count > 1 {
+        debug_assert!(links::key() == 0, "links in bins are not encoded");
+        // SAFETY: the blocks are free, of this class and of a span of this heap.
+        unsafe { heap.bin(class).push_run(Run { first: second, last, count: count - 1 }) };
+    }
+    span.free.set(rest.cast());
     span.free_count.set(span.free_count.get() - count);
     span.set_used(span.used() + count);
     block
@@ -108,16 +111,26 @@ pub(crate) fn carve(heap: &'static Heap, span: &'static Span) -> (*mut Block, bo
 /// # Safety
 /// The block is free, in no list, and of a span of `heap`.
 pub(crate) unsafe fn give(heap: &'static Heap, span: &'static Span, block: *mut Block) {
+    // SAFETY: the caller's contract.
+    unsafe { give_run(heap, span, Run::of_one(block)) };
+}
+
+/// Returns the blocks of a run to their span; an empty span goes back to the arena.
+///
+/// # Safety
+/// The blocks are free, in no list, and of the span, which is of `heap`; one block if it is checked, or where links are encoded.
+#[inline]
+pub(crate) unsafe fn give_run(heap: &'static Heap, span: &'static Span, run: Run) {
     debug_assert!(heap.has(span));
     if slots::is_checked(span) {
-        slots::open(span, block);
+        slots::open(span, run.first);
     } else {
-        // SAFETY: the block is free and in no list.
-        unsafe { links::set(block, span.free.get().cast()) };
-        span.free.set(block.cast());
+        // SAFETY: the blocks are free and in no list.
+        unsafe { links::set(run.last, span.free.get().cast()) };
+        span.free.set(run.first.cast());
     }
-    span.free_count.set(span.free_count.get() + 1);
-    span.set_used(span.used() - 1);
+    span.free_count.set(span.free_count.get() + run.count);
+    span.set_used(span.used() - run.count);
     let partial = &heap.partial[span.class() as usize];
     if !span.linked.get() {
         partial.push(span);

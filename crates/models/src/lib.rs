@@ -166,6 +166,7 @@ included! {
     "../../arena/src/kind.rs" kind,
     "../../arena/src/lock.rs" arena_lock,
     "../../arena/src/span.rs" span,
+    "../../heap/src/ahead.rs" ahead,
     "../../heap/src/api.rs" api,
     "../../heap/src/bin.rs" bin,
     "../../heap/src/depth.rs" depth,
