@@ -195,7 +195,7 @@ impl List {
         self.0.load(Relaxed).is_null()
     }
 
-    /// Takes all parcels: the first, for [`unpack`], or null.
+    /// Takes all parcels: the first, for [`open`], or null.
     #[inline]
     pub(crate) fn take_all(&self) -> *mut Block {
         self.0.swap(core::ptr::null_mut(), Acquire)

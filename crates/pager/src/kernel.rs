@@ -51,10 +51,15 @@ pub fn make_uffd(device: Option<i32>) -> Result<Userfaultfd, Errno> {
 /// What is missing, in words for people, and why.
 type Missing = (&'static str, Errno);
 
+/// By which forks are reported.
+fn forks() -> Features {
+    fault_point!(ForksNotAskedFor: Features::EVENT_FORK, else Features::empty())
+}
+
 /// What a userfaultfd is asked for by which forks are reported, where who has the right to that makes the handshake for this process; and
 /// whether it can track writes. `available` is all that the kernel has; `None` where that is too little.
 pub fn features_with_forks(available: Features) -> Option<(Features, bool)> {
-    let needed = fault_point!(ForksNotAskedFor: NEEDED | Features::EVENT_FORK, else NEEDED);
+    let needed = NEEDED | forks();
     let tracks_writes = available.contains(TRACKING);
     let wanted = if tracks_writes { needed | TRACKING } else { needed };
     available.contains(needed).then_some((wanted, tracks_writes))
@@ -113,7 +118,7 @@ impl Kernel {
     /// Opens everything. The error names what is missing, in words for people. `by_reports` says that nobody but the kernel tells of changes: then it
     /// must tell of forks too, and what is set aside moves by the same userfaultfd ([`crate::staging`]). One that is `made` already is such.
     pub fn open(device: Option<i32>, by_reports: bool, made: Option<Made>) -> Result<Kernel, Missing> {
-        let more = if by_reports { Features::EVENT_FORK } else { Features::empty() };
+        let more = if by_reports { forks() } else { Features::empty() };
         let (uffd, tracks_writes) = match made {
             // SAFETY: it is ours from here on, by the contract of `Made`.
             Some((number, tracks_writes)) => (unsafe { Userfaultfd::handed_over(number) }, tracks_writes),
