@@ -49,6 +49,7 @@ pub struct Stop(pub Duration);
 /// # Errors
 /// The process refuses, or the agent does; there is nothing of it left in the process then.
 pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> Result<Stop, Error> {
+    memfold_pager::sabotage::choose(None);
     target.check()?;
     let memory = Memory::open(target.pid())?;
     let _alone = Alone::with(&memory)?;
@@ -61,7 +62,6 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
             State::Failed => take_out(&memory, &region, &mut stop, START)?,
         }
     }
-    memfold_pager::sabotage::choose(None);
     let mut plan = Plan::new();
     plan.build = image.build();
     plan.helped = u32::from(!rights::may_ask_for_forks(target.pid()));
@@ -107,6 +107,7 @@ pub fn attach(target: &Target, image: &Image, choices: &[(String, String)]) -> R
 /// # Errors
 /// There is none in it, or not one of this version; the process refuses.
 pub fn detach(target: &Target, image: &Image) -> Result<Stop, Error> {
+    memfold_pager::sabotage::choose(None);
     match target.check_runs() {
         // Its other threads can still be borrowed.
         Ok(()) | Err(Error::Headless(_)) => {}
