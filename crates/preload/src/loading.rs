@@ -10,13 +10,22 @@ use crate::next;
 use core::ffi::{c_char, c_int, c_void, CStr};
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
-static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(absent as *mut c_void);
+static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(absent as *mut c_void);
+
+/// Stands for a function that there is none of: up to glibc 2.33 they are in a library of their own, which a program need not have.
+extern "C" fn absent() -> *mut c_void {
+    core::ptr::null_mut()
+}
 
 /// Looks libc's functions up, before anybody calls them.
 pub fn find_loader() {
-    DLOPEN.store(next(c"dlopen"), Relaxed);
-    DLMOPEN.store(next(c"dlmopen"), Relaxed);
+    for (place, name) in [(&DLOPEN, c"dlopen"), (&DLMOPEN, c"dlmopen")] {
+        let real = next(name);
+        if !real.is_null() {
+            place.store(real, Relaxed);
+        }
+    }
 }
 
 /// What the kernel calls its library, and the function there that reads clocks (vdso(7)).
@@ -29,10 +38,7 @@ const CLOCK: (&CStr, &CStr) = (c"linux-vdso.so.1", c"__kernel_clock_gettime");
 /// so that nobody is called back who cannot tell the time yet.
 pub fn find_clock() {
     let real = DLOPEN.load(Relaxed);
-    if real.is_null() {
-        return;
-    }
-    // SAFETY: libc's function of this name has this type.
+    // SAFETY: libc's function of this name has this type, and what stands for it takes whatever there is.
     let dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
         unsafe { core::mem::transmute(real) };
     // SAFETY: it is loaded already, or it is not found; and a look-up.
