@@ -116,6 +116,8 @@ fn the_source_is_changed_while_a_program_runs() {
     let home = scratch();
     let program = Program::start(home.path(), &[]);
     assert_eq!(settled(home.path(), &program)["in_use"], "probe");
+    // Its page is there before its pager is, which does as it is told.
+    wait_until(LIMIT, "folding", || program.stat(home.path())["mode"] == "embedded");
     let pid = program.stat(home.path())["pid"].to_string();
     let ctl = |args: &[&str]| {
         let output = memfold(home.path()).args(["ctl", &pid]).args(args).output().unwrap();
