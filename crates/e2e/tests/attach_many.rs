@@ -50,9 +50,7 @@ impl Programs {
     /// Starts one whose name ends in `end`, as a user.
     fn start(&self, end: &str, user: Option<u32>) -> Subject {
         let file = self.dir.path().join(format!("{}{end}", self.tag));
-        // By another process: what this one has open to be written, a program that another thread starts at the moment has open too.
-        let copied = Command::new("cp").arg(program("perl", "perl")).arg(&file).status();
-        assert!(copied.is_ok_and(|status| status.success()), "perl can be copied");
+        copy_program(&program("perl", "perl"), &file);
         let mut command = Command::new(file);
         command.args(["-e", HOLDS]).current_dir("/");
         if let Some(user) = user {

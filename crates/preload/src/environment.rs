@@ -63,12 +63,13 @@ impl Environment {
         }
     }
 
-    /// Cuts what `is_ours` out of a colon-separated list such as `LD_PRELOAD`, in place. A list that becomes empty stays as an
-    /// empty value. Whether there was any.
+    /// Cuts this library out of `LD_PRELOAD`, in place, so that what is executed from now on runs without it. A list that becomes empty stays
+    /// as an empty value. Whether it was there.
     ///
     /// # Safety
     /// No other thread uses the environment.
-    pub unsafe fn cut_from_list(self, name: &str, is_ours: impl Fn(&[u8]) -> bool) -> bool {
+    pub unsafe fn end_preloading(self) -> bool {
+        const NAME: &[u8] = b"LD_PRELOAD=";
         let mut cut = false;
         for entry in self.all() {
             // SAFETY: the bytes of the string are the process's own and writable.
@@ -76,19 +77,19 @@ impl Environment {
                 let len = CStr::from_ptr(*entry).to_bytes().len();
                 core::slice::from_raw_parts_mut((*entry).cast::<u8>(), len)
             };
-            if !(bytes.starts_with(name.as_bytes()) && bytes.get(name.len()) == Some(&b'=')) {
+            if !bytes.starts_with(NAME) {
                 continue;
             }
-            let (mut write, mut read) = (name.len() + 1, name.len() + 1);
+            let (mut write, mut read) = (NAME.len(), NAME.len());
             while read < bytes.len() {
                 let end = bytes[read..]
                     .iter()
                     .position(|b| matches!(b, b':' | b' '))
                     .map_or(bytes.len(), |n| read + n);
-                let ours = is_ours(&bytes[read..end]);
+                let ours = bytes[read..end].ends_with(b"libmemfold.so");
                 cut |= ours;
                 if end > read && !ours {
-                    if write > name.len() + 1 {
+                    if write > NAME.len() {
                         bytes[write] = b':';
                         write += 1;
                     }

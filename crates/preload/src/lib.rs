@@ -9,6 +9,7 @@
 
 mod allocator;
 mod brk;
+mod clock;
 mod environment;
 mod fork;
 mod host;

@@ -7,7 +7,7 @@
 //! program's return address, and not one in here.
 
 use crate::next;
-use core::ffi::{c_char, c_int, c_void, CStr};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
 static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(absent as *mut c_void);
@@ -19,7 +19,7 @@ extern "C" fn absent() -> *mut c_void {
 }
 
 /// Looks libc's functions up, before anybody calls them.
-pub fn find_loader() {
+pub fn find() {
     for (place, name) in [(&DLOPEN, c"dlopen"), (&DLMOPEN, c"dlmopen")] {
         let real = next(name);
         if !real.is_null() {
@@ -28,95 +28,35 @@ pub fn find_loader() {
     }
 }
 
-/// What the kernel calls its library, and the function there that reads clocks (vdso(7)).
-#[cfg(target_arch = "x86_64")]
-const CLOCK: (&CStr, &CStr) = (c"linux-vdso.so.1", c"__vdso_clock_gettime");
-#[cfg(target_arch = "aarch64")]
-const CLOCK: (&CStr, &CStr) = (c"linux-vdso.so.1", c"__kernel_clock_gettime");
-
-/// Finds the kernel's clocks, so that a program which is shown another time, such as by libfaketime, is folded by the real one, and
-/// so that nobody is called back who cannot tell the time yet.
-pub fn find_clock() {
-    let real = DLOPEN.load(Relaxed);
-    // SAFETY: libc's function of this name has this type, and what stands for it takes whatever there is.
-    let dlopen: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
-        unsafe { core::mem::transmute(real) };
-    // SAFETY: it is loaded already, or it is not found; and a look-up.
-    let function = unsafe {
-        let library = dlopen(CLOCK.0.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if library.is_null() {
-            return;
+/// A function of libc's with its flags in the register of this name, by machine.
+macro_rules! without_deep_binding {
+    ($name:ident, $real:ident, $x86_64:literal, $aarch64:literal) => {
+        #[doc = concat!("`", stringify!($name), "(3)`, without `RTLD_DEEPBIND`.")]
+        ///
+        /// # Safety
+        /// As for libc's.
+        #[unsafe(naked)]
+        #[no_mangle]
+        pub unsafe extern "C" fn $name() {
+            #[cfg(target_arch = "x86_64")]
+            core::arch::naked_asm!(
+                concat!("and ", $x86_64, ", {without}"),
+                "jmp qword ptr [rip + {real}]",
+                without = const !libc::RTLD_DEEPBIND,
+                real = sym $real,
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                concat!("and ", $aarch64, ", ", $aarch64, ", #{without}"),
+                "adrp x9, {real}",
+                "ldr x9, [x9, :lo12:{real}]",
+                "br x9",
+                without = const !libc::RTLD_DEEPBIND,
+                real = sym $real,
+            );
         }
-        libc::dlsym(library, CLOCK.1.as_ptr())
     };
-    // SAFETY: it is that function, or there is none.
-    unsafe { memfold_sys::time::read_by(function) };
 }
 
-/// `dlopen(3)`, without `RTLD_DEEPBIND`.
-///
-/// # Safety
-/// As for libc's.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[no_mangle]
-pub unsafe extern "C" fn dlopen() {
-    core::arch::naked_asm!(
-        "and esi, {without}",
-        "jmp qword ptr [rip + {real}]",
-        without = const !libc::RTLD_DEEPBIND,
-        real = sym DLOPEN,
-    )
-}
-
-/// `dlmopen(3)`, without `RTLD_DEEPBIND`.
-///
-/// # Safety
-/// As for libc's.
-#[cfg(target_arch = "x86_64")]
-#[unsafe(naked)]
-#[no_mangle]
-pub unsafe extern "C" fn dlmopen() {
-    core::arch::naked_asm!(
-        "and edx, {without}",
-        "jmp qword ptr [rip + {real}]",
-        without = const !libc::RTLD_DEEPBIND,
-        real = sym DLMOPEN,
-    )
-}
-
-/// `dlopen(3)`, as on x86-64.
-///
-/// # Safety
-/// As for libc's.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[no_mangle]
-pub unsafe extern "C" fn dlopen() {
-    core::arch::naked_asm!(
-        "and w1, w1, #{without}",
-        "adrp x9, {real}",
-        "ldr x9, [x9, :lo12:{real}]",
-        "br x9",
-        without = const !libc::RTLD_DEEPBIND,
-        real = sym DLOPEN,
-    )
-}
-
-/// `dlmopen(3)`, as on x86-64.
-///
-/// # Safety
-/// As for libc's.
-#[cfg(target_arch = "aarch64")]
-#[unsafe(naked)]
-#[no_mangle]
-pub unsafe extern "C" fn dlmopen() {
-    core::arch::naked_asm!(
-        "and w2, w2, #{without}",
-        "adrp x9, {real}",
-        "ldr x9, [x9, :lo12:{real}]",
-        "br x9",
-        without = const !libc::RTLD_DEEPBIND,
-        real = sym DLMOPEN,
-    )
-}
+without_deep_binding!(dlopen, DLOPEN, "esi", "w1");
+without_deep_binding!(dlmopen, DLMOPEN, "edx", "w2");

@@ -24,7 +24,7 @@ pub fn step_aside(argv: *mut *mut c_char, envp: *mut *mut c_char, environment: E
     // SAFETY: the buffer is as long as said, and stays zero behind what is written.
     let len = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr(), path.len() - 1) };
     // SAFETY: constructors run before any other thread exists.
-    if len <= 0 || !unsafe { environment.cut_from_list("LD_PRELOAD", is_ours) } {
+    if len <= 0 || !unsafe { environment.end_preloading() } {
         return;
     }
     let mut line = Line::new();
@@ -37,9 +37,4 @@ pub fn step_aside(argv: *mut *mut c_char, envp: *mut *mut c_char, environment: E
     notice::say_once(line.as_str());
     // SAFETY: the arguments and the environment that the loader handed to this process.
     unsafe { libc::execve(path.as_ptr(), argv.cast_const().cast(), envp.cast_const().cast()) };
-}
-
-/// Whether a part of `LD_PRELOAD` is this library.
-pub fn is_ours(path: &[u8]) -> bool {
-    path.ends_with(b"libmemfold.so")
 }

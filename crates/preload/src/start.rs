@@ -5,7 +5,7 @@
 use crate::environment::Environment;
 use crate::host::{find_rseq, pager, sample, ENGINE, PAGER};
 use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
-use crate::{allocator, fork, loading, mapping, sanitizer, statistics, syscall};
+use crate::{allocator, clock, fork, loading, mapping, sanitizer, statistics, syscall};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::config::Setting;
@@ -30,8 +30,8 @@ extern "C" fn construct(_argc: c_int, argv: *mut *mut c_char, envp: *mut *mut c_
         // SAFETY: constructors run before any other thread exists.
         unsafe { CONTROL_DIR.set(dir) };
     }
-    loading::find_loader();
-    loading::find_clock();
+    loading::find();
+    clock::find();
     sanitizer::step_aside(argv, envp, environment);
     fork::register();
     allocator::configure(environment);
@@ -143,6 +143,6 @@ fn stop_following(environment: Environment) {
     // SAFETY: constructors run before any other thread exists.
     unsafe {
         environment.remove(|name| name.starts_with(b"MEMFOLD_"));
-        environment.cut_from_list("LD_PRELOAD", sanitizer::is_ours);
+        environment.end_preloading();
     }
 }
