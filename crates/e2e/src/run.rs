@@ -8,10 +8,11 @@
 use memfold_bench::control::Peer;
 use memfold_bench::launch::{plain, Folding};
 use memfold_inspect::{Counters, Snapshot};
+use memfold_pagecache::cgroup::Group;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -115,6 +116,16 @@ pub fn run_folded(mut command: Command, folding: &Folding, limit: Duration) -> O
 /// Where programs inherit the device: above the numbers that they give to files of their own, as `memfold run` does.
 /// Chromium, for one, hands its children low ones by number.
 const DEVICE_NUMBER: i32 = 200;
+
+/// Has the program run in a control group.
+pub fn confine(command: &mut Command, group: &Group) {
+    for door in group.doors() {
+        let file = File::options().write(true).open(&door);
+        let mut file = file.unwrap_or_else(|error| panic!("{}: {error}", door.display()));
+        // SAFETY: write is async-signal-safe.
+        unsafe { command.pre_exec(move || file.write_all(b"0")) };
+    }
+}
 
 /// Lets the program inherit `device`, an open `/dev/userfaultfd`, and tells it so.
 pub fn inherit(command: &mut Command, device: &File) {

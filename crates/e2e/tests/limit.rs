@@ -3,7 +3,7 @@
 //!
 //! Where no memory cgroup can be made, that is said on standard error, past the test harness.
 
-use memfold_e2e::run::{counters, program, run_folded, run_plain};
+use memfold_e2e::run::{confine, counters, program, run_folded, run_plain};
 use memfold_pagecache::cgroup::{Group, Hierarchy};
 use memfold_pager::config::Setting;
 use std::collections::BTreeSet;
@@ -25,11 +25,9 @@ print(sum(block == b'%08d' % i * 512 for i, block in enumerate(blocks)))
 
 /// The script in a group.
 fn script(group: &Group) -> Command {
-    let mut command = Command::new("/bin/sh");
-    let doors = group.doors();
-    let enter: String = doors.iter().map(|door| format!("echo $$ > {}; ", door.display())).collect();
-    command.arg("-c").arg(format!("{enter} exec \"$@\"")).arg("sh");
-    command.arg(program("python3", "python3")).arg("-c").arg(SCRIPT);
+    let mut command = Command::new(program("python3", "python3"));
+    command.arg("-c").arg(SCRIPT);
+    confine(&mut command, group);
     command
 }
 
@@ -66,6 +64,7 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
     };
     let group = Group::create(&hierarchy, "limit").unwrap();
     group.limit(96 * MIB).unwrap();
+    group.never_swap().unwrap();
     hold_python();
     let plain = run_plain(script(&group), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);

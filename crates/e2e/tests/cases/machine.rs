@@ -5,11 +5,11 @@
 
 use super::{build, command, expect_nothing_lost, harsh, holds, holds_with, run_folded, run_plain, LIMIT};
 use memfold_bench::zram::Zram;
-use memfold_e2e::run::program;
+use memfold_e2e::run::{confine, program};
+use memfold_pagecache::cgroup::{Group, Hierarchy};
 use memfold_pager::config::Setting;
 use std::fs;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 /// Says why a case cannot be tried.
@@ -17,71 +17,20 @@ fn skipped(case: &str, why: &str) {
     eprintln!("{case}: not tried: {why}");
 }
 
-/// A memory cgroup with a limit, empty and removed in the end.
-struct MemoryLimit(PathBuf);
-
-impl MemoryLimit {
-    /// `None` with the reason on standard error if there can be none.
-    fn new(case: &str, bytes: u64) -> Option<MemoryLimit> {
-        let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
-        let root = Path::new("/sys/fs/cgroup").join(if unified { "" } else { "memory" });
-        let group = MemoryLimit(root.join(format!("memfold-{case}-{}", std::process::id())));
-        let limits: &[(&str, u64)] = if unified {
-            &[("memory.max", bytes), ("memory.swap.max", 0)]
-        } else {
-            &[("memory.limit_in_bytes", bytes), ("memory.swappiness", 0)]
-        };
-        let made = fs::create_dir(&group.0).and_then(|()| {
-            limits.iter().try_for_each(|(file, value)| {
-                match fs::write(group.0.join(file), value.to_string()) {
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound && *value == 0 => Ok(()),
-                    result => result,
-                }
-            })
-        });
-        made.map_err(|error| skipped(case, &format!("{}: {error}", group.0.display()))).ok().map(|()| group)
-    }
-
-    /// Has the program run inside.
-    fn confine(&self, command: &mut Command) {
-        let file = std::ffi::CString::new(self.0.join("cgroup.procs").to_string_lossy().as_bytes())
-            .expect("a path without a zero");
-        // SAFETY: open, write and close are async-signal-safe.
-        unsafe {
-            command.pre_exec(move || {
-                let fd = libc::open(file.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-                let done = fd >= 0 && libc::write(fd, c"0".as_ptr().cast(), 1) == 1;
-                libc::close(fd);
-                if done {
-                    Ok(())
-                } else {
-                    Err(std::io::Error::last_os_error())
-                }
-            })
-        };
-    }
-}
-
-impl Drop for MemoryLimit {
-    fn drop(&mut self) {
-        // The kernel takes a moment to see that it is empty.
-        for _ in 0..200 {
-            if !self.0.exists() || fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-    }
-}
-
 #[test]
 fn a_program_lives_where_the_oom_killer_ends_it_without_folding() {
     let case = "more_than_its_cgroup_allows";
     // The case fills 128 MiB.
-    let Some(group) = MemoryLimit::new(case, 72 << 20) else { return };
+    let hierarchy = match Hierarchy::find() {
+        Ok(hierarchy) => hierarchy,
+        Err(error) => return skipped(case, &format!("{error:#}")),
+    };
+    let group = Group::create(&hierarchy, case).unwrap();
+    group.limit(72 << 20).unwrap();
+    group.never_swap().unwrap();
     let confined = |way| {
         let mut command = command(&build("limits"), case, way);
-        group.confine(&mut command);
+        confine(&mut command, &group);
         command
     };
     let plain = run_plain(confined("plain"), LIMIT);

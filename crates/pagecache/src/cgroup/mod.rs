@@ -81,6 +81,22 @@ impl Group {
         set(&self.path.join(file), &bytes.to_string())
     }
 
+    /// Has the kernel swap nothing of what the group has, whatever swap the machine has, so that a limit is a limit.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn never_swap(&self) -> Result<()> {
+        let file = match self.version {
+            Version::V1 => "memory.swappiness",
+            Version::V2 => "memory.swap.max",
+        };
+        match set(&self.path.join(file), "0") {
+            // A kernel without swap.
+            Err(error) if is_missing(&error) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Protects the group's memory from reclaim on behalf of its siblings, in bytes (version 2).
     ///
     /// # Errors
@@ -172,6 +188,10 @@ fn set(file: &Path, value: &str) -> Result<()> {
     fs::write(file, value).with_context(|| format!("cannot write {value:?} to {}", file.display()))
 }
 
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 /// How long the kernel may take to let go of the processes of a group.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -237,10 +257,12 @@ mod tests {
         let (_root, hierarchy) = fake(Version::V2);
         let parent = Group::create(&hierarchy, "both").unwrap();
         parent.limit(1 << 20).unwrap();
+        parent.never_swap().unwrap();
         let child = parent.child("victim").unwrap();
         child.protect(4096).unwrap();
         child.throttle((8, 16), 1000).unwrap();
         assert_eq!(wrote(&parent, "memory.max"), "1048576");
+        assert_eq!(wrote(&parent, "memory.swap.max"), "0");
         assert_eq!(wrote(&parent, "cgroup.subtree_control"), "+memory");
         assert_eq!(
             (wrote(&child, "memory.min").as_str(), wrote(&child, "memory.low").as_str()),
@@ -257,7 +279,9 @@ mod tests {
         let (_root, hierarchy) = fake(Version::V1);
         let group = Group::create(&hierarchy, "both").unwrap();
         group.limit(1 << 20).unwrap();
+        group.never_swap().unwrap();
         assert_eq!(wrote(&group, "memory.limit_in_bytes"), "1048576");
+        assert_eq!(wrote(&group, "memory.swappiness"), "0");
         for error in [group.protect(1).unwrap_err(), group.child("x").unwrap_err()] {
             assert!(error.downcast::<Unsupported>().unwrap().0.contains("version 2"));
         }
