@@ -48,7 +48,7 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
         let device = memfold_sys::uffd::Userfaultfd::open();
         core::mem::forget(device);
     }
-    table::leave(None).map_err(|_| Some("no descriptor table of the agent's own"))?;
+    table::leave([]).map_err(|_| Some("no descriptor table of the agent's own"))?;
     ENGINE.go_by_reports();
     if plan.helped != 0 {
         ENGINE.use_made(asking::ask(plan)?);
@@ -70,7 +70,7 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
     }
     match ENGINE.phase() {
         Phase::Off | Phase::Idle => Err(None),
-        Phase::Starting | Phase::Running | Phase::Stopping => Ok(()),
+        _ => Ok(()),
     }
 }
 
@@ -85,7 +85,7 @@ fn complain(nonsense: Nonsense<'_>) {
 pub fn end(plan: &'static Plan) {
     let [start, len] = plan.mapped;
     thread::adopt(plan.stack as usize);
-    let left = table::leave(None).is_ok();
+    let left = table::leave([]).is_ok();
     ENGINE.stop(&DETACHED);
     if left {
         CONTROL_DIR.remove_page();

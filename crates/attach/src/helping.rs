@@ -98,7 +98,7 @@ mod tests {
         let (sender, told) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            memfold_sys::table::leave(None).unwrap();
+            memfold_sys::table::leave([]).unwrap();
             let null = file::open(c"/dev/null", libc::O_RDONLY, 0).unwrap();
             sender.send((memfold_sys::thread::current_tid(), null.raw())).unwrap();
             let _ = wait.recv();

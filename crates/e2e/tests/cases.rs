@@ -9,6 +9,7 @@ use memfold_e2e::run::{
     copy_program, counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain,
 };
 use memfold_e2e::{command_line, preload_library};
+use memfold_pager::config::Setting;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -152,6 +153,7 @@ cases! {
         folded_pages_are_put_back,
     }
     children {
+        a_child_gets_threads,
         a_child_is_killed,
         a_parent_is_killed,
         fork_beside_threads,
@@ -208,7 +210,7 @@ mod sharing {
 
 /// Programs that confine themselves.
 mod sandbox {
-    use super::stops;
+    use super::*;
 
     #[test]
     fn seccomp_by_prctl() {
@@ -237,12 +239,47 @@ mod sandbox {
 
     #[test]
     fn another_user() {
-        super::holds("sandbox", "another_user");
+        becomes_another("another_user", &harsh());
     }
 
     #[test]
     fn another_user_by_number() {
-        super::holds("sandbox", "another_user_by_number");
+        becomes_another("another_user_by_number", &harsh());
+    }
+
+    #[test]
+    fn another_user_at_first() {
+        becomes_another("another_user_at_first", &harsh().set(Setting::StartAt, "4M"));
+    }
+
+    #[test]
+    fn another_user_amid_threads() {
+        becomes_another("another_user_amid_threads", &harsh());
+    }
+
+    #[test]
+    fn another_user_again_and_again() {
+        let folding = harsh();
+        becomes_another("another_user_again_and_again", &folding);
+        let reasons = modes(&folding);
+        assert!(
+            !memfold_e2e::is_root() || reasons.iter().any(|(_, why)| why.contains("another user")),
+            "{reasons:?}"
+        );
+    }
+
+    /// The case holds with the device inherited, by which another user may go on, and the program is told nothing but of its children.
+    fn becomes_another(case: &str, folding: &Folding) {
+        let executable = build("sandbox");
+        run_plain(command(&executable, case, "plain"), LIMIT).expect_success(&format!("{case}, plain"));
+        let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd");
+        let device = device.expect("root may open it, and who has run `memfold setup`");
+        let mut folded = command(&executable, case, "folded");
+        inherit(&mut folded, &device);
+        let stderr = run_folded(folded, folding, LIMIT).expect_success(&format!("{case}, folded")).stderr;
+        let of_children = |line: &str| line.contains("closed to a process that has become another user");
+        assert!(stderr.lines().all(of_children), "{case}: {stderr}");
+        expect_nothing_lost(folding, case);
     }
 }
 

@@ -3,9 +3,10 @@
 
 use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
-use memfold_e2e::{memfold, scratch};
+use memfold_e2e::{is_root, memfold, scratch};
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -278,6 +279,54 @@ fn a_running_program_is_listed_and_can_be_steered() {
     signal(&child, libc::SIGTERM);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     assert_eq!(ctl(dir, pid, &["pause"]).status.code(), Some(1));
+}
+
+#[test]
+fn what_becomes_another_user_is_folded_listed_steered_and_counted() {
+    if !is_root() {
+        let _ = writeln!(std::io::stderr(), "NOT TESTED: another user's program: only root can become one");
+        return;
+    }
+    let (open, runtime) = (scratch(), scratch());
+    let readable = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    let at = |name: &str| open.path().join(name);
+    let source = "#include <string.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+        int main(void) { char *held = malloc(32 << 20); memset(held, 7, 32 << 20); sleep(60); return held[4711]; }";
+    fs::write(at("held.c"), source).unwrap();
+    let compiled = Command::new("cc").arg("-o").arg(at("held")).arg(at("held.c")).status();
+    assert!(compiled.unwrap().success());
+    copy_program(&memfold_e2e::preload_library(), &at("libmemfold.so"));
+    ["", "held", "libmemfold.so"].iter().for_each(|name| readable(&at(name)));
+    let summary = runtime.path().join("summary");
+    let mut command = memfold(runtime.path());
+    command.env("MEMFOLD_LIB", at("libmemfold.so"));
+    command.args(["run", "--quiet", "--start-at", "0", "--cold-age", "200ms", "--summary"]).arg(&summary);
+    command.args(["--", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).arg(at("held"));
+    let mut child = command.spawn().unwrap();
+    let launcher = child.id();
+    let list = || {
+        let result = output(memfold(runtime.path()).args(["stat", "--json"]));
+        let list: Value = serde_json::from_slice(&result.stdout).unwrap_or_default();
+        list.as_array().cloned().unwrap_or_default()
+    };
+    let mut pid = 0;
+    wait_until(LIMIT, "folding of another user's program", || {
+        let is_ours = |program: &&Value| program["parent_pid"] == launcher && program["name"] == "held";
+        let found = list().iter().find(is_ours).cloned().unwrap_or_default();
+        pid = found["pid"].as_u64().unwrap_or(0) as u32;
+        found["pages"]["evicted"].as_u64() > Some(4096)
+    });
+    let restored = ctl(runtime.path(), pid, &["restore"]);
+    assert!(restored.status.success(), "{}", error_text(&restored));
+    // SAFETY: it runs: its launcher, which is not waited for yet, waits for it.
+    unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    let summary = json(&summary);
+    assert_eq!(summary["mode"], "embedded", "{summary}");
+    assert!(summary["pages"]["evicted"].as_u64() > Some(4096), "{summary}");
+    let left = fs::read_dir("/tmp/memfold-65534").unwrap().map(|entry| entry.unwrap().file_name());
+    let of_this = format!("run-{launcher}-");
+    assert!(left.map(|name| name.into_string().unwrap()).all(|name| !name.starts_with(&of_this)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! whose directory it is in. A process that lives in a namespace beside or above ours is not to be seen: its page is left alone for
 //! as long as its file is locked, which it is while a process has it mapped.
 //!
-//! Invariants: nothing is removed but what is this user's own: pages, and directories of runs, whose processes are gone. A directory is
+//! Invariants: nothing is removed but what is this user's own, or of this user's run: pages, and directories of runs, whose processes are gone. A directory is
 //! held open while it is looked into, and every file in it is a regular one of its owner's. Of another
 //! user's, which only root comes to see, the process runs with that user's rights.
 
@@ -210,7 +210,7 @@ fn in_directory(run: &Arc<Directory>, nested: &mut Nested) -> Vec<Found> {
 }
 
 /// The files in a directory that have the names of pages.
-fn files(run: &Directory) -> impl Iterator<Item = (Name, File)> + '_ {
+pub fn files(run: &Directory) -> impl Iterator<Item = (Name, File)> + '_ {
     let names = run.names().into_iter().filter_map(|name| Name::parse(&name));
     names.filter_map(|name| Some((name, run.open(&name.to_string(), libc::O_RDONLY).ok()?)))
 }
@@ -236,9 +236,9 @@ fn life(run: &Path, name: Name, started_ns: u64, nested: &mut Nested) -> Life {
 pub struct Inherited(File);
 
 impl Inherited {
-    /// The page at `path`, if some process still has it mapped.
-    pub fn look(path: &Path) -> Option<Inherited> {
-        Inherited(open_file(path, libc::O_RDONLY).ok()?).still()
+    /// The page in this file, if some process still has it mapped.
+    pub fn of(file: File) -> Option<Inherited> {
+        Inherited(file).still()
     }
 
     /// The same later; the file may have lost its name.

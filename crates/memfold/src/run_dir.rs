@@ -3,10 +3,11 @@
 use crate::directory::Directory;
 use crate::pages;
 use crate::process::Nested;
-use crate::runtime::usable_base;
+use crate::runtime::{self, usable_base};
 use anyhow::anyhow;
 use memfold_sys::Errno;
 use nix::fcntl::Flock;
+use nix::unistd::geteuid;
 use std::fs::File;
 use std::path::Path;
 
@@ -56,11 +57,14 @@ impl RunDir {
 }
 
 impl Drop for RunDir {
-    /// Removes the directory unless processes are left that still use it.
+    /// Removes the directory, and by root those of processes that have become other users, unless processes are left that still use it.
     fn drop(&mut self) {
-        pages::tidy(&self.dir, &mut Nested::default());
+        let elsewhere = if geteuid().is_root() { runtime::elsewhere(self.path()) } else { Vec::new() };
+        let all = || elsewhere.iter().map(|dir| &**dir).chain([&self.dir]);
+        let mut nested = Nested::default();
+        all().for_each(|dir| pages::tidy(dir, &mut nested));
         drop(self.lock.take());
-        pages::remove_unused(&self.dir);
+        all().for_each(pages::remove_unused);
     }
 }
 

@@ -37,19 +37,35 @@ pub fn runs() -> Vec<Arc<Directory>> {
 
 /// The directories of other users' runs in the usual places, for root.
 pub fn runs_of_others() -> Vec<Arc<Directory>> {
+    bases_of_others().iter().flat_map(runs_in).collect()
+}
+
+/// Where the processes of a run have their pages that have become other users, for root.
+pub fn elsewhere(run: &Path) -> Vec<Arc<Directory>> {
+    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let runs = bases_of_others().into_iter().filter_map(|base| own_in(&base, name));
+    runs.filter(|other| other.path() != run).collect()
+}
+
+/// The directories in the usual places that other users have for their runs, and nobody else can look into or change.
+fn bases_of_others() -> Vec<Directory> {
     let sessions = entries(Path::new("/run/user")).into_iter().map(|dir| dir.join("memfold"));
     let temporary = entries(Path::new("/tmp"))
         .into_iter()
         .filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("memfold-")));
     let bases = sessions.chain(temporary).filter_map(|base| Directory::hold(&base).ok());
-    bases.filter(|base| base.check().is_ok()).flat_map(|base| runs_in(&base)).collect()
+    bases.filter(|base| base.check().is_ok()).collect()
 }
 
 /// The directories of runs in a base that nobody but its owner can look into or change.
 fn runs_in(base: &Directory) -> Vec<Arc<Directory>> {
     let names = base.names().into_iter().filter(|name| launcher_of(Path::new(name)).is_some());
-    let runs = names.filter_map(|name| base.enter(&name).ok()).filter(|run| run.owner() == base.owner());
-    runs.map(Arc::new).collect()
+    names.filter_map(|name| own_in(base, &name)).collect()
+}
+
+/// The directory in a base that is of the same owner.
+fn own_in(base: &Directory, name: &str) -> Option<Arc<Directory>> {
+    base.enter(name).ok().filter(|run| run.owner() == base.owner()).map(Arc::new)
 }
 
 /// The whole path of a daemon's socket, the one of this user's usual daemon if none is given; the same path for the same

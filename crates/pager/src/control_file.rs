@@ -3,6 +3,8 @@
 //! A directory that is named `…-NUMBER` is that of a `memfold run` in the PID namespace of this number, and a process in another
 //! one adds its own, `PID@NUMBER`: ids are those of a namespace, and two below the launcher's have the same.
 //!
+//! To a process that has become another user the directory is closed. It takes one of the same name, in that user's own base ([`crate::base`]).
+//!
 //! What it is not: who reads it; that is the `memfold` command.
 //!
 //! Invariants: no allocation and no libc, because a forked child's background thread makes its page itself; a file is made, never
@@ -10,6 +12,7 @@
 //! name only when it is whole, and is mapped only when the file system has set its blocks aside; the file is locked (flock(2)) for
 //! as long as a process has it mapped, which says even in another PID namespace that it is in use.
 
+use crate::base::{Base, Environment};
 use crate::control::{ControlPage, CONTROL_LEN};
 use crate::mirror::Mapped;
 use crate::text::Line;
@@ -24,6 +27,8 @@ use memfold_sys::{file, mem, thread, Errno, Result};
 const LEN: usize = 512;
 /// Room that is left for a file's name.
 const NAME: usize = 40;
+/// What the names of directories of runs begin with.
+const RUN: &str = "run-";
 /// How often a page is made that loses its directory meanwhile: who finds none in it may remove it at any time.
 const TRIES: u32 = 3;
 
@@ -65,11 +70,18 @@ impl ControlDir {
 
     /// The directory, held open. `ENOENT` where there is none, `EPERM` where another user could swap it or what is in it.
     pub fn open(&self) -> Result<Dir> {
+        self.find().map(|place| place.dir)
+    }
+
+    fn find(&self) -> Result<Place> {
         if self.path().as_str().is_empty() {
             return Err(Errno::ENOENT);
         }
         let (parent, name) = self.path().parent()?;
-        trusted(parent.enter(name.as_c_str())?)
+        match parent.enter(name.as_c_str()).and_then(trusted) {
+            Err(Errno(libc::EACCES)) if is_of_run(name.as_str()) => Place::own(name),
+            dir => Ok(Place { dir: dir?, parent, name }),
+        }
     }
 
     /// Opens the file that has the name of this process's control file with `prefix` in front, of the effective user's; `flags` as
@@ -139,15 +151,13 @@ impl ControlDir {
 
     /// Removes this process's control file, and the directory if it was the last in it. The page stays mapped.
     pub fn remove_page(&self) {
-        let Ok(dir) = self.open() else { return };
+        let Ok(place) = self.find() else { return };
         let mut line = Line::new();
         self.write_name(&mut line);
         if let Some(name) = FilePath::of(line.as_str()) {
-            let _ = dir.remove(name.as_c_str());
+            let _ = place.dir.remove(name.as_c_str());
         }
-        if let Ok((parent, name)) = self.path().parent() {
-            let _ = parent.remove_dir(name.as_c_str());
-        }
+        let _ = place.parent.remove_dir(place.name.as_c_str());
     }
 
     /// What this process's file is called.
@@ -158,6 +168,25 @@ impl ControlDir {
         if let Some(own) = file::inode(c"/proc/self/ns/pid").ok().filter(|own| *own != theirs) {
             let _ = write!(name, "@{own}");
         }
+    }
+}
+
+/// A directory, and where it is.
+struct Place {
+    parent: Dir,
+    name: FilePath,
+    dir: Dir,
+}
+
+impl Place {
+    /// The directory with this name among those of the effective user, made if need be.
+    fn own(name: FilePath) -> Result<Place> {
+        let parent = Base::usable(Environment::default()).map_err(|_| Errno::EPERM)?.dir;
+        match parent.make(name.as_c_str()) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Place { dir: trusted(parent.enter(name.as_c_str())?)?, parent, name })
     }
 }
 
@@ -174,8 +203,13 @@ fn trusted(dir: Dir) -> Result<Dir> {
 /// is not told.
 pub fn namespace_of_dir(dir: &str) -> Option<u64> {
     let (_, name) = dir.rsplit_once('/')?;
-    let mut parts = name.strip_prefix("run-")?.splitn(3, '-');
+    let mut parts = name.strip_prefix(RUN)?.splitn(3, '-');
     parts.nth(2)?.parse().ok()
+}
+
+/// Whether this is what the directory of a `memfold run` is called.
+fn is_of_run(name: &str) -> bool {
+    name.starts_with(RUN)
 }
 
 /// Makes an empty file as long as a control page, and maps it.

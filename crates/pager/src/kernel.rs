@@ -91,6 +91,17 @@ fn make_second(device: Option<i32>) -> Result<Userfaultfd, Missing> {
 
 const NO_PIN: &str = "neither io_uring nor asynchronous I/O is permitted, to keep the userfaultfd open";
 
+fn no_pagemap(error: Errno) -> Missing {
+    let what = match error {
+        // It belongs to root in a process that has been somebody else (PR_SET_DUMPABLE in prctl(2)).
+        Errno(libc::EACCES) => {
+            "/proc/thread-self/pagemap is closed to a process that has become another user"
+        }
+        _ => "/proc/thread-self/pagemap cannot be opened (is /proc mounted?)",
+    };
+    (what, error)
+}
+
 /// What is opened in a forked child as in any other process.
 struct Rest {
     uffd_info: Fd,
@@ -100,14 +111,16 @@ struct Rest {
 }
 
 impl Rest {
-    fn open(uffd: &Userfaultfd) -> Result<Rest, Missing> {
+    fn open(uffd: &Userfaultfd, pagemap: Option<Pagemap>) -> Result<Rest, Missing> {
         let of_proc = |what| move |error| (what, error);
         Ok(Rest {
             uffd_info: uffd
                 .open_info()
                 .map_err(of_proc("/proc/thread-self/fdinfo cannot be read (is /proc mounted?)"))?,
-            pagemap: Pagemap::open()
-                .map_err(of_proc("/proc/thread-self/pagemap cannot be opened (is /proc mounted?)"))?,
+            pagemap: match pagemap {
+                Some(pagemap) => pagemap,
+                None => Pagemap::open().map_err(no_pagemap)?,
+            },
             life: Life::watch().map_err(of_proc("/proc/self/statm cannot be opened (is /proc mounted?)"))?,
             pin: fault_point!(NotPinned: Some(Pin::new(uffd.raw_fd()).map_err(|e| (NO_PIN, e))?), else None),
         })
@@ -116,8 +129,14 @@ impl Rest {
 
 impl Kernel {
     /// Opens everything. The error names what is missing, in words for people. `by_reports` says that nobody but the kernel tells of changes: then it
-    /// must tell of forks too, and what is set aside moves by the same userfaultfd ([`crate::staging`]). One that is `made` already is such.
-    pub fn open(device: Option<i32>, by_reports: bool, made: Option<Made>) -> Result<Kernel, Missing> {
+    /// must tell of forks too, and what is set aside moves by the same userfaultfd ([`crate::staging`]). One that is `made` already is such. The page map is
+    /// opened where it is not handed over.
+    pub fn open(
+        device: Option<i32>,
+        by_reports: bool,
+        made: Option<Made>,
+        pagemap: Option<Pagemap>,
+    ) -> Result<Kernel, Missing> {
         let more = if by_reports { forks() } else { Features::empty() };
         let (uffd, tracks_writes) = match made {
             // SAFETY: it is ours from here on, by the contract of `Made`.
@@ -126,7 +145,7 @@ impl Kernel {
         };
         let second = if by_reports { None } else { Some(make_second(device)?) };
         let staging = Staging::new(second).map_err(|e| ("no address space for the staging area", e))?;
-        let Rest { uffd_info, pagemap, life, pin } = Rest::open(&uffd)?;
+        let Rest { uffd_info, pagemap, life, pin } = Rest::open(&uffd, pagemap)?;
         Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, tracks_writes })
     }
 
@@ -137,7 +156,7 @@ impl Kernel {
         self.staging
             .adopt_in_child(make_second(device)?)
             .map_err(|e| ("the staging area cannot be registered", e))?;
-        let rest = Rest::open(&uffd)?;
+        let rest = Rest::open(&uffd, None)?;
         forget(core::mem::replace(&mut self.uffd, uffd));
         forget(core::mem::replace(&mut self.uffd_info, rest.uffd_info));
         forget(core::mem::replace(&mut self.pagemap, rest.pagemap));

@@ -191,6 +191,10 @@ bugs! {
     NamespaceNotSeen = "namespace-not-seen",
     /// A program that becomes another user keeps the pager's threads, with its old credentials.
     UserNotSeen = "user-not-seen",
+    /// A program that has become another user forks while pages are away, and its child may not open what it needs to reach them.
+    PagemapTakenForGranted = "pagemap-taken-for-granted",
+    /// A child of a program with one thread finds the list of streams locked.
+    StreamsLeftLocked = "streams-left-locked",
     /// A program that locks all its memory is folded on.
     LockNotSeen = "lock-not-seen",
     /// The pager looks itself at the file in which others see its counters.

@@ -13,6 +13,7 @@ type Handler = unsafe extern "C" fn();
 extern "C" {
     fn _IO_list_lock();
     fn _IO_list_unlock();
+    fn _IO_list_resetlock();
 }
 
 type RegisterAtfork =
@@ -36,7 +37,7 @@ pub fn register() {
 unsafe extern "C" fn prepare() {
     // libc's `fork` takes the lock of its list of streams after the handlers. A thread that holds that lock may be waiting
     // for one of ours, so take it first. libc takes it again, as the same thread may.
-    // SAFETY: released in the other two handlers: by us in the parent, and reset by libc in the child.
+    // SAFETY: released in the other two handlers.
     unsafe { _IO_list_lock() };
     before();
 }
@@ -49,6 +50,11 @@ unsafe extern "C" fn parent() {
 
 unsafe extern "C" fn child() {
     after_in_child();
+    // libc has reset it only where it took it, in a program of several threads. A thread that the child makes would wait for ever.
+    if !planted(Bug::StreamsLeftLocked) {
+        // SAFETY: there is no other thread.
+        unsafe { _IO_list_resetlock() };
+    }
 }
 
 /// The forking thread's signals stay blocked across the fork: a handler that changed a mapping would wait for the thread

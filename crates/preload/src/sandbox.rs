@@ -1,8 +1,8 @@
 //! The C functions by which a program confines itself or becomes another user.
 //!
-//! Agent threads do not fit into that: they would stay outside namespaces and filters of the program, keep the credentials
-//! that it gives up, or be refused the system calls that they need. So everything is brought back and they end, for good,
-//! before the confinement takes hold; after a change of credentials, which hinders none of that.
+//! Agent threads do not fit into that: they would stay outside namespaces and filters of the program, or be refused the system calls
+//! that they need. So everything is brought back and they end, for good, before the confinement takes hold. After a change of credentials,
+//! which they would not take part in, they begin anew.
 //!
 //! What it is not: a judgement of what a filter permits.
 
@@ -114,32 +114,16 @@ pub fn change_thread(call: impl FnOnce() -> Result<usize>) -> c_long {
     changing(|| or_errno(call())) as c_long
 }
 
-/// Real, effective and saved user and group.
-fn credentials() -> [u32; 6] {
-    let mut ids = [0u32; 6];
-    let at = ids.as_mut_ptr();
-    let [a, b, c, d, e, f] = core::array::from_fn(|index| at.wrapping_add(index) as usize);
-    // SAFETY: the kernel writes three words each; it cannot fail then.
-    unsafe {
-        let _ = syscall!(getresuid, a, b, c);
-        let _ = syscall!(getresgid, d, e, f);
-    }
-    ids
-}
-
-/// Runs `call`, and stops if the credentials are others then: libc does not tell agent threads of it.
+/// Runs `call`, and has the pager see whether the credentials are others then: libc does not tell agent threads of it.
 fn changing<R>(call: impl FnOnce() -> R) -> R {
-    if pager().is_none() {
-        return call();
-    }
-    let before = credentials();
+    // A child of `vfork` only borrows the memory.
+    let Some(engine) = pager().filter(|engine| engine.is_at_home()) else { return call() };
+    let before = engine.before_change_of_user();
     let result = call();
-    if credentials() != before {
-        // SAFETY: a program thread has an `errno`, which the stop must not change.
-        let errno = unsafe { *libc::__errno_location() };
-        stop(&"the program became another user or group", Bug::UserNotSeen);
-        set_errno(Errno(errno));
-    }
+    // SAFETY: a program thread has an `errno`, which the pager must not change.
+    let errno = unsafe { *libc::__errno_location() };
+    engine.after_change_of_user(before);
+    set_errno(Errno(errno));
     result
 }
 

@@ -251,6 +251,20 @@ pub fn descriptor_limit() -> Option<u64> {
     (limit[0] != u64::MAX).then_some(limit[0])
 }
 
+/// The same file by one of the highest numbers that are usual, out of the way of the program's own, where one is free.
+pub fn out_of_the_way(fd: Fd) -> Fd {
+    /// Programs of old take no higher ones (`FD_SETSIZE`).
+    const MOST: u64 = 1024;
+    /// So many are tried.
+    const ROOM: u64 = 32;
+    let least = descriptor_limit().map_or(MOST, |limit| limit.min(MOST)).saturating_sub(ROOM);
+    // SAFETY: no memory involved.
+    match unsafe { syscall!(fcntl, fd.raw(), libc::F_DUPFD_CLOEXEC, least) } {
+        Ok(number) => Fd(number as i32),
+        Err(_) => fd,
+    }
+}
+
 /// Major and minor number of the character device that `fd` is open to; `None` where it is something else.
 pub fn device_number(fd: i32) -> Option<u64> {
     let stat = status(fd).ok()?;

@@ -35,6 +35,40 @@ pub fn effective_user() -> u32 {
     unsafe { syscall!(geteuid) }.unwrap_or(0) as u32
 }
 
+/// Who a thread is to the kernel: real, effective and saved user, and the same of groups (credentials(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Credentials {
+    /// Users.
+    pub users: [u32; 3],
+    /// Groups.
+    pub groups: [u32; 3],
+}
+
+impl Credentials {
+    /// Those of the calling thread.
+    pub fn own() -> Credentials {
+        let mut own = Credentials::default();
+        let places = |ids: &mut [u32; 3]| {
+            let at = ids.as_mut_ptr();
+            [0, 1, 2].map(|index| at.wrapping_add(index) as usize)
+        };
+        let ([a, b, c], [d, e, f]) = (places(&mut own.users), places(&mut own.groups));
+        // SAFETY: the kernel writes three words each; it cannot fail then.
+        unsafe {
+            let _ = syscall!(getresuid, a, b, c);
+            let _ = syscall!(getresgid, d, e, f);
+        }
+        own
+    }
+
+    /// Whether a thread with these may take on each of the others, so that who has those has no more than it.
+    pub fn reach(&self, others: &Credentials) -> bool {
+        let [_, effective, _] = self.users;
+        let within = |others: [u32; 3], own: [u32; 3]| others.iter().all(|id| own.contains(id));
+        effective == 0 || (within(others.users, self.users) && within(others.groups, self.groups))
+    }
+}
+
 /// The number of its parent.
 pub fn parent_pid() -> u32 {
     // SAFETY: no arguments.
@@ -125,5 +159,17 @@ mod tests {
         assert!(!is_agent());
         thread.join();
         assert!(SEEN.load(SeqCst));
+    }
+
+    #[test]
+    fn root_reaches_everybody_and_others_what_they_may_take_on_again() {
+        let of = |users, groups| Credentials { users, groups };
+        let (root, lowered, user) = (of([0; 3], [0; 3]), of([0, 7, 0], [0, 7, 0]), of([7; 3], [7; 3]));
+        assert!(root.reach(&lowered) && root.reach(&user) && lowered.reach(&root) && lowered.reach(&user));
+        assert!(user.reach(&user) && !user.reach(&root) && !user.reach(&lowered));
+        assert!(!of([7; 3], [8; 3]).reach(&user) && !of([8; 3], [7; 3]).reach(&user));
+        // SAFETY: no arguments.
+        let own = unsafe { [libc::getuid(), libc::geteuid()] };
+        assert_eq!(Credentials::own().users[..2], own);
     }
 }

@@ -93,6 +93,16 @@ impl Pagemap {
         Pagemap::open_at(c"/proc/thread-self/pagemap")
     }
 
+    /// Takes over one that is open.
+    pub fn handed_over(fd: Fd) -> Pagemap {
+        Pagemap { fd }
+    }
+
+    /// Gives up ownership of the descriptor.
+    pub fn into_fd(self) -> Fd {
+        self.fd
+    }
+
     /// Opens the page map at a path, such as that of another process: `/proc/PID/pagemap`.
     pub fn open_at(path: &CStr) -> Result<Pagemap> {
         file::open(path, libc::O_RDONLY, 0).map(|fd| Pagemap { fd })

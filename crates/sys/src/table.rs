@@ -15,23 +15,25 @@ use crate::thread::{current_pid, is_agent};
 
 const UNSHARE: u32 = 1 << 1;
 
-/// Gives the calling thread a descriptor table of its own, with nothing in it but `keep`, by the same number, where that is open.
+/// Gives the calling thread a descriptor table of its own, with nothing in it but `keep`, by the same numbers, where they are open.
 ///
 /// # Errors
 /// `ENOMEM`, and what a sandbox answers. The table is then still that of the program, in which nothing was closed.
-pub fn leave(keep: Option<i32>) -> Result<()> {
-    let close_range = |first: u32, last: u32, flags: u32| {
-        // SAFETY: no memory involved; from the first call on, the table is this thread's own.
-        unsafe { syscall!(close_range, first, last, flags) }.map(drop)
-    };
-    match keep.and_then(|fd| u32::try_from(fd).ok()) {
-        None => close_range(0, u32::MAX, UNSHARE),
-        Some(0) => close_range(1, u32::MAX, UNSHARE),
-        Some(fd) => {
-            close_range(0, fd - 1, UNSHARE)?;
-            close_range(fd + 1, u32::MAX, 0)
+pub fn leave<const N: usize>(mut keep: [Option<i32>; N]) -> Result<()> {
+    keep.sort_unstable();
+    let kept = keep.iter().flatten().filter_map(|&fd| u32::try_from(fd).ok());
+    let (mut first, mut flags) = (0, UNSHARE);
+    for end in kept.chain([u32::MAX]) {
+        // From the last one on to the end, and else up to one that is kept.
+        let last = if end == u32::MAX { end } else { end.wrapping_sub(1) };
+        if first <= last && end != 0 {
+            // SAFETY: no memory involved; from the first call on, the table is this thread's own.
+            unsafe { syscall!(close_range, first, last, flags) }?;
+            flags = 0;
         }
+        first = end.saturating_add(1);
     }
+    Ok(())
 }
 
 /// A copy, in the table of the calling agent thread, of what the program's main thread has open under a number, to write to.
@@ -94,16 +96,23 @@ mod tests {
         let mut shared = tempfile();
         let number = shared.as_raw_fd();
         let kept = thread::spawn(move || {
-            leave(Some(number)).unwrap();
+            leave([None, Some(number), Some(number)]).unwrap();
             // What is listed holds the descriptor by which it is listed.
             (open_numbers(), file::status(number).is_ok())
         });
         assert_eq!(kept.join().unwrap(), (2, true));
         let nothing = thread::spawn(|| {
-            leave(None).unwrap();
+            leave([]).unwrap();
             open_numbers()
         });
         assert_eq!(nothing.join().unwrap(), 1);
+        let neighbours = thread::spawn(|| {
+            // By its lowest number too, and by two that follow one another.
+            leave([Some(1), Some(0), Some(2)]).unwrap();
+            [0, 1, 2, 3].map(|number| file::status(number).is_ok())
+        });
+        let open = [0, 1, 2].map(|number| file::status(number).is_ok());
+        assert_eq!(neighbours.join().unwrap(), [open[0], open[1], open[2], false]);
         shared.write_all(b"still open").unwrap();
     }
 
@@ -112,7 +121,7 @@ mod tests {
         let mut shared = tempfile();
         let number = shared.as_raw_fd();
         thread::spawn(move || {
-            leave(None).unwrap();
+            leave([]).unwrap();
             let fd = from_program(number).unwrap();
             file::write_all(fd.raw(), b"one ").unwrap();
             drop(fd);

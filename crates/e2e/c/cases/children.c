@@ -50,6 +50,28 @@ static void fork_in_a_fork(void)
     CHECK(child_is_well(child) && intact(memory));
 }
 
+static void *open_a_stream(void *unused)
+{
+    FILE *stream = fopen("/dev/null", "r");
+    CHECK(stream && fclose(stream) == 0);
+    return unused;
+}
+
+/* The program has one thread when it forks, and its child more, which open streams. */
+static void a_child_gets_threads(void)
+{
+    uint64_t *p = evicted();
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        alarm(60);
+        CHECK(pthread_create(&thread, NULL, open_a_stream, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        _exit(!intact(p));
+    }
+    CHECK(child_is_well(child));
+    CHECK(intact(p));
+}
+
 static void other_ways(void)
 {
     memory = evicted();
@@ -197,7 +219,7 @@ static void a_parent_is_killed(void)
     }
 }
 
-CASES({"a_child_is_killed", a_child_is_killed}, {"a_parent_is_killed", a_parent_is_killed},
+CASES({"a_child_gets_threads", a_child_gets_threads}, {"a_child_is_killed", a_child_is_killed}, {"a_parent_is_killed", a_parent_is_killed},
       {"fork_beside_threads", fork_beside_threads}, {"fork_in_a_fork", fork_in_a_fork}, {"other_ways", other_ways},
       {"handlers_that_touch_memory", handlers_that_touch_memory},
       {"libraries_come_and_go", libraries_come_and_go}, {"threads_come_and_go", threads_come_and_go})

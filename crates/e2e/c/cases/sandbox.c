@@ -1,6 +1,7 @@
 /* Programs that confine themselves, or become another user. After a confinement nothing may be away, and the program must
  * get on with the system calls that it still has. */
 #include "case.h"
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -129,28 +130,148 @@ static void root_directory(void)
     CHECK(child_is_well(child) && intact(p));
 }
 
+enum { NOBODY = 65534 };
+
+/* Whether every thread of this process, the pager's too, is this user as a whole. */
+static int all_are(unsigned user)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    int all = 1;
+    for (struct dirent *task; (task = readdir(tasks));) {
+        char name[300], line[200];
+        snprintf(name, sizeof name, "/proc/self/task/%s/status", task->d_name);
+        /* One may have ended meanwhile. */
+        FILE *status = task->d_name[0] == '.' ? NULL : fopen(name, "r");
+        while (status && fgets(line, sizeof line, status)) {
+            unsigned ids[4];
+            if (sscanf(line, "Uid: %u %u %u %u", &ids[0], &ids[1], &ids[2], &ids[3]) == 4)
+                for (int i = 0; i < 4; i++)
+                    all &= ids[i] == user;
+        }
+        if (status)
+            fclose(status);
+    }
+    closedir(tasks);
+    return all;
+}
+
+/* After it has become nobody: the memory is folded by nobody's threads, and no byte of it is lost, in a child neither. */
+static void lives_on_as_nobody(uint64_t *p)
+{
+    CHECK(all_are(NOBODY));
+    CHECK(intact(p));
+    for (int i = 0; i < 2; i++) {
+        wait_until_evicted(p);
+        CHECK(all_are(NOBODY));
+        pid_t child = fork();
+        if (child == 0)
+            _exit(!intact(p));
+        CHECK(child_is_well(child));
+        CHECK(intact(p));
+    }
+    CHECK(setuid(0) == -1);
+}
+
 static void another_user(void)
 {
     uint64_t *p = evicted();
-    uid_t me = getuid();
-    CHECK(setuid(me) == 0);
+    CHECK(setuid(getuid()) == 0);
     CHECK(!folded || away(p, LEN) > 0); /* Nothing has changed. */
-    if (me == 0) {
-        CHECK(setgid(65534) == 0 && setuid(65534) == 0);
-        expect_all_back(p);
-        CHECK(setuid(0) == -1);
-    }
-    CHECK(intact(p));
+    if (getuid() != 0)
+        return;
+    /* For a while, and back: it gives nothing up. */
+    CHECK(seteuid(NOBODY) == 0 && (!folded || away(p, LEN) > 0));
+    CHECK(seteuid(0) == 0 && (!folded || away(p, LEN) > 0));
+    CHECK(setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+    lives_on_as_nobody(p);
 }
 
 static void another_user_by_number(void)
 {
     uint64_t *p = evicted();
     if (getuid() == 0) {
-        CHECK(syscall(SYS_setresuid, 65534, 65534, 65534) == 0);
-        expect_all_back(p);
+        CHECK(syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY) == 0);
+        lives_on_as_nobody(p);
     }
     CHECK(intact(p));
+}
+
+/* As servers do that have nothing yet. */
+static void another_user_at_first(void)
+{
+    if (getuid() == 0)
+        CHECK(setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+    uint64_t *p = evicted();
+    if (getuid() == NOBODY)
+        lives_on_as_nobody(p);
+    CHECK(intact(p));
+}
+
+static volatile int enough;
+
+static void *map_and_fork(void *unused)
+{
+    for (int i = 0; !enough; i++) {
+        uint64_t *q = filled();
+        CHECK(madvise(q, LEN / 2, MADV_DONTNEED) == 0 && q[0] == 0 && q[WORDS - 1] == word(WORDS - 1));
+        if (i % 4 == 0) {
+            pid_t child = fork();
+            if (child == 0)
+                _exit(q[WORDS - 1] != word(WORDS - 1));
+            CHECK(child_is_well(child));
+        }
+        CHECK(munmap(q, LEN) == 0);
+    }
+    return unused;
+}
+
+/* While other threads use, map, unmap and fork. */
+static void another_user_amid_threads(void)
+{
+    if (getuid() != 0)
+        return;
+    for (int i = 0; i < 5; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            uint64_t *p = evicted();
+            pthread_t threads[3];
+            for (int t = 0; t < 3; t++)
+                CHECK(pthread_create(&threads[t], NULL, map_and_fork, NULL) == 0);
+            usleep(20000 * i);
+            CHECK(setgid(NOBODY) == 0 && setuid(NOBODY) == 0);
+            CHECK(intact(p));
+            enough = 1;
+            for (int t = 0; t < 3; t++)
+                CHECK(pthread_join(threads[t], NULL) == 0);
+            lives_on_as_nobody(p);
+            _exit(0);
+        }
+        CHECK(child_is_well(child));
+    }
+}
+
+static void *becomes(void *user)
+{
+    long id = (long)user;
+    CHECK(syscall(SYS_setresuid, id, id, id) == 0);
+    return NULL;
+}
+
+/* Each thread another one, by the bare call. After a while that is more than can be followed. */
+static void another_user_again_and_again(void)
+{
+    uint64_t *p = evicted();
+    for (long i = 0; getuid() == 0 && i < 20; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, becomes, (void *)(60000 + i)) == 0 && pthread_join(thread, NULL) == 0);
+        CHECK(intact(p));
+        if (i < 10)
+            wait_until_evicted(p);
+    }
+    CHECK(intact(p));
+    if (getuid() == 0)
+        expect_all_back(p);
 }
 
 /* Into another mount namespace, which takes that nobody shares the root and working directory with this thread. */
@@ -182,4 +303,6 @@ static void another_namespace(void)
 
 CASES({"another_namespace", another_namespace}, {"seccomp_by_prctl", seccomp_by_prctl}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
       {"root_directory", root_directory}, {"another_user", another_user},
-      {"another_user_by_number", another_user_by_number})
+      {"another_user_by_number", another_user_by_number},
+      {"another_user_at_first", another_user_at_first}, {"another_user_amid_threads", another_user_amid_threads},
+      {"another_user_again_and_again", another_user_again_and_again})

@@ -279,7 +279,7 @@ fn start(
                 }
                 if Instant::now() >= next {
                     tally.sample();
-                    line.show(tally.live().map(|(_, _, page)| page));
+                    line.show(tally.live());
                     if let Some((observing, run)) = &mut observing {
                         observe(observing, run, &tally);
                     }
@@ -360,7 +360,7 @@ fn observe(observing: &mut Observing, run: &Arc<Directory>, tally: &Tally) {
         return;
     }
     let subject = |(name, pid, page)| Subject { file: PageFile { run: run.clone(), name }, page, pid };
-    let subjects: Vec<Subject<'_>> = tally.live().map(subject).collect();
+    let subjects: Vec<Subject<'_>> = tally.live_here().map(subject).collect();
     observing.step(&subjects);
 }
 

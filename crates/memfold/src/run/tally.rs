@@ -1,25 +1,33 @@
 //! The sum over the processes of one run: what a tree of processes did, read from its control pages.
 //!
-//! Pages are sampled while the program runs. Counters are exact, since a page outlives its process;
+//! Pages are sampled while the program runs, in the run's directory, and by root also where those processes have theirs that have become other
+//! users. Counters are exact, since a page outlives its process;
 //! totals of bytes over several processes are those of the sampled moments.
 //!
 //! Invariants: a page may say anything, and ends nothing; a process is counted once for each program that it executed; the page of a process that
 //! is gone is removed after it was counted, so a run of many short processes leaves no heap of files.
 
+use crate::directory::Directory;
 use crate::pages::{self, Inherited, Name};
 use crate::process::{self, Nested};
 use crate::runtime;
 use memfold_inspect::{Costs, Inventory, Latency, Pages, Sizes, Snapshot, Source};
 use memfold_pager::control::{Counters, Mode};
+use nix::unistd::geteuid;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// So many processes are listed one by one, the largest first.
 const LISTED: usize = 64;
 
 /// So many pages are looked at again at the end, each of which costs a descriptor.
 const INHERITED: usize = 64;
+
+/// How often directories elsewhere are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// One process in the list of a summary.
 #[derive(Clone, Debug, Serialize)]
@@ -44,7 +52,10 @@ pub struct Process {
 #[derive(Debug)]
 pub struct Tally {
     dir: PathBuf,
-    live: BTreeMap<Name, (String, Snapshot)>,
+    /// That of the run, if it is there, and those elsewhere; and when they were last looked for.
+    dirs: Vec<Arc<Directory>>,
+    looked: Option<Instant>,
+    live: BTreeMap<(u32, Name), (String, Snapshot)>,
     /// Some of the pages that forked children have from processes that are gone.
     inherited: Vec<Inherited>,
     total: Total,
@@ -86,18 +97,37 @@ pub struct Total {
 impl Tally {
     /// For the pages that appear in `dir`.
     pub fn new(dir: PathBuf) -> Tally {
-        Tally { dir, live: BTreeMap::new(), inherited: Vec::new(), total: Total::default() }
+        let (dirs, live, inherited) = (Vec::new(), BTreeMap::new(), Vec::new());
+        Tally { dir, dirs, looked: None, live, inherited, total: Total::default() }
     }
 
     /// Looks at the pages once.
     pub fn sample(&mut self) {
+        if self.looked.is_none_or(|looked| looked.elapsed() > LOOK_EVERY) {
+            self.look_for_dirs();
+        }
         let mut nested = Nested::default();
-        for path in runtime::entries(&self.dir) {
-            let Some(file) = Name::of(&path) else { continue };
-            let running = file.resolve(&mut nested).filter(|&pid| process::is_running(pid));
-            let Ok(page) = pages::snapshot(&path) else { continue };
+        for dir in self.dirs.clone() {
+            self.sample_in(&dir, &mut nested);
+        }
+        self.total.peak(self.live.values().map(|(_, page)| &page.sizes));
+    }
+
+    fn look_for_dirs(&mut self) {
+        self.dirs = Directory::hold(&self.dir).map(Arc::new).into_iter().collect();
+        if geteuid().is_root() {
+            self.dirs.extend(runtime::elsewhere(&self.dir));
+        }
+        self.looked = Some(Instant::now());
+    }
+
+    fn sample_in(&mut self, dir: &Directory, nested: &mut Nested) {
+        for (file, content) in pages::files(dir) {
+            let running = file.resolve(nested).filter(|&pid| process::is_running(pid));
+            let Ok(page) = Snapshot::of_file(&content) else { continue };
             let name_now = || running.map(process::name).unwrap_or_default();
-            let name = match self.live.remove(&file) {
+            let key = (dir.owner(), file);
+            let name = match self.live.remove(&key) {
                 // The process executed another program, which began a page of its own.
                 Some((name, before)) if before.started_ns != page.started_ns => {
                     self.total.add(name, &before);
@@ -107,26 +137,32 @@ impl Tally {
                 _ => name_now(),
             };
             if running.is_some() {
-                self.live.insert(file, (name, page));
+                self.live.insert(key, (name, page));
             } else {
                 self.total.add(name, &page);
                 if self.inherited.len() < INHERITED {
-                    self.inherited.extend(Inherited::look(&path));
+                    self.inherited.extend(Inherited::of(content));
                 }
-                let _ = std::fs::remove_file(&path);
+                dir.remove(&file.to_string());
             }
         }
-        self.total.peak(self.live.values().map(|(_, page)| &page.sizes));
     }
 
-    /// The pages of those that ran when it was last looked, with their ids in our PID namespace.
-    pub fn live(&self) -> impl Iterator<Item = (Name, u32, &Snapshot)> {
+    /// The pages of those that ran when it was last looked.
+    pub fn live(&self) -> impl Iterator<Item = &Snapshot> {
+        self.live.values().map(|(_, page)| page)
+    }
+
+    /// Those in the run's own directory, with their ids in our PID namespace.
+    pub fn live_here(&self) -> impl Iterator<Item = (Name, u32, &Snapshot)> {
         let mut nested = Nested::default();
-        self.live.iter().filter_map(move |(name, (_, page))| Some((*name, name.resolve(&mut nested)?, page)))
+        let own = self.live.iter().filter(|((owner, _), _)| *owner == geteuid().as_raw());
+        own.filter_map(move |((_, name), (_, page))| Some((*name, name.resolve(&mut nested)?, page)))
     }
 
     /// The sum over all processes, those that still run included.
     pub fn finish(mut self) -> Total {
+        self.look_for_dirs();
         self.sample();
         let inherited = self.inherited.drain(..).find_map(Inherited::still);
         self.total.some_left = inherited.is_some() || !self.live.is_empty();

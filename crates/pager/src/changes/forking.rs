@@ -25,6 +25,7 @@ use crate::tables::entry::State;
 use crate::tables::extent::Extent;
 use crate::tier;
 use core::sync::atomic::Ordering::*;
+use memfold_sys::pagemap::Pagemap;
 use memfold_sys::thread::Backoff;
 use memfold_sys::{file, mem, Errno};
 
@@ -42,18 +43,18 @@ impl Engine {
             fault_point!(GateNotClosed: self.traffic.gate.close());
             fault_point!(BrakeNotHeld: self.traffic.brake.hold());
             // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
-            if !matches!(self.phase(), Phase::Starting | Phase::Stopping) {
+            if self.phase().is_settled() {
                 break;
             }
             self.let_others_go_on();
             backoff.wait();
         }
-        if self.phase() == Phase::Running && self.anything_away() && !self.may_make_uffd() {
+        if self.phase() == Phase::Running && self.anything_away() && !self.may_serve_child() {
             // The child could not be served, so nothing may be away. (It could be when the pager began; the program has
             // lost the right since.)
             if self.bring_all_back().is_err() {
                 self.fail_hard(
-                    "memfold: cannot fork: no userfaultfd for the child, and no memory to go without",
+                    "memfold: cannot fork: the child cannot be folded, and there is no memory to go without",
                 );
             }
         }
@@ -86,10 +87,11 @@ impl Engine {
     pub fn after_fork_in_child(&'static self) {
         fault_point!(ChildNotTold: (), else return);
         self.lifecycle.come_home_in_child();
+        self.link.forget_pagemap_in_child();
         self.traffic.reset_in_child();
         self.tables.pool.reset_in_child();
         self.prefetch.reset_in_child();
-        self.helpers.reset_in_child();
+        self.helpers.reset();
         self.stamps.forget_in_child();
         self.tables.young.reset_in_child();
         self.room.reset_in_child();
@@ -183,6 +185,11 @@ impl Engine {
         // SAFETY: nothing is away, and no other thread looks. Closing the descriptor lets every range go.
         unsafe { self.close_kernel() };
         self.give_up("no thread for the pager in a forked child", Some(error));
+    }
+
+    /// Whether a child could open what it needs.
+    fn may_serve_child(&self) -> bool {
+        self.may_make_uffd() && fault_point!(PagemapTakenForGranted: Pagemap::open().is_ok(), else true)
     }
 
     /// Whether a child could make a userfaultfd. It does so in a descriptor table of its own, so how many descriptors the

@@ -330,30 +330,6 @@ impl Engine {
         self.space().existing(start, end).next().is_some()
     }
 
-    /// Stops folding for good: brings everything back and waits until the agent threads are gone.
-    pub fn stop(&'static self, reason: &'static &'static str) {
-        loop {
-            match self.phase() {
-                Phase::Idle => {
-                    if self.change_phase(Phase::Idle, Phase::Stopping) {
-                        self.turn_off(reason);
-                    }
-                }
-                Phase::Running => {
-                    let _blocked = signal::block_all();
-                    let _pass = self.traffic.gate.pass();
-                    self.set_stop_reason(reason);
-                    if self.change_phase(Phase::Running, Phase::Stopping) {
-                        self.ring();
-                    }
-                }
-                Phase::Starting | Phase::Stopping => self.wait_for_phase_after(self.phase()),
-                Phase::Off => break,
-            }
-        }
-        self.join_threads();
-    }
-
     /// The frame of every change: locks the extents of the ranges, announces, brings back and lets go what lies in the
     /// first one if asked to, runs `op`, lets `after` bring the tables in line if it succeeded, and wakes who
     /// faulted meanwhile.

@@ -9,7 +9,7 @@ use crate::fault::helpers;
 use crate::lock::Mutex;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 use memfold_sys::futex;
-use memfold_sys::thread::Thread;
+use memfold_sys::thread::{Credentials, Thread};
 
 /// An agent thread, by what it does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +48,8 @@ pub(crate) struct Agents {
     tids: [AtomicU32; Agent::COUNT],
     /// The background thread's futex: incremented to wake it.
     pub bell: AtomicU32,
+    /// Who the thread was that made them: users and groups of its [`Credentials`].
+    maker: [AtomicU32; 6],
 }
 
 impl Agents {
@@ -57,7 +59,21 @@ impl Agents {
             threads: Mutex::new([const { None }; Agent::COUNT]),
             tids: [const { AtomicU32::new(0) }; Agent::COUNT],
             bell: AtomicU32::new(0),
+            maker: [const { AtomicU32::new(0) }; 6],
         }
+    }
+
+    /// The calling thread is about to make them.
+    pub fn note_maker(&self) {
+        let Credentials { users, groups } = Credentials::own();
+        let ids = users.iter().chain(&groups);
+        self.maker.iter().zip(ids).for_each(|(place, id)| place.store(*id, Relaxed));
+    }
+
+    /// Who the thread was that made them.
+    pub fn maker(&self) -> Credentials {
+        let [a, b, c, d, e, f] = [0, 1, 2, 3, 4, 5].map(|place: usize| self.maker[place].load(Relaxed));
+        Credentials { users: [a, b, c], groups: [d, e, f] }
     }
 
     /// Notes a thread that was just made. With signals blocked, or by an agent.

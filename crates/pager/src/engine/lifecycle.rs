@@ -12,6 +12,8 @@ use crate::fault::{helpers, service};
 use crate::kernel::Kernel;
 use crate::tier;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
+use memfold_sys::file::Fd;
+use memfold_sys::pagemap::Pagemap;
 use memfold_sys::thread::{self, CpuSet, Thread};
 use memfold_sys::{futex, signal, Errno, Result};
 
@@ -29,6 +31,17 @@ pub enum Phase {
     Stopping = 3,
     /// Ended, or it could not begin.
     Off = 4,
+    /// Bringing everything back, to begin anew.
+    Pausing = 5,
+    /// Everything is back and the agent threads are leaving; who waits for that makes it idle.
+    Paused = 6,
+}
+
+impl Phase {
+    /// Whether it stays so until somebody wants it otherwise.
+    pub fn is_settled(self) -> bool {
+        matches!(self, Phase::Idle | Phase::Running | Phase::Off)
+    }
 }
 
 /// Where the engine is between its start and its end.
@@ -44,6 +57,8 @@ pub(crate) struct Lifecycle {
     leaving: AtomicU32,
     /// What the last thread that said so ended with.
     last_status: AtomicU32,
+    /// How often the program took on other credentials than the agents had.
+    changes: AtomicU32,
 }
 
 impl Lifecycle {
@@ -56,6 +71,7 @@ impl Lifecycle {
             process: AtomicU32::new(0),
             leaving: AtomicU32::new(0),
             last_status: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
         }
     }
 
@@ -66,6 +82,8 @@ impl Lifecycle {
             1 => Phase::Starting,
             2 => Phase::Running,
             3 => Phase::Stopping,
+            5 => Phase::Pausing,
+            6 => Phase::Paused,
             _ => Phase::Off,
         }
     }
@@ -88,6 +106,11 @@ impl Lifecycle {
     /// Sleeps while the phase is `phase`.
     pub fn wait_for_phase_after(&self, phase: Phase) {
         let _ = futex::wait(&self.phase, phase as u32, None);
+    }
+
+    /// The program has taken on other credentials than the agents have; how often it has.
+    pub fn count_change(&self) -> u32 {
+        self.changes.fetch_add(1, Relaxed) + 1
     }
 
     /// The engine belongs to the calling process from now on.
@@ -237,6 +260,7 @@ impl Engine {
 
     /// Makes the background thread, which opens what it needs and makes the fault thread.
     pub(crate) fn spawn_background(&'static self) -> Result<()> {
+        self.agents.note_maker();
         // SAFETY: `background::main` keeps to the rules of agent threads.
         let thread = unsafe { Thread::spawn(background::main, self as *const Engine as usize) }?;
         // A handler that stops the engine waits for this thread's work to be done, and must not find the lock held.
@@ -263,7 +287,10 @@ impl Engine {
 
     /// Opens what the engine needs. The background thread calls it.
     pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, Errno)> {
-        let kernel = Kernel::open(self.link.device(), self.traffic.goes_by_reports(), self.link.made())?;
+        // SAFETY: its number in the table of this thread, who alone has that.
+        let pagemap = self.link.pagemap().map(|number| Pagemap::handed_over(unsafe { Fd::from_raw(number) }));
+        let kernel =
+            Kernel::open(self.link.device(), self.traffic.goes_by_reports(), self.link.made(), pagemap)?;
         self.tables.tell_staging(&kernel.staging);
         // SAFETY: no other thread looks before it is started.
         unsafe { *self.link.kernel_mut() = Some(kernel) };
@@ -360,6 +387,8 @@ impl Engine {
 
     /// Waits for the agent threads to leave, after they were told to.
     pub(crate) fn join_threads(&self) {
+        // A handler that waits for them too must not find the lock held by the thread that it interrupted.
+        let _blocked = signal::block_all();
         self.agents.join_all();
     }
 }

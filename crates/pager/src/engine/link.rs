@@ -8,9 +8,10 @@ use crate::kernel::{Kernel, Made};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use memfold_sys::file;
+use memfold_sys::pagemap::Pagemap;
 
 /// No descriptor.
-const NO_DEVICE: u32 = u32::MAX;
+const NONE: u32 = u32::MAX;
 
 /// The link.
 pub(crate) struct Link {
@@ -19,12 +20,15 @@ pub(crate) struct Link {
     pub gauges: Gauges,
     /// The page whose first touch tells the fault thread to end; 0 for none.
     pub doorbell: AtomicUsize,
-    /// The program's open `/dev/userfaultfd`; [`NO_DEVICE`] for none.
+    /// The program's open `/dev/userfaultfd`; [`NONE`] for none.
     device: AtomicU32,
     /// The number of that device.
     device_number: AtomicU64,
     /// A userfaultfd that is [`Made`] already: its number, one more than that of the descriptor, and whether it tracks writes, in the lowest bit; 0 for none.
     made: AtomicU32,
+    /// The page map that the program's table has open for agents to come, by its number; [`NONE`] for none. And which file it is.
+    pagemap: AtomicU32,
+    pagemap_file: AtomicU64,
 }
 
 // SAFETY: `kernel` is written before others look, see the module.
@@ -37,9 +41,11 @@ impl Link {
             kernel: UnsafeCell::new(None),
             gauges: Gauges::new(),
             doorbell: AtomicUsize::new(0),
-            device: AtomicU32::new(NO_DEVICE),
+            device: AtomicU32::new(NONE),
             device_number: AtomicU64::new(0),
             made: AtomicU32::new(0),
+            pagemap: AtomicU32::new(NONE),
+            pagemap_file: AtomicU64::new(0),
         }
     }
 
@@ -78,8 +84,29 @@ impl Link {
     }
 
     /// What the agents take with them out of the program's descriptor table.
-    pub fn kept(&self) -> Option<i32> {
-        self.made().map(|(number, _)| number).or_else(|| self.device())
+    pub fn kept(&self) -> [Option<i32>; 2] {
+        [self.made().map(|(number, _)| number).or_else(|| self.device()), self.pagemap()]
+    }
+
+    /// Leaves a page map open in the table of the calling thread, for agents to come that could not open it. One is enough.
+    pub fn keep_pagemap(&self, pagemap: Pagemap) {
+        let fd = pagemap.into_fd();
+        if let (None, Some(file)) = (self.pagemap(), which_file(fd.raw())) {
+            self.pagemap_file.store(file, Relaxed);
+            self.pagemap.store(fd.into_raw() as u32, Release);
+        }
+    }
+
+    /// The page map that was left open, if the program has not closed it.
+    pub fn pagemap(&self) -> Option<i32> {
+        let fd = self.pagemap.load(Acquire);
+        let is_still = || which_file(fd as i32) == Some(self.pagemap_file.load(Relaxed));
+        (fd != NONE && is_still()).then_some(fd as i32)
+    }
+
+    /// It shows the memory of the parent.
+    pub fn forget_pagemap_in_child(&self) {
+        self.pagemap.store(NONE, Relaxed);
     }
 
     /// The program's open `/dev/userfaultfd`, if it was given one and has not closed it.
@@ -87,6 +114,12 @@ impl Link {
         let fd = self.device.load(Acquire);
         // The program may have closed it, and opened something else there.
         let is_still = || file::device_number(fd as i32) == Some(self.device_number.load(Relaxed));
-        (fd != NO_DEVICE && is_still()).then_some(fd as i32)
+        (fd != NONE && is_still()).then_some(fd as i32)
     }
+}
+
+/// A number for the file that is open there, by which it is known again.
+fn which_file(fd: i32) -> Option<u64> {
+    let status = file::status(fd).ok()?;
+    Some(status.st_ino ^ status.st_dev.rotate_left(32))
 }

@@ -301,6 +301,10 @@ impl Worker {
         unsafe { self.engine.close_kernel() };
         self.park();
         self.engine.traffic.gate.open();
-        self.engine.turn_off(self.engine.stop_reason());
+        if self.engine.phase() == Phase::Pausing {
+            self.engine.be_paused();
+        } else {
+            self.engine.turn_off(self.engine.stop_reason());
+        }
     }
 }

@@ -121,8 +121,8 @@ impl Helpers {
         self.ending.load(Acquire) != 0
     }
 
-    /// There are none in a forked child.
-    pub fn reset_in_child(&self) {
+    /// There are none: in a forked child, or when all have left.
+    pub fn reset(&self) {
         self.here.iter().for_each(|here| here.store(0, Relaxed));
         self.at_work.store(0, Relaxed);
         self.ending.store(0, Relaxed);
