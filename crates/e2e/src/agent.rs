@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -218,18 +218,16 @@ impl Subject {
         }
         assert_ne!(folded, 0);
         // What the kernel makes of a mapping that was cut in two it joins again; the program's own changes come between.
-        let began = Instant::now();
-        loop {
+        crate::wait_for(LIMIT, || {
             let now = self.traces();
             // What the program itself has of these is not always as much.
             let other = |before: usize, now: usize| if before > 0 { before } else { now };
             let (kept, code) = (other(before.kept, now.kept), other(before.code, now.code));
-            if (Traces { kept, code, ..now.clone() }) == before {
-                return;
+            match (Traces { kept, code, ..now.clone() }) == before {
+                true => Ok(()),
+                false => Err(format!("as before: there was {before:?}, and there is still {now:?}")),
             }
-            assert!(began.elapsed() < LIMIT, "there was {before:?}, and there is still {now:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        });
     }
 
     /// Ends it: its status, and what it said last.

@@ -19,6 +19,7 @@ pub mod row;
 pub mod run;
 pub mod terminal;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -29,9 +30,20 @@ pub use command_line::{installed_for_all, is_root, memfold, output, scratch};
 /// # Panics
 /// If it does not by then.
 pub fn wait_until(limit: Duration, what: &str, mut seen: impl FnMut() -> bool) {
+    wait_for(limit, || if seen() { Ok(()) } else { Err(what) });
+}
+
+/// Waits until the look finds what it looks for, at most `limit`.
+///
+/// # Panics
+/// If it does not by then, with what it said last was missing.
+pub fn wait_for<T, Missing: Display>(limit: Duration, mut look: impl FnMut() -> Result<T, Missing>) -> T {
     let began = Instant::now();
-    while !seen() {
-        assert!(began.elapsed() < limit, "never: {what}");
+    loop {
+        match look() {
+            Ok(found) => return found,
+            Err(missing) => assert!(began.elapsed() < limit, "never: {missing}"),
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -4,7 +4,7 @@
 
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{program, run_plain};
-use memfold_e2e::{memfold, scratch, wait_until};
+use memfold_e2e::{memfold, scratch, wait_for, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -99,22 +99,15 @@ impl Folded {
 
     /// Waits until the parts are as large as they should be; what was told then.
     fn wait_for(&self, parts: &[(&str, std::ops::Range<u64>)]) -> Value {
-        let mut last = Value::Null;
-        let mut wrong = Vec::new();
-        let began = std::time::Instant::now();
-        loop {
-            if let Some(why) = self.why() {
-                let of =
-                    |name: &str| why["reasons"][name].as_u64().unwrap_or_else(|| panic!("no reason {name}"));
-                wrong = parts.iter().filter(|(name, range)| !range.contains(&of(name))).collect();
-                last = why;
-                if wrong.is_empty() {
-                    return last;
-                }
+        wait_for(LIMIT, || {
+            let why = self.why().ok_or_else(|| "an answer".to_owned())?;
+            let of = |name: &str| why["reasons"][name].as_u64().unwrap_or_else(|| panic!("no reason {name}"));
+            let wrong: Vec<_> = parts.iter().filter(|(name, range)| !range.contains(&of(name))).collect();
+            match wrong.is_empty() {
+                true => Ok(why),
+                false => Err(format!("{wrong:?} in {why:#}")),
             }
-            assert!(began.elapsed() < LIMIT, "never: {wrong:?} in {last:#}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        })
     }
 
     /// Ends the program; the summary.

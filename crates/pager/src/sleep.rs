@@ -64,19 +64,15 @@ impl Rest {
     fn look(&mut self, now: Nanos, ran: Nanos, touches: u64, sleep_after: u64) -> Option<bool> {
         let every = if self.asleep { LOOK } else { Nanos(sleep_after / LOOKS).clamp(SHORTEST, LOOK + LOOK) };
         let passed = now.since(self.looked);
-        if self.asleep
-            && self.looked.0 != 0
-            && touches.saturating_sub(self.touches) > TOUCHES
-            && passed.0 < every.0
-        {
-            // More than in a whole look, and it wants the rest soon.
-            (self.looked, self.ran, self.touches) = (now, ran, touches);
-            return Some(false);
-        }
-        if passed.0 < every.0 {
-            return None;
-        }
         let first = self.looked.0 == 0;
+        if passed.0 < every.0 {
+            // More than in a whole look, and it wants the rest soon.
+            let wakes = self.asleep && !first && touches.saturating_sub(self.touches) > TOUCHES;
+            if wakes {
+                (self.looked, self.ran, self.touches) = (now, ran, touches);
+            }
+            return wakes.then_some(false);
+        }
         let busy = first || ran.since(self.ran).0 > passed.0 / 1_000_000 * HOUSEKEEPING;
         let wants = touches.saturating_sub(self.touches) > TOUCHES.saturating_mul(passed.0) / 1_000_000_000;
         (self.looked, self.ran, self.touches) = (now, ran, touches);
