@@ -1,6 +1,7 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
 use crate::error::{Error, Trouble};
+use memfold_sys::thread::agent_name;
 use nix::errno::Errno;
 use std::fs;
 
@@ -79,13 +80,10 @@ fn all(pid: u32) -> Vec<u32> {
 /// program.
 const OF_KERNEL: u32 = 0x10 | 0x4000 | 0x20_0000;
 
-/// What the names of the agent's threads begin with.
-const AGENT: &str = "memfold-";
-
 /// A thread of the process that has not ended and is not the agent's: the first one, if it is such.
 pub fn living(pid: u32) -> Option<u32> {
     let lives = |tid: &u32| {
-        stat(pid, *tid).is_some_and(|(name, rest)| !rest.starts_with('Z') && !name.starts_with(AGENT))
+        stat(pid, *tid).is_some_and(|(name, rest)| !rest.starts_with('Z') && !agent_name::is(&name))
     };
     Some(pid).filter(lives).or_else(|| all(pid).into_iter().find(lives))
 }
@@ -133,7 +131,7 @@ pub fn what_keeps_all(pid: u32) -> Trouble {
 fn rank(pid: u32, tid: u32) -> Option<u32> {
     let (name, rest) = stat(pid, tid)?;
     let is_of_kernel = rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
-    if is_of_kernel || name.starts_with(AGENT) || !is_ours(pid, tid) {
+    if is_of_kernel || agent_name::is(&name) || !is_ours(pid, tid) {
         return None;
     }
     match rest.chars().next()? {

@@ -4,6 +4,7 @@ use crate::dialogue::Dialogue;
 use crate::run::program;
 use crate::{is_root, scratch};
 use memfold_pager::plan::MAGIC;
+use memfold_sys::thread::agent_name;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -167,7 +168,7 @@ impl Subject {
         let proc = PathBuf::from(format!("/proc/{}", self.pid()));
         let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
         let threads = fs::read_dir(proc.join("task")).into_iter().flatten().flatten();
-        let agents = threads.filter(|task| read(task.path().join("comm")).starts_with("memfold")).count();
+        let agents = threads.filter(|task| agent_name::is(read(task.path().join("comm")).trim_end())).count();
         let files = fs::read_dir(proc.join("fd")).into_iter().flatten().flatten();
         let mut descriptors: Vec<String> = files
             .filter_map(|file| {

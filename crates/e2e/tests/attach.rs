@@ -35,6 +35,16 @@ fn a_program_with_threads_signals_and_forks_endures_it_many_times() {
 }
 
 #[test]
+fn a_program_may_be_called_like_memfolds_own() {
+    if may_attach() {
+        let (dir, file) = compile("attached.c", &[]);
+        let named = dir.path().join("memfold-server");
+        std::fs::rename(file, &named).unwrap();
+        endures(start(&named, &["2", "16"]), 2);
+    }
+}
+
+#[test]
 fn a_hundred_threads_are_stopped_by_one_of_them_only() {
     if may_attach() {
         let (_dir, file) = compile("attached.c", &[]);

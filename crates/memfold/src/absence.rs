@@ -6,13 +6,17 @@
 use crate::library::FILE_NAME;
 use crate::run::program;
 use crate::{library, pages, process};
+use memfold_sys::thread::agent_name;
 use nix::unistd::{geteuid, Uid, User};
 use std::path::Path;
 
-/// Names of the pager's threads in a program.
-const AGENTS: [&str; 2] = ["memfold-bg", "memfold-agent"];
 /// So many processes above one are looked at.
 const GENERATIONS: usize = 64;
+
+/// Whether the process has the pager's threads.
+fn folds(pid: u32) -> bool {
+    agent_name::BACKGROUND.to_str().is_ok_and(|agent| process::has_thread(pid, agent))
+}
 
 /// One sentence about the process, without a full stop.
 pub fn why(pid: u32) -> String {
@@ -33,7 +37,7 @@ pub fn why(pid: u32) -> String {
     if process::has_mapped(pid, FILE_NAME) {
         return format!("{this} {}", with_library(pid));
     }
-    if AGENTS.iter().any(|agent| process::has_thread(pid, agent)) {
+    if folds(pid) {
         return format!("{this} folds itself by memfold.h, and has {NOWHERE}");
     }
     format!("{this} {}", without_library(pid))
@@ -44,7 +48,7 @@ const NOWHERE: &str = "no control page: where it would be there was no room or n
 
 fn with_library(pid: u32) -> String {
     const OFF: &str = "the pager is turned off (--no-pager or MEMFOLD_PAGER=off)";
-    let folds = AGENTS.iter().any(|agent| process::has_thread(pid, agent));
+    let folds = folds(pid);
     let pager = process::variable(pid, "MEMFOLD_PAGER");
     match (pages::told(pid), pager.as_deref()) {
         (Some(dir), _) if folds => match pages::snapshot(&dir.join(pid.to_string())) {

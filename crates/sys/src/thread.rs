@@ -373,6 +373,27 @@ pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
     Ok(())
 }
 
+/// What agent threads are called.
+pub mod agent_name {
+    use core::ffi::CStr;
+
+    /// The one that folds.
+    pub const BACKGROUND: &CStr = c"memfold-bg";
+    /// The one that answers touches.
+    pub const FAULT: &CStr = c"memfold-fault";
+    /// The one that asks the kernel for program threads.
+    pub const PROXY: &CStr = c"memfold-proxy";
+    /// Those that bring pages before they are touched.
+    pub const HELPER: &CStr = c"memfold-helper";
+    /// The one of the tier below memory.
+    pub const TIER: &CStr = c"memfold-tier";
+
+    /// Whether one has this name.
+    pub fn is(name: &str) -> bool {
+        [BACKGROUND, FAULT, PROXY, HELPER, TIER].iter().any(|own| own.to_bytes() == name.as_bytes())
+    }
+}
+
 /// Names the calling thread, at most 15 bytes.
 pub fn set_name(name: &'static core::ffi::CStr) {
     // SAFETY: the name is static.

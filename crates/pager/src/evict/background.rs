@@ -37,7 +37,7 @@ const LEAVING_PAUSE: Nanos = Nanos(50_000);
 pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
-    thread::set_name(c"memfold-bg");
+    thread::set_name(thread::agent_name::BACKGROUND);
     engine.agents.set_tid(Agent::Background, thread::current_tid());
     let in_child = engine.kernel().is_some();
     if fault_point!(TableShared: true, else false) {

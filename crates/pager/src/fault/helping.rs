@@ -29,7 +29,7 @@ pub extern "C" fn main(arg: usize) {
     let place = arg % MOST;
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*((arg - place) as *const Engine) };
-    thread::set_name(c"memfold-helper");
+    thread::set_name(thread::agent_name::HELPER);
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(0);
     let helpers = &engine.helpers;

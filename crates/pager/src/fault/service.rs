@@ -40,7 +40,7 @@ const MARK: usize = 128;
 pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
-    thread::set_name(c"memfold-fault");
+    thread::set_name(thread::agent_name::FAULT);
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(thread::CAP_SYS_NICE);
     let restorer = engine.kernel().map(|kernel| patiently(|| Restorer::new(engine, kernel)));

@@ -36,7 +36,7 @@ const SLEEP: Nanos = Nanos::from_secs(10);
 pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
-    thread::set_name(c"memfold-tier");
+    thread::set_name(thread::agent_name::TIER);
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(0);
     keep_stack_out_of_cores();

@@ -37,7 +37,7 @@ impl Proxy {
 pub extern "C" fn main(arg: usize) {
     // SAFETY: the engine lives for ever.
     let engine: &'static Engine = unsafe { &*(arg as *const Engine) };
-    thread::set_name(c"memfold-proxy");
+    thread::set_name(thread::agent_name::PROXY);
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(0);
     if let Some(kernel) = engine.kernel() {
