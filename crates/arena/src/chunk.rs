@@ -79,7 +79,15 @@ impl Chunk {
     /// How many pages of the run may hold frames.
     pub(crate) fn count_dirty(&self, addr: usize, pages: usize) -> usize {
         let mut count = 0;
-        self.words(addr, pages, |word, mask| count += (self.dirty[word].get() & mask).count_ones() as usize);
+        self.words(addr, pages, |word, mask| {
+            let bits = self.dirty[word].get() & mask;
+            // Most words have none set or all, and the least processor that we run on counts bits in a dozen steps.
+            count += match bits {
+                0 => 0,
+                u64::MAX => 64,
+                some => some.count_ones() as usize,
+            };
+        });
         count
     }
 

@@ -132,8 +132,10 @@ impl Pool {
         let (run_start, run_end) = (run.start(), run.end());
         let first = run_start.next_multiple_of(align);
         let last = (run_end - pages * PAGE_SIZE) / align * align;
+        // Most runs are resident as a whole, or nowhere; then there is nothing to count.
+        let is_whole = run.dirty.get() as usize == run.pages();
         // A long block lies where more of it is resident, at the run's beginning or at its end.
-        let is_long = pages > LONG && run.dirty.get() > 0;
+        let is_long = pages > LONG && run.dirty.get() > 0 && !is_whole;
         let start = match is_long && chunk.count_dirty(last, pages) > chunk.count_dirty(first, pages) {
             true => last,
             false => first,
@@ -157,11 +159,16 @@ impl Pool {
         self.runs.remove(run);
         let domain = run.domain();
         let mut dirty_left = run.dirty.get() as usize;
-        let dirty = if dirty_left == 0 { 0 } else { chunk.count_dirty(start, pages).min(dirty_left) };
-        dirty_left -= dirty;
+        let count = |start, pages| match is_whole {
+            true => pages,
+            false => chunk.count_dirty(start, pages),
+        };
+        // Exact even where the kernel once refused to drop pages: their bits stay set, though uncounted.
+        let counted = count(start, pages);
+        dirty_left -= counted.min(dirty_left);
         if let Some(head) = head {
             head.describe(domain, Some(chunk), run_start, (start - run_start) / PAGE_SIZE, Kind::Free);
-            let part = chunk.count_dirty(run_start, head.pages()).min(dirty_left);
+            let part = count(run_start, head.pages()).min(dirty_left);
             dirty_left -= part;
             self.put(head, part);
         }
@@ -170,8 +177,7 @@ impl Pool {
             self.put(tail, dirty_left);
         }
         run.describe(domain, Some(chunk), start, pages, kind);
-        // Exact even where the kernel once refused to drop pages: their bits stay set, though uncounted.
-        run.set_zero(chunk.count_dirty(start, pages) == 0);
+        run.set_zero(counted == 0);
         match kind {
             Kind::Blocks => pagemap::set_all(run),
             _ => pagemap::set_ends(run),
@@ -224,7 +230,10 @@ impl Pool {
         let Some(chunk) = span.chunk.get() else { return };
         self.count_in(span.pages());
         chunk.set_dirty(span.start(), touched);
-        let dirty = chunk.count_dirty(span.start(), span.pages());
+        let dirty = match span.pages() - touched {
+            0 => touched,
+            _ => chunk.count_dirty(span.start(), span.pages()),
+        };
         self.insert(span, dirty);
     }
 

@@ -20,6 +20,9 @@ const TRIES: usize = 16;
 /// How many runs are looked at, beginning with the one that was freed last, for one that is resident.
 const RECENT: usize = 32;
 
+/// A run that is resident and longer by no more than this part ends that search.
+const CLOSE: usize = 16;
+
 pub(crate) struct FreeRuns {
     lists: [Option<&'static Span>; LISTS],
     occupied: u128,
@@ -63,6 +66,9 @@ impl FreeRuns {
             let fits = run.pages() >= pages && missing <= pages / 2;
             if fits && best.is_none_or(|(least, length, _)| (missing, run.pages()) < (least, length)) {
                 best = Some((missing, run.pages(), run));
+                if missing == 0 && run.pages() - pages <= pages / CLOSE {
+                    break;
+                }
             }
             next = run.older.get();
         }

@@ -15,6 +15,7 @@ use crate::parcel::{List, Loose, Outbox};
 use crate::quarantine::Quarantine;
 use crate::span_cache::Front;
 use crate::sync::{AtomicU32, AtomicU8, AtomicUsize, Cell};
+use crate::worth::Worth;
 use memfold_arena::{Domain, Span};
 
 /// Spans of one class that have free blocks, first in first out: by the time a span is first, many of its
@@ -96,8 +97,10 @@ pub(crate) struct Heap {
     pub(crate) ahead: [Cell<Option<Ahead>>; classes::COUNT],
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
+    /// Whether it pays to gather by spans what is freed of other heaps'.
+    pub(crate) worth: Worth,
     /// What is freed of other heaps' spans, by the addresses of the spans' records.
-    pub(crate) loose: [Loose; 16],
+    pub(crate) loose: [Loose; 64],
     /// What is under way to other heaps, by their addresses.
     pub(crate) outboxes: [Outbox; 4],
     /// The next in the idle list.
@@ -139,7 +142,8 @@ impl Heap {
             quarantine: Quarantine::new(),
             ahead: [const { Cell::new(None) }; classes::COUNT],
             pending: Cell::new(core::ptr::null_mut()),
-            loose: [const { Loose::new() }; 16],
+            worth: Worth::new(),
+            loose: [const { Loose::new() }; 64],
             outboxes: [const { Outbox::new() }; 4],
             next_idle: Cell::new(core::ptr::null()),
             next_heap: Cell::new(core::ptr::null()),

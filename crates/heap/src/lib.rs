@@ -51,6 +51,7 @@ pub mod stats;
 mod sync;
 mod tls;
 mod voids;
+mod worth;
 
 pub use api::{
     aligned, calloc, free, is_ours, malloc, malloc_at_hand, malloc_slow, realloc, trim, usable_size,

@@ -294,6 +294,12 @@ impl Loose {
         self.room.set(if links::key() == 0 { OF_SPAN - Loose::weight(span) } else { 0 });
     }
 
+    /// How many blocks are in it.
+    #[inline(always)]
+    pub(crate) fn count(&self) -> u32 {
+        self.span.get().map_or(0, |_| self.count.get())
+    }
+
     fn weight(span: &Span) -> i32 {
         (span.block_size() as i32).max(OF_SPAN_LEAST)
     }
@@ -370,7 +376,7 @@ impl Outbox {
     /// The blocks are free, in no list, and of one span that belongs to the heap with this list, which lives for ever; one block where
     /// links are encoded.
     #[inline(always)]
-    unsafe fn put(&self, to: *const List, run: Run, size: u32) {
+    pub(crate) unsafe fn put(&self, to: *const List, run: Run, size: u32) {
         if !core::ptr::eq(self.to.get(), to) {
             self.dispatch();
             self.to.set(to);

@@ -9,7 +9,7 @@
 
 use crate::bin::{Block, Run};
 use crate::heap::Heap;
-use crate::parcel::{open, Loose, Outbox};
+use crate::parcel::{open, List, Loose, Outbox};
 use crate::{slots, spans};
 use core::mem::size_of;
 use memfold_arena::Span;
@@ -43,30 +43,64 @@ unsafe fn send_run(span: &Span, run: Run) {
 /// As for [`send`]; the calling thread uses `heap`, which is no sentinel.
 #[inline(always)]
 pub(crate) unsafe fn gather(heap: &'static Heap, span: &'static Span, block: *mut Block) {
+    if !heap.worth.try_block() {
+        // SAFETY: the caller's contract.
+        return unsafe { put_alone(heap, span, block) };
+    }
     let loose = &heap.loose[core::ptr::from_ref(span) as usize / size_of::<Span>() % heap.loose.len()];
     // SAFETY: the caller's contract.
     if !unsafe { loose.add(span, block) } {
         begin(heap, loose, span, block);
     }
     if loose.is_full() {
-        put_in_outbox(heap, loose);
+        end(heap, loose);
     }
 }
 
 /// Begins to gather blocks of a span in place of those of another.
 #[inline(never)]
 fn begin(heap: &Heap, loose: &Loose, span: &'static Span, block: *mut Block) {
+    end(heap, loose);
+    loose.begin(list_of(span), span, block);
+}
+
+/// Ends to gather blocks of a span, and to look for such at all for a while where it does not pay.
+fn end(heap: &Heap, loose: &Loose) {
+    let count = loose.count();
     put_in_outbox(heap, loose);
-    let owner = Heap::owner_of(span);
+    if count > 0 && heap.worth.note(count) {
+        heap.loose.iter().for_each(|loose| put_in_outbox(heap, loose));
+    }
+}
+
+/// Puts a block into the outbox for the heap that its span belongs to, without looking for others of the span.
+///
+/// # Safety
+/// As for [`send`].
+#[inline(always)]
+unsafe fn put_alone(heap: &Heap, span: &Span, block: *mut Block) {
+    let to = list_of(span);
+    // SAFETY: the caller's contract; lists of heaps live for ever.
+    unsafe { outbox_for(heap, to).put(to, Run::of_one(block), span.block_size()) };
+}
+
+/// The list of the heap that a span belongs to.
+#[inline(always)]
+fn list_of(span: &Span) -> *const List {
     // SAFETY: owners are heaps, which live for ever.
-    loose.begin(unsafe { &raw const (*owner).remote }, span, block);
+    unsafe { &raw const (*Heap::owner_of(span)).remote }
+}
+
+/// The outbox for what goes to the heap with this list.
+#[inline(always)]
+fn outbox_for(heap: &Heap, to: *const List) -> &Outbox {
+    &heap.outboxes[to as usize / size_of::<Heap>() % heap.outboxes.len()]
 }
 
 /// Puts what was gathered of a span into the outbox for the heap that it belonged to.
 fn put_in_outbox(heap: &Heap, loose: &Loose) {
-    let outbox = &heap.outboxes[loose.to() as usize / size_of::<Heap>() % heap.outboxes.len()];
     // SAFETY: lists of heaps live for ever.
-    unsafe { loose.put(outbox) };
+    unsafe { loose.put(outbox_for(heap, loose.to())) };
 }
 
 /// Sends all that the user of the heap gathered for others.

@@ -177,6 +177,33 @@ fn blocks_freed_by_another_thread_come_back_to_the_one_that_allocates() {
 }
 
 #[test]
+fn blocks_of_mixed_sizes_and_of_one_size_by_turns_keep_their_bytes_and_come_back_from_another_thread() {
+    let (send, receive) = mpsc::sync_channel::<(usize, usize)>(1000);
+    let consumer = thread::spawn(move || {
+        for (block, size) in receive {
+            assert!(holds(block as *const u8, size, size as u8));
+            release(block as *mut u8);
+        }
+    });
+    let mut seen = std::collections::HashSet::new();
+    // Longer than a thread does without runs where they do not pay.
+    const TURN: usize = 10_000;
+    let mut state = 77u64;
+    for number in 0..12 * TURN {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let is_mixed = number / TURN % 2 == 0;
+        let size = if is_mixed { 64 + (state >> 33) as usize % 4000 } else { 64 };
+        let block = malloc(size);
+        fill(block, size, size as u8);
+        seen.insert(block as usize);
+        send.send((block as usize, size)).unwrap();
+    }
+    drop(send);
+    consumer.join().unwrap();
+    assert!(seen.len() < 20_000, "{} different blocks for at most 1000 in flight", seen.len());
+}
+
+#[test]
 fn what_a_thread_frees_of_another_is_its_own_to_use_but_not_where_it_must_be_pinned_nor_within_a_cache_line()
 {
     // More than a bin keeps, so that some goes back to the thread that allocated it.

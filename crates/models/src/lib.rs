@@ -183,6 +183,7 @@ included! {
     "../../heap/src/registry.rs" registry,
     "../../heap/src/remote.rs" remote,
     "../../heap/src/spans.rs" spans,
+    "../../heap/src/worth.rs" worth,
 }
 
 // What stands for the rest of the allocator.

@@ -7,7 +7,7 @@ use crate::{address_space, api, flush, registry, remote, tls};
 use memfold_sys::sync::uses;
 use std::cell::RefCell;
 
-const SPARES: (usize, usize) = (64, 192);
+const SPARES: (usize, usize) = (64, 640);
 
 /// The scenarios of this file.
 pub const SCENARIOS: &[Scenario] = &[
