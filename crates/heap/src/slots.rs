@@ -283,8 +283,7 @@ pub(crate) fn depart(span: &Span, block: usize) -> bool {
             return true;
         }
         // The owner looks at it.
-        // SAFETY: lets other threads run.
-        unsafe { libc::sched_yield() };
+        memfold_sys::thread::give_way();
     }
     // In a forked child, whose parent's owner looked at it when it was copied: it is lost.
     false

@@ -191,7 +191,7 @@ fn blocks_of_mixed_sizes_and_of_one_size_by_turns_keep_their_bytes_and_come_back
     let mut state = 77u64;
     for number in 0..12 * TURN {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        let is_mixed = number / TURN % 2 == 0;
+        let is_mixed = (number / TURN).is_multiple_of(2);
         let size = if is_mixed { 64 + (state >> 33) as usize % 4000 } else { 64 };
         let block = malloc(size);
         fill(block, size, size as u8);

@@ -3,7 +3,7 @@
 //! Invariants: nothing is reached through a link, and opening waits for nobody; of a file that is opened the owner is that of the
 //! directory.
 
-use memfold_pager::control_file::FilePath;
+use memfold_pager::file_path::FilePath;
 use memfold_sys::dir::{Dir, Fault};
 use memfold_sys::file::Fd;
 use nix::fcntl::{Flock, FlockArg};

@@ -178,7 +178,7 @@ fn explain(refused: &Refused) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memfold_pager::control_file::FilePath;
+    use memfold_pager::file_path::FilePath;
 
     #[test]
     fn what_speaks_against_a_directory_is_said_of_the_one_that_is_meant() {

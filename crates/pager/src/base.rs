@@ -12,7 +12,7 @@
 // Without allocation there is no box for a path; it is asked once a process.
 #![allow(clippy::result_large_err)]
 
-use crate::control_file::FilePath;
+use crate::file_path::FilePath;
 use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;

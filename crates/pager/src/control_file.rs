@@ -14,17 +14,15 @@
 
 use crate::base::{Base, Environment};
 use crate::control::{ControlPage, CONTROL_LEN};
+use crate::file_path::FilePath;
 use crate::mirror::Mapped;
 use crate::text::Line;
 use core::cell::UnsafeCell;
-use core::ffi::CStr;
-use core::fmt::{self, Write};
+use core::fmt::Write;
 use memfold_sys::dir::{Dir, Fault};
 use memfold_sys::file::Fd;
 use memfold_sys::{file, mem, thread, Errno, Result};
 
-/// Longest path, with its zero.
-const LEN: usize = 512;
 /// Room that is left for a file's name.
 const NAME: usize = 40;
 /// What the names of directories of runs begin with.
@@ -57,7 +55,7 @@ impl ControlDir {
     /// # Safety
     /// No other thread uses it yet, and it is set only once.
     pub unsafe fn set(&self, text: &str) {
-        if let Some(path) = FilePath::of(text).filter(|_| text.len() < LEN - NAME) {
+        if let Some(path) = FilePath::of(text).filter(|_| text.len() < FilePath::ROOM - NAME) {
             // SAFETY: the caller's contract.
             unsafe { *self.path.get() = path };
         }
@@ -220,67 +218,4 @@ fn map(file: &Fd) -> Result<usize> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping of a file of this length, unmapped only where nobody uses it.
     unsafe { mem::map_own_shared(file.raw(), CONTROL_LEN, prot) }
-}
-
-/// A zero-terminated path.
-#[derive(Clone)]
-pub struct FilePath {
-    bytes: [u8; LEN],
-}
-
-impl FilePath {
-    /// No path.
-    pub const fn empty() -> FilePath {
-        FilePath { bytes: [0; LEN] }
-    }
-
-    /// Of a whole path; `None` when it is too long, or has a zero in it.
-    pub fn of(path: &str) -> Option<FilePath> {
-        let mut bytes = [0; LEN];
-        bytes.get_mut(..path.len()).filter(|room| room.len() < LEN)?.copy_from_slice(path.as_bytes());
-        (!path.as_bytes().contains(&0)).then_some(FilePath { bytes })
-    }
-
-    /// Of something in a directory; `None` as for [`FilePath::of`].
-    pub fn joined(dir: &str, name: &str) -> Option<FilePath> {
-        let mut path = FilePath::of(dir)?;
-        let end = dir.len() + 1 + name.len();
-        if end >= LEN || name.as_bytes().contains(&0) {
-            return None;
-        }
-        path.bytes[dir.len()] = b'/';
-        path.bytes[dir.len() + 1..end].copy_from_slice(name.as_bytes());
-        Some(path)
-    }
-
-    /// For a system call.
-    pub fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        self.as_c_str().to_str().unwrap_or("")
-    }
-
-    /// The directory that it is in, held open, and its name in that.
-    pub fn parent(&self) -> Result<(Dir, FilePath)> {
-        let path = match self.as_str().trim_end_matches('/') {
-            "" if !self.as_str().is_empty() => "/.",
-            path => path,
-        };
-        let (dir, name) = match path.rsplit_once('/') {
-            Some(("", name)) => ("/", name),
-            Some(parts) => parts,
-            None => (".", path),
-        };
-        let dir = FilePath::of(dir).ok_or(Errno::EINVAL)?;
-        Ok((Dir::open(dir.as_c_str())?, FilePath::of(name).ok_or(Errno::EINVAL)?))
-    }
-}
-
-impl fmt::Debug for FilePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_str().fmt(f)
-    }
 }

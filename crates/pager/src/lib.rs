@@ -34,6 +34,7 @@ mod engine;
 mod evict;
 mod fault;
 pub use fault::stamps;
+pub mod file_path;
 mod gate;
 mod gauge;
 pub mod heat;

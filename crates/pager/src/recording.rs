@@ -13,7 +13,7 @@
 
 mod looking;
 
-use crate::control_file::FilePath;
+use crate::file_path::FilePath;
 use crate::shared_text::SharedText;
 use crate::tables::bitmap::PageSet;
 use alloc::vec::Vec;

@@ -270,31 +270,6 @@ impl Engine {
         true
     }
 
-    // What follows belongs to the engine's start and end, which no model reaches.
-
+    /// No model reaches the engine's start.
     pub(crate) fn start_if_due(&'static self) {}
-
-    pub(crate) fn change_phase(&self, _: Phase, _: Phase) -> bool {
-        unreachable!("the engine does not end in a model")
-    }
-
-    pub(crate) fn turn_off(&self, _: &'static &'static str) {
-        unreachable!("the engine does not end in a model")
-    }
-
-    pub(crate) fn set_stop_reason(&self, _: &'static &'static str) {
-        unreachable!("the engine does not end in a model")
-    }
-
-    pub(crate) fn ring(&self) {
-        unreachable!("the engine does not end in a model")
-    }
-
-    pub(crate) fn wait_for_phase_after(&self, _: Phase) {
-        unreachable!("the engine does not end in a model")
-    }
-
-    pub(crate) fn join_threads(&self) {
-        unreachable!("the engine does not end in a model")
-    }
 }

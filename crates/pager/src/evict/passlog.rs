@@ -3,7 +3,7 @@
 //! What it is not: needed. A file that cannot be written, or is another user's, is left unwritten, and nothing else changes. The file is opened for
 //! each row, so that the program finds no descriptor that is not its own.
 
-use crate::control_file::FilePath;
+use crate::file_path::FilePath;
 use crate::text::Text;
 use core::fmt::Write;
 use memfold_policy::daemon::Row;

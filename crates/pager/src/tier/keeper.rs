@@ -13,7 +13,7 @@ use super::seal;
 use super::wire::{Name, Op};
 use super::BLOCK;
 use crate::codec::DICTIONARIES;
-use crate::control_file::FilePath;
+use crate::file_path::FilePath;
 use crate::sabotage::{fault_point, planted, Bug};
 use crate::tables::pool::Pool;
 use crate::text::Line;

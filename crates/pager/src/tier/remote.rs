@@ -12,7 +12,7 @@
 
 use super::clusters::Place;
 use super::wire::{Answer, Name, Op, Request, ANSWER, REQUEST, SOCKET};
-use crate::control_file::FilePath;
+use crate::file_path::FilePath;
 use crate::sabotage::{planted, Bug};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
