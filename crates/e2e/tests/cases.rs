@@ -277,14 +277,16 @@ mod sandbox {
         let mut folded = command(&executable, case, "folded");
         inherit(&mut folded, &device);
         let stderr = run_folded(folded, folding, LIMIT).expect_success(&format!("{case}, folded")).stderr;
-        let of_children = |line: &str| line.contains("closed to a process that has become another user");
+        let of_children = |line: &str| line.contains("closed to a process that became another user");
         assert!(stderr.lines().all(of_children), "{case}: {stderr}");
         expect_nothing_lost(folding, case);
     }
 }
 
+const NO_THREAD: &str = "no thread for the pager in a forked child: EAGAIN";
+
 /// Runs the case as a user who has no other process, which takes root.
-fn holds_for_a_lonely_user(case: &str, user: u32) {
+fn holds_for_a_lonely_user(case: &str, user: u32, told: &str) {
     // SAFETY: no arguments, no effects.
     if unsafe { libc::geteuid() } != 0 {
         eprintln!("{case}: skipped, since only root can become a user without processes");
@@ -307,26 +309,28 @@ fn holds_for_a_lonely_user(case: &str, user: u32) {
     inherit(&mut command, &device);
     let outcome = run_folded(command, &folding, LIMIT).expect_success(case);
     let lines: Vec<&str> = outcome.stderr.lines().collect();
-    assert!(
-        matches!(lines[..], [line] if line.contains("no thread for the pager in a forked child: EAGAIN")),
-        "{case}: one line was expected: {lines:?}"
-    );
+    assert!(matches!(lines[..], [line] if line.contains(told)), "{case}: one line was expected: {lines:?}");
     expect_nothing_lost(&folding, case);
 }
 
 #[test]
 fn a_child_that_may_have_no_thread_goes_on_plainly() {
-    holds_for_a_lonely_user("a_child_may_have_no_thread", 61_234);
+    holds_for_a_lonely_user("a_child_may_have_no_thread", 61_234, NO_THREAD);
 }
 
 #[test]
 fn a_child_that_may_have_one_thread_goes_on_plainly() {
-    holds_for_a_lonely_user("a_child_may_have_one_thread", 61_235);
+    holds_for_a_lonely_user("a_child_may_have_one_thread", 61_235, NO_THREAD);
 }
 
 #[test]
 fn a_child_that_may_have_two_threads_goes_on_plainly() {
-    holds_for_a_lonely_user("a_child_may_have_two_threads", 61_236);
+    holds_for_a_lonely_user("a_child_may_have_two_threads", 61_236, NO_THREAD);
+}
+
+#[test]
+fn a_child_of_a_process_that_cannot_be_dumped_has_every_byte() {
+    holds_for_a_lonely_user("a_process_that_cannot_be_dumped_forks", 61_237, "PR_SET_DUMPABLE");
 }
 
 #[test]

@@ -93,9 +93,9 @@ const NO_PIN: &str = "neither io_uring nor asynchronous I/O is permitted, to kee
 
 fn no_pagemap(error: Errno) -> Missing {
     let what = match error {
-        // It belongs to root in a process that has been somebody else (PR_SET_DUMPABLE in prctl(2)).
+        // It belongs to root in a process that cannot be dumped, as one that has been somebody else (PR_SET_DUMPABLE in prctl(2)).
         Errno(libc::EACCES) => {
-            "/proc/thread-self/pagemap is closed to a process that has become another user"
+            "/proc/thread-self/pagemap is closed to a process that became another user, or has PR_SET_DUMPABLE at 0"
         }
         _ => "/proc/thread-self/pagemap cannot be opened (is /proc mounted?)",
     };

@@ -2,6 +2,7 @@
 #include "case.h"
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -65,6 +66,20 @@ static void fork_with_tasks_left(int left)
     if (child == 0)
         _exit(!(threads() == 1 && intact(p) && away(p, LEN) == 0));
     CHECK(child_is_well(child) && intact(p));
+    wait_until_evicted(p);
+    CHECK(intact(p));
+}
+
+/* The kernel closes what tells of a process's pages to such a one, and so to its child. */
+static void a_process_that_cannot_be_dumped_forks(void)
+{
+    uint64_t *p = evicted();
+    CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!intact(p));
+    CHECK(child_is_well(child));
+    CHECK(intact(p));
     wait_until_evicted(p);
     CHECK(intact(p));
 }
@@ -187,6 +202,7 @@ CASES({"more_than_its_cgroup_allows", more_than_its_cgroup_allows},
       {"mappings_run_out", mappings_run_out},
       {"mappings_run_out_beside_one_that_is_cut", mappings_run_out_beside_one_that_is_cut},
       {"all_memory_is_locked", all_memory_is_locked},
+      {"a_process_that_cannot_be_dumped_forks", a_process_that_cannot_be_dumped_forks},
       {"a_child_may_have_no_thread", a_child_may_have_no_thread},
       {"a_child_may_have_one_thread", a_child_may_have_one_thread},
       {"a_child_may_have_two_threads", a_child_may_have_two_threads})
