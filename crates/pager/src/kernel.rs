@@ -49,7 +49,7 @@ pub fn make_uffd(device: Option<i32>) -> Result<Userfaultfd, Errno> {
 }
 
 /// What is missing, in words for people, and why.
-type Missing = (&'static str, Errno);
+pub type Missing = (&'static str, Errno);
 
 /// By which forks are reported.
 fn forks() -> Features {
@@ -107,7 +107,6 @@ struct Rest {
     uffd_info: Fd,
     pagemap: Pagemap,
     life: Life,
-    pin: Option<Pin>,
 }
 
 impl Rest {
@@ -122,9 +121,13 @@ impl Rest {
                 None => Pagemap::open().map_err(no_pagemap)?,
             },
             life: Life::watch().map_err(of_proc("/proc/self/statm cannot be opened (is /proc mounted?)"))?,
-            pin: fault_point!(NotPinned: Some(Pin::new(uffd.raw_fd()).map_err(|e| (NO_PIN, e))?), else None),
         })
     }
+}
+
+/// Has the program's memory keep the userfaultfd open.
+fn pin(uffd: &Userfaultfd) -> Result<Option<Pin>, Missing> {
+    fault_point!(NotPinned: Pin::new(uffd.raw_fd()).map(Some).map_err(|e| (NO_PIN, e)), else Ok(None))
 }
 
 impl Kernel {
@@ -145,13 +148,14 @@ impl Kernel {
         };
         let second = if by_reports { None } else { Some(make_second(device)?) };
         let staging = Staging::new(second).map_err(|e| ("no address space for the staging area", e))?;
-        let Rest { uffd_info, pagemap, life, pin } = Rest::open(&uffd, pagemap)?;
+        let Rest { uffd_info, pagemap, life } = Rest::open(&uffd, pagemap)?;
+        let pin = pin(&uffd)?;
         Ok(Kernel { uffd, staging, uffd_info, pagemap, life, pin, tracks_writes })
     }
 
     /// Opens again what a forked child cannot share with its parent. What was open there is not open here: the numbers may be
-    /// those of the program's own files.
-    pub fn reopen_in_child(&mut self, device: Option<i32>) -> Result<(), Missing> {
+    /// those of the program's own files. Returns what is missing where nothing keeps the userfaultfd open: then it is to be used for a moment only.
+    pub fn reopen_in_child(&mut self, device: Option<i32>) -> Result<Option<Missing>, Missing> {
         let (uffd, tracks_writes) = make_main(device, Features::empty())?;
         self.staging
             .adopt_in_child(make_second(device)?)
@@ -161,9 +165,13 @@ impl Kernel {
         forget(core::mem::replace(&mut self.uffd_info, rest.uffd_info));
         forget(core::mem::replace(&mut self.pagemap, rest.pagemap));
         forget(core::mem::replace(&mut self.life, rest.life));
-        forget(core::mem::replace(&mut self.pin, rest.pin));
+        let (pin, missing) = match pin(&self.uffd) {
+            Ok(pin) => (pin, None),
+            Err(missing) => (None, Some(missing)),
+        };
+        forget(core::mem::replace(&mut self.pin, pin));
         self.tracks_writes = tracks_writes;
-        Ok(())
+        Ok(missing)
     }
 
     /// Gives up what a forked child has of it that needs nothing of it: address space, and no descriptors.

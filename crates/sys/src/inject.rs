@@ -44,11 +44,13 @@ pub enum Point {
     TierRead = 12,
     /// Writing to it.
     TierWrite = 13,
+    /// `io_uring_setup`, and `io_setup` in its place.
+    Pin = 14,
 }
 
 impl Point {
     /// All, in order.
-    pub const ALL: [Point; 14] = [
+    pub const ALL: [Point; 15] = [
         Point::Move,
         Point::Copy,
         Point::Zero,
@@ -63,6 +65,7 @@ impl Point {
         Point::Futex,
         Point::TierRead,
         Point::TierWrite,
+        Point::Pin,
     ];
 
     /// As it stands in reports.
@@ -82,6 +85,7 @@ impl Point {
             Point::Futex => "futex",
             Point::TierRead => "tier read",
             Point::TierWrite => "tier write",
+            Point::Pin => "io_uring_setup",
         }
     }
 }
@@ -218,7 +222,7 @@ mod plan {
             Point::Read => &[AGAIN, INTERRUPTED],
             Point::Scan => &[NO_MEMORY, INTERRUPTED],
             Point::Drop => &[AGAIN, NO_MEMORY],
-            Point::Clone => &[AGAIN],
+            Point::Clone | Point::Pin => &[AGAIN],
             Point::Futex => &[AGAIN, INTERRUPTED],
             Point::TierRead => {
                 &[Failure::Error(Errno(libc::EIO)), Failure::Short, Failure::Flipped, Failure::Slow]

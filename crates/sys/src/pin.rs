@@ -13,6 +13,7 @@
 
 use crate::call::{Errno, Result};
 use crate::file::Fd;
+use crate::inject::{self, Point};
 use crate::mem;
 use crate::{syscall, PAGE_SIZE};
 
@@ -46,6 +47,9 @@ impl Pin {
     /// # Errors
     /// That of the second way, if the kernel permits neither.
     pub fn new(fd: i32) -> Result<Pin> {
+        if let Some(error) = inject::error(Point::Pin) {
+            return Err(error);
+        }
         Pin::by_ring(fd).or_else(|_| Pin::by_poll(fd))
     }
 

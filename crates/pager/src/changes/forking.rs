@@ -17,7 +17,7 @@
 use crate::changes::proxy::server::bring_extent_back;
 use crate::engine::{Engine, Phase};
 use crate::fault::restore::Restorer;
-use crate::kernel::{make_uffd, Kernel};
+use crate::kernel::{make_uffd, Kernel, Missing};
 use crate::retry::patiently;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
@@ -31,6 +31,9 @@ use memfold_sys::{file, mem, Errno};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
+
+/// What is missing where a child may not have threads.
+const NO_THREAD: &str = "no thread for the pager in a forked child";
 
 /// The last words of a child that would read zeros.
 const UNREACHABLE: &str = "memfold: a forked child cannot reach its evicted memory and must not go on";
@@ -129,8 +132,8 @@ impl Engine {
                 }
             }
             Err(error) => {
-                self.reach_memory_in_child();
-                self.go_on_plainly_in_child(error);
+                let _ = self.reach_memory_in_child();
+                self.go_on_plainly_in_child((NO_THREAD, error));
             }
         }
     }
@@ -138,29 +141,30 @@ impl Engine {
     /// Serves a forked child from now on, or brings all of it back. By its background thread, while the forking thread waits.
     /// Whether it is served.
     pub(crate) fn take_over_in_child(&'static self) -> bool {
-        self.reach_memory_in_child();
-        match self.spawn_servants() {
+        let servants = || self.spawn_servants().map_err(|error| (NO_THREAD, error));
+        match self.reach_memory_in_child().and_then(|()| servants()) {
             Ok(()) => {
                 self.set_phase(Phase::Running);
                 true
             }
-            Err(error) => {
-                self.go_on_plainly_in_child(error);
+            Err(missing) => {
+                self.go_on_plainly_in_child(missing);
                 false
             }
         }
     }
 
-    /// Has the kernel report touches of what is away.
-    fn reach_memory_in_child(&'static self) {
-        if !self.reopen_kernel_in_child() || !self.register_in_child() {
-            self.fail_hard(UNREACHABLE);
+    /// Has the kernel report touches of what is away. An error says that it cannot be left so.
+    fn reach_memory_in_child(&'static self) -> core::result::Result<(), Missing> {
+        match self.reopen_kernel_in_child() {
+            Some(missing) if self.register_in_child() => missing.map_or(Ok(()), Err),
+            _ => self.fail_hard(UNREACHABLE),
         }
     }
 
-    /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`): the one that is here brings everything back, and the child is
-    /// not folded. The program does not run meanwhile.
-    fn go_on_plainly_in_child(&'static self, error: Errno) {
+    /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`), or nothing that keeps its userfaultfd open (`fs.aio-max-nr`): the thread that is here
+    /// brings everything back, and the child is not folded. The program does not run meanwhile.
+    fn go_on_plainly_in_child(&'static self, (what, error): Missing) {
         let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
         let Ok(mut restorer) = patiently(|| Restorer::new(self, kernel)) else { self.fail_hard(UNREACHABLE) };
         for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
@@ -184,7 +188,7 @@ impl Engine {
         }
         // SAFETY: nothing is away, and no other thread looks. Closing the descriptor lets every range go.
         unsafe { self.close_kernel() };
-        self.give_up("no thread for the pager in a forked child", Some(error));
+        self.give_up(what, Some(error));
     }
 
     /// Whether a child could open what it needs.

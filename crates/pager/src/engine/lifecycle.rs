@@ -9,7 +9,7 @@ use crate::config::Setting;
 use crate::control::Mode;
 use crate::evict::background;
 use crate::fault::{helpers, service};
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, Missing};
 use crate::tier;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 use memfold_sys::file::Fd;
@@ -286,7 +286,7 @@ impl Engine {
     }
 
     /// Opens what the engine needs. The background thread calls it.
-    pub(crate) fn open_kernel(&self) -> core::result::Result<(), (&'static str, Errno)> {
+    pub(crate) fn open_kernel(&self) -> core::result::Result<(), Missing> {
         // SAFETY: its number in the table of this thread, who alone has that.
         let pagemap = self.link.pagemap().map(|number| Pagemap::handed_over(unsafe { Fd::from_raw(number) }));
         let kernel =
@@ -297,13 +297,11 @@ impl Engine {
         Ok(())
     }
 
-    /// The same again for what a forked child cannot share with its parent. By the one thread of the process that is not waiting.
-    pub(crate) fn reopen_kernel_in_child(&self) -> bool {
+    /// The same again for what a forked child cannot share with its parent, as [`Kernel::reopen_in_child`]; `None` where it cannot be. By the one thread of
+    /// the process that is not waiting.
+    pub(crate) fn reopen_kernel_in_child(&self) -> Option<Option<Missing>> {
         // SAFETY: nobody else looks.
-        match unsafe { self.link.kernel_mut() } {
-            Some(kernel) => kernel.reopen_in_child(self.link.device()).is_ok(),
-            None => false,
-        }
+        unsafe { self.link.kernel_mut() }.as_mut()?.reopen_in_child(self.link.device()).ok()
     }
 
     /// Makes the threads that serve the program, by the background thread, whose descriptors they share. On an error none is left
