@@ -285,8 +285,7 @@ mod sandbox {
 
 /// Has the case hold for a user who has no other process, which takes root. The lines that are told on standard error.
 fn told_to_a_lonely_user(case: &str, user: u32) -> Option<Vec<String>> {
-    // SAFETY: no arguments, no effects.
-    if unsafe { libc::geteuid() } != 0 {
+    if !memfold_e2e::is_root() {
         eprintln!("{case}: skipped, since only root can become a user without processes");
         return None;
     }

@@ -7,7 +7,6 @@ use crate::runtime::{self, usable_base};
 use anyhow::anyhow;
 use memfold_sys::Errno;
 use nix::fcntl::Flock;
-use nix::unistd::geteuid;
 use std::fs::File;
 use std::path::Path;
 
@@ -59,7 +58,7 @@ impl RunDir {
 impl Drop for RunDir {
     /// Removes the directory, and by root those of processes that have become other users, unless processes are left that still use it.
     fn drop(&mut self) {
-        let elsewhere = if geteuid().is_root() { runtime::elsewhere(self.path()) } else { Vec::new() };
+        let elsewhere = runtime::elsewhere(self.path());
         let all = || elsewhere.iter().map(|dir| &**dir).chain([&self.dir]);
         let mut nested = Nested::default();
         all().for_each(|dir| pages::tidy(dir, &mut nested));

@@ -13,6 +13,7 @@ use crate::process;
 use anyhow::anyhow;
 use memfold_pager::base::{Base, Environment, Refused};
 use memfold_sys::dir::Fault;
+use nix::unistd::geteuid;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,9 +41,10 @@ pub fn runs_of_others() -> Vec<Arc<Directory>> {
     bases_of_others().iter().flat_map(runs_in).collect()
 }
 
-/// Where the processes of a run have their pages that have become other users, for root.
+/// Where the processes of a run have their pages that have become other users. None but for root, whose processes alone can.
 pub fn elsewhere(run: &Path) -> Vec<Arc<Directory>> {
-    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let name = run.file_name().and_then(|name| name.to_str()).filter(|_| geteuid().is_root());
+    let Some(name) = name else { return Vec::new() };
     let runs = bases_of_others().into_iter().filter_map(|base| own_in(&base, name));
     runs.filter(|other| other.path() != run).collect()
 }

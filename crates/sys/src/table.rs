@@ -23,12 +23,11 @@ pub fn leave<const N: usize>(mut keep: [Option<i32>; N]) -> Result<()> {
     keep.sort_unstable();
     let kept = keep.iter().flatten().filter_map(|&fd| u32::try_from(fd).ok());
     let (mut first, mut flags) = (0, UNSHARE);
+    // No descriptor has the last number.
     for end in kept.chain([u32::MAX]) {
-        // From the last one on to the end, and else up to one that is kept.
-        let last = if end == u32::MAX { end } else { end.wrapping_sub(1) };
-        if first <= last && end != 0 {
+        if first < end {
             // SAFETY: no memory involved; from the first call on, the table is this thread's own.
-            unsafe { syscall!(close_range, first, last, flags) }?;
+            unsafe { syscall!(close_range, first, end - 1, flags) }?;
             flags = 0;
         }
         first = end.saturating_add(1);
