@@ -130,13 +130,9 @@ pub fn plain_remap(old: usize, old_len: usize, new_len: usize) -> Result<usize> 
         Err(error) => return Err(error),
     }
     let target = memfold_sys::mem::reserve_aligned(new_len, EXTENT_SIZE)?;
+    // Not unmapped after a refusal: the kernel may have done so before it refused, and another thread have mapped there since.
     // SAFETY: as above; the target range was reserved for this and is nobody's.
-    let moved = unsafe {
+    unsafe {
         memfold_sys::mem::mremap(old, old_len, new_len, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, target)
-    };
-    if moved.is_err() {
-        // SAFETY: the reservation is still nobody's.
-        let _ = unsafe { memfold_sys::mem::munmap(target, new_len) };
     }
-    moved
 }

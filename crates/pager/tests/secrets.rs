@@ -178,7 +178,7 @@ fn what_is_given_up_while_it_is_stored() {
 fn aside(small: bool) -> (&'static Engine, Memory) {
     let engine = engine(2000);
     let memory = Memory::new(engine, LEN);
-    let memory = if small { memory.in_small_pages() } else { memory };
+    let memory = if small { memory.in_small_pages() } else { memory.in_huge_pages() };
     confide(&memory);
     wait_until("something is set aside", || engine.control().aside_bytes.load(Relaxed) != 0);
     // It is not compressed before it is twice as old as now.
@@ -237,5 +237,7 @@ fn what_is_kept_from_children_is_not_in_working_memory_when_they_are_forked() {
         assert_eq!(wait(pid), 0, "a child found secrets in round {round}");
         wait_until("the rest is evicted", || evicted(engine) == 4 * LEN as u64);
     }
+    // Which another test would find.
+    engine.unmap(memory.base, 4 * LEN, || unsafe { mem::munmap(memory.base, 4 * LEN) }).unwrap();
     engine.stop(&"the test is over");
 }

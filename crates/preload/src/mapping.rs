@@ -390,8 +390,8 @@ fn one_mapping_at(addr: usize, len: usize) -> usize {
 /// Whether the kernel has the range as more than one mapping. To find out by a move that fails would be too late: a move
 /// to a fixed place unmaps what is there before it fails, and another thread may map there then.
 fn is_cut(addr: usize, len: usize) -> bool {
-    /// More address space than there is behind any address.
-    const TOO_LONG: usize = 1 << 46;
+    /// All the address space that a program is given by default: what begins in it reaches the end, where the stack is.
+    const TOO_LONG: usize = (1 << if cfg!(target_arch = "x86_64") { 47 } else { 48 }) - PAGE_SIZE;
     // SAFETY: asks for growth in place that there is no room for, which the kernel refuses, after it has looked whether
     // the range is one mapping.
     let refused = unsafe { mem::mremap(addr, len, TOO_LONG, 0, 0) };

@@ -465,8 +465,7 @@ impl Engine {
             self.control().pages_discarded.fetch_add(1, Relaxed);
             if entry.state() == State::Aside {
                 // The staged copy is no more than one that a restore has left.
-                self.counts.copies.fetch_add(1, Relaxed);
-                extent.copies.fetch_add(1, Relaxed);
+                self.note_copies(extent, 1);
                 self.counts.aside.fetch_sub(1, Relaxed);
                 return;
             }

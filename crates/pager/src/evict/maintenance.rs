@@ -33,7 +33,10 @@ impl Worker {
                 }
             }
         }
-        self.upkeep.copies_since = self.now;
+        // Those in huge pages are left until they are old.
+        if old {
+            self.upkeep.copies_since = self.now;
+        }
     }
 
     /// Takes back the slots that restores gave up, and packs the store where it has become sparse.

@@ -49,6 +49,15 @@ pub fn copies_kept(engine: &Engine) -> u64 {
     }
 }
 
+impl Engine {
+    /// So many pages of the extent are left in staging that are not there any more by their entries.
+    pub(crate) fn note_copies(&self, extent: &Extent, pages: usize) {
+        let pages = fault_point!(CopiesUncounted: pages, else 0);
+        self.counts.copies.fetch_add(pages as u64, Relaxed);
+        extent.copies.fetch_add(pages as u32, Relaxed);
+    }
+}
+
 /// Why the page is brought back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reason {
@@ -258,9 +267,7 @@ impl Restorer {
             match unsafe { kernel.uffd.copy(page, staged, len) } {
                 Progress { done: 0, error: Some(Errno::ENOMEM) } => move_back(),
                 progress => {
-                    let copies = fault_point!(CopiesUncounted: progress.done / PAGE_SIZE, else 0);
-                    engine.counts.copies.fetch_add(copies as u64, Relaxed);
-                    extent.copies.fetch_add(copies as u32, Relaxed);
+                    engine.note_copies(extent, progress.done / PAGE_SIZE);
                     progress
                 }
             }
@@ -270,7 +277,9 @@ impl Restorer {
         let pages = settle(progress, |at| {
             // Shared with a forked child, part of a huge page, or mapped with another protection than staging.
             // SAFETY: a taken `Aside` page is readable in staging.
-            unsafe { kernel.uffd.copy(page + at, staged + at, PAGE_SIZE) }
+            let progress = unsafe { kernel.uffd.copy(page + at, staged + at, PAGE_SIZE) };
+            engine.note_copies(extent, progress.done / PAGE_SIZE);
+            progress
         })?;
         for index in PageRange::from(segment.lo, pages).indices() {
             run.finish(index);

@@ -113,6 +113,12 @@ impl Memory {
         self
     }
 
+    /// Huge where the kernel has such, whatever it does by itself.
+    pub fn in_huge_pages(self) -> Memory {
+        let _ = unsafe { mem::madvise(self.base, self.pages * PAGE_SIZE, libc::MADV_HUGEPAGE) };
+        self
+    }
+
     pub fn fill(&self, seed: u64) {
         for page in 0..self.pages {
             unsafe { *((self.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
