@@ -27,9 +27,12 @@ export MEMFOLD_AGENT := $(TARGET)/release/memfold-agent
 
 .PHONY: build libraries packed deb rpm test-packages test-services test-containers publishable demo test test-programs test-suites test-kernels test-unit test-deps benchmark analyze workflow torture sabotage models sanitize fuzz lint deps install uninstall clean cargo
 
+# What makes handshakes for ordinary users, built with the agent.
+HANDSHAKE := $(TARGET)/release/memfold-handshake
+
 # With the preload library and the agent inside, so that the executable works alone, too.
 build: libraries
-	MEMFOLD_EMBED=$(MEMFOLD_LIB) MEMFOLD_EMBED_AGENT=$(MEMFOLD_AGENT) $(CARGO) build --release --locked -p memfold
+	MEMFOLD_EMBED=$(MEMFOLD_LIB) MEMFOLD_EMBED_AGENT=$(MEMFOLD_AGENT) MEMFOLD_EMBED_HANDSHAKE=$(HANDSHAKE) $(CARGO) build --release --locked -p memfold
 
 libraries: deps
 	$(CARGO) build --release --locked -p memfold-preload
@@ -118,7 +121,7 @@ cargo:
 
 # What is installed and packed, and how, is in scripts/install-files alone.
 EXECUTABLE = $(MEMFOLD_BIN)
-FILES = BIN=$(EXECUTABLE) LIB=$(MEMFOLD_LIB) AGENT=$(MEMFOLD_AGENT) CLIENT=$(TARGET)/release VERSION=$(VERSION)
+FILES = BIN=$(EXECUTABLE) LIB=$(MEMFOLD_LIB) AGENT=$(MEMFOLD_AGENT) HANDSHAKE=$(HANDSHAKE) CLIENT=$(TARGET)/release VERSION=$(VERSION)
 MANIFEST = $(PREFIX)/lib/memfold/installed
 
 install:
@@ -137,7 +140,7 @@ uninstall:
 SMALL = -C link-arg=-Wl,-O2 -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--no-eh-frame-hdr -C link-arg=-Wl,-T,$(CURDIR)/scripts/no-unwind.ld
 
 packed: libraries
-	MEMFOLD_EMBED=off MEMFOLD_EMBED_AGENT=off $(CARGO) rustc --profile packed --locked -p memfold --bin memfold -- $(if $(filter x86_64,$(shell uname -m)),$(SMALL))
+	MEMFOLD_EMBED=off MEMFOLD_EMBED_AGENT=off MEMFOLD_EMBED_HANDSHAKE=off $(CARGO) rustc --profile packed --locked -p memfold --bin memfold -- $(if $(filter x86_64,$(shell uname -m)),$(SMALL))
 
 # The packages are in target/packages.
 deb rpm test-packages test-services: EXECUTABLE = $(TARGET)/packed/memfold

@@ -1,5 +1,5 @@
 //! Tells the executable of which commit it is built, as `MEMFOLD_COMMIT`, where that can be known, and its version with it; and puts
-//! the preload library and the agent into it, compressed, where they are to be.
+//! the preload library, the agent and the program that makes handshakes into it, compressed, where they are to be.
 //!
 //! It stands in the crate that nothing depends on, so that a new commit costs one compilation.
 
@@ -21,8 +21,9 @@ fn main() {
         }
         None => println!("cargo:rustc-env=MEMFOLD_VERSION={version}"),
     }
-    println!("cargo:rerun-if-env-changed=MEMFOLD_EMBED");
-    println!("cargo:rerun-if-env-changed=MEMFOLD_EMBED_AGENT");
+    for variable in ["MEMFOLD_EMBED", "MEMFOLD_EMBED_AGENT", "MEMFOLD_EMBED_HANDSHAKE"] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
     let out = std::env::var_os("OUT_DIR").expect("cargo names a directory for what is made");
     let embedded = |what: &embed::Embedded| {
         let file = embed::file(what, &root, Path::new(&out)).unwrap_or_default();
@@ -33,6 +34,7 @@ fn main() {
     };
     let library = embedded(&embed::LIBRARY);
     embedded(&embed::AGENT);
+    embedded(&embed::HANDSHAKE);
     println!("cargo:rustc-env=MEMFOLD_EMBEDDED={:08x}-{}", crc32fast::hash(&library), library.len());
     for path in commit::watched(&root) {
         println!("cargo:rerun-if-changed={}", path.display());

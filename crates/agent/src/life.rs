@@ -5,7 +5,7 @@
 
 use crate::asking;
 use crate::host::{notice, CONTROL_DIR, ENGINE, STARTING};
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU32, Ordering::*};
 use memfold_pager::plan::{Plan, Status};
 use memfold_pager::sabotage::{self, planted, Bug};
 use memfold_pager::{Nonsense, Phase};
@@ -13,6 +13,9 @@ use memfold_sys::{mem, table, thread};
 
 /// Why the engine is stopped by [`end`].
 static DETACHED: &str = "detached";
+
+/// 1 once the engine has its tables; what came no further has nothing to stop.
+static PREPARED: AtomicU32 = AtomicU32::new(0);
 
 /// Begins to fold the process.
 pub fn start(plan: &'static Plan) {
@@ -63,6 +66,7 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
         ENGINE.hear_reports_in(&CONTROL_DIR);
     }
     ENGINE.prepare(&config).map_err(|_| Some("no memory for the pager's tables"))?;
+    PREPARED.store(1, Release);
     ENGINE.publish_control();
     ENGINE.enable();
     while ENGINE.phase() == Phase::Starting {
@@ -86,7 +90,9 @@ pub fn end(plan: &'static Plan) {
     let [start, len] = plan.mapped;
     thread::adopt(plan.stack as usize);
     let left = table::leave([]).is_ok();
-    ENGINE.stop(&DETACHED);
+    if PREPARED.load(Acquire) != 0 {
+        ENGINE.stop(&DETACHED);
+    }
     if left {
         CONTROL_DIR.remove_page();
     }

@@ -45,10 +45,10 @@ pub enum Error {
     #[error("process {0} has a userfaultfd of its own, and the kernel lets no memory have two")]
     OwnUserfaultfd(u32),
     /// Forks would not be reported.
-    #[error("the kernel would not report the forks of process {0} to user {1}, and its children would read zeros: CAP_SYS_PTRACE is needed, as root has it (`sudo memfold attach {0}`), or start it with `memfold run`")]
+    #[error("the kernel would not report the forks of process {0} to user {1}, and its children would read zeros: CAP_SYS_PTRACE is needed, as root has it (`sudo memfold attach {0}`) and who root lets (`sudo memfold setup --user NAME`); or start it with `memfold run`")]
     NoForks(u32, u32),
     /// What has the right to reports of forks could not lend it.
-    #[error("process {0} has not CAP_SYS_PTRACE, and the userfaultfd cannot be asked for reports of forks in its place ({1}: {2}): that takes Linux 6.9 or later and /dev/userfaultfd")]
+    #[error("process {0} has not CAP_SYS_PTRACE, and the userfaultfd cannot be asked for reports of forks in its place ({1}: {2}): that takes Linux 6.9 or later, /dev/userfaultfd, and for who is not root `sudo memfold setup`")]
     Helping(u32, &'static str, Errno),
     /// ptrace(2) is not permitted.
     #[error("process {0} may not be traced by this user ({1}): {2}")]

@@ -1,4 +1,5 @@
-//! The handshake of a userfaultfd with reports of forks, for a process that has not the right to it (CAP_SYS_PTRACE) by who attaches to it and has.
+//! The handshake of a userfaultfd with reports of forks, for a process that has not the right to it (CAP_SYS_PTRACE): by who attaches to it, if that one
+//! has, else by a program that has it for this alone (`memfold-handshake`).
 //!
 //! The agent waits at a socket. It is handed the device, makes the userfaultfd, which is of its process's memory alone whoever has it, and hands that over.
 //!
@@ -6,15 +7,18 @@
 
 use crate::memory::Memory;
 use crate::region::Region;
+use crate::rights::{device, helper, may_ask_for_forks};
 use crate::{wait_until, Error, Target};
 use memfold_pager::features_with_forks;
 use memfold_pager::plan::{NO_TRACKING, TRACKING};
 use memfold_sys::file::Fd;
-use memfold_sys::handing::{hand_over, take_over};
+use memfold_sys::handing::{hand_over, pair, take_over};
 use memfold_sys::time::Nanos;
-use memfold_sys::uffd::{Features, Userfaultfd, DEVICE, LINK};
-use memfold_sys::{file, Errno};
+use memfold_sys::uffd::{self, Features, Userfaultfd};
+use memfold_sys::Errno;
 use std::fs;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
@@ -42,24 +46,56 @@ pub fn help(target: &Target, memory: &Memory, region: &Region) -> Result<(), Err
     let tid = thread_known_as(target.pid(), tid).ok_or(Error::Ended(target.pid()))?;
     let socket = take(tid, number).map_err(failed("pidfd_getfd"))?;
     // The agent goes on by itself where there is no device here.
-    let device = file::open(DEVICE, libc::O_RDWR, 0).ok();
-    hand_over(socket.raw(), 0, device.as_ref().map(Fd::raw)).map_err(failed("sendmsg"))?;
-    let patience = Nanos(PATIENCE.as_nanos() as u64);
+    hand_over(socket.raw(), 0, device().as_ref().map(Fd::raw)).map_err(failed("sendmsg"))?;
     // The agent says why.
-    let Ok((_, Some(came))) = take_over(socket.raw(), patience) else { return Ok(()) };
-    let link = fs::read_link(format!("/proc/self/fd/{}", came.raw())).unwrap_or_default();
-    if link.as_os_str() != LINK {
-        return Err(Error::Helping(target.pid(), "UFFDIO_API", nix::errno::Errno::EBADF));
+    let Ok((_, Some(came))) = take_over(socket.raw(), patience()) else { return Ok(()) };
+    if may_ask_for_forks(std::process::id()) {
+        handshake(came, wanted).map_err(failed("UFFDIO_API"))?;
+    } else {
+        have_it_made(came, wanted).map_err(failed("memfold-handshake"))?;
     }
-    // SAFETY: it is one, and came from there.
-    let uffd = unsafe { Userfaultfd::handed_over(came.into_raw()) };
-    uffd.handshake(wanted).map_err(failed("UFFDIO_API"))?;
     hand_over(socket.raw(), if tracks { TRACKING } else { NO_TRACKING }, None).map_err(failed("sendmsg"))
 }
 
 /// What to ask for.
 fn features() -> memfold_sys::Result<Option<(Features, bool)>> {
-    Ok(features_with_forks(Userfaultfd::open()?.handshake(Features::empty())?))
+    let made = device().map_or_else(Userfaultfd::open, |device| Userfaultfd::from_device(device.raw()));
+    Ok(features_with_forks(made?.handshake(Features::empty())?))
+}
+
+/// Asks for these features with what came from the process.
+fn handshake(came: Fd, wanted: Features) -> memfold_sys::Result<()> {
+    if !uffd::is_one(&came) {
+        return Err(Errno(libc::EBADF));
+    }
+    // SAFETY: it is one, and came from there.
+    unsafe { Userfaultfd::handed_over(came.into_raw()) }.handshake(wanted).map(drop)
+}
+
+/// The same by the program that has the right to it.
+fn have_it_made(came: Fd, wanted: Features) -> memfold_sys::Result<()> {
+    let helper = helper().ok_or(Errno::ENOENT)?;
+    let (own, theirs) = pair()?;
+    hand_over(own.raw(), 0, Some(came.raw()))?;
+    // SAFETY: nobody else has it.
+    let theirs = unsafe { OwnedFd::from_raw_fd(theirs.into_raw()) };
+    let mut command = Command::new(helper);
+    command.arg(wanted.bits().to_string()).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    // Its end of the socket is its own alone from here on: if it ends without a word, that is heard.
+    drop(command);
+    let answer = take_over(own.raw(), patience());
+    // It answers once and ends, or is told nothing and ends.
+    drop(own);
+    let _ = child.wait();
+    match answer? {
+        (0, _) => Ok(()),
+        (error, _) => Err(Errno(i32::from(error))),
+    }
+}
+
+fn patience() -> Nanos {
+    Nanos(PATIENCE.as_nanos() as u64)
 }
 
 /// The thread that its process knows by that number: it may be in a PID namespace of its own.
@@ -85,6 +121,7 @@ fn take(tid: u32, number: i32) -> memfold_sys::Result<Fd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memfold_sys::file;
 
     #[test]
     fn a_thread_is_found_by_the_number_that_it_has_for_its_process() {

@@ -18,7 +18,7 @@ mod helping;
 mod image;
 mod memory;
 mod region;
-mod rights;
+pub mod rights;
 mod rseq;
 mod stopped;
 pub mod target;

@@ -1,7 +1,7 @@
 //! The process that is to be attached to: whether it can be.
 
 use crate::memory::Memory;
-use crate::rights::may_ask_for_forks;
+use crate::rights::{helper, may_ask_for_forks};
 use crate::{threads, Error};
 use procfs::process::{MMapPath, Process};
 use std::fs;
@@ -58,7 +58,7 @@ impl Target {
         if crate::is_attached(self) {
             return Err(Error::Folded(pid));
         }
-        if ![pid, std::process::id()].into_iter().any(may_ask_for_forks) {
+        if ![pid, std::process::id()].into_iter().any(may_ask_for_forks) && helper().is_none() {
             return Err(Error::NoForks(pid, nix::unistd::geteuid().as_raw()));
         }
         self.check_sharing()

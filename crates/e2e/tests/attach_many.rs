@@ -1,15 +1,17 @@
-//! `memfold attach --match`, `--rules` and `memfold daemon --attach-rules`; and who may attach to whom: root to everybody, an ordinary user to nobody, with the
-//! reason.
+//! `memfold attach --match`, `--rules` and `memfold daemon --attach-rules`; and who may attach to whom: root to everybody, an ordinary user whom root lets to
+//! their own programs, another one to nobody, with the reason.
 //!
 //! The programs have names that no other program has, as root sees everybody's.
 
 use memfold_e2e::agent::{agent, may_attach, memfold_with_agent, Subject};
 use memfold_e2e::daemon::Running;
-use memfold_e2e::run::{copy_program, program};
+use memfold_e2e::run::{self, copy_program, program};
 use memfold_e2e::{installed_for_all, scratch, wait_until};
 use serde_json::Value;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -253,6 +255,81 @@ fn an_ordinary_user_is_refused_with_the_reason_and_the_remedy() {
         }
     }
     for subject in [own, of_root, of_another] {
+        assert_eq!(subject.finish().0, Some(0));
+    }
+}
+
+/// The program that makes handshakes, with its capability, as `memfold setup` installs it for a group; the capability's number is another one for a bad one.
+fn install_handshake(place: &Path, group: u32, capability: u32) {
+    copy_program(&agent().with_file_name("memfold-handshake"), place);
+    chown(place, Some(0), Some(group)).unwrap();
+    fs::set_permissions(place, fs::Permissions::from_mode(0o750)).unwrap();
+    let words = [0x0200_0001u32, 1 << capability, 0, 0, 0];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let path = CString::new(place.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a path, a name, and so many bytes.
+    let given = unsafe {
+        libc::setxattr(path.as_ptr(), c"security.capability".as_ptr(), bytes.as_ptr().cast(), bytes.len(), 0)
+    };
+    assert_eq!(given, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn an_ordinary_user_whom_root_lets_attaches_to_own_programs() {
+    const CAP_SYS_PTRACE: u32 = 19;
+    const CAP_SYS_NICE: u32 = 23;
+    if !may_attach() {
+        return;
+    }
+    let device = File::options().read(true).write(true).open("/dev/userfaultfd").expect("root may open it");
+    let (programs, installed) = (Programs::new("p"), installed_for_all());
+    let copy = programs.dir.path().join("memfold-agent");
+    copy_program(&agent(), &copy);
+    let [helper, for_others, powerless] =
+        ["helper", "others", "powerless"].map(|name| programs.dir.path().join(name));
+    install_handshake(&helper, NOBODY, CAP_SYS_PTRACE);
+    install_handshake(&for_others, DAEMON, CAP_SYS_PTRACE);
+    install_handshake(&powerless, NOBODY, CAP_SYS_NICE);
+    let (mut own, of_root) = (programs.start("a", Some(NOBODY)), programs.start("b", None));
+    let before = own.traces();
+    let as_owner = |helper: &Path, words: &[&str], subject: &Subject| {
+        let mut command = installed.command();
+        command
+            .env("MEMFOLD_AGENT", &copy)
+            .env("MEMFOLD_RUNTIME_DIR", installed.home())
+            .env("MEMFOLD_HANDSHAKE", helper);
+        run::inherit(&mut command, &device);
+        command.args(words).arg(subject.pid().to_string()).output().expect("memfold can be executed")
+    };
+    let attach = ["attach", "--cold-age", "50ms", "--max-cpu", "100"];
+    let why = ["sudo memfold setup --user NAME", "memfold-handshake: Operation not permitted"];
+    for (helper, why) in [&for_others, &powerless].into_iter().zip(why) {
+        let output = as_owner(helper, &attach, &own);
+        assert!(output.status.code() == Some(1) && said(&output).contains(why), "{}", said(&output));
+        own.tell("are they there");
+        assert_eq!(own.traces(), before, "{why}");
+    }
+    // What the one program may do nobody else can.
+    let output = as_owner(&helper, &attach, &of_root);
+    assert!(said(&output).contains("may not be traced by this user"), "{}", said(&output));
+    for _ in 0..3 {
+        let output = as_owner(&helper, &attach, &own);
+        assert!(output.status.success(), "{}", said(&output));
+        wait_until(LIMIT, "most of it is folded", || {
+            let output = as_owner(&helper, &["stat", "--json"], &own);
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let evicted = text.split("\"evicted_bytes\":").nth(1).unwrap_or_default();
+            evicted.split([',', '}', '\n']).next().and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
+                > 6 << 20
+        });
+        // A child has every byte.
+        own.tell("are they there");
+        let output = as_owner(&helper, &["detach"], &own);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    own.tell("are they there");
+    wait_until(LIMIT, "nothing of the agent's is left", || own.traces() == before);
+    for subject in [own, of_root] {
         assert_eq!(subject.finish().0, Some(0));
     }
 }

@@ -438,14 +438,16 @@ fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
 fn beside_the_system(script: &str) -> Option<Output> {
     let dir = scratch();
     let whole = format!(
-        "set -e; cd {dir}; mkdir lib; cp -a /etc etc; cp -a /dev/userfaultfd device || exit 77
+        "set -e; cd {dir}; mkdir lib local; cp -a /etc etc; cp -a /dev/userfaultfd device || exit 77
          mkdir -p etc/udev/rules.d etc/security/limits.d; chown 0:0 device; chmod 600 device
-         mount --make-rprivate / && mount --bind etc /etc && mount --bind lib /var/lib && mount --bind device /dev/userfaultfd || exit 77
+         mount --make-rprivate / && mount --bind etc /etc && mount --bind lib /var/lib && mount --bind local /usr/local/lib && mount --bind device /dev/userfaultfd || exit 77
          command -v groupadd usermod > /dev/null || exit 77
+         export MEMFOLD_HANDSHAKE={handshake}
          memfold() {{ {memfold} \"$@\"; }}
          {script}",
         dir = dir.path().display(),
         memfold = memfold_e2e::command_line::executable().display(),
+        handshake = memfold_e2e::agent::agent().with_file_name("memfold-handshake").display(),
     );
     let output = Command::new("unshare").args(["--mount", "sh", "-c", &whole]).output().ok()?;
     if output.status.code() == Some(77) {
@@ -461,10 +463,11 @@ fn setup_says_whom_it_lets_in_and_removing_it_leaves_everything_as_it_was() {
         return;
     }
     // Copies that groupadd and its kin keep of what they change are theirs.
-    let script = "all() { find etc lib ! -name '*-' -type f -printf '%p %m %U %G %l ' -exec cksum {} ';' | sort; stat -c '%a %u %g' device; }
+    let script = "all() { find etc lib local ! -name '*-' -type f -printf '%p %m %U %G %l ' -exec cksum {} ';' | sort; stat -c '%a %u %g' device; }
         all > before; memfold setup --user nobody; memfold setup
         grep -q SUBSYSTEM /etc/udev/rules.d/60-memfold.rules; stat -c 'device %a %G' /dev/userfaultfd; find lib -type f
-        memfold setup --remove; all > after; diff before after && echo same; find lib";
+        stat -c 'handshake %a %U %G' local/memfold-setup/*; chmod 755 local/memfold-setup/*; memfold setup
+        stat -c 'again %a %U %G' local/memfold-setup/*; memfold setup --remove; all > after; diff before after && echo same; find lib local";
     let Some(output) = beside_the_system(script) else { return };
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}{errors}");
@@ -472,12 +475,14 @@ fn setup_says_whom_it_lets_in_and_removing_it_leaves_everything_as_it_was() {
 nothing to change
 device 660 memfold
 lib/memfold/setup.json
+handshake 750 root memfold
+again 750 root memfold
 no group of setup's may open /dev/userfaultfd (user 0, group 0, mode 600)
 same";
     for line in lines.lines() {
         assert!(said.contains(line), "{line}: {said}{errors}");
     }
-    assert!(said.ends_with("same\nlib\n"), "{said}{errors}");
+    assert!(said.ends_with("same\nlib\nlocal\n"), "{said}{errors}");
 }
 
 #[test]

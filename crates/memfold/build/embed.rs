@@ -1,6 +1,6 @@
-//! The preload library and the agent inside the executable, for `cargo install`, which installs executables only.
+//! The preload library, the agent and the program that makes handshakes inside the executable, for `cargo install`, which installs executables only.
 //!
-//! They are the files that `MEMFOLD_EMBED` and `MEMFOLD_EMBED_AGENT` name, as `make build` has it. In a release build without the variable (`cargo install --path
+//! They are the files that `MEMFOLD_EMBED`, `MEMFOLD_EMBED_AGENT` and `MEMFOLD_EMBED_HANDSHAKE` name, as `make build` has it. In a release build without the variable (`cargo install --path
 //! crates/memfold`) each is built here, by a cargo of its own: it may not share features with what has the standard library. Other builds,
 //! those for tests among them, have none.
 
@@ -34,6 +34,15 @@ pub const AGENT: Embedded = Embedded {
     folder: "agent",
     file: "memfold-agent",
     packed: "memfold-agent.z",
+};
+
+/// The program that makes handshakes.
+pub const HANDSHAKE: Embedded = Embedded {
+    variable: "MEMFOLD_EMBED_HANDSHAKE",
+    package: "memfold-agent",
+    folder: "agent",
+    file: "memfold-handshake",
+    packed: "memfold-handshake.z",
 };
 
 /// The file without its debug information; `None` where there is to be none.

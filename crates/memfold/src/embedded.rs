@@ -1,6 +1,6 @@
-//! The preload library and the agent inside this executable, for who has nothing else: `cargo install` installs executables only.
+//! The preload library, the agent and the program that makes handshakes inside this executable, for who has nothing else: `cargo install` installs executables only.
 //!
-//! The agent is used from here. The library is written to the user's cache once, under a name with its checksum and length, and read and checked against both before each use: a
+//! The agent is used from here, and the program installed by `memfold setup`. The library is written to the user's cache once, under a name with its checksum and length, and read and checked against both before each use: a
 //! file that was cut short or changed is written anew. Who could change that directory is checked where the library is found.
 
 use crate::exit;
@@ -21,9 +21,21 @@ const NAME: &str = env!("MEMFOLD_EMBEDDED");
 /// The agent, compressed; empty in executables without it. Who puts it into a process checks that it is one.
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memfold-agent.z"));
 
+/// The program that makes handshakes, compressed; empty in executables without it.
+static HANDSHAKE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/memfold-handshake.z"));
+
 /// The agent's file; `None` if this executable has none inside.
 pub fn agent() -> Option<Vec<u8>> {
-    miniz_oxide::inflate::decompress_to_vec(AGENT).ok().filter(|file| !file.is_empty())
+    whole(AGENT)
+}
+
+/// The file of the program that makes handshakes; `None` if this executable has none inside.
+pub fn handshake() -> Option<Vec<u8>> {
+    whole(HANDSHAKE)
+}
+
+fn whole(packed: &[u8]) -> Option<Vec<u8>> {
+    miniz_oxide::inflate::decompress_to_vec(packed).ok().filter(|file| !file.is_empty())
 }
 
 /// Puts the library into the user's cache if it is not there; where it is. `None` if this executable has none inside.

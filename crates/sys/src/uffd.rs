@@ -155,6 +155,19 @@ const fn ior(number: u32, size: u32) -> u32 {
 /// What `/proc` calls an open one.
 pub const LINK: &str = "anon_inode:[userfaultfd]";
 
+/// Whether an open file is one, whoever made it.
+pub fn is_one(fd: &Fd) -> bool {
+    let (mut path, mut link) = ([0u8; 48], [0u8; LINK.len() + 1]);
+    let mut out = crate::text::Writer::new(&mut path);
+    // Leaves the last byte zero. The calling thread may have another table than the main one.
+    let _ = core::fmt::write(&mut out, format_args!("/proc/thread-self/fd/{}", fd.raw()));
+    // SAFETY: a path, and room for as much as is said.
+    let len = unsafe {
+        syscall!(readlinkat, libc::AT_FDCWD, path.as_ptr() as usize, link.as_mut_ptr() as usize, link.len())
+    };
+    len.is_ok_and(|len| &link[..len] == LINK.as_bytes())
+}
+
 const IOC_NEW: u32 = 0xAA << 8;
 const IOC_API: u32 = iowr(0x3F, 24);
 const IOC_REGISTER: u32 = iowr(0x00, 32);
@@ -400,6 +413,17 @@ pub fn touch_waits(info: &Fd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_userfaultfd_is_told_from_other_files() {
+        let null = file::open(c"/dev/null", libc::O_RDONLY, 0).unwrap();
+        assert!(!is_one(&null));
+        // SAFETY: no memory involved, and the kernel just made the descriptor for us.
+        let other = unsafe { Fd::from_raw(syscall!(eventfd2, 0, 0).unwrap() as i32) };
+        assert!(!is_one(&other));
+        let uffd = Userfaultfd::open().expect("root may, and who has run `memfold setup`");
+        assert!(is_one(&uffd.fd));
+    }
     use crate::{mem, PAGE_SIZE};
     use std::thread;
 

@@ -15,8 +15,8 @@ Exit codes: 0 done, 1 failed (not root, say), 2 bad usage.";
 
 /// Let ordinary users fold their own programs (once, as root).
 ///
-/// Makes the group `memfold`, lets it open /dev/userfaultfd now (and, by a udev rule, after every start),
-/// and permits it real-time priority. Prints every change. Doing it again changes nothing.
+/// Makes the group `memfold`, lets it open /dev/userfaultfd now (and, by a udev rule, after every start), permits it
+/// real-time priority, and lets it attach to its own programs. Prints every change. Doing it again changes nothing.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {

@@ -10,6 +10,7 @@ use crate::options::{self, PagerOptions};
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use memfold_arena::settings::Profile;
+use memfold_attach::rights::{self, DEVICE_VARIABLE};
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::TIER_DIRECTORY;
 use memfold_policy::replace::{BadSpec, Spec};
@@ -22,9 +23,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// The variable that names the open descriptor of the device.
-const UFFD_VARIABLE: &str = "MEMFOLD_UFFD_FD";
 
 /// The program inherits the device by a number just below this, or below its limit if that is lower, where programs that count on
 /// low numbers do not meet it. A higher one would make the kernel's tables of descriptors larger.
@@ -100,7 +98,7 @@ impl Launch {
             set(setting.variable(), value);
         }
         if let Some(fd) = &uffd {
-            set(UFFD_VARIABLE, &fd.as_raw_fd().to_string());
+            set(DEVICE_VARIABLE, &fd.as_raw_fd().to_string());
         }
         Ok(Launch { variables, uffd, run_dir })
     }
@@ -118,7 +116,7 @@ impl Launch {
     /// Adds the environment and the descriptor to a command that is to be started while `self` lives.
     pub fn apply(&self, command: &mut Command) {
         if self.uffd.is_none() {
-            command.env_remove(UFFD_VARIABLE);
+            command.env_remove(DEVICE_VARIABLE);
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(fd) = self.uffd.as_ref().map(AsRawFd::as_raw_fd) {
@@ -136,11 +134,7 @@ impl Launch {
 /// The device as it was passed to this process, by a launcher above it or by a service manager that may
 /// open it.
 fn inherited_device() -> Option<OwnedFd> {
-    let number: i32 = std::env::var(UFFD_VARIABLE).ok()?.parse().ok()?;
-    let file = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-    if file != Path::new(DEVICE) {
-        return None;
-    }
+    let number = rights::inherited_device()?;
     // SAFETY: the descriptor is open, as its link shows; it is borrowed for this call only.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     duplicate(&borrowed).ok()

@@ -1,14 +1,12 @@
 //! Seeing what is there, and making changes.
 
+use super::place::check;
 use super::plan::{Before, Change, Ownership, Seen};
-use super::{DEVICE, GROUP, LIMITS, RULES, STATE};
+use super::{handshake, DEVICE, GROUP, LIMITS, RULES, STATE};
 use anyhow::{bail, Context};
-use memfold_sys::dir::{Dir, Fault};
 use nix::unistd::{Gid, Group, Uid};
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,8 +17,12 @@ use std::process::{Command, Stdio};
 /// The memory of an earlier set-up cannot be read.
 pub fn look() -> anyhow::Result<Seen> {
     let parent_exists = |path: &str| Path::new(path).parent().is_some_and(Path::is_dir);
+    let group = Group::from_name(GROUP)?.map(|g| (g.gid.as_raw(), g.mem));
+    let program = handshake::program()?;
     Ok(Seen {
-        group: Group::from_name(GROUP)?.map(|g| (g.gid.as_raw(), g.mem)),
+        handshake: handshake::is_ready(program.as_deref(), group.as_ref().map(|(gid, _)| *gid)),
+        has_handshake: program.is_some(),
+        group,
         rules: fs::read_to_string(RULES).ok(),
         has_udev: parent_exists(RULES),
         limits: fs::read_to_string(LIMITS).ok(),
@@ -61,6 +63,11 @@ pub fn describe(change: &Change) -> String {
         Change::RestoreDevice(was) => {
             format!("give {DEVICE} back to user {}, group {}, mode {:o}", was.uid, was.gid, was.mode)
         }
+        Change::InstallHandshake => format!(
+            "install {}, by which members of the group {GROUP} attach to their own programs (mode 750, CAP_SYS_PTRACE)",
+            handshake::PLACE
+        ),
+        Change::RemoveHandshake => format!("remove {}", handshake::PLACE),
         Change::Tell(text) => text.clone(),
     }
 }
@@ -101,30 +108,19 @@ fn attempt(change: &Change) -> anyhow::Result<()> {
             reload(path);
             Ok(())
         }
-        Change::ShareDevice => {
-            let group = Group::from_name(GROUP)?.context("the group is not there")?;
-            own(Ownership { uid: 0, gid: group.gid.as_raw(), mode: 0o660 })
+        Change::ShareDevice => own(Ownership { uid: 0, gid: group()?.as_raw(), mode: 0o660 }),
+        Change::InstallHandshake => {
+            let program = handshake::program()?.context("it is not there any more")?;
+            handshake::install(&program, group()?)
         }
+        Change::RemoveHandshake => handshake::remove(),
         Change::RestoreDevice(was) => own(*was),
         Change::Tell(_) => Ok(()),
     }
 }
 
-/// Whether nobody but root, or who runs this, can change what is in a directory.
-fn check(dir: &Path) -> anyhow::Result<()> {
-    let name = CString::new(dir.as_os_str().as_bytes())?;
-    let held = Dir::open(&name)
-        .map_err(|error| std::io::Error::from_raw_os_error(error.0))
-        .context(dir.display().to_string())?;
-    let what = || format!("{} is not for setup to use: it or a directory above", dir.display());
-    match held.check_place(memfold_sys::thread::effective_user()) {
-        Ok(()) => Ok(()),
-        Err(Fault::Theirs { uid, .. }) => bail!("{} belongs to user {uid}; give it to root", what()),
-        Err(Fault::Open { mode, .. }) => {
-            bail!("{} is writable by everybody (mode {mode:o}); chmod o-w it", what())
-        }
-        Err(fault) => bail!("{} cannot be looked at: {fault:?}", what()),
-    }
+fn group() -> anyhow::Result<Gid> {
+    Ok(Group::from_name(GROUP)?.context("the group is not there")?.gid)
 }
 
 /// Puts a file in place of whatever has its name, as a whole or not at all, whenever the machine stops; readable for all.

@@ -1,5 +1,5 @@
-//! Letting ordinary users fold their own programs: a group that may open `/dev/userfaultfd`, and
-//! real-time priority for it.
+//! Letting ordinary users fold their own programs: a group that may open `/dev/userfaultfd`, real-time priority for it, and a program by which
+//! it has forks reported, so that its members may attach to what runs.
 //!
 //! [`plan`] decides what is missing, as a list of changes, from what [`machine`] sees; [`machine`] also
 //! makes the changes. What was there before is remembered in a file, so that the way back is exact.
@@ -7,7 +7,9 @@
 //! Invariants: doing it twice changes nothing the second time; files that memfold did not write are
 //! neither overwritten nor removed; a file is there as a whole or not at all, in a directory that only root can change.
 
+pub mod handshake;
 pub mod machine;
+mod place;
 pub mod plan;
 
 /// The group whose members may fold their programs.

@@ -43,6 +43,10 @@ pub struct Seen {
     pub has_limits: bool,
     /// Whose the device is.
     pub device: Option<Ownership>,
+    /// Whether the program that makes handshakes is installed as it should be; `None` if it is not.
+    pub handshake: Option<bool>,
+    /// Whether there is one to install.
+    pub has_handshake: bool,
     /// What an earlier set-up remembered.
     pub before: Option<Before>,
 }
@@ -70,6 +74,10 @@ pub enum Change {
     ShareDevice,
     /// Give the device back.
     RestoreDevice(Ownership),
+    /// Install the program that makes handshakes.
+    InstallHandshake,
+    /// Remove it.
+    RemoveHandshake,
     /// Say something; nothing changes.
     Tell(String),
 }
@@ -120,6 +128,13 @@ pub fn install(seen: &Seen, user: Option<&str>) -> Vec<Change> {
             changes.push(Change::ShareDevice);
         }
     }
+    match (seen.handshake, seen.has_handshake) {
+        (Some(true), _) => {}
+        (_, true) => changes.push(Change::InstallHandshake),
+        (_, false) => changes.push(Change::Tell(
+            "there is no memfold-handshake beside memfold: root alone attaches to what runs already".into(),
+        )),
+    }
     if let Some(user) = user.filter(|u| !members.iter().any(|m| m == u)) {
         before.added_users.push(user.to_owned());
         changes.push(Change::AddUser(user.to_owned()));
@@ -138,6 +153,9 @@ pub fn remove(seen: &Seen) -> Vec<Change> {
     if let Some((_, members)) = seen.group.as_ref().filter(|_| !before.made_group) {
         let ours = before.added_users.iter().filter(|user| members.contains(user));
         changes.extend(ours.cloned().map(Change::RemoveUser));
+    }
+    if seen.handshake.is_some() {
+        changes.push(Change::RemoveHandshake);
     }
     let is_ours = |text: &Option<String>| text.as_ref().is_some_and(|text| text.starts_with(HEADER));
     let was = match (seen.before.is_some(), seen.device, &seen.group) {
@@ -197,7 +215,13 @@ mod tests {
     use super::*;
 
     fn fresh() -> Seen {
-        Seen { has_udev: true, has_limits: true, device: Some(AT_FIRST), ..Seen::default() }
+        Seen {
+            has_udev: true,
+            has_limits: true,
+            has_handshake: true,
+            device: Some(AT_FIRST),
+            ..Seen::default()
+        }
     }
 
     /// What is there after the changes were made.
@@ -220,6 +244,8 @@ mod tests {
                     seen.device = Some(Ownership { uid: 0, gid, mode: 0o660 });
                 }
                 Change::RestoreDevice(was) => seen.device = Some(was),
+                Change::InstallHandshake => seen.handshake = Some(true),
+                Change::RemoveHandshake => seen.handshake = None,
                 Change::Tell(_) => {}
             }
         }
@@ -246,6 +272,7 @@ mod tests {
         let done = after(&fresh(), &install(&fresh(), Some("ann")));
         let back = after(&done, &remove(&done));
         assert_eq!((back.group, back.rules, back.limits, back.before), (None, None, None, None));
+        assert_eq!((done.handshake, back.handshake), (Some(true), None));
         assert_eq!(back.device, Some(AT_FIRST));
         assert_eq!(remove(&fresh()), []);
     }
@@ -270,6 +297,7 @@ mod tests {
             back[..],
             [
                 Change::RemoveUser(_),
+                Change::RemoveHandshake,
                 Change::RestoreDevice(AT_FIRST),
                 Change::Delete(LIMITS),
                 Change::Delete(RULES),
@@ -296,6 +324,16 @@ mod tests {
         assert!(opened(&fresh()).starts_with("no group of setup's"));
         let open = Seen { device: Some(Ownership { mode: 0o666, ..AT_FIRST }), ..fresh() };
         assert!(opened(&open).starts_with("every user may open"));
+    }
+
+    #[test]
+    fn another_program_that_makes_handshakes_is_replaced_and_none_is_missed() {
+        let old = Seen { handshake: Some(false), ..fresh() };
+        assert!(install(&old, None).contains(&Change::InstallHandshake));
+        let none = Seen { has_handshake: false, ..fresh() };
+        let changes = install(&none, None);
+        assert!(!changes.contains(&Change::InstallHandshake));
+        assert!(matches!(changes.last(), Some(Change::Tell(text)) if text.contains("root alone attaches")));
     }
 
     #[test]
