@@ -32,7 +32,8 @@ const WAYS: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Config {
     nodes: Vec<ConnectionInfo>,
-    copies: usize,
+    /// Where nobody has said, it is two where there are two of them, of a cluster also where one is named.
+    copies: Option<usize>,
     expire: Duration,
     /// Whether the engines are nodes of a cluster, of which there may be more.
     cluster: bool,
@@ -49,6 +50,8 @@ pub enum Failure {
     Refused,
     /// Another node of the cluster has it by now.
     Moved,
+    /// It is on its way to another node of the cluster, which is to be asked, as long as it is, for each key.
+    Moving,
 }
 
 impl Config {
@@ -86,7 +89,18 @@ impl Config {
 
     /// Whether one engine's end would lose what is kept.
     pub fn is_single(&self) -> bool {
-        self.copies < 2
+        self.copies() < 2
+    }
+
+    /// On how many engines everything is kept.
+    pub fn copies(&self) -> usize {
+        self.copies.unwrap_or(self.nodes.len().min(2))
+    }
+
+    /// The same, as [`Config::check`] has found it.
+    #[must_use]
+    pub fn with_copies(self, copies: usize) -> Config {
+        Config { copies: Some(copies), ..self }
     }
 
     /// A connection to the first of them, made as all are.
@@ -113,12 +127,15 @@ impl Config {
             bail!("some of these engines are nodes of a cluster, and others stand alone: name those of one kind");
         }
         if self.cluster {
-            self.check_cluster()?;
+            return self.check_cluster();
+        }
+        if self.nodes.len() < self.copies() {
+            bail!("copies={}: so many engines are named: {}", self.copies(), self.nodes.len());
         }
         Ok(())
     }
 
-    fn check_cluster(&self) -> Result<()> {
+    fn check_cluster(&mut self) -> Result<()> {
         let mut engines = Engines::new(self.clone());
         engines.find_nodes();
         let name = self.nodes[0].addr();
@@ -129,11 +146,12 @@ impl Config {
         for node in &nodes {
             look_at(node)?;
         }
-        if nodes.len() < self.copies {
-            bail!("copies={}: the cluster at {name} has {} nodes that keep keys", self.copies, nodes.len());
+        let copies = *self.copies.get_or_insert(nodes.len().min(2));
+        if nodes.len() < copies {
+            bail!("copies={copies}: the cluster at {name} has {} nodes that keep keys", nodes.len());
         }
         let alone = engines.ranges.iter().any(|range| !range.has_replica);
-        if self.copies > 1 && alone && engines.all_stop_with_one() {
+        if copies > 1 && alone && engines.all_stop_with_one() {
             bail!(
                 "the cluster at {name} stops when one of its nodes does, and a copy would be of no use: \
                  CONFIG SET cluster-require-full-coverage no on each, or give each a replica"
@@ -206,6 +224,8 @@ pub struct Engines {
     /// Which node of a cluster has what, and when that was asked last.
     ranges: Vec<Range>,
     asked: Option<Instant>,
+    /// Which node was named last by one that something is on its way from.
+    moving_to: Option<(String, u16)>,
 }
 
 struct Node {
@@ -225,7 +245,7 @@ impl Engines {
     /// None is made yet.
     pub fn new(config: Config) -> Engines {
         let nodes = config.nodes.iter().cloned().map(Node::new).collect();
-        Engines { config, nodes, ranges: Vec::new(), asked: None }
+        Engines { config, nodes, ranges: Vec::new(), asked: None, moving_to: None }
     }
 
     /// Keeps a cluster on as many engines as were asked for.
@@ -240,20 +260,25 @@ impl Engines {
             if kept.contains(&place_of(&self.nodes[key.node].info)) {
                 continue;
             }
-            let mut pipe = redis::pipe();
-            if !self.config.cluster {
-                // A node that has it no more says so before anything is done, and of a transaction says less.
-                pipe.atomic();
-            }
-            pipe.hset(&key.text, number, bytes).ignore().pexpire(&key.text, expire).ignore();
-            match self.ask_for(key, |connection| pipe.query::<()>(connection)) {
+            let (text, is_cluster) = (key.text.clone(), self.config.cluster);
+            let hset = |connection: &mut Connection, moving: bool| {
+                let mut pipe = redis::pipe();
+                if !is_cluster {
+                    // A node that has it no more says so before anything is done, and of a transaction says less.
+                    pipe.atomic();
+                }
+                permit(&mut pipe, moving).hset(&text, number, bytes).ignore();
+                permit(&mut pipe, moving).pexpire(&text, expire).ignore();
+                pipe.query::<()>(connection)
+            };
+            match self.ask_for(key, hset) {
                 Ok(((), place)) if kept.contains(&place) => {}
                 Ok(((), place)) => kept.push(place),
                 // Full is more worth telling than away.
                 Err(Failure::Away) => {}
                 Err(other) => failure = other,
             }
-            if kept.len() == self.config.copies {
+            if kept.len() == self.config.copies() {
                 return Ok(());
             }
         }
@@ -271,11 +296,15 @@ impl Engines {
                 failure = Some(Failure::Away);
                 continue;
             };
-            let mut ask = redis::cmd("HGET");
-            ask.arg(&key.text).arg(number);
-            match self.ask_for(key, |connection| ask.query::<Option<Vec<u8>>>(connection)) {
-                Ok((Some(bytes), _)) => return Ok(Some(bytes)),
-                Ok((None, _)) => {}
+            let text = key.text.clone();
+            let hget = |connection: &mut Connection, moving: bool| {
+                let mut pipe = redis::pipe();
+                permit(&mut pipe, moving).hget(&text, number);
+                pipe.query::<(Option<Vec<u8>>,)>(connection)
+            };
+            match self.ask_for(key, hget) {
+                Ok(((Some(bytes),), _)) => return Ok(Some(bytes)),
+                Ok(((None,), _)) => {}
                 Err(error) => failure = Some(error),
             }
         }
@@ -404,25 +433,38 @@ impl Engines {
         (0..self.nodes.len()).any(|node| says(self, node))
     }
 
-    /// Asks the engine that has a key, and the one that has it now where it has moved to another node. Who that was.
+    /// Asks the engine that has a key, and the one that has it now where it has moved to another node, or is on its way. Who that was. `ask` is told
+    /// whether it is on its way.
     fn ask_for<T>(
         &mut self,
         key: Key,
-        ask: impl Fn(&mut Connection) -> redis::RedisResult<T>,
+        ask: impl Fn(&mut Connection, bool) -> redis::RedisResult<T>,
     ) -> Result<(T, (String, u16)), Failure> {
-        let (mut node, mut answer) = (key.node, self.ask(key.node, &ask));
+        let (mut node, mut answer) = (key.node, self.ask(key.node, |connection| ask(connection, false)));
         let is_elsewhere =
             |answer: &Result<T, Failure>| matches!(answer, Err(Failure::Moved | Failure::Away));
         if self.config.cluster && is_elsewhere(&answer) {
             // Another has taken its place, or will have in a moment.
             self.find_nodes();
             node = self.owner(&key.text).ok_or(Failure::Away)?;
-            answer = self.ask(node, &ask);
+            answer = self.ask(node, |connection| ask(connection, false));
+        }
+        if let (Err(Failure::Moving), Some(at)) = (&answer, self.moving_to.take()) {
+            node = self.node_at(&at);
+            answer = self.ask(node, |connection| ask(connection, true));
         }
         match answer {
-            Err(Failure::Moved) => Err(Failure::Away),
+            Err(Failure::Moved | Failure::Moving) => Err(Failure::Away),
             answer => Ok((answer?, place_of(&self.nodes[node].info))),
         }
+    }
+
+    /// The node there, which may be one that has nothing yet.
+    fn node_at(&mut self, at: &(String, u16)) -> usize {
+        self.nodes.iter().position(|node| is_at(&node.info, at)).unwrap_or_else(|| {
+            self.nodes.push(Node::new(moved_to(&self.config.nodes[0], at)));
+            self.nodes.len() - 1
+        })
     }
 
     fn ask<T>(
@@ -440,6 +482,14 @@ impl Engines {
         };
         result.map_err(|error| {
             let failure = failure_of(&error);
+            if failure == Failure::Moving {
+                let named = error.redirect_node().and_then(|(place, _)| split(place).ok());
+                // Who does not know its own name is where the other one is.
+                self.moving_to = named.map(|(host, port)| match host.is_empty() {
+                    true => (place_of(info).0, port),
+                    false => (host, port),
+                });
+            }
             if failure == Failure::Away {
                 // What comes later on it would be taken for the answer to something else.
                 (*connection, *rests) = (None, Some(Instant::now() + REST));
@@ -453,6 +503,14 @@ impl Engines {
 struct Key {
     text: String,
     node: usize,
+}
+
+/// Before a command on a key that is on its way there, which a node executes only if it is told so just before.
+fn permit(pipe: &mut redis::Pipeline, moving: bool) -> &mut redis::Pipeline {
+    if moving {
+        pipe.cmd("ASKING").ignore();
+    }
+    pipe
 }
 
 fn place_of(info: &ConnectionInfo) -> (String, u16) {
@@ -479,6 +537,7 @@ fn failure_of(error: &RedisError) -> Failure {
     match error.kind() {
         ErrorKind::AuthenticationFailed => Failure::Refused,
         ErrorKind::Server(ServerErrorKind::Moved) => Failure::Moved,
+        ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) => Failure::Moving,
         _ => match error.code() {
             Some("OOM") => Failure::Full,
             Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE") => Failure::Refused,

@@ -219,7 +219,7 @@ fn libc_error(error: nix::errno::Errno) -> i32 {
 fn error_of(failure: Failure) -> i32 {
     use nix::errno::Errno;
     libc_error(match failure {
-        Failure::Away | Failure::Moved => Errno::EHOSTDOWN,
+        Failure::Away | Failure::Moved | Failure::Moving => Errno::EHOSTDOWN,
         Failure::Full => Errno::ENOSPC,
         Failure::Refused => Errno::EACCES,
     })

@@ -48,13 +48,21 @@ impl Engine {
     /// # Panics
     /// If they do not find each other within a minute.
     pub fn start_cluster(count: usize, options: &[&str]) -> Vec<Engine> {
+        Engine::start_cluster_by("--port", count, options)
+    }
+
+    /// The same, with the option by which they listen at their ports.
+    ///
+    /// # Panics
+    /// As above.
+    pub fn start_cluster_by(port: &str, count: usize, options: &[&str]) -> Vec<Engine> {
         const SLOTS: usize = 16384;
         let begin = |number: usize| {
             // What they say to each other goes by a port of its own.
             let (mut engine, bus) = (Engine::new(), Engine::new().port);
             let bus = bus.to_string();
             let own = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-port", &bus];
-            engine.start_again(&[&own, options].concat());
+            engine.start_by(port, &[&own, options].concat());
             let [first, last] = [number * SLOTS / count, (number + 1) * SLOTS / count - 1];
             let epoch = (number + 1).to_string();
             assert_eq!(engine.ask(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), "OK");
@@ -63,9 +71,9 @@ impl Engine {
             (engine, bus)
         };
         let mut begun: Vec<(Engine, String)> = (0..count).map(begin).collect();
-        let (port, bus) = (begun[0].0.port.to_string(), begun[0].1.clone());
+        let (first, bus) = (begun[0].0.port.to_string(), begun[0].1.clone());
         for (engine, _) in &mut begun[1..] {
-            assert_eq!(engine.ask(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]), "OK");
+            assert_eq!(engine.ask(&["CLUSTER", "MEET", "127.0.0.1", &first, &bus]), "OK");
         }
         for (engine, _) in &mut begun {
             wait_until(PATIENCE, "the nodes find each other", || {
@@ -78,9 +86,13 @@ impl Engine {
 
     /// Starts it, with what it has in its files.
     pub fn start_again(&mut self, options: &[&str]) {
+        self.start_by("--port", options);
+    }
+
+    fn start_by(&mut self, option: &str, options: &[&str]) {
         let port = self.port.to_string();
         self.redis = Some(Redis::start(self.directory.path(), |command| {
-            command.args(["--port", &port]).args(options);
+            command.args([option, &port]).args(options);
         }));
     }
 

@@ -274,6 +274,9 @@ fn of_a_cluster_of_three_one_may_die_and_keys_may_move() {
     while one.ask(&["CLUSTER", "COUNTKEYSINSLOT", &slot]) != "0" {
         assert_eq!(one.ask(&["MIGRATE", "127.0.0.1", &port, &key, "0", "10000"]), "OK");
     }
+    // It is still on its way: the first names the second, which answers who says that it was sent.
+    folded.tell_to_look();
+    folded.expect_kept();
     for engine in [&mut *other, &mut *one] {
         assert_eq!(engine.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]), "OK");
     }
@@ -385,6 +388,35 @@ fn certify(directory: &Path) {
     ));
 }
 
+/// Options of an engine that is spoken with by TLS, with the certificate in the directory.
+fn secretly(directory: &Path) -> Vec<String> {
+    let file = |name: &str| directory.join(name).to_str().unwrap().to_owned();
+    let words =
+        [("auth-clients", "no".to_owned()), ("cert-file", file("cert.pem")), ("key-file", file("key.pem"))];
+    let words = words.into_iter().chain([("ca-cert-file", file("ca.pem"))]);
+    words.flat_map(|(name, text)| [format!("--tls-{name}"), text]).collect()
+}
+
+#[test]
+fn the_nodes_of_a_cluster_are_spoken_with_by_tls_those_that_were_not_named_too() {
+    let directory = scratch();
+    certify(directory.path());
+    let secret = secretly(directory.path());
+    let secret: Vec<&str> = secret.iter().map(String::as_str).collect();
+    let more = ["--tls-cluster", "yes", "--cluster-require-full-coverage", "no"];
+    let mut engines =
+        Engine::start_cluster_by("--tls-port", 3, &[&["--port", "0"][..], &more, &secret].concat());
+    let text = format!("rediss://127.0.0.1:{},after=50ms,size=1G", engines[0].port);
+    let folded = Folded::begin(|home| {
+        let mut command = launch(home, &text);
+        command.env("SSL_CERT_FILE", directory.path().join("ca.pem"));
+        command
+    });
+    await_copies(&mut engines);
+    let [one, other, third] = &mut engines[..] else { panic!("there are three") };
+    outlives(folded, one, || other.keys() + third.keys());
+}
+
 #[test]
 fn an_engine_is_spoken_with_by_tls_with_user_and_password_from_a_file() {
     let directory = scratch();
@@ -392,20 +424,9 @@ fn an_engine_is_spoken_with_by_tls_with_user_and_password_from_a_file() {
     let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let mut engine = Engine::new();
     let port = engine.port;
-    engine.start_again(&[
-        "--port",
-        "0",
-        "--tls-port",
-        &port.to_string(),
-        "--tls-auth-clients",
-        "no",
-        "--tls-cert-file",
-        &file("cert.pem"),
-        "--tls-key-file",
-        &file("key.pem"),
-        "--tls-ca-cert-file",
-        &file("ca.pem"),
-    ]);
+    let secret = secretly(directory.path());
+    let secret: Vec<&str> = secret.iter().map(String::as_str).collect();
+    engine.start_again(&[&["--port", "0", "--tls-port", &port.to_string()], &secret[..]].concat());
     engine.ask(&["ACL", "SETUSER", "fold", "on", ">secret", "~memfold:*", "+@all"]);
     let auth = directory.path().join("auth");
     std::fs::write(&auth, "fold secret\n").unwrap();

@@ -77,14 +77,14 @@ impl Folded {
         line.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
     }
 
-    /// What it is told, once its pager runs; the sum is always what the kernel says.
-    fn why(&self) -> Option<Value> {
+    /// What it is told, once its pager runs; the sum is what the kernel says, unless memory came and went meanwhile.
+    fn why(&self) -> Result<Value, String> {
         let before = self.resident();
         let output = self.ctl(&["why", "--json"]);
         if !output.status.success() {
             let error = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(error.contains("is not folded yet"), "{error}");
-            return None;
+            return Err(error);
         }
         let why: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let after = self.resident();
@@ -93,14 +93,16 @@ impl Folded {
         assert_eq!(reasons.map(|bytes| bytes.as_u64().expect("a number")).sum::<u64>(), sum);
         // While pages are folded or come back, it is between the two.
         let (least, most) = (before.min(after) * 98 / 100, before.max(after) * 102 / 100);
-        assert!((least..=most).contains(&sum), "{sum} of {before} to {after}: {why:#}");
-        Some(why)
+        match (least..=most).contains(&sum) {
+            true => Ok(why),
+            false => Err(format!("{sum} of {before} to {after}: {why:#}")),
+        }
     }
 
     /// Waits until the parts are as large as they should be; what was told then.
     fn wait_for(&self, parts: &[(&str, std::ops::Range<u64>)]) -> Value {
         wait_for(LIMIT, || {
-            let why = self.why().ok_or_else(|| "an answer".to_owned())?;
+            let why = self.why()?;
             let of = |name: &str| why["reasons"][name].as_u64().unwrap_or_else(|| panic!("no reason {name}"));
             let wrong: Vec<_> = parts.iter().filter(|(name, range)| !range.contains(&of(name))).collect();
             match wrong.is_empty() {

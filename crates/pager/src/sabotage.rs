@@ -138,6 +138,8 @@ bugs! {
     WantedForgotten = "wanted-forgotten",
     /// A thread that waits for a page from below memory is not woken when it is there.
     TierWakeLost = "tier-wake-lost",
+    /// A page that was stored anew while an older state of it went to the tier, in the place that it had in the store, is taken for one that was not touched.
+    StoredAnewUnseen = "stored-anew-unseen",
     /// Whoever looks for a cluster that has moved is sent to its old place.
     MoveUntold = "move-untold",
     /// A cluster that moves after it was found to have been fetched counts as lost.

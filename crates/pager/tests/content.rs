@@ -27,7 +27,7 @@ fn pages_that_begin_alike_and_end_otherwise_come_back_whole() {
     for page in 0..memory.pages {
         unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = expected(page) };
     }
-    wait_until("everything is evicted", || evicted(engine) == 4 * MIB as u64);
+    wait_until_evicted(engine, 4 * MIB);
     for page in 0..memory.pages {
         assert!(page_at(memory.base + page * PAGE_SIZE) == expected(page), "page {page} changed");
     }

@@ -242,7 +242,7 @@ fn memory_that_is_written_again_after_a_fork_is_evicted_again() {
     assert_eq!(evicted(engine), 0, "the kernel moved pages that a child had");
     have(engine, Command::Resume);
     memory.fill(32);
-    wait_until("everything is evicted", || evicted(engine) == 16 * MIB as u64);
+    wait_until_evicted(engine, 16 * MIB);
     memory.check(32);
     child.end();
     engine.stop(&"the test is over");
@@ -493,7 +493,7 @@ fn zeros_cost_next_to_nothing() {
     let engine = engine(20);
     let memory = Memory::new(engine, 32 * MIB).in_small_pages();
     unsafe { std::ptr::write_bytes(memory.base as *mut u8, 0, 32 * MIB) };
-    wait_until("everything is evicted", || evicted(engine) == 32 * MIB as u64);
+    wait_until_evicted(engine, 32 * MIB);
     // Some may have gone before they were written, and again after that.
     let control = engine.control();
     assert_eq!(control.pages_same_value.load(Relaxed), control.pages_evicted.load(Relaxed));
@@ -534,7 +534,7 @@ fn folding_waits_for_cpu_time_unless_a_limit_presses() {
     wait_until("it is down to the limit", || evicted(engine) >= 16 * MIB as u64);
     set(Setting::ResidentLimit, u64::MAX);
     set(Setting::MaxCpu, 1_000_000);
-    wait_until("everything is evicted", || evicted(engine) == 32 * MIB as u64);
+    wait_until_evicted(engine, 32 * MIB);
     memory.check(15);
 }
 

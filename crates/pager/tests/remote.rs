@@ -6,16 +6,17 @@
 mod common;
 
 use common::*;
+use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
 use memfold_pager::Engine;
-use memfold_sys::mem;
+use memfold_sys::{mem, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -35,6 +36,10 @@ struct Mischief {
     late: AtomicBool,
     /// What is to be forgotten is when the test says so.
     forgets_late: AtomicBool,
+    /// What is put is answered when the test says so.
+    hesitates: AtomicBool,
+    /// Puts that have come.
+    puts: AtomicUsize,
 }
 
 /// The process beside, and its engines: a map.
@@ -143,6 +148,10 @@ fn serve(mut stream: &UnixStream, mischief: &Mischief, kept: &Kept) -> std::io::
         Op::Put => {
             let mut bytes = vec![0; len];
             stream.read_exact(&mut bytes)?;
+            mischief.puts.fetch_add(1, SeqCst);
+            while mischief.hesitates.load(SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
             if mischief.confused.load(SeqCst) {
                 // First nonsense, then that it was kept, and that of everything else.
                 stream.write_all(&[0xFF; 8])?;
@@ -391,4 +400,35 @@ fn everything_is_back_when_the_pager_has_stopped() {
     wait_until("it has stopped", || answered(engine, ticket) && engine.phase() == memfold_pager::Phase::Off);
     depot.end();
     memory.check(3);
+}
+
+#[test]
+fn what_is_written_anew_while_it_is_on_its_way_is_not_taken_for_what_went() {
+    let depot = Depot::start();
+    let (engine, memory) = memory_below(&depot, 2 * MIB, 3, "");
+    // By now it is known how these pages are best compressed, and they are not twice.
+    let hour = 3_600_000_000_000;
+    assert_eq!(request(engine, Command::Set, Setting::RecompressAge as u64, hour, ""), 0);
+    depot.mischief.hesitates.store(true, SeqCst);
+    let before = depot.mischief.puts.load(SeqCst);
+    memory.fill(3);
+    wait_until("something is on its way", || depot.mischief.puts.load(SeqCst) > before);
+    wait_until_evicted(engine, 2 * MIB);
+    // The first pages are. Each changes by a bit, and is stored again, as long as it was, in the place that it has just given up.
+    let went = || engine.control().pages_evicted.load(Relaxed);
+    let first = |page: usize| (memory.base + page * PAGE_SIZE) as *mut u64;
+    let changed = [14, 3, 10, 7, 12, 5];
+    for page in changed {
+        let before = went();
+        unsafe { *first(page) ^= 1 };
+        wait_until("it is stored again", || went() > before);
+    }
+    assert_eq!(depot.mischief.puts.load(SeqCst), before + 1);
+    depot.mischief.hesitates.store(false, SeqCst);
+    wait_until("everything went to the engine", || below(engine) == 2 * MIB as u64);
+    for page in changed {
+        unsafe { *first(page) ^= 1 };
+    }
+    memory.check(3);
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
 }

@@ -138,7 +138,7 @@ fn stored(dense: bool) -> (&'static Engine, Memory) {
     let engine = if dense { engine_in_haste(20) } else { engine(20) };
     let memory = Memory::new(engine, LEN).in_small_pages();
     confide(&memory);
-    wait_until("everything is evicted", || evicted(engine) == LEN as u64);
+    wait_until_evicted(engine, LEN);
     wait_until("it is compressed again", || !dense || engine.control().pages_recompressed.load(Relaxed) != 0);
     hold_still(engine);
     assert_ne!(found(), [], "nothing is in the store, and nothing is tested");

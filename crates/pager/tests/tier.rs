@@ -451,7 +451,7 @@ fn a_program_that_runs_gets_a_tier_which_grows_past_what_its_first_file_was_mapp
     let memory = Memory::new(engine, 200 * MIB);
     let all = 200 * MIB as u64;
     memory.fill(12);
-    wait_until("everything is evicted", || evicted(engine) == all);
+    wait_until_evicted(engine, all as usize);
     assert_eq!(set_tier(engine, "redis://a:1"), libc::ENOTSUP as u32);
     assert_eq!(set_tier(engine, "tape=/x"), libc::EINVAL as u32);
     assert_eq!(set_tier(engine, "disk=/nowhere-at-all"), libc::ENOENT as u32);
@@ -481,7 +481,7 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
     assert!(engine.obey_daemon("/nowhere-at-all"));
     let memory = Memory::new(engine, 100 * MIB);
     memory.fill(13);
-    wait_until("everything is evicted", || evicted(engine) == 100 * MIB as u64);
+    wait_until_evicted(engine, 100 * MIB);
     let files = || engine.control().tier_file_bytes.load(Relaxed);
     let grant = |mebibytes: u64| {
         let share = &engine.control().share;
@@ -495,7 +495,7 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
     if pid == 0 {
         memory.check(13);
         memory.fill(14);
-        wait_until("everything is evicted", || evicted(engine) == 100 * MIB as u64);
+        wait_until_evicted(engine, 100 * MIB);
         // Nobody has told it anything.
         let has_none = files() == 0;
         unsafe { libc::_exit(i32::from(!has_none)) };

@@ -56,7 +56,7 @@ fn all_mappings_that_stay_are_evicted_however_many_there_are() {
     let engine = engine(20);
     let all: Vec<Memory> = (0..100).map(|_| Memory::new(engine, MIB).in_small_pages()).collect();
     all.iter().enumerate().for_each(|(n, memory)| memory.fill(n as u64));
-    wait_until("everything is evicted", || evicted(engine) == 100 * MIB as u64);
+    wait_until_evicted(engine, 100 * MIB);
     all.iter().enumerate().for_each(|(n, memory)| memory.check(n as u64));
     engine.stop(&"the test is over");
 }

@@ -17,6 +17,9 @@ pub struct Args {
     /// Its engines are nodes of a cluster.
     #[arg(long)]
     cluster: bool,
+    /// On how many of them everything is kept.
+    #[arg(long)]
+    copies: usize,
 }
 
 /// Serves until nobody is left.
@@ -26,6 +29,7 @@ pub struct Args {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let choice = Choice::parse(&args.tier).map_err(|wrong| anyhow!("{wrong}"))?;
     let engines = choice.engines().ok_or_else(|| anyhow!("{} is not on the network", args.tier))?;
-    memfold_depot::serve(&args.directory, Config::new(&engines, args.cluster)?, std::io::stdin())?;
+    let config = Config::new(&engines, args.cluster)?.with_copies(args.copies);
+    memfold_depot::serve(&args.directory, config, std::io::stdin())?;
     Ok(ExitCode::SUCCESS)
 }

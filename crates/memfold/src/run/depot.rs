@@ -27,8 +27,8 @@ pub struct Depot {
     child: Child,
     directory: PathBuf,
     tier: String,
-    /// Whether its engines are nodes of a cluster.
-    cluster: bool,
+    /// Whether its engines are nodes of a cluster, and on how many everything is kept.
+    found: (bool, usize),
     started: Instant,
 }
 
@@ -54,9 +54,9 @@ impl Depot {
             .tempdir()
             .context("cannot make a directory for the tier")?
             .keep();
-        let cluster = config.is_cluster();
-        let child = spawn(&directory, tier, cluster)?;
-        let depot = Depot { child, directory, tier: tier.to_owned(), cluster, started: Instant::now() };
+        let found = (config.is_cluster(), config.copies());
+        let child = spawn(&directory, tier, found)?;
+        let depot = Depot { child, directory, tier: tier.to_owned(), found, started: Instant::now() };
         while !depot.directory.join(SOCKET).exists() {
             anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
             sleep(Duration::from_millis(5));
@@ -74,16 +74,16 @@ impl Depot {
         let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
         if ended && self.started.elapsed() >= APART {
             self.started = Instant::now();
-            if let Ok(child) = spawn(&self.directory, &self.tier, self.cluster) {
+            if let Ok(child) = spawn(&self.directory, &self.tier, self.found) {
                 self.child = child;
             }
         }
     }
 }
 
-fn spawn(directory: &Path, tier: &str, cluster: bool) -> Result<Child> {
+fn spawn(directory: &Path, tier: &str, (cluster, copies): (bool, usize)) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("depot").arg(directory).arg(tier);
+    command.arg("depot").arg(directory).arg(tier).arg("--copies").arg(copies.to_string());
     if cluster {
         command.arg("--cluster");
     }

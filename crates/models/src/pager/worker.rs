@@ -2,6 +2,7 @@
 
 use crate::activity::Activity;
 use crate::tables::bitmap::PageRange;
+use crate::tables::extent::Extent;
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
@@ -98,6 +99,9 @@ impl Worker {
     pub(crate) fn dictionary(&self) -> Option<(u8, &'static crate::codec::Dictionary)> {
         None
     }
+
+    /// Nothing is on its way anywhere.
+    pub(crate) fn note_stored(&mut self, _: &Extent, _: usize) {}
 
     /// Nothing is more urgent.
     pub(crate) fn interrupted(&mut self) -> bool {

@@ -104,7 +104,7 @@ impl Worker {
         let mut index = 0;
         while let Some(first) = (index..EXTENT_PAGES).find(|&index| goes(index)) {
             let Some(number) = below.jobs.iter().position(Job::is_free) else { return false };
-            self.demotion.extents[number] = extent.base();
+            self.demotion.hand_over(number, extent.base());
             match self.gather(below, &below.jobs[number], extent, first) {
                 Ok(Some(end)) => index = end,
                 // What lies there is not to be had now.
@@ -176,12 +176,12 @@ impl Worker {
     /// Swaps the entries of what was written, and takes back places that nobody wants any more.
     pub(crate) fn settle_tier(&mut self) {
         let Some(below) = self.engine.below() else { return };
-        for (job, extent) in below.jobs.iter().zip(self.demotion.extents) {
+        for (number, job) in below.jobs.iter().enumerate() {
             if let Some(outcome) = job.outcome() {
                 if job.is_move() {
                     self.settle_move(below, job, outcome);
                 } else {
-                    self.settle_job(below, job, extent, outcome);
+                    self.settle_job(below, job, number, outcome);
                 }
                 job.free();
             }
@@ -196,10 +196,16 @@ impl Worker {
         control.tier_file_bytes.store(unsafe { below.keeper() }.file_bytes(), Relaxed);
     }
 
-    /// Ends a job of the extent at this address.
-    fn settle_job(&mut self, below: &'static Below, job: &Job, extent: usize, outcome: Result<(), Errno>) {
+    /// A page of the extent was stored, with what it holds now.
+    pub(crate) fn note_stored(&mut self, extent: &Extent, index: usize) {
+        self.demotion.note_stored(extent.base(), index);
+    }
+
+    /// Ends the job of this number.
+    fn settle_job(&mut self, below: &'static Below, job: &Job, number: usize, outcome: Result<(), Errno>) {
         // SAFETY: the job is done, and we are the background thread.
         let inner = unsafe { job.inner() };
+        let (extent, anew) = (self.demotion.extents[number], self.demotion.anew[number]);
         let entries = self.engine.space().find(extent).and_then(Extent::entries);
         let (Ok(()), Some(entries), Some(place)) = (outcome, entries, inner.place) else {
             // SAFETY: as above.
@@ -215,7 +221,8 @@ impl Worker {
         for (page, &(index, word)) in inner.pages[..inner.count].iter().enumerate() {
             let (old, berth) = (Entry::from_word(word), Berth { cluster, page });
             below.pages.fetch_add(1, Relaxed);
-            if entries[usize::from(index)].transition(old, Location::Below(berth).entry()) {
+            let is_same = !anew.contains(usize::from(index));
+            if is_same && entries[usize::from(index)].transition(old, Location::Below(berth).entry()) {
                 if let Some(slot) = Location::memory(old) {
                     // SAFETY: no entry names it any more, and it is in no queue.
                     unsafe { self.store.free(slot) };

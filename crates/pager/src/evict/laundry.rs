@@ -121,6 +121,7 @@ impl Worker {
         if done {
             bump(&control.pages_by_codec[codec.bits() as usize], 1);
             self.stored(1);
+            self.note_stored(extent, index);
         } else {
             // SAFETY: no entry came to name it.
             unsafe { self.store.free(slot) };

@@ -49,7 +49,7 @@ pub struct Engines<'a> {
     /// The whole text, of which the parts without `=` name engines.
     text: &'a str,
     /// On how many engines each page must be before it is given up here.
-    pub copies: usize,
+    pub copies: Option<usize>,
     /// The file with user and password.
     pub auth: Option<&'a str>,
     /// How long somebody may wait for a page while they are away.
@@ -97,7 +97,7 @@ pub enum BadTier<'a> {
     Size(&'a str),
     /// The age cannot be read, or is below 10 ms.
     After(&'a str),
-    /// Not a number of copies, or more than there are engines.
+    /// Not a number of copies.
     Copies(&'a str),
     /// A time that cannot be read, or is too short: its name, and the least.
     Time(&'static str, &'a str, &'static str),
@@ -124,7 +124,7 @@ impl core::fmt::Display for BadTier<'_> {
             }
             BadTier::Copies(copies) => write!(
                 f,
-                "copies={copies}: a number from 1 to {MOST_COPIES} is needed, and no more than engines are named"
+                "copies={copies}: a number from 1 to {MOST_COPIES} is needed"
             ),
             BadTier::Time(name, time, least) => {
                 write!(f, "{name}={time}: a time such as 5m is needed, {least} or more")
@@ -145,7 +145,7 @@ impl<'a> Choice<'a> {
             Some(directory) => Where::Disk(directory),
             None if first.starts_with(PLAIN) || first.starts_with(TLS) => Where::Engines(Engines {
                 text,
-                copies: 0,
+                copies: None,
                 auth: None,
                 wait: WAIT,
                 expire: EXPIRE,
@@ -176,10 +176,7 @@ impl<'a> Choice<'a> {
             }
             (Some(("copies", copies)), Where::Engines(engines)) => {
                 let number = copies.parse().ok().filter(|number| (1..=MOST_COPIES).contains(number));
-                engines.copies = number.ok_or(BadTier::Copies(copies))?;
-                if engines.copies > engines.addresses().count() {
-                    return Err(BadTier::Copies(copies));
-                }
+                engines.copies = Some(number.ok_or(BadTier::Copies(copies))?);
             }
             (Some(("disk", "")), _) => return Err(BadTier::Directory),
             (Some(("disk", directory)), Where::Engines(engines)) => engines.disk = Some(directory),
@@ -231,7 +228,7 @@ impl<'a> Choice<'a> {
 }
 
 impl<'a> Engines<'a> {
-    /// Looks at the addresses. Where nobody says, there are two copies if there are two engines.
+    /// Looks at the addresses.
     fn check(&mut self) -> Result<(), BadTier<'a>> {
         for part in self.text.split(',').filter(|part| !part.contains('=')) {
             if part.contains("//") && part.starts_with(TLS) != self.by_tls() {
@@ -251,9 +248,6 @@ impl<'a> Engines<'a> {
                 _ if address.contains(['/', '?', '#', ' ']) => return Err(BadTier::Address(address)),
                 _ => {}
             }
-        }
-        if self.copies == 0 {
-            self.copies = self.addresses().count().min(2);
         }
         Ok(())
     }
@@ -282,16 +276,15 @@ mod tests {
         let one = Choice::parse("redis://cache:6379").unwrap();
         let engines = one.engines().unwrap();
         assert_eq!(engines.addresses().collect::<Vec<_>>(), ["cache:6379"]);
-        assert_eq!((engines.copies, engines.wait, engines.by_tls()), (1, WAIT, false));
+        assert_eq!((engines.copies, engines.wait, engines.by_tls()), (None, WAIT, false));
         assert_eq!((one.name(), one.directory()), ("redis://cache:6379", None));
         let text =
             "rediss://a:1,b:2,rediss://[::1]:3/,copies=3,auth=/etc/x,wait=10s,after=1s,size=1G,expire=10m";
         let three = Choice::parse(text).unwrap();
         let engines = three.engines().unwrap();
         assert_eq!(engines.addresses().collect::<Vec<_>>(), ["a:1", "b:2", "[::1]:3"]);
-        assert_eq!((engines.copies, engines.auth, engines.by_tls()), (3, Some("/etc/x"), true));
+        assert_eq!((engines.copies, engines.auth, engines.by_tls()), (Some(3), Some("/etc/x"), true));
         assert_eq!((engines.wait, three.after), (Nanos::from_secs(10), Nanos::from_secs(1)));
-        assert_eq!(Choice::parse("redis://a,b").unwrap().engines().unwrap().copies, 2);
         let both = Choice::parse("redis://a,disk=/var/tmp,after=1s").unwrap();
         assert_eq!((both.name(), both.directory()), ("redis://a", Some("/var/tmp")));
         assert_eq!(both.engines().unwrap().addresses().count(), 1);
@@ -313,7 +306,7 @@ mod tests {
             ("redis://a:1,rediss://b:2", BadTier::Address("rediss://b:2")),
             ("redis://me:secret@a:1", BadTier::Password),
             ("redis://a:1,disk=", BadTier::Directory),
-            ("redis://a:1,copies=2", BadTier::Copies("2")),
+            ("redis://a:1,copies=9", BadTier::Copies("9")),
             ("redis://a:1,copies=0", BadTier::Copies("0")),
             ("redis://a:1,wait=0", BadTier::Time("wait", "0", "1s")),
             ("redis://a:1,speed=1", BadTier::Part("speed=1")),
