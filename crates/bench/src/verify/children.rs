@@ -14,7 +14,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// After so many seconds a child counts as hung. Less than the standstill that its parent is allowed.
-const ALARM_SECONDS: u32 = 100;
+const ALARM_SECONDS: u32 = 300;
 
 /// What a child has to say.
 #[derive(Debug, Serialize, Deserialize)]

@@ -101,7 +101,7 @@ memfold_experiment::named! {
 }
 
 /// A thread that finishes no operation for so long counts as hung.
-pub const STANDSTILL: Duration = Duration::from_secs(120);
+pub const STANDSTILL: Duration = Duration::from_secs(360);
 
 /// Runs the verification in this process.
 ///
