@@ -7,9 +7,13 @@ use memfold_e2e::agent::{agent, may_attach, memfold_with_agent, Subject};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::run::{self, copy_program, program};
 use memfold_e2e::{installed_for_all, scratch, wait_until};
+use memfold_sys::handing::{hand_over, pair, take_over};
+use memfold_sys::time::Nanos;
+use memfold_sys::uffd::{Features, Userfaultfd};
 use serde_json::Value;
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -332,4 +336,35 @@ fn an_ordinary_user_whom_root_lets_attaches_to_own_programs() {
     for subject in [own, of_root] {
         assert_eq!(subject.finish().0, Some(0));
     }
+}
+
+#[test]
+fn what_makes_handshakes_makes_them_of_userfaultfds_alone() {
+    if !may_attach() {
+        return;
+    }
+    let programs = Programs::new("h");
+    let helper = programs.dir.path().join("helper");
+    install_handshake(&helper, NOBODY, 19);
+    let answer = |arguments: &[&str], handed: Option<i32>| {
+        let (own, theirs) = pair().unwrap();
+        hand_over(own.raw(), 0, handed).unwrap();
+        // SAFETY: nobody else has it.
+        let theirs = unsafe { OwnedFd::from_raw_fd(theirs.into_raw()) };
+        let mut command = Command::new(&helper);
+        command.args(arguments).stdin(theirs).uid(NOBODY).gid(NOBODY);
+        assert!(command.status().expect("it can be executed").success());
+        take_over(own.raw(), Nanos::from_secs(20)).expect("an answer").0
+    };
+    let null = File::open("/dev/null").unwrap();
+    let uffd = Userfaultfd::open().unwrap();
+    let forks = Features::EVENT_FORK.bits().to_string();
+    assert_eq!(i32::from(answer(&[&forks], Some(null.as_raw_fd()))), libc::EBADF);
+    assert_eq!(i32::from(answer(&[&forks], None)), libc::ENODATA);
+    for arguments in [&[][..], &["x"], &["-1"], &[&forks, "2"]] {
+        assert_eq!(i32::from(answer(arguments, Some(uffd.raw_fd()))), libc::EINVAL, "{arguments:?}");
+    }
+    assert_eq!(answer(&[&forks], Some(uffd.raw_fd())), 0);
+    // One handshake is all that a userfaultfd has.
+    assert_eq!(i32::from(answer(&[&forks], Some(uffd.raw_fd()))), libc::EINVAL);
 }

@@ -2,6 +2,7 @@
 
 use crate::process::field;
 use crate::{library, run::launch, run_dir};
+use memfold_attach::rights;
 use memfold_sys::pagemap::{Categories, Pagemap, Query, Run};
 use memfold_sys::uffd::{Features, Userfaultfd};
 use serde::Serialize;
@@ -66,6 +67,8 @@ pub struct Facts {
     /// Whether the kernel tells of pages that were not touched (idle page tracking), or why it does not.
     pub idle_page_tracking: String,
     pub remote_eviction: Access,
+    /// To whose processes this user can attach.
+    pub attach: String,
 }
 
 impl Access {
@@ -148,7 +151,25 @@ pub fn gather() -> Facts {
         idle_page_tracking: idle_page_tracking(),
         remote_eviction: Access::of(memfold_daemon::remote::try_to_evict(memfold_sys::thread::parent_pid()))
             .0,
+        attach: attach(number("/proc/sys/kernel/yama/ptrace_scope")),
         group_exists: matches!(nix::unistd::Group::from_name(crate::setup::GROUP), Ok(Some(_))),
+    }
+}
+
+/// To whose processes this user can attach, where Yama keeps to this scope (Documentation/admin-guide/LSM/Yama.rst).
+fn attach(scope: Option<u64>) -> String {
+    if cfg!(not(target_arch = "x86_64")) {
+        return "to none: the agent is for x86-64".into();
+    }
+    if rights::may_ask_for_forks(std::process::id()) {
+        return "to any process".into();
+    }
+    match (rights::helper().is_some(), scope.unwrap_or(0)) {
+        (false, _) => "to none: `sudo memfold setup --user NAME` lets this user attach to their own".into(),
+        (true, 0) => "to processes of this user".into(),
+        (true, scope) => format!(
+            "to none: kernel.yama.ptrace_scope is {scope}, and 0 would let this user attach to their own"
+        ),
     }
 }
 

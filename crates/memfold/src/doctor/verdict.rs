@@ -116,6 +116,7 @@ pub fn lines(facts: &Facts) -> Vec<Line> {
         line(Level::Note, "DAMON", plain(&facts.damon)),
         line(Level::Note, "idle page tracking", plain(&facts.idle_page_tracking)),
         line(Level::Note, "remote eviction", shown(&facts.remote_eviction)),
+        line(Level::Note, "attach", facts.attach.clone()),
         line(
             either(facts.max_map_count.is_none_or(|n| n >= 65_530), Level::Weak),
             "vm.max_map_count",
