@@ -49,6 +49,15 @@ impl Running {
         unsafe { libc::kill(self.0.id() as i32, signal) };
     }
 
+    /// Ends it by SIGKILL, and waits until it has.
+    ///
+    /// # Panics
+    /// If it cannot be waited for.
+    pub fn kill(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.0.wait().expect("our own child");
+    }
+
     /// What it printed and what it complained of, once it has come to its end, and ended well.
     ///
     /// # Panics

@@ -77,7 +77,7 @@ fn clients_go_on_while_the_daemon_is_killed_and_started_again() {
             };
             clients.iter().all(folded) && daemon.counter("divisions_total", None) > Some(0)
         });
-        daemon.running.signal(libc::SIGKILL);
+        daemon.running.kill();
         // A moment without any, or none.
         std::thread::sleep(std::time::Duration::from_millis(300 * round));
         daemon = Daemon::start(home.path(), &["--quiet", "--budget", "24M"]);

@@ -158,7 +158,7 @@ static void registered_buffers(void)
         /* The pager has time to take the pinned pages away. What is not pinned goes: the wait is for that. */
         if (folded)
             for (int tries = 0; away((char *)p + LEN / 4, LEN / 4 * 3) < LEN / PAGE / 2; tries++) {
-                CHECK(tries < 30000);
+                CHECK(tries < TRIES);
                 usleep(1000);
             }
         usleep(100000);

@@ -17,6 +17,9 @@
 
 enum { PAGE = 4096, LEN = 8 << 20, WORDS = LEN / 8 };
 
+/* How often it is looked, a millisecond apart, for what must come: a busy machine takes its time. */
+enum { TRIES = 120000 };
+
 static int folded;
 
 #define CHECK(good)                                                                                \
@@ -70,7 +73,7 @@ static inline void wait_until_evicted(const void *p)
 {
     if (!folded)
         return;
-    for (int tries = 0; tries < 30000; tries++) {
+    for (int tries = 0; tries < TRIES; tries++) {
         if (away(p, LEN) >= LEN / PAGE / 10 * 9)
             return;
         usleep(1000);

@@ -156,7 +156,7 @@ static void mappings_run_out_beside_one_that_is_cut(void)
             *(uint64_t *)(p + (size_t)2 * i * PIECE + n) = word(i + n);
     /* Some may come back before the last has gone. */
     for (int i = 0, tries = 0; folded && (i < PIECES || mappings() <= before + PIECES); tries++) {
-        CHECK(tries < 30000);
+        CHECK(tries < TRIES);
         if (i == PIECES)
             i = 0;
         while (i < PIECES && away(p + (size_t)2 * i * PIECE, FILLED) == FILLED / PAGE)

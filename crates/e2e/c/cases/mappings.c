@@ -10,7 +10,7 @@ static uint64_t *half_evicted(void)
 {
     uint64_t *p = filled();
     for (int tries = 0; folded && away((char *)p + IN_USE, LEN - IN_USE) < (LEN - IN_USE) / PAGE / 10 * 9; tries++) {
-        CHECK(tries < 30000);
+        CHECK(tries < TRIES);
         for (size_t i = 0; i < IN_USE / 8; i += PAGE / 8)
             CHECK(((volatile uint64_t *)p)[i] == word(i));
         usleep(1000);
@@ -162,7 +162,7 @@ static void many_small_pieces(void)
             gone += away(pieces[n], PIECE);
         if (gone >= PIECES * (size_t)PIECE / PAGE / 10 * 9)
             break;
-        CHECK(tries < 30000);
+        CHECK(tries < TRIES);
         usleep(1000);
     }
     for (int n = 0; n < PIECES; n++)

@@ -212,7 +212,7 @@ static void a_stack_that_is_away(void)
         sent[i] = (char)(i / 7);
     /* They leave last. */
     for (int tries = 0; folded && away((char *)p + LEN - 2 * PAGE, 2 * PAGE) != 2; tries++) {
-        CHECK(tries < 30000);
+        CHECK(tries < TRIES);
         usleep(1000);
     }
     for (size_t done = 0; done < sizeof sent;) {
@@ -221,7 +221,7 @@ static void a_stack_that_is_away(void)
         done += (size_t)n;
     }
     for (int tries = 0, left = 1; left; tries++) {
-        CHECK(tries < 30000 && ioctl(stack_pipe[0], FIONREAD, &left) == 0);
+        CHECK(tries < TRIES && ioctl(stack_pipe[0], FIONREAD, &left) == 0);
         usleep(1000);
     }
     wait_until_evicted(p);

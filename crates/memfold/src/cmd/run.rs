@@ -52,7 +52,7 @@ Examples:
 Exit codes: that of the program; 128 and the signal's number if a signal ended it;
 126 found but not executable, 127 not found; 2 bad usage, and nothing was started.
 
-A program that is statically linked or not for glibc gets the agent of `memfold attach`, as root.
+A program that is statically linked or not for glibc gets the agent of `memfold attach`, as root or after `memfold setup`.
 One that cannot be folded (set-user-ID, no userfaultfd here) runs plainly, and one line on
 standard error says why. `memfold doctor` says more.";
 

@@ -167,9 +167,8 @@ fn attach(scope: Option<u64>) -> String {
     match (rights::helper().is_some(), scope.unwrap_or(0)) {
         (false, _) => "to none: `sudo memfold setup --user NAME` lets this user attach to their own".into(),
         (true, 0) => "to processes of this user".into(),
-        (true, scope) => format!(
-            "to none: kernel.yama.ptrace_scope is {scope}, and 0 would let this user attach to their own"
-        ),
+        (true, 1) => "to what `memfold run` starts; to other processes of this user where kernel.yama.ptrace_scope is 0, not 1".into(),
+        (true, scope) => format!("to none, as kernel.yama.ptrace_scope is {scope}; 0 would let this user attach to their own"),
     }
 }
 

@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(after(&done, &remove(&done)).device, Some(AT_FIRST));
         // Of a device that somebody else gave to a group of this name nothing is known.
         let theirs = Seen { rules: None, ..done };
-        assert_eq!(remove(&theirs), [Change::Delete(LIMITS)]);
+        assert_eq!(remove(&theirs), [Change::RemoveHandshake, Change::Delete(LIMITS)]);
     }
 
     #[test]
