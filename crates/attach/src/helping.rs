@@ -14,7 +14,7 @@ use memfold_pager::plan::{NO_TRACKING, TRACKING};
 use memfold_sys::file::Fd;
 use memfold_sys::handing::{hand_over, pair, take_over};
 use memfold_sys::time::Nanos;
-use memfold_sys::uffd::{self, Features, Userfaultfd};
+use memfold_sys::uffd::{Features, Userfaultfd};
 use memfold_sys::Errno;
 use std::fs;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -50,7 +50,9 @@ pub fn help(target: &Target, memory: &Memory, region: &Region) -> Result<(), Err
     // The agent says why.
     let Ok((_, Some(came))) = take_over(socket.raw(), patience()) else { return Ok(()) };
     if may_ask_for_forks(std::process::id()) {
-        handshake(came, wanted).map_err(failed("UFFDIO_API"))?;
+        Userfaultfd::taken_over(came)
+            .and_then(|uffd| uffd.handshake(wanted))
+            .map_err(failed("UFFDIO_API"))?;
     } else {
         have_it_made(came, wanted).map_err(failed("memfold-handshake"))?;
     }
@@ -63,16 +65,7 @@ fn features() -> memfold_sys::Result<Option<(Features, bool)>> {
     Ok(features_with_forks(made?.handshake(Features::empty())?))
 }
 
-/// Asks for these features with what came from the process.
-fn handshake(came: Fd, wanted: Features) -> memfold_sys::Result<()> {
-    if !uffd::is_one(&came) {
-        return Err(Errno(libc::EBADF));
-    }
-    // SAFETY: it is one, and came from there.
-    unsafe { Userfaultfd::handed_over(came.into_raw()) }.handshake(wanted).map(drop)
-}
-
-/// The same by the program that has the right to it.
+/// Has the program that has the right to it ask for these features with what came from the process.
 fn have_it_made(came: Fd, wanted: Features) -> memfold_sys::Result<()> {
     let helper = helper().ok_or(Errno::ENOENT)?;
     let (own, theirs) = pair()?;

@@ -113,7 +113,7 @@ impl Target {
         let list = fs::read_dir(format!("/proc/{}/fd", self.0));
         let list = list.map_err(|_| threads::forbidden(self.0, nix::errno::Errno::EACCES))?;
         let links = list.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
-        match links.into_iter().any(|link| link.as_os_str() == "anon_inode:[userfaultfd]") {
+        match links.into_iter().any(|link| link.as_os_str() == memfold_sys::uffd::LINK) {
             true => Err(Error::OwnUserfaultfd(self.0)),
             false => Ok(()),
         }

@@ -195,6 +195,34 @@ impl Drop for Server {
     }
 }
 
+/// What the threads of a process and of its descendants wait for, a line each: for whoever looks for what hangs.
+fn whereabouts(pid: u32) -> String {
+    let mut lines = String::new();
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return lines };
+    for thread in threads.flatten().map(|entry| entry.path()) {
+        let of = |name: &str| std::fs::read_to_string(thread.join(name)).unwrap_or_default();
+        let call: String = of("syscall").split_whitespace().take(4).collect::<Vec<_>>().join(" ");
+        let name = thread.file_name().unwrap_or_default().to_string_lossy();
+        lines += &format!("{pid}/{name} {}: {} ({call})\n", of("comm").trim(), of("wchan"));
+        for child in of("children").split_whitespace().filter_map(|child| child.parse().ok()) {
+            lines += &whereabouts(child);
+        }
+    }
+    lines
+}
+
+/// Ends a process and its descendants, which may keep its pipes open.
+fn kill_with_descendants(pid: u32) {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children: Vec<u32> = threads
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|all| all.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    // SAFETY: the program is our child and not waited for yet, and so are those that have a parent that lives.
+    unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+    children.into_iter().for_each(kill_with_descendants);
+}
+
 /// Runs a program to its end with the environment that it has.
 ///
 /// # Panics
@@ -211,9 +239,12 @@ pub fn finish(mut command: Command, limit: Duration) -> Outcome {
             break status;
         }
         if Instant::now() >= end {
+            let whereabouts = whereabouts(server.0.id());
+            kill_with_descendants(server.0.id());
             drop(server);
             let stderr = stderr.join().expect("the reader does not panic");
-            panic!("{what} was not done after {limit:?}: it hangs\n{}", String::from_utf8_lossy(&stderr));
+            let stderr = String::from_utf8_lossy(&stderr);
+            panic!("{what} was not done after {limit:?}: it hangs\n{whereabouts}{stderr}");
         }
         sleep(Duration::from_millis(5));
     };

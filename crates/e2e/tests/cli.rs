@@ -14,7 +14,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("memfold can be executed")

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("it can be executed")

@@ -32,6 +32,7 @@ const PLANTED: &[Planted] = &[
     weak("lock.rs:swap@FREE:relaxed", "arena-mutex"),
     weak("gate.rs:load:acqrel", "gate"),
     weak("gate.rs:fetch_sub:split", "gate"),
+    bug("closer-left-asleep", "gate-closed-by-two"),
     weak("gate.rs:load:acqrel", "brake"),
     weak("gate.rs:store:relaxed", "brake"),
     weak("turns.rs:load:acqrel", "turns"),

@@ -72,7 +72,8 @@ pub struct Host {
     /// somebody can hold while he waits for the pager. Replacement policies take their tables from it, and a recording its own: where it is false
     /// there are none.
     pub own_heap: fn() -> bool,
-    /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs.
+    /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs. It may wait for locks
+    /// that a forking thread holds, see [`Engine::try_before_fork`].
     pub decay: fn(),
     /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
     /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the

@@ -1,5 +1,6 @@
 //! Holding others back: program threads during a fork, the background thread whenever its tables must stand still.
 
+use crate::sabotage::fault_point;
 use crate::sync::{AtomicU32, Ordering::*};
 use memfold_sys::futex;
 
@@ -38,7 +39,8 @@ impl Gate {
 
     fn leave(&self) {
         if self.inside.fetch_sub(1, SeqCst) == 1 && self.closed.load(SeqCst) != 0 {
-            futex::wake(&self.inside, 1);
+            // Several may be closing it: who forks, and the pager where it ends.
+            futex::wake(&self.inside, fault_point!(CloserLeftAsleep: u32::MAX >> 1, else 1));
         }
     }
 

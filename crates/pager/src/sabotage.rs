@@ -96,8 +96,12 @@ bugs! {
     RemapReportIgnored = "remap-report-ignored",
     /// The background thread goes on working during a fork.
     BrakeNotHeld = "brake-not-held",
+    /// Of two who wait until no program thread changes a mapping any more, one is not woken.
+    CloserLeftAsleep = "closer-left-asleep",
     /// Program threads go on changing mappings during a fork.
     GateNotClosed = "gate-not-closed",
+    /// Who forks waits for the pager to stop while it holds locks of the heap, for which the pager waits.
+    HeapKeptFromStop = "heap-kept-from-stop",
     /// The handler that runs in a forked child does nothing.
     ChildNotTold = "child-not-told",
     /// A forked child does not register what is away.

@@ -10,8 +10,10 @@ mod common;
 
 use common::*;
 use memfold_pager::control::Command;
+use memfold_pager::lock::Mutex;
+use memfold_pager::Phase;
 use memfold_sys::{mem, EXTENT_SIZE, PAGE_SIZE};
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::thread::{scope, sleep, spawn};
 use std::time::Duration;
 
@@ -125,6 +127,46 @@ fn nothing_is_evicted_between_the_two_ends_of_a_fork() {
     memory.check(25);
 }
 
+/// A lock of the allocator's, for which the background thread waits where it has idle memory given back.
+static HEAP: Mutex = Mutex::new(());
+static DECAYS: AtomicU32 = AtomicU32::new(0);
+
+#[test]
+fn a_fork_lets_a_stop_that_has_begun_have_the_locks_of_the_allocator() {
+    let decay = || {
+        DECAYS.fetch_add(1, SeqCst);
+        drop(HEAP.lock());
+    };
+    let engine = engine_whose_allocator(decay, 20, u64::MAX, "", "");
+    let memory = Memory::new(engine, 4 * MIB);
+    memory.fill(29);
+    wait_until_evicted(engine, 4 * MIB);
+    let (done, stopped) = (AtomicBool::new(false), AtomicBool::new(false));
+    scope(|scope| {
+        HEAP.acquire();
+        let before = DECAYS.load(SeqCst);
+        wait_until("the background thread waits for the allocator", || DECAYS.load(SeqCst) > before);
+        scope.spawn(|| {
+            engine.stop(&"the test is over");
+            stopped.store(true, SeqCst);
+        });
+        wait_until("it is to stop", || engine.phase() == Phase::Stopping);
+        scope.spawn(|| {
+            while !engine.try_before_fork() {
+                HEAP.release();
+                millis(1);
+                HEAP.acquire();
+            }
+            assert_eq!(engine.phase(), Phase::Off);
+            engine.after_fork_in_parent();
+            HEAP.release();
+            done.store(true, SeqCst);
+        });
+        wait_until("both are over", || done.load(SeqCst) && stopped.load(SeqCst));
+    });
+    memory.check(29);
+}
+
 #[test]
 fn a_child_copes_with_pages_that_are_there_although_their_entries_say_otherwise() {
     let (engine, memory) = evicted_memory(4 * MIB, 26);
@@ -143,7 +185,7 @@ fn a_child_copes_with_pages_that_are_there_although_their_entries_say_otherwise(
             (0..memory.pages).all(|page| page_at(memory.base + page * PAGE_SIZE) == content(26, page))
         };
         let first = good(&memory);
-        wait_until("the child's pager runs", || engine.phase() != memfold_pager::Phase::Starting);
+        wait_until("the child's pager runs", || engine.phase() != Phase::Starting);
         engine.stop(&"the test is over");
         unsafe { libc::_exit(i32::from(!(first && good(&memory)))) };
     }

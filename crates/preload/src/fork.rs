@@ -6,6 +6,8 @@ use crate::sandbox;
 use crate::set_errno;
 use core::ffi::{c_int, c_void};
 use memfold_pager::sabotage::{planted, Bug};
+use memfold_pager::Engine;
+use memfold_sys::thread::Backoff;
 use memfold_sys::{Errno, Result};
 
 type Handler = unsafe extern "C" fn();
@@ -68,12 +70,17 @@ unsafe impl Sync for Held {}
 
 fn before() {
     let blocked = memfold_sys::signal::block_all();
-    memfold_heap::fork_prepare();
+    let mut backoff = Backoff::new();
+    loop {
+        memfold_heap::fork_prepare();
+        if pager().is_none_or(Engine::try_before_fork) {
+            break;
+        }
+        memfold_heap::fork_parent();
+        backoff.wait();
+    }
     // SAFETY: `fork_prepare` lets one thread through at a time.
     unsafe { *BLOCKED.0.get() = Some(blocked) };
-    if let Some(engine) = pager() {
-        engine.before_fork();
-    }
     if !planted(Bug::StreamsNotTouched) {
         touch_streams();
     }

@@ -156,7 +156,7 @@ const fn ior(number: u32, size: u32) -> u32 {
 pub const LINK: &str = "anon_inode:[userfaultfd]";
 
 /// Whether an open file is one, whoever made it.
-pub fn is_one(fd: &Fd) -> bool {
+fn is_one(fd: &Fd) -> bool {
     let (mut path, mut link) = ([0u8; 48], [0u8; LINK.len() + 1]);
     let mut out = crate::text::Writer::new(&mut path);
     // Leaves the last byte zero. The calling thread may have another table than the main one.
@@ -222,6 +222,15 @@ impl Userfaultfd {
     pub unsafe fn handed_over(number: i32) -> Userfaultfd {
         // SAFETY: the kernel made the descriptor for who got the number.
         Userfaultfd { fd: unsafe { Fd::from_raw(number) } }
+    }
+
+    /// One that came from another process, which may have sent anything. `EBADF` if it is none.
+    pub fn taken_over(came: Fd) -> Result<Userfaultfd> {
+        if is_one(&came) {
+            Ok(Userfaultfd { fd: came })
+        } else {
+            Err(Errno(libc::EBADF))
+        }
     }
 
     /// The descriptor's number.
@@ -417,12 +426,12 @@ mod tests {
     #[test]
     fn a_userfaultfd_is_told_from_other_files() {
         let null = file::open(c"/dev/null", libc::O_RDONLY, 0).unwrap();
-        assert!(!is_one(&null));
+        assert_eq!(Userfaultfd::taken_over(null).err(), Some(Errno(libc::EBADF)));
         // SAFETY: no memory involved, and the kernel just made the descriptor for us.
         let other = unsafe { Fd::from_raw(syscall!(eventfd2, 0, 0).unwrap() as i32) };
-        assert!(!is_one(&other));
+        assert!(Userfaultfd::taken_over(other).is_err());
         let uffd = Userfaultfd::open().expect("root may, and who has run `memfold setup`");
-        assert!(is_one(&uffd.fd));
+        assert!(Userfaultfd::taken_over(uffd.fd).is_ok());
     }
     use crate::{mem, PAGE_SIZE};
     use std::thread;

@@ -16,7 +16,7 @@ mod freestanding;
 use core::ffi::CStr;
 use memfold_sys::handing::{hand_over, take_over};
 use memfold_sys::time::Nanos;
-use memfold_sys::uffd::{self, Features, Userfaultfd};
+use memfold_sys::uffd::{Features, Userfaultfd};
 use memfold_sys::{Errno, Result};
 
 /// How long who asks may take.
@@ -61,12 +61,7 @@ unsafe extern "C" fn main(stack: *const usize) -> i32 {
 
 fn serve(features: Features) -> Result<()> {
     let (_, came) = take_over(SOCKET, PATIENCE)?;
-    let came = came.ok_or(Errno::ENODATA)?;
-    if !uffd::is_one(&came) {
-        return Err(Errno(libc::EBADF));
-    }
-    // SAFETY: it is one, and came from there.
-    unsafe { Userfaultfd::handed_over(came.into_raw()) }.handshake(features).map(drop)
+    Userfaultfd::taken_over(came.ok_or(Errno::ENODATA)?)?.handshake(features).map(drop)
 }
 
 /// A defect: nobody is answered, and who asks hears the end.

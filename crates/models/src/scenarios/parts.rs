@@ -18,6 +18,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "pager-mutex", preemptions: 3, spares: SPARES, body: pager_mutex },
     Scenario { name: "arena-mutex", preemptions: 3, spares: SPARES, body: arena_mutex },
     Scenario { name: "gate", preemptions: 2, spares: SPARES, body: gate },
+    Scenario { name: "gate-closed-by-two", preemptions: 2, spares: SPARES, body: gate_closed_by_two },
     Scenario { name: "brake", preemptions: 4, spares: SPARES, body: brake },
     Scenario { name: "turns", preemptions: 2, spares: SPARES, body: turns },
     Scenario { name: "turns-in-touch", preemptions: 2, spares: SPARES, body: turns_in_touch },
@@ -71,6 +72,25 @@ fn gate() {
     // Nobody is inside: what they did is done, or comes after.
     uses(PLAIN);
     uses(OTHER);
+    gate.open();
+    inside.join().expect("loom ends the process instead");
+    other.join().expect("loom ends the process instead");
+}
+
+/// A thread that forks and the pager's, which ends.
+fn gate_closed_by_two() {
+    let gate = keep(Gate::new());
+    let inside = spawn(2, || {
+        let _pass = gate.pass();
+        uses(PLAIN);
+    });
+    let other = spawn(3, || {
+        gate.close();
+        uses(OTHER);
+        gate.open();
+    });
+    gate.close();
+    uses(PLAIN);
     gate.open();
     inside.join().expect("loom ends the process instead");
     other.join().expect("loom ends the process instead");

@@ -39,18 +39,27 @@ const NO_THREAD: &str = "no thread for the pager in a forked child";
 const UNREACHABLE: &str = "memfold: a forked child cannot reach its evicted memory and must not go on";
 
 impl Engine {
-    /// To be called by the forking thread, as the last thing before the fork.
+    /// To be called by the forking thread, as the last thing before the fork, if it holds no lock that [`crate::Host`]'s `decay` may wait for.
     pub fn before_fork(&'static self) {
         let mut backoff = Backoff::new();
+        while !self.try_before_fork() {
+            backoff.wait();
+        }
+    }
+
+    /// The same where it holds such locks. False while the engine starts or stops, which it does by itself and soon, but not before it has got
+    /// those locks: they must be let go of, and taken anew before the next try.
+    #[must_use]
+    pub fn try_before_fork(&'static self) -> bool {
         loop {
             fault_point!(GateNotClosed: self.traffic.gate.close());
             fault_point!(BrakeNotHeld: self.traffic.brake.hold());
-            // A start or a stop that is under way ends soon, by itself. No other begins while the gate is closed.
+            // Nothing starts or stops while the gate is closed.
             if self.phase().is_settled() {
                 break;
             }
             self.let_others_go_on();
-            backoff.wait();
+            fault_point!(HeapKeptFromStop: return false);
         }
         if self.phase() == Phase::Running && self.anything_away() && !self.may_serve_child() {
             // The child could not be served, so nothing may be away. (It could be when the pager began; the program has
@@ -70,6 +79,7 @@ impl Engine {
         if let Some(below) = self.below() {
             below.wait_for_restore();
         }
+        true
     }
 
     /// To be called by the forking thread in the parent, also when the fork failed.

@@ -53,6 +53,17 @@ pub fn engine_of(cold_age_ms: u64, limit: u64, tier: &str) -> &'static Engine {
 
 /// The same with a tier on the network, whose process listens in the directory `beside`.
 pub fn engine_beside(cold_age_ms: u64, limit: u64, tier: &str, beside: &str) -> &'static Engine {
+    engine_whose_allocator(|| (), cold_age_ms, limit, tier, beside)
+}
+
+/// The same whose allocator gives back its idle memory like this.
+pub fn engine_whose_allocator(
+    decay: fn(),
+    cold_age_ms: u64,
+    limit: u64,
+    tier: &str,
+    beside: &str,
+) -> &'static Engine {
     take_turn();
     let engine: &'static Engine = Box::leak(Box::new(Engine::new(Host {
         // On a thread that has nothing of the standard library's.
@@ -63,7 +74,7 @@ pub fn engine_beside(cold_age_ms: u64, limit: u64, tier: &str, beside: &str) -> 
         thread_cpu: |_| None,
         sampler: None,
         own_heap: || true,
-        decay: || (),
+        decay,
     })));
     let mut config = Config::default();
     config.set(Setting::ColdAge, cold_age_ms * 1_000_000);
