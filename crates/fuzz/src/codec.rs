@@ -11,10 +11,10 @@ thread_local! {
 /// Decompresses any bytes. The first one picks the codec.
 pub(crate) fn unpack(bytes: &[u8]) {
     let Some((&first, data)) = bytes.split_first() else { return };
-    let Some(codec) = CodecId::from_bits(u64::from(first % 3)) else { return };
+    let Some(codec) = CodecId::from_bits(u64::from(first % 4)) else { return };
     CODECS.with_borrow_mut(|codecs| {
         let codecs = codecs.get_or_insert_with(|| Codecs::new().expect("there is memory for the codecs"));
-        let data = &data[..data.len().min(MAX_STORED)];
+        let data = &data[..data.len().min(PAGE_SIZE)];
         codecs.decompress(codec, &Dictionaries::new(), data, &mut [0; PAGE_SIZE]);
     });
 }
@@ -26,5 +26,5 @@ pub(crate) fn packed_pages() -> Vec<Vec<u8>> {
     let mut out = [0; MAX_STORED];
     let lz4 = codecs.lz4.compress(&page, &mut out).map(|len| [&[0], &out[..len]].concat());
     let zstd = codecs.zstd.compress(&page, &mut out).map(|len| [&[1], &out[..len]].concat());
-    lz4.into_iter().chain(zstd).collect()
+    lz4.into_iter().chain(zstd).chain([[&[3], &page[..]].concat()]).collect()
 }

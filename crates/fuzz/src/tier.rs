@@ -8,6 +8,7 @@ use memfold_pager::tier::choice::{Choice, Where};
 use memfold_pager::tier::clusters::Place;
 use memfold_pager::tier::wire::{Answer, Op, Request};
 use memfold_pager::tier::{BLOCK, CLUSTER_BYTES};
+use memfold_sys::PAGE_SIZE;
 
 /// A request, or an answer: either means what it says, or is refused.
 pub(crate) fn message(bytes: &[u8]) {
@@ -49,6 +50,8 @@ pub(crate) fn clusters() -> Vec<Vec<u8>> {
         writer.room()[..len].fill(1);
         writer.add(CodecId::Zstd, len);
     }
+    writer.room().fill(2);
+    writer.add(CodecId::Whole, PAGE_SIZE);
     let (_, len) = writer.size();
     bytes.truncate(len);
     vec![bytes]

@@ -147,6 +147,7 @@ mod tier {
     pub const CLUSTER: usize = 16;
     pub const BLOCK: usize = crate::PAGE_SIZE;
     pub const CLUSTER_BYTES: usize = 64 << 10;
+    pub const UNSEALED_BYTES: usize = CLUSTER_BYTES - 16;
 
     pub mod below;
     pub mod remote;

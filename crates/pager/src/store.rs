@@ -18,7 +18,7 @@
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
-use crate::codec::{CodecId, DICTIONARIES, MAX_STORED};
+use crate::codec::{CodecId, DICTIONARIES};
 use crate::sabotage::fault_point;
 use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr::{self, NonNull};
@@ -27,7 +27,7 @@ use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 /// Bytes in front of the compressed data.
 pub const HEADER: usize = 8;
 /// Grains of the largest slot.
-const MOST_GRAINS: usize = (MAX_STORED + HEADER).div_ceil(GRAIN);
+const MOST_GRAINS: usize = (PAGE_SIZE + HEADER).div_ceil(GRAIN);
 /// Empty blocks that keep their memory for the next pages.
 const SPARE: usize = 1;
 /// The part of the memory that may be holes, and how many blocks' worth besides.
@@ -87,6 +87,15 @@ impl Slot {
         Some((codec, len))
     }
 
+    /// Whether what is stored is a page as it was.
+    ///
+    /// # Safety
+    /// Only the background thread may call this, for a slot that is allocated.
+    pub unsafe fn is_whole(self) -> bool {
+        // SAFETY: the caller's contract.
+        unsafe { self.header() }.is_whole()
+    }
+
     /// Overwrites the bytes stored, before the slot is given up.
     ///
     /// # Safety
@@ -121,24 +130,38 @@ impl Slot {
 /// Page address, codec and length that the first word of a slot tells; `None` when it makes no sense.
 pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
     let header = Header(word);
-    (header.len() <= MAX_STORED).then_some((header.page(), header.codec()?, header.len()))
+    let codec = header.codec()?;
+    codec.may_take(header.len()).then_some((header.page(), codec, header.len()))
 }
 
-/// Length (12 bits), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
+/// Length (12 bits, 0 for a whole page), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
 #[derive(Clone, Copy)]
 struct Header(u64);
 
 impl Header {
     fn new(page: usize, codec: CodecId, len: usize, unforked: bool) -> Header {
-        Header((unforked as u64) << 63 | ((page / PAGE_SIZE) as u64) << 16 | codec.bits() << 12 | len as u64)
+        Header(
+            (unforked as u64) << 63
+                | ((page / PAGE_SIZE) as u64) << 16
+                | codec.bits() << 12
+                | (len % PAGE_SIZE) as u64,
+        )
     }
 
     fn is_unforked(self) -> bool {
         self.0 >> 63 != 0
     }
 
+    fn is_whole(self) -> bool {
+        self.codec().is_some_and(CodecId::is_whole)
+    }
+
     fn len(self) -> usize {
-        (self.0 & 0xFFF) as usize
+        if self.is_whole() {
+            PAGE_SIZE
+        } else {
+            (self.0 & 0xFFF) as usize
+        }
     }
 
     fn codec(self) -> Option<CodecId> {
@@ -239,6 +262,8 @@ pub struct Store {
     usage: Usage,
     /// How many slots need each dictionary.
     needed: [u64; DICTIONARIES],
+    /// How many slots hold pages as they were.
+    whole: u64,
     /// Blocks with slots, and bytes of holes in them.
     blocks: usize,
     holes: u64,
@@ -267,6 +292,7 @@ impl Store {
             spare: 0,
             usage: Usage { data: 0, memory: 0 },
             needed: [0; DICTIONARIES],
+            whole: 0,
             blocks: 0,
             holes: 0,
             patience: 0,
@@ -284,9 +310,9 @@ impl Store {
         self.usage
     }
 
-    /// Stores the compressed bytes of a page; `page` is its address. `ENOMEM` when the kernel has no more.
+    /// Stores the compressed bytes of a page, or all that it has; `page` is its address. `ENOMEM` when the kernel has no more.
     pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8]) -> Result<Slot> {
-        debug_assert!(data.len() <= MAX_STORED);
+        debug_assert!(codec.may_take(data.len()));
         let slot = self.alloc(grains_of(data.len()))?;
         // SAFETY: the slot is ours alone until an entry names it, and long enough.
         unsafe {
@@ -297,6 +323,7 @@ impl Store {
         if let Some(dictionary) = codec.dictionary() {
             self.needed[dictionary] += 1;
         }
+        self.whole += u64::from(codec.is_whole());
         Ok(slot)
     }
 
@@ -311,6 +338,7 @@ impl Store {
         if let Some(dictionary) = header.codec().and_then(CodecId::dictionary) {
             self.needed[dictionary] -= 1;
         }
+        self.whole -= u64::from(header.is_whole());
         // SAFETY: the slot is the caller's.
         unsafe { wipe(slot, header) };
         self.release(slot, grains_of(header.len()));
@@ -539,6 +567,11 @@ impl Stores {
         [&self.forked, &self.unforked].iter().any(|store| store.needed[usize::from(dictionary)] != 0)
     }
 
+    /// How many pages it holds that are not compressed.
+    pub fn whole(&self) -> u64 {
+        self.forked.whole + self.unforked.whole
+    }
+
     /// Bytes in use.
     pub fn usage(&self) -> Usage {
         let (a, b) = (self.forked.usage(), self.unforked.usage());
@@ -594,6 +627,7 @@ unsafe fn wipe(slot: Slot, header: Header) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::MAX_STORED;
     use proptest::prelude::*;
     use std::{collections::BTreeMap, vec::Vec};
 
@@ -613,6 +647,7 @@ mod tests {
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
             6 => (1..=MAX_STORED).prop_map(Op::Put),
+            1 => Just(Op::Put(PAGE_SIZE)),
             3 => any::<usize>().prop_map(Op::Free),
             3 => any::<usize>().prop_map(Op::Queue),
             1 => Just(Op::Drain),
@@ -634,7 +669,11 @@ mod tests {
                 match op {
                     Op::Put(len) => {
                         let page = (number + 1) * PAGE_SIZE;
-                        let codec = if len % 2 == 0 { CodecId::Lz4 } else { CodecId::Zstd };
+                        let codec = match len {
+                            PAGE_SIZE => CodecId::Whole,
+                            len if len % 2 == 0 => CodecId::Lz4,
+                            _ => CodecId::Zstd,
+                        };
                         model.insert(page, (store.put(page, codec, &content(page, len)).unwrap(), len));
                     }
                     Op::Free(n) => if let Some(page) = pick(&model, n) {
@@ -660,11 +699,13 @@ mod tests {
                     .collect();
                 places.sort_unstable();
                 prop_assert!(places.windows(2).all(|w| w[0].1 <= w[1].0), "two pages in one place");
+                prop_assert!(store.whole as usize >= model.values().filter(|(_, len)| *len == PAGE_SIZE).count());
             }
             for (page, (slot, len)) in &model {
                 // SAFETY: the model says that the slot is in use.
                 let (codec, data) = unsafe { slot.read() }.unwrap();
-                prop_assert_eq!(codec.bits() as usize, len % 2);
+                prop_assert_eq!(codec.is_whole(), *len == PAGE_SIZE);
+                prop_assert!(codec.is_whole() || codec.bits() as usize == len % 2);
                 prop_assert_eq!(data, &content(*page, *len)[..]);
             }
         }

@@ -513,3 +513,79 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
     stop(engine);
     memory.check(13);
 }
+
+/// What a page holds that no codec makes shorter.
+fn dense(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
+    let mut state = seed << 32 | page as u64 + 1;
+    std::array::from_fn(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    })
+}
+
+/// Every third page shrinks.
+fn fill_dense(memory: &Memory, seed: u64) {
+    for page in 0..memory.pages {
+        let words = if page % 3 == 0 { content(seed, page) } else { dense(seed, page) };
+        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words };
+    }
+}
+
+fn check_dense(memory: &Memory, seed: u64) {
+    for page in 0..memory.pages {
+        let words = if page % 3 == 0 { content(seed, page) } else { dense(seed, page) };
+        assert!(page_at(memory.base + page * PAGE_SIZE) == words, "page {page} differs");
+    }
+}
+
+#[test]
+fn what_does_not_shrink_goes_down_as_it_is() {
+    let (engine, _directory) = engine_with_tier("1G");
+    let memory = Memory::new(engine, 24 * MIB);
+    for round in 1..4 {
+        fill_dense(&memory, round);
+        wait_until("everything went down", || below(engine) == 24 * MIB as u64);
+        let pid = fork(engine);
+        if pid == 0 {
+            check_dense(&memory, round);
+            fill_dense(&memory, round + 7);
+            check_dense(&memory, round + 7);
+            unsafe { libc::_exit(0) };
+        }
+        assert_eq!(wait(pid), 0, "a child lost something");
+        check_dense(&memory, round);
+    }
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn what_does_not_shrink_sleeps_below_too() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=1h,size=1G", directory.path().display());
+    let engine = engine_of(20, u64::MAX, &tier);
+    let memory = Memory::new(engine, 64 * MIB);
+    fill_dense(&memory, 1);
+    wait_until("what does not shrink was tried", || {
+        engine.control().pages_incompressible.load(Relaxed) >= memory.pages as u64 * 2 / 3
+    });
+    assert_eq!(below(engine), 0, "nothing has been stored for an hour");
+    have(engine, Command::Sleep);
+    assert_eq!(below(engine), 64 * MIB as u64, "all of it is below when the answer comes");
+    have(engine, Command::Wake);
+    check_dense(&memory, 1);
+}
+
+#[test]
+fn where_the_tier_is_full_what_does_not_shrink_stays_where_it_is() {
+    let (engine, _directory) = engine_with_tier("16M");
+    let memory = Memory::new(engine, 100 * MIB);
+    fill_dense(&memory, 3);
+    wait_until("the tier is full", || engine.control().tier_file_bytes.load(Relaxed) >= 15 * MIB as u64);
+    let shrinks = 100 * MIB as u64 / 3;
+    wait_until("what shrinks is stored", || evicted(engine) >= shrinks);
+    // Of what does not, no more is stored than goes down at a time.
+    assert!(evicted(engine) <= shrinks + 2 * 16 * MIB as u64 + 4 * MIB as u64, "{}", evicted(engine));
+    check_dense(&memory, 3);
+}

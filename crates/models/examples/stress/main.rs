@@ -45,6 +45,14 @@ mod codec {
     pub const DICTIONARIES: usize = 1;
 
     impl CodecId {
+        pub fn is_whole(self) -> bool {
+            false
+        }
+
+        pub fn may_take(self, len: usize) -> bool {
+            len <= MAX_STORED
+        }
+
         pub fn from_bits(bits: u64) -> Option<CodecId> {
             (bits == 0).then_some(CodecId::Lz4)
         }

@@ -19,6 +19,7 @@ pub const DENSE: u64 = 0xDE5E;
 pub enum CodecId {
     Lz4 = 0,
     Zstd = 1,
+    Whole = 3,
 }
 
 impl CodecId {
@@ -26,12 +27,25 @@ impl CodecId {
         match bits {
             0 => Some(CodecId::Lz4),
             1 => Some(CodecId::Zstd),
+            3 => Some(CodecId::Whole),
             _ => None,
         }
     }
 
     pub fn bits(self) -> u64 {
         self as u64
+    }
+
+    pub fn is_whole(self) -> bool {
+        self == CodecId::Whole
+    }
+
+    pub fn may_take(self, len: usize) -> bool {
+        if self.is_whole() {
+            len == PAGE_SIZE
+        } else {
+            len <= MAX_STORED
+        }
     }
 
     pub fn dictionary(self) -> Option<usize> {
@@ -41,7 +55,7 @@ impl CodecId {
     pub fn effort(self) -> Effort {
         match self {
             CodecId::Lz4 => Effort::Least,
-            CodecId::Zstd => Effort::Most,
+            CodecId::Zstd | CodecId::Whole => Effort::Most,
         }
     }
 }
@@ -122,6 +136,7 @@ impl Codecs {
         match codec {
             CodecId::Lz4 => self.lz4.decompress(data, page),
             CodecId::Zstd => self.zstd.decompress(data, page),
+            CodecId::Whole => false,
         }
     }
 }

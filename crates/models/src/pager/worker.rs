@@ -100,6 +100,11 @@ impl Worker {
         None
     }
 
+    /// There is nothing below memory.
+    pub(crate) fn takes_whole(&self, _: &Extent) -> bool {
+        false
+    }
+
     /// Nothing is on its way anywhere.
     pub(crate) fn note_stored(&mut self, _: &Extent, _: usize) {}
 

@@ -25,7 +25,7 @@ use memfold_sys::{Result, PAGE_SIZE};
 /// The bytes of a page.
 pub type Page = [u8; PAGE_SIZE];
 
-/// A stored page takes at most this much: one that does not shrink by 5 % is not worth the restore.
+/// A compressed page takes at most this much: one that does not shrink by 5 % is not worth the restore.
 pub const MAX_STORED: usize = PAGE_SIZE * 95 / 100;
 
 /// Which codec wrote a stored page.
@@ -39,6 +39,8 @@ pub enum CodecId {
     ZstdFast,
     /// Zstandard at level 1 with a dictionary, of this number, below [`DICTIONARIES`].
     Dictionary(u8),
+    /// None: the page as it is, all [`PAGE_SIZE`] bytes of it, on its way below memory.
+    Whole,
 }
 
 /// The number of the first dictionary, of four bits, in front of a stored page. The last stands for no codec.
@@ -55,6 +57,7 @@ impl CodecId {
             CodecId::ZstdFast => "zstd -1",
             CodecId::Zstd => "zstd 1",
             CodecId::Dictionary(_) => "zstd 1, dictionary",
+            CodecId::Whole => "not compressed",
         }
     }
 
@@ -64,6 +67,7 @@ impl CodecId {
             0 => Some(CodecId::Lz4),
             1 => Some(CodecId::Zstd),
             2 => Some(CodecId::ZstdFast),
+            3 => Some(CodecId::Whole),
             FIRST_DICTIONARY..15 => Some(CodecId::Dictionary((bits - FIRST_DICTIONARY) as u8)),
             _ => None,
         }
@@ -75,7 +79,22 @@ impl CodecId {
             CodecId::Lz4 => 0,
             CodecId::Zstd => 1,
             CodecId::ZstdFast => 2,
+            CodecId::Whole => 3,
             CodecId::Dictionary(number) => FIRST_DICTIONARY + u64::from(number),
+        }
+    }
+
+    /// Whether the page was left as it is.
+    pub fn is_whole(self) -> bool {
+        self == CodecId::Whole
+    }
+
+    /// Whether so many bytes may be a page's.
+    pub fn may_take(self, len: usize) -> bool {
+        if self.is_whole() {
+            len == PAGE_SIZE
+        } else {
+            len <= MAX_STORED
         }
     }
 
@@ -92,7 +111,7 @@ impl CodecId {
         match self {
             CodecId::Lz4 => Effort::Least,
             CodecId::ZstdFast => Effort::Once,
-            CodecId::Zstd | CodecId::Dictionary(_) => Effort::Most,
+            CodecId::Zstd | CodecId::Dictionary(_) | CodecId::Whole => Effort::Most,
         }
     }
 }
@@ -181,6 +200,7 @@ impl Codecs {
                 let dictionary = unsafe { dictionaries.get(number) };
                 dictionary.is_some_and(|dictionary| self.zstd.decompress_with(dictionary, data, page))
             }
+            CodecId::Whole => data.try_into().map(|whole: &Page| page.copy_from_slice(whole)).is_ok(),
         }
     }
 }
@@ -257,8 +277,18 @@ mod tests {
     fn every_number_stands_for_one_codec_and_the_last_for_none() {
         let known = (0..16).filter_map(|bits| Some((bits, CodecId::from_bits(bits)?)));
         assert_eq!(known.clone().filter(|(_, codec)| codec.dictionary().is_some()).count(), DICTIONARIES);
-        assert!(known.clone().all(|(bits, codec)| codec.bits() == bits) && known.count() == 3 + DICTIONARIES);
+        assert!(known.clone().all(|(bits, codec)| codec.bits() == bits) && known.count() == 4 + DICTIONARIES);
         assert_eq!(CodecId::from_bits(15), None);
+    }
+
+    #[test]
+    fn a_whole_page_comes_back_as_it_was_and_no_part_of_one_passes_for_it() {
+        let mut codecs = Codecs::new().unwrap();
+        let page: Page = core::array::from_fn(|n| (n * n) as u8);
+        let mut back = [0u8; PAGE_SIZE];
+        let mut unpack =
+            |data: &[u8]| codecs.decompress(CodecId::Whole, &Dictionaries::new(), data, &mut back);
+        assert!(!unpack(&page[1..]) && unpack(&page) && back == page);
     }
 
     #[test]

@@ -250,6 +250,7 @@ impl Worker {
                 }
                 self.slice.began = self.now;
             }
+            self.sink_whole();
         }
     }
 

@@ -11,7 +11,7 @@ use crate::evict::worker::Worker;
 use crate::store::Slot;
 use crate::tables::bitmap::PageSet;
 use crate::tables::entry::Entry;
-use crate::tables::extent::Extent;
+use crate::tables::extent::{Extent, WHOLE};
 use crate::text::Line;
 use crate::tier::arrived::Writer;
 use crate::tier::below::{Asker, Below, Job};
@@ -28,6 +28,8 @@ const FULL: Nanos = Nanos::from_secs(10);
 const AFTER_PRESSED: Nanos = Nanos::from_secs(1);
 /// Bits of numbers of dictionaries.
 const DICTIONARY_BITS: usize = 16;
+/// Most pages that are kept whole in memory, on their way down: there they take an eighth more than where they were.
+pub(crate) const MOST_WHOLE: u64 = (16 << 20) / PAGE_SIZE as u64;
 const _: () = assert!(crate::codec::DICTIONARIES <= DICTIONARY_BITS);
 
 impl Worker {
@@ -37,10 +39,9 @@ impl Worker {
         self.settle_tier();
         // SAFETY: we are the background thread.
         unsafe { below.keeper() }.look_after(&below.files, self.now);
-        let pressed = self.watch.is_pressed() || self.engine.room.is_kept() || self.rest.is_asleep();
         self.compact_tier(below);
         if !below.is_open()
-            || !pressed && !self.may_fold()
+            || !self.is_pressed() && !self.may_fold()
             || self.now.0 < self.demotion.full_until.0
             || self.now.0 < self.demotion.next.0
             || self.has_no_share(below)
@@ -48,29 +49,68 @@ impl Worker {
             return;
         }
         let before = self.enter(Activity::Keep);
-        self.go_round(below, pressed);
+        self.go_round(below);
         self.enter(before);
     }
 
-    fn go_round(&mut self, below: &'static Below, pressed: bool) {
+    /// Whether memory is scarce, or the program sleeps.
+    fn is_pressed(&self) -> bool {
+        self.watch.is_pressed() || self.engine.room.is_kept() || self.rest.is_asleep()
+    }
+
+    /// How long a page must have been stored.
+    fn goes_after(&self, below: &Below) -> Nanos {
         // SAFETY: we are the background thread.
-        let mut after = unsafe { below.keeper() }.after;
-        if pressed {
-            after = after.min(AFTER_PRESSED);
+        let after = unsafe { below.keeper() }.after;
+        if self.is_pressed() {
+            after.min(AFTER_PRESSED)
+        } else {
+            after
         }
+    }
+
+    /// Whether pages of the extent that do not shrink may be kept as they are, to go down at once: there is a tier that takes more, and they have
+    /// been known for as long as what goes down must have been stored.
+    pub(crate) fn takes_whole(&self, extent: &Extent) -> bool {
+        let Some(below) = self.engine.below().filter(|below| below.is_open()) else { return false };
+        // SAFETY: we are the background thread.
+        let has_room = unsafe { below.keeper() }.has_room();
+        if !has_room || self.now.0 < self.demotion.full_until.0 {
+            return false;
+        }
+        let since = extent.last_dense.load(Relaxed);
+        let is_due = since != 0 && self.now.since(Nanos(since)).0 >= self.goes_after(below).0;
+        self.rest.is_asleep() || is_due && self.store.whole() < MOST_WHOLE
+    }
+
+    /// Has pages of the extent tried again that did not shrink, where they may go down.
+    pub(crate) fn let_dense_go(&self, extent: &Extent) {
+        if !extent.incompressible.load().is_empty() && self.takes_whole(extent) {
+            extent.incompressible.remove(&PageSet::ALL);
+        }
+    }
+
+    fn go_round(&mut self, below: &'static Below) {
+        let after = self.goes_after(below);
         if self.demote_all(below, after) {
             self.demotion.next =
                 self.now + Nanos(after.0 / 8).clamp(Nanos::from_millis(5), Nanos::from_secs(5));
         }
     }
 
-    /// Hands over what lies in memory, whatever its age. False where some of it must wait; true where all is handed over, and where the tier
-    /// takes no more.
-    pub(crate) fn demote_now(&mut self, below: &'static Below) -> bool {
+    /// Hands over what has been in memory for `after`, whatever else there is to do. False where some of it must wait; true where all is handed over, and
+    /// where the tier takes no more.
+    pub(crate) fn demote_now(&mut self, below: &'static Below, after: Nanos) -> bool {
         !below.is_open()
             || self.now.0 < self.demotion.full_until.0
             || self.has_no_share(below)
-            || self.demote_all(below, Nanos(0))
+            || self.demote_all(below, after)
+    }
+
+    /// Hands over what is stored as it was, and waits until little of that is left.
+    pub(crate) fn sink_whole(&mut self) {
+        let Some(below) = self.engine.below() else { return };
+        self.sink(below, Nanos(u64::MAX), MOST_WHOLE);
     }
 
     /// Hands over what has been in memory for `after`, from where the last round was left. Whether it came to the end.
@@ -87,15 +127,16 @@ impl Worker {
         true
     }
 
-    /// Hands over what the extent has in memory, if it has been there for long. False where some of it must wait.
+    /// Hands over what the extent has in memory, if it has been there for long or does not shrink. False where some of it must wait.
     fn demote_extent(&mut self, below: &'static Below, extent: &Extent, after: Nanos) -> bool {
         let used = extent.last_laundry.load(Relaxed).max(extent.last_restore.load(Relaxed));
-        if extent.away.load(Relaxed) == 0 || self.now.since(Nanos(used)).0 < after.0 {
+        let due = self.now.since(Nanos(used)).0 >= after.0;
+        if extent.away.load(Relaxed) == 0 || !due && extent.flags.load(Relaxed) & WHOLE == 0 {
             return true;
         }
         let Some(entries) = extent.entries() else { return true };
         let unforked = extent.unforked.load();
-        let goes = |index: usize| slot_that_goes(entries[index].load(), index, &unforked).is_some();
+        let goes = |index: usize| slot_that_goes(entries[index].load(), index, &unforked, due).is_some();
         let on_its_way = |(job, &of): (&Job, &usize)| !job.is_free() && of == extent.base();
         if below.jobs.iter().zip(&self.demotion.extents).any(on_its_way) {
             // No page is handed over twice.
@@ -105,7 +146,7 @@ impl Worker {
         while let Some(first) = (index..EXTENT_PAGES).find(|&index| goes(index)) {
             let Some(number) = below.jobs.iter().position(Job::is_free) else { return false };
             self.demotion.hand_over(number, extent.base());
-            match self.gather(below, &below.jobs[number], extent, first) {
+            match self.gather(below, &below.jobs[number], extent, first, due) {
                 Ok(Some(end)) => index = end,
                 // What lies there is not to be had now.
                 Ok(None) => index = first + 1,
@@ -119,16 +160,18 @@ impl Worker {
                 }
             }
         }
+        extent.flags.fetch_and(!WHOLE, Relaxed);
         true
     }
 
-    /// Hands over a cluster of what lies in memory from page `first` on. Returns the page behind its last.
+    /// Hands over a cluster of what lies in memory from page `first` on, or of that what does not shrink. Returns the page behind its last.
     fn gather(
         &mut self,
         below: &'static Below,
         job: &Job,
         extent: &Extent,
         first: usize,
+        all: bool,
     ) -> Result<Option<usize>, Errno> {
         // SAFETY: the job is free, and we are the background thread.
         let inner = unsafe { job.inner() };
@@ -137,9 +180,9 @@ impl Worker {
         let (mut index, mut dictionaries) = (first, 0);
         let mut pages = [(0, 0); CLUSTER];
         let mut writer = Writer::new(inner.bytes()?);
-        while index < EXTENT_PAGES && writer.size().0 < CLUSTER {
+        while index < EXTENT_PAGES && !writer.is_full() {
             let entry = entries[index].load();
-            let slot = slot_that_goes(entry, index, &unforked);
+            let slot = slot_that_goes(entry, index, &unforked, all);
             // SAFETY: we are the background thread. If the entry is taken meanwhile, it is not swapped in the end.
             if let Some((codec, len)) = slot.and_then(|slot| unsafe { slot.copy(writer.room()) }) {
                 pages[writer.add(codec, len)] = (index as u16, entry.word());
@@ -278,7 +321,10 @@ impl Worker {
     }
 }
 
-/// Where the page of the entry lies in memory, if it may go down: nobody has it in hand, and children may have what it holds.
-fn slot_that_goes(entry: Entry, index: usize, unforked: &PageSet) -> Option<Slot> {
-    Location::memory(entry).filter(|_| !entry.is_busy() && !unforked.contains(index))
+/// Where the page of the entry lies in memory, if it may go down: nobody has it in hand, and children may have what it holds. `all`, or what does not
+/// shrink alone. By the background thread.
+fn slot_that_goes(entry: Entry, index: usize, unforked: &PageSet, all: bool) -> Option<Slot> {
+    let slot = Location::memory(entry).filter(|_| !entry.is_busy() && !unforked.contains(index))?;
+    // SAFETY: we are the background thread, which alone frees: a slot that an entry named is still allocated.
+    (all || unsafe { slot.is_whole() }).then_some(slot)
 }

@@ -4,7 +4,7 @@
 //! been taken meanwhile.
 
 use crate::activity::Activity;
-use crate::codec::{repeated_word_at, MAX_STORED};
+use crate::codec::{repeated_word_at, CodecId, MAX_STORED};
 use crate::control::bump;
 use crate::evict::set_aside::forget_written;
 use crate::evict::worker::Worker;
@@ -14,11 +14,11 @@ use crate::store::{Slot, Store};
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
-use crate::tables::extent::{Extent, DENSE, SETTLED, STAGED_HUGE};
+use crate::tables::extent::{Extent, DENSE, SETTLED, STAGED_HUGE, WHOLE};
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::{self, Effort};
-use memfold_sys::{EXTENT_PAGES, PAGE_SIZE};
+use memfold_sys::{racing, EXTENT_PAGES, PAGE_SIZE};
 
 impl Worker {
     /// Compresses those `pages` of an extent that are still set aside. Gives up, to go on later, when something more urgent comes.
@@ -45,6 +45,7 @@ impl Worker {
             }
         }
         self.enter(Activity::Other);
+        self.note_dense(extent, !back.is_empty(), finished);
         for run in back.runs() {
             self.take_back(extent, run);
         }
@@ -79,7 +80,17 @@ impl Worker {
         }
     }
 
-    /// Compresses one page of the extent, which lies in staging, and swaps its entry. False if it does not shrink.
+    /// Notes since when the extent has had pages that do not shrink: some just came back, or what there was is on its way below memory.
+    fn note_dense(&self, extent: &Extent, back: bool, finished: bool) {
+        let since = extent.last_dense.load(Relaxed);
+        if back && since == 0 {
+            extent.last_dense.store(self.now.0, Relaxed);
+        } else if !back && finished && extent.incompressible.load().is_empty() {
+            extent.last_dense.store(0, Relaxed);
+        }
+    }
+
+    /// Compresses one page of the extent, which lies in staging, and swaps its entry. False if it must come back, as it does not shrink.
     fn store_page(&mut self, extent: &Extent, entries: &Entries, index: usize, staged: usize) -> bool {
         self.enter(Activity::Compress);
         let aside = Entry::new(State::Aside);
@@ -106,10 +117,21 @@ impl Worker {
             let packed = unsafe { self.packing.codecs.compress_at(effort, dictionary, staged, out) };
             packed.map(|(codec, len)| (effort, codec, len))
         });
-        let Some((effort, codec, len)) = packed else { return false };
-        if dictionary.is_none() {
-            self.see_what_more_gains(effort, staged, len);
-        }
+        let (codec, len) = match packed {
+            Some((effort, codec, len)) => {
+                if dictionary.is_none() {
+                    self.see_what_more_gains(effort, staged, len);
+                }
+                (codec, len)
+            }
+            None if !unforked && self.takes_whole(extent) => {
+                // SAFETY: as above.
+                unsafe { racing::copy(staged, &mut self.packing.buffer[..]) };
+                extent.flags.fetch_or(WHOLE, Relaxed);
+                (CodecId::Whole, PAGE_SIZE)
+            }
+            None => return false,
+        };
         self.enter(Activity::Keep);
         let addr = extent.page_addr(index);
         let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else {

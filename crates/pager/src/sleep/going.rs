@@ -3,6 +3,7 @@
 use crate::config::Setting;
 use crate::engine::Phase;
 use crate::evict::worker::Worker;
+use crate::tier::below::Below;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread;
 use memfold_sys::time::{self, Nanos};
@@ -61,12 +62,20 @@ impl Worker {
     /// Has everything that lies in memory go below it, and waits until it has.
     fn sink_all(&mut self) {
         let Some(below) = self.engine.below() else { return };
+        self.sink(below, Nanos(0), 0);
+    }
+
+    /// Has go below memory what has been there for `after`, and what does not shrink, and waits until there is no more of it to go, or of that at most so many pages are left.
+    pub(crate) fn sink(&mut self, below: &'static Below, after: Nanos, most_whole: u64) {
         self.demotion.at = 0;
         while self.engine.phase() == Phase::Running {
             let bell = self.engine.agents.bell.load(Acquire);
             self.stay_responsive();
             self.settle_tier();
-            let all = self.demote_now(below);
+            if after.0 != 0 && self.store.whole() <= most_whole {
+                return;
+            }
+            let all = self.demote_now(below, after);
             if below.is_idle() {
                 if all {
                     return;

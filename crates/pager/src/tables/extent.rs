@@ -75,7 +75,7 @@ pub struct Extent {
     pub staging: AtomicU32,
     /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
-    /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`], [`WALKED`], [`RECALLED`] and [`SEEN`].
+    /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`], [`WALKED`], [`RECALLED`], [`SEEN`] and [`WHOLE`].
     pub flags: AtomicU32,
     /// The program thread that holds the lock, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -101,6 +101,8 @@ pub struct Extent {
     pub unasked: AtomicU32,
     /// When pages of it were last compressed, ns; background thread only.
     pub last_laundry: AtomicU64,
+    /// When pages of it did not shrink, first since such pages went below memory, ns; 0 before. Background thread only.
+    pub last_dense: AtomicU64,
     /// Its number for the page daemon, plus one; 0 for none. Background thread only.
     pub number: AtomicU32,
     /// Page that the next fault hits if the touches are sequential, and how many pages were last restored at once.
@@ -122,6 +124,8 @@ pub const WALKED: u32 = 8;
 pub const RECALLED: u32 = 16;
 /// [`Extent::flags`]: what the probe under way has cost so far was noted.
 pub const SEEN: u32 = 32;
+/// [`Extent::flags`]: pages of it are stored that did not shrink, and only wait to go below memory.
+pub const WHOLE: u32 = 64;
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;

@@ -5,9 +5,9 @@
 
 use super::clusters::{Clusters, Place};
 use super::location::Berth;
-use super::{CLUSTER, CLUSTER_BYTES};
-use crate::codec::{CodecId, MAX_STORED};
-use memfold_sys::{mem, Result};
+use super::{CLUSTER, CLUSTER_BYTES, UNSEALED_BYTES};
+use crate::codec::CodecId;
+use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// Bytes of the header.
 pub const HEADER: usize = 4 + CLUSTER * RECORD;
@@ -28,9 +28,14 @@ impl<'a> Writer<'a> {
         Writer { bytes, pages: 0, len: HEADER }
     }
 
-    /// Room for the bytes of the next page.
+    /// Whether there may be no room for another page.
+    pub fn is_full(&self) -> bool {
+        self.pages == CLUSTER || self.len + PAGE_SIZE > UNSEALED_BYTES
+    }
+
+    /// Room for the bytes of the next page, where it is not full.
     pub fn room(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.len..self.len + MAX_STORED]
+        &mut self.bytes[self.len..self.len + PAGE_SIZE]
     }
 
     /// The next page is what was put into the first `len` bytes of the room. Returns which page of the cluster it is.
@@ -180,7 +185,7 @@ fn parse(bytes: &[u8]) -> Option<[Option<Record>; CLUSTER]> {
         let record = bytes.get(4 + n * RECORD..)?.get(..RECORD)?;
         let codec = CodecId::from_bits(u64::from(record[0]))?;
         let len = usize::from(u16::from_le_bytes([record[2], record[3]]));
-        if len > MAX_STORED || at + len > bytes.len() {
+        if !codec.may_take(len) || at + len > bytes.len() {
             return None;
         }
         *place = Some(Record { codec, at, len });
@@ -192,6 +197,7 @@ fn parse(bytes: &[u8]) -> Option<[Option<Record>; CLUSTER]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::MAX_STORED;
     use proptest::prelude::*;
     use std::vec;
 
@@ -200,10 +206,16 @@ mod tests {
         let mut bytes = vec![0xEE; CLUSTER_BYTES];
         let mut writer = Writer::new(&mut bytes);
         for n in 0..CLUSTER {
-            let len = if n == 3 { MAX_STORED } else { n * 7 };
+            let (codec, len) = match n {
+                3 => (CodecId::Zstd, MAX_STORED),
+                4 => (CodecId::Whole, PAGE_SIZE),
+                n => (CodecId::Zstd, n * 7),
+            };
+            assert!(!writer.is_full());
             writer.room()[..len].fill(n as u8);
-            assert_eq!(writer.add(CodecId::Zstd, len), n);
+            assert_eq!(writer.add(codec, len), n);
         }
+        assert!(writer.is_full());
         let (pages, len) = writer.size();
         assert_eq!(pages, CLUSTER);
         let records = parse(&bytes[..len]).unwrap();
@@ -212,6 +224,19 @@ mod tests {
             assert!(bytes[record.at..][..record.len].iter().all(|&byte| byte == n as u8));
         }
         assert!(parse(&bytes[..len - 1]).is_none(), "cut short");
+    }
+
+    #[test]
+    fn of_whole_pages_it_is_full_before_one_has_no_room() {
+        let mut bytes = vec![0; CLUSTER_BYTES];
+        let mut writer = Writer::new(&mut bytes);
+        while !writer.is_full() {
+            writer.room().fill(1);
+            writer.add(CodecId::Whole, PAGE_SIZE);
+        }
+        let (pages, len) = writer.size();
+        assert!(pages == CLUSTER - 1 && len <= UNSEALED_BYTES);
+        assert!(parse(&bytes[..len]).is_some());
     }
 
     proptest! {

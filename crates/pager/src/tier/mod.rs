@@ -45,7 +45,10 @@ pub const BLOCK: usize = PAGE_SIZE;
 /// Most bytes of a cluster.
 pub const CLUSTER_BYTES: usize = 64 << 10;
 
-const _: () = assert!(arrived::HEADER + CLUSTER * MAX_STORED + seal::TAG <= CLUSTER_BYTES);
+/// Of those the most that it has before it is sealed.
+pub const UNSEALED_BYTES: usize = CLUSTER_BYTES - seal::TAG;
+
+const _: () = assert!(arrived::HEADER + CLUSTER * MAX_STORED <= UNSEALED_BYTES);
 const _: () = assert!(CLUSTER_BYTES / BLOCK <= clusters::MOST_BLOCKS);
 
 /// What keeps clusters. Its calls may take long: only the thread of the tier makes them, or a thread beside which there is no other.

@@ -207,6 +207,7 @@ impl Worker {
         extent.present.store(managed.len() as u32, Relaxed);
         let written = if tracks { scan.written } else { PageSet::EMPTY };
         extent.incompressible.remove(&written);
+        self.let_dense_go(&extent);
         let used = extent.hot.load().or(&written);
         extent.hot.remove(&managed);
         extent.back_soon.remove(&managed);

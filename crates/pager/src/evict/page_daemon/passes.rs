@@ -356,7 +356,8 @@ impl Policy for DaemonPolicy {
         }
     }
 
-    fn choose(&mut self, _: &mut Worker, extent: &mut Locked) -> round::Choice {
+    fn choose(&mut self, worker: &mut Worker, extent: &mut Locked) -> round::Choice {
+        worker.let_dense_go(extent);
         let pages = self.making.leave.minus(&extent.incompressible.load());
         round::Choice { pages: Some(pages), huge: false, refused: PageSet::EMPTY }
     }
