@@ -516,7 +516,7 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
 
 /// What a page holds that no codec makes shorter.
 fn dense(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
-    let mut state = seed << 32 | page as u64 + 1;
+    let mut state = (seed << 32) | (page as u64 + 1);
     std::array::from_fn(|_| {
         state ^= state << 13;
         state ^= state >> 7;
