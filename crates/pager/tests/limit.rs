@@ -88,9 +88,14 @@ impl Thin {
 
 /// An engine whose process may grow by so much from here, while the guard lives.
 fn limited(room: u64) -> (&'static Engine, u64, Unlimited) {
+    limited_above(room, "")
+}
+
+/// The same with a tier below memory, if one is named.
+fn limited_above(room: u64, tier: &str) -> (&'static Engine, u64, Unlimited) {
     take_turn();
     let limit = anonymous() + room;
-    let engine = engine_with(DAY, limit);
+    let engine = engine_of(DAY, limit, tier);
     (engine, limit, Unlimited(engine))
 }
 
@@ -169,14 +174,30 @@ fn a_limit_that_is_set_while_the_program_runs_holds_from_then_on_and_ends_when_i
 fn a_program_of_which_nothing_can_be_compressed_is_let_through() {
     let (engine, _, _guard) = limited(8 * MIB as u64);
     let memory = Memory::new(engine, 24 * MIB);
-    let mut state = 1u64;
-    for word in 0..24 * MIB / 8 {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        unsafe { *((memory.base + word * 8) as *mut u64) = state };
+    for page in 0..memory.pages {
+        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = dense(1, page) };
     }
     assert!(engine.control().limit_misses.load(Relaxed) > 0);
+}
+
+#[test]
+fn with_a_tier_a_limit_is_kept_that_compressed_pages_and_such_as_do_not_shrink_exceed() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=1h", directory.path().display());
+    let (engine, limit, _guard) = limited_above(16 * MIB as u64, &tier);
+    let watch = Watch::begin();
+    let memory = Memory::new(engine, 120 * MIB);
+    let words = |page: usize| if page % 3 == 0 { dense(36, page) } else { content(36, page) };
+    for page in 0..memory.pages {
+        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words(page) };
+    }
+    for page in 0..memory.pages {
+        assert!(page_at(memory.base + page * PAGE_SIZE) == words(page), "page {page} changed");
+    }
+    assert_kept(watch.end(), limit);
+    let control = engine.control();
+    assert_eq!((control.limit_misses.load(Relaxed), control.pages_lost.load(Relaxed)), (0, 0));
+    assert!(control.tier_bytes.load(Relaxed) >= 60 * MIB as u64);
 }
 
 #[test]

@@ -514,17 +514,6 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
     memory.check(13);
 }
 
-/// What a page holds that no codec makes shorter.
-fn dense(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
-    let mut state = (seed << 32) | (page as u64 + 1);
-    std::array::from_fn(|_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    })
-}
-
 /// Every third page shrinks.
 fn fill_dense(memory: &Memory, seed: u64) {
     for page in 0..memory.pages {

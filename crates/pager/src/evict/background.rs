@@ -8,6 +8,7 @@ use crate::config::Setting;
 use crate::control::Mode;
 use crate::engine::{Agent, Engine, Phase};
 use crate::evict::by_age::ByAge;
+use crate::evict::demote::MOST_WHOLE;
 use crate::evict::set_aside;
 use crate::evict::worker::{Worker, SLICE};
 use crate::fault::restore::{Outcome, Reason, MAX_WINDOW};
@@ -250,7 +251,7 @@ impl Worker {
                 }
                 self.slice.began = self.now;
             }
-            self.sink_whole();
+            self.sink_whole(MOST_WHOLE);
         }
     }
 

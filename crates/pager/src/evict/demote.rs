@@ -26,6 +26,8 @@ use memfold_sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 const FULL: Nanos = Nanos::from_secs(10);
 /// How long a page must have been stored where memory is scarce, at most.
 const AFTER_PRESSED: Nanos = Nanos::from_secs(1);
+/// For how long the tier is waited for where somebody waits for room.
+const PATIENCE: Nanos = Nanos::from_secs(5);
 /// Bits of numbers of dictionaries.
 const DICTIONARY_BITS: usize = 16;
 /// Most pages that are kept whole in memory, on their way down: there they take an eighth more than where they were.
@@ -70,7 +72,7 @@ impl Worker {
     }
 
     /// Whether pages of the extent that do not shrink may be kept as they are, to go down at once: there is a tier that takes more, and they have
-    /// been known for as long as what goes down must have been stored.
+    /// been known for as long as what goes down must have been stored, or somebody waits for their room.
     pub(crate) fn takes_whole(&self, extent: &Extent) -> bool {
         let Some(below) = self.engine.below().filter(|below| below.is_open()) else { return false };
         // SAFETY: we are the background thread.
@@ -80,7 +82,7 @@ impl Worker {
         }
         let since = extent.last_dense.load(Relaxed);
         let is_due = since != 0 && self.now.since(Nanos(since)).0 >= self.goes_after(below).0;
-        self.rest.is_asleep() || is_due && self.store.whole() < MOST_WHOLE
+        self.rest.is_asleep() || (is_due || self.eviction.hand.needs_room) && self.store.whole() < MOST_WHOLE
     }
 
     /// Has pages of the extent tried again that did not shrink, where they may go down.
@@ -107,10 +109,24 @@ impl Worker {
             || self.demote_all(below, after)
     }
 
-    /// Hands over what is stored as it was, and waits until little of that is left.
-    pub(crate) fn sink_whole(&mut self) {
-        let Some(below) = self.engine.below() else { return };
-        self.sink(below, Nanos(u64::MAX), MOST_WHOLE);
+    /// Hands over what is stored as it was, and waits until at most so many pages of that are left.
+    pub(crate) fn sink_whole(&mut self, most: u64) {
+        let Some(below) = self.engine.below().filter(|_| self.store.whole() > most) else { return };
+        let end = self.now + PATIENCE;
+        self.sink(below, Nanos(u64::MAX), |worker| worker.store.whole() <= most || worker.now.0 > end.0);
+    }
+
+    /// Hands over what is stored until the store takes so many bytes less. Whether it takes less.
+    pub(crate) fn sink_some(&mut self, bytes: u64) -> bool {
+        let Some(below) = self.engine.below() else { return false };
+        let memory = |worker: &mut Worker| {
+            worker.compact_store();
+            worker.store.usage().memory
+        };
+        let (before, end) = (memory(self), self.now + PATIENCE);
+        let most = before.saturating_sub(bytes);
+        self.sink(below, Nanos(0), |worker| memory(worker) <= most || worker.now.0 > end.0);
+        memory(self) < before
     }
 
     /// Hands over what has been in memory for `after`, from where the last round was left. Whether it came to the end.

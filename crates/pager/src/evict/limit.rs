@@ -29,6 +29,8 @@ pub(crate) struct Hand {
     /// Who had been turned away when everybody was last woken.
     released: TurnedAway,
     told: bool,
+    /// Whether there is not as much room as there should be.
+    pub(crate) needs_room: bool,
     /// What is to go of the extent at the hand, and whether anything has gone.
     plan: PageSet,
     gained: bool,
@@ -44,6 +46,7 @@ impl Hand {
             base_at: Nanos(0),
             released: TurnedAway { threads: 0, since: 0 },
             told: false,
+            needs_room: false,
             plan: PageSet::EMPTY,
             gained: false,
             armed_at: Nanos(0),

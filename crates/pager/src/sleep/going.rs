@@ -62,17 +62,22 @@ impl Worker {
     /// Has everything that lies in memory go below it, and waits until it has.
     fn sink_all(&mut self) {
         let Some(below) = self.engine.below() else { return };
-        self.sink(below, Nanos(0), 0);
+        self.sink(below, Nanos(0), |_| false);
     }
 
-    /// Has go below memory what has been there for `after`, and what does not shrink, and waits until there is no more of it to go, or of that at most so many pages are left.
-    pub(crate) fn sink(&mut self, below: &'static Below, after: Nanos, most_whole: u64) {
+    /// Has go below memory what has been stored for `after`, and what does not shrink, and waits until all of it has, or that is enough.
+    pub(crate) fn sink(
+        &mut self,
+        below: &'static Below,
+        after: Nanos,
+        is_enough: impl Fn(&mut Worker) -> bool,
+    ) {
         self.demotion.at = 0;
         while self.engine.phase() == Phase::Running {
             let bell = self.engine.agents.bell.load(Acquire);
             self.stay_responsive();
             self.settle_tier();
-            if after.0 != 0 && self.store.whole() <= most_whole {
+            if is_enough(self) {
                 return;
             }
             let all = self.demote_now(below, after);

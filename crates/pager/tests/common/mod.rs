@@ -104,6 +104,17 @@ pub fn content(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
     })
 }
 
+/// What a page holds that no codec makes shorter.
+pub fn dense(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
+    let mut state = (seed << 32) | (page as u64 + 1);
+    std::array::from_fn(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    })
+}
+
 /// A mapping that the engine manages, and what it should hold.
 pub struct Memory {
     pub base: usize,

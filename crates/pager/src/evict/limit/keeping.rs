@@ -19,6 +19,9 @@ const RESERVE: u64 = 32;
 
 const BATCH: u64 = 256;
 
+/// The part of the limit by which less is stored in memory after some of it went below, since nothing else was to be had.
+const SINK: u64 = 16;
+
 /// The part of the limit that the program has above what cannot be evicted: one in so many.
 const FLOOR: u64 = 8;
 
@@ -109,6 +112,13 @@ impl Worker {
     /// Evicts until there is as much room below the limit as there should be. Returns whether there is more to do at once.
     pub(crate) fn make_room(&mut self) -> bool {
         let Some(limit) = self.limit_to_keep() else { return false };
+        self.eviction.hand.needs_room = true;
+        let more = self.make_room_below(limit);
+        self.eviction.hand.needs_room = false;
+        more
+    }
+
+    fn make_room_below(&mut self, limit: u64) -> bool {
         let extents = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty()).count();
         loop {
             let room = self.measure(limit);
@@ -122,7 +132,9 @@ impl Worker {
             let round = self.eviction.hand.in_vain / extents.max(1);
             if round >= ROUNDS {
                 self.eviction.hand.in_vain = 0;
-                self.give_in(limit);
+                if !self.sink_some(limit / SINK * PAGE_SIZE as u64) {
+                    self.give_in(limit);
+                }
                 continue;
             }
             if self.evict_some(limit, round < SPARING) {
@@ -175,6 +187,8 @@ impl Worker {
         while !batch.is_empty() && !self.launder(extent, &batch) && self.engine.phase() == Phase::Running {
             self.slice.began = self.now;
         }
+        // What does not shrink makes room when it has left.
+        self.sink_whole(0);
         let gone = control.pages_evicted.load(Relaxed) - before;
         self.eviction.hand.gained |= gone > 0;
         if self.eviction.hand.plan.is_empty() {
