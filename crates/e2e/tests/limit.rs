@@ -3,7 +3,8 @@
 //!
 //! Where no memory cgroup can be made, that is said on standard error, past the test harness.
 
-use memfold_e2e::run::{confine, counters, program, run_folded, run_plain};
+use memfold_e2e::command_line::{memfold, scratch};
+use memfold_e2e::run::{confine, counters, finish, program, run_folded, run_plain};
 use memfold_pagecache::cgroup::{Group, Hierarchy};
 use memfold_pager::config::Setting;
 use std::collections::BTreeSet;
@@ -18,15 +19,23 @@ const LIMIT: Duration = Duration::from_secs(300);
 const MIB: u64 = 1 << 20;
 
 /// 160 MiB that shrink well, each block read back.
-const SCRIPT: &str = "
+const SHRINKS: &str = "
 blocks = [b'%08d' % i * 512 for i in range(40000)]
 print(sum(block == b'%08d' % i * 512 for i, block in enumerate(blocks)))
 ";
 
+/// As many that do not shrink at all.
+const DENSE: &str = "
+import random
+block = lambda i: random.Random(i).randbytes(1 << 20)
+blocks = [block(i) for i in range(160)]
+print(sum(block(i) == each for i, each in enumerate(blocks)))
+";
+
 /// The script in a group.
-fn script(group: &Group) -> Command {
+fn in_group(group: &Group, script: &str) -> Command {
     let mut command = Command::new(program("python3", "python3"));
-    command.arg("-c").arg(SCRIPT);
+    command.arg("-c").arg(script);
     confine(&mut command, group);
     command
 }
@@ -53,29 +62,35 @@ fn hold_python() {
     }
 }
 
-#[test]
-fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
+/// A group of 96 MiB, which kills the script; none where no group can be made.
+fn small_group(name: &str, script: &str) -> Option<Group> {
     let hierarchy = match Hierarchy::find() {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "NOT TESTED: a limit taken from a control group: {error:#}");
-            return;
+            return None;
         }
     };
-    let group = Group::create(&hierarchy, "limit").unwrap();
+    let group = Group::create(&hierarchy, name).unwrap();
     group.limit(96 * MIB).unwrap();
     group.never_swap().unwrap();
     hold_python();
-    let plain = run_plain(script(&group), LIMIT);
+    let plain = run_plain(in_group(&group, script), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
+    Some(group)
+}
+
+#[test]
+fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
+    let Some(group) = small_group("limit", SHRINKS) else { return };
     for limit in ["group", "auto", "70%"] {
         let mut folding = memfold_bench::launch::Folding::new(&memfold_e2e::preload_library()).unwrap();
         // The first is what holds where nobody says anything.
         if limit != "group" {
             folding = folding.set(Setting::ResidentLimit, limit);
         }
-        let folded =
-            run_folded(script(&group), &folding, LIMIT).expect_success("python3 in a group of 96 MiB");
+        let folded = run_folded(in_group(&group, SHRINKS), &folding, LIMIT)
+            .expect_success("python3 in a group of 96 MiB");
         assert_eq!(String::from_utf8_lossy(&folded.stdout), "40000\n", "{limit}");
         let all = counters(&folding);
         assert!(all.iter().all(|counters| counters.pages.lost == 0));
@@ -83,8 +98,20 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
     let unlimited = memfold_bench::launch::Folding::new(&memfold_e2e::preload_library())
         .unwrap()
         .set(Setting::ResidentLimit, "none");
-    let killed = run_folded(script(&group), &unlimited, LIMIT);
+    let killed = run_folded(in_group(&group, SHRINKS), &unlimited, LIMIT);
     assert!(!killed.status.success(), "a limit was kept that was not to be");
+}
+
+#[test]
+fn what_does_not_shrink_finishes_in_a_small_group_with_a_tier() {
+    let Some(group) = small_group("limit-tier", DENSE) else { return };
+    let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let mut command = memfold(home.path());
+    command.args(["run", "--tier", &format!("disk={}", directory.path().display()), "--"]);
+    command.arg(program("python3", "python3")).args(["-c", DENSE]);
+    confine(&mut command, &group);
+    let folded = finish(command, LIMIT).expect_success("python3 with a tier in a group of 96 MiB");
+    assert_eq!(String::from_utf8_lossy(&folded.stdout), "160\n");
 }
 
 #[test]
