@@ -187,7 +187,7 @@ fn with_a_tier_a_limit_is_kept_that_compressed_pages_and_such_as_do_not_shrink_e
     let (engine, limit, _guard) = limited_above(16 * MIB as u64, &tier);
     let watch = Watch::begin();
     let memory = Memory::new(engine, 120 * MIB);
-    let words = |page: usize| if page % 3 == 0 { dense(36, page) } else { content(36, page) };
+    let words = |page: usize| if page.is_multiple_of(3) { dense(36, page) } else { content(36, page) };
     for page in 0..memory.pages {
         unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words(page) };
     }

@@ -517,14 +517,14 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
 /// Every third page shrinks.
 fn fill_dense(memory: &Memory, seed: u64) {
     for page in 0..memory.pages {
-        let words = if page % 3 == 0 { content(seed, page) } else { dense(seed, page) };
+        let words = if page.is_multiple_of(3) { content(seed, page) } else { dense(seed, page) };
         unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words };
     }
 }
 
 fn check_dense(memory: &Memory, seed: u64) {
     for page in 0..memory.pages {
-        let words = if page % 3 == 0 { content(seed, page) } else { dense(seed, page) };
+        let words = if page.is_multiple_of(3) { content(seed, page) } else { dense(seed, page) };
         assert!(page_at(memory.base + page * PAGE_SIZE) == words, "page {page} differs");
     }
 }
