@@ -2,6 +2,7 @@
 
 use crate::control::bump;
 use crate::engine::Phase;
+use crate::evict::demote::MOST_WHOLE;
 use crate::evict::set_aside;
 use crate::evict::worker::Worker;
 use crate::gauge::Gauge;
@@ -18,6 +19,9 @@ use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 const RESERVE: u64 = 32;
 
 const BATCH: u64 = 256;
+
+/// The part of the limit that may be stored as it is, on its way below memory: one in so many.
+const WHOLE: u64 = 64;
 
 /// The part of the limit by which less is stored in memory after some of it went below, since nothing else was to be had.
 const SINK: u64 = 16;
@@ -188,7 +192,7 @@ impl Worker {
             self.slice.began = self.now;
         }
         // What does not shrink makes room when it has left.
-        self.sink_whole(0);
+        self.sink_whole((limit / WHOLE).min(MOST_WHOLE));
         let gone = control.pages_evicted.load(Relaxed) - before;
         self.eviction.hand.gained |= gone > 0;
         if self.eviction.hand.plan.is_empty() {
