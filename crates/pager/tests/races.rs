@@ -175,7 +175,7 @@ fn a_child_copes_with_pages_that_are_there_although_their_entries_say_otherwise(
     engine.before_fork();
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        unsafe { libc::alarm(30) };
+        unsafe { libc::alarm(300) };
         // As when the parent's fault thread restores them between the copying of the entries and that of the pages.
         for page in 5..50 {
             unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(26, page) };

@@ -211,7 +211,7 @@ pub fn fork(engine: &'static Engine) -> i32 {
     match unsafe { libc::fork() } {
         0 => {
             // A child that hangs must not outlive the test.
-            unsafe { libc::alarm(30) };
+            unsafe { libc::alarm(300) };
             engine.after_fork_in_child();
             0
         }

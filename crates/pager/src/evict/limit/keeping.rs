@@ -117,12 +117,13 @@ impl Worker {
     pub(crate) fn make_room(&mut self) -> bool {
         let Some(limit) = self.limit_to_keep() else { return false };
         self.eviction.hand.needs_room = true;
-        let more = self.make_room_below(limit);
+        let slice_began = self.slice.began;
+        let more = self.make_room_below(limit, slice_began);
         self.eviction.hand.needs_room = false;
         more
     }
 
-    fn make_room_below(&mut self, limit: u64) -> bool {
+    fn make_room_below(&mut self, limit: u64, slice_began: Nanos) -> bool {
         let extents = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty()).count();
         loop {
             let room = self.measure(limit);
@@ -138,12 +139,13 @@ impl Worker {
                 self.eviction.hand.in_vain = 0;
                 if !self.sink_some(limit / SINK * PAGE_SIZE as u64) {
                     self.give_in(limit);
+                    continue;
                 }
-                continue;
-            }
-            if self.evict_some(limit, round < SPARING) {
+            } else if self.evict_some(limit, round < SPARING) {
                 self.eviction.hand.in_vain = round * extents;
             }
+            // However long one step took: others may ask for something.
+            self.slice.began = slice_began;
             if self.interrupted() {
                 return true;
             }
