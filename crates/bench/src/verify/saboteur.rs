@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 /// How long the pager may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// See the module.
 pub(super) struct Saboteur<'a> {
