@@ -195,29 +195,30 @@ impl Drop for Server {
     }
 }
 
+/// The children of all threads of a process; none if it has ended.
+pub fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<_>>()).collect()
+}
+
 /// What the threads of a process and of its descendants wait for, a line each: for whoever looks for what hangs.
 fn whereabouts(pid: u32) -> String {
     let mut lines = String::new();
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return lines };
-    for thread in threads.flatten().map(|entry| entry.path()) {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    for thread in threads.map(|entry| entry.path()) {
         let of = |name: &str| std::fs::read_to_string(thread.join(name)).unwrap_or_default();
         let call: String = of("syscall").split_whitespace().take(4).collect::<Vec<_>>().join(" ");
         let name = thread.file_name().unwrap_or_default().to_string_lossy();
         lines += &format!("{pid}/{name} {}: {} ({call})\n", of("comm").trim(), of("wchan"));
-        for child in of("children").split_whitespace().filter_map(|child| child.parse().ok()) {
-            lines += &whereabouts(child);
-        }
     }
+    children(pid).into_iter().for_each(|child| lines += &whereabouts(child));
     lines
 }
 
 /// Ends a process and its descendants, which may keep its pipes open.
 fn kill_with_descendants(pid: u32) {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let children: Vec<u32> = threads
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|all| all.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<_>>())
-        .collect();
+    let children = children(pid);
     // SAFETY: the program is our child and not waited for yet, and so are those that have a parent that lives.
     unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
     children.into_iter().for_each(kill_with_descendants);

@@ -2,7 +2,7 @@
 //! answer is checked, and each process is left as it was.
 
 use memfold_e2e::agent::{may_attach, memfold_with_agent, rounds, HARSH};
-use memfold_e2e::run::{program, Server};
+use memfold_e2e::run::{children, program, Server};
 use memfold_e2e::{scratch, wait_until};
 use std::collections::HashSet;
 use std::fs;
@@ -17,11 +17,6 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
-
-fn children(pid: u32) -> Vec<u32> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
 
 /// Attaches to a server and its processes while `work` goes on, and detaches: what was attached to, and what was folded of all.
 fn attach_meanwhile(home: &Path, root: u32, usual: usize, work: &AtomicBool) -> (HashSet<u32>, u64) {

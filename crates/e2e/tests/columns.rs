@@ -6,6 +6,7 @@
 use memfold_bench::ab::{self, Arm, Options};
 use memfold_bench::worker::Program;
 use memfold_bench::workload::{Data, Kind, Measures};
+use memfold_e2e::run::children;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -84,18 +85,12 @@ fn look(pid: &str, began: Instant) -> Option<Look> {
     .filter(|look| look.resident > 0.0)
 }
 
-/// The process ids of our children.
-fn children() -> Vec<String> {
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
-}
-
 /// Looks at our children until `stop`; all that there were, in the order in which they came.
 fn watch(stop: &AtomicBool) -> Vec<Seen> {
     let (began, mut order, mut all) = (Instant::now(), Vec::new(), BTreeMap::<String, Seen>::new());
     while !stop.load(Relaxed) {
-        for pid in children() {
+        for pid in children(std::process::id()) {
+            let pid = pid.to_string();
             let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             // Between fork and exec it is still this program.
             let (true, Some(look)) = (command.contains("memfold\0"), look(&pid, began)) else { continue };

@@ -18,7 +18,7 @@
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
-use crate::codec::{CodecId, DICTIONARIES};
+use crate::codec::{CodecId, DICTIONARIES, MAX_STORED};
 use crate::sabotage::fault_point;
 use crate::sync::{AtomicUsize, Ordering::*};
 use core::ptr::{self, NonNull};
@@ -127,11 +127,20 @@ impl Slot {
     }
 }
 
+/// Whether so many bytes may be what a codec made of a page.
+pub fn may_take(codec: CodecId, len: usize) -> bool {
+    if codec.is_whole() {
+        len == PAGE_SIZE
+    } else {
+        len <= MAX_STORED
+    }
+}
+
 /// Page address, codec and length that the first word of a slot tells; `None` when it makes no sense.
 pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
     let header = Header(word);
     let codec = header.codec()?;
-    codec.may_take(header.len()).then_some((header.page(), codec, header.len()))
+    may_take(codec, header.len()).then_some((header.page(), codec, header.len()))
 }
 
 /// Length (12 bits, 0 for a whole page), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
@@ -312,7 +321,7 @@ impl Store {
 
     /// Stores the compressed bytes of a page, or all that it has; `page` is its address. `ENOMEM` when the kernel has no more.
     pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8]) -> Result<Slot> {
-        debug_assert!(codec.may_take(data.len()));
+        debug_assert!(may_take(codec, data.len()));
         let slot = self.alloc(grains_of(data.len()))?;
         // SAFETY: the slot is ours alone until an entry names it, and long enough.
         unsafe {
@@ -627,7 +636,6 @@ unsafe fn wipe(slot: Slot, header: Header) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::MAX_STORED;
     use proptest::prelude::*;
     use std::{collections::BTreeMap, vec::Vec};
 

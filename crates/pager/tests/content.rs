@@ -24,13 +24,9 @@ fn pages_that_begin_alike_and_end_otherwise_come_back_whole() {
         }
         words
     };
-    for page in 0..memory.pages {
-        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = expected(page) };
-    }
+    memory.fill_with(expected);
     wait_until_evicted(engine, 4 * MIB);
-    for page in 0..memory.pages {
-        assert!(page_at(memory.base + page * PAGE_SIZE) == expected(page), "page {page} changed");
-    }
+    memory.check_with(expected);
 }
 
 #[test]

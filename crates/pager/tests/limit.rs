@@ -72,9 +72,7 @@ impl Thin {
     }
 
     fn fill(&self, seed: u64) {
-        for page in 0..self.0.pages {
-            unsafe { *((self.0.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = thin(seed, page) };
-        }
+        self.0.fill_with(|page| thin(seed, page));
     }
 
     fn check_page(&self, seed: u64, page: usize) {
@@ -174,9 +172,7 @@ fn a_limit_that_is_set_while_the_program_runs_holds_from_then_on_and_ends_when_i
 fn a_program_of_which_nothing_can_be_compressed_is_let_through() {
     let (engine, _, _guard) = limited(8 * MIB as u64);
     let memory = Memory::new(engine, 24 * MIB);
-    for page in 0..memory.pages {
-        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = dense(1, page) };
-    }
+    memory.fill_with(|page| dense(1, page));
     assert!(engine.control().limit_misses.load(Relaxed) > 0);
 }
 
@@ -188,12 +184,8 @@ fn with_a_tier_a_limit_is_kept_that_compressed_pages_and_such_as_do_not_shrink_e
     let watch = Watch::begin();
     let memory = Memory::new(engine, 120 * MIB);
     let words = |page: usize| if page.is_multiple_of(3) { dense(36, page) } else { content(36, page) };
-    for page in 0..memory.pages {
-        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words(page) };
-    }
-    for page in 0..memory.pages {
-        assert!(page_at(memory.base + page * PAGE_SIZE) == words(page), "page {page} changed");
-    }
+    memory.fill_with(words);
+    memory.check_with(words);
     assert_kept(watch.end(), limit);
     let control = engine.control();
     assert_eq!((control.limit_misses.load(Relaxed), control.pages_lost.load(Relaxed)), (0, 0));

@@ -516,16 +516,18 @@ fn a_tier_that_is_shared_takes_as_much_as_was_granted_and_nothing_of_a_child_bef
 
 /// Every third page shrinks.
 fn fill_dense(memory: &Memory, seed: u64) {
-    for page in 0..memory.pages {
-        let words = if page.is_multiple_of(3) { content(seed, page) } else { dense(seed, page) };
-        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words };
-    }
+    memory.fill_with(|page| mostly_dense(seed, page));
 }
 
 fn check_dense(memory: &Memory, seed: u64) {
-    for page in 0..memory.pages {
-        let words = if page.is_multiple_of(3) { content(seed, page) } else { dense(seed, page) };
-        assert!(page_at(memory.base + page * PAGE_SIZE) == words, "page {page} differs");
+    memory.check_with(|page| mostly_dense(seed, page));
+}
+
+fn mostly_dense(seed: u64, page: usize) -> [u64; PAGE_SIZE / 8] {
+    if page.is_multiple_of(3) {
+        content(seed, page)
+    } else {
+        dense(seed, page)
     }
 }
 

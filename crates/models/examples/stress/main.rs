@@ -49,10 +49,6 @@ mod codec {
             false
         }
 
-        pub fn may_take(self, len: usize) -> bool {
-            len <= MAX_STORED
-        }
-
         pub fn from_bits(bits: u64) -> Option<CodecId> {
             (bits == 0).then_some(CodecId::Lz4)
         }

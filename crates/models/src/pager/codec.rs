@@ -40,14 +40,6 @@ impl CodecId {
         self == CodecId::Whole
     }
 
-    pub fn may_take(self, len: usize) -> bool {
-        if self.is_whole() {
-            len == PAGE_SIZE
-        } else {
-            len <= MAX_STORED
-        }
-    }
-
     pub fn dictionary(self) -> Option<usize> {
         None
     }

@@ -89,15 +89,6 @@ impl CodecId {
         self == CodecId::Whole
     }
 
-    /// Whether so many bytes may be a page's.
-    pub fn may_take(self, len: usize) -> bool {
-        if self.is_whole() {
-            len == PAGE_SIZE
-        } else {
-            len <= MAX_STORED
-        }
-    }
-
     /// The number of the dictionary that the page needs.
     pub fn dictionary(self) -> Option<usize> {
         match self {

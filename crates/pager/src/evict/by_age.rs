@@ -144,8 +144,8 @@ impl Policy for ByAge {
         worker.note_present(extent, scan.present.len());
         // With other bytes it may shrink, and a page that was written is the program's alone.
         extent.incompressible.remove(&scan.written);
-        worker.let_dense_go(extent);
         extent.refused.remove(&scan.written);
+        worker.let_dense_go(extent);
         Choice { pages: Some(cold.minus(&extent.spared())), huge: scan.huge, refused }
     }
 

@@ -42,17 +42,20 @@ impl Worker {
         // SAFETY: we are the background thread.
         unsafe { below.keeper() }.look_after(&below.files, self.now);
         self.compact_tier(below);
-        if !below.is_open()
-            || !self.is_pressed() && !self.may_fold()
-            || self.now.0 < self.demotion.full_until.0
+        if !self.takes_more(below)
             || self.now.0 < self.demotion.next.0
-            || self.has_no_share(below)
+            || !self.is_pressed() && !self.may_fold()
         {
             return;
         }
         let before = self.enter(Activity::Keep);
         self.go_round(below);
         self.enter(before);
+    }
+
+    /// Whether the tier is there, and takes more of what this process has.
+    fn takes_more(&self, below: &Below) -> bool {
+        below.is_open() && self.now.0 >= self.demotion.full_until.0 && !self.has_no_share(below)
     }
 
     /// Whether memory is scarce, or the program sleeps.
@@ -74,10 +77,9 @@ impl Worker {
     /// Whether pages of the extent that do not shrink may be kept as they are, to go down at once: there is a tier that takes more, and they have
     /// been known for as long as what goes down must have been stored, or somebody waits for their room.
     pub(crate) fn takes_whole(&self, extent: &Extent) -> bool {
-        let Some(below) = self.engine.below().filter(|below| below.is_open()) else { return false };
+        let Some(below) = self.engine.below().filter(|below| self.takes_more(below)) else { return false };
         // SAFETY: we are the background thread.
-        let has_room = unsafe { below.keeper() }.has_room();
-        if !has_room || self.now.0 < self.demotion.full_until.0 {
+        if !unsafe { below.keeper() }.has_room() {
             return false;
         }
         let since = extent.last_dense.load(Relaxed);
@@ -103,10 +105,7 @@ impl Worker {
     /// Hands over what has been in memory for `after`, whatever else there is to do. False where some of it must wait; true where all is handed over, and
     /// where the tier takes no more.
     pub(crate) fn demote_now(&mut self, below: &'static Below, after: Nanos) -> bool {
-        !below.is_open()
-            || self.now.0 < self.demotion.full_until.0
-            || self.has_no_share(below)
-            || self.demote_all(below, after)
+        !self.takes_more(below) || self.demote_all(below, after)
     }
 
     /// Hands over what is stored as it was, and waits until at most so many pages of that are left.

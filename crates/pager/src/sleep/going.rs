@@ -65,20 +65,13 @@ impl Worker {
         self.sink(below, Nanos(0), |_| false);
     }
 
-    /// Has go below memory what has been stored for `after`, and what does not shrink, and waits until all of it has, or that is enough. The time that
-    /// it takes is of the caller's slice.
+    /// Has go below memory what has been stored for `after`, and what does not shrink, and waits until all of it has, or that is enough.
     pub(crate) fn sink(
         &mut self,
         below: &'static Below,
         after: Nanos,
         is_enough: impl Fn(&mut Worker) -> bool,
     ) {
-        let slice_began = self.slice.began;
-        self.sink_at_ease(below, after, is_enough);
-        self.slice.began = slice_began;
-    }
-
-    fn sink_at_ease(&mut self, below: &'static Below, after: Nanos, is_enough: impl Fn(&mut Worker) -> bool) {
         self.demotion.at = 0;
         while self.engine.phase() == Phase::Running {
             let bell = self.engine.agents.bell.load(Acquire);

@@ -7,6 +7,7 @@ use super::clusters::{Clusters, Place};
 use super::location::Berth;
 use super::{CLUSTER, CLUSTER_BYTES, UNSEALED_BYTES};
 use crate::codec::CodecId;
+use crate::store::may_take;
 use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// Bytes of the header.
@@ -185,7 +186,7 @@ fn parse(bytes: &[u8]) -> Option<[Option<Record>; CLUSTER]> {
         let record = bytes.get(4 + n * RECORD..)?.get(..RECORD)?;
         let codec = CodecId::from_bits(u64::from(record[0]))?;
         let len = usize::from(u16::from_le_bytes([record[2], record[3]]));
-        if !codec.may_take(len) || at + len > bytes.len() {
+        if !may_take(codec, len) || at + len > bytes.len() {
             return None;
         }
         *place = Some(Record { codec, at, len });

@@ -4,7 +4,8 @@
 //! is authenticated with it. AES-256-GCM where the processor has instructions for it (RFC 5116), else ChaCha20-Poly1305 (RFC 8439).
 //!
 //! Invariants: a key lies in one page that is locked in memory as far as the process may lock any, and in no core dump; while a thread seals or
-//! opens with it, it is in that one's registers too, which a core dump has. It is overwritten when its file is closed; its page stays. A forked child has the keys of the files that it reads, and writes nothing with them.
+//! opens with it, it is in that one's registers too, which a core dump has. It is overwritten when its file is closed; its page stays. A forked
+//! child has the keys of the files that it reads, and writes nothing with them.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use aes_gcm::Aes256Gcm;

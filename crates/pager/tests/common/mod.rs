@@ -142,8 +142,19 @@ impl Memory {
     }
 
     pub fn fill(&self, seed: u64) {
+        self.fill_with(|page| content(seed, page));
+    }
+
+    pub fn fill_with(&self, words: impl Fn(usize) -> [u64; PAGE_SIZE / 8]) {
         for page in 0..self.pages {
-            unsafe { *((self.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
+            unsafe { *((self.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = words(page) };
+        }
+    }
+
+    /// That every page holds what it was filled with.
+    pub fn check_with(&self, words: impl Fn(usize) -> [u64; PAGE_SIZE / 8]) {
+        for page in 0..self.pages {
+            assert!(page_at(self.base + page * PAGE_SIZE) == words(page), "page {page} changed");
         }
     }
 

@@ -117,13 +117,13 @@ impl Worker {
     pub(crate) fn make_room(&mut self) -> bool {
         let Some(limit) = self.limit_to_keep() else { return false };
         self.eviction.hand.needs_room = true;
-        let slice_began = self.slice.began;
-        let more = self.make_room_below(limit, slice_began);
+        let more = self.make_room_below(limit);
         self.eviction.hand.needs_room = false;
         more
     }
 
-    fn make_room_below(&mut self, limit: u64, slice_began: Nanos) -> bool {
+    fn make_room_below(&mut self, limit: u64) -> bool {
+        let slice_began = self.slice.began;
         let extents = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty()).count();
         loop {
             let room = self.measure(limit);
