@@ -67,6 +67,7 @@ fn begin(plan: &'static Plan) -> Result<(), Option<&'static str>> {
     }
     ENGINE.prepare(&config).map_err(|_| Some("no memory for the pager's tables"))?;
     PREPARED.store(1, Release);
+    ENGINE.be_told_of_tier(|name| plan.get(name));
     ENGINE.publish_control();
     ENGINE.enable();
     while ENGINE.phase() == Phase::Starting {

@@ -5,6 +5,7 @@ use crate::run::program;
 use crate::{is_root, scratch};
 use memfold_pager::plan::MAGIC;
 use memfold_sys::thread::agent_name;
+use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -139,18 +140,7 @@ impl Subject {
     pub fn counter(&self, name: &str) -> u64 {
         let pid = self.pid().to_string();
         let output = self.memfold(&["stat", "--json", &pid]);
-        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        fn find(value: &serde_json::Value, name: &str) -> Option<u64> {
-            match value {
-                serde_json::Value::Object(map) => map
-                    .get(name)
-                    .and_then(serde_json::Value::as_u64)
-                    .or_else(|| map.values().find_map(|v| find(v, name))),
-                serde_json::Value::Array(list) => list.iter().find_map(|v| find(v, name)),
-                _ => None,
-            }
-        }
-        find(&json, name).unwrap_or(0)
+        counter(&output, name)
     }
 
     /// How much was folded, or set aside: pages and bytes, for whether there is anything.
@@ -236,6 +226,21 @@ impl Subject {
         let (status, said) = self.program.finish("");
         (status.code(), said)
     }
+}
+
+/// The first counter of that name in what `memfold stat --json` has printed; 0 where there is none.
+pub fn counter(stat: &Output, name: &str) -> u64 {
+    fn find(value: &Value, name: &str) -> Option<u64> {
+        match value {
+            Value::Object(map) => {
+                map.get(name).and_then(Value::as_u64).or_else(|| map.values().find_map(|v| find(v, name)))
+            }
+            Value::Array(list) => list.iter().find_map(|v| find(v, name)),
+            _ => None,
+        }
+    }
+    let json: Value = serde_json::from_slice(&stat.stdout).unwrap_or_default();
+    find(&json, name).unwrap_or(0)
 }
 
 /// The `memfold` command with the agent, with control pages in `runtime`.

@@ -183,6 +183,14 @@ impl Client {
     /// If it fails or takes more than a minute.
     pub fn save_in_background(&mut self) {
         self.ask(&["BGSAVE"]);
+        self.wait_for_save();
+    }
+
+    /// Waits for a save in the background that has begun.
+    ///
+    /// # Panics
+    /// If it fails or takes more than a minute.
+    pub fn wait_for_save(&mut self) {
         self.wait_for_child("rdb_bgsave_in_progress", "rdb_last_bgsave_status");
     }
 

@@ -242,6 +242,10 @@ bugs! {
     ChildNotFilled = "child-not-filled",
     /// A child does not get what comes back in its parent, or is dropped there, before it had it.
     ChildForgotten = "child-forgotten",
+    /// What a child is owed of what lies below memory is not fetched, and it reads zeros.
+    OwedNotFetched = "owed-not-fetched",
+    /// The tier's thread brings pages back while children are owed what was away.
+    BroughtBesideChildren = "brought-beside-children",
     /// What the kernel is about to drop is managed on.
     DropNotAwaited = "drop-not-awaited",
     /// A thread that made system calls for who attaches goes on with a register of theirs.

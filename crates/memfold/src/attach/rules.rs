@@ -112,13 +112,15 @@ impl Rule {
 
 /// The options that a rule may have.
 fn named() -> impl Iterator<Item = Named> {
-    options::settings().chain([options::POLICY, options::WIPE])
+    options::settings().chain([options::POLICY, options::TIER, options::WIPE])
 }
 
 /// Whether a value is one of that option's.
 fn check(entry: &Entry, value: &str) -> Result<(), String> {
-    if entry.key == options::POLICY {
-        return launch::known_policy(value).map(drop);
+    match entry.key {
+        options::POLICY => return launch::known_policy(value).map(drop),
+        options::TIER => return launch::disk_tier(value).map(drop),
+        _ => {}
     }
     let setting = Setting::ALL.into_iter().find(|setting| setting.variable() == entry.key.variable);
     setting.map_or(Ok(()), |setting| options::parse(setting, value).map(drop))

@@ -23,6 +23,7 @@ Examples:
   sudo memfold attach --dry-run postgres     whether it could be done, and why not
   sudo memfold attach --match 'postgres|node' --min 64M --exclude walwriter
   sudo memfold attach --rules FILE --dry-run --json
+  sudo memfold attach --tier disk=/var/tmp redis-server   what is cold for ten minutes goes to disk
   memfold stat 4711                          what is saved; `ctl`, `top` and `why` as ever
   sudo memfold detach 4711                   bring everything back, and leave no trace
 
@@ -80,6 +81,10 @@ pub struct Args {
     /// [default: the socket of `memfold daemon`] [env: MEMFOLD_BUDGET_OF].
     #[arg(long, value_name = "SOCKET", num_args = 0..=1, require_equals = true, hide_short_help = true)]
     daemon: Option<Option<PathBuf>>,
+    /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
+    /// of it, after TIME (10m) [env: MEMFOLD_TIER].
+    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = launch::disk_tier)]
+    tier: Option<String>,
     /// Overwrite the pager's copies at once when pages come back or are given up, not within a second [env: MEMFOLD_WIPE=on].
     #[arg(long, hide_short_help = true)]
     wipe: bool,
@@ -144,7 +149,13 @@ fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {
 
 fn all_meant(args: &Args) -> anyhow::Result<Vec<Meant>> {
     let daemon = args.daemon.as_ref().map(|given| runtime::socket(given.as_deref())).transpose()?;
-    let choices = choices(&args.settings, args.policy.as_deref(), daemon.as_deref(), args.wipe);
+    let given = Given {
+        policy: args.policy.as_deref(),
+        tier: args.tier.as_deref(),
+        daemon: daemon.as_deref(),
+        wipe: args.wipe,
+    };
+    let choices = given.choices(&args.settings);
     if let Some(target) = &args.target {
         let pids = meant(target, args.all)?.into_iter();
         return Ok(pids
@@ -193,28 +204,41 @@ fn regex(text: &str) -> Result<Regex, String> {
     Regex::new(text).map_err(|error| format!("a regular expression is needed: {error}"))
 }
 
-/// What the agent is told: what was given, else what the environment says, but for what is of the allocator or of a start.
-pub(super) fn choices(
-    settings: &PagerOptions,
-    policy: Option<&str>,
-    daemon: Option<&Path>,
-    wipe: bool,
-) -> Vec<(String, String)> {
-    let given = |named: Named| match named {
-        options::POLICY => policy.map(str::to_owned),
-        options::DAEMON => daemon.map(|socket| socket.display().to_string()),
-        options::WIPE => wipe.then(|| "on".to_owned()),
-        _ => {
-            let setting = settings.given().find(|(setting, _)| setting.variable() == named.variable);
-            setting.map(|(_, text)| text.to_owned())
-        }
-    };
-    let told = options::settings().chain([options::POLICY, options::DAEMON, options::WIPE]);
-    let told = told.filter_map(|named| {
-        let text = given(named).or_else(|| std::env::var(named.variable).ok())?;
-        Some((named.variable.to_owned(), text))
-    });
-    told.collect()
+/// What was given beside the pager's settings.
+#[derive(Default)]
+pub(super) struct Given<'a> {
+    pub policy: Option<&'a str>,
+    pub tier: Option<&'a str>,
+    pub daemon: Option<&'a Path>,
+    pub wipe: bool,
+}
+
+impl Given<'_> {
+    /// What the agent is told: what was given, else what the environment says, but for what is of the allocator or of a start.
+    pub fn choices(&self, settings: &PagerOptions) -> Vec<(String, String)> {
+        let given = |named: Named| match named {
+            options::POLICY => self.policy.map(str::to_owned),
+            options::TIER => self.tier.map(str::to_owned),
+            options::DAEMON => self.daemon.map(|socket| socket.display().to_string()),
+            options::WIPE => self.wipe.then(|| "on".to_owned()),
+            _ => {
+                let setting = settings.given().find(|(setting, _)| setting.variable() == named.variable);
+                setting.map(|(_, text)| text.to_owned())
+            }
+        };
+        let from_variable = |named: Named| {
+            // A tier on the network is for what is started.
+            let takes = |text: &String| named != options::TIER || launch::is_on_disk(text);
+            std::env::var(named.variable).ok().filter(takes)
+        };
+        let told =
+            options::settings().chain([options::POLICY, options::TIER, options::DAEMON, options::WIPE]);
+        let told = told.filter_map(|named| {
+            let text = given(named).or_else(|| from_variable(named))?;
+            Some((named.variable.to_owned(), text))
+        });
+        told.collect()
+    }
 }
 
 /// The processes that are meant, folded or not.

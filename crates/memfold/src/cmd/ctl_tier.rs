@@ -66,11 +66,6 @@ pub fn explain(pid: u32, now: &str, text: &str, error: Error) -> Error {
             Choice::parse(now).map_or(now, |choice| choice.name())
         );
     }
-    if is(libc::ENOTSUP) {
-        return anyhow!(
-            "process {pid} was attached to, and can have no tier: start it with `memfold run --tier {text} -- CMD`"
-        );
-    }
     error.context(format!("process {pid} has no tier in {name}"))
 }
 

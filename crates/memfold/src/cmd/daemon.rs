@@ -193,7 +193,8 @@ pub(super) fn scraper(metrics: &Metrics, option: &str) -> anyhow::Result<Scraper
 
 /// What is attached to by the rules in a file, under the budget of the daemon at `socket`.
 fn watch_by(file: &Path, socket: &Path) -> anyhow::Result<Arc<Watch>> {
-    let usual = attach::choices(&options::PagerOptions::default(), None, Some(socket), false);
+    let usual = attach::Given { daemon: Some(socket), ..attach::Given::default() }
+        .choices(&options::PagerOptions::default());
     Ok(Arc::new(Watch { rules: Rules::read(file)?, image: agent::find()?, usual }))
 }
 

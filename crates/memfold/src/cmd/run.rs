@@ -319,11 +319,13 @@ fn attaching(args: &Args, daemon: Option<&Path>, file: &Path, quiet: bool) -> Op
         return None;
     }
     let (image, run_dir) = (agent::find().ok()?, RunDir::create().ok()?);
-    let mut choices = attach::choices(&args.settings, args.policy.as_deref(), daemon, args.wipe);
+    let on_disk = args.tier.as_deref().filter(|tier| launch::is_on_disk(tier));
+    let given = attach::Given { policy: args.policy.as_deref(), tier: on_disk, daemon, wipe: args.wipe };
+    let mut choices = given.choices(&args.settings);
     choices.push((pages::VARIABLE.into(), run_dir.path().to_str()?.to_owned()));
     let unused = [
         ("--profile", args.profile.is_some()),
-        ("--tier", args.tier.is_some()),
+        ("--tier on the network", args.tier.is_some() && on_disk.is_none()),
         ("--no-follow", args.no_follow),
     ];
     for (option, _) in unused.iter().filter(|(_, given)| *given && !quiet) {

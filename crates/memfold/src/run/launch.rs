@@ -270,6 +270,19 @@ pub fn known_tier(text: &str) -> Result<String, String> {
     Ok(whole)
 }
 
+/// The same for a program that was not started with one: a tier on the network is kept by a process beside it, from the start.
+pub fn disk_tier(text: &str) -> Result<String, String> {
+    let whole = known_tier(text)?;
+    is_on_disk(&whole).then_some(whole).ok_or_else(|| {
+        format!("a tier on the network is there from the start: `memfold run --tier {text} -- CMD`; disk=DIR is for programs that run already")
+    })
+}
+
+/// Whether the tier is on a disk alone.
+pub fn is_on_disk(text: &str) -> bool {
+    Choice::parse(text).is_ok_and(|choice| choice.engines().is_none())
+}
+
 /// Most bytes of a tier's text.
 const TIER_MOST: usize = 500;
 

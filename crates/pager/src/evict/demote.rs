@@ -16,6 +16,7 @@ use crate::text::Line;
 use crate::tier::arrived::Writer;
 use crate::tier::below::{Asker, Below, Job};
 use crate::tier::location::{Berth, Location};
+use crate::tier::remote::AWAY;
 use crate::tier::CLUSTER;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
@@ -317,9 +318,9 @@ impl Worker {
         self.tell_of_tier(below, error);
     }
 
-    /// Says, once, that nothing goes down, and why.
+    /// Says that nothing goes down, and why, if that was not said.
     pub(crate) fn tell_of_tier(&mut self, below: &Below, error: Errno) {
-        if core::mem::replace(&mut self.demotion.told, true) {
+        if !self.demotion.told.is_new(error) {
             return;
         }
         // SAFETY: we are the background thread.
@@ -327,6 +328,7 @@ impl Worker {
         let mut line = Line::new();
         let _ = match error {
             Errno(libc::ENOSPC) => write!(line, "memfold: the tier in {} is full", keeper.name()),
+            AWAY => write!(line, "memfold: the tier in {} cannot be reached now", keeper.name()),
             error => {
                 write!(line, "memfold: the tier in {} cannot be used ({})", keeper.name(), error.name())
             }

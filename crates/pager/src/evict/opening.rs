@@ -14,6 +14,7 @@ use crate::tables::extent::Extent;
 use crate::tier::below::Below;
 use crate::tier::choice::Choice;
 use crate::tier::location::Location;
+use crate::tier::round::Told;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
 use memfold_sys::{Errno, Result, EXTENT_PAGES, EXTENT_SIZE};
@@ -50,7 +51,7 @@ impl Worker {
     }
 
     /// Uses the tier that the request names, or changes the size and the age of the one that there is. `EEXIST` where that is another, `ENOTSUP` where the
-    /// program has none and this one needs a process beside it, or a program of which nothing is known.
+    /// program has none and this one needs a process beside it.
     pub(crate) fn change_tier(&mut self) -> Result<()> {
         let mut buffer = [0; 512];
         let text = self.engine.control().request.read(&mut buffer);
@@ -131,7 +132,7 @@ impl Worker {
                 self.engine.options.tier.set(text);
             }
             before => {
-                if choice.engines().is_some() || self.engine.traffic.goes_by_reports() {
+                if choice.engines().is_some() {
                     return Err(Errno(libc::ENOTSUP));
                 }
                 let below = match before {
@@ -152,7 +153,8 @@ impl Worker {
                 self.engine.options.tier.set(text);
             }
         }
-        (self.demotion.next, self.demotion.full_until, self.demotion.told) = (Nanos(0), Nanos(0), false);
+        (self.demotion.next, self.demotion.full_until) = (Nanos(0), Nanos(0));
+        self.demotion.told = Told::default();
         self.show_tier();
         Ok(())
     }

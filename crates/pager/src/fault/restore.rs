@@ -15,6 +15,7 @@ use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
 use crate::tables::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::tier::arrived::Arrived;
+use crate::tier::below::Asker;
 use crate::tier::location::Location;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
@@ -120,6 +121,17 @@ pub enum Outcome {
     Gone,
     /// It lies below memory, and must be fetched first (`crate::tier`).
     Pending,
+}
+
+/// Where the bytes of a page can be read ([`Restorer::peek`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Peek {
+    /// At this address: in staging, or in the restorer's working memory until its next use.
+    At(usize),
+    /// Below memory: it must be fetched first.
+    Below,
+    /// Nowhere.
+    Unreadable,
 }
 
 /// What an agent restores with: whom it works for, and working memory.
@@ -354,17 +366,25 @@ impl Restorer {
         Ok(pages)
     }
 
-    /// Where the bytes of a page lie that is away and in no other hands: in staging, or in this restorer's working memory until its next use. `None` if they
-    /// cannot be read.
-    pub(crate) fn peek(&mut self, extent: &Extent, index: usize) -> Option<usize> {
+    /// Where the bytes of a page lie that is away and in no other hands.
+    pub(crate) fn peek(&mut self, extent: &Extent, index: usize) -> Peek {
         let entry = extent.entry(index);
-        match entry.state() {
+        let at = match entry.state() {
             State::Aside => self.kernel.staging.page_addr(extent, index),
+            State::Stored | State::Same if !self.is_ready(entry) => return Peek::Below,
             State::Stored | State::Same => {
                 self.used = self.used.max(1);
-                (self.is_ready(entry) && self.decompress(entry, 0)).then_some(self.buffer)
+                self.decompress(entry, 0).then_some(self.buffer)
             }
             State::Resident | State::Leaving | State::LeavingWanted => None,
+        };
+        at.map_or(Peek::Unreadable, Peek::At)
+    }
+
+    /// Fetches the cluster of the page at this address, which lies below memory, and waits for it: until the next, its pages can be read.
+    pub(crate) fn fetch(&mut self, asker: Asker, page: usize) {
+        if let Some(below) = self.engine.below() {
+            below.await_cluster(asker, page, &mut self.arrived);
         }
     }
 

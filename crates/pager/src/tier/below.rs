@@ -14,6 +14,7 @@ use super::keeper::Keeper;
 use super::location::Location;
 use super::order::Order;
 use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
+use crate::fault::children::Children;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::sabotage::{linger, planted, Bug};
 use crate::tables::entry::Entry;
@@ -425,12 +426,13 @@ impl Below {
         Err(Errno(libc::EBADMSG))
     }
 
-    /// Has the tier's thread put pages in place.
-    pub(super) fn restoring<R>(&self, restore: impl FnOnce() -> R) -> R {
+    /// Has the tier's thread put pages in place, if it may: not while forked children are owed what was away.
+    pub(super) fn restoring<R>(&self, children: &Children, restore: impl FnOnce() -> R) -> Option<R> {
         if !planted(Bug::TierNotAwaited) {
             self.restoring.store(1, SeqCst);
         }
-        let result = restore();
+        let may = !children.have_it_alone() || planted(Bug::BroughtBesideChildren);
+        let result = may.then(restore);
         if self.restoring.swap(0, SeqCst) == AWAITED {
             futex::wake(&self.restoring, u32::MAX);
         }
@@ -549,7 +551,7 @@ mod tests {
         static BEGUN: AtomicBool = AtomicBool::new(false);
         static ENDED: AtomicBool = AtomicBool::new(false);
         let restoring = thread::spawn(|| {
-            below.restoring(|| {
+            below.restoring(&Children::new(), || {
                 BEGUN.store(true, SeqCst);
                 sleep(Nanos::from_millis(50));
                 ENDED.store(true, SeqCst);

@@ -61,7 +61,13 @@ pub fn bring(
             return None;
         };
         let pages = PageRange::from(index, most);
-        let outcome = below.restoring(|| restorer.restore(extent, pages, Reason::Late));
+        let Some(outcome) =
+            below.restoring(&engine.children, || restorer.restore(extent, pages, Reason::Late))
+        else {
+            // Who touches it again is served by the fault thread.
+            wake();
+            return None;
+        };
         match outcome {
             Outcome::Done { pages, .. } => {
                 wake();

@@ -1,9 +1,11 @@
 //! Where the background thread stands in its rounds for the tier ([`crate::evict::demote`]).
 
 use super::below::JOBS;
+use super::remote::AWAY;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::PageSet;
 use memfold_sys::time::Nanos;
+use memfold_sys::Errno;
 
 /// How far demotion has come.
 #[derive(Clone, Copy, Default)]
@@ -19,12 +21,32 @@ pub struct Demotion {
     pub anew: [PageSet; JOBS],
     /// The tier takes no more before then.
     pub full_until: Nanos,
-    /// Whether that was said.
-    pub told: bool,
+    /// What was said of why.
+    pub told: Told,
     /// The cluster at which compaction goes on.
     pub cluster: u32,
     /// Nothing is compacted before then.
     pub compact_after: Nanos,
+}
+
+/// What was said of why nothing goes down. Of each kind it is said once: one that is away for a moment may be full later.
+#[derive(Clone, Copy, Default)]
+pub struct Told {
+    full: bool,
+    away: bool,
+    other: bool,
+}
+
+impl Told {
+    /// This is about to be said. Whether it was not, yet.
+    pub fn is_new(&mut self, error: Errno) -> bool {
+        let told = match error {
+            Errno(libc::ENOSPC) => &mut self.full,
+            AWAY => &mut self.away,
+            _ => &mut self.other,
+        };
+        !core::mem::replace(told, true)
+    }
 }
 
 impl Demotion {

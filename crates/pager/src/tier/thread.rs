@@ -298,12 +298,13 @@ impl Service {
         if !self.has_room(pages) {
             return false;
         }
-        let Service { below, restorer, .. } = self;
-        let outcome =
-            below.restoring(|| restorer.restore(extent, PageRange::from(next, pages), Reason::Ahead));
-        let index = match outcome {
-            Outcome::Done { first, pages } => (first + pages).max(next + 1),
-            _ => next + 1,
+        let Service { engine, below, restorer, .. } = self;
+        let restore = || restorer.restore(extent, PageRange::from(next, pages), Reason::Ahead);
+        let index = match below.restoring(&engine.children, restore) {
+            Some(Outcome::Done { first, pages }) => (first + pages).max(next + 1),
+            Some(_) => next + 1,
+            // What is wanted of the rest is touched.
+            None => return false,
         };
         self.rest = Some(Rest { extent, cluster, index });
         true

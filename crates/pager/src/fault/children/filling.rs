@@ -4,16 +4,17 @@
 //! once, where it is then.
 
 use super::Children;
-use crate::engine::Engine;
-use crate::fault::restore::Restorer;
+use crate::engine::{Agent, Engine};
+use crate::fault::restore::{Peek, Restorer};
 use crate::fault::steps::Steps;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::extent::Extent;
+use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
-use memfold_sys::thread::Backoff;
+use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{sleep, Nanos};
 use memfold_sys::uffd::{Event, Userfaultfd};
 use memfold_sys::{mem, Errno, PAGE_SIZE};
@@ -72,9 +73,14 @@ impl Children {
         // Whatever is under way is over then, and the tables say what is away.
         engine.traffic.brake.hold();
         engine.helpers.wait_for_work();
+        self.alone.store(1, SeqCst);
+        if let Some(below) = engine.below() {
+            below.wait_for_restore();
+        }
         let away = |extent: &&Extent| extent.away.load(SeqCst) != 0;
         let count = engine.space().all().filter(away).count();
         if count == 0 {
+            self.alone.store(self.are_owed().into(), SeqCst);
             engine.traffic.brake.let_go();
             return;
         }
@@ -118,6 +124,11 @@ impl Children {
     pub fn give(&self, extent: &Extent, pages: PageRange, src: usize) {
         fault_point!(ChildForgotten: (), else return);
         let Some(work) = self.work() else { return };
+        if work.engine.tid(Agent::Fault) != Some(thread::current_tid()) {
+            work.engine.fail_hard(
+                "memfold: a page came back that a forked child is owed; the program must not go on",
+            );
+        }
         let (start, end) = (extent.page_addr(pages.lo), extent.page_addr(pages.hi));
         work.for_each_that_is_owed(start, end, |work, child| {
             let Some(place) = child.place_of(extent.base()) else { return };
@@ -152,6 +163,7 @@ impl Children {
                 core::ptr::drop_in_place(block);
                 let _ = mem::munmap(block as usize, size_of::<Work>());
             }
+            self.alone.store(0, SeqCst);
             engine.traffic.brake.let_go();
         }
     }
@@ -286,10 +298,15 @@ impl Work {
             let page = extent.page_addr(index);
             let Some(target) = since.map_or(Some(page), |since| child.steps.lead(since, page)) else { break };
             // Anew each time: what follows may use the restorer's memory.
-            let Some(from) = src.or_else(|| self.restorer.peek(extent, index)) else {
-                self.engine.fail_hard(
+            let from = match src.map_or_else(|| self.restorer.peek(extent, index), Peek::At) {
+                Peek::At(from) => from,
+                Peek::Below => {
+                    fault_point!(OwedNotFetched: self.restorer.fetch(Asker::Fault, page), else break);
+                    continue;
+                }
+                Peek::Unreadable => self.engine.fail_hard(
                     "memfold: a page that a forked child is owed cannot be read; the program must not go on",
-                )
+                ),
             };
             // SAFETY: the bytes are those that the page had when the child was forked, and it has not dropped them since.
             match unsafe { child.uffd.copy(target, from, PAGE_SIZE) }.error {
