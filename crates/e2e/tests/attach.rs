@@ -169,6 +169,28 @@ fn what_the_kernel_is_about_to_drop_is_not_folded_meanwhile() {
     subject.detach();
 }
 
+/// What was moved is brought back where it is now while its old place is somebody else's already, who drops what is there.
+#[test]
+fn moved_memory_keeps_every_byte_while_its_old_place_is_taken_and_dropped() {
+    if !may_attach() {
+        return;
+    }
+    const MIB: u64 = 96;
+    let (_dir, file) = compile("followed.c", &[]);
+    let mut subject = start(&file, &[&MIB.to_string()]);
+    subject.attach();
+    for _ in 0..rounds(3) {
+        for what in ["move", "fork"] {
+            wait_until(LIMIT, "it is folded", || subject.counter("evicted_bytes") >= MIB << 20);
+            subject.tell(what);
+        }
+    }
+    assert_eq!(subject.counter("lost"), 0);
+    subject.detach();
+    let (status, said) = subject.finish();
+    assert_eq!((status, said.trim()), (Some(7), "fine"));
+}
+
 #[test]
 fn what_cannot_be_attached_to_is_refused_with_the_reason() {
     if !may_attach() {

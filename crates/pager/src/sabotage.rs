@@ -242,6 +242,10 @@ bugs! {
     ChildNotFilled = "child-not-filled",
     /// A child does not get what comes back in its parent, or is dropped there, before it had it.
     ChildForgotten = "child-forgotten",
+    /// What is away where memory came from that is being followed is forgotten when what lies there by then is dropped.
+    FollowedForgotten = "followed-forgotten",
+    /// The same of what a child is owed.
+    OwedForgotten = "owed-forgotten",
     /// What a child is owed of what lies below memory is not fetched, and it reads zeros.
     OwedNotFetched = "owed-not-fetched",
     /// The tier's thread brings pages back while children are owed what was away.

@@ -19,7 +19,7 @@
 
 use crate::engine::Engine;
 use crate::fault::restore::{Outcome, Restorer};
-use crate::fault::steps::Steps;
+use crate::fault::steps::{Followed, Steps};
 use crate::kernel::Kernel;
 use crate::retry::patiently;
 use crate::sabotage::{fault_point, linger, planted, Bug};
@@ -30,6 +30,9 @@ use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
 use memfold_sys::uffd::{self, Event};
 use memfold_sys::{Result, PAGE_SIZE};
+
+/// The last words of a program whose memory cannot be followed.
+const NO_MEMORY: &str = "memfold: no memory to follow an mremap";
 
 /// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
 pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
@@ -48,8 +51,8 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
     if planted(ignored) {
         return;
     }
-    if fault_point!(StepNotFollowed: !steps.keep(event), else false) {
-        engine.fail_hard("memfold: too many mappings were changed while an mremap was being followed");
+    if fault_point!(StepNotFollowed: steps.keep(event).is_err(), else false) {
+        engine.fail_hard(NO_MEMORY);
     }
     if let Event::Fork { child } = event {
         engine.children.begin(engine, kernel, steps, child);
@@ -63,7 +66,7 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
             if !prepared(engine, start, end) {
                 engine.traffic.note_change_past_libc(false);
                 engine.traffic.brake.hold();
-                forget(engine, kernel, start, end, matches!(event, Event::Unmap { .. }));
+                forget(engine, kernel, steps, Bounds { start, end }, matches!(event, Event::Unmap { .. }));
                 engine.traffic.brake.let_go();
                 kernel.uffd.wake(start, end - start);
             }
@@ -71,11 +74,15 @@ pub fn changed_past_libc(engine: &'static Engine, kernel: &'static Kernel, steps
         Event::Remap { from, to, len } => {
             if !prepared(engine, from, from + len) {
                 engine.traffic.note_change_past_libc(true);
-                engine.traffic.brake.hold();
-                move_along(engine, kernel, steps, Bounds { start: from, end: from + len }, to);
-                engine.traffic.brake.let_go();
-                kernel.uffd.wake(from, len);
-                kernel.uffd.wake(to, len);
+                if steps.begin(from, to, len).is_err() {
+                    engine.fail_hard(NO_MEMORY);
+                }
+                // Whoever follows another at this moment follows this one next.
+                if steps.followed().len() == 1 {
+                    engine.traffic.brake.hold();
+                    follow(engine, kernel, steps);
+                    engine.traffic.brake.let_go();
+                }
             }
         }
         Event::Fault { .. } | Event::Fork { .. } | Event::Unknown(_) => {}
@@ -114,10 +121,18 @@ fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
 }
 
 /// Drops what was evicted in the range, and manages it no more, or not before it is known to have been dropped.
-fn forget(engine: &Engine, kernel: &Kernel, start: usize, end: usize, unmapped: bool) {
+fn forget(engine: &Engine, kernel: &Kernel, steps: &Steps, Bounds { start, end }: Bounds, unmapped: bool) {
     for extent in engine.space().existing(start, end) {
         let pages = extent.clip(start, end);
-        engine.forget_pages(extent, pages);
+        if steps.followed().is_empty() {
+            engine.forget_pages(extent, pages);
+        } else {
+            // Where memory is being followed from something else may be mapped by now: of that nothing is away.
+            let left = |index: usize| steps.was_left(extent.page_addr(index), extent.page_addr(index + 1));
+            let own =
+                pages.indices().filter(|&index| !fault_point!(FollowedForgotten: left(index), else false));
+            own.for_each(|index| engine.forget_page(extent, index));
+        }
         let pages = pages.set();
         if unmapped {
             engine.forget_mapping(extent, &pages);
@@ -129,17 +144,31 @@ fn forget(engine: &Engine, kernel: &Kernel, start: usize, end: usize, unmapped: 
     }
 }
 
-/// What was evicted at `from` belongs to `to` now. It is brought back there at once, from a copy of its own.
-fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, from: Bounds, to: usize) {
-    let Ok(mut restorer) = patiently(|| Restorer::new(engine, kernel)) else {
-        engine.fail_hard("memfold: no memory to follow an mremap")
-    };
-    let len = from.end - from.start;
-    let Some(first) = steps.begin(from.start, to, len) else {
-        engine.fail_hard("memfold: too many mremaps at once to follow them")
-    };
-    for extent in engine.space().existing(from.start, from.end) {
-        let pages = extent.clip(from.start, from.end);
+/// Brings back what is being followed, and what comes to be followed meanwhile, one after the other: each may have to wait for all others that change mappings.
+fn follow(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps) {
+    let Ok(mut restorer) = patiently(|| Restorer::new(engine, kernel)) else { engine.fail_hard(NO_MEMORY) };
+    let mut number = 0;
+    while let Some(&followed) = steps.followed().get(number) {
+        move_along(engine, kernel, steps, &mut restorer, followed);
+        number += 1;
+    }
+    if let Some(below) = engine.below() {
+        // It has the restorer's memory.
+        below.end_ask(Asker::Fault);
+    }
+    steps.end(0);
+}
+
+/// What was evicted where the memory came from belongs to where it is now. It is brought back there at once, from a copy of its own.
+fn move_along(
+    engine: &'static Engine,
+    kernel: &'static Kernel,
+    steps: &mut Steps,
+    restorer: &mut Restorer,
+    Followed { from, end, to, since: first }: Followed,
+) {
+    for extent in engine.space().existing(from, end) {
+        let pages = extent.clip(from, end);
         for index in pages.indices() {
             let mut backoff = Backoff::new();
             while extent.entry(index) != Entry::RESIDENT {
@@ -173,15 +202,12 @@ fn move_along(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Step
         }
         engine.forget_mapping(extent, &pages.set());
     }
-    if let Some(below) = engine.below() {
-        // It has the restorer's memory.
-        below.end_ask(Asker::Fault);
-    }
     // Where nobody tells of mappings, what lies there now will be found.
     if !engine.traffic.goes_by_reports() {
-        for (to, len) in steps.targets(first, from.start, len) {
+        for (to, len) in steps.targets(first, from, end - from) {
             engine.mapped_and_left_alone(to, len);
         }
     }
-    steps.end();
+    kernel.uffd.wake(from, end - from);
+    kernel.uffd.wake(to, end - from);
 }

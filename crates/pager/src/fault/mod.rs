@@ -11,6 +11,7 @@ pub(crate) mod prefetch;
 pub(crate) mod recall;
 pub(crate) mod restore;
 pub(crate) mod room;
+mod row;
 pub(crate) mod service;
 pub mod stamps;
 pub(crate) mod steps;

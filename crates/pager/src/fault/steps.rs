@@ -1,24 +1,31 @@
 //! What becomes of memory that was moved while it is being followed: by which reports its pages are led to where they are now.
 //!
+//! There is no limit to how many there are: a hundred threads that change their mappings all the time come to hundreds on a busy machine.
+//!
 //! What it is not: acting on a report ([`crate::fault::events`]).
 
+use crate::fault::row::Row;
 use crate::sabotage::fault_point;
 use memfold_sys::uffd::Event;
-use memfold_sys::PAGE_SIZE;
-
-/// Most reports that are read while one `mremap` is being followed: a hundred threads that change their mappings all the time came to more than 64 on a busy machine.
-const MOST_STEPS: usize = 128;
-/// Most `mremap`s that are being followed, each begun while the one before was.
-const MOST_FOLLOWED: usize = 16;
+use memfold_sys::{Result, PAGE_SIZE};
 
 /// What became of ranges since the first of the `mremap`s that are being followed was reported, in order.
-#[derive(Clone, Copy)]
 pub struct Steps {
-    steps: [Step; MOST_STEPS],
-    count: usize,
-    /// From where the memory came that is being followed, and the number of the step that moved it.
-    followed: [(usize, usize, usize); MOST_FOLLOWED],
-    depth: usize,
+    steps: Row<Step>,
+    followed: Row<Followed>,
+}
+
+/// Memory that is being followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Followed {
+    /// From where it came.
+    pub from: usize,
+    /// Where that ends.
+    pub end: usize,
+    /// Where it was moved to first.
+    pub to: usize,
+    /// The number of the step that moved it.
+    pub since: usize,
 }
 
 /// A range was moved, or, to nowhere, dropped.
@@ -49,14 +56,22 @@ impl Steps {
         from: usize,
         len: usize,
     ) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let steps = (since..self.count).filter(move |&step| self.concerns(step, since, from, len));
+        let steps = (since..self.steps.len()).filter(move |&step| self.concerns(step, since, from, len));
         steps.filter_map(|step| Some((self.steps[step].to?, self.steps[step].len)))
     }
 
     /// Nothing is being followed.
     pub const fn new() -> Steps {
-        let none = Step { from: 0, len: 0, to: None, unmapped: false };
-        Steps { steps: [none; MOST_STEPS], count: 0, followed: [(0, 0, 0); MOST_FOLLOWED], depth: 0 }
+        Steps { steps: Row::new(), followed: Row::new() }
+    }
+
+    /// The same as others.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn copy_from(&mut self, other: &Steps) -> Result<()> {
+        self.followed.copy_from(&other.followed)?;
+        self.steps.copy_from(&other.steps)
     }
 
     /// Where a page at `addr` is after the steps from number `since` on, unless nothing is mapped there any more; `None` if it was dropped.
@@ -65,7 +80,7 @@ impl Steps {
     /// have reported that before. So a page is taken for unmapped only when something else was moved there after it; if it was,
     /// without that, it cannot be brought back there.
     pub fn lead(&self, since: usize, addr: usize) -> Option<usize> {
-        self.lead_before(since, self.count, addr)
+        self.lead_before(since, self.steps.len(), addr)
     }
 
     fn lead_before(&self, since: usize, end: usize, addr: usize) -> Option<usize> {
@@ -84,7 +99,7 @@ impl Steps {
 
     /// Whether something was moved to the address after a step, before anything was moved away from there.
     fn is_taken_after(&self, step: usize, addr: usize) -> bool {
-        let mut moves = self.steps[step + 1..self.count].iter().filter(|step| step.to.is_some());
+        let mut moves = self.steps[step + 1..].iter().filter(|step| step.to.is_some());
         moves.find(|step| step.is_of(addr) || step.is_to(addr)).is_some_and(|step| !step.is_of(addr))
     }
 
@@ -96,61 +111,61 @@ impl Steps {
 
     /// Whether a step may have to do with memory that is being followed: with where it came from, or with a place that something was moved to since.
     fn matters(&self, step: &Step) -> bool {
-        let mut places = (self.followed[..self.depth].iter().map(|&(from, to, _)| (from, to)))
-            .chain(self.steps[..self.count].iter().filter_map(|step| Some((step.to?, step.to? + step.len))));
+        let mut places = (self.followed.iter().map(|followed| (followed.from, followed.end)))
+            .chain(self.steps.iter().filter_map(|step| Some((step.to?, step.to? + step.len))));
         let meets = |start: usize, from: usize, to: usize| start < to && from < start + step.len;
         places.any(|(from, to)| meets(step.from, from, to) || step.to.is_some_and(|at| meets(at, from, to)))
     }
 
-    /// From where the memory came that is being followed, and the number of the step that moved it.
-    pub fn followed(&self) -> &[(usize, usize, usize)] {
-        &self.followed[..self.depth]
+    /// What is being followed, in the order in which it was reported.
+    pub fn followed(&self) -> &[Followed] {
+        &self.followed
     }
 
-    /// Keeps what a report says, for as long as memory is being followed. Whether there was room.
-    pub fn keep(&mut self, event: Event) -> bool {
+    /// Keeps what a report says, for as long as memory is being followed.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn keep(&mut self, event: Event) -> Result<()> {
         let (from, len, to) = match event {
             Event::Remap { from, to, len } => (from, len, Some(to)),
             Event::Remove { start, end } | Event::Unmap { start, end } => (start, end - start, None),
-            Event::Fault { .. } | Event::Fork { .. } | Event::Unknown(_) => return true,
+            Event::Fault { .. } | Event::Fork { .. } | Event::Unknown(_) => return Ok(()),
         };
         let step = Step { from, len, to, unmapped: matches!(event, Event::Unmap { .. }) };
-        if self.depth == 0 || !self.matters(&step) {
-            return true;
+        if self.followed.is_empty() || !self.matters(&step) {
+            return Ok(());
         }
-        let Some(place) = self.steps.get_mut(self.count) else { return false };
-        *place = step;
-        self.count += 1;
-        true
+        self.steps.push(step)
     }
 
     /// The memory of a range that was reported as moved is being followed from now on. Returns the number of the step that moved it.
-    pub fn begin(&mut self, from: usize, to: usize, len: usize) -> Option<usize> {
-        *self.followed.get_mut(self.depth)? = (from, from + len, 0);
-        self.depth += 1;
-        if self.depth == 1 {
-            self.count = 0;
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn begin(&mut self, from: usize, to: usize, len: usize) -> Result<usize> {
+        if self.followed.is_empty() {
+            self.steps.cut(0);
         }
+        self.followed.push(Followed { from, end: from + len, to, since: 0 })?;
         // That of another was kept when it was read, if it has to do with the memory that was being followed already.
         let moved = |step: &&Step| step.from == from && step.to == Some(to);
-        if self.steps[..self.count].last().filter(moved).is_none()
-            && !self.keep(Event::Remap { from, to, len })
-        {
-            return None;
+        if self.steps.last().filter(moved).is_none() {
+            self.keep(Event::Remap { from, to, len })?;
         }
-        let first = self.count - 1;
-        self.followed[self.depth - 1].2 = first;
-        Some(first)
+        let first = self.steps.len() - 1;
+        self.followed.change_last(|followed| followed.since = first);
+        Ok(first)
     }
 
-    /// Ends [`Steps::begin`].
-    pub fn end(&mut self) {
-        self.depth -= 1;
+    /// Of what is being followed the first `many` still are.
+    pub fn end(&mut self, many: usize) {
+        self.followed.cut(many);
     }
 
-    /// Whether the range is where memory came from that is being followed: that the kernel unmaps it then is no news.
+    /// Whether the range is where memory came from that is being followed: that the kernel unmaps it then is no news, and what is away there is that memory's.
     pub fn was_left(&self, start: usize, end: usize) -> bool {
-        self.followed().iter().any(|&(from, to, _)| from <= start && end <= to)
+        self.followed().iter().any(|followed| followed.from <= start && end <= followed.end)
     }
 }
 
@@ -178,7 +193,7 @@ mod tests {
         crate::sabotage::choose(None);
         let mut steps = Steps::new();
         let first = steps.begin(A, B, LEN).unwrap();
-        assert!(reports.iter().all(|report| steps.keep(*report)));
+        reports.iter().for_each(|report| steps.keep(*report).unwrap());
         steps.lead(first, A + 2 * PAGE_SIZE)
     }
 
@@ -204,5 +219,25 @@ mod tests {
         assert_eq!(led(&[unmapped(B), moved(B, C), moved(D, B)]), third(C));
         assert_eq!(led(&[unmapped(B), moved(D, B)]), None);
         assert_eq!(led(&[unmapped(B), moved(D, B), moved(B, C)]), None);
+    }
+
+    #[test]
+    fn there_is_no_end_to_what_can_be_followed() {
+        crate::sabotage::choose(None);
+        let mut steps = Steps::new();
+        let first = steps.begin(A, B, LEN).unwrap();
+        for _ in 0..500 {
+            for (from, to) in [(B, C), (C, B)] {
+                steps.keep(moved(from, to)).unwrap();
+                steps.begin(from, to, LEN).unwrap();
+            }
+        }
+        assert_eq!((steps.lead(first, A), steps.followed().len()), (Some(B), 1001));
+        let mut others = Steps::new();
+        others.copy_from(&steps).unwrap();
+        others.keep(moved(B, D)).unwrap();
+        assert_eq!((others.lead(first, A), steps.lead(first, A)), (Some(D), Some(B)));
+        steps.end(0);
+        assert!(!steps.was_left(A, A + LEN));
     }
 }

@@ -6,7 +6,7 @@
 use super::Children;
 use crate::engine::{Agent, Engine};
 use crate::fault::restore::{Peek, Restorer};
-use crate::fault::steps::Steps;
+use crate::fault::steps::{Followed, Steps};
 use crate::kernel::Kernel;
 use crate::retry::patiently;
 use crate::sabotage::fault_point;
@@ -17,8 +17,11 @@ use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{sleep, Nanos};
 use memfold_sys::uffd::{Event, Userfaultfd};
-use memfold_sys::{mem, Errno, PAGE_SIZE};
+use memfold_sys::{mem, Errno, Result, PAGE_SIZE};
 
+/// The last words of a program whose child cannot be given what is its own.
+const NO_MEMORY: &str =
+    "memfold: no memory to give a forked child what is its own; the program must not go on";
 /// Most children that are owed anything at the same time. When one more is forked, the oldest gets all of it first.
 const MOST: usize = 32;
 /// Pages given before the parent's messages are looked at: some 0.2 ms.
@@ -102,11 +105,7 @@ impl Children {
             made.map(|block| self.work.store(block as *mut (), Relaxed)).is_ok()
         };
         let child = begun.then(|| Child::new(uffd, count)).flatten();
-        let (Some(mut child), Some(work)) = (child, self.work()) else {
-            engine.fail_hard(
-                "memfold: no memory to give a forked child what is its own; the program must not go on",
-            )
-        };
+        let (Some(mut child), Some(work)) = (child, self.work()) else { engine.fail_hard(NO_MEMORY) };
         for (place, extent) in (0..count).zip(engine.space().all().filter(away)) {
             let pages = extent.away_pages();
             // SAFETY: there are so many.
@@ -114,7 +113,9 @@ impl Children {
         }
         child.owed().sort_unstable_by_key(|owed| owed.extent.base());
         // What is being followed is no more where the tables have it, in the child neither.
-        child.steps = *steps;
+        if child.steps.copy_from(steps).is_err() {
+            engine.fail_hard(NO_MEMORY);
+        }
         work.settle(&mut child);
         work.enter(child);
         engine.traffic.brake.let_go();
@@ -186,11 +187,17 @@ impl Child {
         self.owed().binary_search_by_key(&base, |owed| owed.extent.base()).ok()
     }
 
-    /// Nothing of the range is owed any more.
+    /// Nothing of the range is owed any more, but for what belongs to memory that came from there and is being followed.
     fn forget(&mut self, start: usize, end: usize) {
-        for owed in self.owed() {
-            let pages = owed.extent.clip(start, end);
-            owed.pages = owed.pages.minus(&pages.set());
+        for place in 0..self.extents {
+            let Owed { extent, pages } = self.owed()[place];
+            let gone = extent.clip(start, end).set().and(&pages);
+            let left = |index: &usize| {
+                let page = extent.page_addr(*index);
+                fault_point!(OwedForgotten: self.steps.was_left(page, page + PAGE_SIZE), else false)
+            };
+            let gone = gone.minus(&PageSet::of(|index| gone.contains(index) && left(&index)));
+            self.owed()[place].pages = pages.minus(&gone);
         }
     }
 
@@ -249,10 +256,11 @@ impl Work {
 
     /// Gives a new child what is being followed.
     fn settle(&mut self, child: &mut Child) {
-        let followed = child.steps;
-        for &(from, to, since) in followed.followed() {
+        let mut number = 0;
+        while let Some(&Followed { from, end, since, .. }) = child.steps.followed().get(number) {
             child.moved = true;
-            self.give_range(child, from, to, Some(since));
+            self.give_range(child, from, end, Some(since));
+            number += 1;
         }
         child.steps = Steps::new();
     }
@@ -367,10 +375,8 @@ impl Work {
     }
 
     fn keep(&self, child: &mut Child, event: Event) {
-        if !child.steps.keep(event) {
-            self.engine.fail_hard(
-                "memfold: too many mappings were changed in a forked child at once to follow them",
-            );
+        if child.steps.keep(event).is_err() {
+            self.engine.fail_hard(NO_MEMORY);
         }
     }
 
@@ -401,23 +407,20 @@ impl Work {
         child.moved = true;
         // What was there is gone.
         child.forget(to, to + len);
-        let Some(first) = child.steps.begin(from, to, len) else {
-            self.engine.fail_hard("memfold: too many mremaps in a forked child at once to follow them")
-        };
+        let before = child.steps.followed().len();
+        let Ok(first) = child.steps.begin(from, to, len) else { self.engine.fail_hard(NO_MEMORY) };
         self.give_range(child, from, from + len, Some(first));
-        child.steps.end();
+        child.steps.end(before);
     }
 
     /// The child has forked a child, which is owed what it is owed itself.
     fn fork(&mut self, child: &mut Child, number: i32) {
         // SAFETY: the number was just reported.
         let uffd = unsafe { Userfaultfd::handed_over(number) };
-        let Some(mut other) = Child::new(uffd, child.extents) else {
-            self.engine.fail_hard(
-                "memfold: no memory to give a forked child what is its own; the program must not go on",
-            )
-        };
-        other.owed_from(child);
+        let Some(mut other) = Child::new(uffd, child.extents) else { self.engine.fail_hard(NO_MEMORY) };
+        if other.owed_from(child).is_err() {
+            self.engine.fail_hard(NO_MEMORY);
+        }
         self.settle(&mut other);
         self.enter(other);
     }
@@ -425,9 +428,10 @@ impl Work {
 
 impl Child {
     /// It is owed what another one is.
-    fn owed_from(&mut self, other: &mut Child) {
+    fn owed_from(&mut self, other: &mut Child) -> Result<()> {
         // SAFETY: as many, in memory of its own.
         unsafe { core::ptr::copy_nonoverlapping(other.owed, self.owed, self.extents) };
-        (self.next, self.moved, self.steps) = (other.next, other.moved, other.steps);
+        (self.next, self.moved) = (other.next, other.moved);
+        self.steps.copy_from(&other.steps)
     }
 }
