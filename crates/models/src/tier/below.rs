@@ -1,6 +1,6 @@
 //! What the threads share of the tier below memory, in a model: a file that is a list, and no jobs. What hands a page down is [`sink`].
 
-use crate::engine::Engine;
+use crate::engine::{Children, Engine};
 use crate::evict::worker::Worker;
 use crate::sync::{AtomicU32, Ordering::*};
 use crate::tables::entry::Entry;
@@ -72,9 +72,9 @@ impl Below {
         true
     }
 
-    /// No fork waits here.
-    pub fn restoring<R>(&self, restore: impl FnOnce() -> R) -> R {
-        restore()
+    /// No fork waits here, and no child is owed anything.
+    pub fn restoring<R>(&self, _: &Children, restore: impl FnOnce() -> R) -> Option<R> {
+        Some(restore())
     }
 
     pub fn be_over(&self) {

@@ -15,7 +15,6 @@ use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
 use crate::tables::extent::{Extent, SETTLED, STAGED_HUGE};
 use crate::tier::arrived::Arrived;
-use crate::tier::below::Asker;
 use crate::tier::location::Location;
 use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
@@ -379,13 +378,6 @@ impl Restorer {
             State::Resident | State::Leaving | State::LeavingWanted => None,
         };
         at.map_or(Peek::Unreadable, Peek::At)
-    }
-
-    /// Fetches the cluster of the page at this address, which lies below memory, and waits for it: until the next, its pages can be read.
-    pub(crate) fn fetch(&mut self, asker: Asker, page: usize) {
-        if let Some(below) = self.engine.below() {
-            below.await_cluster(asker, page, &mut self.arrived);
-        }
     }
 
     /// Puts the bytes of a stored page that was found to be ready into page `n` of the buffer.

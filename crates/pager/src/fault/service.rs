@@ -24,7 +24,6 @@ use crate::sabotage::{fault_point, linger, Bug};
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
-use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
@@ -248,7 +247,7 @@ impl Service {
                 }
                 // The tier's thread brings nothing back now.
                 Outcome::Pending if self.engine.children.have_it_alone() => {
-                    self.restorer.fetch(Asker::Fault, page);
+                    self.engine.fetch(page, &mut self.restorer.arrived);
                 }
                 Outcome::Pending => {
                     self.waits.left(tid, self.read_at, found.outside);

@@ -12,6 +12,7 @@ use crate::retry::patiently;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::extent::Extent;
+use crate::tier::arrived::Arrived;
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::{self, Backoff};
@@ -170,6 +171,15 @@ impl Children {
     }
 }
 
+impl Engine {
+    /// Fetches the cluster of the page at this address, if it lies below memory, and waits for it. Fault thread only, where nobody else may bring it back.
+    pub(crate) fn fetch(&self, page: usize, arrived: &mut Arrived) {
+        if let Some(below) = self.below() {
+            below.await_cluster(Asker::Fault, page, arrived);
+        }
+    }
+}
+
 impl Child {
     fn new(uffd: Userfaultfd, extents: usize) -> Option<Child> {
         let owed = patiently(|| mem::map_anonymous(0, extents * size_of::<Owed>(), 0)).ok()?;
@@ -309,7 +319,7 @@ impl Work {
             let from = match src.map_or_else(|| self.restorer.peek(extent, index), Peek::At) {
                 Peek::At(from) => from,
                 Peek::Below => {
-                    fault_point!(OwedNotFetched: self.restorer.fetch(Asker::Fault, page), else break);
+                    fault_point!(OwedNotFetched: self.engine.fetch(page, &mut self.restorer.arrived), else break);
                     continue;
                 }
                 Peek::Unreadable => self.engine.fail_hard(
