@@ -54,7 +54,7 @@ test: lint libraries test-deps
 # that is attached to. Half an hour and more.
 test-programs: build test-deps
 	SCALE=4 $(CARGO) test --locked -p memfold-e2e --test big_programs -- --include-ignored --nocapture
-	ROUNDS=100 $(CARGO) test --locked -p memfold-e2e --test attach --test attach_moments --test attach_runtimes --test attach_servers -- --test-threads 2
+	ROUNDS=100 $(CARGO) test --locked -p memfold-e2e --test attach --test attach_moments --test attach_runtimes --test attach_servers --test attach_tier -- --test-threads 2
 
 # Test-suites that nobody here wrote, plain and under the harshest folding; an hour and more.
 test-suites: build
