@@ -72,6 +72,7 @@ impl Worker {
         self.budgets.returns.allowed(pace::share(
             limit,
             self.budgets.contention.has_spare(),
+            self.budgets.contention.program_works(),
             self.budgets.pace.total() + self.budgets.spent_before,
         ))
     }
