@@ -6,8 +6,6 @@
 //!
 //! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not contended, hardly anything waits for a CPU (which tells
 //! of quotas too, that leave CPUs idle), and it does not run on a battery.
-//!
-//! And whether the program itself is at work: where it is not, those that folding takes CPU time from are others.
 
 use crate::text::Line;
 use core::ffi::CStr;
@@ -22,8 +20,6 @@ const WAITING: Nanos = Nanos::from_secs(1);
 const POWER: Nanos = Nanos::from_secs(30);
 /// The part of the time in which something waits for a CPU, in per cent, above which there is none to spare.
 const MUCH: u64 = 10;
-/// A program works that runs for more than one part in so many of the time, on one CPU.
-const BUSY: u64 = 4;
 
 /// What is known of it. Opens its files in the thread that makes it.
 #[derive(Debug)]
@@ -42,9 +38,6 @@ pub struct Contention {
     waits: bool,
     battery: bool,
     battery_at: Option<Nanos>,
-    /// What the program's own threads had run when that was last read, and whether they ran for much of the time before.
-    ran: Nanos,
-    works: bool,
 }
 
 impl Contention {
@@ -63,18 +56,13 @@ impl Contention {
             waits: true,
             battery: true,
             battery_at: None,
-            ran: Nanos(0),
-            works: true,
         }
     }
 
-    /// Takes a sample at `now`, at which so many threads of the pager's have work to do that others could do without. `ran` is for how long the program's own
-    /// threads have run.
-    pub fn look(&mut self, now: Nanos, own: u32, ran: impl FnOnce() -> Nanos) {
+    /// Takes a sample at `now`, at which so many threads of the pager's have work to do that others could do without.
+    pub fn look(&mut self, now: Nanos, own: u32) {
         self.count_runnable(own);
         if now.since(self.waited_at) >= WAITING {
-            let (ran, passed) = (ran(), now.since(self.waited_at));
-            self.works = ran.since(core::mem::replace(&mut self.ran, ran)).0 > passed.0 / BUSY;
             self.look_at_waiting(now);
         }
         if self.battery_at.is_none_or(|at| now.since(at) >= POWER) {
@@ -92,11 +80,6 @@ impl Contention {
         !self.contended && !self.waits && !self.battery
     }
 
-    /// Whether the program's own threads ran for much of the last second.
-    pub fn program_works(&self) -> bool {
-        self.works
-    }
-
     /// By `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine counts as contended.
     fn count_runnable(&mut self, own: u32) {
         let mut text = [0u8; 64];
@@ -112,11 +95,11 @@ impl Contention {
     /// By `/proc/pressure/cpu` (Documentation/accounting/psi.rst). Where it cannot be read, that nothing is contended must do.
     fn look_at_waiting(&mut self, now: Nanos) {
         let mut text = [0u8; 128];
-        let passed = now.since(core::mem::replace(&mut self.waited_at, now)).0 / 1000;
         let Some(waited) = read(&self.pressure, &mut text).and_then(waited) else {
             self.waits = false;
             return;
         };
+        let passed = now.since(core::mem::replace(&mut self.waited_at, now)).0 / 1000;
         let before = core::mem::replace(&mut self.waited, waited);
         // The first time it is since the machine was started.
         self.waits = before == 0 || waited.saturating_sub(before) * 100 > passed * MUCH;

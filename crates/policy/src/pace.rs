@@ -18,10 +18,7 @@ pub const DEBT: u64 = 10_000_000_000;
 /// The highest share where CPUs have nothing to spare, millionths.
 pub const CONTENDED: u64 = 30_000;
 
-/// The same where the program itself is at work, which would have the time.
-pub const AT_WORK: u64 = 15_000;
-
-/// So much may be spent at twice [`CONTENDED`] first, while the program is not at work, ns: one that has just come to be has everything to gain.
+/// So much may be spent at any share first, ns: a program that has just come to be has everything to gain.
 pub const CREDIT: u64 = 2_000_000_000;
 
 /// A share of 1, in millionths.
@@ -76,14 +73,13 @@ pub fn worth(time: u64, share: u64) -> u64 {
     (u128::from(time) * u128::from(share) / u128::from(WHOLE)).min(i64::MAX as u128) as u64
 }
 
-/// The share of a CPU that may be taken at most, millionths, below `limit`: whether there is CPU time to `spare`, whether the program `works` itself, and how
-/// much was `spent` so far, ns. A limit of a whole CPU is none, and holds always.
-pub fn share(limit: u64, spare: bool, works: bool, spent: u64) -> u64 {
-    match () {
-        () if spare || limit >= WHOLE => limit,
-        () if works => limit.min(AT_WORK),
-        () if spent < CREDIT => limit.min(2 * CONTENDED),
-        () => limit.min(CONTENDED),
+/// The share of a CPU that may be taken at most, millionths, below `limit`: whether there is CPU time to `spare`, and how much
+/// was `spent` so far, ns. A limit of a whole CPU is none, and holds always.
+pub fn share(limit: u64, spare: bool, spent: u64) -> u64 {
+    if spare || spent < CREDIT || limit >= WHOLE {
+        limit
+    } else {
+        limit.min(CONTENDED)
     }
 }
 
@@ -121,14 +117,11 @@ mod tests {
 
     #[test]
     fn where_there_is_nothing_to_spare_little_is_taken_once_the_credit_is_spent() {
-        assert_eq!(share(250_000, true, true, 100 * SECOND), 250_000);
-        assert_eq!(share(250_000, false, false, CREDIT - 1), 2 * CONTENDED);
-        assert_eq!(share(40_000, false, false, CREDIT - 1), 40_000);
-        assert_eq!(share(250_000, false, false, CREDIT), CONTENDED);
-        assert_eq!(share(10_000, false, false, CREDIT), 10_000);
-        assert_eq!(share(250_000, false, true, 0), AT_WORK);
-        assert_eq!(share(10_000, false, true, 0), 10_000);
-        assert_eq!(share(WHOLE, false, true, 100 * SECOND), WHOLE);
+        assert_eq!(share(250_000, true, 100 * SECOND), 250_000);
+        assert_eq!(share(250_000, false, CREDIT - 1), 250_000);
+        assert_eq!(share(250_000, false, CREDIT), CONTENDED);
+        assert_eq!(share(10_000, false, CREDIT), 10_000);
+        assert_eq!(share(WHOLE, false, 100 * SECOND), WHOLE);
     }
 
     #[test]

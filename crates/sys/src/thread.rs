@@ -351,11 +351,6 @@ pub enum Scheduling {
         /// The nice value.
         nice: i32,
     },
-    /// `SCHED_BATCH`, with a nice value as above: when it wakes it waits for who runs.
-    Batch {
-        /// The nice value.
-        nice: i32,
-    },
     /// `SCHED_FIFO` with this priority (1 to 99); needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     RealTime {
         /// The priority.
@@ -367,12 +362,11 @@ pub enum Scheduling {
 pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
     let (policy, priority) = match scheduling {
         Scheduling::Normal { .. } => (libc::SCHED_OTHER, 0),
-        Scheduling::Batch { .. } => (libc::SCHED_BATCH, 0),
         Scheduling::RealTime { priority } => (libc::SCHED_FIFO, priority),
     };
     // SAFETY: the priority is the whole of `struct sched_param`.
     unsafe { syscall!(sched_setscheduler, 0, policy, &priority as *const i32 as usize) }?;
-    if let Scheduling::Normal { nice } | Scheduling::Batch { nice } = scheduling {
+    if let Scheduling::Normal { nice } = scheduling {
         // SAFETY: no memory involved.
         unsafe { syscall!(setpriority, libc::PRIO_PROCESS, 0, nice as isize) }?;
     }

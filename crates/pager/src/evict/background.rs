@@ -1,7 +1,7 @@
 //! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters; [`crate::requests`] are
 //! carried out between two passes.
 //!
-//! It runs at a low priority, unless there is a limit to keep or nothing bounds it. What others may have to wait for, `docs/architecture.md` bounds.
+//! It runs at the lowest ordinary priority, unless there is a limit to keep or nothing bounds it. What others may have to wait for, `docs/architecture.md` bounds.
 
 use crate::activity::Activity;
 use crate::config::Setting;
@@ -86,7 +86,7 @@ pub extern "C" fn main(arg: usize) {
             // An improvement only; after the measurement, which it would spoil.
             worker.look_at_group();
             worker.open_tier(in_child);
-            let _ = thread::set_scheduling(worker.scheduling());
+            let _ = thread::set_scheduling(Scheduling::Normal { nice: worker.nice() });
             engine.control().mode.store(Mode::Embedded as u32, Release);
             engine.show_control();
             memfold_sys::inject::begin();
@@ -103,15 +103,17 @@ pub extern "C" fn main(arg: usize) {
 
 impl Worker {
     /// How much it gives way to others. Less of it could not be had later, without the right.
-    fn scheduling(&self) -> Scheduling {
+    fn nice(&self) -> i32 {
         let engine = self.engine;
         let is_unbounded = engine.setting(Setting::MaxCpu) >= NO_LIMIT;
         if !engine.options.policy.is_empty() || engine.is_limited() || is_unbounded {
             // A program at its limit waits for a page daemon; and folding that may cost what it likes is not to wait.
-            Scheduling::Normal { nice: 0 }
+            0
+        } else if self.group_pause().is_some() || !engine.options.daemon.is_empty() {
+            // A limit may come near, or a daemon's share must be kept to.
+            10
         } else {
-            // Beside several busy threads on each CPU, at the lowest priority, it gets a tenth of what its own budget allows.
-            Scheduling::Batch { nice: 10 }
+            19
         }
     }
 
@@ -143,8 +145,7 @@ impl Worker {
             if self.engine.phase() != Phase::Running {
                 break;
             }
-            let (engine, now) = (self.engine, self.now);
-            self.budgets.contention.look(now, engine.helpers.at_work(), || engine.program_cpu());
+            self.budgets.contention.look(self.now, self.engine.helpers.at_work());
             self.engine.conditions.set_contended(self.budgets.contention.is_contended());
             self.charge();
             let paused = self.engine.control().paused.load(Relaxed) != 0;

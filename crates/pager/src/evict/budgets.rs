@@ -72,7 +72,6 @@ impl Worker {
         self.budgets.returns.allowed(pace::share(
             limit,
             self.budgets.contention.has_spare(),
-            self.budgets.contention.program_works(),
             self.budgets.pace.total() + self.budgets.spent_before,
         ))
     }

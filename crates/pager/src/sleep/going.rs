@@ -1,7 +1,7 @@
 //! Going to sleep, and waking.
 
 use crate::config::Setting;
-use crate::engine::{Engine, Phase};
+use crate::engine::Phase;
 use crate::evict::worker::Worker;
 use crate::tier::below::Below;
 use core::sync::atomic::Ordering::*;
@@ -11,14 +11,6 @@ use memfold_sys::time::{self, Nanos};
 /// How long the tier's thread is waited for before it is looked whether somebody needs this one.
 const PATIENCE: Nanos = Nanos::from_millis(20);
 
-impl Engine {
-    /// For how long the program's own threads have run.
-    pub(crate) fn program_cpu(&self) -> Nanos {
-        let agents = thread::agents().iter().filter(|&&tid| tid != 0).map(|&tid| time::cpu_of(tid).0).sum();
-        Nanos(time::process_cpu().0.saturating_sub(agents))
-    }
-}
-
 impl Worker {
     /// Looks whether the program may sleep, or wakes.
     pub(crate) fn look_at_rest(&mut self) {
@@ -26,7 +18,8 @@ impl Worker {
         if !self.rest.is_asleep() && sleep_after == u64::MAX {
             return self.rest.forget();
         }
-        let ran = self.engine.program_cpu();
+        let agents = thread::agents().iter().filter(|&&tid| tid != 0).map(|&tid| time::cpu_of(tid).0).sum();
+        let ran = Nanos(time::process_cpu().0.saturating_sub(agents));
         match self.rest.look(self.now, ran, self.touches(), sleep_after) {
             Some(true) if self.engine.control().paused.load(Relaxed) == 0 => self.go_to_sleep(),
             Some(false) => self.wake_up(),
