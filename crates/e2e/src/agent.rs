@@ -120,15 +120,18 @@ impl Subject {
     /// A command of memfold's on this process, which must succeed.
     pub fn must(&self, arguments: &[&str]) -> String {
         let pid = self.pid().to_string();
-        let output = self.memfold(&[arguments, &[&pid]].concat());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "memfold {arguments:?}: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned() + &said
+        let output = must(self.runtime.path(), &[arguments, &[&pid]].concat());
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     }
 
     /// Attaches, to fold as much as can be.
     pub fn attach(&self) {
-        self.must(&[["attach"].as_slice(), &HARSH].concat());
+        self.attach_with(&[]);
+    }
+
+    /// The same with more options.
+    pub fn attach_with(&self, options: &[&str]) {
+        self.must(&[["attach"].as_slice(), &HARSH, options].concat());
     }
 
     /// Detaches.
@@ -241,6 +244,16 @@ pub fn counter(stat: &Output, name: &str) -> u64 {
     }
     let json: Value = serde_json::from_slice(&stat.stdout).unwrap_or_default();
     find(&json, name).unwrap_or(0)
+}
+
+/// A command of memfold's with the agent and with control pages in `runtime`, which must succeed.
+///
+/// # Panics
+/// It does not, with what it said.
+pub fn must(runtime: &Path, arguments: &[&str]) -> Output {
+    let output = memfold_with_agent(runtime).args(arguments).output().expect("memfold can be executed");
+    assert!(output.status.success(), "memfold {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// The `memfold` command with the agent, with control pages in `runtime`.

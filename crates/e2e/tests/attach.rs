@@ -2,7 +2,9 @@
 //!
 //! As root, as the agent needs CAP_SYS_PTRACE in the process that it is put into; where the tests do not run as root these say so and pass.
 
-use memfold_e2e::agent::{compile, compile_with, may_attach, memfold_with_agent, rounds, Subject, HARSH};
+use memfold_e2e::agent::{
+    compile, compile_with, may_attach, memfold_with_agent, must, rounds, Subject, HARSH,
+};
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
@@ -115,10 +117,7 @@ fn redis_keeps_every_value_and_saves_all_of_them_from_a_child() {
     ask(&mut redis, &["DEBUG", "POPULATE", "60000", "key", "300"]);
     let digest = ask(&mut redis, &["DEBUG", "DIGEST"]);
     let pid = redis.pid().to_string();
-    let memfold = |arguments: &[&str]| {
-        let output = memfold_with_agent(runtime.path()).args(arguments).arg(&pid).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    };
+    let memfold = |arguments: &[&str]| must(runtime.path(), &[arguments, &[&pid]].concat());
     for _ in 0..rounds(3) {
         memfold(&[["attach"].as_slice(), &HARSH].concat());
         redis.save_in_background();

@@ -3,7 +3,7 @@
 //!
 //! As root, like [`attach`](../attach.rs).
 
-use memfold_e2e::agent::{compile, counter, may_attach, memfold_with_agent, rounds, Subject, HARSH};
+use memfold_e2e::agent::{compile, counter, may_attach, memfold_with_agent, must, rounds, Subject, HARSH};
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
@@ -29,7 +29,7 @@ libc.mremap.restype = ctypes.c_void_p
 held = mmap.mmap(-1, SIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 random.seed(7)
 for at in range(0, SIZE, 4096): held[at:at + 2048] = random.randbytes(2048)
-def digest(lo, hi, step=1): return hashlib.blake2b(held[lo:hi]).digest()
+def digest(lo, hi): return hashlib.blake2b(held[lo:hi]).digest()
 def parts(order): return [digest(at, at + PART) for at in (range(0, SIZE, PART) if order > 0 else range(SIZE - PART, -1, -PART))]
 right = parts(1)
 def fine(child):
@@ -62,10 +62,6 @@ fn holder() -> Subject {
     Subject::start(Command::new(program("python3", "python3")).args(["-S", "-E", "-c", HOLDS]))
 }
 
-fn attach(subject: &Subject, options: &[&str]) {
-    subject.must(&[["attach"].as_slice(), &HARSH, options].concat());
-}
-
 fn await_below(subject: &Subject) {
     wait_until(LIMIT, "much of it lies below memory", || subject.counter("tier_bytes") >= MUCH);
 }
@@ -78,7 +74,7 @@ fn children_get_every_byte_of_what_lies_below_memory() {
     let mut subject = holder();
     let before = subject.traces();
     for _ in 0..rounds(2) {
-        attach(&subject, &DISK);
+        subject.attach_with(&DISK);
         for what in ["look", "fork", "change", "fork"] {
             await_below(&subject);
             subject.tell(what);
@@ -100,7 +96,7 @@ fn a_tier_can_be_had_later_and_the_program_can_sleep() {
     }
     let mut subject = holder();
     let pid = subject.pid().to_string();
-    attach(&subject, &[]);
+    subject.attach();
     let refused = subject.memfold(&["ctl", &pid, "set", "tier", "redis://127.0.0.1:1"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("from the start"));
     assert!(subject.memfold(&["ctl", &pid, "set", "tier", DISK[1]]).status.success());
@@ -122,7 +118,7 @@ fn a_program_with_threads_signals_and_forks_endures_a_disk_beneath_it() {
     let mut subject = Subject::start(Command::new(file).args(["8", "48"]));
     let mut most = 0;
     for _ in 0..rounds(4) {
-        attach(&subject, &DISK);
+        subject.attach_with(&DISK);
         wait_until(LIMIT, "something is folded", || subject.folded() > 0);
         most = most.max(subject.counter("tier_writes"));
         assert_eq!(subject.counter("lost"), 0);
@@ -147,11 +143,7 @@ fn redis_on_a_disk_keeps_every_value_and_saves_all_of_them_from_a_child() {
     ask(&mut redis, &["DEBUG", "POPULATE", "120000", "key", "300"]);
     let digest = ask(&mut redis, &["DEBUG", "DIGEST"]);
     let pid = redis.pid().to_string();
-    let memfold = |arguments: &[&str]| {
-        let output = memfold_with_agent(runtime.path()).args(arguments).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        output
-    };
+    let memfold = |arguments: &[&str]| must(runtime.path(), arguments);
     memfold(&[["attach", &pid].as_slice(), &HARSH, &DISK].concat());
     for _ in 0..rounds(2) {
         memfold(&["ctl", &pid, "sleep"]);
@@ -182,9 +174,9 @@ fn a_static_program_has_one_from_its_start_on() {
     command.arg("run").args(HARSH).args(DISK).arg("--").arg(&busybox).args(["awk", script]);
     let mut dialogue = Dialogue::start(&mut command);
     assert_eq!(dialogue.hear(), "ready");
-    let below = || {
-        counter(&memfold_with_agent(runtime.path()).args(["stat", "--json"]).output().unwrap(), "tier_bytes")
-    };
+    // Before it is attached to there is nothing to tell of.
+    let stat = || memfold_with_agent(runtime.path()).args(["stat", "--json"]).output().unwrap();
+    let below = || counter(&stat(), "tier_bytes");
     wait_until(LIMIT, "some of it lies below memory", || below() > 1 << 20);
     let (status, said) = dialogue.finish("");
     assert_eq!((status.code(), said.trim()), (Some(0), "2043015"));

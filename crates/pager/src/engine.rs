@@ -40,7 +40,8 @@ use crate::samples::Sampler;
 use crate::shared_text::SharedText;
 use crate::source::Kind;
 use crate::tables::space::Space;
-use crate::tier::below::Below;
+use crate::tier::arrived::Arrived;
+use crate::tier::below::{Asker, Below};
 use crate::tier::choice::{BadTier, Choice};
 use crate::tier::keeper::Keeper;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
@@ -302,6 +303,13 @@ impl Engine {
     /// The tier below memory, if there is one.
     pub(crate) fn below(&self) -> Option<&'static Below> {
         self.storage.below()
+    }
+
+    /// Fetches the cluster of the page at this address, where there is a tier, and waits for it. The fault thread may only where nobody else may bring it back.
+    pub(crate) fn fetch(&self, asker: Asker, page: usize, arrived: &mut Arrived) {
+        if let Some(below) = self.below() {
+            below.await_cluster(asker, page, arrived);
+        }
     }
 
     /// No thread of the program announces what it does: the engine finds the program's memory by itself ([`crate::evict`]), and goes by the kernel's

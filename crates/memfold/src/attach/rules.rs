@@ -115,15 +115,15 @@ fn named() -> impl Iterator<Item = Named> {
     options::settings().chain([options::POLICY, options::TIER, options::WIPE])
 }
 
-/// Whether a value is one of that option's.
-fn check(entry: &Entry, value: &str) -> Result<(), String> {
+/// A value of that option as the agent is told it: a directory by its whole path, as the process is in another one.
+fn check(entry: &Entry, value: String) -> Result<String, String> {
     match entry.key {
-        options::POLICY => return launch::known_policy(value).map(drop),
-        options::TIER => return launch::disk_tier(value).map(drop),
+        options::POLICY => return launch::known_policy(&value),
+        options::TIER => return launch::disk_tier(&value),
         _ => {}
     }
     let setting = Setting::ALL.into_iter().find(|setting| setting.variable() == entry.key.variable);
-    setting.map_or(Ok(()), |setting| options::parse(setting, value).map(drop))
+    setting.map_or(Ok(()), |setting| options::parse(setting, &value).map(drop)).map(|()| value)
 }
 
 struct Reader<'t> {
@@ -176,8 +176,8 @@ impl Reader<'_> {
                         else {
                             continue;
                         };
-                        match check(&entry, &value) {
-                            Ok(()) => rule.chosen.push((key.variable.to_owned(), value)),
+                        match check(&entry, value) {
+                            Ok(value) => rule.chosen.push((key.variable.to_owned(), value)),
                             Err(why) => self.reading.fault(start, format!("{}: {why}", key.option)),
                         }
                     }
@@ -254,6 +254,14 @@ mod tests {
             chosen,
             [pair("MEMFOLD_COLD_AGE", "1m"), pair("MEMFOLD_WIPE", "on"), pair("MEMFOLD_MAX_CPU", "5")]
         );
+    }
+
+    #[test]
+    fn the_directory_of_a_tier_is_told_by_its_whole_path_and_one_on_the_network_is_refused() {
+        let chosen = rules("[[rule]]\nname = \"*\"\ntier = \"disk=.,after=1m\"\n").rules[0].chosen.clone();
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(chosen, [("MEMFOLD_TIER".to_owned(), format!("disk={},after=1m", here.display()))]);
+        assert!(faults("[[rule]]\nname = \"*\"\ntier = \"redis://a:1\"\n")[0].contains("memfold run --tier"));
     }
 
     #[test]

@@ -296,11 +296,9 @@ impl Worker {
 
     /// Waits for the cluster of a page, as if asleep: whoever needs this thread to stand still may be whom the tier's thread waits for.
     pub(crate) fn fetch(&mut self, page: usize) {
-        if let Some(below) = self.engine.below() {
-            self.park();
-            below.await_cluster(Asker::Background, page, &mut self.restorer.arrived);
-            self.engine.traffic.brake.unpark();
-        }
+        self.park();
+        self.engine.fetch(Asker::Background, page, &mut self.restorer.arrived);
+        self.engine.traffic.brake.unpark();
     }
 
     /// Whether a daemon lets it take nothing more of a tier that others have too.

@@ -153,8 +153,8 @@ impl Worker {
                 self.engine.options.tier.set(text);
             }
         }
-        (self.demotion.next, self.demotion.full_until) = (Nanos(0), Nanos(0));
-        self.demotion.told = Told::default();
+        (self.demotion.next, self.demotion.full_until, self.demotion.told) =
+            (Nanos(0), Nanos(0), Told::default());
         self.show_tier();
         Ok(())
     }

@@ -123,17 +123,9 @@ fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
 /// Drops what was evicted in the range, and manages it no more, or not before it is known to have been dropped.
 fn forget(engine: &Engine, kernel: &Kernel, steps: &Steps, Bounds { start, end }: Bounds, unmapped: bool) {
     for extent in engine.space().existing(start, end) {
-        let pages = extent.clip(start, end);
-        if steps.followed().is_empty() {
-            engine.forget_pages(extent, pages);
-        } else {
-            // Where memory is being followed from something else may be mapped by now: of that nothing is away.
-            let left = |index: usize| steps.was_left(extent.page_addr(index), extent.page_addr(index + 1));
-            let own =
-                pages.indices().filter(|&index| !fault_point!(FollowedForgotten: left(index), else false));
-            own.for_each(|index| engine.forget_page(extent, index));
-        }
-        let pages = pages.set();
+        let pages = extent.clip(start, end).set();
+        let own = fault_point!(FollowedForgotten: steps.own(extent.base(), pages), else pages);
+        own.runs().for_each(|run| engine.forget_pages(extent, run));
         if unmapped {
             engine.forget_mapping(extent, &pages);
         } else if engine.traffic.goes_by_reports() {

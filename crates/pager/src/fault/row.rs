@@ -35,14 +35,6 @@ impl<T: Copy> Row<T> {
         self.len = self.len.min(len);
     }
 
-    /// Changes the last value, if there is one.
-    pub fn change_last(&mut self, change: impl FnOnce(&mut T)) {
-        if let Some(last) = self.len.checked_sub(1) {
-            // SAFETY: our own memory, in which so many are.
-            change(unsafe { &mut *self.base.add(last) });
-        }
-    }
-
     /// Has what another has.
     ///
     /// # Errors
@@ -102,7 +94,6 @@ mod tests {
         }
         let right = |(at, value): (usize, &[usize; 3])| *value == [at; 3];
         assert!(row.len() == 3000 && row.iter().enumerate().all(right));
-        row.change_last(|last| *last = [7; 3]);
         let mut other = Row::new();
         other.push([9; 3]).unwrap();
         other.copy_from(&row).unwrap();

@@ -24,6 +24,7 @@ use crate::sabotage::{fault_point, linger, Bug};
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
+use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
@@ -247,7 +248,7 @@ impl Service {
                 }
                 // The tier's thread brings nothing back now.
                 Outcome::Pending if self.engine.children.have_it_alone() => {
-                    self.engine.fetch(page, &mut self.restorer.arrived);
+                    self.engine.fetch(Asker::Fault, page, &mut self.restorer.arrived);
                 }
                 Outcome::Pending => {
                     self.waits.left(tid, self.read_at, found.outside);

@@ -6,6 +6,7 @@
 
 use crate::fault::row::Row;
 use crate::sabotage::fault_point;
+use crate::tables::bitmap::PageSet;
 use memfold_sys::uffd::Event;
 use memfold_sys::{Result, PAGE_SIZE};
 
@@ -147,15 +148,14 @@ impl Steps {
         if self.followed.is_empty() {
             self.steps.cut(0);
         }
-        self.followed.push(Followed { from, end: from + len, to, since: 0 })?;
         // That of another was kept when it was read, if it has to do with the memory that was being followed already.
         let moved = |step: &&Step| step.from == from && step.to == Some(to);
         if self.steps.last().filter(moved).is_none() {
-            self.keep(Event::Remap { from, to, len })?;
+            self.steps.push(Step { from, len, to: Some(to), unmapped: false })?;
         }
-        let first = self.steps.len() - 1;
-        self.followed.change_last(|followed| followed.since = first);
-        Ok(first)
+        let since = self.steps.len() - 1;
+        self.followed.push(Followed { from, end: from + len, to, since })?;
+        Ok(since)
     }
 
     /// Of what is being followed the first `many` still are.
@@ -166,6 +166,15 @@ impl Steps {
     /// Whether the range is where memory came from that is being followed: that the kernel unmaps it then is no news, and what is away there is that memory's.
     pub fn was_left(&self, start: usize, end: usize) -> bool {
         self.followed().iter().any(|followed| followed.from <= start && end <= followed.end)
+    }
+
+    /// Of these pages of the extent at `base` those of which what is away belongs to what lies there, and not to memory that came from there.
+    pub fn own(&self, base: usize, pages: PageSet) -> PageSet {
+        if self.followed.is_empty() {
+            return pages;
+        }
+        let left = |page: usize| self.was_left(base + page * PAGE_SIZE, base + (page + 1) * PAGE_SIZE);
+        PageSet::of(|page| pages.contains(page) && !left(page))
     }
 }
 

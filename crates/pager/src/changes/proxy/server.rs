@@ -64,11 +64,8 @@ fn carry_out(
                 Some(restorer) => restorer,
                 None => restorer.insert(patiently(|| Restorer::new(engine, kernel))?),
             };
-            let fetch = |page, restorer: &mut Restorer| {
-                if let Some(below) = engine.below() {
-                    below.await_cluster(Asker::Proxy, page, &mut restorer.arrived);
-                }
-            };
+            let fetch =
+                |page, restorer: &mut Restorer| engine.fetch(Asker::Proxy, page, &mut restorer.arrived);
             bring_extent_back(restorer, extent, pages, fetch);
             restorer.arrived.wipe();
             Ok(())

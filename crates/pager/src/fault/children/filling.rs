@@ -12,7 +12,6 @@ use crate::retry::patiently;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::extent::Extent;
-use crate::tier::arrived::Arrived;
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::{self, Backoff};
@@ -171,15 +170,6 @@ impl Children {
     }
 }
 
-impl Engine {
-    /// Fetches the cluster of the page at this address, if it lies below memory, and waits for it. Fault thread only, where nobody else may bring it back.
-    pub(crate) fn fetch(&self, page: usize, arrived: &mut Arrived) {
-        if let Some(below) = self.below() {
-            below.await_cluster(Asker::Fault, page, arrived);
-        }
-    }
-}
-
 impl Child {
     fn new(uffd: Userfaultfd, extents: usize) -> Option<Child> {
         let owed = patiently(|| mem::map_anonymous(0, extents * size_of::<Owed>(), 0)).ok()?;
@@ -201,13 +191,9 @@ impl Child {
     fn forget(&mut self, start: usize, end: usize) {
         for place in 0..self.extents {
             let Owed { extent, pages } = self.owed()[place];
-            let gone = extent.clip(start, end).set().and(&pages);
-            let left = |index: &usize| {
-                let page = extent.page_addr(*index);
-                fault_point!(OwedForgotten: self.steps.was_left(page, page + PAGE_SIZE), else false)
-            };
-            let gone = gone.minus(&PageSet::of(|index| gone.contains(index) && left(&index)));
-            self.owed()[place].pages = pages.minus(&gone);
+            let gone = extent.clip(start, end).set();
+            let own = fault_point!(OwedForgotten: self.steps.own(extent.base(), gone), else gone);
+            self.owed()[place].pages = pages.minus(&own);
         }
     }
 
@@ -319,7 +305,7 @@ impl Work {
             let from = match src.map_or_else(|| self.restorer.peek(extent, index), Peek::At) {
                 Peek::At(from) => from,
                 Peek::Below => {
-                    fault_point!(OwedNotFetched: self.engine.fetch(page, &mut self.restorer.arrived), else break);
+                    fault_point!(OwedNotFetched: self.engine.fetch(Asker::Fault, page, &mut self.restorer.arrived), else break);
                     continue;
                 }
                 Peek::Unreadable => self.engine.fail_hard(
