@@ -58,11 +58,8 @@ pub(crate) fn cover(base: usize, len: usize) -> bool {
             return true;
         }
         let size = core::mem::size_of::<Leaf>();
-        let Ok(addr) = memfold_sys::mem::map_anonymous(0, size, libc::MAP_NORESERVE) else { return false };
+        let Ok(addr) = memfold_sys::mem::map_own(size, libc::MAP_NORESERVE) else { return false };
         COUNTERS.mmap_calls.add(1);
-        // A huge page would make the whole leaf resident at the first write. Failure changes no meaning.
-        // SAFETY: advice about our own, still unused mapping.
-        let _ = unsafe { memfold_sys::mem::madvise(addr, size, libc::MADV_NOHUGEPAGE) };
         let leaf = addr as *mut Leaf;
         if ROOT[index].compare_exchange(core::ptr::null_mut(), leaf, AcqRel, Acquire).is_err() {
             // SAFETY: another thread was first, so nobody ever saw this leaf.

@@ -31,7 +31,7 @@ impl Store {
             return Some(start);
         }
         let len = (size + align).next_multiple_of(STEP);
-        let base = memfold_sys::mem::map_anonymous(0, len, 0).ok()?;
+        let base = memfold_sys::mem::map_own(len, 0).ok()?;
         memfold_sys::mem::note_own(base, len);
         COUNTERS.mmap_calls.add(1);
         COUNTERS.record_bytes.add(len);

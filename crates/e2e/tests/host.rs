@@ -1,6 +1,8 @@
 //! The host program comes first: what it may rely on holds as if nobody managed its memory.
 
+use memfold_e2e::held::Held;
 use memfold_e2e::run::{expect_evictions, harsh, program, run_folded, run_plain};
+use memfold_e2e::scratch;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -32,4 +34,35 @@ fn a_program_finds_folded_what_it_finds_plain() {
     let folded = folded.expect_success("host, folded");
     assert_eq!(folded.stderr, "", "a program that can be folded is told nothing");
     expect_evictions(&folding, "host");
+}
+
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
+
+/// The anonymous mappings of a program that the kernel may give a huge page to by itself (`transparent_hugepage/enabled` at `always`): as long as one,
+/// and not advised against (`nh` in smaps, proc_pid_smaps(5)).
+fn may_be_huge(pid: u32) -> Vec<String> {
+    let smaps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("the program runs");
+    let (mut found, mut mapping, mut bytes) = (Vec::new(), None, 0);
+    for line in smaps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            let advised = flags.split_whitespace().any(|flag| flag == "nh");
+            found.extend(mapping.take().filter(|_| bytes >= HUGE && !advised).map(str::to_owned));
+        } else if let Some(size) = line.strip_prefix("Size:") {
+            let kib: usize = size.trim().trim_end_matches(" kB").parse().expect("a number");
+            bytes = kib << 10;
+        } else if line.split(' ').next().is_some_and(|range| range.contains('-')) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            mapping = (words.len() == 5 && words[1].starts_with("rw-p")).then_some(line);
+        }
+    }
+    found
+}
+
+#[test]
+fn no_memory_of_memfolds_own_can_become_a_huge_page() {
+    let home = scratch();
+    let held = Held::start(home.path(), "own", 1);
+    // The program's own is less than that, in mappings of 2 MiB at the most.
+    assert_eq!(may_be_huge(held.pid), Vec::<String>::new());
 }

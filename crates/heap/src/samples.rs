@@ -133,7 +133,7 @@ pub fn sample(mean: usize, left_out: Range<usize>) -> bool {
             return true;
         }
         let len = core::mem::size_of::<Memory>();
-        let Ok(base) = mem::map_anonymous(0, len, libc::MAP_NORESERVE) else { return false };
+        let Ok(base) = mem::map_own(len, libc::MAP_NORESERVE) else { return false };
         mem::note_own(base, len);
         tables.memory = base as *mut Memory;
         MEMORY.store(tables.memory, Release);

@@ -23,7 +23,7 @@ unsafe impl GlobalAlloc for OwnHeap {
             return core::ptr::null_mut();
         }
         for _ in 0..TRIES {
-            match mem::map_anonymous(0, layout.size(), libc::MAP_NORESERVE) {
+            match mem::map_own(layout.size(), libc::MAP_NORESERVE) {
                 Ok(base) => return base as *mut u8,
                 Err(_) => sleep(Nanos::from_millis(1)),
             }

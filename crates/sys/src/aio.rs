@@ -65,7 +65,7 @@ impl Context {
 
     /// Has the ring lie where an agent's memory belongs.
     fn put_in_place(mut self, len: usize) -> Result<Context> {
-        let place = mem::map_anonymous(0, len, 0)?;
+        let place = mem::map_own(len, 0)?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: the kernel's own ring, which follows it, goes to a mapping of ours that nobody has seen.
         self.id = unsafe { mem::mremap(self.id, len, len, flags, place) }?;

@@ -181,6 +181,30 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     Ok(start)
 }
 
+/// Maps `len` bytes of memfold's own, as [`map_anonymous`] does with the address left open, and never in huge pages: where the kernel gives such by
+/// itself (`transparent_hugepage/enabled` is `always`), a touch of a table would take 2 MiB.
+pub fn map_own(len: usize, flags: i32) -> Result<usize> {
+    let start = map_anonymous(0, len, flags & !libc::MAP_POPULATE)?;
+    // SAFETY: advice about a mapping that nobody has seen. A kernel without huge pages refuses, which is as good.
+    let _ = unsafe { madvise(start, len, libc::MADV_NOHUGEPAGE) };
+    if flags & libc::MAP_POPULATE != 0 {
+        populate(start, len);
+    }
+    Ok(start)
+}
+
+/// Makes fresh memory resident, as far as there is room; before Linux 5.14, which has no call for it, by touching it.
+fn populate(start: usize, len: usize) {
+    // SAFETY: the caller's own mapping, which nobody has seen.
+    if unsafe { madvise(start, len, libc::MADV_POPULATE_WRITE) } != Err(crate::Errno::EINVAL) {
+        return;
+    }
+    for page in (start..start + len).step_by(PAGE_SIZE) {
+        // SAFETY: as above; it holds zeros.
+        unsafe { core::ptr::write_volatile(page as *mut u8, 0) };
+    }
+}
+
 /// Maps a part of an open file, shared, to be read, where the kernel likes and the added `flags` permit.
 pub fn map_file(fd: i32, len: usize, offset: usize, flags: i32) -> Result<usize> {
     // No wish for a place: the kernel refuses one for the rings of io_uring.

@@ -74,7 +74,7 @@ impl Thread {
     /// # Safety
     /// `entry` must keep to what the module says a thread like this may do, and `arg` must be what it expects.
     pub unsafe fn spawn(entry: extern "C" fn(usize), arg: usize) -> Result<Thread> {
-        let block = mem::map_anonymous(0, BLOCK, libc::MAP_NORESERVE)?;
+        let block = mem::map_own(BLOCK, libc::MAP_NORESERVE)?;
         mem::name_range(block, BLOCK, c"memfold agent");
         mem::note_own(block, BLOCK);
         // SAFETY: the guard page is ours and unused.

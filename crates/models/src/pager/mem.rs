@@ -31,7 +31,7 @@ pub fn reserve_aligned(len: usize, _align: usize) -> Result<usize> {
 }
 
 /// Zeros, until the execution is over.
-pub fn map_anonymous(_hint: usize, len: usize, _flags: i32) -> Result<usize> {
+pub fn map_own(len: usize, _flags: i32) -> Result<usize> {
     Ok(keep(vec![0u64; len / 8]).as_ptr() as usize)
 }
 

@@ -46,7 +46,7 @@ impl Dictionary {
         let compress_at = bytes.len().next_multiple_of(64);
         let decompress_at = (compress_at + compress_len).next_multiple_of(64);
         let mapped = (decompress_at + decompress_len).next_multiple_of(PAGE_SIZE);
-        let base = mem::map_anonymous(0, mapped, 0)?;
+        let base = mem::map_own(mapped, 0)?;
         let mut made = Dictionary {
             base,
             mapped,

@@ -77,7 +77,7 @@ struct Room {
 impl Samples {
     /// No samples yet. `ENOMEM` where there is no memory.
     pub fn new() -> Result<Samples> {
-        let room = mem::map_anonymous(0, size_of::<Room>(), 0)?;
+        let room = mem::map_own(size_of::<Room>(), 0)?;
         mem::name_range(room, size_of::<Room>(), c"memfold samples");
         for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
             // SAFETY: our own mapping, of which this changes no bytes.

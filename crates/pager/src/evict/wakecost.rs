@@ -32,7 +32,7 @@ impl Worker {
 
     fn time_own_faults(&mut self) {
         const TRIES: usize = 16;
-        let Ok(base) = mem::map_anonymous(0, TRIES * PAGE_SIZE, 0) else { return };
+        let Ok(base) = mem::map_own(TRIES * PAGE_SIZE, 0) else { return };
         let mut costs = [0u64; TRIES];
         let (mut entries, mut found) = ([0u64; TRIES], 0);
         if self.kernel.uffd.register(base, TRIES * PAGE_SIZE, Modes::MISSING).is_ok() {

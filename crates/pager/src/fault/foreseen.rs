@@ -19,7 +19,7 @@ pub(crate) struct Memory(&'static mut Foresight);
 impl Memory {
     /// Maps it. What is never remembered takes no memory.
     pub(crate) fn new() -> Result<Memory> {
-        let at = mem::map_anonymous(0, size(), 0)?;
+        let at = mem::map_own(size(), 0)?;
         // SAFETY: fresh, zeroed, aligned memory of this size that nobody else has; zeros know nothing.
         Ok(Memory(unsafe { &mut *(at as *mut Foresight) }))
     }

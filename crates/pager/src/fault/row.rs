@@ -46,7 +46,7 @@ impl<T: Copy> Row<T> {
 
     fn grow(&mut self) -> Result<()> {
         let bytes = (self.room * size_of::<T>() * 2).max(PAGE_SIZE).next_multiple_of(PAGE_SIZE);
-        let base = patiently(|| mem::map_anonymous(0, bytes, 0))? as *mut T;
+        let base = patiently(|| mem::map_own(bytes, 0))? as *mut T;
         // SAFETY: memory of its own, as long as what there was and more.
         unsafe { core::ptr::copy_nonoverlapping(self.base, base, self.len) };
         self.unmap();

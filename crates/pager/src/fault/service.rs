@@ -514,7 +514,7 @@ impl Engine {
     pub(crate) fn ring_doorbell(&self, kernel: &Kernel) {
         let mut backoff = Backoff::new();
         let page = loop {
-            match mem::map_anonymous(0, PAGE_SIZE, 0) {
+            match mem::map_own(PAGE_SIZE, 0) {
                 Ok(page) if kernel.uffd.register(page, PAGE_SIZE, Modes::MISSING).is_ok() => break page,
                 // SAFETY: our own page, which nobody touched.
                 Ok(page) => drop(unsafe { mem::munmap(page, PAGE_SIZE) }),

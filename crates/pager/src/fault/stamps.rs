@@ -135,7 +135,7 @@ impl Room {
 
     /// Makes room for so many rows. Background thread, with none there.
     pub(crate) fn make(&self, most: usize) -> Result<()> {
-        let rows = mem::map_anonymous(0, size(most), libc::MAP_POPULATE)?;
+        let rows = mem::map_own(size(most), libc::MAP_POPULATE)?;
         self.most.store(most, Relaxed);
         self.used.store(0, Relaxed);
         self.rows.store(rows as *mut Stamps, Release);

@@ -47,11 +47,9 @@ impl Pool {
             return Ok(start);
         }
         let len = CHUNK.max(size.next_multiple_of(PAGE_SIZE));
-        let chunk = mem::map_anonymous(0, len, libc::MAP_NORESERVE)?;
+        let chunk = mem::map_own(len, libc::MAP_NORESERVE)?;
         mem::name_range(chunk, len, c"memfold tables");
         mem::note_own(chunk, len);
-        // SAFETY: our own mapping. Small pages only: a huge one would cost more than the tables save.
-        let _ = unsafe { mem::madvise(chunk, len, libc::MADV_NOHUGEPAGE) };
         if chunk == inner.end {
             inner.end += len;
         } else {

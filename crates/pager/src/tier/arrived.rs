@@ -101,7 +101,7 @@ impl Arrived {
         self.from = None;
         if self.base == 0 {
             // In place before it is read to, as far as there is memory.
-            self.base = mem::map_anonymous(0, CLUSTER_BYTES, libc::MAP_POPULATE)?;
+            self.base = mem::map_own(CLUSTER_BYTES, libc::MAP_POPULATE)?;
             // A child that is forked while a read goes on has no part of what the disk writes there. Without that it has a copy.
             // SAFETY: advice on our own mapping.
             let _ = unsafe { mem::madvise(self.base, CLUSTER_BYTES, libc::MADV_DONTFORK) };

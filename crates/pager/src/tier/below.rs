@@ -131,7 +131,7 @@ impl JobInner {
     /// The bytes of the cluster. `ENOMEM` when the kernel has none.
     pub fn bytes(&mut self) -> Result<&mut [u8]> {
         if self.base == 0 {
-            self.base = mem::map_anonymous(0, CLUSTER_BYTES, 0)?;
+            self.base = mem::map_own(CLUSTER_BYTES, 0)?;
         }
         // SAFETY: our own mapping, which is whoever's the job is.
         Ok(unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, CLUSTER_BYTES) })

@@ -18,7 +18,7 @@ const KEY: usize = 32;
 
 /// A page for a key, where nobody else finds it; it stays for ever, as somebody may look for a key that is gone. `ENOMEM` when the kernel has none.
 pub fn make_page() -> Result<usize> {
-    let page = mem::map_anonymous(0, PAGE_SIZE, 0)?;
+    let page = mem::map_own(PAGE_SIZE, 0)?;
     // SAFETY: our own page. Without the right to lock memory it is swapped like any other, if it ever is.
     unsafe {
         mem::madvise(page, PAGE_SIZE, libc::MADV_DONTDUMP)?;

@@ -42,7 +42,7 @@ fn take_asked(extent: &Extent, away: &PageSet) -> (PageSet, PageSet) {
 /// Whether there is room for the tables of so many extents.
 fn has_room(extents: usize) -> bool {
     let len = (extents * EXTENT_PAGES).next_power_of_two() * BYTES_A_PAGE;
-    match mem::map_anonymous(0, len, libc::MAP_NORESERVE) {
+    match mem::map_own(len, libc::MAP_NORESERVE) {
         // SAFETY: our own mapping, never used.
         Ok(base) => unsafe { mem::munmap(base, len) }.is_ok(),
         Err(_) => false,

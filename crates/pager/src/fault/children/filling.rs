@@ -91,7 +91,7 @@ impl Children {
             // Until nothing is owed any more.
             engine.traffic.brake.hold();
             let made = patiently(|| {
-                let block = mem::map_anonymous(0, size_of::<Work>(), 0)? as *mut Work;
+                let block = mem::map_own(size_of::<Work>(), 0)? as *mut Work;
                 let restorer = Restorer::new(engine, kernel)?;
                 // Part by part, as there is no room for all of it on the stack.
                 // SAFETY: a block of its own, as long as that.
@@ -172,7 +172,7 @@ impl Children {
 
 impl Child {
     fn new(uffd: Userfaultfd, extents: usize) -> Option<Child> {
-        let owed = patiently(|| mem::map_anonymous(0, extents * size_of::<Owed>(), 0)).ok()?;
+        let owed = patiently(|| mem::map_own(extents * size_of::<Owed>(), 0)).ok()?;
         let owed = owed as *mut Owed;
         Some(Child { uffd, owed, extents, next: 0, moved: false, gone: false, steps: Steps::new() })
     }
