@@ -1,6 +1,7 @@
 /* Takes and frees memory, then makes no call of the allocator any more and waits until the kernel counts at most so much of
  * it as resident: give_back BLOCK_BYTES TOTAL_MIB AT_MOST_KIB [BEFORE_SECONDS]
- * Prints what is resident besides what was before, in KiB; ends with 1 if that does not become less within 30 seconds.
+ * Prints what is resident besides what was before, in KiB; ends with 1 if that does not become less within 30 seconds, and then
+ * shows the kernel's list of its mappings on standard error.
  * The blocks are older than BEFORE_SECONDS when they are freed. */
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,6 +28,16 @@ static void pause_ms(long ms)
 {
     struct timespec time = {ms / 1000, ms % 1000 * 1000000};
     nanosleep(&time, NULL);
+}
+
+static void show_mappings(void)
+{
+    char text[4096];
+    int fd = open("/proc/self/smaps", O_RDONLY);
+    ssize_t count;
+    while (fd >= 0 && (count = read(fd, text, sizeof text)) > 0)
+        if (write(2, text, (size_t)count) < 0)
+            break;
 }
 
 int main(int argc, char **argv)
@@ -58,6 +69,8 @@ int main(int argc, char **argv)
             break;
         pause_ms(10);
     }
+    if (now > at_most)
+        show_mappings();
     int len = snprintf(line, sizeof line, "%ld\n", now);
     return write(1, line, (size_t)len) == len && now <= at_most ? 0 : 1;
 }

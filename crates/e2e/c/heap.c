@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { MIB = 1 << 20, COLD = 24 * MIB, HOT = 8 * MIB, BLOCK = 1000, LARGE = 300000 };
@@ -72,6 +73,8 @@ static void *give_back(void *unused) {
 int main(void) {
     pthread_t user, other;
     char line[16];
+    /* Whatever the system's setting: a huge page in which one block is read is all in use. */
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     setvbuf(stdout, NULL, _IOLBF, 0);
     pthread_create(&user, NULL, use, NULL);
     printf("%d\n", getpid());
