@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -150,6 +151,8 @@ static void *read_always(void *cold) {
 
 int main(int count, char **arguments) {
     char line[16];
+    /* Whatever the system's setting: parts of huge pages would stay for what lies beside them. */
+    check(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0, "prctl");
     int pinned = count > 1 && all(arguments[1]);
     char *cold = filled(COLD);
     pthread_t thread;
