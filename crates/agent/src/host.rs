@@ -14,6 +14,7 @@ pub static ENGINE: Engine = Engine::new(Host {
     open_control,
     own_heap: || true,
     thread_cpu: |_| None,
+    went_away: |_, _| (),
     decay: || (),
     sampler: None,
 });

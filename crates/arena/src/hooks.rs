@@ -1,6 +1,6 @@
 //! How the pager gets to see what the arena does to managed memory.
 //!
-//! What it is: six functions that the arena calls instead of the kernel. What it is not: an event queue;
+//! What it is: seven functions that the arena calls instead of the kernel. What it is not: an event queue;
 //! a hook does the work itself, and the arena goes on when it returns.
 //!
 //! Invariants: the arena calls a hook with none of its locks held, on a range that no other thread can reach
@@ -28,9 +28,12 @@ pub struct Hooks {
     /// returns its base, aligned to an extent. All three are whole extents. The contents follow, new bytes
     /// are zero. On an error, nothing changed.
     pub remap: fn(usize, usize, usize) -> Result<usize>,
+    /// Whether the page at an address is away from memory, so that who touches it waits. It may be otherwise a moment later. Waits for nobody.
+    pub is_away: fn(usize) -> bool,
 }
 
-static PLAIN: Hooks = Hooks {
+/// The kernel, asked for what a hook is asked for. Public for hooks that only want to look on.
+pub const PLAIN: Hooks = Hooks {
     mapped: |_, _| {},
     discard: |addr, len| {
         // SAFETY: the arena discards only free runs, which nobody uses.
@@ -49,6 +52,7 @@ static PLAIN: Hooks = Hooks {
         unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_READ | libc::PROT_WRITE) }
     },
     remap: plain_remap,
+    is_away: |_| false,
 };
 
 /// The hooks in force; null stands for [`PLAIN`].
@@ -118,6 +122,11 @@ pub(crate) fn unguard(addr: usize, len: usize) -> Result<()> {
 pub(crate) fn remap(managed: bool, old: usize, old_len: usize, new_len: usize) -> Result<usize> {
     COUNTERS.mremap_calls.add(1);
     (of(managed).remap)(old, old_len, new_len)
+}
+
+/// Whether the page of managed memory at an address is away, see [`Hooks::is_away`].
+pub fn is_away(addr: usize) -> bool {
+    (hooks().is_away)(addr)
 }
 
 /// `mremap` that keeps the base aligned to an extent: in place if it can, else onto address space reserved

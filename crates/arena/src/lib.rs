@@ -33,7 +33,7 @@ mod supply;
 mod sync;
 
 pub use counters::{Counter, Counters, COUNTERS};
-pub use hooks::{plain_remap, set_hooks, Hooks};
+pub use hooks::{is_away, plain_remap, set_hooks, Hooks, PLAIN};
 pub use lock::{Guard, Mutex};
 pub use pagemap::lookup;
 pub use records::pinned_bytes;
@@ -131,6 +131,12 @@ pub fn free(span: &'static Span, touched: usize) {
         Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),
         _ => supply::give_back(span, touched),
     }
+}
+
+/// Takes a span back of which pages may be away from memory: what it holds is dropped, so that nobody brings it back to use it again.
+pub fn free_away(span: &'static Span) {
+    let dropped = supply::drop_contents(span);
+    free(span, if dropped { 0 } else { span.pages() });
 }
 
 /// Makes `bytes` of managed memory resident that small programs will use first (`MADV_POPULATE_WRITE`, Linux 5.14).

@@ -43,6 +43,8 @@ pub struct Span {
     pub shelf: AtomicU8,
     /// Blocks of the span that are sampled. As opaque, and cleared, as the owner.
     pub samples: AtomicU16,
+    /// Blocks that were freed while their pages were away from memory. As opaque, and cleared, as the owner.
+    pub dormant: AtomicU32,
 
     start: Cell<usize>,
     pages: Cell<usize>,
@@ -95,6 +97,7 @@ impl Span {
             capacity: Cell::new(0),
             shelf: AtomicU8::new(0),
             samples: AtomicU16::new(0),
+            dormant: AtomicU32::new(0),
             start: Cell::new(0),
             pages: Cell::new(0),
             chunk: Cell::new(None),
@@ -124,6 +127,7 @@ impl Span {
         self.owner.store(core::ptr::null_mut(), Relaxed);
         self.shelf.store(0, Relaxed);
         self.samples.store(0, Relaxed);
+        self.dormant.store(0, Relaxed);
         self.free.set(core::ptr::null_mut());
         self.domain.set(domain);
         self.linked.set(false);
@@ -290,6 +294,24 @@ impl Span {
     fn open_words(&self, room: usize) -> &'static [AtomicU64] {
         // SAFETY: behind the bytes of the states lie an eighth as many, pinned, aligned to words, and nobody gives them back.
         unsafe { core::slice::from_raw_parts(self.slots.load(Relaxed).add(room).cast(), room / 64) }
+    }
+
+    /// For the owner of a span without slots: a bit for each of `count` blocks, all zero at first; who sets any clears it before the span
+    /// goes back. `None` if there is no memory for them.
+    pub fn marks(&self, count: usize) -> Option<&'static [AtomicU64]> {
+        debug_assert!(self.room_for_slots.get() == 0);
+        let words = count.div_ceil(64);
+        let mut table: *mut AtomicU64 = self.slots.load(Relaxed).cast();
+        // SAFETY: the first word of the table, if there is one, says how many follow.
+        if table.is_null() || unsafe { (*table).load(Relaxed) } < words as u64 {
+            let room = (words + 1).next_power_of_two();
+            table = crate::pinned_bytes(room * size_of::<u64>(), align_of::<u64>())?.cast();
+            // SAFETY: as long, zero, and nobody else has it yet.
+            unsafe { (*table).store(room as u64 - 1, Relaxed) };
+            self.slots.store(table.cast(), Release);
+        }
+        // SAFETY: pinned, and nobody gives them back; so many words follow the first.
+        Some(unsafe { core::slice::from_raw_parts(table.add(1), words) })
     }
 
     /// For the owner: the span is to serve again without having gone back. Its bytes may be anything.

@@ -346,6 +346,18 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     }
 }
 
+/// Drops what a span of a shared chunk holds, which nobody uses any more. False if that cannot be.
+pub(crate) fn drop_contents(span: &'static Span) -> bool {
+    let Some(chunk) = span.chunk.get().filter(|chunk| !chunk.dedicated.get()) else { return false };
+    let (start, pages) = (span.start(), span.pages());
+    if hooks::discard(span.domain() == Domain::Managed, start, span.bytes()).is_err() {
+        return false;
+    }
+    let _pool = pool(span.domain()).lock();
+    chunk.clear_dirty(start, pages);
+    true
+}
+
 /// Gives back what is left alone, down to what may stay for good. Returns how many pages went.
 pub(crate) fn purge_idle(domain: Domain) -> usize {
     if settings::decommit() == Decommit::Off {

@@ -17,6 +17,7 @@ static ENGINE: Engine = Engine::new(Host {
     open_control: control_dir::make_page,
     own_heap: || OWN_HEAP.load(Relaxed),
     thread_cpu: |_| None,
+    went_away: |_, _| {},
     sampler: None,
     decay: || (),
 });

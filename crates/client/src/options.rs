@@ -90,6 +90,7 @@ mod tests {
             open_control: |_| None,
             own_heap: || false,
             thread_cpu: |_| None,
+            went_away: |_, _| {},
             sampler: None,
             decay: || (),
         })

@@ -8,7 +8,7 @@
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{checked, classes, flush, large, misuse, registry, remote, samples, sampling, slots, tls};
+use crate::{away, checked, classes, flush, large, misuse, registry, remote, samples, sampling, slots, tls};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -160,16 +160,24 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
                 match registry::heap_to_free_with() {
                     Some(heap) if heap.has(span) => {
                         sampling::is_on(heap);
-                        flush::put(heap, span, ptr.cast());
+                        if !away::keep(heap, span, ptr as usize) {
+                            flush::put(heap, span, ptr.cast());
+                        }
                     }
-                    Some(heap) => remote::gather(heap, span, ptr.cast()),
+                    Some(heap) => {
+                        away::look_back(span, ptr as usize);
+                        remote::gather(heap, span, ptr.cast());
+                    }
                     None => remote::send(span, ptr.cast()),
                 }
             }
         }
         Some(Kind::Large) => {
             large::usable_size(span);
-            memfold_arena::free(span, span.pages());
+            match memfold_arena::is_away(ptr as usize) {
+                true => memfold_arena::free_away(span),
+                false => memfold_arena::free(span, span.pages()),
+            }
         }
         _ if span.kind() == Kind::Free && span.start() == ptr as usize => {
             misuse::foreign("a block was freed twice", ptr as usize);

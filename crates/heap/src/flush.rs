@@ -30,7 +30,7 @@ pub(crate) fn flush_all(heap: &'static Heap) {
         let mut span = heap.partial[class].first.get();
         while let Some(this) = span {
             span = this.next.get();
-            if this.used() == 0 {
+            if spans::is_empty(this) {
                 spans::retire(heap, this);
             }
         }

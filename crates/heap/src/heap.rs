@@ -208,10 +208,13 @@ impl Heap {
     /// Set in the owner's word of a span of which blocks are sampled, so that none of its blocks is freed on the fast path.
     pub(crate) const SAMPLED: usize = 2;
 
-    /// Both.
-    const TAGS: usize = Heap::TAG | Heap::SAMPLED;
+    /// Set in the owner's word of a span of which pages went away from memory, likewise.
+    pub(crate) const AWAY: usize = 4;
 
-    /// Whether a span belongs to this heap, checked, sampled or not.
+    /// All of them.
+    const TAGS: usize = Heap::TAG | Heap::SAMPLED | Heap::AWAY;
+
+    /// Whether a span belongs to this heap, whatever its tags.
     pub(crate) fn has(&self, span: &Span) -> bool {
         core::ptr::eq(Heap::owner_of(span), self)
     }
@@ -221,7 +224,7 @@ impl Heap {
         span.owner.load(core::sync::atomic::Ordering::Acquire).map_addr(|addr| addr & !Heap::TAGS).cast()
     }
 
-    /// What is to stand in a span's owner's word so that it belongs to this heap, checked or sampled if `as_before` says so.
+    /// What is to stand in a span's owner's word so that it belongs to this heap, with the tags of `as_before`.
     pub(crate) fn as_owner(&self, as_before: *mut u8) -> *mut u8 {
         core::ptr::from_ref(self)
             .cast_mut()
@@ -229,7 +232,7 @@ impl Heap {
             .map_addr(|addr| addr | as_before.addr() & Heap::TAGS)
     }
 
-    /// Whether a span belongs to this heap, and is neither checked nor sampled.
+    /// Whether a span belongs to this heap, and has no tag.
     #[inline(always)]
     pub(crate) fn owns(&self, span: &Span) -> bool {
         core::ptr::eq(span.owner.load(core::sync::atomic::Ordering::Relaxed), (self as *const Heap).cast())

@@ -26,10 +26,12 @@ extern crate std;
 
 mod ahead;
 mod api;
+mod away;
 mod bin;
 mod checked;
 pub mod classes;
 mod depth;
+mod dormant;
 mod flush;
 mod fork;
 mod heap;
@@ -57,6 +59,7 @@ pub use api::{
     aligned, calloc, free, is_ours, malloc, malloc_at_hand, malloc_slow, realloc, trim, usable_size,
     MAX_REQUEST,
 };
+pub use away::went_away;
 pub use checked::{harden, look_back};
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use misuse::Report;

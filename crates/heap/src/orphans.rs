@@ -16,7 +16,7 @@ use crate::bin::Run;
 use crate::heap::{Heap, State};
 use crate::parcel::open;
 use crate::sync::{AtomicUsize, Ordering::*};
-use crate::{misuse, registry, remote, slots};
+use crate::{dormant, misuse, registry, remote, slots};
 use memfold_arena::Span;
 
 /// How many heaps are orphans.
@@ -67,6 +67,7 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
         if slots::is_checked(span) {
             slots::open_none(span);
         }
+        dormant::forget(span);
         span.free.set(core::ptr::null_mut());
         span.free_count.set(0);
         span.carved.store(span.capacity.get(), Relaxed);

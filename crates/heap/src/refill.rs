@@ -3,8 +3,8 @@
 //!
 //! What it is not: for checked blocks, which never lie in bins ([`crate::checked`]).
 
-use crate::heap::Heap;
-use crate::{orphans, registry, remote, spans};
+use crate::heap::{Heap, Partial};
+use crate::{dormant, orphans, registry, remote, spans};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use memfold_arena::Span;
 
@@ -20,13 +20,16 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
         }
     }
     let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
+    if !has_block(span) {
+        dormant::wake(span);
+    }
     let (block, zero) =
         if span.free_count.get() > 0 { (spans::take(heap, span), false) } else { spans::carve(heap, span) };
     spans::unlink_if_full(heap, span);
     (block.cast(), zero)
 }
 
-/// A span of `class` that has a free block or room for another.
+/// A span of `class` that has a free block, a dormant one, or room for another.
 pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let partial = &heap.partial[class];
     if partial.first.get().is_none() || remote::is_waiting(heap) {
@@ -36,7 +39,28 @@ pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Sp
         remote::dispatch(heap);
         scavenge(heap, class);
     }
+    prefer_awake(partial);
     partial.first.get().or_else(|| spans::new_span(heap, class))
+}
+
+/// Whether the span has a free block, or room for another, without a page being brought back.
+fn has_block(span: &Span) -> bool {
+    span.free_count.get() > 0 || span.carved.load(Relaxed) < span.capacity.get()
+}
+
+/// So many spans that have dormant blocks alone are passed over for one that has others.
+const PASSED_OVER: usize = 8;
+
+fn prefer_awake(partial: &Partial) {
+    for _ in 0..PASSED_OVER {
+        match partial.first.get() {
+            Some(span) if !has_block(span) && !partial.is_only(span) => {
+                partial.remove(span);
+                partial.push(span);
+            }
+            _ => return,
+        }
+    }
 }
 
 /// Looks for spans of `class` with free blocks among those of threads that are gone, before the caller
@@ -47,7 +71,8 @@ fn scavenge(heap: &'static Heap, class: usize) {
     remote::drain(idle, None);
     if let Some(span) = idle.partial[class].first.get() {
         idle.partial[class].remove(span);
-        span.owner.store(heap.as_owner(span.owner.load(Relaxed)), Release);
+        // Exchanged, not stored: who tags it at this moment fails, or is seen by nobody.
+        span.owner.swap(heap.as_owner(span.owner.load(Relaxed)), Release);
         heap.partial[class].push(span);
     }
     registry::put_idle(idle);

@@ -5,11 +5,11 @@
 //! What it is not: about blocks of other heaps.
 //!
 //! Invariants: `used + free_count + (capacity - carved) == capacity` for every span, where `used` counts the
-//! blocks in bins and on remote lists too.
+//! blocks in bins and on remote lists too, and dormant ones ([`crate::dormant`]).
 
 use crate::bin::{Block, Run};
 use crate::heap::{shelf, Heap};
-use crate::{classes, links, misuse, slots};
+use crate::{classes, dormant, links, misuse, slots};
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
@@ -22,7 +22,8 @@ const CACHE_LINE: usize = 64;
 
 /// Takes a span that has no more to give off the list of its class.
 pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
-    if span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get() && span.linked.get() {
+    let is_full = span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get();
+    if is_full && span.dormant.load(Relaxed) == 0 && span.linked.get() {
         heap.partial[span.class() as usize].remove(span);
     }
 }
@@ -135,15 +136,23 @@ pub(crate) unsafe fn give_run(heap: &'static Heap, span: &'static Span, run: Run
     if !span.linked.get() {
         partial.push(span);
     }
-    if span.used() == 0 && !(partial.is_only(span) && span.block_size() as usize <= RETAINED) {
+    if is_empty(span) && !(partial.is_only(span) && span.block_size() as usize <= RETAINED) {
         retire(heap, span);
     }
+}
+
+/// Whether nobody has a block of the span, the program, a bin or a list.
+pub(crate) fn is_empty(span: &Span) -> bool {
+    span.used() == span.dormant.load(Relaxed)
 }
 
 /// Takes an empty span off the list of its class and keeps it for later, or gives it back to the arena.
 pub(crate) fn retire(heap: &'static Heap, span: &'static Span) {
     heap.partial[span.class() as usize].remove(span);
-    if !heap.front.put(span) {
+    if span.dormant.load(Relaxed) > 0 {
+        dormant::forget(span);
+        memfold_arena::free_away(span);
+    } else if !heap.front.put(span) {
         free_span(span);
     }
 }

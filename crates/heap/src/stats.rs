@@ -4,6 +4,7 @@
 //! picture; other threads go on meanwhile, and what lies in their bins counts as used.
 
 use crate::classes;
+use core::sync::atomic::Ordering::Relaxed;
 use memfold_arena::{Domain, Kind};
 
 /// The spans of one size class.
@@ -32,7 +33,7 @@ pub fn classes() -> Classes {
             if let Some(class) = found.get_mut(span.class() as usize) {
                 class.spans += 1;
                 class.span_bytes += span.bytes();
-                class.used_blocks += span.used() as usize;
+                class.used_blocks += span.used().saturating_sub(span.dormant.load(Relaxed)) as usize;
             }
         });
     }

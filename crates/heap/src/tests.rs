@@ -7,7 +7,7 @@ use std::thread;
 use std::vec::Vec;
 
 /// Fills a block with bytes that depend on its tag.
-fn fill(ptr: *mut u8, len: usize, tag: u8) {
+pub(crate) fn fill(ptr: *mut u8, len: usize, tag: u8) {
     // SAFETY: the tests pass blocks of at least `len` bytes.
     let bytes = unsafe { core::slice::from_raw_parts_mut(ptr, len) };
     for (index, byte) in bytes.iter_mut().enumerate() {
@@ -16,13 +16,13 @@ fn fill(ptr: *mut u8, len: usize, tag: u8) {
 }
 
 /// Whether a block still holds what [`fill`] wrote.
-fn holds(ptr: *const u8, len: usize, tag: u8) -> bool {
+pub(crate) fn holds(ptr: *const u8, len: usize, tag: u8) -> bool {
     // SAFETY: the tests pass blocks of at least `len` bytes.
     let bytes = unsafe { core::slice::from_raw_parts(ptr, len) };
     bytes.iter().enumerate().all(|(index, byte)| *byte == tag ^ (index as u8).wrapping_mul(31))
 }
 
-fn release(ptr: *mut u8) {
+pub(crate) fn release(ptr: *mut u8) {
     // SAFETY: the tests free each block once.
     unsafe { free(ptr) }
 }
@@ -262,7 +262,7 @@ fn threads_that_come_and_go_leave_their_memory_to_others() {
 }
 
 /// Runs `body` in a forked child and says whether it returned true.
-fn in_child(body: impl FnOnce() -> bool) -> bool {
+pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     fork_prepare();
     // SAFETY: the child runs `body`, which uses this allocator only, and exits without running anything else.
     let pid = unsafe { libc::fork() };

@@ -169,8 +169,10 @@ included! {
     "../../arena/src/span.rs" span,
     "../../heap/src/ahead.rs" ahead,
     "../../heap/src/api.rs" api,
+    "../../heap/src/away.rs" away,
     "../../heap/src/bin.rs" bin,
     "../../heap/src/depth.rs" depth,
+    "../../heap/src/dormant.rs" dormant,
     "../../heap/src/flush.rs" flush,
     "../../heap/src/fork.rs" fork,
     "../../heap/src/span_cache.rs" span_cache,
@@ -212,7 +214,8 @@ mod tls;
 mod voids;
 
 pub use address_space::{
-    alloc, alloc_guarded, alloc_movable, fork_prepare, fork_release, free, lookup, pinned_bytes, resize, trim,
+    alloc, alloc_guarded, alloc_movable, fork_prepare, fork_release, free, free_away, is_away, lookup,
+    pinned_bytes, resize, trim,
 };
 pub use arena_lock::Mutex;
 pub use settings::Knob;

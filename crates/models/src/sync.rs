@@ -372,6 +372,23 @@ impl<T> AtomicPtr<T> {
     ) -> Result<*mut T, *mut T> {
         self.compare_exchange(old, new, order, failure)
     }
+
+    #[track_caller]
+    pub fn fetch_update(
+        &self,
+        order: Ordering,
+        failure: Ordering,
+        mut change: impl FnMut(*mut T) -> Option<*mut T>,
+    ) -> Result<*mut T, *mut T> {
+        let mut old = self.load(failure);
+        while let Some(new) = change(old) {
+            match self.compare_exchange(old, new, order, failure) {
+                Ok(old) => return Ok(old),
+                Err(found) => old = found,
+            }
+        }
+        Err(old)
+    }
 }
 
 /// Stands for `core`'s; loom ends the model where two threads reach it without an order between them.

@@ -78,6 +78,7 @@ const PLANTED: &[Planted] = &[
     weak("parcel.rs:swap:split", "block-freed-by-another"),
     weak("parcel.rs:compare_exchange:split", "blocks-freed-by-two-others"),
     weak("lock.rs:swap@FREE:relaxed", "heap-handed-over"),
+    weak("away.rs:compare_exchange:split", "pages-go-away-from-a-span-that-changes-hands"),
 ];
 
 fn main() -> ExitCode {

@@ -39,13 +39,15 @@ use crate::sabotage;
 use crate::samples::Sampler;
 use crate::shared_text::SharedText;
 use crate::source::Kind;
+use crate::tables::entry::State;
+use crate::tables::extent::Extent;
 use crate::tables::space::Space;
 use crate::tier::arrived::Arrived;
 use crate::tier::below::{Asker, Below};
 use crate::tier::choice::{BadTier, Choice};
 use crate::tier::keeper::Keeper;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
-use memfold_sys::Result;
+use memfold_sys::{Result, PAGE_SIZE};
 
 pub(crate) use agents::Agent;
 use agents::Agents;
@@ -80,6 +82,8 @@ pub struct Host {
     /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
     /// fault thread.
     pub thread_cpu: fn(u32) -> Option<usize>,
+    /// Told of a range `(address, bytes)` of pages that are in the store now: who touches one waits. Called by the background thread; it must wait for nobody.
+    pub went_away: fn(usize, usize),
     /// The allocator, where it can sample what it hands out. Called by the background thread.
     pub sampler: Option<&'static Sampler>,
 }
@@ -386,6 +390,18 @@ impl Engine {
     /// What was opened at the kernel; `None` before the engine runs.
     pub(crate) fn kernel(&'static self) -> Option<&'static Kernel> {
         self.link.kernel()
+    }
+
+    /// Whether the page at an address is away from memory, so that who touches it waits. It may be otherwise a moment later.
+    pub fn is_away(&self, addr: usize) -> bool {
+        let state =
+            |extent: &Extent| Some(extent.entries()?[(addr - extent.base()) / PAGE_SIZE].load().state());
+        matches!(self.space().find(addr).and_then(state), Some(State::Aside | State::Stored | State::Same))
+    }
+
+    /// Says that pages are in the store now.
+    pub(crate) fn went_away(&self, addr: usize, len: usize) {
+        (self.host.went_away)(addr, len);
     }
 
     pub(crate) fn decay(&self) {

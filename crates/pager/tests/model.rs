@@ -120,6 +120,7 @@ impl World {
             own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
+            went_away: |_, _| {},
             sampler: None,
         })));
         let mut config = Config::default();

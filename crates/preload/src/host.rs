@@ -17,6 +17,7 @@ pub static ENGINE: Engine = Engine::new(Host {
     own_heap: || true,
     thread_cpu,
     decay,
+    went_away: memfold_heap::went_away,
     sampler: Some(&SAMPLER),
 });
 

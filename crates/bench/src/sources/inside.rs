@@ -22,6 +22,7 @@ static ENGINE: Engine = Engine::new(Host {
     open_control: |_| None,
     own_heap: || false,
     thread_cpu: |_| None,
+    went_away: |_, _| {},
     sampler: None,
     decay: || (),
 });

@@ -4,7 +4,7 @@ use crate::explore::{keep, keep_zeroed};
 use crate::span::{Domain, Kind, Span};
 use memfold_sys::sync::uses;
 use memfold_sys::PAGE_SIZE;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 thread_local! {
     /// Every span of the execution, with its address. What the arena's map of pages says of a span does not change while it
@@ -12,6 +12,8 @@ thread_local! {
     static SPANS: RefCell<Vec<(usize, &'static Span)>> = RefCell::default();
     /// The spans that are free.
     static FREE: RefCell<Vec<&'static Span>> = RefCell::default();
+    /// Whether who asks is told that pages are away from memory.
+    static AWAY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The lock of the arena's pool.
@@ -21,6 +23,7 @@ static POOL: crate::arena_lock::Mutex<()> = crate::arena_lock::Mutex::new(());
 pub(crate) fn reset() {
     SPANS.take();
     FREE.take();
+    AWAY.set(false);
 }
 
 /// How many spans are handed out.
@@ -61,6 +64,21 @@ pub fn free(span: &'static Span, _touched: usize) {
     span.set_kind(Kind::Free);
     let _guard = POOL.lock();
     FREE.with_borrow_mut(|free| free.push(span));
+}
+
+/// As [`free`].
+pub fn free_away(span: &'static Span) {
+    free(span, 0);
+}
+
+/// Every page, or none.
+pub fn is_away(_: usize) -> bool {
+    AWAY.get()
+}
+
+/// Says which.
+pub(crate) fn send_away(away: bool) {
+    AWAY.set(away);
 }
 
 /// As in the arena.

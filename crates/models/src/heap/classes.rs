@@ -23,6 +23,10 @@ pub const fn block_size(_: usize) -> usize {
     BLOCK
 }
 
+pub fn blocks_before(_: usize, offset: usize) -> usize {
+    offset / BLOCK
+}
+
 pub const fn span_pages(_: usize) -> usize {
     1
 }

@@ -92,6 +92,9 @@ pub struct Engine {
 unsafe impl Sync for Engine {}
 
 impl Engine {
+    /// No allocator is told.
+    pub(crate) fn went_away(&self, _: usize, _: usize) {}
+
     /// There is no limit here.
     pub fn arm_from_start(&self, _: &Locked, _: &PageSet) {}
 

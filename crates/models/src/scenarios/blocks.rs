@@ -3,8 +3,9 @@
 use crate::explore::{spawn, Scenario};
 use crate::heap::Heap;
 use crate::span::Domain;
-use crate::{address_space, api, flush, registry, remote, tls};
+use crate::{address_space, api, away, flush, registry, remote, tls};
 use memfold_sys::sync::uses;
+use memfold_sys::PAGE_SIZE;
 use std::cell::RefCell;
 
 const SPARES: (usize, usize) = (64, 640);
@@ -20,6 +21,14 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario { name: "heap-handed-over", preemptions: 2, spares: SPARES, body: heap_handed_over },
     Scenario { name: "span-changes-hands", preemptions: 3, spares: SPARES, body: span_changes_hands },
+    Scenario { name: "pages-go-away", preemptions: 3, spares: SPARES, body: pages_go_away },
+    Scenario {
+        name: "pages-go-away-from-a-span-that-changes-hands",
+        preemptions: 3,
+        spares: SPARES,
+        body: pages_go_away_while_their_span_changes_hands,
+    },
+    Scenario { name: "pages-go-away-from-two", preemptions: 2, spares: SPARES, body: pages_go_away_from_two },
 ];
 
 thread_local! {
@@ -150,5 +159,64 @@ fn span_changes_hands() {
     let own = [malloc(), malloc()];
     own.into_iter().for_each(free);
     other.join().expect("loom ends the process instead");
+    finally(2);
+}
+
+fn pages_go_away_while_their_span_changes_hands() {
+    begin();
+    let (first, second) = (malloc(), malloc());
+    free(first);
+    thread_ends();
+    let heap = registry::acquire(Domain::Pinned).expect("a model's memory does not run out");
+    heap.domain.set(Domain::Managed);
+    tls::set(heap);
+    let pager = page_goes_away(second);
+    // It takes the idle heap's span, with the block that is free, for its own.
+    let again = malloc();
+    pager.join().expect("loom ends the process instead");
+    assert!(heap.has(address_space::lookup(again).expect("a block's span")), "it is another's again");
+    address_space::send_away(false);
+    free(again);
+    free(second);
+    finally(2);
+}
+
+/// The pager says of the page with a block that it is away, and who asks is told so until the thread that is returned has ended.
+fn page_goes_away(block: usize) -> loom::thread::JoinHandle<()> {
+    address_space::send_away(true);
+    let page = address_space::lookup(block).expect("a block's span").start();
+    spawn(4, move || away::went_away(page, PAGE_SIZE))
+}
+
+fn pages_go_away() {
+    begin();
+    let blocks = [malloc(), malloc()];
+    let pager = page_goes_away(blocks[0]);
+    free(blocks[0]);
+    let again = [malloc(), malloc()];
+    free(blocks[1]);
+    again.into_iter().for_each(free);
+    pager.join().expect("loom ends the process instead");
+    // Some are dormant, in whichever order they were freed.
+    let more = [malloc(), malloc()];
+    address_space::send_away(false);
+    more.into_iter().for_each(free);
+    finally(1);
+}
+
+fn pages_go_away_from_two() {
+    begin();
+    let blocks = [malloc(), malloc()];
+    let pager = page_goes_away(blocks[0]);
+    let other = spawn(2, move || {
+        thread_begins();
+        free(blocks[1]);
+        thread_ends();
+    });
+    free(blocks[0]);
+    let again = malloc();
+    pager.join().expect("loom ends the process instead");
+    other.join().expect("loom ends the process instead");
+    free(again);
     finally(2);
 }

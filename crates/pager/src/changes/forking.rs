@@ -311,6 +311,7 @@ mod tests {
             own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
+            went_away: |_, _| {},
             sampler: None,
         };
         let engine: &'static Engine = Box::leak(Box::new(Engine::new(host)));

@@ -30,7 +30,7 @@ impl Worker {
         let Some(entries) = extent.entries() else { return true };
         let Some(staging) = self.kernel.staging.page_addr(extent, 0) else { return true };
         let aside = Entry::new(State::Aside);
-        let mut back = PageSet::EMPTY;
+        let (mut back, mut gone) = (PageSet::EMPTY, PageSet::EMPTY);
         let mut finished = true;
         for index in 0..EXTENT_PAGES {
             if !pages.contains(index) || entries[index].load() != aside {
@@ -38,6 +38,8 @@ impl Worker {
             }
             if !self.store_page(extent, entries, index, staging + index * PAGE_SIZE) {
                 back.insert(index);
+            } else {
+                gone.insert(index);
             }
             if self.interrupted() {
                 finished = false;
@@ -45,6 +47,9 @@ impl Worker {
             }
         }
         self.enter(Activity::Other);
+        for run in gone.runs() {
+            self.engine.went_away(extent.page_addr(run.lo), run.bytes());
+        }
         self.note_dense(extent, !back.is_empty(), finished);
         for run in back.runs() {
             self.take_back(extent, run);

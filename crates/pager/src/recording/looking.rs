@@ -172,6 +172,7 @@ mod tests {
             own_heap: || true,
             decay: || {},
             thread_cpu: |_| None,
+            went_away: |_, _| {},
             sampler: None,
         };
         let engine = Engine::new(host);

@@ -72,6 +72,7 @@ pub fn engine_whose_allocator(
         },
         open_control: |_| None,
         thread_cpu: |_| None,
+        went_away: |_, _| {},
         sampler: None,
         own_heap: || true,
         decay,
