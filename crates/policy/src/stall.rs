@@ -36,9 +36,10 @@ pub struct Stall {
     used: u64,
     /// What the running total of waiting for pages that were looked at stood at, ns.
     looking: u64,
-    /// When the credit was last filled, and when anything was last waited.
+    /// What of the share has not been waited lately, ns: as much as the credit at the most.
+    unspent: u64,
+    /// When the credit was last filled.
     at: u64,
-    waited_at: u64,
     looks: u64,
     /// Pages that a look sets aside, and how many of them are touched, of those that are over; moving averages, in sixteenths.
     pages: u64,
@@ -57,8 +58,8 @@ impl Stall {
             paid: 0,
             used: if forked { u64::MAX } else { 0 },
             looking,
+            unspent: 0,
             at: now,
-            waited_at: now,
             looks: 0,
             pages: 0,
             touched: 0,
@@ -72,15 +73,13 @@ impl Stall {
         let spent = total.saturating_sub(self.waited.total());
         let looked = looking.saturating_sub(self.looking).min(spent);
         self.looking = looking;
-        if spent > 0 {
-            self.waited_at = now;
-        }
         self.used = self.used.min(credit);
         if self.are_rewarded() {
             self.paid += looked.min(credit - self.used);
         }
         let earned = worth(now.saturating_sub(self.at), limit);
         self.at = now.max(self.at);
+        self.unspent = self.unspent.saturating_add(earned).saturating_sub(spent).min(credit);
         self.used = self.used.saturating_add(spent).saturating_sub(earned).min(credit);
         self.waited.charge(now, total);
         self.credited.charge(now, self.paid);
@@ -109,8 +108,8 @@ impl Stall {
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
     ///
-    /// Looks that were expensive must not rule out all others for ever: once nothing was waited for as long as the share takes to pay for an
-    /// extent that is touched all over, one is taken.
+    /// Looks that were expensive must not rule out all others for ever: once so much of the share was left over as pays for an extent that is touched
+    /// all over, one is taken.
     pub fn looks(&mut self, now: u64, limit: u64, touch_cost: u64) -> u64 {
         let counted = self.waited.used(now).saturating_sub(self.credited.used(now));
         let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
@@ -118,8 +117,9 @@ impl Stall {
             left += worth(CREDIT, limit).saturating_sub(self.used) / CREDIT_PARTS;
         }
         let looks = left / ((self.touches / 16 + 1) * touch_cost).max(1);
-        let earned = worth(now.saturating_sub(self.waited_at), limit);
-        looks.max(u64::from(earned > MOST_TOUCHES * touch_cost))
+        let unspent = self.unspent.saturating_add(worth(now.saturating_sub(self.at), limit));
+        let dearest = MOST_TOUCHES.saturating_mul(touch_cost).min(worth(CREDIT, limit));
+        looks.max(u64::from(dearest > 0 && unspent >= dearest))
     }
 
     /// Whether so much was waited in the window that ends at `now` that it must not be repeated.
@@ -242,6 +242,28 @@ mod tests {
         assert_eq!(stall.looks(10 * SECOND, LIMIT, cost), 0);
         // No share pays for nothing.
         assert_eq!(stall.looks(900 * SECOND, 0, cost), 0);
+    }
+
+    #[test]
+    fn a_touch_now_and_then_rules_no_look_out() {
+        let mut stall = seen(500, 500);
+        let mut total = 60 * MS;
+        for second in 1..=30 {
+            stall.charge(second * SECOND, total, 0, LIMIT);
+            total += TOUCH;
+        }
+        assert_eq!(stall.looks(30 * SECOND, LIMIT, TOUCH), 1);
+        // Where the share is used up it does.
+        for second in 31..=60 {
+            total += 5 * MS;
+            stall.charge(second * SECOND, total, 0, LIMIT);
+        }
+        total += 30 * 5 * MS;
+        stall.charge(60 * SECOND, total, 0, LIMIT);
+        assert_eq!(stall.looks(60 * SECOND, LIMIT, TOUCH), 0);
+        // However dear a touch was, once the whole credit was left over.
+        stall.charge(160 * SECOND, total, 0, LIMIT);
+        assert_eq!(stall.looks(161 * SECOND, LIMIT, 50 * MS), 1);
     }
 
     #[test]
