@@ -104,9 +104,11 @@ fn what_is_freed_while_it_is_below_memory_is_not_read() {
         freer.fold();
         freer.count("/tier_bytes") > folded * 4096 / 10
     });
-    let before = freer.count("/tier_read_bytes");
+    let (before, below) = (freer.count("/tier_read_bytes"), freer.count("/tier_bytes"));
     freer.program.tell("all");
-    assert_eq!(freer.count("/tier_read_bytes") - before, 0);
+    let read = freer.count("/tier_read_bytes") - before;
+    // The program's own data, and what the allocator has at hand, lie there, too.
+    assert!(read < below / 20, "{read} of {below} bytes were read for what was freed");
     freer.program.tell("again");
     freer.program.tell("check");
     assert!(freer.program.end().success());

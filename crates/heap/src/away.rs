@@ -34,7 +34,8 @@ fn tag(span: &Span) {
     }
 }
 
-/// For a block that is freed in memory: takes the tag off its span if no page is away any more. One block in sixteen looks.
+/// For a block of the span that is about to be freed, in memory: takes the tag off if no page of the span is away any more. One block in sixteen
+/// looks. The span stays until the block is free.
 pub(crate) fn look_back(span: &Span, block: usize) {
     let is_tagged = span.owner.load(Relaxed).addr() & Heap::AWAY != 0;
     if is_tagged && classes::blocks_before(span.class() as usize, block - span.start()).is_multiple_of(16) {
@@ -48,10 +49,15 @@ fn untag(span: &Span) {
     if (span.start()..span.end()).step_by(PAGE_SIZE).any(memfold_arena::is_away) {
         return;
     }
-    let _ = span.owner.fetch_update(AcqRel, Relaxed, |owner| {
-        (owner.addr() & Heap::AWAY != 0).then(|| owner.map_addr(|addr| addr & !Heap::AWAY))
+    let is_tagged = |owner: *mut u8, tags| owner.addr() & tags != 0;
+    let _ = span.owner.fetch_update(SeqCst, Relaxed, |owner| {
+        is_tagged(owner, Heap::AWAY).then(|| owner.map_addr(|addr| addr & !Heap::AWAY))
     });
-    span.shelf.store(spans::shelf_of(span), Relaxed);
+    // Other heaps may keep its blocks again, unless a block of it is sampled, now or from this moment on.
+    span.shelf.store(spans::shelf_of(span), SeqCst);
+    if is_tagged(span.owner.load(SeqCst), Heap::SAMPLED) {
+        span.shelf.store(0, Relaxed);
+    }
 }
 
 /// Takes a freed block if its page is away. False, and nothing is done, if it is not.

@@ -403,8 +403,9 @@ impl Tables {
 /// Has every free of a block of the span take the slow path. Of blocks of whole pages every one does.
 fn mark(span: &Span) {
     if span.kind() == Kind::Blocks {
-        span.shelf.store(0, Relaxed);
+        // In this order: who takes another tag off at this moment looks at the owner's word last.
         change_owner(span, |owner| owner | Heap::SAMPLED);
+        span.shelf.store(0, SeqCst);
     }
 }
 

@@ -11,7 +11,7 @@ use common::*;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::{Engine, Phase};
-use memfold_sys::{mem, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 /// A running engine that looks for what is cold only when it is told to.
@@ -57,30 +57,6 @@ fn all_mappings_that_stay_are_evicted_however_many_there_are() {
     let all: Vec<Memory> = (0..100).map(|_| Memory::new(engine, MIB).in_small_pages()).collect();
     all.iter().enumerate().for_each(|(n, memory)| memory.fill(n as u64));
     wait_until_evicted(engine, 100 * MIB);
-    all.iter().enumerate().for_each(|(n, memory)| memory.check(n as u64));
-    engine.stop(&"the test is over");
-}
-
-#[test]
-fn what_is_told_to_go_goes_however_few_pages_lie_in_an_extent() {
-    let engine = patient();
-    let before = evicted(engine);
-    let pages = [1, 3, 7];
-    let base = mem::reserve_aligned(pages.len() * EXTENT_SIZE, EXTENT_SIZE).unwrap();
-    let all: Vec<Memory> = pages
-        .iter()
-        .enumerate()
-        .map(|(n, &pages)| {
-            let memory = Memory { base: base + n * EXTENT_SIZE, pages };
-            let len = pages * PAGE_SIZE;
-            unsafe { mem::mprotect(memory.base, len, libc::PROT_READ | libc::PROT_WRITE) }.unwrap();
-            engine.mapped(memory.base, len);
-            memory.fill(n as u64);
-            memory
-        })
-        .collect();
-    have(engine, Command::Evict);
-    assert_eq!(evicted(engine) - before, (pages.iter().sum::<usize>() * PAGE_SIZE) as u64);
     all.iter().enumerate().for_each(|(n, memory)| memory.check(n as u64));
     engine.stop(&"the test is over");
 }

@@ -226,7 +226,7 @@ impl Worker {
         Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
     }
 
-    /// Evicts all that can be evicted, whatever its age and however few it is.
+    /// Evicts all that is worth it, whatever its age.
     pub(crate) fn evict_all(&mut self) {
         // What goes now takes the place of what came back since the last pass.
         self.store.drain(&self.engine.storage.free_slots);
@@ -236,7 +236,7 @@ impl Worker {
             }
             if let Some(mut locked) = extent.try_lock() {
                 if let Ok(scan) = set_aside::scan(self.kernel, extent, false) {
-                    let pages = self.set_aside_any(&locked, &scan.present, scan.huge);
+                    let pages = self.set_aside(&locked, &scan.present, scan.huge);
                     if pages != 0 {
                         extent.probed_pages.store(pages as u32, Relaxed);
                         locked.age().set_aside(self.now.0);

@@ -185,14 +185,18 @@ pub fn evicted(engine: &'static Engine) -> u64 {
 const FEW: usize = 64;
 
 /// Waits until so many bytes are away; where that does not come, says what keeps the rest. By chance an extent has only
-/// the first or the last few pages of the memory: they are worth no call to the kernel, and leave when they are told to.
+/// the first or the last few pages of the memory. They are not worth its tables, and stay, unless it has others.
 pub fn wait_until_evicted(engine: &'static Engine, bytes: usize) {
     let began = Instant::now();
     while evicted(engine) != bytes as u64 {
-        let rest = bytes.saturating_sub(evicted(engine) as usize) / PAGE_SIZE;
-        if rest <= FEW && kept(engine, Why::Few) >= rest {
+        let rest = || bytes.saturating_sub(evicted(engine) as usize) / PAGE_SIZE;
+        if (1..=FEW).contains(&rest()) && kept(engine, Why::Few) >= rest() {
             have(engine, Command::Evict);
+            if (1..=FEW).contains(&rest()) && kept(engine, Why::Few) == rest() {
+                return;
+            }
         }
+        let rest = rest();
         if began.elapsed() > Duration::from_secs(120) {
             let all = Why::ALL.iter().map(|&why| (why.name(), kept(engine, why)));
             let reasons: Vec<_> = all.filter(|(_, pages)| *pages != 0).collect();
