@@ -314,6 +314,11 @@ impl Span {
         Some(unsafe { core::slice::from_raw_parts(table.add(1), words) })
     }
 
+    /// Whether [`Span::marks`] has a table.
+    pub fn has_marks(&self) -> bool {
+        !self.slots.load(Relaxed).is_null()
+    }
+
     /// For the owner: the span is to serve again without having gone back. Its bytes may be anything.
     pub fn set_reused(&self) {
         self.zero.set(false);

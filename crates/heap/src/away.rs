@@ -211,6 +211,21 @@ mod tests {
     }
 
     #[test]
+    fn what_a_thread_was_about_to_note_at_a_fork_is_forgotten_with_the_rest() {
+        assert!(in_child(|| {
+            let (span, within, others) = a_full_span(200);
+            let marks = || span.marks(span.capacity.get() as usize).unwrap();
+            // A bit that nobody came to count.
+            marks()[0].store(5, Relaxed);
+            dormant::forget(span);
+            let forgotten =
+                marks().iter().all(|word| word.load(Relaxed) == 0) && span.dormant.load(Relaxed) == 0;
+            within.into_iter().chain(others).for_each(release);
+            forgotten
+        }));
+    }
+
+    #[test]
     fn while_pages_come_and_go_no_two_blocks_overlap_and_all_keep_their_bytes() {
         assert!(in_child(|| {
             memfold_arena::set_hooks(&HOOKS);

@@ -54,9 +54,10 @@ pub(crate) fn wake(span: &Span) {
     span.set_used(span.used() - count);
 }
 
-/// Forgets which blocks of a span are dormant.
+/// Forgets which blocks of a span are dormant. In a forked child the number and the bits may not agree: its owner may have been about to write them.
 pub(crate) fn forget(span: &Span) {
-    if span.dormant.swap(0, Relaxed) != 0 {
+    span.dormant.store(0, Relaxed);
+    if span.has_marks() {
         if let Some(marks) = span.marks(span.capacity.get() as usize) {
             marks.iter().for_each(|word| word.store(0, Relaxed));
         }

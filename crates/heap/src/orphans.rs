@@ -66,8 +66,9 @@ unsafe fn take_over(heap: &'static Heap, orphan: &'static Heap, span: &'static S
         // All that is not known to be free counts as used.
         if slots::is_checked(span) {
             slots::open_none(span);
+        } else {
+            dormant::forget(span);
         }
-        dormant::forget(span);
         span.free.set(core::ptr::null_mut());
         span.free_count.set(0);
         span.carved.store(span.capacity.get(), Relaxed);
