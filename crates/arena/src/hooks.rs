@@ -28,8 +28,8 @@ pub struct Hooks {
     /// returns its base, aligned to an extent. All three are whole extents. The contents follow, new bytes
     /// are zero. On an error, nothing changed.
     pub remap: fn(usize, usize, usize) -> Result<usize>,
-    /// Whether the page at an address is away from memory, so that who touches it waits. It may be otherwise a moment later. Waits for nobody.
-    pub is_away: fn(usize) -> bool,
+    /// Whether a page of `(addr, len)` is away from memory, so that who touches it waits. It may be otherwise a moment later. Waits for nobody.
+    pub is_away: fn(usize, usize) -> bool,
 }
 
 /// The kernel, asked for what a hook is asked for. Public for hooks that only want to look on.
@@ -52,7 +52,7 @@ pub const PLAIN: Hooks = Hooks {
         unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_READ | libc::PROT_WRITE) }
     },
     remap: plain_remap,
-    is_away: |_| false,
+    is_away: |_, _| false,
 };
 
 /// The hooks in force; null stands for [`PLAIN`].
@@ -124,9 +124,9 @@ pub(crate) fn remap(managed: bool, old: usize, old_len: usize, new_len: usize) -
     (of(managed).remap)(old, old_len, new_len)
 }
 
-/// Whether the page of managed memory at an address is away, see [`Hooks::is_away`].
-pub fn is_away(addr: usize) -> bool {
-    (hooks().is_away)(addr)
+/// Whether a page of managed memory is away, see [`Hooks::is_away`].
+pub fn is_away(addr: usize, len: usize) -> bool {
+    (hooks().is_away)(addr, len)
 }
 
 /// `mremap` that keeps the base aligned to an extent: in place if it can, else onto address space reserved

@@ -133,12 +133,6 @@ pub fn free(span: &'static Span, touched: usize) {
     }
 }
 
-/// Takes a span back of which pages may be away from memory: what it holds is dropped, so that nobody brings it back to use it again.
-pub fn free_away(span: &'static Span) {
-    let dropped = supply::drop_contents(span);
-    free(span, if dropped { 0 } else { span.pages() });
-}
-
 /// Makes `bytes` of managed memory resident that small programs will use first (`MADV_POPULATE_WRITE`, Linux 5.14).
 /// Where that cannot be, they become so when they are touched.
 pub fn prewarm(bytes: usize) {

@@ -196,7 +196,23 @@ pub(crate) fn take(domain: Domain, pages: usize, align: usize, kind: Kind) -> Op
     let span = pool.take(pages, align, kind)?;
     let live = pool.live_pages;
     pool.demand.count(pages, live, now, time);
+    drop(pool);
+    forget_away(span);
     Some(span)
+}
+
+/// Drops what a span that is about to be handed out holds, where pages of it are away from memory: nobody wants them back.
+fn forget_away(span: &'static Span) {
+    let managed = span.domain() == Domain::Managed;
+    if span.zero() || !managed || !hooks::are_set() || !hooks::is_away(span.start(), span.bytes()) {
+        return;
+    }
+    let Some(chunk) = span.chunk.get() else { return };
+    if hooks::discard(managed, span.start(), span.bytes()).is_ok() {
+        let _pool = pool(span.domain()).lock();
+        chunk.clear_dirty(span.start(), span.pages());
+        span.set_zero(true);
+    }
 }
 
 /// Lengthens a span by the free run behind it, as [`Pool::extend`] does.
@@ -344,18 +360,6 @@ pub(crate) fn give_back(span: &'static Span, touched: usize) {
     } else if new_tick {
         purge_idle(domain);
     }
-}
-
-/// Drops what a span of a shared chunk holds, which nobody uses any more. False if that cannot be.
-pub(crate) fn drop_contents(span: &'static Span) -> bool {
-    let Some(chunk) = span.chunk.get().filter(|chunk| !chunk.dedicated.get()) else { return false };
-    let (start, pages) = (span.start(), span.pages());
-    if hooks::discard(span.domain() == Domain::Managed, start, span.bytes()).is_err() {
-        return false;
-    }
-    let _pool = pool(span.domain()).lock();
-    chunk.clear_dirty(start, pages);
-    true
 }
 
 /// Gives back what is left alone, down to what may stay for good. Returns how many pages went.

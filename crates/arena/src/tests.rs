@@ -272,7 +272,7 @@ fn hooks_see_every_chunk_discard_move_and_unmapping_of_managed_memory_and_none_o
             // SAFETY: as above.
             unsafe { memfold_sys::mem::mprotect(addr, len, libc::PROT_READ | libc::PROT_WRITE) }
         },
-        is_away: |_| false,
+        is_away: |_, _| false,
         remap: |old, old_len, new_len| {
             SEEN.lock().unwrap().push(("remap", old, new_len));
             plain_remap(old, old_len, new_len)

@@ -174,10 +174,7 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
         }
         Some(Kind::Large) => {
             large::usable_size(span);
-            match memfold_arena::is_away(ptr as usize) {
-                true => memfold_arena::free_away(span),
-                false => memfold_arena::free(span, span.pages()),
-            }
+            memfold_arena::free(span, span.pages());
         }
         _ if span.kind() == Kind::Free && span.start() == ptr as usize => {
             misuse::foreign("a block was freed twice", ptr as usize);

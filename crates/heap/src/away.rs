@@ -3,7 +3,7 @@
 //! What it is: the pager's background thread tags spans of which pages went away ([`went_away`]), so that no free of theirs takes the fast path;
 //! the slow one asks whether the block's page is away still, and then has the block be [`crate::dormant`]. Both are hints: a page may come or go a moment
 //! later, and then a touch waits, or a block is dormant that need not be. A span with nothing but dormant and free blocks goes back to the arena, which
-//! drops what it holds. What it is not: for blocks that a thread frees of another's heap, whose lists run through the blocks.
+//! drops what is away before it hands it out again. What it is not: for blocks that a thread frees of another's heap, whose lists run through the blocks.
 
 use crate::heap::Heap;
 use crate::{classes, dormant, spans};
@@ -46,7 +46,7 @@ pub(crate) fn look_back(span: &Span, block: usize) {
 #[cold]
 #[inline(never)]
 fn untag(span: &Span) {
-    if (span.start()..span.end()).step_by(PAGE_SIZE).any(memfold_arena::is_away) {
+    if memfold_arena::is_away(span.start(), span.bytes()) {
         return;
     }
     let is_tagged = |owner: *mut u8, tags| owner.addr() & tags != 0;
@@ -67,7 +67,7 @@ pub(crate) fn keep(heap: &'static Heap, span: &'static Span, block: usize) -> bo
     if span.owner.load(Relaxed).addr() & Heap::AWAY == 0 {
         return false;
     }
-    if !memfold_arena::is_away(block) {
+    if !memfold_arena::is_away(block, 1) {
         look_back(span, block);
         return false;
     }
@@ -89,7 +89,7 @@ mod tests {
     use crate::tests::{fill, holds, in_child, release};
     use crate::{malloc, stats};
     use core::sync::atomic::{AtomicBool, AtomicUsize};
-    use memfold_arena::{Hooks, PLAIN};
+    use memfold_arena::{Domain, Hooks, PLAIN};
     use memfold_sys::mem;
     use std::collections::BTreeSet;
     use std::vec::Vec;
@@ -102,9 +102,10 @@ mod tests {
 
     static DISCARDED: AtomicUsize = AtomicUsize::new(0);
 
-    fn is_away(addr: usize) -> bool {
-        let by_chance = || ((addr / PAGE_SIZE) as u32).wrapping_mul(0x9E37_79B9) >> 31 == 1;
-        (AWAY[0].load(SeqCst)..AWAY[1].load(SeqCst)).contains(&addr) || MANY.load(SeqCst) && by_chance()
+    fn is_away(addr: usize, len: usize) -> bool {
+        let by_chance = |page: usize| (page as u32).wrapping_mul(0x9E37_79B9) >> 31 == 1;
+        let is_said = addr < AWAY[1].load(SeqCst) && AWAY[0].load(SeqCst) < addr + len;
+        is_said || MANY.load(SeqCst) && (addr / PAGE_SIZE..(addr + len).div_ceil(PAGE_SIZE)).any(by_chance)
     }
 
     static HOOKS: Hooks = Hooks {
@@ -156,7 +157,7 @@ mod tests {
             SIZES.iter().chain(&SIZES).chain(&SIZES).all(|&size| {
                 let (span, within, others) = a_full_span(size);
                 send_away(span);
-                let (before, bytes) = (DISCARDED.load(SeqCst), span.bytes());
+                let (before, start) = (DISCARDED.load(SeqCst), span.start());
                 let (last, rest) = within.split_last().unwrap();
                 // Touching one would be the end.
                 rest.iter().for_each(|block| release(*block));
@@ -165,11 +166,18 @@ mod tests {
                 // Who gets these pages next may touch them.
                 protect(span.start(), span.bytes(), libc::PROT_READ | libc::PROT_WRITE);
                 release(*last);
-                let gone = DISCARDED.load(SeqCst) - before >= bytes && span.kind() != Kind::Blocks;
+                let gone = span.kind() != Kind::Blocks && DISCARDED.load(SeqCst) == before;
                 let uses_less = stats::classes()[classes::of(size)].used_blocks < used;
+                // Whoever gets it has no page brought back.
+                let mut taken = Vec::new();
+                while !taken.iter().any(|other: &&Span| (other.start()..other.end()).contains(&start)) {
+                    taken.push(memfold_arena::alloc(Domain::Managed, 16, PAGE_SIZE, Kind::Large).unwrap());
+                }
+                let dropped = DISCARDED.load(SeqCst) > before && taken.last().unwrap().zero();
                 AWAY[1].store(0, SeqCst);
                 others.into_iter().for_each(release);
-                kept && gone && uses_less
+                taken.into_iter().for_each(|span| memfold_arena::free(span, 0));
+                kept && gone && uses_less && dropped
             })
         }));
     }
@@ -253,7 +261,7 @@ mod tests {
                 }
             }
             let (mut dormant, mut sound) = (0, true);
-            memfold_arena::for_each_span(memfold_arena::Domain::Managed, |span| {
+            memfold_arena::for_each_span(Domain::Managed, |span| {
                 let count = span.dormant.load(Relaxed);
                 if span.kind() == Kind::Blocks && count > 0 {
                     let marks = span.marks(span.capacity.get() as usize).unwrap();

@@ -150,8 +150,9 @@ pub(crate) fn is_empty(span: &Span) -> bool {
 pub(crate) fn retire(heap: &'static Heap, span: &'static Span) {
     heap.partial[span.class() as usize].remove(span);
     if span.dormant.load(Relaxed) > 0 {
+        // The arena has nobody bring back what it hands out again.
         dormant::forget(span);
-        memfold_arena::free_away(span);
+        free_span(span);
     } else if !heap.front.put(span) {
         free_span(span);
     }

@@ -39,15 +39,15 @@ use crate::sabotage;
 use crate::samples::Sampler;
 use crate::shared_text::SharedText;
 use crate::source::Kind;
+use crate::tables::bounds::Bounds;
 use crate::tables::entry::State;
-use crate::tables::extent::Extent;
 use crate::tables::space::Space;
 use crate::tier::arrived::Arrived;
 use crate::tier::below::{Asker, Below};
 use crate::tier::choice::{BadTier, Choice};
 use crate::tier::keeper::Keeper;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
-use memfold_sys::{Result, PAGE_SIZE};
+use memfold_sys::Result;
 
 pub(crate) use agents::Agent;
 use agents::Agents;
@@ -392,11 +392,14 @@ impl Engine {
         self.link.kernel()
     }
 
-    /// Whether the page at an address is away from memory, so that who touches it waits. It may be otherwise a moment later.
-    pub fn is_away(&self, addr: usize) -> bool {
-        let state =
-            |extent: &Extent| Some(extent.entries()?[(addr - extent.base()) / PAGE_SIZE].load().state());
-        matches!(self.space().find(addr).and_then(state), Some(State::Aside | State::Stored | State::Same))
+    /// Whether a page of the range is away from memory, so that who touches it waits. It may be otherwise a moment later.
+    pub fn is_away(&self, addr: usize, len: usize) -> bool {
+        let Bounds { start, end } = Bounds::of(addr, len);
+        self.space().existing(start, end).filter(|extent| extent.away.load(Relaxed) != 0).any(|extent| {
+            let Some(entries) = extent.entries() else { return false };
+            let states = extent.clip(start, end).indices().map(|index| entries[index].load().state());
+            states.into_iter().any(|state| matches!(state, State::Aside | State::Stored | State::Same))
+        })
     }
 
     /// Says that pages are in the store now.

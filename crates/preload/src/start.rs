@@ -132,7 +132,7 @@ static HOOKS: memfold_arena::Hooks = memfold_arena::Hooks {
         ENGINE.protect(addr, len, true, || unsafe { mem::mprotect(addr, len, access) })
     },
     remap: |addr, len, new_len| mapping::remap_managed(&ENGINE, addr, len, new_len),
-    is_away: |addr| ENGINE.is_away(addr),
+    is_away: |addr, len| ENGINE.is_away(addr, len),
 };
 
 fn complain_of(nonsense: Nonsense<'_>) {

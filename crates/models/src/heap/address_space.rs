@@ -66,13 +66,8 @@ pub fn free(span: &'static Span, _touched: usize) {
     FREE.with_borrow_mut(|free| free.push(span));
 }
 
-/// As [`free`].
-pub fn free_away(span: &'static Span) {
-    free(span, 0);
-}
-
 /// Every page, or none.
-pub fn is_away(_: usize) -> bool {
+pub fn is_away(_: usize, _: usize) -> bool {
     AWAY.get()
 }
 
