@@ -9,6 +9,8 @@
 //! No module imports another in a circle: types first (`bin`, `heap`), then what is done to one heap's spans (`spans`), between two heaps
 //! (`parcel`, `remote`, `flush`), with all heaps (`registry`, `orphans`), and last what a call does (`refill`, `checked`, `api`).
 //!
+//! What is freed while the pager has its page away is not touched (`away`, `dormant`).
+//!
 //! Some blocks are sampled, where somebody asks for it (`sampling`, `samples`): which code they are of, for a profile of the heap.
 //!
 //! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`, over `slots`,
