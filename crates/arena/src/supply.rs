@@ -204,7 +204,7 @@ pub(crate) fn take(domain: Domain, pages: usize, align: usize, kind: Kind) -> Op
 /// Drops what a span that is about to be handed out holds, where pages of it are away from memory: nobody wants them back.
 fn forget_away(span: &'static Span) {
     let managed = span.domain() == Domain::Managed;
-    if span.zero() || !managed || !hooks::are_set() || !hooks::is_away(span.start(), span.bytes()) {
+    if span.zero() || !managed || !hooks::is_away(span.start(), span.bytes()) {
         return;
     }
     let Some(chunk) = span.chunk.get() else { return };

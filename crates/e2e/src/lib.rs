@@ -13,6 +13,7 @@ pub mod dialogue;
 pub mod engine;
 pub mod forged;
 pub mod held;
+pub mod holder;
 pub mod keep;
 pub mod redis;
 pub mod row;

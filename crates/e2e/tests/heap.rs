@@ -2,7 +2,7 @@
 //!
 //! The program is `c/heap.c`, which is built without frame pointers. How much each function holds stands there too.
 
-use memfold_e2e::dialogue::Dialogue;
+use memfold_e2e::holder::Holder;
 use memfold_e2e::run::{program, run_plain, Server};
 use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
@@ -16,70 +16,17 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(120);
 const MIB: f64 = (1 << 20) as f64;
 
-/// The program under `memfold run`.
-struct Folded {
-    program: Dialogue,
-    pid: String,
-    home: tempfile::TempDir,
+fn start(options: &[&str]) -> Holder {
+    Holder::start("heap.c", &["-O2", "-fomit-frame-pointer", "-pthread"], options)
 }
 
-impl Folded {
-    fn start(options: &[&str]) -> Folded {
-        let home = scratch();
-        let file = home.path().join("holder");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("c/heap.c");
-        let mut compiler = Command::new(program("cc", "gcc"));
-        compiler.args(["-O2", "-fomit-frame-pointer", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-        run_plain(
-            {
-                compiler.arg(&file).arg(source);
-                compiler
-            },
-            LIMIT,
-        )
-        .expect_success("cc");
-        let mut command = memfold(home.path());
-        command.args(["run", "--quiet", "--start-at", "0"]).args(options).arg("--").arg(file);
-        let mut program = Dialogue::start(&mut command);
-        let pid = program.hear();
-        let folded = Folded { program, pid, home };
-        wait_until(LIMIT, "folding", || folded.stat()["mode"] == "embedded");
-        folded
-    }
+fn sampled(holder: &Holder) -> Value {
+    let settings: Value = serde_json::from_slice(&holder.done("ctl", &["get", "--json"])).unwrap();
+    settings["heap_sample"].clone()
+}
 
-    fn memfold(&self, command: &str, words: &[&str]) -> Output {
-        let mut asked = memfold(self.home.path());
-        asked.current_dir(self.home.path()).arg(command).arg(&self.pid).args(words);
-        asked.stdin(Stdio::null()).output().expect("memfold can be executed")
-    }
-
-    fn done(&self, command: &str, words: &[&str]) -> Vec<u8> {
-        let output = self.memfold(command, words);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "memfold {command} {words:?}: {said}");
-        output.stdout
-    }
-
-    fn stat(&self) -> Value {
-        let mut command = memfold(self.home.path());
-        command.args(["stat", "--json", &self.pid]);
-        let output = command.stdin(Stdio::null()).output().expect("memfold can be executed");
-        let rows: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        rows[0].clone()
-    }
-
-    fn sampled(&self) -> Value {
-        let settings: Value = serde_json::from_slice(&self.done("ctl", &["get", "--json"])).unwrap();
-        settings["heap_sample"].clone()
-    }
-
-    fn profile(&self) -> Value {
-        serde_json::from_slice(&self.done("heap", &["--json"])).expect("a profile")
-    }
-
-    fn end(self) {
-        assert!(self.program.end().success());
-    }
+fn profile_of(holder: &Holder) -> Value {
+    serde_json::from_slice(&holder.done("heap", &["--json"])).expect("a profile")
 }
 
 /// Live, cold and folded bytes of the stacks that a function is in.
@@ -98,40 +45,40 @@ fn of(profile: &Value, function: &str) -> [f64; 3] {
 
 #[test]
 fn each_function_holds_what_it_holds_and_what_nobody_touches_is_cold_and_folded() {
-    let mut folded = Folded::start(&["--heap-sample", "16K", "--cold-age", "200ms", "--max-stall", "100%"]);
+    let mut folded = start(&["--heap-sample", "16K", "--cold-age", "200ms", "--max-stall", "100%"]);
     folded.program.tell("hold");
     let near =
         |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 0.15, "{found} of {expected}");
-    let profile = folded.profile();
+    let profile = profile_of(&folded);
     // Blocks of 1000 bytes take 1024, those of 300 000 whole pages.
     near(of(&profile, "hold_cold")[0], 24.5 * MIB);
     near(of(&profile, "hold_hot")[0], 8.2 * MIB);
     assert!(of(&profile, "hold_nothing")[0] < 0.1 * MIB);
     assert!(of(&profile, "main")[0] > 30.0 * MIB, "the walk ended too early: {profile}");
     let share = |function| {
-        let [live, cold, folded_bytes] = of(&folded.profile(), function);
+        let [live, cold, folded_bytes] = of(&profile_of(&folded), function);
         (cold / live, folded_bytes / live)
     };
     wait_until(LIMIT, "what nobody touches to be folded", || share("hold_cold").1 > 0.8);
     wait_until(LIMIT, "what is used to be in memory", || share("hold_hot").1 < 0.2);
     // As much is folded as the pager says, but for what is not of the heap.
-    let all = folded.profile()["folded_bytes"].as_f64().unwrap();
+    let all = profile_of(&folded)["folded_bytes"].as_f64().unwrap();
     let evicted = folded.stat()["evicted_bytes"].as_f64().unwrap();
     assert!(all < 1.3 * evicted, "{all} of {evicted}");
     // By another thread than the one that allocated it, which never was sampled itself.
     folded.program.tell("free");
-    assert!(of(&folded.profile(), "hold_cold")[0] < 0.1 * MIB);
+    assert!(of(&profile_of(&folded), "hold_cold")[0] < 0.1 * MIB);
     folded.end();
 }
 
 #[test]
 fn a_program_is_sampled_for_as_long_as_it_is_asked_for_and_no_longer() {
-    let mut folded = Folded::start(&["--cold-age", "1h"]);
-    assert_eq!(folded.sampled(), 0);
+    let mut folded = start(&["--cold-age", "1h"]);
+    assert_eq!(sampled(&folded), 0);
     folded.done("heap", &["--for", "100ms"]);
-    assert_eq!(folded.sampled(), 0, "it was left sampled");
+    assert_eq!(sampled(&folded), 0, "it was left sampled");
     folded.done("heap", &["--start", "--mean", "32K"]);
-    assert_eq!(folded.sampled(), 32 << 10);
+    assert_eq!(sampled(&folded), 32 << 10);
     folded.program.tell("hold");
     let text = String::from_utf8(
         folded.done("heap", &["--svg", "a.svg", "--pprof", "a.pb.gz", "--folded", "a.txt"]),
@@ -153,19 +100,19 @@ fn a_program_is_sampled_for_as_long_as_it_is_asked_for_and_no_longer() {
         assert!(message.windows(word.len()).any(|part| part == word.as_bytes()), "no {word} for pprof");
     }
     folded.done("heap", &["--stop"]);
-    assert_eq!(folded.sampled(), 0);
+    assert_eq!(sampled(&folded), 0);
     folded.end();
 }
 
 #[test]
 fn what_cannot_be_profiled_says_why() {
-    let folded = Folded::start(&[]);
+    let folded = start(&[]);
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let bad = folded.memfold("heap", &["--mean", "0"]);
     assert!(bad.status.code() == Some(2) && said(&bad).contains("such as 512K"), "{}", said(&bad));
     let kept = folded.memfold("heap", &["--for", "10ms", "--svg", "/nowhere/a.svg"]);
     assert_eq!(kept.status.code(), Some(1));
-    assert_eq!(folded.sampled(), 0, "it was left sampled");
+    assert_eq!(sampled(&folded), 0, "it was left sampled");
     let plain = Server(Command::new("sleep").arg("600").spawn().expect("sleep is there"));
     let mut other = memfold(folded.home.path());
     other.args(["heap", &plain.0.id().to_string()]);

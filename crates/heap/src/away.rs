@@ -49,13 +49,10 @@ fn untag(span: &Span) {
     if memfold_arena::is_away(span.start(), span.bytes()) {
         return;
     }
-    let is_tagged = |owner: *mut u8, tags| owner.addr() & tags != 0;
-    let _ = span.owner.fetch_update(SeqCst, Relaxed, |owner| {
-        is_tagged(owner, Heap::AWAY).then(|| owner.map_addr(|addr| addr & !Heap::AWAY))
-    });
+    spans::change_owner(span, |owner| owner & !Heap::AWAY);
     // Other heaps may keep its blocks again, unless a block of it is sampled, now or from this moment on.
     span.shelf.store(spans::shelf_of(span), SeqCst);
-    if is_tagged(span.owner.load(SeqCst), Heap::SAMPLED) {
+    if span.owner.load(SeqCst).addr() & Heap::SAMPLED != 0 {
         span.shelf.store(0, Relaxed);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn refill(heap: &'static Heap, class: usize) -> (*mut u8, bool) {
         }
     }
     let Some(span) = with_room(heap, class) else { return (core::ptr::null_mut(), false) };
-    if !has_block(span) {
+    if !spans::has_block(span) {
         dormant::wake(span);
     }
     let (block, zero) =
@@ -43,18 +43,13 @@ pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Sp
     partial.first.get().or_else(|| spans::new_span(heap, class))
 }
 
-/// Whether the span has a free block, or room for another, without a page being brought back.
-fn has_block(span: &Span) -> bool {
-    span.free_count.get() > 0 || span.carved.load(Relaxed) < span.capacity.get()
-}
-
 /// So many spans that have dormant blocks alone are passed over for one that has others.
 const PASSED_OVER: usize = 8;
 
 fn prefer_awake(partial: &Partial) {
     for _ in 0..PASSED_OVER {
         match partial.first.get() {
-            Some(span) if !has_block(span) && !partial.is_only(span) => {
+            Some(span) if !spans::has_block(span) && !partial.is_only(span) => {
                 partial.remove(span);
                 partial.push(span);
             }

@@ -404,7 +404,7 @@ impl Tables {
 fn mark(span: &Span) {
     if span.kind() == Kind::Blocks {
         // In this order: who takes another tag off at this moment looks at the owner's word last.
-        change_owner(span, |owner| owner | Heap::SAMPLED);
+        spans::change_owner(span, |owner| owner | Heap::SAMPLED);
         span.shelf.store(0, SeqCst);
     }
 }
@@ -413,10 +413,6 @@ fn mark(span: &Span) {
 fn unmark(span: &Span) {
     if span.kind() == Kind::Blocks {
         span.shelf.store(spans::shelf_of(span), Relaxed);
-        change_owner(span, |owner| owner & !Heap::SAMPLED);
+        spans::change_owner(span, |owner| owner & !Heap::SAMPLED);
     }
-}
-
-fn change_owner(span: &Span, change: impl Fn(usize) -> usize) {
-    let _ = span.owner.fetch_update(AcqRel, Acquire, |owner| Some(owner.map_addr(&change)));
 }

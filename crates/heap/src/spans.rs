@@ -10,7 +10,7 @@
 use crate::bin::{Block, Run};
 use crate::heap::{shelf, Heap};
 use crate::{classes, dormant, links, misuse, slots};
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -22,10 +22,19 @@ const CACHE_LINE: usize = 64;
 
 /// Takes a span that has no more to give off the list of its class.
 pub(crate) fn unlink_if_full(heap: &'static Heap, span: &'static Span) {
-    let is_full = span.free_count.get() == 0 && span.carved.load(Relaxed) == span.capacity.get();
-    if is_full && span.dormant.load(Relaxed) == 0 && span.linked.get() {
+    if !has_block(span) && span.dormant.load(Relaxed) == 0 && span.linked.get() {
         heap.partial[span.class() as usize].remove(span);
     }
+}
+
+/// Whether the span has a free block, or room for another, without a page being brought back.
+pub(crate) fn has_block(span: &Span) -> bool {
+    span.free_count.get() > 0 || span.carved.load(Relaxed) < span.capacity.get()
+}
+
+/// Changes the tags in a span's owner's word.
+pub(crate) fn change_owner(span: &Span, change: impl Fn(usize) -> usize) {
+    let _ = span.owner.fetch_update(SeqCst, Relaxed, |owner| Some(owner.map_addr(&change)));
 }
 
 /// A fresh span of `class`, in the list of its class.
@@ -149,11 +158,12 @@ pub(crate) fn is_empty(span: &Span) -> bool {
 /// Takes an empty span off the list of its class and keeps it for later, or gives it back to the arena.
 pub(crate) fn retire(heap: &'static Heap, span: &'static Span) {
     heap.partial[span.class() as usize].remove(span);
-    if span.dormant.load(Relaxed) > 0 {
-        // The arena has nobody bring back what it hands out again.
+    let is_away = span.dormant.load(Relaxed) > 0;
+    if is_away {
         dormant::forget(span);
-        free_span(span);
-    } else if !heap.front.put(span) {
+    }
+    // What is away is not kept: the arena drops that before it hands it out again.
+    if is_away || !heap.front.put(span) {
         free_span(span);
     }
 }

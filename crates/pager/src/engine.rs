@@ -40,7 +40,6 @@ use crate::samples::Sampler;
 use crate::shared_text::SharedText;
 use crate::source::Kind;
 use crate::tables::bounds::Bounds;
-use crate::tables::entry::State;
 use crate::tables::space::Space;
 use crate::tier::arrived::Arrived;
 use crate::tier::below::{Asker, Below};
@@ -395,10 +394,9 @@ impl Engine {
     /// Whether a page of the range is away from memory, so that who touches it waits. It may be otherwise a moment later.
     pub fn is_away(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
-        self.space().existing(start, end).filter(|extent| extent.away.load(Relaxed) != 0).any(|extent| {
-            let Some(entries) = extent.entries() else { return false };
-            let states = extent.clip(start, end).indices().map(|index| entries[index].load().state());
-            states.into_iter().any(|state| matches!(state, State::Aside | State::Stored | State::Same))
+        self.space().existing(start, end).any(|extent| {
+            let is_away = |index| extent.entry(index).state().is_away();
+            extent.away.load(Relaxed) != 0 && extent.clip(start, end).indices().any(is_away)
         })
     }
 

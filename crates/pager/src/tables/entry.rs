@@ -36,6 +36,13 @@ pub enum State {
     Same = 5,
 }
 
+impl State {
+    /// Whether who touches the page waits for it.
+    pub fn is_away(self) -> bool {
+        matches!(self, State::Aside | State::Stored | State::Same)
+    }
+}
+
 const STATE_BITS: u32 = 3;
 const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
 const BUSY: u64 = 1 << STATE_BITS;

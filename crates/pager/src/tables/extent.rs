@@ -191,7 +191,7 @@ impl Extent {
         if self.away.load(Relaxed) == 0 {
             return PageSet::EMPTY;
         }
-        PageSet::of(|index| matches!(self.entry(index).state(), State::Aside | State::Stored | State::Same))
+        PageSet::of(|index| self.entry(index).state().is_away())
     }
 
     /// The pages that are set aside.
