@@ -7,7 +7,7 @@ use memfold_pager::config::{Config, Setting};
 use memfold_pager::control::Command;
 use memfold_pager::why::Why;
 use memfold_pager::{Engine, Host, Phase};
-use memfold_sys::{mem, PAGE_SIZE};
+use memfold_sys::{mem, EXTENT_SIZE, PAGE_SIZE};
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -123,8 +123,10 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// It begins with an extent: else, by chance, so few pages of it could lie in its first or last that they are not worth its tables.
     pub fn new(engine: &'static Engine, len: usize) -> Memory {
-        let base = mem::map_anonymous(0, len, 0).unwrap();
+        let base = mem::reserve_aligned(len, EXTENT_SIZE).unwrap();
+        unsafe { mem::mprotect(base, len, libc::PROT_READ | libc::PROT_WRITE) }.unwrap();
         engine.mapped(base, len);
         Memory { base, pages: len / PAGE_SIZE }
     }
@@ -184,19 +186,15 @@ pub fn evicted(engine: &'static Engine) -> u64 {
 /// So few pages may be left over, before it is asked why.
 const FEW: usize = 64;
 
-/// Waits until so many bytes are away; where that does not come, says what keeps the rest. By chance an extent has only
-/// the first or the last few pages of the memory. They are not worth its tables, and stay, unless it has others.
+/// Waits until so many bytes are away; where that does not come, says what keeps the rest. The last few pages of memory in an
+/// extent are worth no call to the kernel, and leave when they are told to, if others did.
 pub fn wait_until_evicted(engine: &'static Engine, bytes: usize) {
     let began = Instant::now();
     while evicted(engine) != bytes as u64 {
-        let rest = || bytes.saturating_sub(evicted(engine) as usize) / PAGE_SIZE;
-        if (1..=FEW).contains(&rest()) && kept(engine, Why::Few) >= rest() {
+        let rest = bytes.saturating_sub(evicted(engine) as usize) / PAGE_SIZE;
+        if rest <= FEW && kept(engine, Why::Few) >= rest {
             have(engine, Command::Evict);
-            if (1..=FEW).contains(&rest()) && kept(engine, Why::Few) == rest() {
-                return;
-            }
         }
-        let rest = rest();
         if began.elapsed() > Duration::from_secs(120) {
             let all = Why::ALL.iter().map(|&why| (why.name(), kept(engine, why)));
             let reasons: Vec<_> = all.filter(|(_, pages)| *pages != 0).collect();
