@@ -4,7 +4,7 @@
 
 use memfold_heap::*;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{mpsc, Mutex, MutexGuard};
 use std::thread;
 
@@ -165,13 +165,14 @@ fn a_block_that_is_resized_stays_the_one_that_it_was() {
 #[test]
 fn no_byte_changes_and_nothing_is_left_when_sampling_comes_and_goes_under_threads() {
     let sampling = Sampling::begin(4 << 10);
-    let done = AtomicBool::new(false);
+    let (done, rounds) = (AtomicBool::new(false), AtomicUsize::new(0));
     let (send, receive) = mpsc::channel::<(usize, usize)>();
     let receive = Mutex::new(receive);
     let work = |seed: usize, send: mpsc::Sender<(usize, usize)>| {
         let mut state = seed as u64;
         let mut mine: Vec<(usize, usize)> = Vec::new();
         for round in 0..60_000usize {
+            rounds.fetch_add(1, Relaxed);
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let draw = (state >> 33) as usize;
             let size = 16 + [draw % 60, draw % 900, draw % 9000, draw % 90_000][draw / 7 % 4];
@@ -217,7 +218,11 @@ fn no_byte_changes_and_nothing_is_left_when_sampling_comes_and_goes_under_thread
                 }
                 assert!(sample(mean, 0..0));
                 live();
-                thread::yield_now();
+                // Some hundred times in all: the tables' lock is not fair, and the others have to come to it.
+                let next = rounds.load(Relaxed) + 500;
+                while rounds.load(Relaxed) < next && !done.load(Relaxed) {
+                    thread::yield_now();
+                }
             }
         });
         workers.into_iter().for_each(|worker| worker.join().unwrap());

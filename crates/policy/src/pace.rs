@@ -18,8 +18,14 @@ pub const DEBT: u64 = 10_000_000_000;
 /// The highest share where CPUs have nothing to spare, millionths.
 pub const CONTENDED: u64 = 30_000;
 
-/// So much may be spent at any share first, ns: a program that has just come to be has everything to gain.
+/// So much may be spent at twice that share first, ns: a program that has just come to be has everything to gain.
 pub const CREDIT: u64 = 2_000_000_000;
+
+/// Looks at what there is to do, when nothing may be done, take one part in so many of the share.
+const LOOKS: u64 = 4;
+
+/// The longest pause between two such looks, ns.
+const LONGEST_PAUSE: u64 = 10_000_000_000;
 
 /// A share of 1, in millionths.
 const WHOLE: u64 = 1_000_000;
@@ -76,11 +82,20 @@ pub fn worth(time: u64, share: u64) -> u64 {
 /// The share of a CPU that may be taken at most, millionths, below `limit`: whether there is CPU time to `spare`, and how much
 /// was `spent` so far, ns. A limit of a whole CPU is none, and holds always.
 pub fn share(limit: u64, spare: bool, spent: u64) -> u64 {
-    if spare || spent < CREDIT || limit >= WHOLE {
+    if spare || limit >= WHOLE {
         limit
+    } else if spent < CREDIT {
+        limit.min(2 * CONTENDED)
     } else {
         limit.min(CONTENDED)
     }
+}
+
+/// How long the next look waits, ns, after one that has cost `cost` ns and could lead to nothing: looks are paid out of the share, and if one came as soon as the
+/// one before was over, a small share would have nothing left for what they are for.
+pub fn until_next_look(cost: u64, share: u64) -> u64 {
+    let pause = u128::from(cost) * u128::from(LOOKS * WHOLE) / u128::from(share.max(1));
+    pause.min(LONGEST_PAUSE.into()) as u64
 }
 
 #[cfg(test)]
@@ -118,10 +133,34 @@ mod tests {
     #[test]
     fn where_there_is_nothing_to_spare_little_is_taken_once_the_credit_is_spent() {
         assert_eq!(share(250_000, true, 100 * SECOND), 250_000);
-        assert_eq!(share(250_000, false, CREDIT - 1), 250_000);
+        assert_eq!(share(250_000, false, CREDIT - 1), 2 * CONTENDED);
+        assert_eq!(share(10_000, false, 0), 10_000);
         assert_eq!(share(250_000, false, CREDIT), CONTENDED);
         assert_eq!(share(10_000, false, CREDIT), 10_000);
         assert_eq!(share(WHOLE, false, 100 * SECOND), WHOLE);
+    }
+
+    #[test]
+    fn looks_leave_most_of_a_share_that_is_too_small_for_one_in_each_pass() {
+        // A pass in each quarter of a second, and 3 ms for a look: so it was that a program was never folded again.
+        let (share, look, pass) = (3_750, 3_000_000, SECOND / 4);
+        let worked_in_a_minute = |puts_off: bool| {
+            let (mut pace, mut total, mut worked, mut next_look) = (Pace::new(0, 0), 0, 0, 0);
+            for now in (0..60 * SECOND).step_by(pass as usize) {
+                pace.charge(now, total, share);
+                if pace.left() >= 1_000_000 {
+                    (total, worked) = (total + pace.left(), worked + pace.left());
+                } else if now >= next_look {
+                    total += look;
+                    next_look = now + if puts_off { until_next_look(look, share) } else { 0 };
+                }
+            }
+            worked
+        };
+        assert_eq!(worked_in_a_minute(false), 0);
+        assert!(worked_in_a_minute(true) > worth(60 * SECOND, share) / 2);
+        assert_eq!(until_next_look(3_000_000, 1_000_000), 12_000_000);
+        assert_eq!(until_next_look(3_000_000, 0), LONGEST_PAUSE);
     }
 
     #[test]

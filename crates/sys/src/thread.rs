@@ -351,6 +351,8 @@ pub enum Scheduling {
         /// The nice value.
         nice: i32,
     },
+    /// `SCHED_BATCH`: a share as in the ordinary class, but nobody has to make room when the thread is woken.
+    Batch,
     /// `SCHED_FIFO` with this priority (1 to 99); needs CAP_SYS_NICE or RLIMIT_RTPRIO.
     RealTime {
         /// The priority.
@@ -362,6 +364,7 @@ pub enum Scheduling {
 pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
     let (policy, priority) = match scheduling {
         Scheduling::Normal { .. } => (libc::SCHED_OTHER, 0),
+        Scheduling::Batch => (libc::SCHED_BATCH, 0),
         Scheduling::RealTime { priority } => (libc::SCHED_FIFO, priority),
     };
     // SAFETY: the priority is the whole of `struct sched_param`.

@@ -1,7 +1,7 @@
 //! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters; [`crate::requests`] are
 //! carried out between two passes.
 //!
-//! It runs at the lowest ordinary priority, unless there is a limit to keep or nothing bounds it. What others may have to wait for, `docs/architecture.md` bounds.
+//! It takes the CPU from nobody when it is woken (`SCHED_BATCH`), unless there is a limit to keep or nothing bounds it. What others may have to wait for, `docs/architecture.md` bounds.
 
 use crate::activity::Activity;
 use crate::config::Setting;
@@ -86,7 +86,7 @@ pub extern "C" fn main(arg: usize) {
             // An improvement only; after the measurement, which it would spoil.
             worker.look_at_group();
             worker.open_tier(in_child);
-            let _ = thread::set_scheduling(Scheduling::Normal { nice: worker.nice() });
+            let _ = thread::set_scheduling(worker.scheduling());
             engine.control().mode.store(Mode::Embedded as u32, Release);
             engine.show_control();
             memfold_sys::inject::begin();
@@ -102,18 +102,16 @@ pub extern "C" fn main(arg: usize) {
 }
 
 impl Worker {
-    /// How much it gives way to others. Less of it could not be had later, without the right.
-    fn nice(&self) -> i32 {
+    /// How it is scheduled beside others.
+    fn scheduling(&self) -> Scheduling {
         let engine = self.engine;
         let is_unbounded = engine.setting(Setting::MaxCpu) >= NO_LIMIT;
         if !engine.options.policy.is_empty() || engine.is_limited() || is_unbounded {
             // A program at its limit waits for a page daemon; and folding that may cost what it likes is not to wait.
-            0
-        } else if self.group_pause().is_some() || !engine.options.daemon.is_empty() {
-            // A limit may come near, or a daemon's share must be kept to.
-            10
+            Scheduling::Normal { nice: 0 }
         } else {
-            19
+            // What it may take is bounded. So much it should have: who waits for a lock that it holds waits until it has had its turn.
+            Scheduling::Batch
         }
     }
 

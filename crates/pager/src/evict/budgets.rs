@@ -10,7 +10,7 @@ use crate::sleep::AGE_ASLEEP;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::NO_LIMIT;
 use memfold_policy::pace;
-use memfold_sys::time::Nanos;
+use memfold_sys::time::{self, Nanos};
 use memfold_sys::PAGE_SIZE;
 
 /// What a touch is expected to cost before any was, ns.
@@ -19,6 +19,8 @@ const TOUCH_COST_AT_FIRST: u64 = 10_000;
 const WORTHWHILE: u64 = 1_000_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
 const EVICTION_COST: u64 = 12_000;
+/// What a page costs that helpers bring before its time, ns.
+const EARLY_COST: u64 = 5_000;
 /// Cold age while more is resident than the share of a daemon's budget allows.
 const COLD_AGE_OVER_SHARE: Nanos = Nanos::from_millis(200);
 
@@ -64,6 +66,18 @@ impl Worker {
     /// Whether what goes has no budget to wait for.
     pub(crate) fn is_free_of_budget(&self) -> bool {
         self.is_over_share() || self.watch.is_pressed() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT
+    }
+
+    /// The CPU time that folding has taken so far, ns.
+    pub(crate) fn spent(&self) -> u64 {
+        // Helpers bring before its time what may not be wanted: that is folding's to pay.
+        let early = self.engine.control().periods_predicted.load(Relaxed) * EARLY_COST;
+        time::thread_cpu().0 + early
+    }
+
+    /// A round that could do no more than look has cost so much CPU time, ns: the next such one waits.
+    pub(crate) fn put_off_looks(&mut self, cost: u64) {
+        self.eviction.next_look = self.now + Nanos(pace::until_next_look(cost, self.cpu_share()));
     }
 
     /// The share of a CPU that folding may take, in millionths.

@@ -29,6 +29,8 @@ pub(crate) struct ByAge {
     /// The stall budget is used up: what is being touched comes back.
     broken: bool,
     begun: bool,
+    /// Where the round can do no more than look: the CPU time that had been taken when it began, ns.
+    looks: Option<u64>,
     /// Resident pages of what was visited.
     resident: u64,
 }
@@ -38,7 +40,7 @@ impl ByAge {
     pub(crate) fn new(worker: &mut Worker) -> ByAge {
         let limit = worker.engine.setting(Setting::MaxStall);
         let broken = worker.budgets.stall.is_broken(worker.now.0, limit) && !worker.engine.room.is_kept();
-        ByAge { cold_age: worker.cold_age(), broken, begun: false, resident: 0 }
+        ByAge { cold_age: worker.cold_age(), broken, begun: false, looks: None, resident: 0 }
     }
 
     /// How expensive looks are is seen long before the first of them are over.
@@ -58,12 +60,18 @@ impl Policy for ByAge {
         if core::mem::replace(&mut self.begun, true) {
             return None;
         }
+        let wants_census = !worker.engine.options.daemon.is_empty();
+        if !worker.may_fold() && !self.broken && !wants_census {
+            if worker.now < worker.eviction.next_look {
+                return None;
+            }
+            self.looks = Some(worker.spent());
+        }
         // A round that was interrupted goes on: from the beginning it would never come to the end where there is little time.
         let mut round = core::mem::take(&mut worker.eviction.round);
         if round.at == 0 {
             // A probe counts too, but the first comes after a whole cold age.
-            let wanted = !worker.engine.options.daemon.is_empty();
-            round.census = wanted && worker.now.since(worker.census.taken_at) >= CENSUS;
+            round.census = wants_census && worker.now.since(worker.census.taken_at) >= CENSUS;
             // Who rests was told so by the cold age that held then.
             let before = core::mem::replace(&mut worker.eviction.paced_by, self.cold_age);
             round.all = round.census || before != self.cold_age;
@@ -206,6 +214,9 @@ impl Policy for ByAge {
     }
 
     fn end(&mut self, worker: &mut Worker, round: Round) -> bool {
+        if let Some(before) = self.looks {
+            worker.put_off_looks(worker.spent().saturating_sub(before));
+        }
         if round.at != 0 {
             worker.eviction.round = round;
             return true;

@@ -38,9 +38,6 @@ pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
 /// between, and half a second later they are gone.
 pub(crate) const LEFTOVERS: Nanos = Nanos::from_millis(400);
 
-/// What a page costs that helpers bring before its time, ns.
-const EARLY_COST: u64 = 5_000;
-
 /// Memory that the agent threads use beside tables and store: stacks, codecs, buffers. Measured with `smaps`.
 const AGENT_BYTES: u64 = 1 << 20;
 
@@ -165,6 +162,8 @@ pub(crate) struct Eviction {
     pub round: Round,
     /// The cold age of the last pass, by which extents rest; 0 before any.
     pub paced_by: u64,
+    /// Until when no round begins that can do no more than look.
+    pub next_look: Nanos,
     /// Where eviction for the limit goes on.
     pub hand: Hand,
     /// Pages stayed because somebody was in the way for that moment: they may go at the next look.
@@ -179,6 +178,7 @@ impl Eviction {
             daemon: None,
             round: Round::default(),
             paced_by: 0,
+            next_look: Nanos(0),
             hand: Hand::new(),
             put_off: false,
             short_of_memory: false,
@@ -340,9 +340,7 @@ impl Worker {
 
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
-        // Helpers bring before its time what may not be wanted: that is folding's to pay.
-        let early = self.engine.control().periods_predicted.load(Relaxed) * EARLY_COST;
-        self.budgets.pace.charge(self.now.0, time::thread_cpu().0 + early, self.cpu_share());
+        self.budgets.pace.charge(self.now.0, self.spent(), self.cpu_share());
         self.engine.conditions.set_may_fold(self.may_fold());
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);

@@ -20,15 +20,15 @@ pub const ROOT: usize = 1 << ROOT_BITS;
 /// than that of aarch64.
 pub const LIMIT: usize = EXTENT_SIZE << (LEAF_BITS + ROOT_BITS);
 
-/// Places of a leaf that are told apart by whether there is any extent.
+/// Places of a leaf that one bit stands for, two words of those that tell each.
 const PLACES: usize = LEAF / 64;
 /// Places whose pointers fill a page.
 const PER_PAGE: usize = PAGE_SIZE / core::mem::size_of::<AtomicPtr<Extent>>();
 
-/// Extents side by side, until when each may rest, and in which [`PLACES`] there are any. Allocators that choose addresses at random have
-/// hundreds of leaves with an extent or two.
+/// Extents side by side, until when each may rest, a bit for each that there is, and one for each [`PLACES`] in which there is any. Allocators that choose
+/// addresses at random have hundreds of leaves with an extent or two, and a pass that looked at each place would take milliseconds.
 #[repr(C)]
-struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF], AtomicU64);
+struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF], [AtomicU64; LEAF / 64], AtomicU64);
 
 impl Leaf {
     /// An extent is about to come to the place of that index. Returns how many bytes of this leaf are used for the first time, about.
@@ -37,19 +37,29 @@ impl Leaf {
         // The page's pointers, and as many times.
         let (first, places) = (bit - bit % (PER_PAGE / PLACES), PER_PAGE / PLACES);
         let page = ((1 << places) - 1) << first;
-        // Release: who sees the bit and not yet the extent finds it at the next look.
-        let before = self.2.fetch_or(1 << bit, AcqRel);
+        self.2[index / 64].fetch_or(1 << (index % 64), Relaxed);
+        // Release: who sees this bit sees that one. Who does not see the extent yet finds it at the next look.
+        let before = self.3.fetch_or(1 << bit, AcqRel);
         if before & page != 0 {
             return 0;
         }
         (PAGE_SIZE + PER_PAGE * core::mem::size_of::<AtomicU32>()) as u64
     }
 
-    /// The indices at which there may be extents.
-    fn used(&self) -> impl Iterator<Item = usize> {
-        let bits = self.2.load(Acquire);
-        (0..64).filter(move |bit| bits >> bit & 1 != 0).flat_map(|bit| bit * PLACES..(bit + 1) * PLACES)
+    /// The indices at which there are extents, or are about to be.
+    fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        let words = ones(self.3.load(Acquire)).flat_map(|bit| bit * PLACES / 64..(bit + 1) * PLACES / 64);
+        words.flat_map(|word| ones(self.2[word].load(Relaxed)).map(move |bit| word * 64 + bit))
     }
+}
+
+/// The numbers of the bits that are set, from the lowest on.
+fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize);
+        bits &= bits.wrapping_sub(1);
+        lowest
+    })
 }
 
 /// Nanoseconds to a moment as extents rest until it, as a power of two: 67 ms. Moments are rounded down, so nothing is looked
@@ -219,7 +229,7 @@ mod tests {
         }
         // A leaf that is full has been charged whole.
         let all: u64 = (0..LEAF).map(|n| charged((64 << 40) + n * EXTENT_SIZE)).sum();
-        assert_eq!(all as usize, core::mem::size_of::<Leaf>() - core::mem::size_of::<AtomicU64>());
+        assert_eq!(all as usize, LEAF * (core::mem::size_of::<usize>() + core::mem::size_of::<u32>()));
         assert_eq!(space.all().count(), 19 * 3 + LEAF);
     }
 
