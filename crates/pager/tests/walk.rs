@@ -216,6 +216,12 @@ fn what_is_compressed_comes_back_in_a_walk_too() {
     walk(&memory).for_each(|page| memory.check_page(41, page));
     let waits = touches(engine) - before;
     assert!(waits <= memory.pages as u64 / 2, "{waits} waits for {} pages", memory.pages);
+    // Nor does it say that folding was not worth it.
+    let soon = engine.soon_back();
+    assert!(soon <= memory.pages as u64 / 4, "{soon} of {} pages count as back too soon", memory.pages);
+    have(engine, Command::Resume);
+    let used = kept(engine, Why::Hot) + kept(engine, Why::CameBackSoon);
+    assert!(used <= memory.pages / 4, "{used} of {} pages are taken for used", memory.pages);
 }
 
 #[test]

@@ -343,7 +343,7 @@ impl Restorer {
             // SAFETY: as above, for one page.
             unsafe { kernel.uffd.copy(page + at, buffer + at, PAGE_SIZE) }
         })?;
-        let soon = extent.flags.load(Relaxed) & SETTLED == 0;
+        let soon = extent.flags.load(Relaxed) & SETTLED == 0 && !extent.is_walked_through();
         for index in PageRange::from(segment.lo, pages).indices() {
             if soon && run.reason == Reason::Fault {
                 extent.back_soon.add(index);
@@ -615,8 +615,9 @@ impl<'a> Run<'a> {
     fn finish(&mut self, index: usize) -> Entry {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
-        if self.reason.is_awaited() || fault_point!(WalkTakenForUse: false, else self.reason == Reason::Walk)
-        {
+        let is_awaited = self.reason.is_awaited();
+        let is_walk = self.reason == Reason::Walk || is_awaited && self.extent.is_walked_through();
+        if is_awaited && !is_walk || fault_point!(WalkTakenForUse: false, else is_walk) {
             self.extent.hot.add(index);
         }
         self.entries[index].finish(entry);

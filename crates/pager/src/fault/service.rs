@@ -391,7 +391,8 @@ impl Service {
             engine.setting(Setting::ColdAge),
             self.engine.is_helped(),
         );
-        extent.set_burst(burst);
+        // Where many are walked through, one that lay still is, too, from its first touch on.
+        extent.set_burst(burst, reach != Reach::Page || !burst.in_use && self.walks.are_many(now.0));
         if reach != Reach::Page {
             engine.conditions.note_walk(now);
         }
@@ -418,6 +419,7 @@ impl Service {
         }
         if let Some(next) = ahead.then.and_then(|next| self.engine.space().find(next as usize * EXTENT_SIZE))
         {
+            next.note_walk_ahead();
             self.ask_for(next, true);
         }
         ahead.this

@@ -134,6 +134,8 @@ pub const WAITS_FOR_STALL: u32 = 2;
 
 /// In `Extent::burst`: the touches tell of use.
 const IN_USE: u32 = 1 << 31;
+/// In `Extent::burst`: they are a walk's.
+const WALKS: u32 = 1 << 30;
 
 // SAFETY: `base` is written before the extent is shared.
 unsafe impl Sync for Extent {}
@@ -212,16 +214,26 @@ impl Extent {
         let touches = self.burst.load(Relaxed);
         Burst {
             began: self.burst_began.load(Relaxed),
-            touches: touches & !IN_USE,
+            touches: touches & !(IN_USE | WALKS),
             in_use: touches & IN_USE != 0,
         }
     }
 
-    /// Notes them. By the fault thread.
-    pub fn set_burst(&self, burst: Burst) {
+    /// Notes them, and whether they are a walk's. By the fault thread.
+    pub fn set_burst(&self, burst: Burst, walks: bool) {
         self.burst_began.store(burst.began, Relaxed);
-        let in_use = if burst.in_use { IN_USE } else { 0 };
-        self.burst.store(burst.touches.min(IN_USE - 1) | in_use, Relaxed);
+        let flags = if burst.in_use { IN_USE } else { 0 } | if walks { WALKS } else { 0 };
+        self.burst.store(burst.touches.min(WALKS - 1) | flags, Relaxed);
+    }
+
+    /// A walk comes to it next. By the fault thread.
+    pub fn note_walk_ahead(&self) {
+        self.burst.fetch_or(WALKS, Relaxed);
+    }
+
+    /// Whether it was being walked through when it was last touched: what comes back of it says nothing of what is in use.
+    pub fn is_walked_through(&self) -> bool {
+        self.burst.load(Relaxed) & WALKS != 0
     }
 
     /// Locks it, waiting as long as it takes.
