@@ -174,6 +174,11 @@ impl Engine {
         &self.control
     }
 
+    /// Of a walk nothing is guessed here.
+    pub(crate) fn takes_guesses(&self) -> bool {
+        false
+    }
+
     pub(crate) fn space(&self) -> &Space {
         &self.space
     }

@@ -23,11 +23,13 @@ use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entry::State;
 use crate::tables::extent::Extent;
+use crate::text::Line;
 use crate::tier;
+use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::Pagemap;
 use memfold_sys::thread::Backoff;
-use memfold_sys::{file, mem, Errno};
+use memfold_sys::{file, mem, Errno, Result};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
@@ -166,17 +168,26 @@ impl Engine {
 
     /// Has the kernel report touches of what is away. An error says that it cannot be left so.
     fn reach_memory_in_child(&'static self) -> core::result::Result<(), Missing> {
-        match self.reopen_kernel_in_child() {
-            Some(missing) if self.register_in_child() => missing.map_or(Ok(()), Err),
-            _ => self.fail_hard(UNREACHABLE),
+        let missing = self.reopen_kernel_in_child().unwrap_or_else(|missing| self.fail_in_child(missing));
+        if let Err(error) = self.register_in_child() {
+            self.fail_in_child(("its memory cannot be registered", error));
         }
+        missing.map_or(Ok(()), Err)
+    }
+
+    /// Ends a child that would read zeros, and says for want of what.
+    fn fail_in_child(&self, (what, error): Missing) -> ! {
+        let mut line = Line::new();
+        let _ = write!(line, "{UNREACHABLE}: {what}: {}", error.name());
+        self.fail_hard(line.as_str())
     }
 
     /// The child may not have threads (`RLIMIT_NPROC`, `pids.max`), or nothing that keeps its userfaultfd open (`fs.aio-max-nr`): the thread that is here
     /// brings everything back, and the child is not folded. The program does not run meanwhile.
     fn go_on_plainly_in_child(&'static self, (what, error): Missing) {
-        let Some(kernel) = self.kernel() else { self.fail_hard(UNREACHABLE) };
-        let Ok(mut restorer) = patiently(|| Restorer::new(self, kernel)) else { self.fail_hard(UNREACHABLE) };
+        let Some(kernel) = self.kernel() else { self.fail_in_child((what, error)) };
+        let mut restorer = patiently(|| Restorer::new(self, kernel))
+            .unwrap_or_else(|error| self.fail_in_child(("no memory to bring it back with", error)));
         for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
             // There is no thread of the tier here.
             let fetch = |page, restorer: &mut Restorer| {
@@ -187,7 +198,7 @@ impl Engine {
             bring_extent_back(&mut restorer, extent, PageRange::ALL, fetch);
         }
         if self.anything_away() {
-            self.fail_hard(UNREACHABLE);
+            self.fail_in_child((what, error));
         }
         if let Some(below) = self.below() {
             below.files.remote.hang_up();
@@ -240,7 +251,7 @@ impl Engine {
         let is_here = |run: PageRange| mem::is_mapped(extent.page_addr(run.lo), run.bytes());
         if fault_point!(UnforkedUnseen: away.runs().any(is_here), else false) {
             // The program let its children have this again, past libc. The memory is here, and what it held is not.
-            self.fail_hard(UNREACHABLE);
+            self.fail_in_child(("memory that was not for its children is here", Errno::EINVAL));
         }
         if let Some(entries) = extent.entries() {
             for index in away.pages() {
@@ -261,35 +272,33 @@ impl Engine {
     }
 
     /// Registers what may be away with the child's own userfaultfd.
-    fn register_in_child(&'static self) -> bool {
-        let Some(kernel) = self.kernel() else { return false };
-        fault_point!(ChildNotRegistered: (), else return true);
+    fn register_in_child(&'static self) -> Result<()> {
+        let kernel = self.kernel().ok_or(Errno(libc::EBADF))?;
+        fault_point!(ChildNotRegistered: (), else return Ok(()));
         for extent in self.space().all() {
             if extent.away.load(Relaxed) == 0 {
                 extent.armed.remove(&PageSet::ALL);
                 continue;
             }
             for run in extent.armed.load().runs() {
-                if !register(kernel, extent, run) {
-                    return false;
-                }
+                register(kernel, extent, run)?;
             }
         }
-        true
+        Ok(())
     }
 }
 
 /// Registers pages with a child's userfaultfd, as far as they are what they were: another thread may have been
-/// unmapping some, or mapping something else there, past libc, when the child was forked. False for lack of memory.
-fn register(kernel: &Kernel, extent: &Extent, run: PageRange) -> bool {
+/// unmapping some, or mapping something else there, past libc, when the child was forked. `ENOMEM` for lack of memory.
+fn register(kernel: &Kernel, extent: &Extent, run: PageRange) -> Result<()> {
     match patiently(|| kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), kernel.armed_modes())) {
-        Ok(()) => true,
-        Err(Errno::ENOMEM) => false,
-        Err(_) if run.len() == 1 => true,
-        Err(_) => {
+        Err(Errno::ENOMEM) => Err(Errno::ENOMEM),
+        Err(_) if run.len() > 1 => {
             let (first, second) = run.split_at(run.lo + run.len() / 2);
-            register(kernel, extent, first) && register(kernel, extent, second)
+            register(kernel, extent, first)?;
+            register(kernel, extent, second)
         }
+        _ => Ok(()),
     }
 }
 

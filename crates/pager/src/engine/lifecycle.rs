@@ -297,11 +297,14 @@ impl Engine {
         Ok(())
     }
 
-    /// The same again for what a forked child cannot share with its parent, as [`Kernel::reopen_in_child`]; `None` where it cannot be. By the one thread of
-    /// the process that is not waiting.
-    pub(crate) fn reopen_kernel_in_child(&self) -> Option<Option<Missing>> {
+    /// The same again for what a forked child cannot share with its parent, as [`Kernel::reopen_in_child`]. By the one thread of the process that is not
+    /// waiting.
+    pub(crate) fn reopen_kernel_in_child(&self) -> core::result::Result<Option<Missing>, Missing> {
         // SAFETY: nobody else looks.
-        unsafe { self.link.kernel_mut() }.as_mut()?.reopen_in_child(self.link.device()).ok()
+        let kernel = unsafe { self.link.kernel_mut() }.as_mut();
+        kernel
+            .ok_or(("no userfaultfd of its parent's", Errno(libc::EBADF)))?
+            .reopen_in_child(self.link.device())
     }
 
     /// Makes the threads that serve the program, by the background thread, whose descriptors they share. On an error none is left

@@ -198,6 +198,7 @@ impl Restorer {
         // The fault thread's waits begin with its messages.
         let began = if reason.is_service() { Nanos(0) } else { time::now() };
         let mut run = Run::new(extent, entries, pages.lo, reason);
+        run.walked = engine.takes_guesses() && extent.is_walked_through();
         if let Err(outcome) = run.take(self, pages) {
             return outcome;
         }
@@ -343,7 +344,7 @@ impl Restorer {
             // SAFETY: as above, for one page.
             unsafe { kernel.uffd.copy(page + at, buffer + at, PAGE_SIZE) }
         })?;
-        let soon = extent.flags.load(Relaxed) & SETTLED == 0 && !extent.is_walked_through();
+        let soon = extent.flags.load(Relaxed) & SETTLED == 0 && !run.walked;
         for index in PageRange::from(segment.lo, pages).indices() {
             if soon && run.reason == Reason::Fault {
                 extent.back_soon.add(index);
@@ -447,13 +448,15 @@ struct Run<'a> {
     /// All entries are `Aside`: they may be more than [`MAX_WINDOW`], as many as come back by one move.
     aside: bool,
     reason: Reason,
+    /// It is being walked through: what comes back tells nothing of what is in use. Where a limit is kept it does all the same.
+    walked: bool,
 }
 
 impl<'a> Run<'a> {
     /// Nothing is taken yet.
     fn new(extent: &'a Extent, entries: &'a Entries, lo: usize, reason: Reason) -> Run<'a> {
         let taken = [Entry::RESIDENT; MAX_WINDOW];
-        Run { extent, entries, lo, next: lo, hi: lo, taken, aside: false, reason }
+        Run { extent, entries, lo, next: lo, hi: lo, taken, aside: false, reason, walked: false }
     }
 
     /// Takes the entry of the first of the pages, and of those behind it that are away too; all of the extent where they are one huge page.
@@ -616,7 +619,7 @@ impl<'a> Run<'a> {
         debug_assert_eq!(index, self.next);
         let entry = self.entry(index);
         let is_awaited = self.reason.is_awaited();
-        let is_walk = self.reason == Reason::Walk || is_awaited && self.extent.is_walked_through();
+        let is_walk = self.reason == Reason::Walk || is_awaited && self.walked;
         if is_awaited && !is_walk || fault_point!(WalkTakenForUse: false, else is_walk) {
             self.extent.hot.add(index);
         }
