@@ -346,11 +346,8 @@ pub fn current_cpu() -> Option<u32> {
 /// How the kernel schedules a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scheduling {
-    /// The ordinary class, with this nice value (−20 to 19; lower than now needs a right).
-    Normal {
-        /// The nice value.
-        nice: i32,
-    },
+    /// The ordinary class, at nice 0 (lower than now needs a right).
+    Normal,
     /// `SCHED_BATCH`: a share as in the ordinary class, but nobody has to make room when the thread is woken.
     Batch,
     /// `SCHED_FIFO` with this priority (1 to 99); needs CAP_SYS_NICE or RLIMIT_RTPRIO.
@@ -363,15 +360,15 @@ pub enum Scheduling {
 /// Schedules the calling thread so from now on.
 pub fn set_scheduling(scheduling: Scheduling) -> Result<()> {
     let (policy, priority) = match scheduling {
-        Scheduling::Normal { .. } => (libc::SCHED_OTHER, 0),
+        Scheduling::Normal => (libc::SCHED_OTHER, 0),
         Scheduling::Batch => (libc::SCHED_BATCH, 0),
         Scheduling::RealTime { priority } => (libc::SCHED_FIFO, priority),
     };
     // SAFETY: the priority is the whole of `struct sched_param`.
     unsafe { syscall!(sched_setscheduler, 0, policy, &priority as *const i32 as usize) }?;
-    if let Scheduling::Normal { nice } = scheduling {
+    if scheduling == Scheduling::Normal {
         // SAFETY: no memory involved.
-        unsafe { syscall!(setpriority, libc::PRIO_PROCESS, 0, nice as isize) }?;
+        unsafe { syscall!(setpriority, libc::PRIO_PROCESS, 0, 0) }?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! The background thread: finds what is cold, evicts it, keeps the budget, the store and the counters; [`crate::requests`] are
 //! carried out between two passes.
 //!
-//! It takes the CPU from nobody when it is woken (`SCHED_BATCH`), unless there is a limit to keep or nothing bounds it. What others may have to wait for, `docs/architecture.md` bounds.
+//! It takes the CPU from nobody when it is woken (`SCHED_BATCH`), unless there is a limit to keep or nothing bounds it. What others may have to
+//! wait for, `docs/architecture.md` bounds.
 
 use crate::activity::Activity;
 use crate::config::Setting;
@@ -108,7 +109,7 @@ impl Worker {
         let is_unbounded = engine.setting(Setting::MaxCpu) >= NO_LIMIT;
         if !engine.options.policy.is_empty() || engine.is_limited() || is_unbounded {
             // A program at its limit waits for a page daemon; and folding that may cost what it likes is not to wait.
-            Scheduling::Normal { nice: 0 }
+            Scheduling::Normal
         } else {
             // What it may take is bounded. So much it should have: who waits for a lock that it holds waits until it has had its turn.
             Scheduling::Batch

@@ -81,7 +81,7 @@ impl Follower {
             return;
         }
         let scheduling =
-            if wanted { Scheduling::RealTime { priority: PRIORITY } } else { Scheduling::Normal { nice: 0 } };
+            if wanted { Scheduling::RealTime { priority: PRIORITY } } else { Scheduling::Normal };
         match thread::set_scheduling(scheduling) {
             Ok(()) => self.real_time = wanted,
             Err(_) => self.refused = true,

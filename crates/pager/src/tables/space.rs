@@ -7,10 +7,11 @@
 //! hold. A pass reads the times alone, sixteen to a cache line. Whoever gives the background thread a reason to look earlier
 //! wakes the extent; the time is set under the extent's lock.
 
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{AtomicPtr, AtomicU32, Ordering::*};
+use crate::tables::bitmap::AtomicPageSet;
 use crate::tables::extent::Extent;
 use crate::tables::pool::Pool;
-use memfold_sys::{Errno, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 const LEAF_BITS: u32 = 13;
 const ROOT_BITS: u32 = 13;
@@ -20,46 +21,43 @@ pub const ROOT: usize = 1 << ROOT_BITS;
 /// than that of aarch64.
 pub const LIMIT: usize = EXTENT_SIZE << (LEAF_BITS + ROOT_BITS);
 
-/// Places of a leaf that one bit stands for, two words of those that tell each.
-const PLACES: usize = LEAF / 64;
-/// Places whose pointers fill a page.
-const PER_PAGE: usize = PAGE_SIZE / core::mem::size_of::<AtomicPtr<Extent>>();
+/// Extents whose pointers fill a page, as many as a set of pages tells apart.
+const ROW: usize = PAGE_SIZE / core::mem::size_of::<AtomicPtr<Extent>>();
+const ROWS: usize = LEAF / ROW;
+const _: () = assert!(ROW == EXTENT_PAGES && ROWS <= u32::BITS as usize);
 
-/// Extents side by side, until when each may rest, a bit for each that there is, and one for each [`PLACES`] in which there is any. Allocators that choose
-/// addresses at random have hundreds of leaves with an extent or two, and a pass that looked at each place would take milliseconds.
+/// Extents side by side. Allocators that choose addresses at random have hundreds of leaves with an extent or two, and a pass that looked at each place
+/// would take milliseconds.
 #[repr(C)]
-struct Leaf([AtomicPtr<Extent>; LEAF], [AtomicU32; LEAF], [AtomicU64; LEAF / 64], AtomicU64);
+struct Leaf {
+    extents: [AtomicPtr<Extent>; LEAF],
+    /// Until when each may rest.
+    rests: [AtomicU32; LEAF],
+    /// Which there are, by rows.
+    there: [AtomicPageSet; ROWS],
+    /// A bit for each row in which there is any.
+    rows: AtomicU32,
+}
 
 impl Leaf {
     /// An extent is about to come to the place of that index. Returns how many bytes of this leaf are used for the first time, about.
     fn use_place(&self, index: usize) -> u64 {
-        let bit = index / PLACES;
-        // The page's pointers, and as many times.
-        let (first, places) = (bit - bit % (PER_PAGE / PLACES), PER_PAGE / PLACES);
-        let page = ((1 << places) - 1) << first;
-        self.2[index / 64].fetch_or(1 << (index % 64), Relaxed);
-        // Release: who sees this bit sees that one. Who does not see the extent yet finds it at the next look.
-        let before = self.3.fetch_or(1 << bit, AcqRel);
-        if before & page != 0 {
+        let row = index / ROW;
+        self.there[row].add(index % ROW);
+        // Release: who sees the row sees that. Who does not see the extent yet finds it at the next look.
+        if self.rows.fetch_or(1 << row, AcqRel) >> row & 1 != 0 {
             return 0;
         }
-        (PAGE_SIZE + PER_PAGE * core::mem::size_of::<AtomicU32>()) as u64
+        // The row's pointers, and as many times.
+        (PAGE_SIZE + ROW * core::mem::size_of::<AtomicU32>()) as u64
     }
 
     /// The indices at which there are extents, or are about to be.
     fn used(&self) -> impl Iterator<Item = usize> + '_ {
-        let words = ones(self.3.load(Acquire)).flat_map(|bit| bit * PLACES / 64..(bit + 1) * PLACES / 64);
-        words.flat_map(|word| ones(self.2[word].load(Relaxed)).map(move |bit| word * 64 + bit))
+        let rows = self.rows.load(Acquire);
+        let used = (0..ROWS).filter(move |row| rows >> row & 1 != 0);
+        used.flat_map(|row| self.there[row].load().pages().map(move |place| row * ROW + place))
     }
-}
-
-/// The numbers of the bits that are set, from the lowest on.
-fn ones(mut bits: u64) -> impl Iterator<Item = usize> {
-    core::iter::from_fn(move || {
-        let lowest = (bits != 0).then(|| bits.trailing_zeros() as usize);
-        bits &= bits.wrapping_sub(1);
-        lowest
-    })
 }
 
 /// Nanoseconds to a moment as extents rest until it, as a power of two: 67 ms. Moments are rounded down, so nothing is looked
@@ -90,7 +88,7 @@ impl Space {
         let number = addr / EXTENT_SIZE;
         let leaf = self.leaf(number >> LEAF_BITS)?;
         // Acquire: pairs with the release in `find_or_make`. SAFETY: extents stay for ever.
-        unsafe { leaf.0[number & (LEAF - 1)].load(Acquire).as_ref() }
+        unsafe { leaf.extents[number & (LEAF - 1)].load(Acquire).as_ref() }
     }
 
     /// The extent that holds the address, made if need be. `EINVAL` beyond [`LIMIT`].
@@ -105,7 +103,7 @@ impl Space {
             // SAFETY: null pointers are an empty leaf.
             None => publish(root, unsafe { pool.make_sparse::<Leaf>() }?),
         };
-        let cell = &leaf.0[number & (LEAF - 1)];
+        let cell = &leaf.extents[number & (LEAF - 1)];
         // SAFETY: extents stay for ever.
         if let Some(extent) = unsafe { cell.load(Acquire).as_ref() } {
             return Ok(extent);
@@ -131,7 +129,7 @@ impl Space {
                     continue;
                 };
                 // SAFETY: extents stay for ever.
-                let extent = unsafe { leaf.0[number & (LEAF - 1)].load(Acquire).as_ref() };
+                let extent = unsafe { leaf.extents[number & (LEAF - 1)].load(Acquire).as_ref() };
                 number += 1;
                 if extent.is_some() {
                     return extent;
@@ -143,7 +141,7 @@ impl Space {
 
     fn rest(&self, extent: &Extent) -> Option<&'static AtomicU32> {
         let number = extent.base() / EXTENT_SIZE;
-        self.leaf(number >> LEAF_BITS).map(|leaf| &leaf.1[number & (LEAF - 1)])
+        self.leaf(number >> LEAF_BITS).map(|leaf| &leaf.rests[number & (LEAF - 1)])
     }
 
     /// No pass need look at the extent before `until`, a [`moment`], unless somebody wakes it. Under the extent's lock.
@@ -164,9 +162,9 @@ impl Space {
         let leaves = (0..ROOT).filter_map(|root| self.leaf(root));
         leaves.flat_map(move |leaf| {
             leaf.used().filter_map(move |index| {
-                let awake = leaf.1[index].load(Relaxed) <= now;
+                let awake = leaf.rests[index].load(Relaxed) <= now;
                 // Acquire: pairs with the release in `find_or_make`. SAFETY: extents stay for ever.
-                awake.then(|| unsafe { leaf.0[index].load(Acquire).as_ref() }).flatten()
+                awake.then(|| unsafe { leaf.extents[index].load(Acquire).as_ref() }).flatten()
             })
         })
     }
@@ -225,7 +223,7 @@ mod tests {
         for far in 1..20 {
             assert_eq!(charged(far << 40), page + page / 2);
             assert_eq!(charged((far << 40) + EXTENT_SIZE), 0);
-            assert_eq!(charged((far << 40) + (PLACES + 1) * EXTENT_SIZE), 0, "in the same page");
+            assert_eq!(charged((far << 40) + (ROW - 1) * EXTENT_SIZE), 0, "in the same page");
         }
         // A leaf that is full has been charged whole.
         let all: u64 = (0..LEAF).map(|n| charged((64 << 40) + n * EXTENT_SIZE)).sum();
