@@ -391,8 +391,9 @@ impl Service {
             engine.setting(Setting::ColdAge),
             self.engine.is_helped(),
         );
-        // Where many are walked through, one that lay still is, too, from its first touch on.
-        extent.set_burst(burst, reach != Reach::Page || !burst.in_use && self.walks.are_many(now.0));
+        // Where many are walked through, or one is that this follows, one that lay still is, too, from its first touch on.
+        let follows = self.walks.are_many(now.0) || self.way.was_asked(number(extent), now.0);
+        extent.set_burst(burst, reach != Reach::Page || !burst.in_use && follows);
         if reach != Reach::Page {
             engine.conditions.note_walk(now);
         }
@@ -408,7 +409,7 @@ impl Service {
     /// Has helpers bring an extent that is walked through, and the next one. Whether they were asked for this one now: where they were before, they
     /// have not come so far yet, and the fault thread does a part of it.
     fn go_through(&mut self, extent: &Extent, reach: Reach, now: Nanos) -> bool {
-        let number = (extent.base() / EXTENT_SIZE) as u64;
+        let number = number(extent);
         let foreseen = self.way.was_asked(number, now.0);
         if !self.engine.is_helped() || reach != Reach::Everything && !foreseen {
             return false;
@@ -509,6 +510,11 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
     extent.window.store(window, Relaxed);
     extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
     window as usize
+}
+
+/// The number of an extent among all that there could be.
+fn number(extent: &Extent) -> u64 {
+    (extent.base() / EXTENT_SIZE) as u64
 }
 
 impl Engine {

@@ -226,9 +226,10 @@ impl Extent {
         self.burst.store(burst.touches.min(WALKS - 1) | flags, Relaxed);
     }
 
-    /// A walk comes to it next. By the fault thread.
+    /// A walk comes to it next, and may find all of it there, so that nothing else would tell. By the fault thread.
     pub fn note_walk_ahead(&self) {
         self.burst.fetch_or(WALKS, Relaxed);
+        self.flags.fetch_or(WALKED, Relaxed);
     }
 
     /// Whether it was being walked through when it was last touched: what comes back of it says nothing of what is in use.
