@@ -7,7 +7,7 @@ use crate::control::Command;
 use crate::engine::Phase;
 use crate::evict::worker::Worker;
 use core::sync::atomic::Ordering::*;
-use memfold_sys::time;
+use memfold_sys::{time, EXTENT_PAGES};
 
 impl Worker {
     /// Carries out what was asked for since the last look.
@@ -34,9 +34,7 @@ impl Worker {
                 0
             }
             c if c == Command::Restore as u32 => {
-                for extent in self.engine.space().all() {
-                    self.bring_all(extent, true);
-                }
+                self.restore_all();
                 0
             }
             c if c == Command::Evict as u32 => {
@@ -73,6 +71,17 @@ impl Worker {
         // Who is shown the answer is shown the error, and the counters as they are after the command.
         mailbox.answered.store(asked, Relaxed);
         self.engine.show_control();
+    }
+
+    /// Brings everything back; below a limit as much as there is room for, since what comes above it has to go again at once.
+    fn restore_all(&mut self) {
+        let room = &self.engine.room;
+        for extent in self.engine.space().all() {
+            if room.is_kept() && room.left() < EXTENT_PAGES as u64 {
+                return;
+            }
+            self.bring_all(extent, true);
+        }
     }
 
     fn change_setting(&self, index: u64, value: u64) -> u32 {

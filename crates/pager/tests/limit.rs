@@ -169,6 +169,20 @@ fn a_limit_that_is_set_while_the_program_runs_holds_from_then_on_and_ends_when_i
 }
 
 #[test]
+fn what_is_asked_back_comes_as_far_as_there_is_room() {
+    let (engine, limit, _guard) = limited(24 * MIB as u64);
+    let memory = Thin::new(engine, 64 * MIB);
+    memory.fill(37);
+    // Everything first, so that there is room for some of it.
+    have(engine, Command::Evict);
+    let watch = Watch::begin();
+    have(engine, Command::Restore);
+    assert_kept(watch.end(), limit);
+    assert!(engine.control().pages_restored.load(Relaxed) >= (8 * MIB / PAGE_SIZE) as u64);
+    memory.check(37);
+}
+
+#[test]
 fn a_program_of_which_nothing_can_be_compressed_is_let_through() {
     let (engine, _, _guard) = limited(8 * MIB as u64);
     let memory = Memory::new(engine, 24 * MIB);

@@ -38,7 +38,7 @@ Examples:
   memfold ctl 4711 resume               fold again
   memfold ctl 4711 evict                fold everything now, whatever its age
   memfold ctl 4711 sleep                the same, down to the disk of `run --tier`; a touch wakes it
-  memfold ctl 4711 restore              bring everything back now
+  memfold ctl 4711 restore              bring everything back now, as far as a limit leaves room
   memfold ctl 4711 policy bonchance     evict by another policy
   memfold ctl 4711 log on --file passes.csv
   memfold ctl 4711 get --json
@@ -91,7 +91,7 @@ enum Action {
     Pause,
     /// Fold again after a pause.
     Resume,
-    /// Bring everything back, then go on folding what stays cold.
+    /// Bring everything back, as much as a resident limit leaves room for, then go on folding what stays cold.
     Restore,
     /// Fold everything that can be folded now, whatever its age.
     Evict,
