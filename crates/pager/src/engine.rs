@@ -430,9 +430,9 @@ impl Engine {
         self.agents.ring();
     }
 
-    /// Ends the process: to go on would lose bytes.
+    /// Ends the process: to go on would lose bytes. What it says then is said whatever was said before, and also where a program wants no lines.
     pub(crate) fn fail_hard(&self, line: &str) -> ! {
-        self.notify(line);
+        memfold_sys::table::say(line);
         memfold_sys::thread::abort_process()
     }
 }

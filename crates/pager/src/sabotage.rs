@@ -209,6 +209,8 @@ bugs! {
     UserfaultfdNotSeen = "userfaultfd-not-seen",
     /// What the program keeps from its children is stored where they have it.
     UnforkedInherited = "unforked-inherited",
+    /// What was being unmapped past libc when a child was forked counts there as away.
+    GoneTakenForAway = "gone-taken-for-away",
     /// What the program let its children have again, past libc, reads as zeros there.
     UnforkedUnseen = "unforked-unseen",
     /// The pager's descriptors are open in the table of the program.

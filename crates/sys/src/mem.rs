@@ -1,8 +1,8 @@
 //! Mapping, unmapping and advising address ranges of this process.
 
-use crate::call::Result;
+use crate::call::{Errno, Result};
 use crate::inject::{self, Point};
-use crate::{identity, syscall, EXTENT_SIZE, PAGE_SIZE};
+use crate::{identity, syscall, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
 /// Called with address and length of every range that memfold maps for itself.
@@ -363,6 +363,11 @@ pub fn is_mapped(addr: usize, len: usize) -> bool {
         }
         Err(_) => (addr..addr + len).step_by(PAGE_SIZE).any(|page| mincore(page, &mut [0]).is_ok()),
     }
+}
+
+/// Whether some of these pages, at most [`EXTENT_PAGES`], are not mapped.
+pub fn has_hole(addr: usize, pages: usize) -> bool {
+    mincore(addr, &mut [0; EXTENT_PAGES][..pages]) == Err(Errno::ENOMEM)
 }
 
 /// Writes for each page of a range whether it is resident, in the lowest bit of a byte; `pages` says how many (mincore(2)).

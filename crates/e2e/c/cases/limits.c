@@ -1,7 +1,9 @@
 /* Programs that are short of something: address space, descriptors, threads, mappings. */
 #include "case.h"
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -58,9 +60,8 @@ static void descriptors_run_out(void)
 }
 
 /* The limit counts all tasks of the user, who has no others; the pager's threads are among them. */
-static void fork_with_tasks_left(int left)
+static void fork_with_tasks_left(uint64_t *p, int left)
 {
-    uint64_t *p = evicted();
     limit(RLIMIT_NPROC, (rlim_t)(threads() + left));
     pid_t child = fork();
     if (child == 0)
@@ -86,17 +87,60 @@ static void a_process_that_cannot_be_dumped_forks(void)
 
 static void a_child_may_have_no_thread(void)
 {
-    fork_with_tasks_left(1);
+    fork_with_tasks_left(evicted(), 1);
 }
 
 static void a_child_may_have_two_threads(void)
 {
-    fork_with_tasks_left(3);
+    fork_with_tasks_left(evicted(), 3);
 }
 
 static void a_child_may_have_one_thread(void)
 {
-    fork_with_tasks_left(2);
+    fork_with_tasks_left(evicted(), 2);
+}
+
+enum { GOING = 4 };
+
+static atomic_int unmapped, forked;
+
+/* Past the library; and then it goes on counting as a task. */
+static void *unmaps_page_by_page(void *q)
+{
+    for (int i = 0; i < GOING; i++)
+        for (size_t at = 0; at < LEN; at += PAGE)
+            CHECK(bare(SYS_munmap, (long)((uint64_t **)q)[i] + (long)at, PAGE, 0, 0, 0) == 0);
+    unmapped = 1;
+    while (!forked)
+        usleep(1000);
+    return 0;
+}
+
+/* A page may be gone of which its parent's pager has not read yet that it is. */
+static void a_child_may_have_no_thread_while_memory_goes(void)
+{
+    uint64_t *p = evicted(), *q[GOING];
+    struct rlimit plenty;
+    CHECK(getrlimit(RLIMIT_NPROC, &plenty) == 0);
+    for (int round = 0; round < 12; round++) {
+        for (int i = 0; i < GOING; i++)
+            q[i] = evicted();
+        unmapped = forked = 0;
+        pthread_t thread;
+        CHECK(pthread_create(&thread, 0, unmaps_page_by_page, q) == 0);
+        struct rlimit few = {(rlim_t)(threads() + 1), plenty.rlim_max};
+        CHECK(setrlimit(RLIMIT_NPROC, &few) == 0);
+        do {
+            pid_t child = fork();
+            if (child == 0)
+                _exit(!intact(p));
+            CHECK(child_is_well(child));
+        } while (!unmapped);
+        forked = 1;
+        CHECK(setrlimit(RLIMIT_NPROC, &plenty) == 0 && pthread_join(thread, 0) == 0);
+        CHECK(intact(p));
+        wait_until_evicted(p);
+    }
 }
 
 static void mappings_run_out(void)
@@ -204,5 +248,6 @@ CASES({"more_than_its_cgroup_allows", more_than_its_cgroup_allows},
       {"all_memory_is_locked", all_memory_is_locked},
       {"a_process_that_cannot_be_dumped_forks", a_process_that_cannot_be_dumped_forks},
       {"a_child_may_have_no_thread", a_child_may_have_no_thread},
+      {"a_child_may_have_no_thread_while_memory_goes", a_child_may_have_no_thread_while_memory_goes},
       {"a_child_may_have_one_thread", a_child_may_have_one_thread},
       {"a_child_may_have_two_threads", a_child_may_have_two_threads})

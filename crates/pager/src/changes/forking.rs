@@ -116,7 +116,10 @@ impl Engine {
         if let Some(below) = self.below() {
             below.reset_in_child();
         }
-        self.space().all().for_each(|extent| self.forget_unforked_in_child(extent));
+        for extent in self.space().all() {
+            self.forget_unforked_in_child(extent);
+            self.forget_gone_in_child(extent);
+        }
         // SAFETY: the background thread does not exist here.
         unsafe { self.storage.take_store() }.reset_in_child();
         self.storage.free_slots.reset_in_child();
@@ -241,7 +244,7 @@ impl Engine {
         anything
     }
 
-    /// Forgets what the child has no part of (`MADV_DONTFORK`), and drops what staging has of it.
+    /// Forgets what the child has no part of (`MADV_DONTFORK`).
     fn forget_unforked_in_child(&'static self, extent: &Extent) {
         let unforked = extent.unforked.load();
         if fault_point!(UnforkedInherited: unforked.is_empty(), else true) {
@@ -253,22 +256,41 @@ impl Engine {
             // The program let its children have this again, past libc. The memory is here, and what it held is not.
             self.fail_in_child(("memory that was not for its children is here", Errno::EINVAL));
         }
+        self.forget_in_child(extent, &unforked);
+    }
+
+    /// Forgets what another thread was unmapping past libc when the child was forked: the parent had not read yet that it is gone. Before the child maps
+    /// anything: what came to lie there would be taken for it.
+    fn forget_gone_in_child(&'static self, extent: &Extent) {
+        let known = extent.armed.load().or(&extent.away_pages());
+        let is_gone = |pages: PageRange| mem::has_hole(extent.page_addr(pages.lo), pages.len());
+        if known.is_empty() || fault_point!(GoneTakenForAway: !is_gone(PageRange::ALL), else true) {
+            return;
+        }
+        let gone = PageSet::of(|index| known.contains(index) && is_gone(PageRange::one(index)));
+        if !gone.is_empty() {
+            self.forget_in_child(extent, &gone);
+        }
+    }
+
+    /// Forgets pages that are not the child's, and drops what staging has of them.
+    fn forget_in_child(&'static self, extent: &Extent, pages: &PageSet) {
         if let Some(entries) = extent.entries() {
-            for index in away.pages() {
-                let pages = match entries[index].forget_in_child().state() {
+            for index in pages.and(&extent.away_pages()).pages() {
+                let count = match entries[index].forget_in_child().state() {
                     State::Aside => &self.counts.aside,
                     _ => &self.counts.stored,
                 };
-                pages.fetch_sub(1, Relaxed);
+                count.fetch_sub(1, Relaxed);
             }
         }
         if let Some(kernel) = self.kernel() {
-            for run in unforked.runs() {
+            for run in pages.runs() {
                 // SAFETY: none of them is aside any more.
                 unsafe { kernel.staging.drop_pages(extent, run) };
             }
         }
-        self.forget_mapping(extent, &unforked);
+        self.forget_mapping(extent, pages);
     }
 
     /// Registers what may be away with the child's own userfaultfd.
