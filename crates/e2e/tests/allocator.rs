@@ -48,6 +48,16 @@ fn same_output(program: &str, args: &[&str]) -> Vec<u8> {
     ours
 }
 
+#[test]
+fn nothing_is_asked_of_a_programs_own_allocator_before_the_program_has_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "own_malloc.c", "cc");
+    for pager in ["off", "on"] {
+        let output = run(preloaded(&program).env("MEMFOLD_PAGER", pager));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "every byte\n", "with the pager {pager}");
+    }
+}
+
 /// Asserts that the allocator in the process is ours, by what only ours prints.
 #[test]
 fn the_preloaded_library_is_the_one_that_allocates() {

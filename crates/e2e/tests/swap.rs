@@ -86,7 +86,8 @@ fn pages_swapped_to_zram_are_seen_there_and_come_back_right() {
     let region: Region = worker.receive().expect("the worker is ready");
     for (seed, order) in [(1, Order::Random), (2, Order::Sequential)] {
         let presence: Presence = worker.ask(&TouchRequest::PageOut).expect("the region is swapped out");
-        assert!(presence.swapped * 100 >= region.pages * 99, "{presence:?}");
+        // What lies in a batch of some CPU's, on its way to the kernel's lists, stays: thirty pages each.
+        assert!(presence.swapped * 100 >= region.pages * 95, "{presence:?}");
         let held = zram.usage().expect("the device is there");
         assert!(held.original >= (presence.swapped * 4096) as u64, "{held:?}");
         assert!(held.compressed * 5 < held.original * 4, "half-compressible pages shrank to {held:?}");

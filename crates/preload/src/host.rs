@@ -2,6 +2,7 @@
 
 use crate::notice::{say_once, CONTROL_DIR};
 use crate::statistics;
+use crate::weak::weak;
 use core::sync::atomic::{AtomicBool, AtomicIsize, Ordering::*};
 use memfold_pager::control::ControlPage;
 use memfold_pager::mirror::Mapped;
@@ -74,15 +75,22 @@ fn decay() {
 /// Where libc keeps each thread's `struct rseq`, from the thread pointer on (glibc 2.35); 0 if it does not.
 static RSEQ_OFFSET: AtomicIsize = AtomicIsize::new(0);
 
+weak! {
+    /// How far it is from there, an `isize`.
+    rseq_offset = "__rseq_offset"
+}
+weak! {
+    /// How long it is, a `u32`; 0 where there is none.
+    rseq_size = "__rseq_size"
+}
+
 /// Looks for it, before the program has other threads.
 pub fn find_rseq() {
-    // SAFETY: a look-up, and the variable is constant once the program runs.
-    unsafe {
-        let offset = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) as *const isize;
-        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()) as *const u32;
-        if !offset.is_null() && !size.is_null() && *size != 0 {
-            RSEQ_OFFSET.store(*offset, Relaxed);
-        }
+    let (offset, size) = (rseq_offset().cast::<isize>(), rseq_size().cast::<u32>());
+    // SAFETY: variables of these types, constant once the program runs.
+    if !offset.is_null() && !size.is_null() && unsafe { *size } != 0 {
+        // SAFETY: as above.
+        RSEQ_OFFSET.store(unsafe { *offset }, Relaxed);
     }
 }
 

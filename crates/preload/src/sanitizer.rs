@@ -5,19 +5,20 @@
 
 use crate::environment::Environment;
 use crate::notice;
+use crate::weak::weak;
 use core::ffi::{c_char, CStr};
 use core::fmt::Write;
 use memfold_pager::Line;
 
-/// What every sanitizer exports that has an allocator (sanitizer/allocator_interface.h), and nothing else.
-const ALLOCATOR: &CStr = c"__sanitizer_get_heap_size";
+weak! {
+    /// What every sanitizer exports that has an allocator (sanitizer/allocator_interface.h), and nothing else.
+    allocator = "__sanitizer_get_heap_size"
+}
 
 /// Executes a program with a sanitizer again without this library. Returns where it has none, or where it cannot be done.
 pub fn step_aside(argv: *mut *mut c_char, envp: *mut *mut c_char, environment: Environment) {
-    // SAFETY: a look-up.
-    let has_one = unsafe { !libc::dlsym(libc::RTLD_DEFAULT, ALLOCATOR.as_ptr()).is_null() };
     // Where the loader itself was executed, with the program as its argument, the file below is the loader's. SAFETY: a look-up.
-    if !has_one || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
+    if allocator().is_null() || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
         return;
     }
     let mut path = [0; libc::PATH_MAX as usize];
