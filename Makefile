@@ -11,7 +11,7 @@ PREEMPTIONS ?= 1
 TARGET   := $(abspath $(or $(CARGO_TARGET_DIR),target))
 PACKAGES := build-essential python3 redis-server fio stress
 # The programs that the tests run.
-TESTED    = busybox-static musl-tools sqlite3 openssl perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light \
+TESTED    = busybox-static musl-tools valgrind sqlite3 openssl perl ruby nodejs git xz-utils imagemagick stress-ng nginx-light \
             postgresql default-jdk-headless chromium man-db systemd prometheus libpython$(PYTHON)-testsuite
 PYTHON    = $(shell /usr/bin/python3 -c "import sys; print('%d.%d' % sys.version_info[:2])")
 

@@ -22,6 +22,7 @@ mod sanitizer;
 mod start;
 mod statistics;
 mod syscall;
+mod valgrind;
 mod weak;
 
 use core::ffi::{c_void, CStr};

@@ -5,7 +5,7 @@
 use crate::environment::Environment;
 use crate::host::{find_rseq, pager, sample, ENGINE, PAGER};
 use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
-use crate::{allocator, clock, fork, loading, mapping, sanitizer, statistics, syscall};
+use crate::{allocator, clock, fork, loading, mapping, sanitizer, statistics, syscall, valgrind};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::config::Setting;
@@ -76,6 +76,12 @@ fn records_another(environment: Environment) -> bool {
 }
 
 fn start_pager(environment: Environment) {
+    if valgrind::has_this_program() {
+        say_once(
+            "memfold: not folding this program: it runs inside Valgrind, which lets one thread run at a time",
+        );
+        return;
+    }
     find_rseq();
     if cfg!(feature = "sabotage") {
         memfold_pager::sabotage::choose(environment.get("PLANTED_BUG").map(str::as_bytes));
