@@ -20,6 +20,9 @@ const CREDIT_PARTS: u64 = 64;
 pub const REWARD: u64 = 1;
 /// Looks of which it is seen how they are rewarded, before that counts.
 const SEEN: u64 = 8;
+/// Of looks that are not over, pages that are away for each that was touched so far, for it to count as a reward: what is in use comes back at once, and
+/// little of the rest later.
+const REWARD_SO_FAR: u64 = 3;
 /// How many touches a look is expected to cost before any was, and how many it can cost: an extent has so many pages.
 const TOUCHES_AT_FIRST: u64 = 64;
 const MOST_TOUCHES: u64 = 512;
@@ -41,6 +44,10 @@ pub struct Stall {
     /// When the credit was last filled.
     at: u64,
     looks: u64,
+    /// Looks that were seen before they were over, until the first were, and their pages and touches so far; moving averages, in sixteenths.
+    begun: u64,
+    pages_so_far: u64,
+    touched_so_far: u64,
     /// Pages that a look sets aside, and how many of them are touched, of those that are over; moving averages, in sixteenths.
     pages: u64,
     touched: u64,
@@ -61,6 +68,9 @@ impl Stall {
             unspent: 0,
             at: now,
             looks: 0,
+            begun: 0,
+            pages_so_far: 0,
+            touched_so_far: 0,
             pages: 0,
             touched: 0,
             touches: 16 * TOUCHES_AT_FIRST,
@@ -85,25 +95,29 @@ impl Stall {
         self.credited.charge(now, self.paid);
     }
 
-    /// A look has had so many pages `touched` by now. What is in use comes back as soon as it is set aside, so this counts until the first
-    /// looks are over, which takes a cold age; it is no reward yet.
-    pub fn has_seen(&mut self, touched: u64) {
-        if self.looks < SEEN {
-            self.touches = (self.touches * 7 + 16 * touched) / 8;
+    /// A look that set `pages` aside has had so many of them touched by now, in a good part of its time. This counts until the first looks are over,
+    /// which takes a whole cold age.
+    pub fn has_seen(&mut self, pages: u64, touched: u64) {
+        if self.looks >= SEEN {
+            return;
         }
+        self.touches = (self.touches * 7 + 16 * touched) / 8;
+        average((&mut self.pages_so_far, &mut self.touched_so_far), self.begun, pages, touched);
+        self.begun += 1;
     }
 
     /// A look set `pages` aside, of which so many were touched.
     pub fn looked(&mut self, pages: u64, touched: u64) {
+        average((&mut self.pages, &mut self.touched), self.looks, pages, touched);
         self.looks += 1;
-        let seen = if self.looks == 1 { 0 } else { 7 };
-        self.pages = (self.pages * seen + 16 * pages) / (seen + 1);
-        self.touched = (self.touched * seen + 16 * touched) / (seen + 1);
         self.touches = (self.touches * 7 + 16 * touched) / 8;
     }
 
     fn are_rewarded(&self) -> bool {
-        self.looks >= SEEN && self.pages >= self.touched.saturating_mul(1 + REWARD)
+        if self.looks >= SEEN {
+            return self.pages >= self.touched.saturating_mul(1 + REWARD);
+        }
+        self.begun >= SEEN && self.pages_so_far >= self.touched_so_far.saturating_mul(1 + REWARD_SO_FAR)
     }
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
@@ -136,6 +150,14 @@ impl Stall {
     /// What the running total stood at when it was last charged, ns.
     pub fn total(&self) -> u64 {
         self.waited.total()
+    }
+}
+
+/// Adds a look to the averages, in sixteenths, of those before it.
+fn average(averages: (&mut u64, &mut u64), before: u64, pages: u64, touched: u64) {
+    let seen = if before == 0 { 0 } else { 7 };
+    for (average, value) in [(averages.0, pages), (averages.1, touched)] {
+        *average = (*average * seen + 16 * value) / (seen + 1);
     }
 }
 
@@ -215,17 +237,28 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_looks_have_cost_so_far_counts_until_they_are_over_and_earns_no_credit() {
+    fn what_the_first_looks_have_cost_so_far_counts_until_they_are_over() {
         let mut stall = Stall::new(0, 0, 0, false);
         let first = stall.looks(0, LIMIT, TOUCH);
-        (0..32).for_each(|_| stall.has_seen(4));
+        (0..32).for_each(|_| stall.has_seen(500, 4));
         assert!(stall.looks(0, LIMIT, TOUCH) > 4 * first);
-        stall.charge(SECOND, 50 * MS, 50 * MS, LIMIT);
-        assert_eq!(stall.looks(SECOND, LIMIT, TOUCH), 0);
         // In the end all was touched.
         (0..32).for_each(|_| stall.looked(500, 500));
-        (0..32).for_each(|_| stall.has_seen(4));
+        (0..32).for_each(|_| stall.has_seen(500, 4));
         assert!(stall.looks(12 * SECOND, LIMIT, TOUCH) < first);
+        stall.charge(13 * SECOND, 60 * MS, 60 * MS, LIMIT);
+        assert_eq!(stall.looks(13 * SECOND, LIMIT, TOUCH), 0);
+    }
+
+    #[test]
+    fn first_looks_that_are_rewarded_so_far_have_the_credit() {
+        for (begun, touched, more) in [(8, 50, true), (7, 50, false), (64, 200, false)] {
+            let mut stall = Stall::new(0, 0, 0, false);
+            (0..begun).for_each(|_| stall.has_seen(500, touched));
+            stall.charge(SECOND, 60 * MS, 60 * MS, LIMIT);
+            assert_eq!(stall.looks(SECOND, LIMIT, TOUCH) != 0, more, "{begun}, {touched} touched");
+            assert!(!more || !stall.is_broken(SECOND, LIMIT));
+        }
     }
 
     #[test]
@@ -287,6 +320,7 @@ mod tests {
                 stall.charge(now, total, total, limit);
                 let touched = pages * of_100 / 100;
                 if stall.looks(now, limit, TOUCH) != 0 {
+                    stall.has_seen(pages, touched / 2);
                     stall.looked(pages, touched);
                     total += touched * TOUCH;
                 }

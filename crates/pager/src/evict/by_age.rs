@@ -48,7 +48,8 @@ impl ByAge {
         let early = worker.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < self.cold_age / 4;
         if !early && extent.flags.load(Relaxed) & SEEN == 0 {
             extent.flags.fetch_or(SEEN, Relaxed);
-            worker.budgets.stall.has_seen(touched_of(extent).1);
+            let (pages, touched) = touched_of(extent);
+            worker.budgets.stall.has_seen(pages, touched);
         }
     }
 }
