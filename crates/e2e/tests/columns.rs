@@ -294,7 +294,8 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
         let faults = last.minor + last.major;
         assert!(waits <= faults, "{workload}, {arm}: {waits} waits in {faults} faults");
         let back = value("pager_restore_success") + value("pager_second_chance");
-        assert!(back > 0.0, "{workload}, {arm}: {waits} waits, and nothing came back");
+        // On a busy machine it can be that nothing was away that was touched.
+        assert!(back > 0.0 || waits == 0.0, "{workload}, {arm}: {waits} waits, and nothing came back");
         let [restore, wait] = ["pager_restore_wall_p99_ns", "pager_fault_missing_p99_ns"].map(value);
         assert!(
             restore <= wait && (wait > 0.0) == (waits > 0.0),
