@@ -58,20 +58,12 @@ fn passwd_is_set_user_id_and_keeps_its_rights() {
 
 #[test]
 fn what_runs_inside_valgrind_runs_plainly() {
-    let command = |start: &[&str], directory: &Path| {
-        let mut command = memfold(directory);
-        command.args(start).arg(program("valgrind", "valgrind")).args([
-            "-q",
-            "sh",
-            "-c",
-            "for n in $(seq 9); do :; done; echo done",
-        ]);
-        command
-    };
-    let (runtime, mut plain) = (scratch(), Command::new(program("valgrind", "valgrind")));
-    let expected = output(plain.args(["-q", "sh", "-c", "echo done"]));
+    let (runtime, valgrind) = (scratch(), program("valgrind", "valgrind"));
+    let inside = ["-q", "sh", "-c", "for n in $(seq 9); do :; done; echo done"];
+    let expected = output(Command::new(&valgrind).args(inside));
     let harsh = ["run", "--start-at", "0", "--cold-age", "20ms", "--max-cpu", "100", "--"];
-    expect_the_same(&output(&mut command(&harsh, runtime.path())), &expected, "inside Valgrind");
+    let folded = output(memfold(runtime.path()).args(harsh).arg(&valgrind).args(inside));
+    expect_the_same(&folded, &expected, "inside Valgrind");
 }
 
 #[test]

@@ -75,9 +75,8 @@ impl Worker {
 
     /// Brings everything back; below a limit as much as there is room for, since what comes above it has to go again at once.
     fn restore_all(&mut self) {
-        let room = &self.engine.room;
         for extent in self.engine.space().all() {
-            if room.is_kept() && room.left() < EXTENT_PAGES as u64 {
+            if self.engine.room.left() < EXTENT_PAGES as u64 {
                 return;
             }
             self.bring_all(extent, true);

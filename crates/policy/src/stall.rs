@@ -43,14 +43,10 @@ pub struct Stall {
     unspent: u64,
     /// When the credit was last filled.
     at: u64,
-    looks: u64,
-    /// Looks that were seen before they were over, until the first were, and their pages and touches so far; moving averages, in sixteenths.
-    begun: u64,
-    pages_so_far: u64,
-    touched_so_far: u64,
-    /// Pages that a look sets aside, and how many of them are touched, of those that are over; moving averages, in sixteenths.
-    pages: u64,
-    touched: u64,
+    /// Looks that are over.
+    over: Looks,
+    /// Until the first are: looks as they were before they were over.
+    begun: Looks,
     /// How many touches a look is expected to cost, in sixteenths.
     touches: u64,
 }
@@ -67,12 +63,8 @@ impl Stall {
             looking,
             unspent: 0,
             at: now,
-            looks: 0,
-            begun: 0,
-            pages_so_far: 0,
-            touched_so_far: 0,
-            pages: 0,
-            touched: 0,
+            over: Looks::NONE,
+            begun: Looks::NONE,
             touches: 16 * TOUCHES_AT_FIRST,
         }
     }
@@ -98,26 +90,24 @@ impl Stall {
     /// A look that set `pages` aside has had so many of them touched by now, in a good part of its time. This counts until the first looks are over,
     /// which takes a whole cold age.
     pub fn has_seen(&mut self, pages: u64, touched: u64) {
-        if self.looks >= SEEN {
-            return;
+        if !self.over.are_enough() {
+            self.begun.add(pages, touched);
+            average(&mut self.touches, touched);
         }
-        self.touches = (self.touches * 7 + 16 * touched) / 8;
-        average((&mut self.pages_so_far, &mut self.touched_so_far), self.begun, pages, touched);
-        self.begun += 1;
     }
 
     /// A look set `pages` aside, of which so many were touched.
     pub fn looked(&mut self, pages: u64, touched: u64) {
-        average((&mut self.pages, &mut self.touched), self.looks, pages, touched);
-        self.looks += 1;
-        self.touches = (self.touches * 7 + 16 * touched) / 8;
+        self.over.add(pages, touched);
+        average(&mut self.touches, touched);
     }
 
     fn are_rewarded(&self) -> bool {
-        if self.looks >= SEEN {
-            return self.pages >= self.touched.saturating_mul(1 + REWARD);
+        if self.over.are_enough() {
+            self.over.are_rewarded(REWARD)
+        } else {
+            self.begun.are_enough() && self.begun.are_rewarded(REWARD_SO_FAR)
         }
-        self.begun >= SEEN && self.pages_so_far >= self.touched_so_far.saturating_mul(1 + REWARD_SO_FAR)
     }
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
@@ -153,12 +143,41 @@ impl Stall {
     }
 }
 
-/// Adds a look to the averages, in sixteenths, of those before it.
-fn average(averages: (&mut u64, &mut u64), before: u64, pages: u64, touched: u64) {
-    let seen = if before == 0 { 0 } else { 7 };
-    for (average, value) in [(averages.0, pages), (averages.1, touched)] {
-        *average = (*average * seen + 16 * value) / (seen + 1);
+/// What looks set aside, and how much of it was touched.
+#[derive(Clone, Copy, Debug)]
+struct Looks {
+    count: u64,
+    /// Pages of a look, and how many of them are touched; moving averages, in sixteenths.
+    pages: u64,
+    touched: u64,
+}
+
+impl Looks {
+    const NONE: Looks = Looks { count: 0, pages: 0, touched: 0 };
+
+    fn add(&mut self, pages: u64, touched: u64) {
+        if self.count == 0 {
+            (self.pages, self.touched) = (16 * pages, 16 * touched);
+        } else {
+            average(&mut self.pages, pages);
+            average(&mut self.touched, touched);
+        }
+        self.count += 1;
     }
+
+    fn are_enough(&self) -> bool {
+        self.count >= SEEN
+    }
+
+    /// Whether so many pages or more stay away for each that is touched.
+    fn are_rewarded(&self, reward: u64) -> bool {
+        self.pages >= self.touched.saturating_mul(1 + reward)
+    }
+}
+
+/// Has a moving average, in sixteenths, follow another value.
+fn average(average: &mut u64, value: u64) {
+    *average = (*average * 7 + 16 * value) / 8;
 }
 
 #[cfg(test)]

@@ -392,8 +392,8 @@ impl Service {
             self.engine.is_helped(),
         );
         // Where many are walked through, or one is that this follows, one that lay still is, too, from its first touch on.
-        let follows = self.walks.are_many(now.0) || self.way.was_asked(number(extent), now.0);
-        extent.set_burst(burst, reach != Reach::Page || !burst.in_use && follows);
+        let follows = || self.walks.are_many(now.0) || self.way.was_asked(number(extent), now.0);
+        extent.set_burst(burst, reach != Reach::Page || !burst.in_use && follows());
         if reach != Reach::Page {
             engine.conditions.note_walk(now);
         }
