@@ -91,6 +91,11 @@ pub fn share(limit: u64, spare: bool, spent: u64) -> u64 {
     }
 }
 
+/// Whether work that can wait may go on, with so much `left` to be spent at a share of so many millionths: what is more urgent finds half of what can be saved up.
+pub fn can_spare(left: u64, share: u64) -> bool {
+    left > worth(BURST, share) / 2
+}
+
 /// How long the next look waits, ns, after one that has cost `cost` ns and could lead to nothing: looks are paid out of the share, and if one came as soon as the
 /// one before was over, a small share would have nothing left for what they are for.
 pub fn until_next_look(cost: u64, share: u64) -> u64 {
@@ -161,6 +166,22 @@ mod tests {
         assert!(worked_in_a_minute(true) > worth(60 * SECOND, share) / 2);
         assert_eq!(until_next_look(3_000_000, 1_000_000), 12_000_000);
         assert_eq!(until_next_look(3_000_000, 0), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn what_can_wait_goes_on_at_the_rate_of_the_share_and_leaves_half_of_what_was_saved_up() {
+        let (share, pass) = (30_000, SECOND / 4);
+        let (mut pace, mut total) = (Pace::new(0, 0), 0);
+        for now in (0..=60 * SECOND).step_by(pass as usize) {
+            pace.charge(now, total, share);
+            let mut left = pace.left();
+            while can_spare(left, share) {
+                (total, left) = (total + 10_000, left - 10_000);
+            }
+            assert!(now < SECOND || left + 10_000 >= worth(BURST, share) / 2);
+        }
+        assert!(total >= worth(59 * SECOND, share));
+        assert!(!can_spare(0, 0) && !can_spare(0, share));
     }
 
     #[test]

@@ -21,7 +21,8 @@ const TURN: Duration = Duration::from_millis(400);
 /// How long the servers are pressed, at least and at most, until the folded one has settled; and two cold ages besides, one to be set aside and
 /// one to be folded.
 const SETTLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
-/// Growth of what is folded, within two seconds, below which the folded server has settled.
+/// Growth of what is saved, within one cold age, below which the folded server has settled: what was looked at in vain is looked at again a cold age later, and
+/// what is stored is made smaller after one.
 const SETTLED: f64 = 0.01;
 /// How many pairs of turns are measured.
 const PAIRS: u64 = 14;
@@ -134,8 +135,8 @@ impl Stage<'_> {
     fn settle(&mut self) -> anyhow::Result<()> {
         self.bar.set_message("keeping 5 % of the keys busy while the rest grows cold");
         let begun = Instant::now();
-        let ages = 2 * parse_duration(&self.plan.cold_age).map_or(Duration::ZERO, Duration::from_nanos);
-        let (least, most) = (SETTLE.0 + ages, SETTLE.1 + ages);
+        let age = parse_duration(&self.plan.cold_age).map_or(Duration::ZERO, Duration::from_nanos);
+        let (least, most) = (SETTLE.0 + 2 * age, SETTLE.1 + 2 * age);
         let mut seen = vec![];
         loop {
             self.turn(false)?;
@@ -144,7 +145,7 @@ impl Stage<'_> {
             self.bar.set_position(20 + 30 * elapsed.as_millis() as u64 / most.as_millis() as u64);
             let saved = self.page()?.sizes.saved_bytes;
             seen.push((elapsed, saved));
-            let earlier = seen.iter().rev().find(|(at, _)| elapsed - *at >= Duration::from_secs(2));
+            let earlier = seen.iter().rev().find(|(at, _)| elapsed - *at >= age.max(Duration::from_secs(2)));
             let settled = earlier.is_some_and(|(_, then)| saved > 0 && grown(*then, saved) < SETTLED);
             if elapsed >= most || (elapsed >= least && settled) {
                 return Ok(());

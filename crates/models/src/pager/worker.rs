@@ -89,6 +89,11 @@ impl Worker {
         memfold_policy::effort::Effort::Least
     }
 
+    /// There is always time for more.
+    pub(crate) fn may_compress_again(&self) -> bool {
+        true
+    }
+
     /// Nothing is learnt.
     pub(crate) fn learn_if_due(&mut self) {}
 

@@ -9,7 +9,6 @@ use crate::evict::worker::Worker;
 use crate::tables::extent::{Extent, Locked, DENSE, SETTLED};
 use crate::tables::space::moment;
 use core::sync::atomic::Ordering::*;
-use memfold_policy::budget::WINDOW;
 use memfold_policy::returns::SOON;
 use memfold_sys::time::Nanos;
 
@@ -28,10 +27,8 @@ impl Worker {
         if away >= self.cold_age().saturating_mul(SOON) {
             extent.flags.fetch_or(SETTLED, Relaxed);
         }
-        // A page that is still here gains more than one that is stored already.
-        let idle = self.budgets.behind.is_none_or(|last| self.now.since(last).0 >= WINDOW);
         let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
-        if wanted && idle && self.may_fold() {
+        if wanted && self.may_compress_again() {
             if self.packing.gains.are_worth_it() && !self.recompress(extent) {
                 return true;
             }

@@ -59,6 +59,7 @@ impl Worker {
         self.enter(before);
         extent.last_laundry.store(self.now.0, Relaxed);
         extent.flags.fetch_and(!(SETTLED | DENSE), Relaxed);
+        extent.dense_below.store(0, Relaxed);
         finished
     }
 
@@ -206,22 +207,25 @@ impl Worker {
         }
     }
 
-    /// Compresses stored pages of an extent again, with the strong codec. Returns whether it is finished.
+    /// Compresses stored pages of an extent again, with the strong codec, from where it was interrupted. Returns whether it is finished.
     pub fn recompress(&mut self, extent: &Extent) -> bool {
         let Some(entries) = extent.entries() else { return true };
         let before = self.enter(Activity::Compress);
-        for (index, cell) in entries.iter().enumerate() {
+        let from = extent.dense_below.load(Relaxed) as usize;
+        let mut finished = true;
+        for (index, cell) in entries.iter().enumerate().skip(from) {
             let entry = cell.load();
             if let (Some(slot), false) = (Location::memory(entry), entry.is_busy()) {
                 self.recompress_page(extent, cell, (entry, slot), index);
             }
-            if self.interrupted() {
-                self.enter(before);
-                return false;
+            extent.dense_below.store(index as u32 + 1, Relaxed);
+            if self.interrupted() || !self.may_compress_again() {
+                finished = index + 1 == EXTENT_PAGES;
+                break;
             }
         }
         self.enter(before);
-        true
+        finished
     }
 
     fn recompress_page(

@@ -219,7 +219,6 @@ impl Worker {
 
     /// What is due for an extent has to wait for CPU time. Returns that it is not to be gone on with at once.
     fn put_off_for_cpu(&mut self, extent: &Extent) -> bool {
-        self.budgets.behind = Some(self.now);
         extent.waits_for.store(WAITS_FOR_CPU, Relaxed);
         false
     }

@@ -22,7 +22,7 @@ use crate::source::{Choice, Sources};
 use crate::store::Stores;
 use crate::tier::round::Demotion;
 use core::sync::atomic::Ordering::*;
-use memfold_policy::budget::{NO_LIMIT, WINDOW};
+use memfold_policy::budget::WINDOW;
 use memfold_policy::effort::{self, Effort, Gains};
 use memfold_policy::learning::Learning;
 use memfold_policy::pace::{self, Pace};
@@ -131,8 +131,6 @@ pub(crate) struct Budgets {
     pub spent_before: u64,
     /// How many pages come back soon after they went.
     pub returns: Returns,
-    /// When folding last waited for CPU time.
-    pub behind: Option<Nanos>,
     /// Whether the machine's CPUs have anything to spare.
     pub contention: Contention,
 }
@@ -148,7 +146,6 @@ impl Budgets {
             pace: Pace::new(now.0, 0),
             spent_before: if forked { pace::CREDIT } else { 0 },
             returns: Returns::new(engine.control().pages_evicted.load(Relaxed), engine.soon_back()),
-            behind: None,
             contention: Contention::new(),
         }
     }
@@ -286,9 +283,7 @@ impl Worker {
 
     /// How much work a page is worth that goes now.
     pub(crate) fn effort(&self) -> Effort {
-        // Who sets no limit has time to spare.
-        let spare = self.budgets.contention.has_spare() || self.engine.setting(Setting::MaxCpu) >= NO_LIMIT;
-        effort::first(self.engine.room.is_kept(), spare, self.packing.gains_at_once.are_sure())
+        effort::first(self.engine.room.is_kept(), self.packing.gains_at_once.are_sure())
     }
 
     /// Does what cannot wait, and says whether the work at hand should be left for later. Between pages, with no lock held.

@@ -101,6 +101,8 @@ pub struct Extent {
     pub unasked: AtomicU32,
     /// When pages of it were last compressed, ns; background thread only.
     pub last_laundry: AtomicU64,
+    /// Pages below this one are [`DENSE`] already; background thread only.
+    pub dense_below: AtomicU32,
     /// When pages of it did not shrink, first since such pages went below memory, ns; 0 before. Background thread only.
     pub last_dense: AtomicU64,
     /// Its number for the page daemon, plus one; 0 for none. Background thread only.
