@@ -73,6 +73,8 @@ const RECHECK_MOST: u32 = 256;
 const BACKOFF_MOST: u32 = 16;
 /// How long an extent rests that was walked through, at first, in half cold ages. It doubles with each walk up to [`BACKOFF_MOST`].
 const REST_FIRST: u32 = 1;
+/// How long an extent is left alone that came back since the stall budget was used up, at first, in half cold ages. It doubles each time up to [`BACKOFF_MOST`].
+const RETREAT_FIRST: u32 = 4;
 /// Share of the pages set aside, in per cent, above which touching counts as churn, and below which as calm.
 const CHURN: usize = 10;
 const CALM: usize = 2;
@@ -95,6 +97,8 @@ pub struct ExtentAge {
     retry_at: u64,
     /// How long it rested after it was last walked through, in half cold ages.
     rest: u32,
+    /// How long it was left alone after the stall budget was last used up by it, in half cold ages.
+    retreat: u32,
     /// When it was last walked through.
     walked_at: u64,
     /// For how long pages of it had proved to be cold when they came back unasked, ns: it counts for the next probe.
@@ -225,7 +229,7 @@ impl ExtentAge {
         self.recheck = if touched * 100 > pages * CHURN {
             (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
         } else if touched * 100 < pages * CALM {
-            self.rest /= 2;
+            (self.rest, self.retreat) = (self.rest / 2, self.retreat / 2);
             (self.recheck / 2).max(RECHECK_FIRST)
         } else {
             self.recheck.max(RECHECK_FIRST)
@@ -248,10 +252,11 @@ impl ExtentAge {
         self.backoff = self.rest;
     }
 
-    /// Everything came back because the stall budget was used up: leave the extent alone for long.
+    /// Everything came back because the stall budget was used up: leave the extent alone, and for longer if that happens again.
     pub fn retreated(&mut self, now: u64) {
+        self.retreat = (self.retreat * 2).clamp(RETREAT_FIRST, BACKOFF_MOST);
         self.watched(now);
-        self.backoff = BACKOFF_MOST;
+        self.backoff = self.retreat;
     }
 
     /// The extent's memory was unmapped: what comes next is new.
@@ -464,6 +469,27 @@ mod tests {
         }
         assert_eq!(gaps.map(|gap| gap / COLD), [4, 8, 16, 32, 64, 128]);
         assert!(!age.retry_due(u64::MAX), "nothing is refused any more");
+    }
+
+    #[test]
+    fn what_used_up_the_stall_budget_is_left_alone_for_longer_each_time_until_it_is_calm() {
+        let mut age = ExtentAge::default();
+        let pause = |age: &mut ExtentAge| {
+            age.set_aside(0);
+            age.retreated(0);
+            age.next(COLD, Timing::PROBE)
+        };
+        assert_eq!([0; 4].map(|_| pause(&mut age)), [2 * COLD, 4 * COLD, 8 * COLD, 8 * COLD]);
+        for _ in 0..2 {
+            age.set_aside(0);
+            age.probed(0, COLD, 100, 1);
+        }
+        assert_eq!(pause(&mut age), 4 * COLD);
+        for _ in 0..4 {
+            age.set_aside(0);
+            age.probed(0, COLD, 100, 1);
+        }
+        assert_eq!(pause(&mut age), 2 * COLD);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use crate::pace::worth;
 
 /// The credit is what the share comes to in this time, ns.
 pub const CREDIT: u64 = 100_000_000_000;
+/// One part in so many of it pays for the first looks before it is seen how they are rewarded.
+const ADVANCE: u64 = 2;
 /// One part in so many of what is left may be spent by a pass, of the share and of the credit: the next one sees what it has cost.
 const PARTS: u64 = 4;
 const CREDIT_PARTS: u64 = 64;
@@ -76,9 +78,13 @@ impl Stall {
         let looked = looking.saturating_sub(self.looking).min(spent);
         self.looking = looking;
         self.used = self.used.min(credit);
-        if self.are_rewarded() {
-            self.paid += looked.min(credit - self.used);
+        let mut pays = credit - self.used;
+        if !self.are_judged() {
+            pays = (credit / ADVANCE).saturating_sub(self.used);
+        } else if !self.are_rewarded() {
+            pays = 0;
         }
+        self.paid += looked.min(pays);
         let earned = worth(now.saturating_sub(self.at), limit);
         self.at = now.max(self.at);
         self.unspent = self.unspent.saturating_add(earned).saturating_sub(spent).min(credit);
@@ -102,6 +108,11 @@ impl Stall {
         average(&mut self.touches, touched);
     }
 
+    /// Whether it is seen how looks are rewarded.
+    fn are_judged(&self) -> bool {
+        self.over.are_enough() || self.begun.are_enough()
+    }
+
     fn are_rewarded(&self) -> bool {
         if self.over.are_enough() {
             self.over.are_rewarded(REWARD)
@@ -115,7 +126,9 @@ impl Stall {
     /// Looks that were expensive must not rule out all others for ever: once so much of the share was left over as pays for an extent that is touched
     /// all over, one is taken.
     pub fn looks(&mut self, now: u64, limit: u64, touch_cost: u64) -> u64 {
-        let counted = self.waited.used(now).saturating_sub(self.credited.used(now));
+        // Nobody knows yet that looks are worth an advance.
+        let credited = if self.are_judged() { self.credited.used(now) } else { 0 };
+        let counted = self.waited.used(now).saturating_sub(credited);
         let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
         if self.are_rewarded() {
             left += worth(CREDIT, limit).saturating_sub(self.used) / CREDIT_PARTS;
@@ -278,6 +291,25 @@ mod tests {
             assert_eq!(stall.looks(SECOND, LIMIT, TOUCH) != 0, more, "{begun}, {touched} touched");
             assert!(!more || !stall.is_broken(SECOND, LIMIT));
         }
+    }
+
+    #[test]
+    fn before_the_first_looks_are_judged_half_of_the_credit_pays_for_them_and_grants_no_more() {
+        for (touched, broken) in [(50, false), (400, true)] {
+            let mut stall = Stall::new(0, 0, 0, false);
+            stall.charge(SECOND, 150 * MS, 150 * MS, LIMIT);
+            assert!(!stall.is_broken(SECOND, LIMIT));
+            stall.charge(SECOND, 210 * MS, 210 * MS, LIMIT);
+            assert_eq!(stall.looks(SECOND, LIMIT, TOUCH), 0, "the share is used up");
+            (0..8).for_each(|_| stall.has_seen(500, touched));
+            stall.charge(2 * SECOND, 330 * MS, 330 * MS, LIMIT);
+            assert_eq!(stall.is_broken(2 * SECOND, LIMIT), broken, "{touched} touched");
+            assert_eq!(stall.looks(2 * SECOND, LIMIT, TOUCH) != 0, !broken);
+        }
+        // What comes back from the store is no look.
+        let mut stall = Stall::new(0, 0, 0, false);
+        stall.charge(SECOND, 100 * MS, 0, LIMIT);
+        assert!(stall.is_broken(SECOND, LIMIT));
     }
 
     #[test]
