@@ -191,6 +191,21 @@ fn a_program_of_which_nothing_can_be_compressed_is_let_through() {
 }
 
 #[test]
+fn a_limit_that_is_a_part_of_what_cannot_be_evicted_does_not_stop_the_program_at_every_few_pages() {
+    let engine = engine(DAY);
+    let (memory, more) = (Memory::new(engine, 24 * MIB), Thin::new(engine, 32 * MIB));
+    memory.fill_with(|page| dense(1, page));
+    assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, MIB as u64, ""), 0);
+    for round in 0..2 {
+        more.fill(38 + round);
+        more.check(38 + round);
+    }
+    memory.check_with(|page| dense(1, page));
+    let waits = engine.control().limit_waits.load(Relaxed);
+    assert!((1..1000).contains(&waits), "{waits}");
+}
+
+#[test]
 fn with_a_tier_a_limit_is_kept_that_compressed_pages_and_such_as_do_not_shrink_exceed() {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let tier = format!("disk={},after=1h", directory.path().display());

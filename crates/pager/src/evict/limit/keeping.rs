@@ -15,7 +15,7 @@ use core::sync::atomic::Ordering::*;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// The part of the limit that is kept free, and the part that is evicted at once: one in so many.
+/// The part of what may be resident that is kept free, and the part that is evicted at once: one in so many.
 const RESERVE: u64 = 32;
 
 const BATCH: u64 = 256;
@@ -26,7 +26,7 @@ const WHOLE: u64 = 64;
 /// The part of the limit by which less is stored in memory after some of it went below, since nothing else was to be had.
 const SINK: u64 = 16;
 
-/// The part of the limit that the program has above what cannot be evicted: one in so many.
+/// What the program has above what cannot be evicted: a part of that, or of the limit where it is more, one in so many.
 const FLOOR: u64 = 8;
 
 /// How often it is tried whether less is left now that cannot be evicted, and how much less: one part in so many.
@@ -80,13 +80,19 @@ impl Worker {
         Some(resident.saturating_sub(shared))
     }
 
+    /// What may be resident, pages, as far as parts of it go: the limit, or more where that cannot be kept. A program whose limit is a part of what it cannot go
+    /// without would wait for a whole round of the hand for every few pages.
+    fn kept_to(&self, limit: u64) -> u64 {
+        limit.max(self.eviction.hand.base)
+    }
+
     /// Looks how much room there is and lets that much come. Returns how many pages.
     fn measure(&mut self, limit: u64) -> u64 {
         let taken = self.engine.room.taken();
         // Where it cannot be told, nobody waits.
         let anonymous = self.anonymous().unwrap_or(0);
-        let least = limit / FLOOR;
         self.eviction.hand.base = self.eviction.hand.base.min(anonymous);
+        let least = self.kept_to(limit) / FLOOR;
         if self.eviction.hand.base + least > limit
             && self.now.since(self.eviction.hand.base_at) >= RETRY_EVERY
         {
@@ -95,7 +101,7 @@ impl Worker {
                 ((self.eviction.hand.base + least - limit) / RETRY_PART).min(self.eviction.hand.base);
         }
         let room = limit.max(self.eviction.hand.base + least).saturating_sub(anonymous);
-        self.engine.room.grant(taken, room, limit / RESERVE / 2);
+        self.engine.room.grant(taken, room, self.kept_to(limit) / RESERVE / 2);
         room
     }
 
@@ -124,13 +130,13 @@ impl Worker {
 
     fn make_room_below(&mut self, limit: u64) -> bool {
         let slice_began = self.slice.began;
-        let extents = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty()).count();
+        let extents = self.engine.space().all().filter(may_have_any).count();
         loop {
             let room = self.measure(limit);
             if room > 0 {
                 self.release();
             }
-            if room >= limit / RESERVE {
+            if room >= self.kept_to(limit) / RESERVE {
                 self.eviction.hand.in_vain = 0;
                 return false;
             }
@@ -155,7 +161,7 @@ impl Worker {
     /// Nothing more can be evicted now: what is resident is taken as it is, and somebody told.
     fn give_in(&mut self, limit: u64) {
         (self.eviction.hand.base, self.eviction.hand.base_at) = (self.anonymous().unwrap_or(0), self.now);
-        if self.eviction.hand.base + limit / FLOOR <= limit {
+        if self.eviction.hand.base + self.kept_to(limit) / FLOOR <= limit {
             return;
         }
         bump(&self.engine.control().limit_misses, 1);
@@ -206,13 +212,12 @@ impl Worker {
 
     /// The extent at the hand; after the last comes the first.
     fn next_extent(&mut self) -> Option<&'static Extent> {
-        let managed = |extent: &&Extent| !extent.managed.load().is_empty();
-        let ahead = self.engine.space().existing(self.eviction.hand.at, space::LIMIT).find(managed);
+        let ahead = self.engine.space().existing(self.eviction.hand.at, space::LIMIT).find(may_have_any);
         if ahead.is_some() {
             return ahead;
         }
         self.eviction.hand.at = 0;
-        self.engine.space().all().find(managed)
+        self.engine.space().all().find(may_have_any)
     }
 
     /// What is to go of an extent, and what was used there since the last round, which is forgotten.
@@ -254,7 +259,7 @@ impl Worker {
             return PageSet::EMPTY;
         };
         let wanted = self.eviction.hand.plan.and(&scan.present);
-        let most = (limit / BATCH).clamp(16, EXTENT_PAGES as u64) as usize;
+        let most = (self.kept_to(limit) / BATCH).clamp(16, EXTENT_PAGES as u64) as usize;
         let mut batch = PageSet::EMPTY;
         let mut left = if scan.huge { EXTENT_PAGES } else { most };
         for run in wanted.runs() {
@@ -276,4 +281,10 @@ impl Worker {
             }
         }
     }
+}
+
+/// Whether pages of it may be in memory as they are, in view or set aside. Where next to all is folded, most extents have none.
+fn may_have_any(extent: &&'static Extent) -> bool {
+    let all_stored = extent.away.load(Relaxed) as usize == EXTENT_PAGES && extent.staging.load(Relaxed) == 0;
+    !all_stored && !extent.managed.load().is_empty()
 }

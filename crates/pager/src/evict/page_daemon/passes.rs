@@ -198,8 +198,10 @@ impl Worker {
 
     /// Says once that the limit is below what the program needs.
     fn tell_if_too_low(&mut self, daemon: &mut DaemonPolicy, in_use: usize, limit: usize) {
+        // Who waits far below the limit waits for something else.
         let waits = self.budgets.stall.waited(self.now.0) / (WINDOW / 1_000_000) > TOO_LOW;
-        if in_use <= limit + limit / 16 && !waits {
+        let is_too_low = in_use > if waits { limit - limit / 4 } else { limit + limit / 16 };
+        if !is_too_low {
             daemon.missed_since = None;
             return;
         }
