@@ -313,7 +313,7 @@ mod tests {
             rwmixread: 25,
             jobs: 2,
             depth: 2,
-            runtime_ms: 100,
+            runtime_ms: 50,
             ramp_ms: 20,
             access,
             warm: false,
@@ -326,8 +326,14 @@ mod tests {
     fn each_pattern_moves_what_it_says_and_is_read_as_fio_s_json() {
         let file = file();
         for pattern in Pattern::ALL {
-            let report = run(&spec(file.path(), pattern, Access::Cached)).unwrap();
-            let outcome = outcome::parse(&report.to_string()).unwrap();
+            // On a busy machine the threads may not have their turn for long.
+            let mut spec = spec(file.path(), pattern, Access::Cached);
+            let mut outcome = || {
+                spec.runtime_ms *= 2;
+                let report = run(&spec).unwrap();
+                outcome::parse(&report.to_string()).ok().filter(|outcome| outcome.ios >= 1000)
+            };
+            let outcome = (0..8).find_map(|_| outcome()).expect("requests are done");
             assert_eq!(outcome.read_bytes > 0, pattern.mixed() || !pattern.writes(), "{pattern:?}");
             assert_eq!(outcome.written_bytes > 0, pattern.writes(), "{pattern:?}");
             assert_eq!(outcome.read_bytes + outcome.written_bytes, outcome.ios * 4096);
