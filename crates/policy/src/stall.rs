@@ -78,13 +78,11 @@ impl Stall {
         let looked = looking.saturating_sub(self.looking).min(spent);
         self.looking = looking;
         self.used = self.used.min(credit);
-        let mut pays = credit - self.used;
-        if !self.are_judged() {
-            pays = (credit / ADVANCE).saturating_sub(self.used);
-        } else if !self.are_rewarded() {
-            pays = 0;
-        }
-        self.paid += looked.min(pays);
+        self.paid += looked.min(match self.are_rewarded() {
+            Some(true) => credit - self.used,
+            Some(false) => 0,
+            None => (credit / ADVANCE).saturating_sub(self.used),
+        });
         let earned = worth(now.saturating_sub(self.at), limit);
         self.at = now.max(self.at);
         self.unspent = self.unspent.saturating_add(earned).saturating_sub(spent).min(credit);
@@ -108,17 +106,9 @@ impl Stall {
         average(&mut self.touches, touched);
     }
 
-    /// Whether it is seen how looks are rewarded.
-    fn are_judged(&self) -> bool {
-        self.over.are_enough() || self.begun.are_enough()
-    }
-
-    fn are_rewarded(&self) -> bool {
-        if self.over.are_enough() {
-            self.over.are_rewarded(REWARD)
-        } else {
-            self.begun.are_enough() && self.begun.are_rewarded(REWARD_SO_FAR)
-        }
+    /// Whether looks are rewarded; `None` before that is seen.
+    fn are_rewarded(&self) -> Option<bool> {
+        self.over.are_rewarded(REWARD).or_else(|| self.begun.are_rewarded(REWARD_SO_FAR))
     }
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
@@ -127,10 +117,11 @@ impl Stall {
     /// all over, one is taken.
     pub fn looks(&mut self, now: u64, limit: u64, touch_cost: u64) -> u64 {
         // Nobody knows yet that looks are worth an advance.
-        let credited = if self.are_judged() { self.credited.used(now) } else { 0 };
+        let rewarded = self.are_rewarded();
+        let credited = if rewarded.is_some() { self.credited.used(now) } else { 0 };
         let counted = self.waited.used(now).saturating_sub(credited);
         let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
-        if self.are_rewarded() {
+        if rewarded == Some(true) {
             left += worth(CREDIT, limit).saturating_sub(self.used) / CREDIT_PARTS;
         }
         let looks = left / ((self.touches / 16 + 1) * touch_cost).max(1);
@@ -182,9 +173,9 @@ impl Looks {
         self.count >= SEEN
     }
 
-    /// Whether so many pages or more stay away for each that is touched.
-    fn are_rewarded(&self, reward: u64) -> bool {
-        self.pages >= self.touched.saturating_mul(1 + reward)
+    /// Whether so many pages or more stay away for each that is touched; `None` before enough looks were taken to tell.
+    fn are_rewarded(&self, reward: u64) -> Option<bool> {
+        self.are_enough().then(|| self.pages >= self.touched.saturating_mul(1 + reward))
     }
 }
 
