@@ -6,11 +6,12 @@
 use crate::config::Setting;
 use crate::evict::set_aside;
 use crate::evict::worker::Worker;
-use crate::tables::extent::{Extent, Locked, DENSE, SETTLED};
+use crate::tables::extent::{Extent, Locked, SETTLED};
 use crate::tables::space::moment;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::returns::SOON;
 use memfold_sys::time::Nanos;
+use memfold_sys::EXTENT_PAGES;
 
 impl Worker {
     /// Does what there is to do for an extent whose time has not come. Returns whether it must be gone on with at once.
@@ -19,20 +20,20 @@ impl Worker {
             // Writes are tracked no more, which the next look goes by.
             self.watch_again(&extent);
         }
-        let flags = extent.flags.load(Relaxed);
-        if flags & (SETTLED | DENSE) == SETTLED | DENSE {
+        let is_dense = extent.dense_below.load(Relaxed) as usize == EXTENT_PAGES;
+        if is_dense && extent.flags.load(Relaxed) & SETTLED != 0 {
             return false;
         }
         let away = self.now.since(Nanos(extent.last_laundry.load(Relaxed))).0;
         if away >= self.cold_age().saturating_mul(SOON) {
             extent.flags.fetch_or(SETTLED, Relaxed);
         }
-        let wanted = flags & DENSE == 0 && away >= self.engine.setting(Setting::RecompressAge);
+        let wanted = !is_dense && away >= self.engine.setting(Setting::RecompressAge);
         if wanted && self.may_compress_again() {
             if self.packing.gains.are_worth_it() && !self.recompress(extent) {
                 return true;
             }
-            extent.flags.fetch_or(DENSE, Relaxed);
+            extent.dense_below.store(EXTENT_PAGES as u32, Relaxed);
         }
         false
     }

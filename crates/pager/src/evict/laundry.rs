@@ -14,7 +14,7 @@ use crate::store::{Slot, Store};
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
-use crate::tables::extent::{Extent, DENSE, SETTLED, STAGED_HUGE, WHOLE};
+use crate::tables::extent::{Extent, SETTLED, STAGED_HUGE, WHOLE};
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::{self, Effort};
@@ -58,7 +58,7 @@ impl Worker {
         self.drop_staged(extent, entries, false);
         self.enter(before);
         extent.last_laundry.store(self.now.0, Relaxed);
-        extent.flags.fetch_and(!(SETTLED | DENSE), Relaxed);
+        extent.flags.fetch_and(!SETTLED, Relaxed);
         extent.dense_below.store(0, Relaxed);
         finished
     }
@@ -212,7 +212,6 @@ impl Worker {
         let Some(entries) = extent.entries() else { return true };
         let before = self.enter(Activity::Compress);
         let from = extent.dense_below.load(Relaxed) as usize;
-        let mut finished = true;
         for (index, cell) in entries.iter().enumerate().skip(from) {
             let entry = cell.load();
             if let (Some(slot), false) = (Location::memory(entry), entry.is_busy()) {
@@ -220,12 +219,11 @@ impl Worker {
             }
             extent.dense_below.store(index as u32 + 1, Relaxed);
             if self.interrupted() || !self.may_compress_again() {
-                finished = index + 1 == EXTENT_PAGES;
                 break;
             }
         }
         self.enter(before);
-        finished
+        extent.dense_below.load(Relaxed) as usize == EXTENT_PAGES
     }
 
     fn recompress_page(

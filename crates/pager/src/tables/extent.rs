@@ -75,7 +75,7 @@ pub struct Extent {
     pub staging: AtomicU32,
     /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
-    /// [`STAGED_HUGE`], [`SETTLED`], [`DENSE`], [`WALKED`], [`RECALLED`], [`SEEN`] and [`WHOLE`].
+    /// [`STAGED_HUGE`], [`SETTLED`], [`WALKED`], [`RECALLED`], [`SEEN`] and [`WHOLE`].
     pub flags: AtomicU32,
     /// The program thread that holds the lock, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -101,7 +101,7 @@ pub struct Extent {
     pub unasked: AtomicU32,
     /// When pages of it were last compressed, ns; background thread only.
     pub last_laundry: AtomicU64,
-    /// Pages below this one are [`DENSE`] already; background thread only.
+    /// What is stored of the pages below this one was compressed with the strong codec, as far as that saves anything; background thread only.
     pub dense_below: AtomicU32,
     /// When pages of it did not shrink, first since such pages went below memory, ns; 0 before. Background thread only.
     pub last_dense: AtomicU64,
@@ -117,8 +117,6 @@ pub struct Extent {
 pub const STAGED_HUGE: u32 = 1;
 /// [`Extent::flags`]: what is stored has stayed away for so long that it was worth storing.
 pub const SETTLED: u32 = 2;
-/// [`Extent::flags`]: what is stored was compressed with the strong codec, as far as that saves anything. What is new is none of it.
-pub const DENSE: u32 = 4;
 /// [`Extent::flags`]: it was walked through, and the policy was not told yet.
 pub const WALKED: u32 = 8;
 
