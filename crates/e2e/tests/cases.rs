@@ -180,6 +180,7 @@ cases! {
         grown_in_a_child,
         parts_of_a_long_reservation,
         many_small_pieces,
+        a_heap_of_small_mappings,
         a_heap_of_its_own,
         what_comes_after_a_heap,
     }

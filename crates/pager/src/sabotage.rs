@@ -110,6 +110,8 @@ bugs! {
     ChildLeftBusy = "child-left-busy",
     /// Slots of pages restored during a fork are used again at once.
     SlotsNotKept = "slots-not-kept",
+    /// What was reported as gone while a child was forked counts there as away, if the child has its entry as it was before.
+    ReportTorn = "report-torn",
     /// The pager ends without waiting until all is back.
     StoppedTooSoon = "stopped-too-soon",
     /// What becomes of moved memory while it is being followed is not followed.

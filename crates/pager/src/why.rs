@@ -120,7 +120,7 @@ impl Why {
             Why::Stack => ("stack", "not managed: stacks"),
             Why::File => ("file", "not managed: files, programs and libraries"),
             Why::SharedMemory => ("shared_memory", "not managed: shared memory"),
-            Why::Unknown => ("unknown", "not managed: mapped past libc"),
+            Why::Unknown => ("unknown", "not managed: mapped past libc or in small pieces"),
             Why::Own => ("memfold", "memfold's own: compressed pages, tables, buffers"),
         }
     }

@@ -19,6 +19,7 @@ mod mapping;
 mod notice;
 mod sandbox;
 mod sanitizer;
+mod small;
 mod start;
 mod statistics;
 mod syscall;

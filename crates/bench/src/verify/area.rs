@@ -191,6 +191,8 @@ impl Area {
 
     /// Maps fresh memory over the pages: they read as zeros.
     pub fn map_over(&mut self, range: Range<usize>, way: Way) -> Result<()> {
+        // A child that is forked at this moment finds memory where it has none, and ends: see `keep_from_children`.
+        let way = if self.kept && way == Way::Bare { Way::Numbered } else { way };
         let start = self.address(range.start);
         let flags = PRIVATE | libc::MAP_FIXED;
         let args = [start, range.len() * PAGE_SIZE, RW as usize, flags as usize, usize::MAX, 0];

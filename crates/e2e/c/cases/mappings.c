@@ -144,6 +144,23 @@ static void parts_of_a_long_reservation(void)
     CHECK(munmap(all, 8ul << 30) == 0);
 }
 
+/* Waits until nine tenths of the pieces are evicted, whose words are those of `word` and the number of the piece, and reads them. */
+static void come_back(uint64_t **pieces, int count, size_t len)
+{
+    for (int tries = 0; folded; tries++) {
+        size_t gone = 0;
+        for (int n = 0; n < count; n++)
+            gone += away(pieces[n], len);
+        if (gone >= count * len / PAGE / 10 * 9)
+            break;
+        CHECK(tries < TRIES);
+        usleep(1000);
+    }
+    for (int n = 0; n < count; n++)
+        for (size_t i = 0; i < len / 8; i++)
+            CHECK(pieces[n][i] == word(i) + n);
+}
+
 /* What JavaScript engines do too: many pieces, each for itself. */
 static void many_small_pieces(void)
 {
@@ -156,18 +173,25 @@ static void many_small_pieces(void)
         for (size_t i = 0; i < PIECE / 8; i++)
             pieces[n][i] = word(i) + n;
     }
-    for (int tries = 0; folded; tries++) {
-        size_t gone = 0;
-        for (int n = 0; n < PIECES; n++)
-            gone += away(pieces[n], PIECE);
-        if (gone >= PIECES * (size_t)PIECE / PAGE / 10 * 9)
-            break;
-        CHECK(tries < TRIES);
-        usleep(1000);
-    }
-    for (int n = 0; n < PIECES; n++)
+    come_back(pieces, PIECES, PIECE);
+}
+
+/* What Ruby does: pages of 16 KiB, each mapped with as much again to align it, of which the rest is given back. */
+static void a_heap_of_small_mappings(void)
+{
+    enum { PIECE = 16 << 10, PIECES = 400 };
+    static uint64_t *pieces[PIECES];
+    for (int n = 0; n < PIECES; n++) {
+        char *p = mmap(0, 2 * PIECE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(p != MAP_FAILED);
+        char *aligned = p + PIECE - (uintptr_t)p % PIECE;
+        CHECK(munmap(p, aligned - p) == 0);
+        CHECK(aligned == p + PIECE || munmap(aligned + PIECE, p + PIECE - aligned) == 0);
+        pieces[n] = (uint64_t *)aligned;
         for (size_t i = 0; i < PIECE / 8; i++)
-            CHECK(pieces[n][i] == word(i) + n);
+            pieces[n][i] = word(i) + n;
+    }
+    come_back(pieces, PIECES, PIECE);
 }
 
 /* An allocator on the heap of brk(2): it grows in small steps, is cut short, and grows again. */
@@ -226,5 +250,6 @@ CASES({"moved_to_a_place_of_choice", moved_to_a_place_of_choice},
       {"unmapped_stays_unmapped", unmapped_stays_unmapped},
       {"parts_of_a_long_reservation", parts_of_a_long_reservation},
       {"many_small_pieces", many_small_pieces},
+      {"a_heap_of_small_mappings", a_heap_of_small_mappings},
       {"a_heap_of_its_own", a_heap_of_its_own},
       {"what_comes_after_a_heap", what_comes_after_a_heap})

@@ -9,6 +9,8 @@
 //!   waits for that. So the child never gets a page's entry as `Resident` without the page.
 //! - The child may get the page, and its entry as it was before. The page is there, so it never faults, and
 //!   the entry is out of date, no more. Its slot is not reused, because slots are kept until the fork is over.
+//! - It may get the entry as it was before, of memory that is reported as unmapped past libc and is something else
+//!   by now. The extent says so: what is away there and not anonymous memory is forgotten.
 //!
 //! In the child the first thing that happens is [`Engine::after_fork_in_child`]: a background thread of its own, which makes a
 //! userfaultfd in a descriptor table that the child's program does not see, registers the same ranges, and makes the threads that
@@ -117,6 +119,7 @@ impl Engine {
             below.reset_in_child();
         }
         for extent in self.space().all() {
+            self.forget_reported_in_child(extent);
             self.forget_unforked_in_child(extent);
             self.forget_gone_in_child(extent);
         }
@@ -244,6 +247,15 @@ impl Engine {
         anything
     }
 
+    /// Forgets what was reported to the fault thread as gone while the child was forked, and of which the child has the entries as they were before.
+    /// What they name may be in no child, and what lies there now is something else.
+    fn forget_reported_in_child(&'static self, extent: &Extent) {
+        let reported = extent.away_pages().minus(&extent.anonymous.load());
+        if fault_point!(ReportTorn: !reported.is_empty(), else false) {
+            self.forget_in_child(extent, &reported);
+        }
+    }
+
     /// Forgets what the child has no part of (`MADV_DONTFORK`).
     fn forget_unforked_in_child(&'static self, extent: &Extent) {
         let unforked = extent.unforked.load();
@@ -332,7 +344,7 @@ mod tests {
     use crate::engine::Host;
     use crate::tables::entry::{Entry, State};
     use crate::tier::location::Location;
-    use memfold_sys::PAGE_SIZE;
+    use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
     use std::boxed::Box;
 
     fn engine() -> &'static Engine {
@@ -377,6 +389,35 @@ mod tests {
         );
         store.drain(&engine.storage.free_slots);
         assert_eq!(store.usage().data, 0);
+    }
+
+    #[test]
+    fn a_child_that_got_half_of_a_report_forgets_what_is_in_no_child() {
+        let engine = engine();
+        let base = mem::reserve_aligned(EXTENT_SIZE, EXTENT_SIZE).unwrap();
+        // SAFETY: our own memory, as the child has it that was mapped there past libc.
+        unsafe { mem::mprotect(base, EXTENT_SIZE, libc::PROT_READ | libc::PROT_WRITE) }.unwrap();
+        let extent = engine.space().find_or_make(base, &engine.tables.pool).unwrap();
+        let pages = PageRange::new(3, 5);
+        let entries = extent.lock().make_entries(&pages.set(), &engine.tables.pool).unwrap();
+        extent.anonymous.insert(&pages.set());
+        extent.unforked.insert(&pages.set());
+        // SAFETY: no background thread was started.
+        let store = unsafe { engine.storage.take_store() };
+        for index in pages.indices() {
+            let slot = store.put(extent.page_addr(index), CodecId::Lz4, &[7; 100], true).unwrap();
+            let (leaving, aside) = (Entry::new(State::Leaving), Entry::new(State::Aside));
+            assert!(entries[index].transition(Entry::RESIDENT, leaving));
+            assert!(entries[index].transition(leaving, aside));
+            assert!(entries[index].transition(aside, Location::Memory(slot).entry()));
+            extent.away.fetch_add(1, Relaxed);
+            engine.counts.stored.fetch_add(1, Relaxed);
+        }
+        // The fault thread has dropped the pages by now, but that the child has not got.
+        engine.forget_mapping(extent, &pages.set());
+        engine.after_fork_in_child();
+        assert!(pages.indices().all(|index| entries[index].load() == Entry::RESIDENT));
+        assert_eq!(engine.counts.stored.load(Relaxed), 0);
     }
 
     #[test]

@@ -477,10 +477,11 @@ impl Engine {
         }
     }
 
-    /// The pages are no longer what they were mapped as.
+    /// The pages are no longer what they were mapped as. What a child is to know that is forked meanwhile comes first.
     pub(crate) fn forget_mapping(&self, extent: &Extent, pages: &PageSet) {
         self.set_managed(extent, pages, false);
         extent.anonymous.remove(pages);
+        extent.unforked.remove(pages);
         extent.left_alone.remove(pages);
         extent.locked.remove(pages);
         extent.dropping.remove(pages);
@@ -489,7 +490,6 @@ impl Engine {
         extent.back_soon.remove(pages);
         extent.refused.remove(pages);
         extent.shared.remove(pages);
-        extent.unforked.remove(pages);
         extent.incompressible.remove(pages);
     }
 

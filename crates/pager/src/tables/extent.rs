@@ -25,14 +25,16 @@ use memfold_sys::thread::Backoff;
 use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// An extent. All-zero bytes are an extent at address 0 of which nothing is known.
-#[repr(C)]
+#[repr(C, align(256))]
 pub struct Extent {
     /// Its address; written once, before anybody else can see the extent.
     base: UnsafeCell<usize>,
-    /// Serialises changes of the mappings with each other and with eviction. What the policy knows lies in it.
-    lock: Mutex<ExtentAge>,
     /// Pages of private anonymous mappings that the program made and that may be managed.
     pub anonymous: AtomicPageSet,
+    /// Pages that no forked child has (`MADV_DONTFORK`). Beside `anonymous`, and cleared after it.
+    pub unforked: AtomicPageSet,
+    /// Serialises changes of the mappings with each other and with eviction. What the policy knows lies in it.
+    lock: Mutex<ExtentAge>,
     /// Pages that may be evicted: anonymous, readable, writable, and nothing odd.
     pub managed: AtomicPageSet,
     /// Pages that are never evicted again, whatever becomes of their protection.
@@ -42,8 +44,6 @@ pub struct Extent {
     pub dropping: AtomicPageSet,
     /// Of those that are left alone the ones that the program has locked in memory (mlock(2)).
     pub locked: AtomicPageSet,
-    /// Pages that no forked child has (`MADV_DONTFORK`).
-    pub unforked: AtomicPageSet,
     /// Pages registered for missing faults.
     pub armed: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.
@@ -112,6 +112,9 @@ pub struct Extent {
     /// See `next_fault`.
     pub window: AtomicU32,
 }
+
+// Both are in one page of memory: a child that is forked while the fault thread changes them gets them as they were at one moment.
+const _: () = assert!(offset_of!(Extent, unforked) + size_of::<AtomicPageSet>() <= 256);
 
 /// [`Extent::flags`]: the pages set aside are one huge page.
 pub const STAGED_HUGE: u32 = 1;
