@@ -8,7 +8,8 @@
 //! Invariant: what lies behind [`TOLD`] the pager knows nothing of.
 
 use crate::host::pager;
-use crate::mapping::{round, LEAST};
+use crate::mapping::round;
+use crate::small::LEAST;
 use crate::{next, or_errno};
 use core::ffi::{c_int, c_void, CStr};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};

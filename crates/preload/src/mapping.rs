@@ -4,15 +4,13 @@
 //! nothing else.
 
 use crate::host::pager;
-use crate::small::makes_a_row;
+use crate::small::{makes_a_row, LEAST};
 use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use memfold_pager::sabotage::{planted, Bug};
 use memfold_pager::Engine;
 use memfold_sys::{mem, Errno, Result, PAGE_SIZE};
 
-/// Mappings shorter than this are managed only if they lie next to one that is, or make a row of that length.
-pub(crate) const LEAST: usize = 64 << 10;
 /// Inaccessible mappings up to this length are entered into the tables at once, to be managed when they become accessible; longer ones
 /// part by part, as they do.
 const LONG_RESERVATION: usize = 1 << 30;

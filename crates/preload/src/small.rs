@@ -5,10 +5,11 @@
 //! [`LEAST`] have come together, it is worth them, and with it all that follow: they lie beside what is known. The few that
 //! came first stay what they are, since nobody knows what has become of them.
 
-use crate::mapping::{round, LEAST};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use memfold_sys::PAGE_SIZE;
 
+/// Mappings shorter than this are managed only if they lie next to one that is, or make a row of that length.
+pub(crate) const LEAST: usize = 64 << 10;
 /// In an address its lowest bits are free for a number of pages.
 const COUNT: usize = PAGE_SIZE - 1;
 const _: () = assert!(LEAST / PAGE_SIZE <= COUNT);
@@ -20,9 +21,10 @@ static ROW: AtomicUsize = AtomicUsize::new(0);
 /// Whether a new mapping that is shorter than [`LEAST`] makes a row of that length with those before it.
 pub(crate) fn makes_a_row(start: usize, len: usize) -> bool {
     let row = ROW.load(Relaxed);
-    let (first, end) = joined((row & !COUNT, (row & COUNT) * PAGE_SIZE), (start, round(len)));
+    let (first, end) =
+        joined((row & !COUNT, (row & COUNT) * PAGE_SIZE), (start, len.next_multiple_of(PAGE_SIZE)));
     let enough = end - first >= LEAST;
-    ROW.store(if enough { 0 } else { first | (end - first) / PAGE_SIZE }, Relaxed);
+    ROW.store(if enough { 0 } else { first | ((end - first) / PAGE_SIZE) }, Relaxed);
     enough
 }
 
