@@ -14,7 +14,7 @@ use crate::tables::bounds::Bounds;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, Locked};
 use crate::tier::location::Location;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{fence, Ordering::*};
 use memfold_sys::thread::Backoff;
 use memfold_sys::{signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
@@ -481,6 +481,8 @@ impl Engine {
     pub(crate) fn forget_mapping(&self, extent: &Extent, pages: &PageSet) {
         self.set_managed(extent, pages, false);
         extent.anonymous.remove(pages);
+        // A child that finds the second done finds the first done, too.
+        fence(Release);
         extent.unforked.remove(pages);
         extent.left_alone.remove(pages);
         extent.locked.remove(pages);
