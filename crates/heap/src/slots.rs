@@ -6,7 +6,7 @@
 //! it. What it is not: a list of anything; who has which slot is [`crate::spans`]' and [`crate::checked`]'s affair.
 //!
 //! Invariants: who changes a state from [`LIVE`] or [`CLEAN`] to [`BUSY`] has the slot alone, and is the only one to write to it; so has a
-//! span's owner those that may be handed out. A slot is
+//! span's owner those that may be handed out, and [`NEW`] ones. A slot is
 //! `CLEAN` only while its zeros are zeros. Of long slots only the ends are held to that ([`WHOLE`]). The first slots of a span are never
 //! handed out: they are what lies before the first block.
 
@@ -14,10 +14,13 @@ use crate::ahead;
 use crate::bin::Block;
 use crate::heap::Heap;
 use crate::{classes, links, misuse};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use memfold_arena::Span;
 use memfold_sys::PAGE_SIZE;
 
+/// Free, of a span that was zero, and not handed out yet, so that its pages may not be there. Who read one of those before it is written to would have the
+/// kernel map its page of zeros there, and another one in its place at the write, for which it interrupts each CPU that the process runs on.
+const NEW: u8 = 0;
 /// Handed to the program; its canary is whole.
 const LIVE: u8 = 1;
 /// Free, and zero where [`wipe`] makes it so.
@@ -85,11 +88,28 @@ pub(crate) fn prepare(span: &Span, zero: bool) -> bool {
         if !zero {
             wipe(span.start() + slot * room, room);
         }
+        // Those that are never handed out are only read.
+        let is_new = zero && slot >= reserved(room);
         // Relaxed: nobody knows of the span yet.
-        state.store(CLEAN, Relaxed);
+        state.store(if is_new { NEW } else { CLEAN }, Relaxed);
     }
     span.capacity.set((all - reserved(room)) as u32);
     true
+}
+
+/// Has the pages of some bytes of a new slot be there, without reading them first.
+#[cold]
+fn touch(start: usize, len: usize) {
+    let pages = (start.next_multiple_of(PAGE_SIZE)..start + len).step_by(PAGE_SIZE);
+    for word in core::iter::once(start).chain(pages) {
+        // SAFETY: the slot is free, aligned to words, and the caller's.
+        let word = unsafe { AtomicU64::from_ptr(word as *mut u64) };
+        // Nothing is found here, only by who looks next.
+        match word.swap(0, Relaxed) {
+            0 => {}
+            written => word.store(written, Relaxed),
+        }
+    }
 }
 
 /// The slot that a block of a checked span lies in; `None` if there is no start of a block at that address.
@@ -225,16 +245,21 @@ pub(crate) fn fetch_ahead(span: &Span, slot: usize) {
 pub(crate) fn hand_out(span: &Span, slot: usize, size: usize) -> *mut u8 {
     let room = span.block_size() as usize;
     let at = span.start() + slot * room;
-    let state = &span.states()[slot];
     // Acquire: what the one who freed it wrote comes before. Nobody else changes the state of a slot that may be handed out.
-    if state.load(Acquire) != CLEAN {
-        misuse::defect("the allocator's own records were written over", at, room);
+    match span.states()[slot].load(Acquire) {
+        CLEAN => {}
+        NEW if room <= WHOLE => touch(at, room),
+        NEW => {
+            touch(at, END);
+            touch(at + room - END, END);
+        }
+        _ => misuse::defect("the allocator's own records were written over", at, room),
     }
     if let Some(place) = first_not_zero(at, room) {
         misuse::defect("a freed block was written to", place, room);
     }
     seal(at, room, size);
-    state.store(LIVE, Release);
+    span.states()[slot].store(LIVE, Release);
     at as *mut u8
 }
 
@@ -467,7 +492,11 @@ fn look_around(span: &Span, slot: usize) {
     if room >= REACH {
         // Without a branch for each, as no processor could guess which are free.
         let seen = |other: usize, start: usize| {
-            let free = u64::from(span.states()[other].load(Acquire) == CLEAN).wrapping_neg();
+            let state = span.states()[other].load(Acquire);
+            if state == NEW {
+                touch(start, REACH);
+            }
+            let free = u64::from((state == CLEAN) | (state == NEW)).wrapping_neg();
             bits_of(start) & free
         };
         let at = span.start() + slot * room;
@@ -485,18 +514,20 @@ fn look_closely_around(span: &Span, slot: usize, all: usize) {
     let room = span.block_size() as usize;
     let steps = reserved(room);
     for other in (slot - steps..slot).chain(slot + 1..(slot + 1 + steps).min(all)) {
-        let state = &span.states()[other];
-        if state.load(Acquire) != CLEAN {
-            continue;
-        }
         let at = span.start() + other * room;
         let len = room.min(REACH);
         let start = if other < slot { at + room - len } else { at };
+        let (state, free) = (&span.states()[other], span.states()[other].load(Acquire));
+        match free {
+            CLEAN => {}
+            NEW => touch(start, len),
+            _ => continue,
+        }
         if is_zero(start, len) {
             continue;
         }
         // Its state and its bytes were not read at one moment, and another thread may have sent it on. Who has it alone can be sure.
-        if state.compare_exchange(CLEAN, BUSY, Acquire, Relaxed).is_err() {
+        if state.compare_exchange(free, BUSY, Acquire, Relaxed).is_err() {
             continue;
         }
         if !is_zero(start, len) {
@@ -507,7 +538,7 @@ fn look_closely_around(span: &Span, slot: usize, all: usize) {
             };
             misuse::defect(what, span.start() + slot * room, room);
         }
-        state.store(CLEAN, Release);
+        state.store(free, Release);
     }
 }
 

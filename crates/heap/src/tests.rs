@@ -1,6 +1,7 @@
 //! What the allocator promises, tried from outside: through its functions only.
 
 use crate::*;
+use memfold_sys::PAGE_SIZE;
 use proptest::prelude::*;
 use std::sync::mpsc;
 use std::thread;
@@ -313,6 +314,31 @@ fn a_block_from_before_the_checks_is_not_at_hand_after_them() {
         let right = !is_at_hand();
         release(own);
         right && !is_at_hand()
+    }));
+}
+
+/// How many pages the kernel has put before the calling thread.
+fn faults() -> i64 {
+    // SAFETY: numbers, which may be zero, and which the call fills in.
+    unsafe {
+        let mut usage = core::mem::zeroed::<libc::rusage>();
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, &mut usage), 0);
+        usage.ru_minflt
+    }
+}
+
+#[test]
+fn a_page_of_checked_blocks_is_not_read_before_it_is_written_to() {
+    assert!(in_child(|| {
+        harden(7, report);
+        let before = faults();
+        let blocks: Vec<_> = (0..10_000).map(|_| malloc(1000)).collect();
+        let (fresh, pages) = (faults() - before, (10_000 * 1008 / PAGE_SIZE) as i64);
+        blocks.into_iter().for_each(release);
+        if fresh > pages * 3 / 2 {
+            std::eprintln!("{fresh} faults for {pages} pages");
+        }
+        fresh <= pages * 3 / 2
     }));
 }
 

@@ -168,11 +168,19 @@ impl Area {
     /// Keeps the area from children that are forked from now on, or no more.
     pub fn keep_from_children(&mut self, kept: bool, way: Way) -> Result<()> {
         let advice = if kept { libc::MADV_DONTFORK } else { libc::MADV_DOFORK };
-        // What the pager is not told of it cannot know: a child would end where it has memory again.
-        let way = if way == Way::Bare { Way::Numbered } else { way };
-        self.advise(&(0..self.pages()), advice, way)?;
+        self.advise(&(0..self.pages()), advice, way.seen())?;
         self.kept = kept;
         Ok(())
+    }
+
+    /// The way in which a change of the mapping can be made. What becomes of memory that children do not have, the pager must be told: a child that is
+    /// forked at the wrong moment, and has something else there, cannot know that from memory that it has again, and ends.
+    fn permitted(&self, way: Way) -> Way {
+        if self.kept {
+            way.seen()
+        } else {
+            way
+        }
     }
 
     /// Forbids writing (or any access), lets `meanwhile` run, and allows everything again.
@@ -191,8 +199,7 @@ impl Area {
 
     /// Maps fresh memory over the pages: they read as zeros.
     pub fn map_over(&mut self, range: Range<usize>, way: Way) -> Result<()> {
-        // A child that is forked at this moment finds memory where it has none, and ends: see `keep_from_children`.
-        let way = if self.kept && way == Way::Bare { Way::Numbered } else { way };
+        let way = self.permitted(way);
         let start = self.address(range.start);
         let flags = PRIVATE | libc::MAP_FIXED;
         let args = [start, range.len() * PAGE_SIZE, RW as usize, flags as usize, usize::MAX, 0];
@@ -212,7 +219,7 @@ impl Area {
     /// of its own, which is returned.
     pub fn split(&mut self, range: Range<usize>, way: Way) -> Result<Area> {
         debug_assert!(range.start > 0 && range.end < self.pages(), "a split needs something on both sides");
-        unmap(self.address(range.start), range.len(), way)?;
+        unmap(self.address(range.start), range.len(), self.permitted(way))?;
         let states = self.states.split_off(range.end);
         let rest = Area { base: self.address(range.end), states, whole: self.whole, kept: self.kept };
         self.states.truncate(range.start);
@@ -240,14 +247,14 @@ impl Area {
         std::mem::forget(target);
         // Since Linux 6.17 a refused move of several mappings may have moved the first of them, and a bare call cannot be
         // kept from that: see `remap`.
-        let way = if way == Way::Bare { Way::Numbered } else { way };
-        self.remap(self.pages(), flags, place, way)
+        self.remap(self.pages(), flags, place, way.seen())
     }
 
     /// A bare call may be refused, since the pager's registration of a part of the area makes it several mappings; a
     /// call through libc is interposed, and must do what it does without a pager.
     fn remap(&mut self, pages: usize, flags: i32, target: usize, way: Way) -> Result<bool> {
         let (old, new) = (self.pages() * PAGE_SIZE, pages * PAGE_SIZE);
+        let way = self.permitted(way);
         // SAFETY: the area is ours and nothing keeps an address into it; the target is reserved by the caller.
         match unsafe { Call::Mremap.by(way, [self.base, old, new, flags as usize, target, 0]) } {
             Ok(base) => {
@@ -263,7 +270,7 @@ impl Area {
 
     /// Unmaps the area.
     pub fn unmap(mut self, way: Way) -> Result<()> {
-        let pages = self.pages();
+        let (pages, way) = (self.pages(), self.permitted(way));
         self.states = Vec::new();
         unmap(self.base, pages, way)
     }

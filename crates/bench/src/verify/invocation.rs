@@ -14,6 +14,16 @@ pub(super) enum Way {
     Bare,
 }
 
+impl Way {
+    /// The nearest way that a pager inside the process sees.
+    pub fn seen(self) -> Way {
+        match self {
+            Way::Bare => Way::Numbered,
+            way => way,
+        }
+    }
+}
+
 /// A call that changes mappings of this process, with its arguments as words.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call {
