@@ -158,10 +158,11 @@ static void pages_are_in_swap(void)
     CHECK(child_is_well(child) && intact(p));
 }
 
+enum { HUGE = 2 << 20 };
+
 /* Mappings that may be huge pages, as a whole, or in part, or no longer after a part was dropped. */
 static void pages_are_huge(void)
 {
-    enum { HUGE = 2 << 20 };
     char *room = mmap(0, LEN + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(room != MAP_FAILED);
     uint64_t *p = (uint64_t *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
@@ -176,6 +177,73 @@ static void pages_are_huge(void)
         p[HUGE / 2 / 8] = 5;
         CHECK(p[HUGE / 2 / 8] == 5 && p[WORDS - 1] == word(WORDS - 1));
     }
+}
+
+/* Memory in huge pages, where the kernel gives them. */
+static uint64_t *huge(void)
+{
+    enum { COLLAPSE = 25 };
+    char *room = mmap(0, LEN + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(room != MAP_FAILED);
+    uint64_t *p = (uint64_t *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+    /* Past libc: what the pager does not know of. Before it looks at them, or the kernel refuses. */
+    for (size_t at = 0; at < LEN; at += HUGE) {
+        ((volatile uint64_t *)p)[at / 8] = 1;
+        bare(SYS_madvise, (long)p + at, HUGE, COLLAPSE, 0, 0);
+    }
+    fill(p);
+    return p;
+}
+
+/* How much of the memory of the process is in huge pages. */
+static size_t in_huge_pages(void)
+{
+    size_t most = 0;
+    /* The kernel goes from mapping to mapping, and misses what is moved from one to the other meanwhile. */
+    for (int look = 0; look < 5; look++) {
+        FILE *f = fopen("/proc/self/smaps_rollup", "r");
+        char line[200];
+        size_t kib = 0;
+        CHECK(f);
+        while (fgets(line, sizeof line, f))
+            sscanf(line, "AnonHugePages: %zu", &kib);
+        fclose(f);
+        most = kib > most ? kib : most;
+    }
+    return most << 10;
+}
+
+/* Of which each page is read all the time: they are split to see that, and made huge again. */
+static void huge_pages_in_use(void)
+{
+    uint64_t *p = huge();
+    size_t least = in_huge_pages(), now = least;
+    if (!folded || least < LEN - HUGE)
+        return;
+    /* What was set aside as one counts too, so that the number grows says that some were made. */
+    for (int tries = 0; now <= least; tries++, now = in_huge_pages()) {
+        CHECK(tries < TRIES);
+        least = now;
+        for (int round = 0; round < 20; round++)
+            for (size_t n = 0, page = 0; n < LEN / PAGE; n++, page = (page + 1021) % (LEN / PAGE))
+                CHECK(((volatile uint64_t *)p)[page * PAGE / 8] == word(page * PAGE / 8));
+    }
+    CHECK(intact(p));
+}
+
+/* Of each of which one page is read all the time: the others go. */
+static void huge_pages_in_use_in_part(void)
+{
+    uint64_t *p = huge();
+    /* That they are away for a moment, until one is read, is nothing: they stay so. */
+    for (int tries = 0, calm = 0; folded && calm < 50; tries++) {
+        CHECK(tries < TRIES);
+        for (size_t at = 0; at < LEN; at += HUGE)
+            CHECK(((volatile uint64_t *)p)[at / 8] == word(at / 8));
+        calm = away(p, LEN) >= LEN / PAGE / 10 * 9 ? calm + 1 : 0;
+        usleep(1000);
+    }
+    CHECK(intact(p));
 }
 
 /* Other memory in its place, evicted: what came back as soon as it had gone is left alone for longer each time. */
@@ -221,4 +289,5 @@ CASES({"pages_are_in_swap", pages_are_in_swap}, {"pages_are_huge", pages_are_hug
       {"read_from_outside", read_from_outside}, {"read_by_a_debugger", read_by_a_debugger},
       {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
       {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages},
+      {"huge_pages_in_use", huge_pages_in_use}, {"huge_pages_in_use_in_part", huge_pages_in_use_in_part},
       {"a_page_that_is_tampered_with", a_page_that_is_tampered_with})

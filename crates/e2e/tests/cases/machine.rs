@@ -83,6 +83,9 @@ fn huge_pages_may_come_always_on_advice_or_never() {
     for mode in ["always", "madvise", "never"] {
         setting.set(mode);
         holds("neighbours", "pages_are_huge");
+        // What is not touched for a moment is not cold.
+        holds_with("neighbours", "huge_pages_in_use", &harsh().set(Setting::ColdAge, "300ms"));
+        holds("neighbours", "huge_pages_in_use_in_part");
     }
 }
 

@@ -6,19 +6,35 @@
 use crate::config::Setting;
 use crate::evict::set_aside;
 use crate::evict::worker::Worker;
-use crate::tables::extent::{Extent, Locked, SETTLED};
+use crate::tables::extent::{Extent, Locked, SETTLED, WAS_HUGE};
 use crate::tables::space::moment;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::returns::SOON;
 use memfold_sys::time::Nanos;
-use memfold_sys::EXTENT_PAGES;
+use memfold_sys::{mem, EXTENT_PAGES, EXTENT_SIZE};
+
+/// Pages in use of an extent from which on it is better off as one huge page.
+const DENSE: usize = EXTENT_PAGES / 2;
+
+/// Makes an extent one huge page again that was split to see which of its pages are in use, if so many are.
+fn join_again(extent: &Locked) {
+    if extent.flags.load(Relaxed) & WAS_HUGE != 0 && extent.hot.load().len() >= DENSE {
+        extent.flags.fetch_and(!WAS_HUGE, Relaxed);
+        // Where the kernel has no huge page to give it stays as it is.
+        // SAFETY: what memory holds does not change.
+        let _ = unsafe { mem::madvise(extent.base(), EXTENT_SIZE, libc::MADV_COLLAPSE) };
+    }
+}
 
 impl Worker {
     /// Does what there is to do for an extent whose time has not come. Returns whether it must be gone on with at once.
     pub(crate) fn care_for(&mut self, extent: &Extent) -> bool {
-        if let Some(extent) = self.disarm(extent).filter(|_| self.kernel.tracks_writes) {
-            // Writes are tracked no more, which the next look goes by.
-            self.watch_again(&extent);
+        if let Some(extent) = self.disarm(extent) {
+            join_again(&extent);
+            if self.kernel.tracks_writes {
+                // Which is so no more, and the next look goes by that.
+                self.watch_again(&extent);
+            }
         }
         let is_dense = extent.dense_below.load(Relaxed) as usize == EXTENT_PAGES;
         if is_dense && extent.flags.load(Relaxed) & SETTLED != 0 {

@@ -4,7 +4,8 @@
 
 use crate::kernel::Kernel;
 use crate::tables::bitmap::{PageRange, PageSet};
-use crate::tables::extent::Extent;
+use crate::tables::extent::{Extent, SPLITS};
+use core::sync::atomic::Ordering::Relaxed;
 use memfold_sys::pagemap::{Categories, Query, Run};
 use memfold_sys::{Errno, EXTENT_PAGES};
 
@@ -14,7 +15,7 @@ pub struct Scan {
     pub present: PageSet,
     /// Of those the ones written since the last scan that protected them.
     pub written: PageSet,
-    /// The extent is one huge page.
+    /// The extent is one huge page, and goes as a whole or not at all.
     pub huge: bool,
 }
 
@@ -29,7 +30,7 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
         if categories.contains(Categories::WRITTEN) {
             scan.written = scan.written.or(&pages);
         }
-        scan.huge |= categories.contains(Categories::HUGE) && pages.len() == EXTENT_PAGES;
+        scan.huge |= is_whole(extent, &pages, categories);
     })?;
     if protect {
         // What was written between the two looks counts as written too.
@@ -38,6 +39,12 @@ pub fn scan(kernel: &Kernel, extent: &Extent, protect: bool) -> Result<Scan, Err
         }
     }
     Ok(scan)
+}
+
+/// Whether pages are all of an extent as one huge page, which is not to be split.
+fn is_whole(extent: &Extent, pages: &PageSet, categories: Categories) -> bool {
+    let is_huge = categories.contains(Categories::HUGE) && pages.len() == EXTENT_PAGES;
+    is_huge && extent.flags.load(Relaxed) & SPLITS == 0
 }
 
 /// Looks at pages of an extent and changes nothing. Written are those only of which that is tracked.
@@ -51,7 +58,7 @@ pub fn look(kernel: &Kernel, extent: &Extent, pages: PageRange) -> Result<Scan, 
         if categories.contains(written) {
             scan.written = scan.written.or(&pages);
         }
-        scan.huge |= categories.contains(Categories::HUGE) && pages.len() == EXTENT_PAGES;
+        scan.huge |= is_whole(extent, &pages, categories);
     })?;
     Ok(scan)
 }

@@ -13,7 +13,7 @@ use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tables::bitmap::PageRange;
 use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
-use crate::tables::extent::{Extent, SETTLED, STAGED_HUGE};
+use crate::tables::extent::{Extent, RECALLED, SETTLED, SPLITS, STAGED_HUGE};
 use crate::tier::arrived::Arrived;
 use crate::tier::location::Location;
 use crate::turns::Move;
@@ -303,6 +303,10 @@ impl Restorer {
         if run.reason == Reason::Walk {
             extent.unasked.fetch_add(pages as u32, Relaxed);
         }
+        if run.touched.is_some() && pages == EXTENT_PAGES {
+            extent.unasked.fetch_add(pages as u32 - 1, Relaxed);
+            extent.flags.fetch_or(SPLITS | RECALLED, Relaxed);
+        }
         Ok(pages)
     }
 
@@ -450,13 +454,26 @@ struct Run<'a> {
     reason: Reason,
     /// It is being walked through: what comes back tells nothing of what is in use. Where a limit is kept it does all the same.
     walked: bool,
+    /// All of the extent comes back as one huge page for a touch of this page, which tells nothing of the others.
+    touched: Option<usize>,
 }
 
 impl<'a> Run<'a> {
     /// Nothing is taken yet.
     fn new(extent: &'a Extent, entries: &'a Entries, lo: usize, reason: Reason) -> Run<'a> {
         let taken = [Entry::RESIDENT; MAX_WINDOW];
-        Run { extent, entries, lo, next: lo, hi: lo, taken, aside: false, reason, walked: false }
+        Run {
+            extent,
+            entries,
+            lo,
+            next: lo,
+            hi: lo,
+            taken,
+            aside: false,
+            reason,
+            walked: false,
+            touched: None,
+        }
     }
 
     /// Takes the entry of the first of the pages, and of those behind it that are away too; all of the extent where they are one huge page.
@@ -465,6 +482,8 @@ impl<'a> Run<'a> {
         // What was moved past libc comes back page by page.
         if restorer.shift == 0 && self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             if self.take_whole() {
+                let may_split = restorer.engine.options.small_pages_only.load(Relaxed) == 0;
+                self.touched = (reason.is_awaited() && !self.walked && may_split).then_some(pages.lo);
                 return Ok(());
             }
             if !reason.is_service() {
@@ -620,7 +639,8 @@ impl<'a> Run<'a> {
         let entry = self.entry(index);
         let is_awaited = self.reason.is_awaited();
         let is_walk = self.reason == Reason::Walk || is_awaited && self.walked;
-        if is_awaited && !is_walk || fault_point!(WalkTakenForUse: false, else is_walk) {
+        let is_touched = is_awaited && self.touched.is_none_or(|touched| touched == index);
+        if is_touched && !is_walk || fault_point!(WalkTakenForUse: false, else is_walk) {
             self.extent.hot.add(index);
         }
         self.entries[index].finish(entry);

@@ -129,6 +129,10 @@ pub const RECALLED: u32 = 16;
 pub const SEEN: u32 = 32;
 /// [`Extent::flags`]: pages of it are stored that did not shrink, and only wait to go below memory.
 pub const WHOLE: u32 = 64;
+/// [`Extent::flags`]: it is one huge page that a touch of one of its pages brought back as a whole. The next time they go one by one, and it is seen which are in use.
+pub const SPLITS: u32 = 128;
+/// [`Extent::flags`]: it was one huge page until it was split to see which of its pages are in use.
+pub const WAS_HUGE: u32 = 256;
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;
