@@ -370,11 +370,16 @@ impl Engine {
 
     /// Keeps huge pages out of memory that was just mapped, where the kernel has the fault of [`HUGE_MOVES_END`].
     pub(crate) fn keep_pages_small(&self, addr: usize, len: usize) {
-        if self.options.small_pages_only.load(Relaxed) != 0 {
+        if !self.has_huge_pages() {
             // A kernel without huge pages refuses, which is as good.
             // SAFETY: advice, which changes no contents.
             let _ = unsafe { memfold_sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
         }
+    }
+
+    /// Whether managed memory may have huge pages, and they may be split.
+    pub(crate) fn has_huge_pages(&self) -> bool {
+        self.options.small_pages_only.load(Relaxed) == 0
     }
 
     /// Whether mappings are noted before the tables are told of them: a recording and a limit want to see each from the start.

@@ -101,6 +101,11 @@ impl Engine {
     /// There are no huge pages here.
     pub fn keep_pages_small(&self, _: usize, _: usize) {}
 
+    /// Nor can there be.
+    pub fn has_huge_pages(&self) -> bool {
+        false
+    }
+
     /// The tables are told of each mapping at once.
     pub fn note_young(&self, _: usize, _: usize) -> bool {
         false

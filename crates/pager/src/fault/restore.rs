@@ -482,8 +482,8 @@ impl<'a> Run<'a> {
         // What was moved past libc comes back page by page.
         if restorer.shift == 0 && self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
             if self.take_whole() {
-                let may_split = restorer.engine.options.small_pages_only.load(Relaxed) == 0;
-                self.touched = (reason.is_awaited() && !self.walked && may_split).then_some(pages.lo);
+                let splits = reason.is_awaited() && !self.walked && restorer.engine.has_huge_pages();
+                self.touched = splits.then_some(pages.lo);
                 return Ok(());
             }
             if !reason.is_service() {
