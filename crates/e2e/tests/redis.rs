@@ -4,7 +4,7 @@
 use memfold_bench::control::Peer;
 use memfold_e2e::redis::{Client, Redis};
 use memfold_e2e::row::report;
-use memfold_e2e::run;
+use memfold_e2e::{run, wait_until};
 use memfold_pager::control::Command as Request;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
@@ -180,6 +180,12 @@ fn redis_saves_and_rewrites_its_log_while_clients_write() {
         folding.apply(command);
     });
     load(&mut redis);
+    let counters_of = |redis: &Redis| {
+        let peer = Peer::of(folding.control_dir(), redis.pid(), PATIENCE).expect("the server is folded");
+        peer.counters().unwrap()
+    };
+    // On a busy machine little goes while the clients write.
+    wait_until(PATIENCE, "the server's pages to go", || counters_of(&redis).pages.evicted > 1000);
     let written: Vec<Written> = (0..VALUES).map(|_| Written::default()).collect();
     let generations = |which: fn(&Written) -> &AtomicUsize| -> Vec<usize> {
         written.iter().map(|w| which(w).load(SeqCst)).collect()
@@ -205,11 +211,7 @@ fn redis_saves_and_rewrites_its_log_while_clients_write() {
     let last: Vec<(usize, usize)> = generations(|w| &w.confirmed).into_iter().map(|g| (g, g)).collect();
     expect_generations(&mut redis, &last, "in memory");
     let expected = digest(&mut redis);
-    let server = Peer::of(folding.control_dir(), redis.pid(), PATIENCE)
-        .expect("the server is folded")
-        .counters()
-        .unwrap();
-    assert!(server.pages.evicted > 1000, "only {} pages of the server were evicted", server.pages.evicted);
+    let server = counters_of(&redis);
     redis.shut_down();
     run::expect_evictions(&folding, "redis-server");
     let read: u64 = run::counters(&folding).iter().map(|c| c.pages.restored + c.pages.second_chance).sum();
