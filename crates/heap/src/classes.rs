@@ -1,8 +1,9 @@
 //! Size classes: which block size serves a request, and how blocks of it are kept.
 //!
 //! What it is: pure arithmetic. Blocks are multiples of 16 bytes (the alignment that C asks of `malloc` on
-//! 64-bit machines): steps of 16 up to 128, then eight steps to each power of two up to 64 KiB. A block so
-//! wastes at most 15 bytes up to 128, and less than one ninth of itself beyond.
+//! 64-bit machines): steps of 16 up to 128, then eight steps to each power of two up to 64 KiB, and sixteen from 1 to 16 KiB, where
+//! a class more costs few pages that are used in part. A block so wastes at most 15 bytes up to 128, and less than one ninth of itself beyond, or one
+//! seventeenth where steps are fine.
 
 use memfold_sys::PAGE_SIZE;
 
@@ -13,7 +14,7 @@ pub const ALIGNMENT: usize = 16;
 pub const LARGEST: usize = 64 << 10;
 
 /// How many classes there are.
-pub const COUNT: usize = 80;
+pub const COUNT: usize = 112;
 
 /// Up to this size in bytes, a table takes the request to its class.
 pub const SMALL: usize = 4096;
@@ -24,6 +25,22 @@ pub const SMALL_STEPS: usize = SMALL / ALIGNMENT + 1;
 /// Blocks of more bytes than this are cut one at a time, so that a fresh one is known to be zero.
 pub const LINKED: usize = 2048;
 
+/// Sizes between powers of two that have equally many classes.
+struct Band {
+    /// Its first class.
+    class: usize,
+    /// The powers of two that it begins with and ends before.
+    logs: (usize, usize),
+    /// The classes of each are two to this power.
+    steps: usize,
+}
+
+const BANDS: [Band; 3] = [
+    Band { class: 8, logs: (7, 10), steps: 3 },
+    Band { class: 32, logs: (10, 14), steps: 4 },
+    Band { class: 96, logs: (14, 16), steps: 3 },
+];
+
 /// The smallest class whose blocks hold `size` bytes (at most [`LARGEST`]).
 #[inline]
 pub const fn of(size: usize) -> usize {
@@ -32,7 +49,9 @@ pub const fn of(size: usize) -> usize {
     }
     let last = size - 1;
     let log = last.ilog2() as usize;
-    8 + (log - 7) * 8 + ((last >> (log - 3)) & 7)
+    let band = &BANDS[(log >= BANDS[1].logs.0) as usize + (log >= BANDS[2].logs.0) as usize];
+    let step = (last >> (log - band.steps)) & ((1 << band.steps) - 1);
+    band.class + ((log - band.logs.0) << band.steps) + step
 }
 
 /// Bytes in a block of `class`.
@@ -40,8 +59,10 @@ pub const fn block_size(class: usize) -> usize {
     if class < 8 {
         return (class + 1) * 16;
     }
-    let log = (class - 8) / 8 + 7;
-    (9 + (class - 8) % 8) << (log - 3)
+    let band = &BANDS[(class >= BANDS[1].class) as usize + (class >= BANDS[2].class) as usize];
+    let (log, step) =
+        (band.logs.0 + ((class - band.class) >> band.steps), (class - band.class) & ((1 << band.steps) - 1));
+    ((1 << band.steps) + 1 + step) << (log - band.steps)
 }
 
 /// For each class, 2^40 over its block size, rounded up.
@@ -61,14 +82,47 @@ pub fn blocks_before(class: usize, offset: usize) -> usize {
     ((offset as u64 * INVERSES[class]) >> 40) as usize
 }
 
-/// Pages in a span of `class`: 64 KiB, or eight blocks.
+/// Pages in a span of `class`: 64 KiB, or up to twice as many where less of its last page is wasted so; or eight blocks, if that is more.
 pub const fn span_pages(class: usize) -> usize {
-    let pages = (8 * block_size(class)).div_ceil(PAGE_SIZE);
-    if pages < 16 {
-        16
-    } else {
-        pages
+    SPAN_PAGES[class] as usize
+}
+
+const SPAN_PAGES: [u8; COUNT] = {
+    let mut pages = [0; COUNT];
+    let mut class = 0;
+    while class < COUNT {
+        pages[class] = thrifty_pages(block_size(class)) as u8;
+        class += 1;
     }
+    pages
+};
+
+/// The fewest pages that waste no more than one part in so many of them, or else those that waste least.
+const THRIFTY: usize = 128;
+
+const fn thrifty_pages(block: usize) -> usize {
+    let least = (8 * block).div_ceil(PAGE_SIZE);
+    if least > 32 {
+        return least;
+    }
+    let (mut best, mut pages) = (0, 16);
+    while pages <= 32 {
+        // Few lengths, so that one class's empty span serves another.
+        if pages >= least && (best == 0 || waste(block, pages) * best < waste(block, best) * pages) {
+            best = pages;
+            if waste(block, pages) * THRIFTY <= pages * PAGE_SIZE {
+                return pages;
+            }
+        }
+        pages += 4;
+    }
+    best
+}
+
+/// Bytes behind the last block of a span of so many pages that lie on a page with it.
+const fn waste(block: usize, pages: usize) -> usize {
+    let used = pages * PAGE_SIZE / block * block;
+    used.next_multiple_of(PAGE_SIZE) - used
 }
 
 /// How many free blocks of `class` a heap keeps at hand at first: 32 KiB of them, from 24 to 64, but no more than 1 MiB. A program that
@@ -142,7 +196,19 @@ mod tests {
     fn waste_stays_below_an_eighth_above_128_bytes_and_below_16_bytes_up_to_there() {
         for size in 1..=LARGEST {
             let waste = block_size(of(size)) - size;
-            assert!(waste < 16 || size > 128 && waste * 8 < block_size(of(size)), "{size} wastes {waste}");
+            let parts = if (1025..=16384).contains(&size) { 16 } else { 8 };
+            assert!(
+                waste < 16 || size > 128 && waste * parts < block_size(of(size)),
+                "{size} wastes {waste}"
+            );
+        }
+    }
+
+    #[test]
+    fn little_of_a_span_is_behind_its_last_block() {
+        for class in 0..COUNT {
+            let (block, pages) = (block_size(class), span_pages(class));
+            assert!(waste(block, pages) * 40 <= pages * PAGE_SIZE, "{block} in {pages} pages");
         }
     }
 

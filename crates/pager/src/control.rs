@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"memfold\0");
 
 /// Layout version. A reader refuses another one.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Length of the file in bytes.
 pub const CONTROL_LEN: usize = 4 * memfold_sys::PAGE_SIZE;
@@ -196,7 +196,7 @@ pub const MAILBOX: (u64, u64) =
     (core::mem::offset_of!(ControlPage, mailbox) as u64, core::mem::size_of::<Mailbox>() as u64);
 
 /// Size classes that [`AllocCounters`] has room for.
-pub const ALLOC_CLASSES: usize = 80;
+pub const ALLOC_CLASSES: usize = 112;
 
 /// What the allocator in the process holds and did. The pager only keeps the place; whoever joins both writes it, now and
 /// then.
