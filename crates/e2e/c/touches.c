@@ -1,8 +1,9 @@
-/* Two threads touch known pages of one mapping, one by reading, one by writing, while a third one waits in read(2) and then
- * has the kernel write a page of it. Prints the mapping's first page's number.
+/* Two threads touch known pages of one mapping, one by reading, one by writing, while a third one waits in read(2), by which
+ * the kernel writes to a page of it. Prints the mapping's first page's number.
  *
  * Usage: touches SECONDS. Page n of the mapping, after it was filled once: touched again and again if n % 4 is 0 (read) or 1
- * (written), by the system call if it is the last one, and otherwise never again. */
+ * (written), by the system call if it is the last but one, and otherwise never again; until the end, when those with n % 4 = 2
+ * are looked at. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PAGES = 2048 };
+enum { PAGE = 4096, PAGES = 2048, CALLS = PAGES - 2 };
 
 static volatile char *base;
 static volatile int stop;
@@ -32,8 +33,7 @@ static void *touch(void *argument) {
 
 static void *wait_for_bytes(void *argument) {
     (void)argument;
-    char *last = (char *)base + (PAGES - 1) * PAGE;
-    return read(ends[0], last, 8) == 8 && memcmp(last, "8 bytes!", 8) == 0 ? NULL : "the bytes were lost";
+    return read(ends[0], (char *)base + CALLS * PAGE, 8) == 8 ? NULL : "the bytes were lost";
 }
 
 int main(int argc, char **argv) {
@@ -58,8 +58,10 @@ int main(int argc, char **argv) {
     for (int n = 0; n < 3; n++)
         if (pthread_join(threads[n], &lost) || lost)
             return 2;
-    for (long page = 2; page < PAGES - 1; page += 4)
+    for (long page = 2; page < CALLS; page += 4)
         if (base[page * PAGE] != (char)page)
             return 3;
+    if (memcmp((char *)base + CALLS * PAGE, "8 bytes!", 8) != 0)
+        return 2;
     return 7;
 }

@@ -160,12 +160,18 @@ static void pages_are_in_swap(void)
 
 enum { HUGE = 2 << 20 };
 
-/* Mappings that may be huge pages, as a whole, or in part, or no longer after a part was dropped. */
-static void pages_are_huge(void)
+/* Memory that begins where a huge page may. */
+static uint64_t *aligned(void)
 {
     char *room = mmap(0, LEN + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(room != MAP_FAILED);
-    uint64_t *p = (uint64_t *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+    return (uint64_t *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+}
+
+/* Mappings that may be huge pages, as a whole, or in part, or no longer after a part was dropped. */
+static void pages_are_huge(void)
+{
+    uint64_t *p = aligned();
     for (int round = 0; round < 3; round++) {
         fill(p);
         wait_until_evicted(p);
@@ -183,9 +189,7 @@ static void pages_are_huge(void)
 static uint64_t *huge(void)
 {
     enum { COLLAPSE = 25 };
-    char *room = mmap(0, LEN + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(room != MAP_FAILED);
-    uint64_t *p = (uint64_t *)(((uintptr_t)room + HUGE - 1) & ~(uintptr_t)(HUGE - 1));
+    uint64_t *p = aligned();
     /* Past libc: what the pager does not know of. Before it looks at them, or the kernel refuses. */
     for (size_t at = 0; at < LEN; at += HUGE) {
         ((volatile uint64_t *)p)[at / 8] = 1;
