@@ -20,7 +20,7 @@ use memfold_sys::PAGE_SIZE;
 
 /// Free, of a span that was zero, and not handed out yet, so that its pages may not be there. Who read one of those before it is written to would have the
 /// kernel map its page of zeros there, and another one in its place at the write, for which it interrupts each CPU that the process runs on.
-const NEW: u8 = 0;
+const NEW: u8 = 4;
 /// Handed to the program; its canary is whole.
 const LIVE: u8 = 1;
 /// Free, and zero where [`wipe`] makes it so.

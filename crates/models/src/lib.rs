@@ -86,10 +86,12 @@ included! {
     "../../pager/src/blocks.rs" blocks,
     "../../pager/src/engine/counts.rs" counts,
     "../../pager/src/engine/traffic.rs" traffic,
+    "../../pager/src/free_queue.rs" free_queue,
     "../../pager/src/gate.rs" gate,
     "../../pager/src/lock.rs" lock,
     "../../pager/src/retry.rs" retry,
     "../../pager/src/sabotage.rs" sabotage,
+    "../../pager/src/slot.rs" slot,
     "../../pager/src/store.rs" store,
     "../../pager/src/text.rs" text,
     "../../pager/src/turns.rs" turns,
@@ -127,7 +129,9 @@ mod fault {
     included! {
         "../../../pager/src/fault/helpers.rs" helpers,
         "../../../pager/src/fault/prefetch.rs" prefetch,
+        "../../../pager/src/fault/reason.rs" reason,
         "../../../pager/src/fault/restore.rs" restore,
+        "../../../pager/src/fault/run.rs" run,
     }
 }
 

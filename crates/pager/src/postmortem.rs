@@ -6,8 +6,9 @@
 //! be cut short, or be of a moment in which a table was being written. A stored page tells its own address, so bytes that
 //! belong elsewhere are never taken for a page's.
 
+use crate::blocks::GRAIN;
 use crate::codec::{Codecs, Dictionaries, Dictionary, Page, DICTIONARIES};
-use crate::store::{parse_header, Slot, GRAIN, HEADER};
+use crate::slot::{parse_header, Slot, HEADER};
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::tables::entries::{Entries, GROUP, GROUPS};
 use crate::tables::entry::{Entry, State};

@@ -8,24 +8,20 @@
 //! therefore needs no lock. Others only read a slot that a page entry names ([`Slot::read`]), and hand one
 //! that they no longer need to the [`FreeQueue`].
 //!
-//! Invariants: a slot's bytes do not change from the moment a page entry names it until the slot is given up; then the
-//! word behind its header links it in the free queue, and everything else stays until the background thread has taken it
-//! from there. So who has taken the entry may look at the bytes, and the background thread, which takes none, copies them
-//! ([`Slot::copy`]). Memory of an empty block goes back to the kernel. What a slot held is overwritten when it is freed.
+//! Invariants: memory of an empty block goes back to the kernel. What a slot held is overwritten when it is freed.
 //!
 //! What the program keeps from its children (`MADV_DONTFORK`) is stored apart ([`Stores`]), in segments that no child has. So nobody may
 //! look at a slot of that store, nor at the description of its block, in a child.
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
-use crate::codec::{CodecId, DICTIONARIES, MAX_STORED};
+use crate::codec::{CodecId, DICTIONARIES};
+use crate::free_queue::FreeQueue;
 use crate::sabotage::fault_point;
-use crate::sync::{AtomicUsize, Ordering::*};
+use crate::slot::{may_take, Header, Slot, HEADER};
 use core::ptr::{self, NonNull};
 use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 
-/// Bytes in front of the compressed data.
-pub const HEADER: usize = 8;
 /// Grains of the largest slot.
 const MOST_GRAINS: usize = (PAGE_SIZE + HEADER).div_ceil(GRAIN);
 /// Empty blocks that keep their memory for the next pages.
@@ -35,220 +31,6 @@ const HOLES_ONE_IN: u64 = 32;
 const HOLES_BESIDES: u64 = (2 * BLOCK) as u64;
 /// Among so many blocks the one is chosen that is emptied.
 const CHOICE: usize = 8;
-
-/// A place in the store: its address divided by [`GRAIN`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Slot(u64);
-
-impl Slot {
-    /// No place.
-    pub const NONE: Slot = Slot(0);
-
-    /// From the payload of a page entry.
-    pub fn from_payload(payload: u64) -> Slot {
-        Slot(payload)
-    }
-
-    /// For the payload of a page entry.
-    pub fn payload(self) -> u64 {
-        self.0
-    }
-
-    /// Where it lies: a word, which [`parse_header`] reads, and the bytes stored.
-    pub fn addr(self) -> usize {
-        (self.0 as usize).wrapping_mul(GRAIN)
-    }
-
-    /// The codec and the bytes stored; `None` when the header makes no sense.
-    ///
-    /// # Safety
-    /// A page entry taken by the caller names this slot, and the caller drops the slice before it gives the
-    /// slot to the free queue.
-    pub unsafe fn read<'a>(self) -> Option<(CodecId, &'a [u8])> {
-        // SAFETY: the slot is allocated, by the caller's contract; a header was written when it was filled.
-        let (_, codec, len) = parse_header(unsafe { *(self.addr() as *const u64) })?;
-        // SAFETY: a slot is as long as its header says at least.
-        let data = unsafe { core::slice::from_raw_parts((self.addr() + HEADER) as *const u8, len) };
-        Some((codec, data))
-    }
-
-    /// Copies the bytes stored to the beginning of `out`, and returns the codec and how many they are; `None` when the
-    /// header makes no sense. Others may give the slot up meanwhile: then no entry names it any more, and the copy is of
-    /// no use.
-    ///
-    /// # Safety
-    /// Only the background thread may call this, for a slot that is allocated.
-    pub unsafe fn copy(self, out: &mut [u8]) -> Option<(CodecId, usize)> {
-        // SAFETY: the slot stays allocated, as this thread alone frees, and its header as it is.
-        let (_, codec, len) = parse_header(unsafe { *(self.addr() as *const u64) })?;
-        let out = out.get_mut(..len)?;
-        // SAFETY: a slot has whole words; the only one that is written meanwhile is the link, by an atomic.
-        unsafe { racing::copy(self.addr() + HEADER, out) };
-        Some((codec, len))
-    }
-
-    /// Whether what is stored is a page as it was.
-    ///
-    /// # Safety
-    /// Only the background thread may call this, for a slot that is allocated.
-    pub unsafe fn is_whole(self) -> bool {
-        // SAFETY: the caller's contract.
-        unsafe { self.header() }.is_whole()
-    }
-
-    /// Overwrites the bytes stored, before the slot is given up.
-    ///
-    /// # Safety
-    /// The slot is allocated and no page entry names it; the caller took the one that did.
-    pub unsafe fn wipe(self) {
-        // SAFETY: the slot is allocated, and keeps its header.
-        let header = unsafe { self.header() };
-        // SAFETY: a slot has whole words, as many as its header says at least. The background thread may be copying them.
-        unsafe { racing::clear(self.addr() + HEADER, header.len()) };
-    }
-
-    /// What it starts with.
-    ///
-    /// # Safety
-    /// The slot is allocated.
-    unsafe fn header(self) -> Header {
-        // SAFETY: the caller's contract; a header was written when it was filled.
-        Header(unsafe { *(self.addr() as *const u64) })
-    }
-
-    /// The word behind the header, which links the free queue.
-    ///
-    /// # Safety
-    /// The slot is allocated, and no page entry names it.
-    unsafe fn link<'a>(self) -> &'a AtomicUsize {
-        // SAFETY: slots are aligned and longer than two words, and stay mapped while they are allocated. Who may read the
-        // word meanwhile reads it as an atomic.
-        unsafe { &*((self.addr() + HEADER) as *const AtomicUsize) }
-    }
-}
-
-/// Whether so many bytes may be what a codec made of a page.
-pub fn may_take(codec: CodecId, len: usize) -> bool {
-    if codec.is_whole() {
-        len == PAGE_SIZE
-    } else {
-        len <= MAX_STORED
-    }
-}
-
-/// Page address, codec and length that the first word of a slot tells; `None` when it makes no sense.
-pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
-    let header = Header(word);
-    let codec = header.codec()?;
-    may_take(codec, header.len()).then_some((header.page(), codec, header.len()))
-}
-
-/// Length (12 bits, 0 for a whole page), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
-#[derive(Clone, Copy)]
-struct Header(u64);
-
-impl Header {
-    fn new(page: usize, codec: CodecId, len: usize, unforked: bool) -> Header {
-        Header(
-            (unforked as u64) << 63
-                | ((page / PAGE_SIZE) as u64) << 16
-                | codec.bits() << 12
-                | (len % PAGE_SIZE) as u64,
-        )
-    }
-
-    fn is_unforked(self) -> bool {
-        self.0 >> 63 != 0
-    }
-
-    fn is_whole(self) -> bool {
-        self.codec().is_some_and(CodecId::is_whole)
-    }
-
-    fn len(self) -> usize {
-        if self.is_whole() {
-            PAGE_SIZE
-        } else {
-            (self.0 & 0xFFF) as usize
-        }
-    }
-
-    fn codec(self) -> Option<CodecId> {
-        CodecId::from_bits(self.0 >> 12 & 0xF)
-    }
-
-    fn page(self) -> usize {
-        (self.0 >> 16 & ((1 << 36) - 1)) as usize * PAGE_SIZE
-    }
-}
-
-/// Slots on their way back to the background thread, linked through the word behind their header.
-#[derive(Default)]
-pub struct FreeQueue {
-    head: AtomicUsize,
-    /// Of those that children have not. The same steps as with the other, which is the one that models look at.
-    unforked: core::sync::atomic::AtomicUsize,
-}
-
-impl FreeQueue {
-    /// An empty queue.
-    pub const fn new() -> FreeQueue {
-        FreeQueue { head: AtomicUsize::new(0), unforked: core::sync::atomic::AtomicUsize::new(0) }
-    }
-
-    /// Gives a slot up. Never blocks; from any thread.
-    ///
-    /// # Safety
-    /// No page entry names the slot any more, and nobody gives it up twice.
-    pub unsafe fn push(&self, slot: Slot) {
-        // SAFETY: the slot is the caller's; its old bytes are of no more use.
-        let link = |head| unsafe { slot.link() }.store(head, Relaxed);
-        // SAFETY: it is allocated.
-        if unsafe { slot.header() }.is_unforked() {
-            let queue = &self.unforked;
-            let mut head = queue.load(Relaxed);
-            loop {
-                link(head);
-                // Release: the link is seen by who takes the list.
-                match queue.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
-                    Ok(_) => return,
-                    Err(now) => head = now,
-                }
-            }
-        }
-        let mut head = self.head.load(Relaxed);
-        loop {
-            link(head);
-            // Release: as above.
-            match self.head.compare_exchange_weak(head, slot.addr(), Release, Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
-    }
-
-    /// Forgets slots that a forked child has not.
-    pub(crate) fn reset_in_child(&self) {
-        self.unforked.store(0, Relaxed);
-    }
-
-    /// Takes all that is in it, one by one.
-    fn take(&self, mut each: impl FnMut(Slot)) -> usize {
-        let mut count = 0;
-        // Acquire: pairs with the release of each push.
-        for mut next in [self.head.swap(0, Acquire), self.unforked.swap(0, Acquire)] {
-            while next != 0 {
-                let slot = Slot((next / GRAIN) as u64);
-                // SAFETY: a slot in the queue is nobody's any more, and its link stands behind the header.
-                // Relaxed: ordered by the swap of the head.
-                next = unsafe { slot.link() }.load(Relaxed);
-                each(slot);
-                count += 1;
-            }
-        }
-        count
-    }
-}
 
 /// Bytes in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -325,7 +107,7 @@ impl Store {
         let slot = self.alloc(grains_of(data.len()))?;
         // SAFETY: the slot is ours alone until an entry names it, and long enough.
         unsafe {
-            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len(), self.unforked).0;
+            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len(), self.unforked).word();
             ptr::copy_nonoverlapping(data.as_ptr(), (slot.addr() + HEADER) as *mut u8, data.len());
         }
         self.usage.data += data.len() as u64;
@@ -368,7 +150,7 @@ impl Store {
         let (before, blocks) = (victim.live, self.blocks);
         let mut next = victim.slot_from(0);
         while let Some(at) = next {
-            let old = Slot((victim.base / GRAIN + at) as u64);
+            let old = Slot::at(victim.base + at * GRAIN);
             // SAFETY: an allocated slot starts with its header. It may lie in the free queue; then no entry
             // names it, `relocate` says so, and the copy is thrown away.
             let header = unsafe { old.header() };
@@ -462,7 +244,7 @@ impl Store {
         let addr = block.take(grains);
         self.open(block);
         self.holes -= (grains * GRAIN) as u64;
-        Ok(Slot((addr / GRAIN) as u64))
+        Ok(Slot::at(addr))
     }
 
     fn release(&mut self, slot: Slot, grains: usize) {
@@ -636,6 +418,7 @@ unsafe fn wipe(slot: Slot, header: Header) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::MAX_STORED;
     use proptest::prelude::*;
     use std::{collections::BTreeMap, vec::Vec};
 

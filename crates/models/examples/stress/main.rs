@@ -18,10 +18,12 @@ macro_rules! included {
 
 included! {
     "../../../pager/src/blocks.rs" blocks,
+    "../../../pager/src/free_queue.rs" free_queue,
     "../../../pager/src/gate.rs" gate,
     "../../../pager/src/lock.rs" lock,
     "../../../pager/src/fault/prefetch.rs" prefetch,
     "../../../pager/src/sabotage.rs" sabotage,
+    "../../../pager/src/slot.rs" slot,
     "../../../pager/src/store.rs" store,
     "../../../pager/src/sync.rs" sync,
     "../../../pager/src/turns.rs" turns,

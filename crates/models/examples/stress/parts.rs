@@ -1,10 +1,12 @@
 //! The pager's parts.
 
 use crate::codec::CodecId;
+use crate::free_queue::FreeQueue;
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
 use crate::prefetch::PrefetchQueue;
-use crate::store::{FreeQueue, Slot, Stores};
+use crate::slot::Slot;
+use crate::store::Stores;
 use crate::together;
 use crate::turns::Turns;
 use core::cell::UnsafeCell;

@@ -4,7 +4,8 @@
 use crate::tables::bitmap::PageRange;
 use crate::engine::Engine;
 use crate::tables::extent::Extent;
-use crate::fault::restore::{Outcome, Reason, Restorer};
+use crate::fault::reason::{Outcome, Reason};
+use crate::fault::restore::Restorer;
 use crate::thread::Backoff;
 use crate::tier::bring::fetch;
 use memfold_sys::{Result, EXTENT_SIZE, PAGE_SIZE};

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::lock::Mutex;
 use crate::sabotage::fault_point;
-use crate::store::Slot;
+use crate::slot::Slot;
 use crate::tier::location::Location;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 

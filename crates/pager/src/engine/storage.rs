@@ -2,7 +2,9 @@
 
 use super::deferred::Deferred;
 use crate::codec::Dictionaries;
-use crate::store::{FreeQueue, Slot, Stores};
+use crate::free_queue::FreeQueue;
+use crate::slot::Slot;
+use crate::store::Stores;
 use crate::tier::below::Below;
 use crate::tier::location::Location;
 use core::cell::UnsafeCell;

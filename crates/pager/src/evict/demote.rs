@@ -8,7 +8,7 @@
 
 use crate::activity::Activity;
 use crate::evict::worker::Worker;
-use crate::store::Slot;
+use crate::slot::Slot;
 use crate::tables::bitmap::PageSet;
 use crate::tables::entry::Entry;
 use crate::tables::extent::{Extent, WHOLE};

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::evict::worker::{Worker, LEFTOVERS};
 use crate::fault::restore::copies_kept;
 use crate::sabotage::fault_point;
-use crate::store::Slot;
+use crate::slot::Slot;
 use crate::sync::Ordering::Relaxed;
 use crate::tables::entry::{Entry, State};
 use memfold_sys::PAGE_SIZE;

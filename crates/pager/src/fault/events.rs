@@ -18,7 +18,8 @@
 //! Fault thread only. It may wait for the background thread, which never waits for it.
 
 use crate::engine::Engine;
-use crate::fault::restore::{Outcome, Restorer};
+use crate::fault::reason::Outcome;
+use crate::fault::restore::Restorer;
 use crate::fault::steps::{Followed, Steps};
 use crate::kernel::Kernel;
 use crate::retry::patiently;

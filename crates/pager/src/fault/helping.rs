@@ -8,7 +8,8 @@
 
 use crate::engine::{Agent, Engine};
 use crate::fault::helpers::{FIRST, MOST};
-use crate::fault::restore::{Outcome, Reason, Restorer, AT_ONCE};
+use crate::fault::reason::{Outcome, Reason};
+use crate::fault::restore::{Restorer, AT_ONCE};
 use crate::tables::bitmap::PageRange;
 use core::mem::align_of;
 use core::sync::atomic::Ordering::*;

@@ -11,7 +11,8 @@
 //! Fault thread only, between two messages, in its turn. A fork waits for the turn, and while one is under way nothing is recalled.
 
 use crate::engine::Engine;
-use crate::fault::restore::{Outcome, Reason, Restorer};
+use crate::fault::reason::{Outcome, Reason};
+use crate::fault::restore::Restorer;
 use crate::fault::waits::Waits;
 use crate::kernel::Kernel;
 use crate::sabotage::fault_point;

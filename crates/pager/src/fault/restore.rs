@@ -8,23 +8,19 @@
 
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
+use crate::fault::reason::{Outcome, Reason};
+use crate::fault::run::{Run, MAX_WINDOW};
 use crate::kernel::Kernel;
 use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tables::bitmap::PageRange;
-use crate::tables::entries::Entries;
-use crate::tables::entry::{AtomicEntry, Entry, State};
+use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, RECALLED, SETTLED, SPLITS, STAGED_HUGE};
 use crate::tier::arrived::Arrived;
 use crate::tier::location::Location;
-use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::uffd::Progress;
 use memfold_sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
-
-/// Most pages brought back at once, but for those that lie whole where memory is walked through: all of them that follow one another are
-/// moved by one call, and nobody waits for one in particular.
-pub const MAX_WINDOW: usize = 32;
 
 /// Most pages that are brought on one touch where a CPU is idle; from so many on the background thread is asked to bring the
 /// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
@@ -56,70 +52,6 @@ impl Engine {
         self.counts.copies.fetch_add(pages as u64, Relaxed);
         extent.copies.fetch_add(pages as u32, Relaxed);
     }
-}
-
-/// Why the page is brought back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reason {
-    /// A thread waits for it.
-    Fault,
-    /// Pages around it are touched one after another, and the fault thread brings it along.
-    Walk,
-    /// It will be touched soon.
-    Ahead,
-    /// The mapping is about to change, or the pager to end; the caller holds the extent's lock.
-    Change,
-    /// Its mapping was moved past libc, and the fault thread takes it along.
-    Moved,
-    /// A thread waits for it, and it had to be fetched from below memory.
-    Late,
-}
-
-impl Reason {
-    /// Whether the one who restores gives way to an announced change.
-    fn gives_way(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Walk | Reason::Ahead | Reason::Late)
-    }
-
-    /// Whether a thread waits for the first page.
-    fn is_awaited(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Late)
-    }
-
-    fn is_fault_thread(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Walk | Reason::Moved)
-    }
-
-    /// Whether the fault thread does it while it serves a touch. It turns nobody away meanwhile, and wipes and wakes itself.
-    fn is_service(self) -> bool {
-        matches!(self, Reason::Fault | Reason::Walk)
-    }
-}
-
-/// How often somebody else tries to get a turn while the fault thread has it: for about as long as serving a touch takes,
-/// without ever sleeping.
-const TRIES: u32 = 150;
-
-/// What became of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// These pages are in the program's view; whoever sleeps on them is to be woken.
-    Done {
-        /// The first.
-        first: usize,
-        /// How many.
-        pages: usize,
-    },
-    /// Somebody else is bringing the first page back, or changing its mapping: they wake who waits.
-    InOtherHands,
-    /// The first page is not away.
-    Resident,
-    /// The kernel is in the middle of a change that it has yet to report; read its messages, then try again.
-    TryAgain,
-    /// There is no registered mapping at the page any more.
-    Gone,
-    /// It lies below memory, and must be fetched first (`crate::tier`).
-    Pending,
 }
 
 /// Where the bytes of a page can be read ([`Restorer::peek`]).
@@ -197,9 +129,9 @@ impl Restorer {
         let Some(entries) = extent.entries() else { return Outcome::Resident };
         // The fault thread's waits begin with its messages.
         let began = if reason.is_service() { Nanos(0) } else { time::now() };
-        let mut run = Run::new(extent, entries, pages.lo, reason);
+        let mut run = Run::new(engine, self.kernel, extent, entries, pages.lo, reason);
         run.walked = engine.takes_guesses() && extent.is_walked_through();
-        if let Err(outcome) = run.take(self, pages) {
+        if let Err(outcome) = run.take(pages, self.shift != 0, &|entry| self.is_ready(entry)) {
             return outcome;
         }
         self.mark(|marks| &mut marks.taken);
@@ -263,7 +195,7 @@ impl Restorer {
         let page = extent.page_addr(segment.lo).wrapping_add(self.shift);
         let len = segment.bytes();
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
-        let _turn = run.turn(engine)?;
+        let _turn = run.turn()?;
         engine.children.give(extent, segment, staged);
         // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
         let move_back = || unsafe { kernel.uffd.move_present(page, staged, len) };
@@ -338,7 +270,7 @@ impl Restorer {
             return Err(Errno(libc::ESTALE));
         }
         self.mark(|marks| &mut marks.unpacked);
-        let _turn = run.turn(engine)?;
+        let _turn = run.turn()?;
         engine.children.give(extent, segment, self.buffer);
         let page = extent.page_addr(segment.lo).wrapping_add(self.shift);
         // SAFETY: the buffer holds the bytes that belong at these pages, whose entries were taken.
@@ -437,223 +369,5 @@ fn settle(first: Progress, mut one: impl FnMut(usize) -> Progress) -> Result<usi
             }
         },
         Some(e) => Err(e),
-    }
-}
-
-/// Consecutive entries that one thread has taken.
-struct Run<'a> {
-    extent: &'a Extent,
-    entries: &'a Entries,
-    lo: usize,
-    /// Pages `lo..next` are finished or put back.
-    next: usize,
-    hi: usize,
-    taken: [Entry; MAX_WINDOW],
-    /// All entries are `Aside`: they may be more than [`MAX_WINDOW`], as many as come back by one move.
-    aside: bool,
-    reason: Reason,
-    /// It is being walked through: what comes back tells nothing of what is in use. Where a limit is kept it does all the same.
-    walked: bool,
-    /// All of the extent comes back as one huge page for a touch of this page, which tells nothing of the others.
-    touched: Option<usize>,
-}
-
-impl<'a> Run<'a> {
-    /// Nothing is taken yet.
-    fn new(extent: &'a Extent, entries: &'a Entries, lo: usize, reason: Reason) -> Run<'a> {
-        let taken = [Entry::RESIDENT; MAX_WINDOW];
-        Run {
-            extent,
-            entries,
-            lo,
-            next: lo,
-            hi: lo,
-            taken,
-            aside: false,
-            reason,
-            walked: false,
-            touched: None,
-        }
-    }
-
-    /// Takes the entry of the first of the pages, and of those behind it that are away too; all of the extent where they are one huge page.
-    fn take(&mut self, restorer: &Restorer, pages: PageRange) -> core::result::Result<(), Outcome> {
-        let reason = self.reason;
-        // What was moved past libc comes back page by page.
-        if restorer.shift == 0 && self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
-            if self.take_whole() {
-                let splits = reason.is_awaited() && !self.walked && restorer.engine.has_huge_pages();
-                self.touched = splits.then_some(pages.lo);
-                return Ok(());
-            }
-            if !reason.is_service() {
-                // As in `restore`: the entries were busy for a moment.
-                restorer.kernel.uffd.wake(self.extent.base(), EXTENT_SIZE);
-            }
-        }
-        if reason == Reason::Walk && self.take_aside(pages) {
-            return Ok(());
-        }
-        self.take_away(restorer, PageRange::from(pages.lo, pages.len().clamp(1, MAX_WINDOW)))
-    }
-
-    /// Takes the entry of the first of the pages, and of those behind it that are away too.
-    fn take_away(&mut self, restorer: &Restorer, pages: PageRange) -> core::result::Result<(), Outcome> {
-        let (extent, entries, reason) = (self.extent, self.entries, self.reason);
-        while self.hi < pages.hi {
-            let entry = entries[self.hi].load();
-            let first = self.hi == pages.lo;
-            match entry.state() {
-                _ if entry.is_busy() => {
-                    if first {
-                        return Err(Outcome::InOtherHands);
-                    }
-                    break;
-                }
-                State::Resident if first => return Err(Outcome::Resident),
-                State::Leaving if first => {
-                    // The one who moves it wakes us.
-                    if entries[pages.lo].transition(entry, Entry::new(State::LeavingWanted)) {
-                        return Err(Outcome::InOtherHands);
-                    }
-                    continue;
-                }
-                State::LeavingWanted if first => return Err(Outcome::InOtherHands),
-                State::Resident | State::Leaving | State::LeavingWanted => break,
-                State::Aside | State::Stored | State::Same => {
-                    if !restorer.is_ready(entry) {
-                        if first {
-                            return Err(Outcome::Pending);
-                        }
-                        break;
-                    }
-                    if !entries[self.hi].take(entry) {
-                        continue;
-                    }
-                    if reason.gives_way()
-                        && fault_point!(AnnouncementIgnored: extent.is_changing(self.hi), else false)
-                    {
-                        entries[self.hi].put_back(entry);
-                        // Whoever touched the page while we had it was left asleep too, for us to have woken.
-                        let unsaid = !reason.is_awaited() && fault_point!(AheadUnsaid: false, else true);
-                        if unsaid || extent.turn_away(self.hi) {
-                            if first {
-                                return Err(Outcome::InOtherHands);
-                            }
-                            break;
-                        }
-                        // It is over, and whoever changed it may have found nobody to wake.
-                        if !reason.is_service() {
-                            fault_point!(AheadOverUnwoken: restorer.kernel.uffd.wake(extent.page_addr(self.hi), PAGE_SIZE));
-                        }
-                        continue;
-                    }
-                    self.taken[self.hi - pages.lo] = entry;
-                    self.hi += 1;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes all entries of the extent if every one is `Aside` and nobody changes the mapping.
-    fn take_whole(&mut self) -> bool {
-        let aside = Entry::new(State::Aside);
-        for index in 0..EXTENT_PAGES {
-            if !self.entries[index].take(aside) {
-                self.put_back_aside(PageRange::new(0, index));
-                return false;
-            }
-        }
-        if self.reason.gives_way() && (0..EXTENT_PAGES).any(|index| self.extent.is_changing(index)) {
-            self.put_back_aside(PageRange::ALL);
-            return false;
-        }
-        (self.lo, self.next, self.hi, self.aside) = (0, 0, EXTENT_PAGES, true);
-        true
-    }
-
-    /// Takes the entries of the pages from the first on that are `Aside`, and whose mapping nobody changes. False where the first is not, and
-    /// where they are parts of a huge page, which are copied one by one.
-    fn take_aside(&mut self, pages: PageRange) -> bool {
-        if self.extent.flags.load(Relaxed) & STAGED_HUGE != 0 {
-            return false;
-        }
-        let aside = Entry::new(State::Aside);
-        let takes =
-            |entry: &AtomicEntry| fault_point!(RecallUntaken: entry.take(aside), else entry.load() == aside);
-        while self.hi < pages.hi && takes(&self.entries[self.hi]) {
-            if fault_point!(AnnouncementIgnored: self.extent.is_changing(self.hi), else false) {
-                self.entries[self.hi].put_back(aside);
-                break;
-            }
-            self.hi += 1;
-        }
-        self.aside = self.hi > self.lo;
-        self.aside
-    }
-
-    fn put_back_aside(&self, pages: PageRange) {
-        for entry in pages.indices().map(|index| &self.entries[index]) {
-            entry.put_back(Entry::new(State::Aside));
-        }
-    }
-
-    fn entry(&self, index: usize) -> Entry {
-        if self.aside {
-            Entry::new(State::Aside)
-        } else {
-            self.taken[index - self.lo]
-        }
-    }
-
-    /// A mover's turn, which the fault thread itself needs not. It may be waiting for these very entries, so it is
-    /// waited for no longer than serving a touch takes.
-    fn turn<'t>(&self, engine: &'t Engine) -> Result<Option<Move<'t>>> {
-        if self.reason.is_fault_thread() {
-            return Ok(None);
-        }
-        let mut tries = 0;
-        let turn = engine.traffic.turns.move_unless(|| {
-            tries += 1;
-            tries > TRIES || self.reason == Reason::Ahead && engine.traffic.brake.wanted()
-        });
-        turn.map(Some).ok_or(Errno::EAGAIN)
-    }
-
-    /// The next pages that can be brought back in one go: all aside, or all stored.
-    fn next_segment(&self) -> PageRange {
-        let lo = self.next;
-        let mut hi = lo;
-        while hi < self.hi
-            && (self.entry(hi).state() == State::Aside) == (self.entry(lo).state() == State::Aside)
-        {
-            hi += 1;
-        }
-        PageRange::new(lo, hi)
-    }
-
-    /// The page is in the program's view. Returns what its entry said before.
-    fn finish(&mut self, index: usize) -> Entry {
-        debug_assert_eq!(index, self.next);
-        let entry = self.entry(index);
-        let is_awaited = self.reason.is_awaited();
-        let is_walk = self.reason == Reason::Walk || is_awaited && self.walked;
-        let is_touched = is_awaited && self.touched.is_none_or(|touched| touched == index);
-        if is_touched && !is_walk || fault_point!(WalkTakenForUse: false, else is_walk) {
-            self.extent.hot.add(index);
-        }
-        self.entries[index].finish(entry);
-        self.extent.away.fetch_sub(1, Relaxed);
-        self.next += 1;
-        entry
-    }
-
-    /// Gives up what is left of the run; whether there was anything.
-    fn put_back_rest(&mut self) -> bool {
-        for index in self.next..self.hi {
-            self.entries[index].put_back(self.entry(index));
-        }
-        self.next < self.hi
     }
 }

@@ -7,7 +7,7 @@ use super::clusters::{Clusters, Place};
 use super::location::Berth;
 use super::{CLUSTER, CLUSTER_BYTES, UNSEALED_BYTES};
 use crate::codec::CodecId;
-use crate::store::may_take;
+use crate::slot::may_take;
 use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// Bytes of the header.

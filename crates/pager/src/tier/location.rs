@@ -1,6 +1,6 @@
 //! Where a page lies that was compressed: the payload of its entry, which means something to its tier alone.
 
-use crate::store::Slot;
+use crate::slot::Slot;
 use crate::tables::entry::{Entry, State};
 
 /// Set in the payload of what lies below memory. No address divided by the store's grain has it.

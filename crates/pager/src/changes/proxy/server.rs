@@ -2,7 +2,8 @@
 
 use super::{Proxy, Request, ABSENT, ASKED, DONE};
 use crate::engine::Engine;
-use crate::fault::restore::{Outcome, Reason, Restorer};
+use crate::fault::reason::{Outcome, Reason};
+use crate::fault::restore::Restorer;
 use crate::kernel::Kernel;
 use crate::retry::patiently;
 use crate::tables::bitmap::PageRange;
