@@ -15,6 +15,7 @@ pub mod forged;
 pub mod held;
 pub mod holder;
 pub mod keep;
+pub mod machine;
 pub mod redis;
 pub mod row;
 pub mod run;

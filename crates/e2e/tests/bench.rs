@@ -3,10 +3,10 @@
 use memfold_bench::experiment::Report;
 use memfold_bench::worker::{Order, Program};
 use memfold_bench::{fault, fold, overhead};
+use memfold_e2e::machine;
 use memfold_pager::activity::Activity;
 use memfold_pager::codec::{CodecId, CODEC_NUMBERS};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 fn program() -> Program {
     Program {
@@ -23,12 +23,9 @@ fn zram() -> bool {
     root && Path::new("/sys/class/zram-control").exists()
 }
 
-/// A process has one zram device at a time.
-static ZRAM: Mutex<()> = Mutex::new(());
-
 #[test]
 fn the_fault_benchmark_touches_evicted_pages_under_every_condition() {
-    let _alone = ZRAM.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = machine::alone_with(machine::SWAP);
     let options = fault::Options {
         bytes: 8 << 20,
         rounds: 2,
@@ -100,7 +97,7 @@ fn the_fault_benchmark_touches_what_lies_on_an_engine_beside_plain_gets() {
 
 #[test]
 fn the_fold_benchmark_folds_every_heap_and_knows_what_each_page_was_compressed_by() {
-    let _alone = ZRAM.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = machine::alone_with(machine::SWAP);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pages");
     std::fs::write(&file, "a line of a log, and another one\n".repeat(100_000)).unwrap();

@@ -5,14 +5,12 @@ use memfold_bench::worker::{
     Job, Order, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker,
 };
 use memfold_bench::zram::Zram;
+use memfold_e2e::machine;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-/// Both tests would otherwise count each other's devices.
-static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 fn devices() -> BTreeSet<String> {
     let names = fs::read_dir("/sys/block").expect("sysfs is mounted").flatten().map(|e| e.file_name());
@@ -45,7 +43,8 @@ fn end_a_holder_by(end: impl FnOnce(&mut Child)) {
 
 #[test]
 fn a_device_does_not_outlive_an_interrupted_run_nor_the_run_after_a_killed_one() {
-    let _alone = ONE_AT_A_TIME.lock().expect("no test panicked");
+    // Devices are counted.
+    let _alone = machine::alone_with(machine::SWAP);
     if !possible() {
         return;
     }
@@ -70,7 +69,8 @@ fn a_device_does_not_outlive_an_interrupted_run_nor_the_run_after_a_killed_one()
 
 #[test]
 fn pages_swapped_to_zram_are_seen_there_and_come_back_right() {
-    let _alone = ONE_AT_A_TIME.lock().expect("no test panicked");
+    // Devices are counted.
+    let _alone = machine::alone_with(machine::SWAP);
     if !possible() {
         return;
     }

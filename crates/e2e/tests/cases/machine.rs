@@ -5,6 +5,7 @@
 
 use super::{build, command, expect_nothing_lost, harsh, holds, holds_with, run_folded, run_plain, LIMIT};
 use memfold_bench::zram::Zram;
+use memfold_e2e::machine;
 use memfold_e2e::run::{confine, program};
 use memfold_pagecache::cgroup::{Group, Hierarchy};
 use memfold_pager::config::Setting;
@@ -42,6 +43,7 @@ fn a_program_lives_where_the_oom_killer_ends_it_without_folding() {
 
 #[test]
 fn memory_is_folded_while_the_system_swaps() {
+    let _alone = machine::alone_with(machine::SWAP);
     match Zram::start(256 << 20, "lz4") {
         Ok(_swap) => holds("neighbours", "pages_are_in_swap"),
         Err(error) => skipped("pages_are_in_swap", &format!("{error:#}")),
@@ -77,6 +79,7 @@ impl Drop for HugePages {
 
 #[test]
 fn huge_pages_may_come_always_on_advice_or_never() {
+    let _alone = machine::alone_with(machine::HUGE_PAGES);
     let Some(setting) = HugePages::new() else {
         return skipped("pages_are_huge", "the setting for transparent huge pages cannot be written");
     };
