@@ -8,7 +8,7 @@ pub const SWAP: &str = "swap";
 /// The system's setting for huge pages is changed.
 pub const HUGE_PAGES: &str = "huge-pages";
 
-/// Waits until no other test has it, and has it until the file is dropped. `None` if this user cannot have the file: nor can he change the machine.
+/// Waits until no other test has what is named so, and has it until the file is dropped. `None` if this user cannot have the file: nor can he change the machine.
 pub fn alone_with(what: &str) -> Option<File> {
     let path = std::env::temp_dir().join(format!("memfold-tests-{what}.lock"));
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).ok()?;

@@ -291,6 +291,7 @@ fn told_to_a_lonely_user(case: &str, user: u32) -> Option<Vec<String>> {
         eprintln!("{case}: skipped, since only root can become a user without processes");
         return None;
     }
+    let _alone = memfold_e2e::machine::alone_with(&format!("user-{user}"));
     let home = tempfile::tempdir().expect("temporary files can be made");
     let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     let (library, executable) = (home.path().join("libmemfold.so"), home.path().join("limits"));
