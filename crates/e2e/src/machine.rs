@@ -12,12 +12,8 @@ pub const HUGE_PAGES: &str = "huge-pages";
 pub fn alone_with(what: &str) -> Option<File> {
     let path = std::env::temp_dir().join(format!("memfold-tests-{what}.lock"));
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).ok()?;
-    // SAFETY: an open file.
-    assert_eq!(
-        unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) },
-        0,
-        "{}",
-        std::io::Error::last_os_error()
-    );
+    // SAFETY: the descriptor of a file that is open.
+    let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    assert_eq!(locked, 0, "{}", std::io::Error::last_os_error());
     Some(file)
 }
