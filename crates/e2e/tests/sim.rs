@@ -200,7 +200,9 @@ fn record_touches(trace: &std::path::Path, options: &[&str], seconds: &str) -> (
 
 /// How many intervals of a recording of so many seconds have every page that was in use, and that none has another but that of one system call.
 fn whole_intervals(home: &std::path::Path, seconds: &str) -> usize {
+    // As in the program.
     const PAGES: u64 = 2048;
+    const CALLS: u64 = PAGES - 2;
     let (trace, csv) = (home.join("threads.mft"), home.join("threads.csv"));
     let (printed, told) = record_touches(&trace, &["--source", "probe", "--interval", "50ms"], seconds);
     assert!(told.contains("requests of") && told.contains("touches waited"), "{told}");
@@ -226,11 +228,11 @@ fn whole_intervals(home: &std::path::Path, seconds: &str) -> usize {
     for (n, pages) in intervals.values().enumerate().skip(middle.start) {
         let others = pages.iter().filter(|page| !busy(page) && (middle.contains(&n) || *page % 4 == 3));
         let others: Vec<u64> = others.copied().collect();
-        assert!(others.is_empty() || others == [PAGES - 2], "touched, it is said: {others:?}");
+        assert!(others.is_empty() || others == [CALLS], "touched, it is said: {others:?}");
         calls += others.len();
         whole += usize::from(pages.iter().filter(busy).count() as u64 == PAGES / 2);
     }
-    for page in (0..PAGES).filter(|page| page % 4 > 1 && *page != PAGES - 2) {
+    for page in (0..PAGES).filter(|page| page % 4 > 1 && *page != CALLS) {
         let seen = intervals.values().filter(|pages| pages.contains(&page)).count();
         let most = if page % 4 == 3 { 2 } else { 3 };
         assert!(seen <= most, "page {page} is touched in {seen} intervals, it is said");
