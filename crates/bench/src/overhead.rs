@@ -192,7 +192,7 @@ impl Experiment for Options {
         }
         let idle = course.run("idle", || idle(program, self))?;
         course.over("done");
-        let busy = PROGRAMS.map(|name| summary(name, &runs, seed)).into_iter().collect::<Result<_>>()?;
+        let busy = PROGRAMS.map(|name| summary(name, &runs)).into_iter().collect::<Result<_>>()?;
         Ok(Found { busy, idle, runs })
     }
 
@@ -276,13 +276,13 @@ fn pager_cpu_ns(peer: &Peer) -> Result<u64> {
     Ok(costs.cpu_background_ns + costs.cpu_fault_ns)
 }
 
-fn summary(program: &'static str, runs: &[Run], seed: u64) -> Result<Busy> {
+fn summary(program: &'static str, runs: &[Run]) -> Result<Busy> {
     let (plain, folded) = ((program, "plain"), (program, "folded"));
     Ok(Busy {
         program,
         plain_per_s: median(runs, plain, |run| run.per_s).context("there are no plain runs")?,
         folded_per_s: median(runs, folded, |run| run.per_s).context("there are no folded runs")?,
-        folded_over_plain: ratio(runs, folded, plain, |run| run.per_s, seed)?,
+        folded_over_plain: ratio(runs, folded, plain, |run| run.per_s)?,
         pages_evicted: of(runs, folded).iter().map(|run| run.pages_evicted).sum(),
     })
 }

@@ -63,9 +63,8 @@ pub fn ratio<'a, R: Ran>(
     ours: R::Place<'a>,
     theirs: R::Place<'a>,
     figure: impl Fn(&R) -> f64,
-    seed: u64,
 ) -> Result<Ratio, BadPairs> {
-    Ratio::of(&column(runs, ours, &figure), &column(runs, theirs, &figure), seed)
+    Ratio::of(&column(runs, ours, &figure), &column(runs, theirs, &figure))
 }
 
 /// Values of a figure in short; what is not finite is left out.
@@ -84,9 +83,9 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of values, with the bootstrap interval of their median; `None` without any, and where their median is infinite.
-    pub fn of(values: &[f64], seed: u64) -> Option<Spread> {
-        Spread::with(values, median_interval(values, seed))
+    /// Of values, with the interval of their median; `None` without any, and where their median is infinite.
+    pub fn of(values: &[f64]) -> Option<Spread> {
+        Spread::with(values, median_interval(values))
     }
 
     /// Of values, with an interval that is known.
@@ -127,21 +126,21 @@ mod tests {
         let runs = [Run("b", 1, 40.0), Run("a", 1, 20.0), Run("a", 0, 10.0), Run("b", 0, 30.0)];
         assert_eq!(column(&runs, "a", |run| run.2), [10.0, 20.0]);
         assert_eq!((median(&runs, "a", |run| run.2), median(&runs, "c", |run| run.2)), (Some(15.0), None));
-        assert_eq!(ratio(&runs, "b", "a", |run| run.2, 1).unwrap().median, 2.5);
+        assert_eq!(ratio(&runs, "b", "a", |run| run.2).unwrap().median, 2.5);
     }
 
     #[test]
     fn a_repeat_that_one_of_two_arms_lacks_makes_no_pair() {
         let runs = [Run("a", 0, 1.0), Run("b", 0, 2.0), Run("a", 1, 3.0), Run("a", 2, 5.0), Run("b", 2, 0.0)];
         assert_eq!(pairs(&runs, "a", "b", |run| Some(run.2)), (vec![1.0], vec![2.0]));
-        assert!(ratio(&runs, "a", "b", |run| run.2, 1).is_err());
+        assert!(ratio(&runs, "a", "b", |run| run.2).is_err());
     }
 
     #[test]
     fn a_spread_has_no_end_that_is_infinite_and_none_without_a_middle() {
-        let spread = Spread::of(&[1.0, 2.0, f64::INFINITY], 1).unwrap();
+        let spread = Spread::of(&[1.0, 2.0, f64::INFINITY]).unwrap();
         assert_eq!((spread.count, spread.median, spread.p95, spread.low), (3, 2.0, None, None));
-        assert_eq!(Spread::of(&[1.0, f64::INFINITY, f64::INFINITY], 1), None);
-        assert_eq!(Spread::of(&[], 1), None);
+        assert_eq!(Spread::of(&[1.0, f64::INFINITY, f64::INFINITY]), None);
+        assert_eq!(Spread::of(&[]), None);
     }
 }

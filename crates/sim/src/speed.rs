@@ -218,7 +218,7 @@ fn row(spec: &Spec, runs: Runs) -> Speed {
         policy: spec.to_string(),
         miss_ratio: runs.miss_ratio,
         mega_requests_per_second: median(&runs.speeds),
-        peer: Ratio::of(&runs.from_file, &theirs, 1).ok().map(beside),
+        peer: Ratio::of(&runs.from_file, &theirs).ok().map(beside),
     }
 }
 

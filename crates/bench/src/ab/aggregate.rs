@@ -23,7 +23,7 @@ pub struct Row {
     pub median: f64,
     /// Their 95th percentile; empty where it is a run in which what is timed never came.
     pub p95: Option<f64>,
-    /// Low end of the median's 95 % bootstrap interval; empty where there are too few runs.
+    /// Low end of the median's 95 % interval; empty where there are too few runs.
     pub low: Option<f64>,
     /// High end.
     pub high: Option<f64>,
@@ -61,7 +61,7 @@ pub(super) fn throughputs(options: &Options, runs: &[Run]) -> Vec<Throughput> {
     let ratio = |(workload, arm)| {
         let (ours, theirs) =
             pairs(runs, (workload, arm), (workload, Arm::Baseline), |run| run.metrics.units_per_s);
-        let ratio = Ratio::of(&ours, &theirs, options.measures.seed).ok()?;
+        let ratio = Ratio::of(&ours, &theirs).ok()?;
         Some(Throughput { workload, arm, ratio })
     };
     places.filter_map(ratio).collect()
@@ -69,7 +69,6 @@ pub(super) fn throughputs(options: &Options, runs: &[Run]) -> Vec<Throughput> {
 
 /// All rows: each metric of each arm and workload, and the ratios.
 pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
-    let seed = options.measures.seed;
     let mut rows = Vec::new();
     for (workload, arm) in
         options.workloads.iter().flat_map(|&w| options.arms.iter().map(move |&arm| (w, arm)))
@@ -91,12 +90,12 @@ pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
         for (place, (name, _)) in first.metrics.values().into_iter().enumerate() {
             let of = |run: &&Run| run.metrics.values()[place].1.or_else(|| never(run, name));
             let values: Vec<f64> = own.iter().filter_map(of).collect();
-            add(name.to_owned(), Spread::of(&values, seed));
+            add(name.to_owned(), Spread::of(&values));
         }
         for (name, of) in RATIOS.into_iter().filter(|_| arm != Arm::Baseline) {
             let (ours, theirs) = pairs(runs, (workload, arm), (workload, Arm::Baseline), of);
             let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
-            add(format!("{name}_ratio_{}_vs_baseline", arm.name()), Spread::of(&ratios, seed));
+            add(format!("{name}_ratio_{}_vs_baseline", arm.name()), Spread::of(&ratios));
         }
     }
     rows

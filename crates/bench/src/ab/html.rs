@@ -14,7 +14,7 @@ pub(super) fn of(results: &Results, plots: &[Plot]) -> Report {
         Block::Heading("Figures".into()),
         Block::Table(figures(results)),
         Block::Text(
-            "Throughput is the median over pairs of runs of the same repeat, with its 95 % bootstrap interval; there is an \
+            "Throughput is the median over pairs of runs of the same repeat, with its 95 % interval; there is an \
              interval from six pairs on, and a difference only where it excludes 1. Saved is the baseline's memory minus \
              the arm's, store, tables and zram included, as means over the whole run."
                 .into(),

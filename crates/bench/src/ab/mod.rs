@@ -72,7 +72,7 @@ impl Measures {
 /// Run workloads with and without the pager in turns; write tables, plots and a page.
 ///
 /// A directory that holds unfinished results of the same command is continued: finished runs are kept. Ratios are medians
-/// over pairs of runs, with a 95 % bootstrap interval from six runs on.
+/// over pairs of runs, with a 95 % interval from six runs on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {

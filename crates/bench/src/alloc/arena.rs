@@ -115,7 +115,7 @@ impl Experiment for Options {
         let length = |case: &Case| Length { warm: None, ask: ask(case) };
         let runs = plan.runs(&mut course, self.rounds, self.seed, length)?;
         course.over("done");
-        let row = |case: &Case| row(case.name, steps(case), &plan.arms, &runs, self.seed);
+        let row = |case: &Case| row(case.name, steps(case), &plan.arms, &runs);
         Ok(Found { rows: plan.cases.iter().map(row).collect::<Result<_>>()?, runs })
     }
 
@@ -124,7 +124,7 @@ impl Experiment for Options {
     }
 }
 
-fn row(case: &'static str, steps: u64, arms: &[Arm], runs: &[Run], seed: u64) -> Result<ArenaRow> {
+fn row(case: &'static str, steps: u64, arms: &[Arm], runs: &[Run]) -> Result<ArenaRow> {
     let (off, on) = ((case, arms[0].name.as_str()), (case, arms[1].name.as_str()));
     let (calls, rss) = (|run: &Run| run.calls_per_s, |run: &Run| run.rss_peak_bytes as f64);
     let arm = |place: (&'static str, &str)| -> Result<ArenaArm> {
@@ -140,8 +140,8 @@ fn row(case: &'static str, steps: u64, arms: &[Arm], runs: &[Run], seed: u64) ->
         steps,
         off: arm_off,
         on: arm_on,
-        calls_on_over_off: ratio(runs, on, off, calls, seed)?,
+        calls_on_over_off: ratio(runs, on, off, calls)?,
         faults_saved: 1.0 - arm_on.minor_faults / arm_off.minor_faults,
-        rss_on_over_off: ratio(runs, on, off, rss, seed)?,
+        rss_on_over_off: ratio(runs, on, off, rss)?,
     })
 }

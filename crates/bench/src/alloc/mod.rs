@@ -263,7 +263,7 @@ impl Experiment for Options {
             counted.push(Counted { case, arm, operations: found.phase.operations, calls });
         }
         course.over("done");
-        let cells = summary::cells(plan.cases, &plan.arms, &runs, &counted, self.seed)?;
+        let cells = summary::cells(plan.cases, &plan.arms, &runs, &counted)?;
         let names: Vec<&'static str> = plan.cases.iter().map(|case| case.name).collect();
         let figures =
             Figures { speed: |run: &Run| run.calls_per_s, rss: |run: &Run| run.rss_peak_bytes as f64 };

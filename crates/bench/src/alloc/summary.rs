@@ -78,21 +78,15 @@ impl Latency {
 }
 
 /// The figures of every arm on every case.
-pub(super) fn cells(
-    cases: &[Case],
-    arms: &[Arm],
-    runs: &[Run],
-    counted: &[Counted],
-    seed: u64,
-) -> Result<Vec<Cell>> {
+pub(super) fn cells(cases: &[Case], arms: &[Arm], runs: &[Run], counted: &[Counted]) -> Result<Vec<Cell>> {
     let places = cases.iter().flat_map(|case| arms.iter().map(move |arm| (case.name, arm.name.as_str())));
-    places.map(|(case, arm)| cell(case, arm, runs, counted, seed)).collect()
+    places.map(|(case, arm)| cell(case, arm, runs, counted)).collect()
 }
 
-fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted], seed: u64) -> Result<Cell> {
+fn cell(case: &'static str, arm: &str, runs: &[Run], counted: &[Counted]) -> Result<Cell> {
     let (place, calls) = ((case, arm), |run: &Run| run.calls_per_s);
     let median = |figure: fn(&Run) -> f64| runs::median(runs, place, figure).context("there are no runs");
-    let over_glibc = |figure: fn(&Run) -> f64| runs::ratio(runs, place, (case, BASE), figure, seed);
+    let over_glibc = |figure: fn(&Run) -> f64| runs::ratio(runs, place, (case, BASE), figure);
     let kernel = counted.iter().find(|counted| (counted.case, counted.arm.as_str()) == (case, arm));
     Ok(Cell {
         case,
@@ -151,7 +145,7 @@ pub(super) mod tests {
             .collect();
         runs.reverse();
         let counted = KernelCallsOf { case: "mid", arm: "other", calls: 5, operations: 1000 }.counted();
-        let cell = cell("mid", "other", &runs, &[counted], 1).unwrap();
+        let cell = cell("mid", "other", &runs, &[counted]).unwrap();
         assert_eq!(cell.calls_over_glibc.median, 1.5);
         assert!(cell.calls_over_glibc.differs && !cell.rss_over_glibc.differs);
         assert_eq!((cell.kernel_calls, cell.kernel_calls_per_call), (Some(5), Some(0.005)));

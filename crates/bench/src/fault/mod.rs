@@ -35,7 +35,7 @@ pub use steps::Steps;
 
 /// Time touches to evicted pages, in random and in sequential order, alone and beside CPU hogs.
 ///
-/// A ratio to the peer is the median over pairs of rounds with a 95 % bootstrap interval (none below 6 rounds).
+/// A ratio to the peer is the median over pairs of rounds with a 95 % interval (none below 6 rounds).
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
@@ -165,7 +165,7 @@ impl Experiment for Options {
         let clock_overhead_ns = arms.iter().map(|arm| arm.clock_overhead_ns()).collect();
         let refusal = process::try_real_time().err().map(|error| error.name().to_owned());
         let real_time = RealTime { permitted: refusal.is_none(), refusal };
-        let conditions = report::conditions(&runs, self.vs, self.seed)?;
+        let conditions = report::conditions(&runs, self.vs)?;
         Ok(Found { clock_overhead_ns, agent_threads, real_time, conditions, steps, held, runs })
     }
 

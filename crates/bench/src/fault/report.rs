@@ -163,11 +163,11 @@ impl Ran for Run {
 }
 
 /// The figures of every condition.
-pub(super) fn conditions(runs: &[Run], peer: Option<Rival>, seed: u64) -> Result<Vec<Condition>, BadPairs> {
+pub(super) fn conditions(runs: &[Run], peer: Option<Rival>) -> Result<Vec<Condition>, BadPairs> {
     let mut keys: Vec<(usize, Order)> = runs.iter().map(|run| (run.hogs, run.order)).collect();
     keys.sort_unstable();
     keys.dedup();
-    keys.into_iter().map(|key| condition(runs, key, peer, seed)).collect()
+    keys.into_iter().map(|key| condition(runs, key, peer)).collect()
 }
 
 impl Found {
@@ -211,7 +211,6 @@ fn condition(
     runs: &[Run],
     (hogs, order): (usize, Order),
     peer: Option<Rival>,
-    seed: u64,
 ) -> Result<Condition, BadPairs> {
     let arms = ["folded"].into_iter().chain(peer.map(Rival::name)).filter_map(|arm| {
         let own = of(runs, (hogs, order, arm));
@@ -226,7 +225,7 @@ fn condition(
         })
     });
     let compare = |peer: Rival, figure: &dyn Fn(&Run) -> f64| {
-        ratio(runs, (hogs, order, "folded"), (hogs, order, peer.name()), figure, seed)
+        ratio(runs, (hogs, order, "folded"), (hogs, order, peer.name()), figure)
     };
     // A touch can take less than the clock can tell; a ratio needs a number above 0.
     let at = |q: f64| move |run: &Run| run.touch_ns.quantile(q).unwrap_or(0).max(1) as f64;
@@ -364,7 +363,7 @@ mod tests {
                 ]
             })
             .collect();
-        let condition = condition(&runs, (0, Order::Random), Some(Rival::Zram), 1).unwrap();
+        let condition = condition(&runs, (0, Order::Random), Some(Rival::Zram)).unwrap();
         assert_eq!(condition.arms.len(), 2);
         assert_eq!(condition.arms[0].touch_ns.count, 600);
         let comparison = condition.folded_over_peer.unwrap();
@@ -390,7 +389,7 @@ mod tests {
             };
             let runs = vec![run("folded", 0, 9), run("zram", 0, 9), run("folded", 1, 9), run("zram", 1, 9)];
             let real_time = RealTime { permitted: refusal.is_none(), refusal: refusal.map(str::to_owned) };
-            let conditions = conditions(&runs, options.vs, options.seed).unwrap();
+            let conditions = conditions(&runs, options.vs).unwrap();
             let found = Found {
                 clock_overhead_ns: vec![],
                 agent_threads: vec![],
@@ -410,7 +409,7 @@ mod tests {
 
     #[test]
     fn without_a_peer_there_is_no_comparison() {
-        let condition = condition(&[run("folded", 0, 1000)], (0, Order::Random), None, 1).unwrap();
+        let condition = condition(&[run("folded", 0, 1000)], (0, Order::Random), None).unwrap();
         assert!(condition.folded_over_peer.is_none());
         assert_eq!(condition.arms.len(), 1);
     }

@@ -20,7 +20,7 @@ pub struct Row {
     pub count: usize,
     /// Their median.
     pub median: f64,
-    /// Low end of the median's 95 % bootstrap interval; empty where there are too few runs.
+    /// Low end of the median's 95 % interval; empty where there are too few runs.
     pub low: Option<f64>,
     /// High end.
     pub high: Option<f64>,
@@ -103,15 +103,13 @@ fn compared(figure: &str) -> bool {
         .any(|begin| figure.starts_with(begin))
 }
 
-const SEED: u64 = 1;
-
 /// The ratios of every arm but the plain one.
 pub(super) fn beside(options: &Options, runs: &[Run]) -> Vec<Beside> {
     let mut all = Vec::new();
     for (program, arm) in places(options).filter(|(_, arm)| *arm != Arm::Plain) {
         for (name, figure) in figures(options).into_iter().filter(|(name, _)| compared(name)) {
             let (ours, theirs) = pairs(runs, (program, arm), (program, Arm::Plain), figure);
-            if let Ok(ratio) = Ratio::of(&ours, &theirs, SEED) {
+            if let Ok(ratio) = Ratio::of(&ours, &theirs) {
                 all.push(Beside { program, arm, figure: name, ratio });
             }
         }
@@ -126,7 +124,7 @@ pub(super) fn rows(options: &Options, runs: &[Run]) -> Vec<Row> {
         let own = runs_of(runs, (program, arm));
         for (name, figure) in figures(options) {
             let values: Vec<f64> = own.iter().filter_map(|run| figure(run)).collect();
-            let Some(Spread { count, median, low, high, .. }) = Spread::of(&values, SEED) else { continue };
+            let Some(Spread { count, median, low, high, .. }) = Spread::of(&values) else { continue };
             rows.push(Row { program, arm, figure: name, count, median, low, high });
         }
     }

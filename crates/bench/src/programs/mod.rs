@@ -82,7 +82,7 @@ Exit codes: 0 done and every datum right, 1 failed, 2 bad usage, 3 none of the p
 /// Run real programs plain and folded in turns: memory, throughput, CPU and the time of the exit.
 ///
 /// Memory is that of all processes of a program, 10, 30, 60, 120, 300 and 600 s after its heap was built. Ratios are medians over pairs
-/// of runs, with a 95 % bootstrap interval from six runs on.
+/// of runs, with a 95 % interval from six runs on.
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {

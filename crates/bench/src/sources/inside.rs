@@ -21,7 +21,7 @@ static ENGINE: Engine = Engine::new(Host {
     notice,
     open_control: |_| None,
     own_heap: || false,
-    thread_cpu: |_| None,
+    thread_cpu: |_, _| None,
     went_away: |_, _| {},
     sampler: None,
     decay: || (),

@@ -96,7 +96,7 @@ pub struct Report {
     /// Mean resident memory of the plain server less that of the folded one.
     saved_bytes: i64,
     saved_pct: f64,
-    /// Requests per second, folded to plain, pair by pair, with a 95 % bootstrap interval.
+    /// Requests per second, folded to plain, pair by pair, with its 95 % interval.
     throughput: Option<Ratio>,
     /// The share of time that the folded server waited while both were measured, in per cent.
     stall_pct: f64,
@@ -129,7 +129,7 @@ impl Report {
         [before, settled, after]: [Snapshot; 3],
         [plain_different, folded_different]: [u64; 2],
     ) -> Report {
-        let throughput = Ratio::of(&folded.throughputs, &plain.throughputs, 1).ok();
+        let throughput = Ratio::of(&folded.throughputs, &plain.throughputs).ok();
         let (plain, folded) = (plain.figures(), folded.figures());
         let saved = plain.resident_bytes_mean as i64 - folded.resident_bytes_mean as i64;
         let measured_ns = settled.updated_ns.saturating_sub(before.updated_ns);

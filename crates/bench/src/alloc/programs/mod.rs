@@ -184,7 +184,7 @@ impl Experiment for Options {
         course.over("done");
         let names: Vec<&'static str> = programs.iter().map(|program| program.name).collect();
         let cells = names.iter().flat_map(|name| arms.iter().map(move |arm| (*name, arm.name.as_str())));
-        let cells = cells.map(|place| cell(place, &runs, self.suite.seed)).collect::<Result<_>>()?;
+        let cells = cells.map(|place| cell(place, &runs)).collect::<Result<_>>()?;
         let standings = standings(&names, &arms, &runs)?;
         Ok(Found { arms, source: self.source(), absent, cells, standings, runs })
     }
@@ -207,10 +207,10 @@ impl Ran for Run {
     }
 }
 
-fn cell(place: (&'static str, &str), runs: &[Run], seed: u64) -> Result<Cell> {
+fn cell(place: (&'static str, &str), runs: &[Run]) -> Result<Cell> {
     let (program, arm) = place;
     let median = |figure: fn(&Run) -> f64| runs::median(runs, place, figure).context("there are no runs");
-    let over = |figure: fn(&Run) -> f64| runs::ratio(runs, place, (program, BASE), figure, seed);
+    let over = |figure: fn(&Run) -> f64| runs::ratio(runs, place, (program, BASE), figure);
     let times = runs::column(runs, place, |run| run.time_s);
     Ok(Cell {
         program,
@@ -302,7 +302,7 @@ mod tests {
         assert!(near(beside(Some("other")).time, 1.0) && near(beside(Some("other")).rss, 0.5));
         assert_eq!(beside(None).worst, ("mleak10", 2.0));
         assert!(near(beside(None).time, 1.0) && near(beside(None).rss, 2.0));
-        let cell = cell(("cfrac", "memfold"), &runs, 1).unwrap();
+        let cell = cell(("cfrac", "memfold"), &runs).unwrap();
         assert_eq!((cell.time_s, cell.time_over_glibc.median, cell.rss_over_glibc.median), (1.0, 0.25, 2.0));
     }
 }
