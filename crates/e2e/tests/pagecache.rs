@@ -198,6 +198,10 @@ fn tenants_run_side_by_side_with_remedies_and_all_groups_are_gone() {
     assert!((0.5..=1.0).contains(&jain), "{jain}");
     assert!(arms[0]["tenants"][0]["resident_bytes"].as_f64().unwrap() > 0.0);
     let out = home.path().join("corun_results");
+    // The victim finds its file in the cache, and nobody works while it is read.
+    let alone: Value =
+        serde_json::from_str(&fs::read_to_string(out.join("runs/victim-alone-00.json")).unwrap()).unwrap();
+    assert_eq!(alone["samples"][0]["files"][0]["resident"], 8 << 20, "{alone}");
     for file in ["summary.txt", "report.html", "result.json", "plots/residency.png", "plots/slowdown.svg"] {
         assert!(fs::metadata(out.join(file)).unwrap().len() > 500, "{file}");
     }

@@ -54,7 +54,8 @@ pub fn job_file(job: &Job) -> String {
         _ => {}
     }
     if job.warm {
-        add("pre_read=1".into());
+        // It would drop the file's pages first.
+        add("invalidate=0".into());
     }
     if job.ramp > 0 {
         add(format!("ramp_time={}", job.ramp));
@@ -119,6 +120,6 @@ mod tests {
         assert_eq!(extra("steady_writer_d1", bounded), ["sync_file_range=wait_before,write:64"]);
         assert!(extra("steady_reader_d1", bounded).is_empty());
         let rest = |j: &mut Job| (j.warm, j.ramp, j.rate) = (true, 1, Some(5));
-        assert_eq!(extra("steady_reader_d1", rest), ["pre_read=1", "ramp_time=1", "rate=5"]);
+        assert_eq!(extra("steady_reader_d1", rest), ["invalidate=0", "ramp_time=1", "rate=5"]);
     }
 }

@@ -40,7 +40,7 @@ pub struct Job {
     pub file: PathBuf,
     /// How the file is reached.
     pub access: Access,
-    /// Read the whole file into the cache before the run.
+    /// The file is in the cache already, and stays there when the run begins.
     pub warm: bool,
     /// Seconds at the start that do not count.
     pub ramp: u64,

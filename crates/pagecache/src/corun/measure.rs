@@ -2,6 +2,7 @@
 
 use super::{Arm, Plan, Remedy};
 use crate::cgroup::{Group, Hierarchy, MemoryStat, Pressure, Version};
+use crate::child;
 use crate::drop_caches::drop_caches;
 use crate::engine::try_dontcache;
 use crate::files::Files;
@@ -18,8 +19,10 @@ use crate::workload::Workload;
 use anyhow::{Context, Result};
 use memfold_experiment::runs::Ran;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What one run of one arm showed.
@@ -99,16 +102,27 @@ pub(super) struct Stage<'a> {
     pub(super) stop: &'a Stop,
 }
 
-/// The groups of a run, and which of them each tenant is in. They go in this order, the inner ones first.
+/// The groups of a run, and which of them each tenant is in. They go in this order, the inner ones first; the last has all
+/// tenants in it, where pressure is a group's own.
 struct Groups {
     groups: Vec<Group>,
     of_tenant: Vec<usize>,
 }
 
 impl Groups {
+    /// The tenant's.
+    fn of(&self, tenant: usize) -> &Group {
+        &self.groups[self.of_tenant[tenant]]
+    }
+
+    /// That which all are in.
+    fn everyone(&self) -> &Group {
+        self.groups.last().expect("every arm has a group")
+    }
+
     /// Whether nobody shares the tenant's memory.
     fn is_alone(&self, tenant: usize) -> bool {
-        let own = &self.groups[self.of_tenant[tenant]];
+        let own = self.of(tenant);
         let sharing = |group: &&usize| self.groups[**group].shares_memory_with(own);
         self.of_tenant.iter().filter(sharing).count() == 1
     }
@@ -127,15 +141,19 @@ impl Stage<'_> {
         let groups = self.groups(arm, tenants.len())?;
         self.folder.output().below("runs")?;
         drop_caches(&paths.iter().map(PathBuf::as_path).collect::<Vec<&Path>>())?;
+        let job = |(tenant, workload): (usize, &&Workload)| self.job(arm, tenant, workload, &paths[tenant]);
+        let jobs: Vec<Job> = tenants.iter().enumerate().map(job).collect();
+        for (tenant, job) in jobs.iter().enumerate().filter(|(_, job)| job.warm) {
+            self.warm(job, groups.of(tenant))?;
+        }
         let before: Vec<MemoryStat> = groups.groups.iter().map(Group::stat).collect();
-        let (pressure, cpu, begun) = (groups.groups[0].pressure(), own_cpu_seconds(), Instant::now());
+        let (pressure, cpu, begun) = (groups.everyone().pressure(), own_cpu_seconds(), Instant::now());
         let watch = watch(&tenants, &paths)?;
         let mut working = Vec::new();
-        for (tenant, workload) in tenants.iter().enumerate() {
-            let job = self.job(arm, tenant, workload, &paths[tenant]);
+        for (tenant, (workload, job)) in tenants.iter().zip(&jobs).enumerate() {
             let name = format!("{}-{repeat:02}_{tenant}_{}", arm.name(), workload.name);
-            let doors = groups.groups[groups.of_tenant[tenant]].doors();
-            working.push(tenant::start(&job, self.folder.path(), &name, &doors, self.program)?);
+            let doors = groups.of(tenant).doors();
+            working.push(tenant::start(job, self.folder.path(), &name, &doors, self.program)?);
         }
         let wait = |working: Working| working.wait(self.stop);
         let outcomes: Vec<Outcome> = working.into_iter().map(wait).collect::<Result<_>>()?;
@@ -161,9 +179,19 @@ impl Stage<'_> {
             unsupported: None,
             tenants: tenants.collect(),
             samples,
-            pressure: groups.groups[0].pressure().since(pressure),
+            pressure: groups.everyone().pressure().since(pressure),
             harness_cpu_pct: (own_cpu_seconds() - cpu) / elapsed * 100.0,
         })
+    }
+
+    /// Reads a tenant's file into the cache, for its group, before anybody starts: were it to do so itself, its neighbours would have
+    /// ended by the time at which it is still measured.
+    fn warm(&self, job: &Job, group: &Group) -> Result<()> {
+        let mut file = OsString::from("if=");
+        file.push(&job.file);
+        let mut command = Command::new("dd");
+        command.arg(file).args(["of=/dev/null", "bs=1M"]);
+        child::start(&mut command, "reading the victim's file", &group.doors())?.wait(self.stop)
     }
 
     fn job(&self, arm: Arm, tenant: usize, workload: &Workload, file: &Path) -> Job {
@@ -190,13 +218,20 @@ impl Stage<'_> {
         };
         let neighbors = || std::iter::once(0).chain(std::iter::repeat_n(1, tenants - 1)).collect();
         match arm {
-            Arm::Remedy { remedy: Remedy::Memcg } => Ok(Groups {
+            Arm::Remedy { remedy: Remedy::Memcg } if self.hierarchy.version == Version::V1 => Ok(Groups {
                 groups: vec![
                     group("victim", plan.victim_share)?,
                     group("neighbors", limit - plan.victim_share)?,
                 ],
                 of_tenant: neighbors(),
             }),
+            Arm::Remedy { remedy: Remedy::Memcg } => {
+                let outer = group("all", limit)?;
+                let (victim, others) = (outer.child("victim")?, outer.child("neighbors")?);
+                victim.limit(plan.victim_share)?;
+                others.limit(limit - plan.victim_share)?;
+                Ok(Groups { groups: vec![victim, others, outer], of_tenant: neighbors() })
+            }
             Arm::Remedy { remedy: Remedy::MemcgMin } => {
                 let outer = group("all", limit)?;
                 let (victim, others) = (outer.child("victim")?, outer.child("neighbors")?);

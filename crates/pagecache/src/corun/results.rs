@@ -116,7 +116,7 @@ impl Results {
              at most 1 each."
                 .into(),
         );
-        if self.arms.iter().any(|arm| !arm.pressure_of_group) {
+        if self.arms.iter().any(|arm| arm.unsupported.is_none() && !arm.pressure_of_group) {
             text.push(
                 "Under version 1 cgroups, as here, throttling does not reach buffered writes. Pressure (PSI) is that of the whole system: version 1 cgroups have none of their own."
                     .into(),

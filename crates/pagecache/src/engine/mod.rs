@@ -24,7 +24,6 @@ use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -42,7 +41,6 @@ pub struct Spec {
     runtime_ms: u64,
     ramp_ms: u64,
     access: Access,
-    warm: bool,
     name: String,
     raw: PathBuf,
 }
@@ -65,7 +63,6 @@ impl Spec {
             runtime_ms: workload.runtime * 1000,
             ramp_ms: job.ramp * 1000,
             access: job.access,
-            warm: job.warm,
             name: workload.name.clone(),
             raw: raw.to_owned(),
         }
@@ -124,9 +121,6 @@ fn run(spec: &Spec) -> Result<Value> {
     let mut open = OpenOptions::new();
     open.read(true).write(spec.pattern.writes());
     let file = open.open(&spec.file).with_context(|| format!("cannot open {}", spec.file.display()))?;
-    if spec.warm {
-        warm(&file, spec.file_size)?;
-    }
     // As fio does by default.
     let random = spec.pattern.random();
     let advice = if random { Advice::POSIX_FADV_RANDOM } else { Advice::POSIX_FADV_SEQUENTIAL };
@@ -274,19 +268,6 @@ fn sync_file_range(file: &File, offset: u64, length: u64, flags: libc::c_uint) -
     Ok(())
 }
 
-fn warm(file: &File, size: u64) -> Result<()> {
-    let mut buffer = vec![0; 1 << 20];
-    let mut offset = 0;
-    while offset < size {
-        let read = file.read_at(&mut buffer, offset).context("cannot read the file into the cache")?;
-        if read == 0 {
-            bail!("the file ends at {offset} of {size} bytes");
-        }
-        offset += read as u64;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,7 +297,6 @@ mod tests {
             runtime_ms: 50,
             ramp_ms: 20,
             access,
-            warm: false,
             name: "w".into(),
             raw: "unused".into(),
         }
