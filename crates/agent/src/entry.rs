@@ -15,6 +15,8 @@ core::arch::global_asm!(
     "syscall",
     "test rax, rax",
     "jnz 2f",
+    // What is compiled believes that moves go upwards.
+    "cld",
     "xor ebp, ebp",
     "mov rdi, r12",
     "call {main}",

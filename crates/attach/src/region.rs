@@ -54,7 +54,7 @@ impl State {
 
 impl Region {
     /// Maps it, so that it can be found from then on. A child that is forked meanwhile does not get it.
-    pub fn map(memory: &Memory, thread: &mut Stopped<'_>, image: &Image) -> Result<Region, Trouble> {
+    pub fn map(memory: &Memory, thread: &mut Stopped, image: &Image) -> Result<Region, Trouble> {
         let len = IMAGE + image.len() + ADOPTED_BLOCK;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -85,7 +85,7 @@ impl Region {
     }
 
     /// Makes code executable, and no longer writable. What is constant the agent protects itself.
-    pub fn protect(&self, thread: &mut Stopped<'_>, image: &Image) -> Result<(), Trouble> {
+    pub fn protect(&self, thread: &mut Stopped, image: &Image) -> Result<(), Trouble> {
         let access = (libc::PROT_READ | libc::PROT_EXEC) as usize;
         for &(start, end, _) in image.parts().iter().filter(|&&(_, _, access)| access == Access::Execute) {
             let at = self.base + IMAGE + start;
@@ -95,7 +95,7 @@ impl Region {
     }
 
     /// Makes a thread of the agent's, for a task.
-    pub fn start(&self, memory: &Memory, thread: &mut Stopped<'_>, task: Task) -> Result<(), Trouble> {
+    pub fn start(&self, memory: &Memory, thread: &mut Stopped, task: Task) -> Result<(), Trouble> {
         let plan = || self.plan(memory).map_err(|_| Trouble::Ended);
         let (before, mut now) = (plan()?, plan()?);
         let write = |plan: &Plan| memory.write(self.base, bytes_of(plan)).map_err(|_| Trouble::Ended);
@@ -122,7 +122,7 @@ impl Region {
     }
 
     /// Takes it away. What cannot be taken away stays, and does nothing.
-    pub fn unmap(&self, thread: &mut Stopped<'_>) {
+    pub fn unmap(&self, thread: &mut Stopped) {
         let _ = thread.call("munmap", libc::SYS_munmap, [self.base, self.len, 0, 0, 0, 0]);
     }
 

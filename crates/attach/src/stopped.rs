@@ -6,8 +6,8 @@
 //!
 //! Nothing is single-stepped: the trap of a step is forced on the thread, and what a process does at `SIGTRAP` is undone where that is blocked or ignored.
 //!
-//! A few calls the kernel does not restart, but ends with `EINTR` (signal(7)), also when there was no signal. Those are made again from the beginning, unless there is a
-//! signal for the thread, which is what ends them then.
+//! A few calls the kernel does not restart, but ends with `EINTR` (signal(7)), also when there was no signal. Those it is told to make again from the
+//! beginning, unless it runs a handler, which is what ends them then.
 //!
 //! Invariants: a thread that has registers of ours is the business of a process that nothing ends but `SIGKILL` to itself ([`hand`]); it gets its own back in
 //! a stop in which the kernel looks at what is to be restarted.
@@ -16,10 +16,9 @@ use crate::error::Trouble;
 use crate::memory::Memory;
 use crate::{hand, rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
+use memfold_sys::trace::{self, Seen};
 use nix::errno::Errno;
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
@@ -32,6 +31,13 @@ const ALL: Duration = Duration::from_secs(20);
 const AGAIN: u32 = 100;
 /// What a call returns that is to be made again, which no program sees (include/linux/errno.h).
 const RESTARTED: std::ops::RangeInclusive<i64> = -516..=-512;
+/// What makes the kernel make a call again, unless it runs a handler (`ERESTARTNOHAND`).
+const RESTARTED_WITHOUT_HANDLER: i64 = -514;
+/// The segment of 64-bit code.
+const CODE: u64 = 0x33;
+/// Flags that a program has set for its own code and not for ours, and that a thread inherits that is made meanwhile: traps of steps, the direction of
+/// moves, nested tasks, traps of what is not aligned.
+const OWN_FLAGS: u64 = 0x100 | 0x400 | 0x4000 | 0x4_0000;
 /// Requests that `nix` does not have (linux/ptrace.h).
 const GETSIGMASK: libc::c_int = 0x420A;
 const SETSIGMASK: libc::c_int = 0x420B;
@@ -40,8 +46,7 @@ const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_int = 0x4210;
 const EVENT_STOP: libc::c_int = 128;
 
 /// See the module.
-pub struct Stopped<'a> {
-    memory: &'a Memory,
+pub struct Stopped {
     thread: Pid,
     /// Where there is an instruction for system calls.
     syscall: usize,
@@ -54,14 +59,14 @@ pub struct Stopped<'a> {
     released: bool,
 }
 
-impl Stopped<'_> {
+impl Stopped {
     /// Stops a thread of the process, one for which it makes least difference, for as long as `work` takes. What that returns, and for how long the thread was
     /// stopped.
     ///
     /// A thread that was interrupted and did not stop in time is let go by the kernel when the process ends that does all this: its tracer is gone.
     pub fn during<R: Copy>(
         memory: &Memory,
-        work: impl FnOnce(&mut Stopped<'_>) -> Result<R, Trouble>,
+        work: impl FnOnce(&mut Stopped) -> Result<R, Trouble>,
     ) -> Result<(R, Duration), Error> {
         let syscall = memory.find_syscall()?;
         let apart = hand::do_apart(ALL, || {
@@ -78,7 +83,7 @@ impl Stopped<'_> {
         }
     }
 
-    fn any_of(memory: &Memory, syscall: usize) -> Result<Stopped<'_>, Trouble> {
+    fn any_of(memory: &Memory, syscall: usize) -> Result<Stopped, Trouble> {
         let began = Instant::now();
         let mut late: Vec<u32> = Vec::new();
         loop {
@@ -103,7 +108,7 @@ impl Stopped<'_> {
     }
 
     /// Stops that thread, if it can be at the moment. `first` says that it was not interrupted yet.
-    fn one(memory: &Memory, tid: u32, first: bool, syscall: usize) -> Result<Option<Stopped<'_>>, Trouble> {
+    fn one(memory: &Memory, tid: u32, first: bool, syscall: usize) -> Result<Option<Stopped>, Trouble> {
         let thread = Pid::from_raw(tid as i32);
         let since = Instant::now();
         if first {
@@ -126,21 +131,14 @@ impl Stopped<'_> {
             Err(_) => return Ok(None),
         };
         // It may have set a filter a moment ago. And it must be the memory that is meant.
-        if !threads::is_ours(memory.pid(), tid) || dispatches_calls(thread) {
+        let is_64_bit = registers.cs == CODE || planted(Bug::CodeNotLooked);
+        if !is_64_bit || !threads::is_ours(memory.pid(), tid) || dispatches_calls(thread) {
             let _ = ptrace::detach(thread, None);
             return Ok(None);
         }
         memory.read(syscall, &mut [0]).map_err(|_| Trouble::Ended)?;
-        let mut stopped = Stopped {
-            memory,
-            thread,
-            syscall,
-            registers,
-            signal_mask: 0,
-            since,
-            has_called: false,
-            released: false,
-        };
+        let mut stopped =
+            Stopped { thread, syscall, registers, signal_mask: 0, since, has_called: false, released: false };
         if let Some(aborts_at) = rseq::leave(memory, thread, registers.rip) {
             stopped.registers.rip = aborts_at;
         }
@@ -177,6 +175,7 @@ impl Stopped<'_> {
             r8,
             r9,
             r12: word as u64,
+            eflags: self.registers.eflags & if planted(Bug::FlagsPassedOn) { u64::MAX } else { !OWN_FLAGS },
             ..self.registers
         };
         self.has_called = true;
@@ -185,7 +184,7 @@ impl Stopped<'_> {
             // To its beginning, and to its end.
             for _ in 0..2 {
                 ptrace::syscall(self.thread, None).map_err(failed)?;
-                self.reach(name, |status| matches!(status, WaitStatus::PtraceSyscall(_)))?;
+                self.reach(name, |seen| seen == Seen::Call)?;
             }
             let after = ptrace::getregs(self.thread).map_err(failed)?;
             if after.rip != instruction as u64 + 2 {
@@ -201,19 +200,21 @@ impl Stopped<'_> {
     }
 
     /// Waits for a stop of ours. What stops it meanwhile (`SIGSTOP` cannot be blocked) gets its effect, and waits until we are gone.
-    fn reach(&mut self, what: &'static str, is_there: impl Fn(WaitStatus) -> bool) -> Result<(), Trouble> {
-        let failed = |errno| Trouble::Call(what, errno);
+    fn reach(&mut self, what: &'static str, is_there: impl Fn(Seen) -> bool) -> Result<(), Trouble> {
+        let failed = |error: memfold_sys::Errno| Trouble::Call(what, Errno::from_raw(error.0));
+        let thread = self.thread.as_raw();
+        let go_on = |signal| trace::go_on(thread, libc::PTRACE_SYSCALL as u32, signal);
         loop {
-            match waitpid(self.thread, Some(WaitPidFlag::__WALL)) {
-                Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
+            match trace::wait(thread, 0) {
+                Ok(Seen::Exited(_) | Seen::Killed(_)) | Err(memfold_sys::Errno(libc::ECHILD)) => {
                     self.released = true;
                     return Err(Trouble::Ended);
                 }
-                Ok(status) if is_there(status) => return Ok(()),
-                Ok(WaitStatus::Stopped(_, signal)) => ptrace::syscall(self.thread, signal).map_err(failed)?,
-                Ok(_) => ptrace::syscall(self.thread, None).map_err(failed)?,
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(failed(errno)),
+                Ok(seen) if is_there(seen) => return Ok(()),
+                Ok(Seen::Signal(signal)) => go_on(signal).map_err(failed)?,
+                Ok(_) => go_on(0).map_err(failed)?,
+                Err(memfold_sys::Errno::EINTR) => {}
+                Err(error) => return Err(failed(error)),
             }
         }
     }
@@ -250,7 +251,7 @@ impl Stopped<'_> {
             && ptrace::interrupt(self.thread).is_ok()
             && ptrace::cont(self.thread, None).is_ok()
         {
-            let there = |status| matches!(status, WaitStatus::PtraceEvent(_, _, EVENT_STOP));
+            let there = |seen| matches!(seen, Seen::Event(EVENT_STOP, _));
             let _ = self.reach("ptrace", there);
         }
         if std::mem::replace(&mut self.released, true) {
@@ -260,15 +261,12 @@ impl Stopped<'_> {
         if planted(Bug::RegisterNotRestored) {
             registers.r12 = 0;
         }
-        let (pid, tid) = (self.memory.pid(), self.thread.as_raw() as u32);
+        let tid = self.thread.as_raw() as u32;
         if !planted(Bug::CallNotMadeAgain)
             && threads::is_ended_by_interruption(&registers, |fd| threads::is_socket(tid, fd))
-            && !threads::has_signal(pid, tid, self.signal_mask)
         {
-            // The instruction is made again, with the number that the kernel has kept.
-            registers.rip -= 2;
-            registers.rax = registers.orig_rax;
-            registers.orig_rax = u64::MAX;
+            // The kernel makes it again, unless a handler is run: then it has been interrupted.
+            registers.rax = RESTARTED_WITHOUT_HANDLER as u64;
         }
         let _ = ptrace::setregs(self.thread, registers);
         if !planted(Bug::MaskNotRestored) {
@@ -278,7 +276,7 @@ impl Stopped<'_> {
     }
 }
 
-impl Drop for Stopped<'_> {
+impl Drop for Stopped {
     fn drop(&mut self) {
         self.release();
     }
@@ -333,24 +331,66 @@ fn be_quick() {
 fn reach_stop(thread: Pid, patience: Duration) -> bool {
     let since = Instant::now();
     loop {
-        match waitpid(thread, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::PtraceEvent(_, Signal::SIGTRAP, EVENT_STOP)) => return true,
+        match trace::wait(thread.as_raw(), libc::WNOHANG) {
+            Ok(Seen::Event(EVENT_STOP, libc::SIGTRAP)) => return true,
             // The process is being stopped.
-            Ok(WaitStatus::PtraceEvent(..)) => {
+            Ok(Seen::Event(..)) => {
                 let _ = ptrace::detach(thread, None);
                 return false;
             }
-            Ok(WaitStatus::Stopped(_, signal)) => {
-                let _ = ptrace::cont(thread, signal);
+            Ok(Seen::Signal(signal)) => {
+                let _ = trace::go_on(thread.as_raw(), libc::PTRACE_CONT as u32, signal);
             }
-            Ok(WaitStatus::StillAlive) => {
+            Ok(Seen::Nothing) => {
                 if since.elapsed() >= patience {
                     return false;
                 }
                 std::thread::sleep(Duration::from_micros(20));
             }
-            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(_) => return false,
-            Ok(_) => {}
+            Err(memfold_sys::Errno::EINTR) | Ok(Seen::Call) => {}
+            Ok(Seen::Exited(_) | Seen::Killed(_)) | Err(_) => return false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_real_time_signal_that_comes_before_the_interruption_is_passed_on() {
+        // SAFETY: the child makes calls that are safe after a fork, and ends.
+        unsafe {
+            let (mut set, number) = (std::mem::zeroed(), libc::SIGRTMIN() + 2);
+            libc::sigemptyset(&raw mut set);
+            libc::sigaddset(&raw mut set, number);
+            // Blocked until it is traced.
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+            let child = libc::fork();
+            if child == 0 {
+                extern "C" fn handler(_: i32) {
+                    // SAFETY: ends the process.
+                    unsafe { libc::_exit(7) };
+                }
+                libc::signal(number, handler as extern "C" fn(i32) as usize);
+                libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+                loop {
+                    libc::pause();
+                }
+            }
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
+            let thread = Pid::from_raw(child);
+            ptrace::seize(thread, ptrace::Options::empty()).unwrap();
+            libc::kill(child, number);
+            ptrace::interrupt(thread).unwrap();
+            // The one or the other comes first.
+            let stopped = reach_stop(thread, Duration::from_secs(60));
+            if stopped {
+                ptrace::detach(thread, None).unwrap();
+            }
+            let mut status = 0;
+            libc::waitpid(child, &raw mut status, libc::__WALL);
+            assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
 use crate::error::{Error, Trouble};
+use memfold_pager::sabotage::{planted, Bug};
 use memfold_sys::thread::agent_name;
 use nix::errno::Errno;
 use std::fs;
@@ -43,6 +44,25 @@ const ENDED: [i64; 9] = [
     libc::SYS_io_getevents,
     IO_PGETEVENTS,
     libc::SYS_io_uring_enter,
+];
+
+/// System calls that may have done a part already, and then return how much when their thread is stopped, which only a signal ever does to them: who
+/// sleeps in one is let alone.
+const IN_PARTS: [i64; 14] = [
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendfile,
+    libc::SYS_splice,
+    libc::SYS_tee,
+    libc::SYS_vmsplice,
+    libc::SYS_copy_file_range,
 ];
 
 /// System calls that it ends so on a socket for which a time is set (`SO_RCVTIMEO`, `SO_SNDTIMEO`), before they have done anything.
@@ -139,15 +159,29 @@ fn rank(pid: u32, tid: u32) -> Option<u32> {
         'S' => {
             let line = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
             let number: Option<i64> = line.split(' ').next().and_then(|number| number.parse().ok());
-            Some(match number {
-                Some(number) if RESTARTED.contains(&number) => 0,
-                Some(number) if ENDED.contains(&number) => 3,
-                _ => 2,
-            })
+            match number {
+                Some(number) if RESTARTED.contains(&number) => Some(0),
+                Some(number) if ENDED.contains(&number) => Some(3),
+                Some(number) if is_in_parts(number, &line) && !planted(Bug::PartCutOff) => None,
+                _ => Some(2),
+            }
         }
         'R' => Some(1),
         _ => None,
     }
+}
+
+/// Whether a system call may have done a part already: one of [`IN_PARTS`], or one that takes all that was asked for (`MSG_WAITALL`). `line` is what the
+/// kernel tells of it, its number and its arguments.
+fn is_in_parts(number: i64, line: &str) -> bool {
+    let argument = |n: usize| {
+        let word = line.split(' ').nth(1 + n)?.strip_prefix("0x")?;
+        u64::from_str_radix(word, 16).ok()
+    };
+    let waits = |flags: Option<u64>| flags.is_none_or(|flags| flags & libc::MSG_WAITALL as u64 != 0);
+    IN_PARTS.contains(&number)
+        || number == libc::SYS_recvfrom && waits(argument(3))
+        || number == libc::SYS_recvmsg && waits(argument(2))
 }
 
 /// Whether the thread with these registers was in a system call that our interruption ended, and that the kernel does not restart.
@@ -161,16 +195,6 @@ pub fn is_ended_by_interruption(registers: &libc::user_regs_struct, is_socket: i
 pub fn is_socket(tid: u32, number: i32) -> bool {
     let link = fs::read_link(format!("/proc/{tid}/fd/{number}")).unwrap_or_default();
     link.to_str().is_some_and(|link| link.starts_with("socket:"))
-}
-
-/// Whether there is a signal for the thread that it does not block.
-pub fn has_signal(pid: u32, tid: u32, mask: u64) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")) else { return false };
-    let pending = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok()).unwrap_or(0)
-    };
-    (pending("SigPnd:") | pending("ShdPnd:")) & !mask != 0
 }
 
 /// Why a process may not be traced.
@@ -205,6 +229,17 @@ mod tests {
         assert!(is_ended_by_interruption(&registers, |fd| fd == 5));
         registers.orig_rax = libc::SYS_futex as u64;
         assert!(!is_ended_by_interruption(&registers, |fd| fd == 5));
+    }
+
+    #[test]
+    fn who_may_have_done_a_part_is_told_from_who_has_done_nothing() {
+        let in_parts = |number: i64, line: &str| is_in_parts(number, line);
+        assert!(in_parts(1, "1 0x1 0x7f00 0x100000 0x0 0x0 0x0 0x7ffc 0x7f11"));
+        assert!(!in_parts(0, "0 0x0 0x7f00 0x400 0x0 0x0 0x0 0x7ffc 0x7f11"));
+        assert!(in_parts(libc::SYS_recvfrom, "45 0x3 0x7f00 0x64 0x100 0x0 0x0 0x7ffc 0x7f11"));
+        assert!(!in_parts(libc::SYS_recvfrom, "45 0x3 0x7f00 0x64 0x40 0x0 0x0 0x7ffc 0x7f11"));
+        assert!(in_parts(libc::SYS_recvmsg, "47 0x3 0x7f00 0x100 0x0 0x0 0x0 0x7ffc 0x7f11"));
+        assert!(!in_parts(libc::SYS_recvmsg, "47 0x3 0x7f00 0x0 0x0 0x0 0x0 0x7ffc 0x7f11"));
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub mod table;
 mod text;
 pub mod thread;
 pub mod time;
+pub mod trace;
 pub mod uffd;
 pub mod version;
 

@@ -5,10 +5,9 @@ use crate::tracee::{Step, Tracee};
 use crate::{End, Mode, Recorded, Unsupported};
 use anyhow::{bail, Context, Result};
 use memfold_sim::format::Request;
+use memfold_sys::trace::Seen;
 use nix::libc;
 use nix::sys::ptrace::{self, Options};
-use nix::sys::signal::{kill, Signal};
-use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 use std::collections::HashSet;
 use std::ops::Range;
@@ -44,7 +43,7 @@ pub fn record(
         _ => anyhow::Error::from(error).context("cannot start the program"),
     })?;
     let mut tracee = Tracee::new(Pid::from_raw(child.id() as i32));
-    let WaitStatus::Stopped(..) = tracee.wait()? else { bail!("the program did not stop at its start") };
+    let Seen::Signal(_) = tracee.wait()? else { bail!("the program did not stop at its start") };
     let options = Options::PTRACE_O_EXITKILL
         | Options::PTRACE_O_TRACESYSGOOD
         | Options::PTRACE_O_TRACEEXEC
@@ -77,8 +76,8 @@ pub fn record(
         End::Thread | End::Limit => recorder.tracee.wait()?,
     };
     let code = match status {
-        WaitStatus::Exited(_, code) => code as u8,
-        WaitStatus::Signaled(_, signal, _) => 128 + signal as u8,
+        Seen::Exited(code) => code as u8,
+        Seen::Killed(signal) => 128 + signal as u8,
         other => bail!("the program ended in a way that is not known: {other:?}"),
     };
     Ok(Recorded { requests: recorder.requests, stops: recorder.tracee.stops, time, end, code })
@@ -103,20 +102,20 @@ struct Recorder<F> {
 }
 
 impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
-    fn run(&mut self) -> Result<(End, WaitStatus)> {
+    fn run(&mut self) -> Result<(End, Seen)> {
         let mut inside = false;
-        let mut signal = None;
+        let mut signal = 0;
         loop {
             for held in std::mem::take(&mut self.tracee.held) {
                 // A signal of a program that has just ended goes nowhere.
-                let _ = kill(self.tracee.pid, held);
+                send(self.tracee.pid, held);
             }
             self.clock.iter().for_each(|clock| clock.running.store(!inside, Ordering::Relaxed));
-            ptrace::syscall(self.tracee.pid, signal.take()).context("cannot let the program go on")?;
+            self.tracee.go_on(std::mem::take(&mut signal))?;
             let status = self.tracee.wait()?;
             self.clock.iter().for_each(|clock| clock.running.store(false, Ordering::Relaxed));
             match status {
-                WaitStatus::PtraceSyscall(_) if inside => {
+                Seen::Call if inside => {
                     inside = false;
                     if self.requests >= self.most {
                         return self.leave(End::Limit, status);
@@ -125,11 +124,11 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
                         self.close()?;
                     }
                 }
-                WaitStatus::PtraceSyscall(_) => {
+                Seen::Call => {
                     self.enter()?;
                     inside = true;
                 }
-                WaitStatus::Stopped(_, Signal::SIGSEGV) if self.is_ours()? => {
+                Seen::Signal(libc::SIGSEGV) if self.is_ours()? => {
                     if let Some(gone) = self.access()? {
                         return Ok((End::Program, gone));
                     }
@@ -138,29 +137,29 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
                         return self.leave(End::Limit, status);
                     }
                 }
-                WaitStatus::Stopped(_, Signal::SIGSTOP) if self.clock.is_some() => {
+                Seen::Signal(libc::SIGSTOP) if self.clock.is_some() => {
                     if !inside && self.tracee.syscall_at.is_some() {
                         self.open()?;
                         self.close()?;
                     }
                 }
                 // The kernel writes a frame for the handler, so all must be open until the handler begins.
-                WaitStatus::Stopped(_, other) if self.closed => {
+                Seen::Signal(other) if self.closed => {
                     self.open()?;
-                    match self.tracee.step(Some(other))? {
+                    match self.tracee.step(other)? {
                         Step::Gone(gone) => return Ok((End::Program, gone)),
                         Step::Done | Step::Fault => self.close()?,
                     }
                 }
-                WaitStatus::Stopped(_, other) => signal = Some(other),
-                WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_CLONE) => {
+                Seen::Signal(other) => signal = other,
+                Seen::Event(libc::PTRACE_EVENT_CLONE, _) => {
                     let thread = ptrace::getevent(self.tracee.pid).context("cannot find the new thread")?;
                     let mut thread = Tracee::new(Pid::from_raw(thread as i32));
                     thread.wait()?;
                     ptrace::detach(thread.pid, None).context("cannot let the new thread go")?;
                     return self.leave(End::Thread, status);
                 }
-                WaitStatus::PtraceEvent(..) => {
+                Seen::Event(..) => {
                     (self.closed, self.stale, self.tracee.syscall_at) = (false, true, None);
                     self.ranges.clear();
                 }
@@ -170,7 +169,7 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
     }
 
     /// Lets the program go on alone.
-    fn leave(&mut self, end: End, status: WaitStatus) -> Result<(End, WaitStatus)> {
+    fn leave(&mut self, end: End, status: Seen) -> Result<(End, Seen)> {
         self.clock = None;
         ptrace::detach(self.tracee.pid, None).context("cannot let the program go")?;
         Ok((end, status))
@@ -203,11 +202,11 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
     /// Lets the program go on to the end, or the beginning, of a system call.
     fn until_syscall(&mut self) -> Result<()> {
         loop {
-            ptrace::syscall(self.tracee.pid, None).context("cannot let the program go on")?;
+            self.tracee.go_on(0)?;
             match self.tracee.wait()? {
-                WaitStatus::PtraceSyscall(_) => return Ok(()),
-                WaitStatus::Stopped(_, Signal::SIGSTOP) => {}
-                WaitStatus::Stopped(_, other) => self.tracee.held.push(other),
+                Seen::Call => return Ok(()),
+                Seen::Signal(libc::SIGSTOP) => {}
+                Seen::Signal(other) => self.tracee.held.push(other),
                 other => bail!("the program ended while a system call was held back: {other:?}"),
             }
         }
@@ -260,7 +259,7 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
 
     /// Lets the instruction through that has touched a closed page, with all pages that it needs. Returns how the program
     /// ended, if it did.
-    fn access(&mut self) -> Result<Option<WaitStatus>> {
+    fn access(&mut self) -> Result<Option<Seen>> {
         let mut pages: Vec<Range<u64>> = Vec::new();
         loop {
             let Some(page) = self.page()? else { bail!("the program may not touch memory of its own") };
@@ -285,7 +284,7 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
                 return Ok(None);
             }
             pages.push(range);
-            match self.tracee.step(None)? {
+            match self.tracee.step(0)? {
                 Step::Done => break,
                 Step::Fault if self.page()?.is_some() => {}
                 // A fault of the program's own comes again when it goes on.
@@ -296,6 +295,11 @@ impl<F: FnMut(Request) -> std::io::Result<()>> Recorder<F> {
         self.tracee.protect(&pages, CLOSED)?;
         Ok(None)
     }
+}
+
+fn send(pid: Pid, signal: i32) {
+    // SAFETY: no memory of ours is concerned.
+    unsafe { libc::kill(pid.as_raw(), signal) };
 }
 
 /// Stops a program at the end of each interval, by a signal that it never gets.
@@ -316,7 +320,7 @@ impl Clock {
                 std::thread::park_timeout(every);
                 if flags.0.load(Ordering::Relaxed) && flags.1.load(Ordering::Relaxed) {
                     // The program may just have ended.
-                    let _ = kill(pid, Signal::SIGSTOP);
+                    send(pid, libc::SIGSTOP);
                 }
             }
         };

@@ -3,11 +3,9 @@
 //! Invariants: registers are what they were after a system call in its name.
 
 use anyhow::{bail, Context, Result};
-use nix::errno::Errno;
+use memfold_sys::trace::{self, Seen};
 use nix::libc::user_regs_struct as Registers;
 use nix::sys::ptrace;
-use nix::sys::signal::Signal;
-use nix::sys::wait::{waitpid, WaitPidFlag, WaitStatus};
 use nix::unistd::Pid;
 
 /// What the kernel returns inside itself for a call to be restarted (ERESTARTSYS to ERESTART_RESTARTBLOCK).
@@ -18,7 +16,7 @@ pub(crate) struct Tracee {
     /// Where an instruction `syscall` is.
     pub(crate) syscall_at: Option<u64>,
     /// Signals that came while an instruction was let through.
-    pub(crate) held: Vec<Signal>,
+    pub(crate) held: Vec<i32>,
     pub(crate) stops: u64,
 }
 
@@ -29,7 +27,7 @@ pub(crate) enum Step {
     /// It touched memory that it may not touch.
     Fault,
     /// The program has ended.
-    Gone(WaitStatus),
+    Gone(Seen),
 }
 
 impl Tracee {
@@ -37,10 +35,10 @@ impl Tracee {
         Tracee { pid, syscall_at: None, held: Vec::new(), stops: 0 }
     }
 
-    pub(crate) fn wait(&mut self) -> Result<WaitStatus> {
+    pub(crate) fn wait(&mut self) -> Result<Seen> {
         loop {
-            match waitpid(self.pid, Some(WaitPidFlag::__WALL)) {
-                Err(Errno::EINTR) => {}
+            match trace::wait(self.pid.as_raw(), 0) {
+                Err(memfold_sys::Errno::EINTR) => {}
                 other => {
                     self.stops += 1;
                     return other.context("cannot wait for the program");
@@ -62,16 +60,23 @@ impl Tracee {
         Ok(RESTARTS.contains(&(self.registers()?.rax as i64)))
     }
 
-    /// Lets one instruction through, with a signal for the program or none.
-    pub(crate) fn step(&mut self, signal: Option<Signal>) -> Result<Step> {
+    /// Lets the program go on to its next system call, with a signal for it or 0.
+    pub(crate) fn go_on(&self, signal: i32) -> Result<()> {
+        trace::go_on(self.pid.as_raw(), libc::PTRACE_SYSCALL, signal).context("cannot let the program go on")
+    }
+
+    /// Lets one instruction through, with a signal for the program or 0.
+    pub(crate) fn step(&mut self, signal: i32) -> Result<Step> {
         let mut signal = signal;
         loop {
-            ptrace::step(self.pid, signal.take()).context("cannot step the program")?;
+            let signal = std::mem::take(&mut signal);
+            trace::go_on(self.pid.as_raw(), libc::PTRACE_SINGLESTEP, signal)
+                .context("cannot step the program")?;
             match self.wait()? {
-                WaitStatus::Stopped(_, Signal::SIGTRAP) => return Ok(Step::Done),
-                WaitStatus::Stopped(_, Signal::SIGSEGV) => return Ok(Step::Fault),
-                WaitStatus::Stopped(_, Signal::SIGSTOP) => {}
-                WaitStatus::Stopped(_, other) => self.held.push(other),
+                Seen::Signal(libc::SIGTRAP) => return Ok(Step::Done),
+                Seen::Signal(libc::SIGSEGV) => return Ok(Step::Fault),
+                Seen::Signal(libc::SIGSTOP) => {}
+                Seen::Signal(other) => self.held.push(other),
                 gone => return Ok(Step::Gone(gone)),
             }
         }
@@ -93,7 +98,7 @@ impl Tracee {
                 ..before
             };
             self.set(call)?;
-            match self.step(None)? {
+            match self.step(0)? {
                 Step::Done => done &= self.registers()?.rax == 0,
                 Step::Fault => bail!("the program's code is gone from {at:#x}, where it made system calls"),
                 Step::Gone(status) => bail!("the program ended while it was stopped: {status:?}"),
