@@ -112,7 +112,8 @@ fn look_after(shared: &Shared) {
         let now = Instant::now();
         if now.duration_since(renewed) >= every {
             let all = shared.kept().all();
-            if all.iter().all(|(file, segments)| engines.renew(*file, segments)) {
+            // Each is asked to be renewed, whatever came of those before: an engine may be away, and others have them too.
+            if all.iter().fold(true, |done, (file, segments)| engines.renew(*file, segments) && done) {
                 renewed = now;
             }
         }

@@ -10,6 +10,8 @@ use anyhow::{Context, Result};
 use memfold_depot::engines::Config;
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::tier::wire::SOCKET;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -51,6 +53,7 @@ impl Depot {
         }
         let directory = tempfile::Builder::new()
             .prefix("memfold-tier-")
+            .permissions(Permissions::from_mode(0o700))
             .tempdir()
             .context("cannot make a directory for the tier")?
             .keep();
@@ -82,7 +85,9 @@ impl Depot {
 }
 
 fn spawn(directory: &Path, tier: &str, (cluster, copies): (bool, usize)) -> Result<Child> {
-    let mut command = Command::new(std::env::current_exe()?);
+    // The file that is being executed, also when its name is gone: there may be a newer version by now.
+    let executable = std::env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(executable.unwrap_or_else(|| "/proc/self/exe".into()));
     command.arg("depot").arg(directory).arg(tier).arg("--copies").arg(copies.to_string());
     if cluster {
         command.arg("--cluster");
