@@ -13,7 +13,7 @@ pub static ENGINE: Engine = Engine::new(Host {
     notice,
     open_control,
     own_heap: || true,
-    thread_cpu: |_| None,
+    thread_cpu: |_, _| None,
     went_away: |_, _| (),
     decay: || (),
     sampler: None,

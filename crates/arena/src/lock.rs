@@ -1,25 +1,37 @@
 //! A mutex that needs neither libc nor thread-local storage.
 //!
-//! What it is: three states in a word (free, held, held with sleepers) on a futex, after Drepper, "Futexes
+//! What it is: a word (free, or whose it is, and whether others sleep) on a futex, after Drepper, "Futexes
 //! Are Tricky" (2011), mutex 2. What it is not: fair, recursive or usable from a signal handler that
-//! interrupts its holder.
+//! interrupts its holder, but for [`Mutex::hold`]: such a handler may fork, as it may without us.
 //!
 //! Invariants: whoever holds a lock of the allocator touches pinned memory only, so it never waits for the
 //! pager while it makes others wait.
 
 use crate::sync::{AtomicU32, Ordering::*, UnsafeCell};
 use core::ops::{Deref, DerefMut};
+// Between a fork's handlers there is one thread: not what a model looks at.
+use core::sync::atomic::AtomicBool;
+use memfold_sys::thread::{self, Backoff};
 
 const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+/// In a word that is not [`FREE`]: somebody sleeps until it is.
+const CONTENDED: u32 = 1;
 
 /// How often a thread looks again before it sleeps; critical sections are tens of nanoseconds.
 const SPINS: u32 = crate::sync::spins(100);
 
+/// The word of a lock that the calling thread has: of so many bits of a number that tells threads apart that no two are ever taken for one.
+#[inline]
+fn own() -> u32 {
+    // Fibonacci hashing (Knuth, The Art of Computer Programming 6.4): thread pointers lie at like distances.
+    ((thread::pointer() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 & !CONTENDED | 2
+}
+
 /// A value of type `T` that one thread at a time may touch.
 pub struct Mutex<T> {
     state: AtomicU32,
+    /// By [`Mutex::hold`].
+    held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -34,37 +46,55 @@ pub struct Guard<'a, T> {
 impl<T> Mutex<T> {
     /// An unlocked mutex.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Mutex { state: AtomicU32::new(FREE), held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_err() {
-            self.wait();
+        let own = own();
+        if self.state.compare_exchange(FREE, own, Acquire, Relaxed).is_err() {
+            self.wait(own);
         }
         Guard { mutex: self }
     }
 
     #[cold]
-    fn wait(&self) {
+    fn wait(&self, own: u32) {
         for _ in 0..SPINS {
             if self.state.load(Relaxed) == FREE
-                && self.state.compare_exchange(FREE, HELD, Acquire, Relaxed).is_ok()
+                && self.state.compare_exchange(FREE, own, Acquire, Relaxed).is_ok()
             {
                 return;
             }
             core::hint::spin_loop();
         }
-        while self.state.swap(CONTENDED, Acquire) != FREE {
-            // Every outcome, a wake-up included, means: look again.
-            let _ = memfold_sys::futex::wait(&self.state, CONTENDED, None);
+        loop {
+            let seen = self.state.load(Relaxed);
+            // Others may sleep, too.
+            let wanted = if seen == FREE { own } else { seen } | CONTENDED;
+            let is_said =
+                seen == wanted || self.state.compare_exchange(seen, wanted, Acquire, Relaxed).is_ok();
+            match seen {
+                FREE if is_said => return,
+                // Every outcome, a wake-up included, means: look again.
+                _ if is_said => drop(memfold_sys::futex::wait(&self.state, wanted, None)),
+                _ => {}
+            }
         }
     }
 
-    /// Takes the lock and keeps it beyond the scope, for the time around `fork`.
+    /// Takes the lock and keeps it beyond the scope, for the time around `fork`. Where the calling thread has it already, in a function that a signal
+    /// interrupted, it stays as it is: nobody else looks at the value, and that function goes on with it in the parent and in the child.
     pub fn hold(&self) {
-        core::mem::forget(self.lock());
+        let (own, mut backoff) = (own(), Backoff::new());
+        while let Err(seen) = self.state.compare_exchange(FREE, own, Acquire, Relaxed) {
+            if seen & !CONTENDED == own {
+                return;
+            }
+            backoff.wait();
+        }
+        self.held.store(true, Relaxed);
     }
 
     /// Ends [`Mutex::hold`], in the parent or in the forked child.
@@ -72,7 +102,9 @@ impl<T> Mutex<T> {
     /// # Safety
     /// The calling thread, or in a child the thread that forked it, must have called [`Mutex::hold`].
     pub unsafe fn release(&self) {
-        drop(Guard { mutex: self });
+        if self.held.swap(false, Relaxed) {
+            drop(Guard { mutex: self });
+        }
     }
 }
 
@@ -94,7 +126,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.mutex.state.swap(FREE, Release) == CONTENDED {
+        if self.mutex.state.swap(FREE, Release) & CONTENDED != 0 {
             memfold_sys::futex::wake(&self.mutex.state, 1);
         }
     }
@@ -118,6 +150,28 @@ mod tests {
             }
         });
         assert_eq!(*COUNT.lock(), 80_000);
+    }
+
+    #[test]
+    fn who_has_the_lock_already_may_hold_it_over_a_fork_and_others_wait() {
+        static LOCK: Mutex<u32> = Mutex::new(0);
+        let mut guard = LOCK.lock();
+        LOCK.hold();
+        // SAFETY: held above by this thread.
+        unsafe { LOCK.release() };
+        let waiter = thread::spawn(|| {
+            LOCK.hold();
+            // SAFETY: this thread holds the lock.
+            let seen = unsafe { *LOCK.value.get() };
+            // SAFETY: held above by this thread.
+            unsafe { LOCK.release() };
+            seen
+        });
+        thread::sleep(std::time::Duration::from_millis(20));
+        *guard = 7;
+        drop(guard);
+        assert_eq!(waiter.join().unwrap(), 7, "the waiter had the lock while another thread did");
+        assert_eq!(*LOCK.lock(), 7);
     }
 
     #[test]

@@ -270,6 +270,9 @@ pub(crate) fn unmap_chunk(domain: Domain, chunk: &'static Chunk) {
     records::give_chunk(chunk);
 }
 
+/// Pages by which a block must shrink for them to be given back at once.
+const LEAST_GIVEN_BACK: usize = 16;
+
 /// Resizes a block that has a chunk to itself, in place or elsewhere; its contents follow. False, and
 /// nothing changed, if the kernel cannot.
 pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages: usize) -> bool {
@@ -278,7 +281,7 @@ pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages
     else {
         return false;
     };
-    let (old, old_len) = (chunk.base.get(), chunk.len.get());
+    let (old, old_len, old_pages) = (chunk.base.get(), chunk.len.get(), span.pages());
     let managed = span.domain() == Domain::Managed;
     let mut resized = new_len == old_len;
     if !resized {
@@ -300,6 +303,10 @@ pub(crate) fn resize_dedicated(span: &'static Span, chunk: &'static Chunk, pages
         pool.count_in(span.pages());
         pool.count_out(pages);
         span.resize(chunk.base.get(), pages);
+    }
+    if resized && old_pages >= pages + LEAST_GIVEN_BACK {
+        // What lies behind it up to the end of its chunk is nobody's, and might be for long.
+        let _ = hooks::discard(managed, span.end(), chunk.end() - span.end());
     }
     resized
 }

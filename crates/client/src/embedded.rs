@@ -16,7 +16,7 @@ static ENGINE: Engine = Engine::new(Host {
     notice,
     open_control: control_dir::make_page,
     own_heap: || OWN_HEAP.load(Relaxed),
-    thread_cpu: |_| None,
+    thread_cpu: |_, _| None,
     went_away: |_, _| {},
     sampler: None,
     decay: || (),

@@ -89,7 +89,7 @@ mod tests {
             notice: |_| {},
             open_control: |_| None,
             own_heap: || false,
-            thread_cpu: |_| None,
+            thread_cpu: |_, _| None,
             went_away: |_, _| {},
             sampler: None,
             decay: || (),

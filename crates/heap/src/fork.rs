@@ -12,19 +12,21 @@ static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
 /// Called in the thread that forks, before `fork`: takes every lock of heap and arena.
 ///
+/// A signal handler that interrupted the allocator may fork, too: what its thread has in hand stays as it is.
+///
 /// Nothing may allocate or free between this and [`fork_parent`] or [`fork_child`]. No lock of the allocator
 /// is ever held while an [`memfold_arena::Hooks`] function runs, so it does not matter whether the pager takes its
 /// own locks before or after.
 pub fn fork_prepare() {
     let heap = tls::get();
     if !registry::is_sentinel(heap) {
-        remote::drain(heap, None);
+        remote::put_aside(heap);
     }
     registry::hold();
     voids::hold();
     samples::hold();
     memfold_arena::fork_prepare();
-    HOLDER.store(tls::thread(), Relaxed);
+    HOLDER.store(memfold_sys::thread::pointer(), Relaxed);
 }
 
 /// Called in the parent after `fork`, whether it worked or not. Does nothing in a thread that did not call
@@ -36,7 +38,7 @@ pub fn fork_parent() {
 /// Called in the child, before anything in it allocates or frees. Does nothing in a thread that did not call
 /// [`fork_prepare`] before the fork.
 pub fn fork_child() {
-    let me = tls::thread();
+    let me = memfold_sys::thread::pointer();
     if HOLDER.load(Relaxed) != me {
         return;
     }
@@ -44,6 +46,8 @@ pub fn fork_child() {
     registry::for_each(|heap| {
         // What was sent between the preparation and the copy: its links cannot be believed.
         heap.remote.forget();
+        // Nor does anybody read anything of a thread's here.
+        heap.readers.store(0, Relaxed);
         let in_use = heap.state.load(Relaxed) == State::InUse as u8;
         if in_use && heap.user.load(Relaxed) == me {
             // The same thread pointer, but another number.
@@ -56,7 +60,7 @@ pub fn fork_child() {
 }
 
 fn release() {
-    if HOLDER.load(Relaxed) != tls::thread() {
+    if HOLDER.load(Relaxed) != memfold_sys::thread::pointer() {
         return;
     }
     HOLDER.store(0, Relaxed);

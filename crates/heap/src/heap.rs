@@ -14,7 +14,7 @@ use crate::depth::Depths;
 use crate::parcel::{List, Loose, Outbox};
 use crate::quarantine::Quarantine;
 use crate::span_cache::Front;
-use crate::sync::{AtomicU32, AtomicU8, AtomicUsize, Cell};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU8, AtomicUsize, Cell};
 use crate::worth::Worth;
 use memfold_arena::{Domain, Span};
 
@@ -97,6 +97,8 @@ pub(crate) struct Heap {
     pub(crate) ahead: [Cell<Option<Ahead>>; classes::COUNT],
     /// Blocks taken from `remote` and not yet looked at.
     pub(crate) pending: Cell<*mut Block>,
+    /// Others, taken before a fork, so that a child can believe them.
+    pub(crate) aside: AtomicPtr<Block>,
     /// Whether it pays to gather by spans what is freed of other heaps'.
     pub(crate) worth: Worth,
     /// What is freed of other heaps' spans, by the addresses of the spans' records.
@@ -120,6 +122,8 @@ pub(crate) struct Heap {
     pub(crate) user: AtomicUsize,
     /// The same thread by the kernel's number.
     pub(crate) user_tid: AtomicU32,
+    /// How many read something of that thread's.
+    pub(crate) readers: AtomicU32,
     /// What other threads freed.
     pub(crate) remote: List,
 }
@@ -142,6 +146,7 @@ impl Heap {
             quarantine: Quarantine::new(),
             ahead: [const { Cell::new(None) }; classes::COUNT],
             pending: Cell::new(core::ptr::null_mut()),
+            aside: AtomicPtr::new(core::ptr::null_mut()),
             worth: Worth::new(),
             loose: [const { Loose::new() }; 64],
             outboxes: [const { Outbox::new() }; 4],
@@ -154,6 +159,7 @@ impl Heap {
             state: AtomicU8::new(State::InUse as u8),
             user: AtomicUsize::new(0),
             user_tid: AtomicU32::new(0),
+            readers: AtomicU32::new(0),
             remote: List::new(),
         }
     }

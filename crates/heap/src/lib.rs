@@ -65,7 +65,7 @@ pub use away::went_away;
 pub use checked::{harden, look_back};
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use misuse::Report;
-pub use registry::{pinned, thread_pointer_of, Pinned};
+pub use registry::{pinned, with_thread_pointer_of, Pinned};
 pub use samples::{sample, samples_from, stack_from, summary, trace_of, Sample, Summary};
 pub use sampling::trace;
 

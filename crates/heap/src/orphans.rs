@@ -37,7 +37,7 @@ pub(crate) fn scavenge(heap: &'static Heap) {
     }
     registry::for_each(|orphan| {
         let is_orphan = orphan.state.load(Relaxed) == State::Orphan as u8;
-        if !is_orphan || orphan.domain.get() != heap.domain.get() {
+        if !is_orphan || orphan.domain.get() != heap.domain.get() || orphan.remote.is_empty() {
             return;
         }
         let mut parcel = orphan.remote.take_all();

@@ -14,6 +14,8 @@ use crate::classes::ALIGNMENT;
 use crate::links;
 use crate::sync::{AtomicPtr, Cell};
 use core::mem::size_of;
+// What is only a hint no model looks at.
+use core::sync::atomic::AtomicU32 as Hint;
 use core::sync::atomic::Ordering::*;
 use memfold_arena::Span;
 
@@ -181,29 +183,49 @@ pub(crate) unsafe fn open(parcel: *mut Block, mut each: impl FnMut(Run)) -> *mut
 
 /// What other threads freed for one heap: a list of parcels. On a cache line of its own, as others write it.
 #[repr(C, align(64))]
-pub(crate) struct List(AtomicPtr<Block>);
+pub(crate) struct List {
+    first: AtomicPtr<Block>,
+    /// 1 while nobody takes anything off it.
+    left: Hint,
+}
+
+/// How much was sent to lists that nobody takes anything off, in units of [`GATHERED_LEAST`] bytes, since somebody last looked at them.
+static LEFT: Hint = Hint::new(0);
+/// From so much on somebody should.
+const MOST_LEFT: u32 = (1 << 20) / GATHERED_LEAST;
+
+/// Whether it is time to look at what was sent to heaps that nobody uses; if so, the caller does.
+#[inline]
+pub(crate) fn is_much_left() -> bool {
+    LEFT.load(Relaxed) >= MOST_LEFT && LEFT.swap(0, Relaxed) >= MOST_LEFT
+}
 
 impl List {
     /// With nothing in it; all zero.
     pub(crate) const fn new() -> List {
-        List(AtomicPtr::new(core::ptr::null_mut()))
+        List { first: AtomicPtr::new(core::ptr::null_mut()), left: Hint::new(0) }
+    }
+
+    /// Whether nobody takes anything off it from now on.
+    pub(crate) fn leave(&self, left: bool) {
+        self.left.store(u32::from(left), Relaxed);
     }
 
     /// Whether there is nothing in it, as far as can be seen without waiting.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.load(Relaxed).is_null()
+        self.first.load(Relaxed).is_null()
     }
 
     /// Takes all parcels: the first, for [`open`], or null.
     #[inline]
     pub(crate) fn take_all(&self) -> *mut Block {
-        self.0.swap(core::ptr::null_mut(), Acquire)
+        self.first.swap(core::ptr::null_mut(), Acquire)
     }
 
     /// Drops what is in it, unread.
     pub(crate) fn forget(&self) {
-        self.0.store(core::ptr::null_mut(), Relaxed);
+        self.first.store(core::ptr::null_mut(), Relaxed);
     }
 
     /// Puts parcels, linked from `first` to `last`, onto the list.
@@ -212,11 +234,11 @@ impl List {
     /// Their blocks are free and in no other list.
     #[inline]
     unsafe fn push(&self, first: *mut Block, last: Parcel) {
-        let mut head = self.0.load(Relaxed);
+        let mut head = self.first.load(Relaxed);
         loop {
             // SAFETY: the caller's contract.
             unsafe { last.link(head) };
-            match self.0.compare_exchange_weak(head, first, Release, Relaxed) {
+            match self.first.compare_exchange_weak(head, first, Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -399,7 +421,7 @@ impl Outbox {
     #[inline(never)]
     pub(crate) fn dispatch(&self) {
         let mut left = self.count.replace(0);
-        self.gathered.set(0);
+        let gathered = self.gathered.replace(0);
         let take = |left: &mut usize| {
             *left -= 1;
             let gathered = self.runs[*left].get();
@@ -422,7 +444,12 @@ impl Outbox {
             first = parcel.block;
         }
         // SAFETY: parcels, linked from the first to the last, and in no other list; lists live for ever.
-        unsafe { (*self.to.get()).push(first, last) };
+        let list = unsafe { &*self.to.get() };
+        // SAFETY: as above.
+        unsafe { list.push(first, last) };
+        if list.left.load(Relaxed) != 0 {
+            LEFT.fetch_add(gathered, Relaxed);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::heap::{shelf, Heap, State, NO_SHELF};
 use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
 use crate::{flush, misuse, remote, tls};
 use memfold_arena::{Domain, Mutex};
+use memfold_sys::thread::Backoff;
 
 /// Idle heaps by domain, first in first out.
 struct Idle {
@@ -47,6 +48,7 @@ pub(crate) fn pop_idle(domain: Domain) -> Option<&'static Heap> {
     }
     IDLE_COUNT[index].fetch_sub(1, Relaxed);
     hand_over(heap);
+    heap.remote.leave(false);
     heap.state.store(State::InUse as u8, Relaxed);
     Some(heap)
 }
@@ -54,26 +56,39 @@ pub(crate) fn pop_idle(domain: Domain) -> Option<&'static Heap> {
 /// Writes down that the calling thread uses the heap.
 pub(crate) fn hand_over(heap: &Heap) {
     heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
-    heap.user.store(tls::thread(), Relaxed);
+    heap.user.store(memfold_sys::thread::pointer(), Relaxed);
     // With checks on no block is at hand, not even one from before.
     heap.shelf.set(if misuse::is_on() { NO_SHELF } else { shelf(heap.domain.get()) });
 }
 
-/// The thread pointer of the thread with this number, if that thread ever allocated and still runs. Takes no lock and
-/// may be called from any thread, but tells the truth only about a thread that cannot exit meanwhile.
-pub fn thread_pointer_of(tid: u32) -> Option<usize> {
+/// Calls `read` with the thread pointer of the thread with this number, if that thread ever allocated and still runs; it does not end
+/// before `read` returns, which must be soon. Takes no lock and may be called from any thread.
+pub fn with_thread_pointer_of<R>(tid: u32, read: impl Fn(usize) -> Option<R>) -> Option<R> {
     let mut at: *const Heap = ALL.load(Acquire);
     // SAFETY: heaps are immortal, and linked before they are published.
     while let Some(heap) = unsafe { at.as_ref() } {
         if heap.user_tid.load(Relaxed) == tid {
-            match heap.user.load(Relaxed) {
-                0 => {}
-                pointer => return Some(pointer),
+            // SeqCst, here and in `await_readers`: either we see that the thread is about to end, or it sees us.
+            heap.readers.fetch_add(1, SeqCst);
+            let pointer = heap.user.load(SeqCst);
+            let found = (pointer != 0 && heap.user_tid.load(Relaxed) == tid).then(|| read(pointer));
+            heap.readers.fetch_sub(1, Release);
+            if let Some(found) = found {
+                return found;
             }
         }
         at = heap.next_heap.get();
     }
     None
+}
+
+/// Says that the heap's thread uses it no more, and waits until nobody reads anything of that thread's.
+fn await_readers(heap: &Heap) {
+    heap.user.store(0, SeqCst);
+    let mut backoff = Backoff::new();
+    while heap.readers.load(SeqCst) != 0 {
+        backoff.wait();
+    }
 }
 
 /// A heap for the calling thread to use, an idle one if there is any. `None` if the kernel gives no more
@@ -106,10 +121,11 @@ pub(crate) fn release(heap: &'static Heap) {
 
 /// Has a heap wait for whoever needs one next.
 pub(crate) fn put_idle(heap: &'static Heap) {
+    await_readers(heap);
     let index = heap.domain.get() as usize;
     let mut idle = IDLE.lock();
     heap.next_idle.set(core::ptr::null());
-    heap.user.store(0, Relaxed);
+    heap.remote.leave(true);
     heap.state.store(State::Idle as u8, Relaxed);
     // SAFETY: heaps are immortal.
     match unsafe { idle.last[index].as_ref() } {
@@ -193,8 +209,13 @@ unsafe extern "C" fn at_thread_exit(heap: *mut libc::c_void) {
 
 /// Gives back what is free in the heaps of threads that are gone.
 pub(crate) fn tidy_idle() {
+    tidy_some(u32::MAX);
+}
+
+/// The same for at most so many of each domain's, those first that were looked at longest ago.
+pub(crate) fn tidy_some(most: u32) {
     for domain in [Domain::Managed, Domain::Pinned] {
-        for _ in 0..IDLE_COUNT[domain as usize].load(Relaxed) {
+        for _ in 0..IDLE_COUNT[domain as usize].load(Relaxed).min(most as _) {
             let Some(idle) = pop_idle(domain) else { break };
             release(idle);
         }

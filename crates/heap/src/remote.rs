@@ -10,6 +10,7 @@
 use crate::bin::{Block, Run};
 use crate::heap::Heap;
 use crate::parcel::{open, List, Loose, Outbox};
+use crate::sync::Ordering::*;
 use crate::{slots, spans};
 use core::mem::size_of;
 use memfold_arena::Span;
@@ -111,7 +112,23 @@ pub(crate) fn dispatch(heap: &Heap) {
 
 /// Whether somebody sent something to the heap.
 pub(crate) fn is_waiting(heap: &Heap) -> bool {
-    !heap.pending.get().is_null() || !heap.remote.is_empty()
+    !heap.pending.get().is_null() || !heap.remote.is_empty() || !heap.aside.load(Relaxed).is_null()
+}
+
+/// Takes what others sent, for the heap's user to look at later: a child that is forked has it, too. Also where the user was interrupted in
+/// the middle of anything.
+pub(crate) fn put_aside(heap: &Heap) {
+    if heap.aside.load(Relaxed).is_null() {
+        heap.aside.store(heap.remote.take_all(), Relaxed);
+    }
+}
+
+/// What was put aside, or else what is on the list: the first parcel, or null.
+fn take(heap: &Heap) -> *mut Block {
+    match heap.aside.load(Relaxed) {
+        first if first.is_null() => heap.remote.take_all(),
+        _ => heap.aside.swap(core::ptr::null_mut(), Relaxed),
+    }
 }
 
 /// Takes blocks that others sent: into the bins that have room, where they count as used as they did on the list, else back
@@ -121,7 +138,7 @@ pub(crate) fn drain(heap: &'static Heap, wanted: Option<usize>) {
     loop {
         let parcel = match heap.pending.get() {
             parcel if !parcel.is_null() => parcel,
-            _ => heap.remote.take_all(),
+            _ => take(heap),
         };
         if parcel.is_null() {
             return;

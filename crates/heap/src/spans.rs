@@ -52,7 +52,8 @@ pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Spa
     let tag =
         if misuse::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
     if misuse::is_on() && !slots::prepare(span, span.zero()) {
-        memfold_arena::free(span, 0);
+        // One that was kept has been written to.
+        memfold_arena::free(span, if kept.is_some() { pages } else { 0 });
         return None;
     }
     span.shelf.store(shelf_of(span), Relaxed);

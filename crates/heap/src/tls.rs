@@ -90,24 +90,3 @@ pub(crate) fn set(heap: &'static Heap) {
         );
     }
 }
-
-/// The thread pointer: what tells living threads apart. It stays the same in a forked child.
-pub(crate) fn thread() -> usize {
-    let pointer: usize;
-    // SAFETY: reads the thread pointer; on x86-64 the ABI keeps it in the word that it points to.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!(
-            "mov {0}, qword ptr fs:[0]",
-            out(reg) pointer,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!(
-            "mrs {0}, tpidr_el0",
-            out(reg) pointer,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    pointer
-}

@@ -28,6 +28,11 @@ pub fn current_tid() -> u32 {
     NUMBER.with(Cell::get).max(1)
 }
 
+/// What tells threads apart.
+pub fn pointer() -> usize {
+    current_tid() as usize
+}
+
 /// In a model nothing is forbidden.
 pub fn current_tid_if_free() -> u32 {
     current_tid()

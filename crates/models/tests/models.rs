@@ -39,6 +39,7 @@ const PLANTED: &[Planted] = &[
     weak("turns.rs:fetch_sub:relaxed", "turns"),
     bug("turn-not-taken", "turns"),
     bug("service-not-left", "turns-in-touch"),
+    bug("report-behind-touch", "turns-behind-touch"),
     bug("helper-not-awaited", "helpers"),
     weak("helpers.rs:load:acqrel", "helpers"),
     weak("helpers.rs:fetch_sub:relaxed", "helpers"),

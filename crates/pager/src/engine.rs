@@ -80,7 +80,7 @@ pub struct Host {
     /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
     /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
     /// fault thread.
-    pub thread_cpu: fn(u32) -> Option<usize>,
+    pub thread_cpu: fn(u32, &dyn Fn(usize) -> Option<u32>) -> Option<u32>,
     /// Told of a range `(address, bytes)` of pages that are in the store now: who touches one waits. Called by the background thread; it must wait for nobody.
     pub went_away: fn(usize, usize),
     /// The allocator, where it can sample what it hands out. Called by the background thread.
@@ -414,16 +414,17 @@ impl Engine {
         (self.host.decay)();
     }
 
-    /// The CPU on which a thread that is asleep in a fault ran last.
+    /// The CPU on which a thread runs, or ran last.
     pub(crate) fn thread_cpu(&self, tid: u32) -> Option<u32> {
-        let at = (self.host.thread_cpu)(tid)?;
-        // A stack that the program mapped itself may be evicted, and nobody serves a fault of the fault thread.
-        if self.space().find(at).is_some_and(|extent| !extent.armed.load().is_empty()) {
-            return None;
-        }
-        // SAFETY: a part of the thread control block of a living thread, and never away.
-        let cpu = unsafe { core::ptr::read_volatile(at as *const u32) };
-        (cpu <= i32::MAX as u32).then_some(cpu)
+        (self.host.thread_cpu)(tid, &|at| {
+            // A stack that the program mapped itself may be evicted, and nobody serves a fault of the fault thread.
+            if self.space().find(at).is_some_and(|extent| !extent.armed.load().is_empty()) {
+                return None;
+            }
+            // SAFETY: a part of the thread control block of a thread that does not end meanwhile, and never away.
+            let cpu = unsafe { core::ptr::read_volatile(at as *const u32) };
+            (cpu <= i32::MAX as u32).then_some(cpu)
+        })
     }
 
     pub(crate) fn notify(&self, line: &str) {

@@ -72,6 +72,8 @@ bugs! {
     TurnNotTaken = "turn-not-taken",
     /// Pages are moved while a report is acted on that came in the middle of a touch.
     ServiceNotLeft = "service-not-left",
+    /// A report that waits behind a touch that is over is read while pages are moved.
+    ReportBehindTouch = "report-behind-touch",
     /// Pages are moved out while the report of a change past libc waits to be read.
     ReportNotAwaited = "report-not-awaited",
     /// A restore does not ask whether the mapping is being changed.
@@ -108,6 +110,18 @@ bugs! {
     ChildNotRegistered = "child-not-registered",
     /// A forked child keeps entries busy that its parent's fault thread was restoring.
     ChildLeftBusy = "child-left-busy",
+    /// A forked child keeps busy what stands for the entries that were never made.
+    StandInLeftBusy = "stand-in-left-busy",
+    /// Zeros are put where a page's entry was made meanwhile.
+    StandInOutlived = "stand-in-outlived",
+    /// What libc or the kernel touched in a forked child before it was served stays zeros.
+    ChildTouchUnmended = "child-touch-unmended",
+    /// Part of a huge page that came back for a touch counts as if the page that was touched had.
+    HalfTakenForAll = "half-taken-for-all",
+    /// The first helper looks at its bell after it has looked whether it is to end.
+    BellReadLate = "bell-read-late",
+    /// Mutexes that the kernel marks when their thread ends may be away then.
+    LocksNotSpared = "locks-not-spared",
     /// Slots of pages restored during a fork are used again at once.
     SlotsNotKept = "slots-not-kept",
     /// What was reported as gone while a child was forked counts there as away, if the child has its entry as it was before.
@@ -229,6 +243,14 @@ bugs! {
     StreamsNotTouched = "streams-not-touched",
     /// libc's list of fork handlers lies in memory that may be evicted.
     HandlersEvictable = "handlers-evictable",
+    /// What a thread keeps of the later keys of thread-specific data lies in memory that may be evicted.
+    ValuesEvictable = "values-evictable",
+    /// The word that the kernel overwrites at the end of a thread may be away then.
+    NumberEvictable = "number-evictable",
+    /// A word that the kernel could not write to is not brought.
+    WordNotBrought = "word-not-brought",
+    /// Pages that the program moves by a userfaultfd of its own may be away.
+    TakenAwayUnseen = "taken-away-unseen",
     /// A move to an address of choice goes to the kernel as one mapping, though registering has cut it.
     CutNotSeen = "cut-not-seen",
     /// A break that goes down is not seen.
@@ -262,6 +284,12 @@ bugs! {
     MaskNotRestored = "mask-not-restored",
     /// A system call that was ended by attaching, and that the kernel does not restart, is not made again.
     CallNotMadeAgain = "call-not-made-again",
+    /// A system call for who attaches, and the agent's first thread, have the flags that the program has set for its own code.
+    FlagsPassedOn = "flags-passed-on",
+    /// A thread makes system calls for who attaches while it executes code of 32 bits.
+    CodeNotLooked = "code-not-looked",
+    /// A thread is stopped in a system call that may have done a part, and returns that.
+    PartCutOff = "part-cut-off",
     /// What is open for an attached agent is open in the program's descriptor table, and stays open.
     DescriptorLeaked = "descriptor-leaked",
     /// What was mapped for the agent from outside stays mapped.
@@ -306,7 +334,9 @@ mod choice {
     }
 
     /// How long the moment of a bug is made, in milliseconds, for those that take one.
-    const MOMENTS: [(Bug, u64); 8] = [
+    const MOMENTS: [(Bug, u64); 9] = [
+        // Between the looks of a helper that has just begun.
+        (Bug::BellReadLate, 200),
         // Between the locks of two extents.
         (Bug::LockOrder, 1),
         // Between the reading of a report and the acting on it.

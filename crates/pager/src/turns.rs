@@ -57,10 +57,13 @@ impl Turns {
         self.reader.fetch_add(1, SeqCst);
     }
 
-    /// In the fault thread's turn: waits until a message can be read: nobody moves, or the message is a touch.
-    pub fn wait_for_movers(&self, touch_waits: impl Fn() -> bool) {
+    /// In the fault thread's turn: waits until a message can be read: nobody moves, or the message is a touch. A touch may be over before it is
+    /// read, by a signal or by somebody's wake-up, and what is read then is what waits behind it; so nobody is passed by where reports may be
+    /// waiting.
+    pub fn wait_for_movers(&self, touch_waits: impl Fn() -> bool, reports_may: impl Fn() -> bool) {
         let mut backoff = Backoff::new();
-        while self.movers.load(SeqCst) != 0 && !touch_waits() {
+        let passes = || touch_waits() && fault_point!(ReportBehindTouch: !reports_may(), else true);
+        while self.movers.load(SeqCst) != 0 && !passes() {
             backoff.wait();
         }
     }
@@ -148,7 +151,7 @@ mod tests {
                 world.turns.serve_touch();
                 assert!(world.turns.leave_touch());
             }
-            world.turns.wait_for_movers(|| false);
+            world.turns.wait_for_movers(|| false, || false);
             world.acting.store(true, SeqCst);
             assert_eq!(world.moving.load(SeqCst), 0, "read a report while somebody moved");
             world.acting.store(false, SeqCst);
@@ -163,7 +166,7 @@ mod tests {
         let turns = Turns::new();
         let turn = turns.try_move();
         turns.begin_read();
-        turns.wait_for_movers(|| true);
+        turns.wait_for_movers(|| true, || false);
         assert!(turns.try_move().is_none() && turns.move_unless(|| true).is_none());
         turns.serve_touch();
         assert!(turns.try_move().is_some(), "nobody moves while a touch is served");

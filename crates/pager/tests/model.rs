@@ -119,7 +119,7 @@ impl World {
             open_control: |_| None,
             own_heap: || true,
             decay: || {},
-            thread_cpu: |_| None,
+            thread_cpu: |_, _| None,
             went_away: |_, _| {},
             sampler: None,
         })));

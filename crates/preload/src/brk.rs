@@ -10,8 +10,8 @@
 use crate::host::pager;
 use crate::mapping::round;
 use crate::small::LEAST;
-use crate::{next, or_errno};
-use core::ffi::{c_int, c_void, CStr};
+use crate::{or_errno, real};
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use memfold_pager::sabotage::{planted, Bug};
 use memfold_pager::Engine;
@@ -24,20 +24,8 @@ static TOLD: AtomicUsize = AtomicUsize::new(0);
 type Sbrk = unsafe extern "C" fn(isize) -> *mut c_void;
 type Brk = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-/// libc's function of that name, or 0.
-fn libcs(name: &CStr, kept: &AtomicUsize) -> usize {
-    if kept.load(Relaxed) == 0 {
-        kept.store(next(name) as usize, Relaxed);
-    }
-    kept.load(Relaxed)
-}
-
 fn libcs_sbrk(increment: isize) -> Result<usize> {
-    static REAL: AtomicUsize = AtomicUsize::new(0);
-    let real = libcs(c"sbrk", &REAL);
-    if real == 0 {
-        return Err(Errno::ENOMEM);
-    }
+    let real = real::SBRK.get().ok_or(Errno::ENOMEM)?;
     // SAFETY: libc's function of this name has this type; what the program does to its heap is its own affair.
     match unsafe { core::mem::transmute::<usize, Sbrk>(real)(increment) } as usize {
         usize::MAX => Err(Errno::ENOMEM),
@@ -46,11 +34,7 @@ fn libcs_sbrk(increment: isize) -> Result<usize> {
 }
 
 fn libcs_brk(end: usize) -> Result<usize> {
-    static REAL: AtomicUsize = AtomicUsize::new(0);
-    let real = libcs(c"brk", &REAL);
-    if real == 0 {
-        return Err(Errno::ENOMEM);
-    }
+    let real = real::BRK.get().ok_or(Errno::ENOMEM)?;
     // SAFETY: as above.
     match unsafe { core::mem::transmute::<usize, Brk>(real)(end as *mut c_void) } {
         0 => Ok(0),

@@ -1,10 +1,8 @@
 //! Fork handlers, and the functions that fork without calling them.
 
 use crate::host::pager;
-use crate::next;
-use crate::sandbox;
-use crate::set_errno;
-use core::ffi::{c_int, c_void};
+use crate::{real, sandbox, set_errno};
+use core::ffi::{c_int, c_uint, c_void};
 use memfold_pager::sabotage::{planted, Bug};
 use memfold_pager::Engine;
 use memfold_sys::thread::Backoff;
@@ -20,6 +18,7 @@ extern "C" {
 
 type RegisterAtfork =
     unsafe extern "C" fn(Option<Handler>, Option<Handler>, Option<Handler>, *mut c_void) -> c_int;
+type SetSpecific = unsafe extern "C" fn(libc::pthread_key_t, *const c_void) -> c_int;
 type Clone = unsafe extern "C" fn(
     extern "C" fn(*mut c_void) -> c_int,
     *mut c_void,
@@ -42,6 +41,9 @@ unsafe extern "C" fn prepare() {
     // SAFETY: released in the other two handlers.
     unsafe { _IO_list_lock() };
     before();
+    if !planted(Bug::StreamsNotTouched) {
+        touch_streams();
+    }
 }
 
 unsafe extern "C" fn parent() {
@@ -81,9 +83,6 @@ fn before() {
     }
     // SAFETY: `fork_prepare` lets one thread through at a time.
     unsafe { *BLOCKED.0.get() = Some(blocked) };
-    if !planted(Bug::StreamsNotTouched) {
-        touch_streams();
-    }
 }
 
 fn after_in_parent() {
@@ -105,8 +104,9 @@ fn after_in_child() {
     memfold_heap::fork_child();
 }
 
-/// In the child of a program with several threads, libc resets the locks of all streams before it calls handlers.
-/// Nothing is evicted between here and the fork, so what is touched here is there then.
+/// In the child of a program with several threads, libc's `fork` resets the locks of all streams before it calls handlers: it looks at their flags,
+/// and writes zeros, which nobody could tell from what was not written. Nothing is evicted between here and the fork, so what is touched here is
+/// there then.
 fn touch_streams() {
     extern "C" {
         fn _IO_iter_begin() -> *mut c_void;
@@ -116,12 +116,12 @@ fn touch_streams() {
     }
     /// Offset of the pointer to its lock in libc's `FILE`; part of the ABI of glibc on 64-bit machines.
     const LOCK: usize = 136;
-    // SAFETY: the list is locked by `prepare`, or this is the async-signal-safe `_Fork`, after which the child
-    // may not use streams. Each stream is an object of libc with a lock.
+    // SAFETY: the list is locked by `prepare`. Each stream is an object of libc with flags at its beginning and a lock.
     unsafe {
         let mut iter = _IO_iter_begin();
         while iter != _IO_iter_end() {
             let file = _IO_iter_file(iter) as *const u8;
+            core::ptr::read_volatile(file);
             let lock = core::ptr::read_volatile(file.add(LOCK) as *const *const u8);
             if !lock.is_null() {
                 core::ptr::read_volatile(lock);
@@ -143,15 +143,48 @@ pub unsafe extern "C" fn __register_atfork(
     child: Option<Handler>,
     dso: *mut c_void,
 ) -> c_int {
-    let real = next(c"__register_atfork");
-    if real.is_null() {
-        return libc::ENOSYS;
-    }
+    let Some(real) = real::REGISTER_ATFORK.get() else { return libc::ENOSYS };
     // SAFETY: libc's function of this name has this type.
     let real: RegisterAtfork = unsafe { core::mem::transmute(real) };
     let _pinned = (!planted(Bug::HandlersEvictable)).then(memfold_heap::pinned);
     // SAFETY: the caller's contract.
     unsafe { real(prepare, parent, child, dso) }
+}
+
+/// `pthread_setspecific(3)`. What a thread has of the later keys libc allocates at its first use, and the child of another thread's fork
+/// overwrites it by zeros before it is served: it must never be evicted.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn pthread_setspecific(key: libc::pthread_key_t, value: *const c_void) -> c_int {
+    /// The values of so many keys are a part of the thread's control block.
+    const IN_PLACE: libc::pthread_key_t = 32;
+    let Some(real) = real::SETSPECIFIC.get() else { return libc::ENOSYS };
+    // SAFETY: libc's function of this name has this type.
+    let real: SetSpecific = unsafe { core::mem::transmute(real) };
+    let may_allocate = || {
+        // SAFETY: only asks.
+        key >= IN_PLACE && !value.is_null() && unsafe { libc::pthread_getspecific(key) }.is_null()
+    };
+    let _pinned = (may_allocate() && !planted(Bug::ValuesEvictable)).then(memfold_heap::pinned);
+    // SAFETY: the caller's contract.
+    unsafe { real(key, value) }
+}
+
+/// `tss_set(3)`, the same by another name, which in libc does not come by ours.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn tss_set(key: c_uint, value: *mut c_void) -> c_int {
+    const SUCCESS: c_int = 0;
+    const ERROR: c_int = 2;
+    // SAFETY: the caller's contract; glibc's keys of both kinds are one.
+    match unsafe { pthread_setspecific(key, value) } {
+        0 => SUCCESS,
+        _ => ERROR,
+    }
 }
 
 /// `_Fork` (glibc 2.34): fork without handlers. Ours run all the same.
@@ -160,11 +193,10 @@ pub unsafe extern "C" fn __register_atfork(
 /// As for libc's.
 #[no_mangle]
 pub unsafe extern "C" fn _Fork() -> c_int {
-    let real = next(c"_Fork");
-    if real.is_null() {
+    let Some(real) = real::FORK_ALONE.get() else {
         set_errno(Errno::ENOSYS);
         return -1;
-    }
+    };
     // SAFETY: libc's function of this name has this type.
     let real: unsafe extern "C" fn() -> c_int = unsafe { core::mem::transmute(real) };
     before();
@@ -198,10 +230,16 @@ fn copies_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
-/// To be called before a thread or process is made in this memory, with the flags of `clone`. A process that shares the memory, and
-/// for which its parent does not wait as for one of `vfork`, can outlive the parent, and with it the pager's threads: folding
-/// ends before.
-pub fn before_sharing(flags: usize) {
+/// To be called before a thread or process is made in this memory, with the flags of `clone` and where its number is to be. A process that shares
+/// the memory, and for which its parent does not wait as for one of `vfork`, can outlive the parent, and with it the pager's threads: folding
+/// ends before. Where the kernel is to overwrite the number at its end, which can wait for nobody, it must be there then.
+pub fn before_sharing(flags: usize, child_tid: usize) {
+    if flags & libc::CLONE_CHILD_CLEARTID as usize != 0 && !planted(Bug::NumberEvictable) {
+        if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
+            // Without memory for that it stays as it is.
+            let _ = engine.exempt(child_tid, size_of::<u32>(), || Ok(()));
+        }
+    }
     let of_its_own = flags & (libc::CLONE_THREAD | libc::CLONE_VFORK) as usize == 0;
     if of_its_own && !copies_memory(flags) {
         sandbox::stop(&"the program shares its memory with another process (clone)", Bug::SharingNotSeen);
@@ -244,15 +282,14 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child_tid: *mut c_void,
 ) -> c_int {
-    let real = next(c"clone");
-    if real.is_null() {
+    let Some(real) = real::CLONE.get() else {
         set_errno(Errno::ENOSYS);
         return -1;
-    }
+    };
     // SAFETY: libc's function of this name has this type.
     let real: Clone = unsafe { core::mem::transmute(real) };
     if !copies_memory(flags as usize) {
-        before_sharing(flags as usize);
+        before_sharing(flags as usize, child_tid as usize);
         // SAFETY: the caller's contract.
         return unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) };
     }

@@ -94,15 +94,15 @@ pub fn find_rseq() {
     }
 }
 
-/// Where the kernel writes the CPU on which a thread runs: a word of the thread's `struct rseq` (rseq(2)).
-fn thread_cpu(tid: u32) -> Option<usize> {
+/// Has the word read in which the kernel writes the CPU on which a thread runs: one of the thread's `struct rseq` (rseq(2)).
+fn thread_cpu(tid: u32, read: &dyn Fn(usize) -> Option<u32>) -> Option<u32> {
     /// Offset of `cpu_id` in it.
     const CPU_ID: usize = 4;
     let offset = RSEQ_OFFSET.load(Relaxed);
     if offset == 0 {
         return None;
     }
-    Some(memfold_heap::thread_pointer_of(tid)?.wrapping_add_signed(offset) + CPU_ID)
+    memfold_heap::with_thread_pointer_of(tid, |pointer| read(pointer.wrapping_add_signed(offset) + CPU_ID))
 }
 
 fn open_control(page: &ControlPage) -> Option<Mapped> {

@@ -17,6 +17,7 @@ mod loading;
 mod malloc;
 mod mapping;
 mod notice;
+mod real;
 mod sandbox;
 mod sanitizer;
 mod small;

@@ -486,8 +486,13 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     or_errno(unsafe { memfold_sys::syscall!(mlockall, flags) }) as c_int
 }
 
-/// `ioctl(2)`; of interest is the registration of memory with a userfaultfd of the program's own. libc's takes a variable
-/// number of arguments, of which the kernel looks at one.
+/// Whether a structure of the program's is in memory, as far as the kernel tells: what it says of others is its own affair.
+fn is_memory(at: usize) -> bool {
+    mem::peek(at, &mut [0]) != Err(Errno::EFAULT)
+}
+
+/// `ioctl(2)`; of interest is the registration of memory with a userfaultfd of the program's own, and what moves pages by one. libc's takes a
+/// variable number of arguments, of which the kernel looks at one.
 ///
 /// # Safety
 /// As for libc's.
@@ -495,13 +500,20 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     /// `UFFDIO_REGISTER` (linux/userfaultfd.h); its argument begins with start and length.
     const REGISTER: c_ulong = 0xc020_aa00;
+    /// `UFFDIO_MOVE`; its argument begins with target, source and length.
+    const MOVE: c_ulong = 0xc028_aa05;
     // SAFETY: the caller's contract.
     let call = || unsafe { memfold_sys::syscall!(ioctl, fd, request, argument) };
     or_errno(match pager() {
-        Some(engine) if request == REGISTER && argument != 0 && !planted(Bug::UserfaultfdNotSeen) => {
+        Some(engine) if request == REGISTER && is_memory(argument) && !planted(Bug::UserfaultfdNotSeen) => {
             // SAFETY: the caller's contract: the request's structure, which need not be aligned.
             let [start, len] = unsafe { core::ptr::read_unaligned(argument as *const [u64; 2]) };
             engine.hand_over(start as usize, len as usize, call)
+        }
+        Some(engine) if request == MOVE && is_memory(argument) && !planted(Bug::TakenAwayUnseen) => {
+            // SAFETY: as above.
+            let [_, from, len] = unsafe { core::ptr::read_unaligned(argument as *const [u64; 3]) };
+            engine.take_away(from as usize, len as usize, call)
         }
         _ => call(),
     }) as c_int

@@ -7,9 +7,8 @@
 //! What it is not: a judgement of what a filter permits.
 
 use crate::host::pager;
-use crate::next;
-use crate::{or_errno, set_errno};
-use core::ffi::{c_char, c_int, c_long, c_void};
+use crate::{or_errno, real, set_errno};
+use core::ffi::{c_char, c_int, c_long};
 use memfold_pager::sabotage::{planted, Bug};
 use memfold_sys::{syscall, Errno, Result};
 
@@ -129,23 +128,17 @@ fn changing<R>(call: impl FnOnce() -> R) -> R {
 
 /// Functions that change the credentials of all threads that libc knows of.
 macro_rules! changes_credentials {
-    ($($name:ident($($arg:ident: $kind:ty),*);)*) => {$(
+    ($($name:ident($($arg:ident: $kind:ty),*) = $real:ident;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         ///
         /// # Safety
         /// As for libc's.
         #[no_mangle]
         pub unsafe extern "C" fn $name($($arg: $kind),*) -> c_int {
-            const NAME: &core::ffi::CStr =
-                match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => c"",
-                };
-            let real: *mut c_void = next(NAME);
-            if real.is_null() {
+            let Some(real) = real::$real.get() else {
                 set_errno(Errno::ENOSYS);
                 return -1;
-            }
+            };
             // SAFETY: libc's function of this name has this type.
             let real: unsafe extern "C" fn($($kind),*) -> c_int = unsafe { core::mem::transmute(real) };
             // SAFETY: the caller's contract.
@@ -155,12 +148,12 @@ macro_rules! changes_credentials {
 }
 
 changes_credentials! {
-    setuid(id: u32);
-    setgid(id: u32);
-    seteuid(id: u32);
-    setegid(id: u32);
-    setreuid(real_id: u32, effective: u32);
-    setregid(real_id: u32, effective: u32);
-    setresuid(real_id: u32, effective: u32, saved: u32);
-    setresgid(real_id: u32, effective: u32, saved: u32);
+    setuid(id: u32) = SETUID;
+    setgid(id: u32) = SETGID;
+    seteuid(id: u32) = SETEUID;
+    setegid(id: u32) = SETEGID;
+    setreuid(real_id: u32, effective: u32) = SETREUID;
+    setregid(real_id: u32, effective: u32) = SETREGID;
+    setresuid(real_id: u32, effective: u32, saved: u32) = SETRESUID;
+    setresgid(real_id: u32, effective: u32, saved: u32) = SETRESGID;
 }

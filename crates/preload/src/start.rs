@@ -5,7 +5,7 @@
 use crate::environment::Environment;
 use crate::host::{find_rseq, pager, sample, ENGINE, PAGER};
 use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
-use crate::{allocator, clock, fork, loading, mapping, sanitizer, statistics, syscall, valgrind};
+use crate::{allocator, clock, fork, loading, mapping, real, sanitizer, statistics, syscall, valgrind};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::config::Setting;
@@ -31,6 +31,7 @@ extern "C" fn construct(_argc: c_int, argv: *mut *mut c_char, envp: *mut *mut c_
         unsafe { CONTROL_DIR.set(dir) };
     }
     loading::find();
+    real::find();
     clock::find();
     sanitizer::step_aside(argv, envp, environment);
     fork::register();

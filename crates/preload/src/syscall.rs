@@ -3,10 +3,13 @@
 //! A few numbers go where the function of the same name goes; all others go straight to the kernel, in
 //! assembly, because a call such as `clone` may return on another stack.
 
+use crate::host::pager;
 use crate::{fork, mapping, or_errno, sandbox};
 use core::ffi::{c_long, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::*};
-use memfold_sys::call;
+use memfold_pager::sabotage::{planted, Bug};
+use memfold_pager::Engine;
+use memfold_sys::{call, mem, Errno};
 
 /// Numbers below this can be routed.
 const NUMBERS: usize = 512;
@@ -28,6 +31,7 @@ pub fn route() {
         libc::SYS_munlock,
         libc::SYS_munlockall,
         libc::SYS_ioctl,
+        libc::SYS_futex,
         libc::SYS_clone,
         libc::SYS_clone3,
         libc::SYS_exit,
@@ -75,6 +79,7 @@ unsafe extern "C" fn routed(
             libc::SYS_munlock => mapping::munlock(pointer(a), b).into(),
             libc::SYS_munlockall => mapping::munlockall().into(),
             libc::SYS_ioctl => mapping::ioctl(a as i32, b as u64, c).into(),
+            libc::SYS_futex => futex([a, b, c, d, e, f]),
             libc::SYS_unshare => sandbox::unshare(a as i32).into(),
             libc::SYS_setns => sandbox::setns(a as i32, b as i32).into(),
             libc::SYS_chroot => sandbox::chroot(pointer(a).cast()).into(),
@@ -109,9 +114,53 @@ unsafe fn straight(number: c_long, args: [usize; 6]) -> memfold_sys::Result<usiz
     unsafe { call::call(number, args) }
 }
 
-/// What comes before a call that makes a thread or process in this memory.
-extern "C" fn before_sharing(flags: usize) {
-    fork::before_sharing(flags);
+/// What comes before a call that makes a thread or process in this memory: `clone` with these flags and its number there, or `clone3`.
+extern "C" fn before_sharing(number: usize, arguments: usize, flags: usize, child_tid: usize) {
+    let is_clone3 = number == libc::SYS_clone3 as usize;
+    fork::before_sharing(flags, if is_clone3 { word(arguments + CHILD_TID) } else { child_tid });
+}
+
+/// Where `clone3`'s structure has the address of the number.
+const CHILD_TID: usize = 16;
+
+/// The flags of `clone3`, of which this is the structure.
+extern "C" fn flags_of(arguments: usize) -> usize {
+    word(arguments)
+}
+
+/// A word of the program's; 0 where there is no memory: what the kernel says of that is its own affair.
+fn word(at: usize) -> usize {
+    let mut word = [0];
+    match mem::peek(at, &mut word) {
+        Err(Errno::EFAULT) => 0,
+        // SAFETY: there is memory, or the kernel does not tell.
+        _ => unsafe { core::ptr::read_unaligned(at as *const usize) },
+    }
+}
+
+/// `futex(2)`. Some of its operations write to the program's word in a way in which the kernel does not wait for whom it should ask for the page.
+fn futex(args: [usize; 6]) -> c_long {
+    /// `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME`.
+    const FLAGS: usize = 128 | 256;
+    /// `FUTEX_WAKE_OP`, `FUTEX_LOCK_PI`, `FUTEX_TRYLOCK_PI`, `FUTEX_CMP_REQUEUE_PI`, `FUTEX_LOCK_PI2`.
+    const WRITES: [usize; 5] = [5, 6, 8, 12, 13];
+    // SAFETY: the program's own call.
+    let call = || unsafe { straight(libc::SYS_futex, args) };
+    let result = call();
+    if result != Err(Errno::EFAULT) || !WRITES.contains(&(args[1] & !FLAGS)) || planted(Bug::WordNotBrought) {
+        return or_errno(result) as c_long;
+    }
+    let words = [args[0], args[4]];
+    let is_away = |engine: &Engine| words.iter().any(|&at| engine.is_away(at, size_of::<u32>()));
+    or_errno(if pager().is_some_and(is_away) {
+        // To look at a word brings its page.
+        for at in words {
+            let _ = mem::peek(at & !7, &mut [0]);
+        }
+        call()
+    } else {
+        result
+    }) as c_long
 }
 
 /// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread or process in this memory (`CLONE_VM`, bit 8
@@ -134,13 +183,6 @@ pub unsafe extern "C" fn syscall() {
         "je 4f",
         "cmp rdi, {clone3}",
         "jne 5f",
-        "mov rax, [rsi]",
-        "4:",
-        "test eax, {clone_vm}",
-        "jnz 6f",
-        "5:",
-        "jmp {routed}",
-        "6:",
         // Seven words keep the stack as a call wants it.
         "push rdi",
         "push rsi",
@@ -149,7 +191,30 @@ pub unsafe extern "C" fn syscall() {
         "push r8",
         "push r9",
         "push rax",
-        "mov rdi, rax",
+        "mov rdi, rsi",
+        "call {flags_of}",
+        "pop r9",
+        "pop r9",
+        "pop r8",
+        "pop rcx",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "4:",
+        "test eax, {clone_vm}",
+        "jnz 6f",
+        "5:",
+        "jmp {routed}",
+        "6:",
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "push rcx",
+        "push r8",
+        "push r9",
+        "push rax",
+        "mov rdx, rax",
+        "mov rcx, r8",
         "call {before_sharing}",
         "pop rax",
         "pop r9",
@@ -184,6 +249,7 @@ pub unsafe extern "C" fn syscall() {
         clone3 = const libc::SYS_clone3,
         clone_vm = const libc::CLONE_VM,
         routed = sym routed,
+        flags_of = sym flags_of,
         before_sharing = sym before_sharing,
         errno = sym libc::__errno_location,
     )
@@ -211,7 +277,19 @@ pub unsafe extern "C" fn syscall() {
         "b.eq 4f",
         "cmp x0, #{clone3}",
         "b.ne 5f",
-        "ldr x9, [x1]",
+        "stp x29, x30, [sp, #-80]!",
+        "stp x0, x1, [sp, #16]",
+        "stp x2, x3, [sp, #32]",
+        "stp x4, x5, [sp, #48]",
+        "str x6, [sp, #64]",
+        "mov x0, x1",
+        "bl {flags_of}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x2, x3, [sp, #32]",
+        "ldp x4, x5, [sp, #48]",
+        "ldr x6, [sp, #64]",
+        "ldp x29, x30, [sp], #80",
         "4:",
         "tbnz x9, #8, 6f",
         "5:",
@@ -222,7 +300,8 @@ pub unsafe extern "C" fn syscall() {
         "stp x2, x3, [sp, #32]",
         "stp x4, x5, [sp, #48]",
         "str x6, [sp, #64]",
-        "mov x0, x9",
+        "mov x2, x9",
+        "mov x3, x5",
         "bl {before_sharing}",
         "ldp x0, x1, [sp, #16]",
         "ldp x2, x3, [sp, #32]",
@@ -256,6 +335,7 @@ pub unsafe extern "C" fn syscall() {
         clone = const libc::SYS_clone,
         clone3 = const libc::SYS_clone3,
         routed = sym routed,
+        flags_of = sym flags_of,
         before_sharing = sym before_sharing,
         errno = sym libc::__errno_location,
     )

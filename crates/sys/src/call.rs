@@ -35,6 +35,8 @@ impl Errno {
     pub const ESRCH: Errno = Errno(libc::ESRCH);
     /// The process has no number left for a descriptor.
     pub const EMFILE: Errno = Errno(libc::EMFILE);
+    /// The system has none left.
+    pub const ENFILE: Errno = Errno(libc::ENFILE);
     /// Beyond what one user may have.
     pub const EDQUOT: Errno = Errno(libc::EDQUOT);
     /// It has taken too long.

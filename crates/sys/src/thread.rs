@@ -465,6 +465,27 @@ impl Backoff {
     }
 }
 
+/// The thread pointer: what tells living threads apart. It stays the same in a forked child. For threads that libc knows of.
+pub fn pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads the thread pointer; on x86-64 the ABI keeps it in the word that it points to.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!(
+            "mov {0}, qword ptr fs:[0]",
+            out(reg) pointer,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!(
+            "mrs {0}, tpidr_el0",
+            out(reg) pointer,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    pointer
+}
+
 /// Lets others run first that want to run on this CPU.
 pub fn give_way() {
     // SAFETY: no memory involved. It cannot fail.

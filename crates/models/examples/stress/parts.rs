@@ -102,7 +102,7 @@ fn turns() {
         for _ in 0..ROUNDS / 4 {
             if number == 2 {
                 TURNS.begin_read();
-                TURNS.wait_for_movers(|| false);
+                TURNS.wait_for_movers(|| false, || false);
                 (0..2).for_each(|count| COUNTS.bump(count));
                 // Whoever does not wait for the end comes in now.
                 std::thread::yield_now();

@@ -18,8 +18,3 @@ pub(crate) fn get() -> &'static Heap {
 pub(crate) fn set(heap: &'static Heap) {
     HEAP.with(|cell| cell.set(heap));
 }
-
-/// What tells threads apart.
-pub(crate) fn thread() -> usize {
-    memfold_sys::thread::current_tid() as usize
-}

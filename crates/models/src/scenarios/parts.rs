@@ -24,6 +24,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "brake", preemptions: 4, spares: SPARES, body: brake },
     Scenario { name: "turns", preemptions: 2, spares: SPARES, body: turns },
     Scenario { name: "turns-in-touch", preemptions: 2, spares: SPARES, body: turns_in_touch },
+    Scenario { name: "turns-behind-touch", preemptions: 2, spares: SPARES, body: turns_behind_touch },
     Scenario { name: "helpers", preemptions: 2, spares: SPARES, body: helpers },
     Scenario { name: "free-queue", preemptions: 3, spares: SPARES, body: free_queue },
     Scenario { name: "prefetch-queue", preemptions: 3, spares: SPARES, body: prefetch_queue },
@@ -124,7 +125,7 @@ fn turns() {
         turns.wait_for_reader();
     });
     turns.begin_read();
-    turns.wait_for_movers(|| false);
+    turns.wait_for_movers(|| false, || false);
     uses(PLAIN);
     turns.end_read();
     mover.join().expect("loom ends the process instead");
@@ -139,15 +140,40 @@ fn turns_in_touch() {
         }
     });
     turns.begin_read();
-    turns.wait_for_movers(|| true);
+    turns.wait_for_movers(|| true, || false);
     turns.serve_touch();
     // A report comes in the middle of it.
     assert!(turns.leave_touch(), "a touch was being served");
-    turns.wait_for_movers(|| false);
+    turns.wait_for_movers(|| false, || false);
     uses(PLAIN);
     turns.serve_touch();
     turns.end_read();
     mover.join().expect("loom ends the process instead");
+}
+
+/// A touch, behind which a report waits, is over before it is read.
+fn turns_behind_touch() {
+    struct World {
+        turns: Turns,
+        touch: AtomicU32,
+    }
+    let world = keep(World { turns: Turns::new(), touch: AtomicU32::new(1) });
+    let mover = spawn(2, || {
+        if let Some(_turn) = world.turns.try_move() {
+            uses(PLAIN);
+        }
+    });
+    let signal = spawn(3, || world.touch.store(0, SeqCst));
+    world.turns.begin_read();
+    world.turns.wait_for_movers(|| world.touch.load(SeqCst) != 0, || true);
+    if world.touch.load(SeqCst) != 0 {
+        world.turns.serve_touch();
+    } else {
+        uses(PLAIN);
+    }
+    world.turns.end_read();
+    mover.join().expect("loom ends the process instead");
+    signal.join().expect("loom ends the process instead");
 }
 
 fn helpers() {

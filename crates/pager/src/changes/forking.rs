@@ -36,6 +36,12 @@ use memfold_sys::{file, mem, Errno, Result};
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
 
+/// What a child has not that could not make a userfaultfd.
+const UNOPENED: &str = "no userfaultfd of its own";
+
+/// What a child has not that cannot read what is away.
+const NO_MEMORY: &str = "no memory to bring it back with";
+
 /// What is missing where a child may not have threads.
 const NO_THREAD: &str = "no thread for the pager in a forked child";
 
@@ -175,8 +181,15 @@ impl Engine {
     /// Has the kernel report touches of what is away. An error says that it cannot be left so.
     fn reach_memory_in_child(&'static self) -> core::result::Result<(), Missing> {
         let missing = self.reopen_kernel_in_child().unwrap_or_else(|missing| self.fail_in_child(missing));
+        let Some(kernel) = self.kernel() else { self.fail_in_child((UNOPENED, Errno(libc::EBADF))) };
+        let written = fault_point!(ChildTouchUnmended: self.drop_zeros_in_child(kernel), else false);
         if let Err(error) = self.register_in_child() {
             self.fail_in_child(("its memory cannot be registered", error));
+        }
+        if written {
+            let mut restorer = patiently(|| Restorer::new(self, kernel))
+                .unwrap_or_else(|error| self.fail_in_child((NO_MEMORY, error)));
+            self.mend_written_in_child(&mut restorer);
         }
         missing.map_or(Ok(()), Err)
     }
@@ -193,7 +206,7 @@ impl Engine {
     fn go_on_plainly_in_child(&'static self, (what, error): Missing) {
         let Some(kernel) = self.kernel() else { self.fail_in_child((what, error)) };
         let mut restorer = patiently(|| Restorer::new(self, kernel))
-            .unwrap_or_else(|error| self.fail_in_child(("no memory to bring it back with", error)));
+            .unwrap_or_else(|error| self.fail_in_child((NO_MEMORY, error)));
         for extent in self.space().all().filter(|extent| extent.away.load(SeqCst) != 0) {
             // There is no thread of the tier here.
             let fetch = |page, restorer: &mut Restorer| {
@@ -353,7 +366,7 @@ mod tests {
             open_control: |_| None,
             own_heap: || true,
             decay: || {},
-            thread_cpu: |_| None,
+            thread_cpu: |_, _| None,
             went_away: |_, _| {},
             sampler: None,
         };

@@ -228,6 +228,11 @@ impl Engine {
         })
     }
 
+    /// The same for a range of which `op` moves the pages elsewhere by a userfaultfd of the program's own: what is away the kernel would not find.
+    pub fn take_away<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+        self.change(&[Bounds::of(addr, len)], First::BringBack, op, |_, _, _| ())
+    }
+
     /// Remembers a range as memory that the pager may have cut into several mappings, and that it leaves alone from now
     /// on. Takes no lock.
     pub(crate) fn mapped_and_left_alone(&self, addr: usize, len: usize) {

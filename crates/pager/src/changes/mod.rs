@@ -7,3 +7,4 @@ pub(crate) mod joining;
 pub(crate) mod mappings;
 pub(crate) mod pieces;
 pub(crate) mod proxy;
+pub(crate) mod touched;

@@ -135,6 +135,7 @@ impl Worker {
             }
             self.adopt_young(false);
             self.discover_if_due();
+            self.spare_locks_if_due();
             self.answer_requests();
             self.look_at_share();
             self.look_at_group();
@@ -228,6 +229,7 @@ impl Worker {
 
     /// Evicts all that is worth it, whatever its age.
     pub(crate) fn evict_all(&mut self) {
+        self.spare_locks();
         // What goes now takes the place of what came back since the last pass.
         self.store.drain(&self.engine.storage.free_slots);
         for extent in self.engine.space().all() {

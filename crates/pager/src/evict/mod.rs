@@ -13,6 +13,7 @@ pub(crate) mod group;
 pub(crate) mod laundry;
 pub(crate) mod learning;
 pub(crate) mod limit;
+pub(crate) mod locks;
 pub(crate) mod maintenance;
 pub(crate) mod opening;
 pub(crate) mod own;

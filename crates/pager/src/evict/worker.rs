@@ -205,6 +205,8 @@ pub(crate) struct Upkeep {
     pub last_decay: Nanos,
     /// When the program's memory is looked for, where nobody tells of it.
     pub next_discovery: Nanos,
+    /// When the mutexes that threads have are looked for.
+    pub next_locks: Nanos,
     /// When inventory is taken.
     pub inventory: Schedule,
     /// When mappings are counted.
@@ -219,6 +221,7 @@ impl Upkeep {
             last_wipe: now,
             last_decay: now,
             next_discovery: now,
+            next_locks: now,
             inventory: Schedule::new(now),
             mappings: pieces::Schedule::new(now),
         }

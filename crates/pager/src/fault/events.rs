@@ -37,7 +37,8 @@ const NO_MEMORY: &str = "memfold: no memory to follow an mremap";
 
 /// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
 pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
-    engine.traffic.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info));
+    let reports = || engine.traffic.goes_by_reports() || kernel.uffd.is_changing();
+    engine.traffic.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info), reports);
     kernel.uffd.read().map(|message| message.event())
 }
 

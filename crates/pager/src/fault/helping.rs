@@ -10,6 +10,7 @@ use crate::engine::{Agent, Engine};
 use crate::fault::helpers::{FIRST, MOST};
 use crate::fault::reason::{Outcome, Reason};
 use crate::fault::restore::{Restorer, AT_ONCE};
+use crate::sabotage::{fault_point, linger, Bug};
 use crate::tables::bitmap::PageRange;
 use core::mem::align_of;
 use core::sync::atomic::Ordering::*;
@@ -34,8 +35,14 @@ pub extern "C" fn main(arg: usize) {
     // Without it the thread keeps rights that it has no use for, which is no reason to stop.
     let _ = thread::drop_capabilities(0);
     let helpers = &engine.helpers;
-    while !helpers.are_ending() {
+    loop {
+        // Before the look: who has them end says so, and rings then.
         let bell = helpers.bell.load(Acquire);
+        if helpers.are_ending() {
+            break;
+        }
+        linger(Bug::BellReadLate);
+        let bell = fault_point!(BellReadLate: bell, else helpers.bell.load(Acquire));
         if engine.prefetch.is_empty() {
             if place != FIRST {
                 break;
@@ -56,8 +63,11 @@ pub extern "C" fn main(arg: usize) {
 fn help(engine: &'static Engine, place: usize, mut restorer: Restorer) {
     let helpers = &engine.helpers;
     let mut last = time::now();
-    while !helpers.are_ending() {
+    loop {
         let bell = helpers.bell.load(Acquire);
+        if helpers.are_ending() {
+            break;
+        }
         if place == FIRST {
             engine.make_helpers();
         }

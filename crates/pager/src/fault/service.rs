@@ -130,6 +130,8 @@ impl Service {
                 }
                 Err(Errno::EINTR | Errno::EAGAIN) => {}
                 // The descriptor is gone, and with it every evicted page.
+                // No descriptor for a forked child's, or no memory for it: the report stays where it is, and touches are read before it.
+                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => time::sleep(Nanos::from_millis(1)),
                 Err(_) => self.engine.fail_hard("memfold: the userfaultfd of the pager was closed"),
             }
             self.engine.traffic.turns.end_read();
@@ -207,6 +209,12 @@ impl Service {
                     let began = time::now();
                     let outcome = self.restorer.restore(extent, PageRange::one(index), Reason::Fault);
                     if let Outcome::Done { first, pages } = outcome {
+                        let came = PageRange::from(first, pages).indices().contains(&index);
+                        if fault_point!(HalfTakenForAll: !came, else false) {
+                            // Of a huge page that came back in part: the page is not there yet.
+                            self.kernel.uffd.wake(extent.page_addr(first), pages * PAGE_SIZE);
+                            continue;
+                        }
                         // Before the wake-up: the program's thread may run in our place from then on.
                         let ended = time::now();
                         self.waits.woken(tid, ended);
@@ -320,10 +328,11 @@ impl Service {
     ) -> bool {
         let control = self.engine.control();
         // While zeros are put there nobody may evict the page: it could be one that came back a moment ago.
-        let entry = extent.and_then(|e| Some(&e.entries()?[(page - e.base()) / PAGE_SIZE]));
-        if entry.is_some_and(|entry| !entry.take(Entry::RESIDENT)) {
-            return false;
-        }
+        let entry = match extent.map(|extent| extent.hold_resident((page - extent.base()) / PAGE_SIZE)) {
+            Some(None) => return false,
+            Some(held) => held,
+            None => None,
+        };
         let progress = if write || self.engine.room.is_kept() {
             // A page of its own at once: the shared zero page would fault again on the write, and that would not be reported
             // where it must be counted.

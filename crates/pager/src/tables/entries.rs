@@ -4,7 +4,8 @@
 //! page does, so only the groups that are needed have one.
 //!
 //! Invariants: a group, once made, stays for ever at its place; where there is none, every page is `Resident`, and nobody
-//! writes an entry: pages leave `Resident` by the hands of the background thread alone, which makes their groups first.
+//! writes an entry: pages leave `Resident` by the hands of the background thread alone, which makes their groups first. Who puts zeros where a page
+//! was never there has what stands for such entries meanwhile ([`crate::tables::extent::Extent::hold_resident`]).
 
 use crate::sync::{AtomicPtr, Ordering::*};
 use crate::tables::bitmap::PageSet;
@@ -33,21 +34,29 @@ impl Entries {
     pub const GROUPS_AT: usize = offset_of!(Entries, groups);
 
     fn group(&self, index: usize) -> Option<&Group> {
-        // Acquire: pairs with the release in `make`, for the zeros. SAFETY: groups stay for ever once made.
-        unsafe { self.groups[index / GROUP].load(Acquire).as_ref() }
+        // Acquire at least: pairs with the store in `make`, for the zeros. SeqCst for `Extent::hold_resident`.
+        // SAFETY: groups stay for ever once made.
+        unsafe { self.groups[index / GROUP].load(SeqCst).as_ref() }
     }
 
-    /// Makes the groups that these pages need. Under the extent's lock.
-    pub fn make(&self, pages: &PageSet, pool: &Pool) -> Result<()> {
+    /// The page's entry, if its group was made.
+    pub fn made_entry(&self, index: usize) -> Option<&AtomicEntry> {
+        self.group(index).map(|group| &group[index % GROUP])
+    }
+
+    /// Makes the groups that these pages need. Under the extent's lock. Whether there was any to make.
+    pub fn make(&self, pages: &PageSet, pool: &Pool) -> Result<bool> {
+        let mut any = false;
         for (n, group) in self.groups.iter().enumerate() {
             let (lo, hi) = (n * GROUP, (n + 1) * GROUP);
             if self.group(lo).is_none() && !pages.and(&PageSet::range(lo, hi)).is_empty() {
                 // SAFETY: all-zero entries are `Resident`.
                 let made = unsafe { pool.make::<Group>() }?;
-                group.store(made as *const Group as *mut Group, Release);
+                group.store(made as *const Group as *mut Group, SeqCst);
+                any = true;
             }
         }
-        Ok(())
+        Ok(any)
     }
 
     /// All of them, by page.
@@ -66,7 +75,7 @@ impl Index<usize> for Entries {
 
     #[inline]
     fn index(&self, index: usize) -> &AtomicEntry {
-        self.group(index).map_or(&self.resident, |group| &group[index % GROUP])
+        self.made_entry(index).unwrap_or(&self.resident)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::sabotage::fault_point;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use crate::tables::bitmap::{AtomicPageSet, PageRange, PageSet};
 use crate::tables::entries::Entries;
-use crate::tables::entry::{Entry, State};
+use crate::tables::entry::{AtomicEntry, Entry, State};
 use crate::tables::pool::Pool;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
@@ -69,6 +69,8 @@ pub struct Extent {
     /// 1 while somebody who touched a page that is being changed is left asleep.
     turned_away: AtomicU32,
     entries: AtomicPtr<Entries>,
+    /// Stands for the entries that were never made, for who puts zeros where such a page was never there.
+    unmade: AtomicEntry,
     /// Pages whose entry is not `Resident`.
     pub away: AtomicU32,
     /// The staging slot that belongs to the extent, plus one; 0 for none. Written by the background thread.
@@ -185,9 +187,25 @@ impl Extent {
 
     /// The page entries, if any page of it was ever evicted.
     pub fn entries(&self) -> Option<&'static Entries> {
-        // Acquire: pairs with the release in `make_entries`, for the zeros.
+        // Acquire at least: pairs with the store in `make_entries`, for the zeros. SeqCst for `hold_resident`.
         // SAFETY: entries stay for ever once made.
-        unsafe { self.entries.load(Acquire).as_ref() }
+        unsafe { self.entries.load(SeqCst).as_ref() }
+    }
+
+    /// Takes the entry of a page that is `Resident`, so that the page stays so until it is [put back](AtomicEntry::put_back); `None` where it is
+    /// otherwise, or in other hands. By the fault thread.
+    pub fn hold_resident(&self, index: usize) -> Option<&AtomicEntry> {
+        let made = || self.entries().and_then(|entries| entries.made_entry(index));
+        let entry = made().unwrap_or(&self.unmade);
+        if !entry.take(Entry::RESIDENT) {
+            return None;
+        }
+        // Either we see the entry that was made meanwhile, or who made it sees that we have this one.
+        if fault_point!(StandInOutlived: core::ptr::eq(entry, &self.unmade) && made().is_some(), else false) {
+            entry.put_back(Entry::RESIDENT);
+            return None;
+        }
+        Some(entry)
     }
 
     /// The entry of a page; `Resident` when none was ever made.
@@ -282,6 +300,7 @@ impl Extent {
         debug_assert!(others >> 32 == 0, "a third range");
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
         self.changing.store(others << 32 | (pages.hi as u64) << 16 | pages.lo as u64, SeqCst);
+        self.await_unmade();
         if let Some(entries) = fault_point!(BusyNotAwaited: self.entries(), else None) {
             for index in pages.indices() {
                 let mut backoff = Backoff::new();
@@ -289,6 +308,14 @@ impl Extent {
                     backoff.wait();
                 }
             }
+        }
+    }
+
+    /// Waits until nobody has what stands for entries that were never made.
+    fn await_unmade(&self) {
+        let mut backoff = Backoff::new();
+        while self.unmade.load().is_busy() {
+            backoff.wait();
         }
     }
 
@@ -325,6 +352,7 @@ impl Extent {
         self.lock.reset_in_child();
         self.changing.store(0, Relaxed);
         self.turned_away.store(0, Relaxed);
+        fault_point!(StandInLeftBusy: self.unmade.settle_in_child());
         // Locks are not inherited.
         self.locked.remove(&PageSet::ALL);
         let Some(entries) = self.entries() else { return };
@@ -371,11 +399,13 @@ impl<'a> Locked<'a> {
             None => {
                 // SAFETY: all-zero bytes are the entries of pages that are all `Resident`.
                 let entries = unsafe { pool.make::<Entries>() }?;
-                self.extent.entries.store(entries as *const Entries as *mut Entries, Release);
+                self.extent.entries.store(entries as *const Entries as *mut Entries, SeqCst);
                 entries
             }
         };
-        entries.make(pages, pool)?;
+        if entries.make(pages, pool)? {
+            fault_point!(StandInOutlived: self.extent.await_unmade());
+        }
         Ok(entries)
     }
 }

@@ -71,7 +71,7 @@ pub fn engine_whose_allocator(
             let _ = memfold_sys::file::write_all(2, line.as_bytes());
         },
         open_control: |_| None,
-        thread_cpu: |_| None,
+        thread_cpu: |_, _| None,
         went_away: |_, _| {},
         sampler: None,
         own_heap: || true,
