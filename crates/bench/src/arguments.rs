@@ -6,7 +6,7 @@ use memfold_pager::tier::choice::Choice;
 
 /// Below the help of every command of `memfold bench` that has no examples of its own.
 pub const EXAMPLES: &str = "\
-Examples:
+Examples of the laboratory:
   memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
   memfold bench fault --tier disk=/var/tmp --vs swap   the same on a disk, beside the kernel's swap there
   memfold bench fold --heaps json,python3    what it costs to fold a page, by step

@@ -178,7 +178,10 @@ fn latencies(page: &mut String, report: &Report<Options>) -> fmt::Result {
          `thread_churn`, the life of a thread.\n"
     )?;
     by_case(page, report, |cell| {
-        or_dash(cell.latency, |l| format!("{} / {} / {} / {}", l.p50_ns, l.p99_ns, l.p999_ns, l.p9999_ns))
+        or_dash(cell.latency, |l| {
+            let ns = |value: Option<u64>| or_dash(value, |ns| ns.to_string());
+            format!("{} / {} / {} / {}", l.p50_ns, ns(l.p99_ns), ns(l.p999_ns), ns(l.p9999_ns))
+        })
     })?;
     writeln!(page, "The default profile is `{}` in these tables.", OURS)
 }

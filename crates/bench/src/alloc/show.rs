@@ -36,7 +36,9 @@ const HEAD: [&str; 14] = [
 fn row(cell: &Cell) -> Vec<String> {
     let moments = cell.calls_per_s_moments;
     let million = |rate: f64| format!("{:.2}", rate / 1e6);
-    let latency = |pick: fn(&super::Latency) -> u64| or_dash(cell.latency.as_ref(), |l| pick(l).to_string());
+    let latency = |pick: fn(&super::Latency) -> Option<u64>| {
+        or_dash(cell.latency.as_ref().and_then(pick), |ns| ns.to_string())
+    };
     let ratio = cell.calls_over_glibc;
     // A star stands at a difference: an interval that excludes 1.
     let star = if ratio.differs { "*" } else { "" };
@@ -52,7 +54,7 @@ fn row(cell: &Cell) -> Vec<String> {
         format!("{:.1}", mib(cell.rss_bytes)),
         format!("{:.0}", cell.minor_faults),
         kernel(cell.kernel_calls_per_call),
-        latency(|l| l.p50_ns),
+        latency(|l| Some(l.p50_ns)),
         latency(|l| l.p99_ns),
         latency(|l| l.p999_ns),
     ]
@@ -168,8 +170,8 @@ impl Display for Report<soak::Options> {
             let own = self.found.cells.iter().filter(|cell| cell.case == case.name);
             let rows = own.map(|cell| {
                 let million = |rate: f64| format!("{:.2}", rate / 1e6);
-                let ns = |pick: fn(&super::Latency) -> u64| {
-                    or_dash(cell.latency.as_ref(), |latency| pick(latency).to_string())
+                let ns = |pick: fn(&super::Latency) -> Option<u64>| {
+                    or_dash(cell.latency.as_ref().and_then(pick), |ns| ns.to_string())
                 };
                 let cells = vec![
                     million(cell.calls_per_s),
@@ -177,7 +179,7 @@ impl Display for Report<soak::Options> {
                     million(cell.calls_per_s_p1),
                     million(cell.calls_per_s_p01),
                     million(cell.calls_per_s_moments.min),
-                    ns(|l| l.p50_ns),
+                    ns(|l| Some(l.p50_ns)),
                     ns(|l| l.p99_ns),
                     ns(|l| l.p999_ns),
                     ns(|l| l.p9999_ns),

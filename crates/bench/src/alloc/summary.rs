@@ -49,7 +49,7 @@ pub struct Cell {
     pub latency: Option<Latency>,
 }
 
-/// Percentiles of sampled steps, ns, within 1/16.
+/// Percentiles of sampled steps, ns, within 1/16; `None` for one above which not a single sample would lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// How many steps were sampled.
@@ -57,22 +57,24 @@ pub struct Latency {
     /// Median.
     pub p50_ns: u64,
     /// 99th percentile.
-    pub p99_ns: u64,
+    pub p99_ns: Option<u64>,
     /// 99.9th percentile.
-    pub p999_ns: u64,
+    pub p999_ns: Option<u64>,
     /// 99.99th percentile.
-    pub p9999_ns: u64,
+    pub p9999_ns: Option<u64>,
 }
 
 impl Latency {
     /// Of a histogram; `None` for an empty one.
     pub fn of(steps: &Histogram) -> Option<Latency> {
+        let samples = steps.count();
+        let beyond = |one_in: u64, q| steps.quantile(q).filter(|_| samples >= one_in);
         Some(Latency {
-            samples: steps.count(),
+            samples,
             p50_ns: steps.quantile(0.5)?,
-            p99_ns: steps.quantile(0.99)?,
-            p999_ns: steps.quantile(0.999)?,
-            p9999_ns: steps.quantile(0.9999)?,
+            p99_ns: beyond(100, 0.99),
+            p999_ns: beyond(1000, 0.999),
+            p9999_ns: beyond(10_000, 0.9999),
         })
     }
 }
@@ -151,7 +153,10 @@ pub(super) mod tests {
         assert_eq!((cell.kernel_calls, cell.kernel_calls_per_call), (Some(5), Some(0.005)));
         assert_eq!((cell.operations, cell.ns_per_call, cell.faults_per_call), (1000.0, 50.0, 0.003));
         let latency = cell.latency.unwrap();
-        assert_eq!((latency.samples, latency.p50_ns, latency.p99_ns, latency.p999_ns), (600, 20, 20, 500));
+        assert_eq!(
+            (latency.samples, latency.p50_ns, latency.p99_ns, latency.p999_ns),
+            (600, 20, Some(20), None)
+        );
     }
 
     struct KernelCallsOf {

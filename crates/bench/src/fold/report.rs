@@ -40,7 +40,7 @@ pub struct Summary {
     pub cpu_us: f64,
     /// What the codecs that compressed them take alone, us a page; `None` for zram.
     pub codecs_us: Option<f64>,
-    /// Of the pages' memory what is free now, with all that it takes to keep them counted, per cent.
+    /// Of the heap's memory what is free now, with all that it takes to keep it counted, per cent.
     pub saved_percent: f64,
     /// Time by the clock a page, by [`Activity`], us; `None` for zram.
     pub steps_us: Option<[f64; Activity::COUNT]>,
@@ -114,9 +114,10 @@ impl Folded {
         Some(all.sum::<Option<f64>>()? / self.pages.max(1) as f64)
     }
 
-    fn saved_percent(&self) -> f64 {
-        let bytes = (self.pages * PAGE_SIZE).max(1) as f64;
-        100.0 * (1.0 - self.memory_bytes as f64 / bytes)
+    /// Of a heap of so many pages, of which those that stayed save nothing.
+    fn saved_percent(&self, heap: usize) -> f64 {
+        let went = (self.pages * PAGE_SIZE) as f64;
+        100.0 * (went - self.memory_bytes as f64) / (heap.max(1) * PAGE_SIZE) as f64
     }
 }
 
@@ -137,12 +138,12 @@ impl HeapReport {
         }
         // In one order, whichever began.
         names.sort_by_key(|name| (name != "memfold", name.clone()));
-        let arms = names.into_iter().map(|arm| summary(arm, &runs, &alone)).collect();
+        let arms = names.into_iter().map(|name| summary(name, pages, &runs, &alone)).collect();
         HeapReport { heap, pages, same_value, alone, blocks, arms, runs }
     }
 }
 
-fn summary(arm: String, runs: &[Run], alone: &[Alone]) -> Summary {
+fn summary(arm: String, pages: usize, runs: &[Run], alone: &[Alone]) -> Summary {
     let own: Vec<&Folded> = runs.iter().filter(|run| run.arm == arm).map(|run| &run.folded).collect();
     let median = |figure: &dyn Fn(&Folded) -> Option<f64>| {
         let values: Option<Vec<f64>> = own.iter().map(|folded| figure(folded)).collect();
@@ -159,7 +160,7 @@ fn summary(arm: String, runs: &[Run], alone: &[Alone]) -> Summary {
         pages: median(&|folded| Some(folded.pages as f64)).unwrap_or(0.0),
         cpu_us: median(&|folded| Some(folded.a_page(folded.cpu_ns))).unwrap_or(0.0),
         codecs_us: median(&|folded| folded.codecs_us(alone)),
-        saved_percent: median(&|folded| Some(folded.saved_percent())).unwrap_or(0.0),
+        saved_percent: median(&|folded| Some(folded.saved_percent(pages))).unwrap_or(0.0),
         steps_us: steps(),
         arm,
     }

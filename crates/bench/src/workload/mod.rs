@@ -297,17 +297,18 @@ impl Prepared {
     /// When a worker fails, or memory did not hold what was written.
     pub fn run(&self) -> Result<WorkloadReport> {
         let start = Instant::now();
-        let (done, truth) = match self.options.kind {
-            Kind::Verify => (self.verify()?, Truth::default()),
+        let (done, truth, elapsed) = match self.options.kind {
+            Kind::Verify => (self.verify()?, Truth::default(), start.elapsed()),
             _ => self.work()?,
         };
-        let elapsed = start.elapsed();
         let wrong = self.ground.wrong();
         ensure!(wrong == 0, "{}: {wrong} touches found memory changed or lost", self.options.kind.name());
         Ok(WorkloadReport::new(&self.options, self.ground.bytes(), self.setup_ns, elapsed, &done, truth))
     }
 
-    fn work(&self) -> Result<(Done, Truth)> {
+    /// What was done, what the watcher saw, and how long the workers took; the watcher may sleep for a while after that.
+    fn work(&self) -> Result<(Done, Truth, Duration)> {
+        let start = Instant::now();
         let (options, ground, registers) = (&self.options, &self.ground, self.registers);
         let (stop, cold_age) = (AtomicBool::new(false), Duration::from_millis(options.cold_millis));
         std::thread::scope(|scope| {
@@ -332,9 +333,10 @@ impl Prepared {
                     Ok(all)
                 });
             }
+            let elapsed = start.elapsed();
             stop.store(true, Relaxed);
             let truth = watcher.join().map_err(|_| anyhow::anyhow!("the watcher panicked"))?;
-            Ok((all?, truth))
+            Ok((all?, truth, elapsed))
         })
     }
 

@@ -126,7 +126,8 @@ impl<R: Rules> FourQueues<R> {
 
     fn activate(&mut self, page: u32) {
         let state = &mut self.pages[page as usize];
-        state.activity = (state.activity + ACT_ADVANCE + 1).min(ACT_MAX);
+        // As one that comes (`vm_page_activate`), and for its reference on top.
+        state.activity = (state.activity.max(ACT_INIT) + ACT_ADVANCE + 1).min(ACT_MAX);
         state.flags &= !REFERENCED;
         self.queues.push_front(ACTIVE, page);
     }

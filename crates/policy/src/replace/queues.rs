@@ -79,7 +79,7 @@ impl TwoQ {
     }
 
     fn evict(&mut self) -> Option<u32> {
-        if self.queues.len(IN) < self.most_in {
+        if self.queues.len(IN) <= self.most_in {
             if let Some(page) = self.queues.pop_back(MAIN) {
                 return Some(page);
             }

@@ -62,28 +62,41 @@ const SAMPLE: usize = 10;
 /// W-TinyLFU: a small LRU window before a segmented LRU, which a page that leaves the window enters only if it was
 /// requested more often than the page that would have to go (Einziger, Friedman and Manes, ACM TOS 2017). Page numbers
 /// being indices, requests are counted exactly, where the paper has a sketch; counts stop at 15 and are halved every ten
-/// capacities of requests, as there, or every universe of them where that is more.
+/// capacities of requests, as there: each when it is next looked at.
 pub struct WTinyLfu {
     parts: Parts,
-    counts: Vec<u8>,
+    counts: Vec<Count>,
     requests: usize,
+    halvings: u32,
+}
+
+/// Requests of a page, as of a time before which so many halvings were.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    requests: u8,
+    halvings: u32,
 }
 
 impl WTinyLfu {
     /// `window` and `protected` are the shares of the capacity and of the main part.
     pub fn new(capacity: usize, universe: usize, window: f64, protected: f64) -> WTinyLfu {
         let parts = Parts::new(capacity, universe, window, protected);
-        WTinyLfu { parts, counts: alloc::vec![0; universe], requests: 0 }
+        WTinyLfu { parts, counts: alloc::vec![Count::default(); universe], requests: 0, halvings: 0 }
     }
 
     fn count(&mut self, page: u32) {
-        let count = &mut self.counts[page as usize];
-        *count = (*count + 1).min(MOST);
+        let requests = (self.requests_of(page) + 1).min(MOST);
+        self.counts[page as usize] = Count { requests, halvings: self.halvings };
         self.requests += 1;
-        if self.requests >= SAMPLE * self.parts.capacity.max(self.counts.len() / SAMPLE) {
+        if self.requests >= SAMPLE * self.parts.capacity {
             self.requests /= 2;
-            self.counts.iter_mut().for_each(|count| *count /= 2);
+            self.halvings = self.halvings.wrapping_add(1);
         }
+    }
+
+    fn requests_of(&self, page: u32) -> u8 {
+        let count = self.counts[page as usize];
+        count.requests.checked_shr(self.halvings.wrapping_sub(count.halvings)).unwrap_or(0)
     }
 
     /// Moves what the window has too much into the main part, if it earns the place. Returns who went.
@@ -98,11 +111,11 @@ impl WTinyLfu {
             return None;
         }
         let Some(victim) = parts.victim() else { return Some(candidate) };
-        if self.counts[candidate as usize] <= self.counts[victim as usize] {
+        if self.requests_of(candidate) <= self.requests_of(victim) {
             return Some(candidate);
         }
-        parts.queues.remove(victim);
-        parts.queues.push_front(PROBATION, candidate);
+        self.parts.queues.remove(victim);
+        self.parts.queues.push_front(PROBATION, candidate);
         Some(victim)
     }
 }

@@ -192,15 +192,13 @@ impl Sample {
     }
 
     fn lru(&self, sizes: &[usize]) -> Result<Vec<Point>, TraceError> {
-        let distances = stack_distances(&self.trace)?;
-        let mut hits = 0;
-        let mut reached = 0;
+        // Hits of a cache of each size, from 0.
+        let mut hits = vec![0];
+        for distance in stack_distances(&self.trace)? {
+            hits.push(hits.last().unwrap_or(&0) + distance);
+        }
         let point = |&size: &usize| {
-            let upto = self.scaled(size).min(distances.len());
-            if upto > reached {
-                hits += distances[reached..upto].iter().sum::<u64>();
-                reached = upto;
-            }
+            let hits = hits[self.scaled(size).min(hits.len() - 1)];
             Point { size, miss_ratio: self.ratio(self.trace.requests() - hits) }
         };
         Ok(sizes.iter().map(point).collect())

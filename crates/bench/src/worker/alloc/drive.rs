@@ -122,6 +122,9 @@ impl Stage {
     }
 }
 
+/// Of a number of steps that is given, at least about so many are looked at.
+const SAMPLED: u64 = 256;
+
 /// Runs one phase of one thread, which is to make so many calls of the allocator, or as many as it can if none are named.
 fn drive<A: Actor>(actor: &mut A, ask: Ask, share: u64, clock_ns: u64) -> Done {
     let limit = if ask.millis == 0 { Duration::MAX } else { Duration::from_millis(ask.millis) };
@@ -129,18 +132,24 @@ fn drive<A: Actor>(actor: &mut A, ask: Ask, share: u64, clock_ns: u64) -> Done {
     let share = if share == 0 { u64::MAX } else { share };
     let mut samples = [0; BUCKETS];
     let mut operations = 0;
+    // A run of few steps has enough of them looked at.
+    let most = if ask.steps == 0 { A::BATCH } else { A::BATCH.min((ask.steps / SAMPLED).max(1)) };
     let start = Instant::now();
     loop {
-        let batch = A::BATCH.min(left - 1).min((share - operations - 1) / A::MOST_CALLS);
+        let batch = most.min(left - 1).min((share - operations - 1) / A::MOST_CALLS);
         for _ in 0..batch {
             operations += actor.step();
         }
         let is_last = share - operations == 1;
         let before = Instant::now();
-        operations += if is_last { actor.last() } else { actor.step() };
+        let calls = if is_last { actor.last() } else { actor.step() };
         let after = Instant::now();
-        let ns = (after - before).as_nanos() as u64;
-        samples[Buckets::bucket_of(ns.saturating_sub(clock_ns))] += 1;
+        operations += calls;
+        // One that waits for another thread and calls nothing tells of no allocator.
+        if calls > 0 {
+            let ns = (after - before).as_nanos() as u64;
+            samples[Buckets::bucket_of(ns.saturating_sub(clock_ns))] += 1;
+        }
         left -= batch + 1;
         if left == 0 || operations >= share || after - start >= limit {
             return Done { operations, elapsed: after - start, samples };
