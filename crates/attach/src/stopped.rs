@@ -85,19 +85,26 @@ impl Stopped {
 
     fn any_of(memory: &Memory, syscall: usize) -> Result<Stopped, Trouble> {
         let began = Instant::now();
-        let mut late: Vec<u32> = Vec::new();
+        // Those that are seized, and of these those that are interrupted.
+        let (mut seized, mut late) = (Vec::<u32>::new(), Vec::<u32>::new());
         loop {
             let mut found = threads::candidates(memory.pid())?;
             found.sort_by_key(|candidate| candidate.rank);
-            for tid in
-                late.iter().copied().chain(found.iter().map(|candidate| candidate.tid)).collect::<Vec<_>>()
-            {
-                let first = !late.contains(&tid);
-                if let Some(stopped) = Stopped::one(memory, tid, first, syscall)? {
-                    return Ok(stopped);
-                }
-                if first {
-                    late.push(tid);
+            found.retain(|candidate| !seized.contains(&candidate.tid));
+            let tids = seized.iter().copied().chain(found.iter().map(|candidate| candidate.tid));
+            for tid in tids.collect::<Vec<_>>() {
+                let was = (seized.contains(&tid), late.contains(&tid));
+                let tried = Stopped::one(memory, tid, was, syscall)?;
+                seized.retain(|other| *other != tid);
+                late.retain(|other| *other != tid);
+                match tried {
+                    Tried::Stopped(stopped) => return Ok(*stopped),
+                    Tried::Late => {
+                        seized.push(tid);
+                        late.push(tid);
+                    }
+                    Tried::Seized => seized.push(tid),
+                    Tried::LetGo => {}
                 }
             }
             if began.elapsed() > ANY {
@@ -107,34 +114,50 @@ impl Stopped {
         }
     }
 
-    /// Stops that thread, if it can be at the moment. `first` says that it was not interrupted yet.
-    fn one(memory: &Memory, tid: u32, first: bool, syscall: usize) -> Result<Option<Stopped>, Trouble> {
+    /// Stops that thread, if it can be at the moment. Two words say whether it is seized already, and whether it is interrupted.
+    fn one(
+        memory: &Memory,
+        tid: u32,
+        (seized, interrupted): (bool, bool),
+        syscall: usize,
+    ) -> Result<Tried, Trouble> {
         let thread = Pid::from_raw(tid as i32);
         let since = Instant::now();
-        if first {
+        if !seized {
             match ptrace::seize(thread, ptrace::Options::PTRACE_O_TRACESYSGOOD) {
                 Ok(()) => {}
                 // It has ended, or somebody else traces it.
-                Err(Errno::ESRCH) => return Ok(None),
-                Err(_) if !threads::is_ours(memory.pid(), tid) => return Ok(None),
+                Err(Errno::ESRCH) => return Ok(Tried::LetGo),
+                Err(_) if !threads::is_ours(memory.pid(), tid) => return Ok(Tried::LetGo),
                 Err(errno) => return Err(Trouble::Forbidden(errno)),
             }
+        }
+        if seized && !interrupted && reach_stop(thread, Duration::ZERO) == Reached::End {
+            return Ok(Tried::LetGo);
+        }
+        if !interrupted {
+            // Again, as late as can be: it may have gone into a call meanwhile that must not be cut short.
+            if !threads::may_be_stopped(memory.pid(), tid) {
+                return Ok(Tried::Seized);
+            }
             if ptrace::interrupt(thread).is_err() {
-                return Ok(None);
+                return Ok(Tried::LetGo);
             }
         }
-        if !reach_stop(thread, if first { ONE } else { Duration::ZERO }) {
-            return Ok(None);
+        match reach_stop(thread, if interrupted { Duration::ZERO } else { ONE }) {
+            Reached::Stop => {}
+            Reached::Nothing => return Ok(Tried::Late),
+            Reached::End => return Ok(Tried::LetGo),
         }
         let registers = match ptrace::getregs(thread) {
             Ok(registers) => registers,
-            Err(_) => return Ok(None),
+            Err(_) => return Ok(Tried::LetGo),
         };
         // It may have set a filter a moment ago. And it must be the memory that is meant.
         let is_64_bit = registers.cs == CODE || planted(Bug::CodeNotLooked);
         if !is_64_bit || !threads::is_ours(memory.pid(), tid) || dispatches_calls(thread) {
             let _ = ptrace::detach(thread, None);
-            return Ok(None);
+            return Ok(Tried::LetGo);
         }
         memory.read(syscall, &mut [0]).map_err(|_| Trouble::Ended)?;
         let mut stopped =
@@ -144,7 +167,7 @@ impl Stopped {
         }
         stopped.signal_mask = stopped.read_mask()?;
         stopped.write_mask(u64::MAX)?;
-        Ok(Some(stopped))
+        Ok(Tried::Stopped(Box::new(stopped)))
     }
 
     /// Makes a system call.
@@ -203,7 +226,7 @@ impl Stopped {
     fn reach(&mut self, what: &'static str, is_there: impl Fn(Seen) -> bool) -> Result<(), Trouble> {
         let failed = |error: memfold_sys::Errno| Trouble::Call(what, Errno::from_raw(error.0));
         let thread = self.thread.as_raw();
-        let go_on = |signal| trace::go_on(thread, libc::PTRACE_SYSCALL as u32, signal);
+        let go_on = |signal| trace::go_on(thread, libc::PTRACE_SYSCALL, signal);
         loop {
             match trace::wait(thread, 0) {
                 Ok(Seen::Exited(_) | Seen::Killed(_)) | Err(memfold_sys::Errno(libc::ECHILD)) => {
@@ -327,28 +350,51 @@ fn be_quick() {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &priority) };
 }
 
-/// Waits until the thread is stopped by our interruption. Signals that come before are passed on. False where it takes too long.
-fn reach_stop(thread: Pid, patience: Duration) -> bool {
+/// What came of trying to stop a thread.
+enum Tried {
+    /// It is.
+    Stopped(Box<Stopped>),
+    /// It was interrupted, and will stop.
+    Late,
+    /// It was not interrupted, and is seized.
+    Seized,
+    /// It is not traced, and may be tried again.
+    LetGo,
+}
+
+/// What came of waiting for a thread that was interrupted.
+#[derive(Debug, PartialEq, Eq)]
+enum Reached {
+    /// It is stopped.
+    Stop,
+    /// It will be.
+    Nothing,
+    /// It has ended, or was let go since its process is being stopped.
+    End,
+}
+
+/// Waits until the thread is stopped by our interruption. Signals that come before are passed on.
+fn reach_stop(thread: Pid, patience: Duration) -> Reached {
     let since = Instant::now();
     loop {
         match trace::wait(thread.as_raw(), libc::WNOHANG) {
-            Ok(Seen::Event(EVENT_STOP, libc::SIGTRAP)) => return true,
+            Ok(Seen::Event(EVENT_STOP, libc::SIGTRAP)) => return Reached::Stop,
             // The process is being stopped.
             Ok(Seen::Event(..)) => {
                 let _ = ptrace::detach(thread, None);
-                return false;
+                return Reached::End;
             }
             Ok(Seen::Signal(signal)) => {
-                let _ = trace::go_on(thread.as_raw(), libc::PTRACE_CONT as u32, signal);
+                let _ = trace::go_on(thread.as_raw(), libc::PTRACE_CONT, signal);
             }
             Ok(Seen::Nothing) => {
                 if since.elapsed() >= patience {
-                    return false;
+                    return Reached::Nothing;
                 }
                 std::thread::sleep(Duration::from_micros(20));
             }
             Err(memfold_sys::Errno::EINTR) | Ok(Seen::Call) => {}
-            Ok(Seen::Exited(_) | Seen::Killed(_)) | Err(_) => return false,
+            Ok(Seen::Exited(_) | Seen::Killed(_)) | Err(_) => return Reached::End,
         }
     }
 }
@@ -384,8 +430,7 @@ mod tests {
             libc::kill(child, number);
             ptrace::interrupt(thread).unwrap();
             // The one or the other comes first.
-            let stopped = reach_stop(thread, Duration::from_secs(60));
-            if stopped {
+            if reach_stop(thread, Duration::from_secs(60)) == Reached::Stop {
                 ptrace::detach(thread, None).unwrap();
             }
             let mut status = 0;

@@ -147,6 +147,11 @@ pub fn what_keeps_all(pid: u32) -> Trouble {
     }
 }
 
+/// Whether the thread may be stopped in what it does at this moment. It is seized already.
+pub fn may_be_stopped(pid: u32, tid: u32) -> bool {
+    rank(pid, tid).is_some()
+}
+
 /// What stopping the thread costs it; `None` where it cannot be stopped, or is the agent's.
 fn rank(pid: u32, tid: u32) -> Option<u32> {
     let (name, rest) = stat(pid, tid)?;

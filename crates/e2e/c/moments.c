@@ -8,6 +8,10 @@
  *   moments mask        it waits in ppoll with a signal mask of its own
  *   moments sandbox     its idlest thread is under a filter that ends the process at the first call that maps anything
  *   moments vfork       it makes children by vfork all the time
+ *   moments direction   it has the direction of moves downwards (DF) nearly all the time
+ *   moments alignment   it has accesses that are not aligned trap (AC) nearly all the time
+ *   moments narrow      it executes code of 32 bits nearly all the time
+ *   moments part        it has a part of what it waits for in one call
  *   moments headless    its first thread ends when it is told "end"
  *
  * Each goes on until the end of its standard input, answers each line with the same line, says "fine" at the end, and ends with status 7.
@@ -245,6 +249,78 @@ static void vforks(void) {
     }
 }
 
+enum { SPINS = 20000000 };
+
+static void direction(void) {
+    do {
+        unsigned long left = SPINS;
+        __asm__ volatile("std\n1: dec %0\n jnz 1b\n cld" : "+r"(left) : : "cc");
+    } while (!comes(0) || take());
+}
+
+static void alignment(void) {
+    do {
+        unsigned long left = SPINS;
+        /* Below the red zone. */
+        __asm__ volatile("sub $128, %%rsp\n pushf\n orq $0x40000, (%%rsp)\n popf\n"
+                         "1: dec %0\n jnz 1b\n"
+                         "pushf\n andq $~0x40000, (%%rsp)\n popf\n add $128, %%rsp" : "+r"(left) : : "cc", "memory");
+    } while (!comes(0) || take());
+}
+
+static void narrow(void) {
+    static unsigned long stack;
+    static struct { unsigned at; unsigned short segment; } __attribute__((packed)) there;
+    unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    if (code == MAP_FAILED) fail("mmap", errno);
+    unsigned at = (unsigned)(uintptr_t)code, back = at + 64, spins = SPINS;
+    unsigned long *kept = &stack;
+    /* mov ecx, SPINS; 1: dec ecx; jnz 1b; jmp far 0x33:back */
+    unsigned char counts[] = {0xb9, 0, 0, 0, 0, 0x49, 0x75, 0xfd, 0xea, 0, 0, 0, 0, 0x33, 0};
+    memcpy(counts + 1, &spins, 4);
+    memcpy(counts + 9, &back, 4);
+    /* mov rax, kept; mov rsp, [rax]; ret */
+    unsigned char returns[] = {0x48, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0x48, 0x8b, 0x20, 0xc3};
+    memcpy(returns + 2, &kept, 8);
+    memcpy(code, counts, sizeof counts);
+    memcpy(code + 64, returns, sizeof returns);
+    there.at = at;
+    there.segment = 0x23;
+    do {
+        __asm__ volatile("sub $128, %%rsp\n call 1f\n jmp 2f\n"
+                         "1: mov %%rsp, %0\n ljmp *%1\n"
+                         "2: add $128, %%rsp" : "=m"(stack) : "m"(there)
+                         : "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "cc", "memory");
+        /* As long in code of 64 bits. */
+        unsigned long left = SPINS;
+        __asm__ volatile("1: dec %0\n jnz 1b" : "+r"(left) : : "cc");
+    } while (!comes(0) || take());
+}
+
+static void part(void) {
+    char sent[100] = {1}, got[100];
+    for (int more = 1; more;) {
+        int ends[2], status;
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) fail("socketpair", errno);
+        pid_t child = fork();
+        if (!child) {
+            struct timespec moment = {0, 300000000};
+            if (write(ends[1], sent, 10) != 10) _exit(1);
+            nanosleep(&moment, NULL);
+            _exit(write(ends[1], sent, sizeof sent - 10) != sizeof sent - 10);
+        }
+        ssize_t all = recv(ends[0], got, sizeof got, MSG_WAITALL);
+        if (all != sizeof got) fail("all of a message", all);
+        close(ends[0]);
+        close(ends[1]);
+        if (waitpid(child, &status, 0) != child || status != 0) fail("who writes", status);
+        /* There must be other moments, too, and not only that in which it is told something. */
+        struct timespec while_ = {0, 50000000};
+        if (comes(50)) more = take();
+        nanosleep(&while_, NULL);
+    }
+}
+
 static void *goes_on(void *argument) {
     (void)argument;
     struct timespec moment = {0, 1000000};
@@ -276,6 +352,10 @@ int main(int count, char **arguments) {
     else if (!strcmp(moment, "mask")) mask();
     else if (!strcmp(moment, "sandbox")) sandbox();
     else if (!strcmp(moment, "vfork")) vforks();
+    else if (!strcmp(moment, "direction")) direction();
+    else if (!strcmp(moment, "alignment")) alignment();
+    else if (!strcmp(moment, "narrow")) narrow();
+    else if (!strcmp(moment, "part")) part();
     else if (!strcmp(moment, "headless")) headless();
     else fail("no such moment", 0);
     look();

@@ -61,6 +61,22 @@ fn a_program_that_makes_children_by_vfork_all_the_time_endures_it() {
 }
 
 #[test]
+fn a_program_that_moves_downwards_or_traps_what_is_not_aligned_goes_on() {
+    endures("direction");
+    endures("alignment");
+}
+
+#[test]
+fn a_thread_in_code_of_32_bits_is_not_borrowed_there() {
+    endures("narrow");
+}
+
+#[test]
+fn a_call_that_waits_half_done_is_not_cut_short() {
+    endures("part");
+}
+
+#[test]
 fn a_program_that_has_io_uring_do_its_reading_endures_it() {
     if may_attach() {
         let (dir, file) = compile("uring.c", &[]);
