@@ -193,6 +193,112 @@ fn a_signal_sent_to_the_launcher_reaches_the_program() {
     }
 }
 
+/// A program that says at the end how often it had SIGUSR1; SIGUSR2 ends it.
+const COUNTER: &str = "\
+import signal, time
+count = 0
+def one(*_):
+    global count
+    count += 1
+def end(*_):
+    print(count, flush=True)
+    raise SystemExit
+signal.signal(signal.SIGUSR1, one)
+signal.signal(signal.SIGUSR2, end)
+print('ready', flush=True)
+while True: time.sleep(60)
+";
+
+#[test]
+fn a_signal_to_the_whole_group_reaches_the_program_once() {
+    use std::io::BufRead;
+    for to_group in [true, false] {
+        let dir = scratch();
+        let mut command = memfold(dir.path());
+        command.args(["run", "--quiet", "--", "/usr/bin/python3", "-c", COUNTER]);
+        let mut child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let group = if to_group { -(child.id() as i32) } else { child.id() as i32 };
+        // SAFETY: the child is not waited for yet.
+        unsafe { libc::kill(group, libc::SIGUSR1) };
+        // The launcher takes them in their order.
+        signal(&child, libc::SIGUSR2);
+        assert_eq!(lines.next().unwrap().unwrap(), "1", "to the group: {to_group}");
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn what_was_ignored_and_what_was_closed_is_so_in_the_program() {
+    let dir = scratch();
+    let told = |memfold: &str| {
+        let script = format!(
+            "trap '' PIPE CHLD USR1; {memfold} grep SigIgn /proc/self/status; \
+             {memfold} sh -c 'cat; echo $?' <&- 2>/dev/null; {memfold} sh -c 'echo hi; exit $?' >&- 2>/dev/null; echo $?"
+        );
+        let mut shell = memfold_e2e::memfold(dir.path());
+        let program = shell.get_program().to_owned();
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).env("MEMFOLD", program);
+        command.envs(shell.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.env_clear();
+        String::from_utf8(output(&mut command).stdout).unwrap()
+    };
+    assert_eq!(told("$MEMFOLD run --quiet --"), told(""));
+}
+
+#[test]
+fn an_alarm_that_was_set_before_ends_the_program() {
+    let dir = scratch();
+    let mut command = memfold(dir.path());
+    command.args(["run", "--quiet", "--", "sleep", "1000"]);
+    // SAFETY: a system call, and the closure allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            libc::alarm(1);
+            Ok(())
+        })
+    };
+    assert_eq!(output(&mut command).status.code(), Some(128 + libc::SIGALRM));
+}
+
+#[test]
+fn where_it_is_wanted_the_launcher_ends_by_the_programs_signal() {
+    let dir = scratch();
+    let end = |options: &[&str]| {
+        let mut command = memfold(dir.path());
+        command.args(["run", "--quiet"]).args(options).args(["--", "sh", "-c", "kill -TERM $$"]);
+        let status = output(&mut command).status;
+        (status.code(), status.signal())
+    };
+    assert_eq!(end(&[]), (Some(143), None));
+    assert_eq!(end(&["--same-end"]), (None, Some(libc::SIGTERM)));
+}
+
+#[test]
+fn as_the_first_process_of_a_container_it_waits_for_orphans() {
+    if !is_root() {
+        return;
+    }
+    let dir = scratch();
+    // What is left is looked for by the program itself, until there is nothing.
+    let script = "sleep 0.5; for i in $(seq 1200); do \
+                  grep -l '^State:.Z' /proc/[0-9]*/status >/dev/null 2>&1 || exit 5; sleep 0.1; done";
+    let script = format!("sh -c 'sh -c \"setsid sleep 0.1 & setsid sleep 0.1 &\"'; {script}");
+    let inner = memfold(dir.path());
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc"]).arg(inner.get_program());
+    command.args(["run", "--quiet", "--", "sh", "-c", &script]);
+    command.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = output(&mut command);
+    if error_text(&output).contains("unshare") {
+        // Not permitted here.
+        return;
+    }
+    assert_eq!(output.status.code(), Some(5), "{}", error_text(&output));
+}
+
 #[test]
 fn what_the_program_starts_is_folded_too_unless_it_is_not_to_follow() {
     let folded = |options: &[&str]| {

@@ -106,6 +106,9 @@ pub struct Args {
     /// Print nothing of memfold's own [env: MEMFOLD_QUIET].
     #[arg(long)]
     quiet: bool,
+    /// Where a signal ended the program, end by the same signal, as who manages services wants to see it.
+    #[arg(long, hide_short_help = true)]
+    same_end: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", add = ArgValueCompleter::new(Programs))]
     command: Vec<OsString>,
@@ -152,6 +155,9 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
     }
     if let (End::Killed(signal @ (libc::SIGINT | libc::SIGQUIT)), true) = (ended.end, ended.interrupted) {
+        supervise::die_of(signal);
+    }
+    if let (End::Killed(signal), true) = (ended.end, args.same_end) {
         supervise::die_of(signal);
     }
     Ok(ExitCode::from(ended.end.code()))

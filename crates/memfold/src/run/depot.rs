@@ -5,6 +5,7 @@
 //! Invariants: it has nothing of the terminal, so that a key that interrupts the program does not end it, and goes on when the launcher is gone, for as
 //! long as a program needs it.
 
+use super::supervise;
 use crate::{exit, text};
 use anyhow::{Context, Result};
 use memfold_depot::engines::Config;
@@ -94,5 +95,7 @@ fn spawn(directory: &Path, tier: &str, (cluster, copies): (bool, usize)) -> Resu
     }
     crate::run::launch::strip(&mut command);
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-    command.spawn().context("cannot start the process for the tier")
+    let child = command.spawn().context("cannot start the process for the tier")?;
+    supervise::keep(child.id());
+    Ok(child)
 }

@@ -69,7 +69,11 @@ impl Launch {
     /// There is no directory that can be trusted.
     pub fn prepare(library: &Path, choices: &Choices) -> anyhow::Result<Launch> {
         let run_dir = RunDir::create()?;
-        let uffd = open_device().ok().or_else(inherited_device);
+        let uffd = match pager_off(choices.no_pager) {
+            // The allocator needs no right.
+            true => None,
+            false => open_device().ok().or_else(inherited_device),
+        };
         let mut variables = vec![
             ("LD_PRELOAD", preload(library)),
             ("MEMFOLD_CONTROL_DIR", run_dir.path().into()),
@@ -140,9 +144,14 @@ fn inherited_device() -> Option<OwnedFd> {
     duplicate(&borrowed).ok()
 }
 
+/// A program that may have no more descriptors gets none of ours: it opens some before it begins.
+const FEW_DESCRIPTORS: i32 = 10;
+
 fn duplicate(fd: &impl AsFd) -> nix::Result<OwnedFd> {
     let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
     let end = limit.min(UFFD_FD_MOST) as i32;
+    // The last ones a program with few would miss.
+    let end = if end > FEW_DESCRIPTORS { end } else { 0 };
     let number = (3..end).rev().find_map(|n| fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(n)).ok());
     // SAFETY: the kernel just made the descriptor for us.
     number.map(|n| unsafe { OwnedFd::from_raw_fd(n) }).ok_or_else(nix::errno::Errno::last)

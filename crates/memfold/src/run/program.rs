@@ -11,7 +11,7 @@ use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why a command cannot be started.
@@ -69,7 +69,7 @@ pub fn obstacle(file: &Path, library: &Path) -> Option<String> {
 fn obstacle_within(file: &Path, library: Option<&Elf>, depth: u32) -> Option<String> {
     let mut head = [0u8; 256];
     // A program that may be executed but not read cannot be judged; the loader will.
-    let len = File::open(file).and_then(|mut f| f.read(&mut head)).ok()?;
+    let len = open(file)?.read(&mut head).ok()?;
     if head.starts_with(b"\x7fELF") {
         return elf_obstacle(file, library);
     }
@@ -98,7 +98,7 @@ pub fn takes_agent(file: &Path) -> bool {
 /// What the kernel executes for a file: itself, or its interpreter.
 fn executed(file: &Path, depth: u32) -> Option<PathBuf> {
     let mut head = [0u8; 256];
-    let len = File::open(file).and_then(|mut f| f.read(&mut head)).ok()?;
+    let len = open(file)?.read(&mut head).ok()?;
     if head.starts_with(b"\x7fELF") {
         return Some(file.to_owned());
     }
@@ -153,6 +153,13 @@ fn has_capabilities(file: &Path) -> bool {
     len > 0
 }
 
+/// Opens a file to read, if it is one. It may have another user's name for it, who could have put a pipe there.
+fn open(file: &Path) -> Option<File> {
+    let mut options = File::options();
+    let opened = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file).ok()?;
+    opened.metadata().is_ok_and(|meta| meta.is_file()).then_some(opened)
+}
+
 /// What matters of an ELF file.
 #[derive(Debug, PartialEq, Eq)]
 struct Elf {
@@ -168,7 +175,7 @@ const SANITIZERS: [&str; 4] = ["libasan.", "libtsan.", "liblsan.", "libhwasan."]
 
 impl Elf {
     fn read(file: &Path) -> Option<Elf> {
-        let data = ReadCache::new(File::open(file).ok()?);
+        let data = ReadCache::new(open(file)?);
         match object::FileKind::parse(&data).ok()? {
             object::FileKind::Elf64 => Elf::of::<FileHeader64<Endianness>>(64, &data),
             object::FileKind::Elf32 => Elf::of::<FileHeader32<Endianness>>(32, &data),

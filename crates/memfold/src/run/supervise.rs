@@ -1,12 +1,18 @@
 //! Waiting for a program and passing on the signals that were meant for it.
 //!
 //! The program stays in the launcher's process group, so what the terminal sends (Ctrl-C, Ctrl-Z, a
-//! resized window) reaches it without help. Only signals that another process sent to the launcher are
-//! passed on; the kernel marks its own with `SI_KERNEL` (sigaction(2)).
+//! resized window) reaches it without help. Only signals that another process sent to the launcher alone are
+//! passed on: the kernel marks its own with `SI_KERNEL` (sigaction(2)), and those that went to the whole group the [`Witness`] has had, too. Of the
+//! kernel's own those are passed on that only the launcher gets: the hang-up of a terminal, which the session's leader is told, and an alarm that
+//! was set before it was executed.
+//!
+//! As process 1 of a container it waits for orphans as well.
 //!
 //! Invariants: the program starts with the signal mask that the launcher was started with; the launcher
 //! ends after the program and through no signal that the program survives.
 
+use super::inherited;
+use super::witness::Witness;
 use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{poll, PollFd, PollFlags, PollTimeout};
@@ -16,6 +22,7 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How a program ended.
@@ -53,10 +60,19 @@ const TERMINAL_STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 /// `si_code` of a signal that the kernel sent.
 const SI_KERNEL: i32 = 0x80;
 
+/// Processes of the launcher's own, which it waits for by itself.
+static OWN: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Says that this child is the launcher's own.
+pub fn keep(pid: u32) {
+    OWN.lock().unwrap_or_else(PoisonError::into_inner).push(pid as i32);
+}
+
 /// A running program.
 struct Child {
     pid: i32,
     interrupted: bool,
+    witness: Option<Witness>,
 }
 
 /// Starts the command and stays until it ends, calling `tick` with its process every `interval`.
@@ -75,8 +91,15 @@ pub fn supervise(
     let before = waited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let signals = SignalFd::with_flags(&waited, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     // SAFETY: pthread_sigmask is async-signal-safe, and the closure allocates nothing.
-    unsafe { command.pre_exec(move || before.thread_set_mask().map_err(Into::into)) };
-    let mut child = Child { pid: command.spawn()?.id() as i32, interrupted: false };
+    unsafe {
+        command.pre_exec(move || {
+            inherited::restore();
+            before.thread_set_mask().map_err(Into::into)
+        })
+    };
+    let witness = Witness::start();
+    let mut child = Child { pid: command.spawn()?.id() as i32, interrupted: false, witness };
+    let is_first = std::process::id() == 1;
     let timeout = PollTimeout::try_from(interval).context("the interval is too long")?;
     loop {
         match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], timeout) {
@@ -89,6 +112,9 @@ pub fn supervise(
         tick(child.pid as u32);
         if let Some(end) = child.reap()? {
             return Ok(Ended { end, interrupted: child.interrupted });
+        }
+        if is_first {
+            child.reap_orphans();
         }
     }
 }
@@ -111,10 +137,35 @@ impl Child {
             libc::SIGCHLD | libc::SIGPIPE => {}
             libc::SIGCONT if !self.is_stopped() => {}
             libc::SIGINT | libc::SIGQUIT if from_kernel => self.interrupted = true,
+            libc::SIGALRM if from_kernel => self.send(signal),
+            libc::SIGHUP if from_kernel && leads_session() => self.send(signal),
             // The terminal reaches the program by itself, and so does what it sends to its whole group.
             // What our own writing raises is nobody else's either.
             _ if from_kernel || sender == self.pid || sender == std::process::id() as i32 => {}
+            _ if self.witness.as_mut().is_some_and(|witness| witness.has_heard(signal)) => {}
             _ => self.send(signal),
+        }
+    }
+
+    /// Takes what other processes left behind that have ended, and that nobody else waits for.
+    fn reap_orphans(&self) {
+        loop {
+            // SAFETY: plain words; the structure is valid, and nothing is taken.
+            let found = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+                if libc::waitid(libc::P_ALL, 0, &mut info, options) != 0 {
+                    return;
+                }
+                info.si_pid()
+            };
+            let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+            let witness = self.witness.as_ref().map_or(0, Witness::pid);
+            if [0, self.pid, witness].contains(&found) || own.contains(&found) {
+                return;
+            }
+            // SAFETY: it is a child that has ended, and nobody of ours waits for it.
+            unsafe { libc::waitpid(found, std::ptr::null_mut(), libc::WNOHANG) };
         }
     }
 
@@ -163,9 +214,22 @@ impl Child {
 }
 
 fn stop_with(signal: i32) {
-    if TERMINAL_STOPS.contains(&signal) && has_terminal() {
+    let stops = TERMINAL_STOPS.contains(&signal) && has_terminal()
+        // As some programs stop themselves when they are asked to.
+        || signal == libc::SIGSTOP && is_in_foreground();
+    if stops {
         let _ = nix::sys::signal::raise(Signal::SIGSTOP);
     }
+}
+
+fn leads_session() -> bool {
+    nix::unistd::getsid(None) == Ok(nix::unistd::getpid())
+}
+
+/// Whether the shell waits for this process at a terminal.
+fn is_in_foreground() -> bool {
+    std::fs::File::open("/dev/tty")
+        .is_ok_and(|terminal| nix::unistd::tcgetpgrp(&terminal) == Ok(nix::unistd::getpgrp()))
 }
 
 fn has_terminal() -> bool {

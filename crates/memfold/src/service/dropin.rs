@@ -60,16 +60,12 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     exec.extend(commands.iter().map(|command| format!("ExecStart={command}")));
     line("The program is started by memfold and stays as it is.", &exec);
 
-    if kind != "forking" {
-        if kind.starts_with("notify") && unit.last("NotifyAccess").is_none_or(|access| access != "all") {
-            line(
-                "The program says itself when it is ready; systemd knows memfold as the main process.",
-                &["NotifyAccess=all".into()],
-            );
-        }
-        if unit.last("KillMode").is_none_or(|mode| mode == "control-group") {
-            line("memfold passes signals on: the program gets each once.", &["KillMode=mixed".into()]);
-        }
+    let tells_when_ready = kind != "forking" && kind.starts_with("notify");
+    if tells_when_ready && unit.last("NotifyAccess").is_none_or(|access| access != "all") {
+        line(
+            "The program says itself when it is ready; systemd knows memfold as the main process.",
+            &["NotifyAccess=all".into()],
+        );
     }
     if unit.is("PrivateDevices") {
         let mut settings = ["PrivateDevices=no", "DevicePolicy=closed", "DeviceAllow=/dev/userfaultfd rw"]
@@ -99,7 +95,7 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     }
     if unit.is("RestrictRealtime") {
         notes.push("RestrictRealtime=yes stays, so faults take longer while the CPUs are busy".into());
-    } else {
+    } else if unit.last("LimitRTPRIO").is_none_or(|limit| limit.parse().is_ok_and(|limit: u32| limit < 10)) {
         line("Faults are short also while the CPUs are busy.", &["LimitRTPRIO=10".into()]);
     }
     if !unit.all("SystemCallFilter").is_empty() {
@@ -175,7 +171,7 @@ fn wrap(command: &str, host: &Host<'_>) -> Result<String, String> {
         return Err("it starts memfold itself already".into());
     }
     let options: String = host.options.iter().map(|option| format!(" {}", quoted(option))).collect();
-    Ok(format!("{prefix}{} run{options} -- {rest}", host.memfold))
+    Ok(format!("{prefix}{} run --same-end{options} -- {rest}", host.memfold))
 }
 
 /// A word as systemd reads it again.
@@ -219,11 +215,12 @@ mod tests {
             settings("ExecStart=-/usr/bin/node app.js $OPTIONS\n", &["--cold-age=2s", "--tier=disk=/a b"]),
             [
                 "ExecStart=",
-                "ExecStart=-/usr/bin/memfold run --cold-age=2s \"--tier=disk=/a b\" -- /usr/bin/node app.js $OPTIONS",
-                "KillMode=mixed",
+                "ExecStart=-/usr/bin/memfold run --same-end --cold-age=2s \"--tier=disk=/a b\" -- /usr/bin/node app.js $OPTIONS",
                 "LimitRTPRIO=10"
             ]
         );
+        let limits = |limit: &str| settings(&format!("ExecStart=/bin/x\nLimitRTPRIO={limit}\n"), &[]).len();
+        assert_eq!(["5", "95", "infinity"].map(limits), [3, 2, 2]);
     }
 
     #[test]
