@@ -55,7 +55,8 @@ pub fn divide(budget: u64, loads: &[Load]) -> Vec<u64> {
     } else if let Some(n) = (0..loads.len()).filter(|&n| limits[n] != u64::MAX).max_by(by_loss) {
         let room = budget - total;
         // Half of the room at most: what is let go comes back by itself, and all at once.
-        limits[n] = limits[n].max(loads[n].resident_bytes).saturating_add(step(&loads[n]).min(room / 2));
+        limits[n] =
+            limits[n].max(loads[n].resident_bytes).saturating_add(step(&loads[n]).min(room / 2)).min(budget);
     }
     limits
 }

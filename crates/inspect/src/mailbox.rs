@@ -8,7 +8,7 @@
 
 use crate::snapshot::{check, Snapshot};
 use anyhow::{bail, ensure, Context};
-use memfold_pager::control::{Command, ControlPage, Mailbox as Layout, CONTROL_LEN, MAILBOX};
+use memfold_pager::control::{Command, ControlPage, Mailbox as Layout, Mode, CONTROL_LEN, MAILBOX};
 use memfold_pager::SharedText;
 use memfold_sys::{file, Errno};
 use std::fs::{self, File};
@@ -113,6 +113,7 @@ impl Mailbox {
                 Some('T' | 't') if Instant::now() > deadline => {
                     bail!("process {} is stopped and cannot answer; `kill -CONT {0}` it first", self.pid)
                 }
+                _ if self.is_off()? => bail!("process {} is folded no more, and answers nothing", self.pid),
                 _ if Instant::now() > deadline => {
                     bail!("no answer from process {} in time; it may still do it later", self.pid)
                 }
@@ -121,6 +122,23 @@ impl Mailbox {
             pause = (pause * 2).min(Duration::from_millis(20));
         }
         self.word(at!(error))
+    }
+
+    /// Waits until the process is folded no more, after it was asked to stop.
+    ///
+    /// # Errors
+    /// It takes too long, or the page is no longer whole.
+    pub fn await_off(&self, timeout: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + timeout;
+        while !self.is_off()? && !matches!(state(self.pid), None | Some('Z' | 'X')) {
+            ensure!(Instant::now() <= deadline, "process {} has not stopped yet; it still may", self.pid);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn is_off(&self) -> anyhow::Result<bool> {
+        Ok(self.word(offset_of!(ControlPage, mode) as u64)? == Mode::Off as u32)
     }
 
     fn word(&self, at: u64) -> anyhow::Result<u32> {

@@ -40,7 +40,18 @@ pub fn why(pid: u32) -> String {
     if folds(pid) {
         return format!("{this} folds itself by memfold.h, and has {NOWHERE}");
     }
+    if is_launcher(pid) {
+        return format!("{this} is `memfold run` itself, and its program is not folded");
+    }
     format!("{this} {}", without_library(pid))
+}
+
+/// Whether the process is `memfold run`, beside a program.
+pub fn is_launcher(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let mut words = line.split(|byte| *byte == 0);
+    let name = words.next().and_then(|word| word.rsplit(|byte| *byte == b'/').next());
+    name == Some(b"memfold") && words.next() == Some(b"run")
 }
 
 /// What a process that folds without a page is told of.
@@ -86,7 +97,7 @@ fn without_library(pid: u32) -> String {
              between them took it out, as `env -i` and sudo do",
             process::name(above)
         ),
-        None => "was not started by `memfold run`".into(),
+        None => format!("was not started by `memfold run`; `memfold attach {pid}` folds it while it runs"),
     }
 }
 
@@ -106,7 +117,7 @@ mod tests {
     #[test]
     fn a_process_that_has_nothing_to_do_with_memfold_and_one_that_is_not_there_are_told_apart() {
         assert!(
-            why(std::process::id()).ends_with("was not started by `memfold run`"),
+            why(std::process::id()).contains("was not started by `memfold run`"),
             "{}",
             why(std::process::id())
         );

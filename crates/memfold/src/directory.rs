@@ -176,22 +176,29 @@ pub fn open_file(path: &Path, flags: i32) -> io::Result<File> {
 /// # Errors
 /// It cannot be written, or is another user's where that one could lead us anywhere.
 pub fn open_named(path: &Path) -> io::Result<File> {
+    open_or_make(path).map(|(file, _)| file)
+}
+
+/// The same, and whether this call made the file.
+///
+/// # Errors
+/// As for [`open_named`].
+pub fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
     let Some(name) = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/")) else {
         return Err(io::Error::from_raw_os_error(libc::EISDIR));
     };
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = Dir::open(&CString::new(dir.as_os_str().as_bytes())?).map_err(error)?;
     let name = CString::new(name.as_bytes())?;
-    dir.open_named(&name, libc::O_WRONLY | libc::O_NOCTTY, 0o666).map(to_file).map_err(|error| {
-        match error.0 {
-            libc::EACCES if dir.status().is_ok_and(|status| status.st_mode & libc::S_ISVTX != 0) => {
-                io::Error::new(
-                    io::ErrorKind::PermissionDenied,
-                    "it is another user's, in a directory where others may write",
-                )
-            }
-            _ => self::error(error),
+    let opened = dir.open_named(&name, libc::O_WRONLY | libc::O_NOCTTY, 0o666);
+    opened.map(|(fd, made)| (to_file(fd), made)).map_err(|error| match error.0 {
+        libc::EACCES if dir.status().is_ok_and(|status| status.st_mode & libc::S_ISVTX != 0) => {
+            io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "it is another user's, in a directory where others may write",
+            )
         }
+        _ => self::error(error),
     })
 }
 

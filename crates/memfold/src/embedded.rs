@@ -38,11 +38,11 @@ fn whole(packed: &[u8]) -> Option<Vec<u8>> {
     miniz_oxide::inflate::decompress_to_vec(packed).ok().filter(|file| !file.is_empty())
 }
 
-/// Puts the library into the user's cache if it is not there; where it is. `None` if this executable has none inside.
+/// Puts the library into the user's cache if it is not there, once `check` has nothing against the place; where it is. `None` if this executable has none inside.
 ///
 /// # Errors
 /// There is no place for it, or it cannot be written.
-pub fn library() -> anyhow::Result<Option<PathBuf>> {
+pub fn library(check: impl Fn(&Path) -> anyhow::Result<()>) -> anyhow::Result<Option<PathBuf>> {
     if PACKED.is_empty() {
         return Ok(None);
     }
@@ -54,6 +54,9 @@ pub fn library() -> anyhow::Result<Option<PathBuf>> {
         ));
     };
     let dir = cache.join("memfold").join(NAME);
+    // Before anything is made there: it may be another user's home (`sudo -E`).
+    let there = dir.ancestors().find_map(|part| part.canonicalize().ok());
+    check(&there.unwrap_or_else(|| "/".into()))?;
     unpack(&dir, NAME, PACKED)
         .with_context(|| format!("cannot put the library into {}", dir.display()))
         .map(Some)

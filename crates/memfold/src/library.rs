@@ -22,8 +22,10 @@ pub fn find() -> anyhow::Result<PathBuf> {
     let places = Places::of(FILE_NAME, VARIABLE)?;
     let found = places.found();
     let unpacked = found.is_none() && !places.named;
-    let Some(found) =
-        found.map_or_else(|| if unpacked { embedded::library() } else { Ok(None) }, |path| Ok(Some(path)))?
+    let Some(found) = found.map_or_else(
+        || if unpacked { embedded::library(|place| check_owners(place, "", false)) } else { Ok(None) },
+        |path| Ok(Some(path)),
+    )?
     else {
         return Err(places.none());
     };

@@ -27,6 +27,7 @@ use std::{fmt, io};
 pub const VARIABLE: &str = "MEMFOLD_CONTROL_DIR";
 
 /// The control page of a running process.
+#[derive(Clone)]
 pub struct Found {
     /// The file.
     pub file: PageFile,

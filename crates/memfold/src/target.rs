@@ -39,8 +39,15 @@ impl Target {
     /// # Errors
     /// There is none; the error says why.
     pub fn all(&self) -> anyhow::Result<Vec<Found>> {
-        let found: Vec<Found> =
-            pages::visible().into_iter().filter(|found| self.matches(found.pid)).collect();
+        let visible = pages::visible();
+        let mut found: Vec<Found> = visible.iter().filter(|found| self.matches(found.pid)).cloned().collect();
+        if let (Target::Pid(launcher), true) = (self, found.is_empty()) {
+            // Who starts a program by a script has the launcher's number.
+            let is_its = |found: &&Found| process::parent(found.pid) == Some(*launcher);
+            if absence::is_launcher(*launcher) {
+                found = visible.iter().filter(is_its).cloned().collect();
+            }
+        }
         if found.is_empty() {
             bail!(self.absent());
         }

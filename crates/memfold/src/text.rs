@@ -79,12 +79,23 @@ fn digits(value: f64) -> String {
 
 /// Lays rows out in columns: the first column to the left, the others to the right.
 pub fn table(rows: &[Vec<String>]) -> String {
-    memfold_experiment::text::columns(rows, 1)
+    columns(rows, 1)
+}
+
+/// Lays out names with what they stand for, which may be words: both to the left.
+pub fn list(rows: &[Vec<String>]) -> String {
+    columns(rows, 2)
+}
+
+fn columns(rows: &[Vec<String>], left: usize) -> String {
+    let plain = |row: &Vec<String>| row.iter().map(|cell| memfold_inspect::plain(cell)).collect();
+    memfold_experiment::text::columns(&rows.iter().map(plain).collect::<Vec<_>>(), left)
 }
 
 /// Writes a message to standard error, with our name before it and a newline behind it, in words alone ([`plain`]).
 pub fn say(message: impl Display) {
-    note(&format!("memfold: {}\n", plain(&message.to_string())));
+    let lines: Vec<_> = plain(&message.to_string()).lines().map(memfold_inspect::plain).collect();
+    note(&format!("memfold: {}\n", lines.join("\n")));
 }
 
 /// A text without the numbers and the symbols of errors: who reads `Permission denied (os error 13)`, `EACCES: Permission denied` or

@@ -9,6 +9,7 @@ use anyhow::Context;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -88,10 +89,12 @@ impl Names {
         let deleted = mapping.path.ends_with(" (deleted)");
         let path = PathBuf::from(format!("/proc/{}/root{}", self.pid, mapping.path));
         let mapped = format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.start, mapping.end);
-        let file = match deleted {
-            true => File::open(mapped),
-            false => File::open(path),
-        };
+        let mut options = File::options();
+        let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(if deleted {
+            mapped.into()
+        } else {
+            path
+        });
         let file = file
             .ok()
             .filter(|file| file.metadata().is_ok_and(|found| found.is_file() && found.len() <= LONGEST))?;

@@ -27,7 +27,7 @@ Examples:
   memfold stat 4711                          what is saved; `ctl`, `top` and `why` as ever
   sudo memfold detach 4711                   bring everything back, and leave no trace
 
-One thread of a process is stopped for a moment, less than 5 ms. Nothing is written to its
+One thread of a process is stopped for a moment, a few milliseconds. Nothing is written to its
 files or its standard error. docs/attach.md says what becomes of its forks, what is refused, and
 what a file of rules is, which `memfold daemon --attach-rules FILE` keeps to.
 

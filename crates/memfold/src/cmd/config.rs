@@ -13,6 +13,7 @@ use crate::{exit, text};
 use anyhow::bail;
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
+use memfold_inspect::plain;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -159,8 +160,9 @@ fn table(origins: &Origins, keys: &Keys) -> String {
     let width = keys.all().map(|key| key.option.len()).max().unwrap_or(0);
     for key in keys.all() {
         let (value, from) = match origins.get(key.option) {
-            Some(origin) => (origin.value.as_str(), origin.from.as_str()),
-            None => ("", "default"),
+            // A file of the run's says so, which may be another user's.
+            Some(origin) => (plain(&origin.value), plain(&origin.from)),
+            None => (String::new(), "default".to_owned()),
         };
         rows.push_str(&format!("{:width$}  {value:20}  {from}\n", key.option));
     }

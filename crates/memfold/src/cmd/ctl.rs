@@ -2,7 +2,7 @@
 
 use crate::cmd::ctl_tier;
 use crate::complete;
-use crate::directory::open_named;
+use crate::directory::open_or_make;
 use crate::options;
 use crate::pages::Found;
 use crate::process;
@@ -91,13 +91,13 @@ enum Action {
     Pause,
     /// Fold again after a pause.
     Resume,
-    /// Bring everything back, as much as a resident limit leaves room for, then go on folding what stays cold.
+    /// Bring everything back and go on folding what stays cold; a resident limit is kept to.
     Restore,
     /// Fold everything that can be folded now, whatever its age.
     Evict,
-    /// Fold everything now, and send it to the lowest tier that there is; it stays there until the program wants much of it.
+    /// Fold everything and send it to the lowest tier; it stays there until the program wants much of it.
     Sleep,
-    /// End that: what the program wanted when it last woke comes back ahead of its touches.
+    /// End a sleep; what the program wanted when it last woke comes back ahead of its touches.
     Wake,
     /// Bring everything back and go on without the pager.
     Stop,
@@ -225,6 +225,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         asked?;
     }
     match args.action {
+        Action::Stop => mailbox.await_off(args.timeout).map(|()| ExitCode::SUCCESS),
         Action::Why { json } => why(pid, &mailbox.snapshot()?, json),
         Action::Set { key: Key::Setting(Setting::Source), .. } => {
             tell_source(&mailbox)?;
@@ -262,7 +263,7 @@ fn why(pid: u32, page: &Snapshot, json: bool) -> anyhow::Result<ExitCode> {
         rows.push(vec!["sum".into(), text::bytes(inventory.sum_bytes), format!("{share:.1} %")]);
         rows.push(vec!["resident, as the kernel counts it".into(), text::bytes(inventory.resident_bytes)]);
         rows.push(vec!["folded".into(), text::bytes(page.sizes.evicted_bytes)]);
-        text::print(&text::table(&rows))?;
+        text::print(&text::list(&rows))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -323,13 +324,12 @@ fn log_file(pid: u32, file: Option<&Path>) -> anyhow::Result<String> {
         .ok_or_else(|| crate::exit::usage(format!("--file {}: a shorter path is needed", path.display())))?;
     // The process writes it: what keeps us from writing keeps it too.
     let refused = |error| crate::exit::usage(format!("cannot write {}: {error}", path.display()));
-    let new = std::fs::symlink_metadata(&path).is_err();
     if std::fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_file()) {
         return Err(refused(std::io::Error::other("it is no regular file")));
     }
-    let file = open_named(&path).map_err(refused)?;
-    // Root may ask it of another user's process.
-    if new && geteuid().is_root() {
+    let (file, made) = open_or_make(&path).map_err(refused)?;
+    // Root may ask it of another user's process. What lies there already is not given away, whoever put it there.
+    if made && geteuid().is_root() {
         let user = process::users(pid).get(1).copied();
         std::os::unix::fs::fchown(&file, user, None).map_err(refused)?;
     }

@@ -3,6 +3,7 @@
 use crate::answer;
 use crate::bar::bar;
 use crate::complete;
+use crate::directory::open_named;
 use crate::options;
 use crate::pages::Found;
 use crate::process;
@@ -16,6 +17,7 @@ use memfold_pager::control::{Command, Mode};
 use memfold_pager::samples::PREFIX;
 use memfold_profile::{flame, folded, pprof, By, Bytes, Names, Profile};
 use serde_json::json;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -218,7 +220,12 @@ fn write_files(found: &Found, args: &Args, profile: &Profile, names: &Names) -> 
 }
 
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    let what = || format!("cannot write {}", path.display());
+    let mut file = open_named(path).with_context(what)?;
+    if file.metadata().with_context(what)?.is_file() {
+        file.set_len(0).with_context(what)?;
+    }
+    file.write_all(bytes).with_context(what)
 }
 
 fn as_text(found: &Found, args: &Args, profile: &Profile) -> String {

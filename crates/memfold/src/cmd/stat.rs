@@ -339,7 +339,7 @@ fn one(row: &Row) -> String {
         line("resident of all, counted", format!("{} ({ago} ago)", bytes(why.resident_bytes)));
         reasons::short(why).for_each(|(name, part)| line(&format!("  {name}"), bytes(part)));
     }
-    text::table(&table)
+    text::list(&table)
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

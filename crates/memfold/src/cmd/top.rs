@@ -16,7 +16,7 @@ Examples:
   memfold top                        every folded program of yours, again and again
   memfold top --sort faults          those that wait the most first
   memfold top --filter redis         those of which the name, number, user, policy or reason has this in it
-  memfold top --once | column -t     one table, for a pipe
+  memfold top --once                 one table, for a pipe
   NO_COLOR=1 memfold top             without colours
 
 Root sees everybody's programs. `h` says which keys do what; Enter opens a program. The screen takes less than half a per cent of a CPU: with

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The variable that names a file to be read instead, or is `off`.
@@ -172,7 +172,9 @@ pub fn places() -> Vec<PathBuf> {
 /// # Errors
 /// Why it is not to be read.
 pub fn read(path: &Path) -> Result<Option<String>, String> {
-    let mut file = match fs::File::open(path) {
+    // What is no file is told below, and not waited for.
+    let mut options = fs::File::options();
+    let mut file = match options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path) {
         Ok(file) => file,
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(None),
         Err(error) => return Err(plain(&error)),

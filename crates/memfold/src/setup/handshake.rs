@@ -43,8 +43,12 @@ pub fn is_ready(program: Option<&[u8]>, group: Option<u32>) -> Option<bool> {
     let file = File::open(PLACE).ok()?;
     let meta = file.metadata().ok()?;
     let owned = meta.uid() == 0 && Some(meta.gid()) == group && meta.mode() & 0o7777 == MODE;
+    let is_open = Path::new(PLACE)
+        .parent()
+        .and_then(|dir| dir.metadata().ok())
+        .is_some_and(|dir| dir.mode() & 0o011 == 0o011);
     let same = fs::read(PLACE).is_ok_and(|found| program.is_none_or(|program| program == found));
-    Some(owned && same && capability_of(&file) == Some(bytes()))
+    Some(owned && is_open && same && capability_of(&file) == Some(bytes()))
 }
 
 /// Installs it for a group.
@@ -56,6 +60,8 @@ pub fn install(program: &[u8], group: Gid) -> anyhow::Result<()> {
     let dir = place.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
     check(dir)?;
+    // The group has to get there, whatever the umask.
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
     let mut file = tempfile::Builder::new().prefix(".memfold-").tempfile_in(dir)?;
     file.write_all(program)?;
     // In this order: the capability goes when the owner changes, and nobody else may execute it before.
