@@ -110,6 +110,20 @@ cases! {
         threads_are_cancelled_in_faults,
         suspended_and_resumed,
         a_stack_that_is_away,
+        a_handler_forks,
+    }
+    touched {
+        a_stream_on_two_pages,
+        a_stream_that_another_thread_has,
+        values_of_another_thread,
+        a_number_for_the_child,
+        a_stack_of_another_thread,
+    }
+    endings {
+        a_mutex_of_a_thread_that_ends,
+        mutexes_of_a_process_that_is_killed,
+        a_mutex_of_a_process_that_executes,
+        a_number_that_is_cleared,
     }
     clock {
         time_stands_still,
@@ -124,6 +138,8 @@ cases! {
         read_write_and_vectors,
         sockets,
         futexes,
+        futexes_that_are_written,
+        structures_that_are_not_there,
         direct_transfers,
         registered_buffers,
     }
@@ -168,6 +184,7 @@ cases! {
         read_from_outside,
         read_by_a_debugger,
         a_userfaultfd_of_its_own,
+        pages_that_it_moves_away,
         advice_to_swap_and_to_populate,
         a_page_that_is_tampered_with,
         without_huge_pages,
@@ -367,6 +384,16 @@ fn a_library_that_is_bound_deeply_frees_forks_and_loads_as_plainly() {
     library("-DPLUGIN", &out.join("libcase-plugin.so"));
     library("-DINNER", &out.join("inner/libcase-inner.so"));
     holds("loading", case);
+}
+
+#[test]
+fn a_library_whose_constructor_waits_for_a_thread_is_loaded() {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libcase-waiting.so");
+    let mut compiler = Command::new(program("cc", "gcc"));
+    compiler.args(["-DWAITING", "-shared", "-fPIC"]);
+    compiler.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c/cases/loading.c"));
+    compile(compiler, &out);
+    holds("loading", "a_library_that_waits_for_a_thread");
 }
 
 #[test]

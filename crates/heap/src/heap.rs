@@ -118,7 +118,7 @@ pub(crate) struct Heap {
     /// The last number that decided which block is.
     pub(crate) luck: Cell<u64>,
     pub(crate) state: AtomicU8,
-    /// The thread that uses it (see [`crate::tls::thread`]), 0 for none.
+    /// The thread that uses it (see [`memfold_sys::thread::pointer`]), 0 for none.
     pub(crate) user: AtomicUsize,
     /// The same thread by the kernel's number.
     pub(crate) user_tid: AtomicU32,

@@ -62,6 +62,9 @@ use storage::Storage;
 use tables::Tables;
 use traffic::Traffic;
 
+/// Reads the number of a CPU that stands at an address, if it may be read now.
+pub type ReadCpu<'a> = &'a dyn Fn(usize) -> Option<u32>;
+
 /// What the engine needs of the library that it is part of.
 #[derive(Clone, Copy)]
 pub struct Host {
@@ -77,10 +80,9 @@ pub struct Host {
     /// Called by the background thread about four times a second: time to give back memory that the allocator no longer needs. It may wait for locks
     /// that a forking thread holds, see [`Engine::try_before_fork`].
     pub decay: fn(),
-    /// Where the kernel writes the CPU on which a thread of the program ran last, a word that is negative when it does
-    /// not. The thread is asleep in a fault and cannot exit meanwhile. `None` where that cannot be told. Called by the
-    /// fault thread.
-    pub thread_cpu: fn(u32, &dyn Fn(usize) -> Option<u32>) -> Option<u32>,
+    /// Has the word read in which the kernel writes the CPU on which a thread of the program runs or ran last, while that thread does not end.
+    /// `None` where that cannot be told. Called by the fault thread.
+    pub thread_cpu: fn(u32, ReadCpu<'_>) -> Option<u32>,
     /// Told of a range `(address, bytes)` of pages that are in the store now: who touches one waits. Called by the background thread; it must wait for nobody.
     pub went_away: fn(usize, usize),
     /// The allocator, where it can sample what it hands out. Called by the background thread.

@@ -69,7 +69,7 @@ mod turns;
 pub mod why;
 
 pub use choices::{Nonsense, TIER_DIRECTORY};
-pub use engine::{Engine, Host, Phase};
+pub use engine::{Engine, Host, Phase, ReadCpu};
 pub use kernel::{features_with_forks, Made};
 pub use shared_text::SharedText;
 pub use text::Line;

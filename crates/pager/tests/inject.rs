@@ -9,10 +9,12 @@
 mod common;
 
 use common::*;
+use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::Phase;
 use memfold_sys::inject::{self, Point};
 use memfold_sys::{mem, Result, PAGE_SIZE};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Rounds, each with an engine of its own, after which every point must have failed.
@@ -115,6 +117,38 @@ fn live_a_life(seed: u64) {
     rest.check(seed);
 }
 
+/// Touches huge pages that are set aside, of which a move or copy may be done in part.
+fn touch_what_was_huge(seed: u64) {
+    const HUGE: usize = 2 * MIB;
+    let engine = engine(500);
+    let memory = Memory::new(engine, 8 * HUGE).in_huge_pages();
+    wait_until("the engine has made up its mind", || {
+        !matches!(engine.phase(), Phase::Idle | Phase::Starting)
+    });
+    memory.fill(seed);
+    if engine.phase() == Phase::Running {
+        // As much as is not refused.
+        let aside = || engine.control().aside_bytes.load(Relaxed);
+        for _ in 0..500 {
+            if aside() >= 4 * HUGE as u64 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It would be compressed soon.
+        let hour = 3_600_000_000_000;
+        request(engine, Command::Set, Setting::ColdAge as u64, hour, "");
+        // The last page of each, and who touches the first halves of them at the same time.
+        let ends = (memory.base.next_multiple_of(HUGE)..memory.base + 8 * HUGE).step_by(HUGE);
+        for end in ends.filter(|end| *end > memory.base) {
+            memory.check_page(seed, (end - memory.base) / PAGE_SIZE - 1);
+        }
+    }
+    memory.check(seed);
+    engine.stop(&"the round is over");
+    memory.check(seed);
+}
+
 #[test]
 fn every_kernel_call_of_the_engine_fails_at_times_and_no_byte_is_lost() {
     // By this plan the first to fail of each kind is one of its first 25 calls.
@@ -123,6 +157,7 @@ fn every_kernel_call_of_the_engine_fails_at_times_and_no_byte_is_lost() {
     let began = Instant::now();
     for seed in 1..=MOST_ROUNDS {
         live_a_life(seed);
+        touch_what_was_huge(seed);
         assert!(began.elapsed() < Duration::from_secs(240), "something waits for what never comes");
         if seed >= LEAST_ROUNDS && Point::ALL.iter().all(|&point| failed(point) > 0) {
             break;

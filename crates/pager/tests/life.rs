@@ -34,6 +34,17 @@ fn untouched_pages_are_evicted_and_come_back_unchanged() {
 }
 
 #[test]
+fn a_pager_ends_that_is_stopped_as_soon_as_it_runs() {
+    let engine = engine(20);
+    let memory = Memory::new(engine, MIB);
+    wait_until("it runs", || engine.phase() == Phase::Running);
+    engine.stop(&"the test is over");
+    assert_eq!(engine.phase(), Phase::Off);
+    memory.fill(1);
+    memory.check(1);
+}
+
+#[test]
 fn many_threads_that_touch_the_same_pages_all_see_their_bytes() {
     let (engine, memory) = evicted_memory(16 * MIB, 2);
     for _ in 0..3 {

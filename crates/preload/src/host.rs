@@ -8,7 +8,7 @@ use memfold_pager::control::ControlPage;
 use memfold_pager::mirror::Mapped;
 use memfold_pager::own_heap::OwnHeap;
 use memfold_pager::samples::{Part, Sampler, Show};
-use memfold_pager::{Engine, Host};
+use memfold_pager::{Engine, Host, ReadCpu};
 use memfold_sys::Result;
 
 /// The pager of this process.
@@ -95,7 +95,7 @@ pub fn find_rseq() {
 }
 
 /// Has the word read in which the kernel writes the CPU on which a thread runs: one of the thread's `struct rseq` (rseq(2)).
-fn thread_cpu(tid: u32, read: &dyn Fn(usize) -> Option<u32>) -> Option<u32> {
+fn thread_cpu(tid: u32, read: ReadCpu<'_>) -> Option<u32> {
     /// Offset of `cpu_id` in it.
     const CPU_ID: usize = 4;
     let offset = RSEQ_OFFSET.load(Relaxed);

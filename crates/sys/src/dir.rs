@@ -89,11 +89,12 @@ impl Dir {
 
     /// Opens a file that a user named, or makes it, as a shell does for `>`, but for what the kernel's `fs.protected_symlinks`, `_regular`
     /// and `_fifos` forbid (proc_sys_fs(5)), whatever they are set to: in a sticky directory where others may write, `EACCES` for what
-    /// belongs neither to the effective user nor to the directory's owner. A link that is neither is not followed either.
-    pub fn open_named(&self, name: &CStr, flags: i32, mode: u32) -> Result<Fd> {
+    /// belongs neither to the effective user nor to the directory's owner. A link that is neither is not followed either. Also whether this call
+    /// made it.
+    pub fn open_named(&self, name: &CStr, flags: i32, mode: u32) -> Result<(Fd, bool)> {
         match self.open_at(name, flags | libc::O_CREAT | libc::O_EXCL, mode) {
             Err(Errno(libc::EEXIST)) => {}
-            made => return made,
+            made => return made.map(|fd| (fd, true)),
         }
         let (place, there) =
             (self.status()?, file::status(self.open_at(name, libc::O_PATH | libc::O_NOFOLLOW, 0)?.raw())?);
@@ -107,6 +108,7 @@ impl Dir {
             libc::S_IFLNK => self.open_at(name, flags | libc::O_CREAT, mode),
             _ => self.open_at(name, flags | libc::O_NOFOLLOW, mode),
         }
+        .map(|fd| (fd, false))
     }
 
     fn open_at(&self, name: &CStr, flags: i32, mode: u32) -> Result<Fd> {

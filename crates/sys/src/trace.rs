@@ -79,9 +79,9 @@ mod tests {
                 libc::_exit((GOT.load(core::sync::atomic::Ordering::SeqCst) != number) as i32);
             }
             assert_eq!(wait(child, 0), Ok(Seen::Signal(libc::SIGSTOP)));
-            go_on(child, libc::PTRACE_CONT as u32, 0).unwrap();
+            go_on(child, libc::PTRACE_CONT, 0).unwrap();
             assert_eq!(wait(child, 0), Ok(Seen::Signal(number)));
-            go_on(child, libc::PTRACE_CONT as u32, number).unwrap();
+            go_on(child, libc::PTRACE_CONT, number).unwrap();
             assert_eq!(wait(child, 0), Ok(Seen::Exited(0)));
             assert_eq!(wait(child, 0), Err(Errno(libc::ECHILD)));
         }

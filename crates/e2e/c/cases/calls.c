@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <linux/io_uring.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -75,6 +77,34 @@ static void futexes(void)
         CHECK(syscall(SYS_futex, p + i, FUTEX_WAIT_PRIVATE, seen + 1, NULL, NULL, 0) == -1 && errno == EAGAIN);
     }
     CHECK(intact((uint64_t *)p));
+}
+
+/* Operations that write to the word. */
+static void futexes_that_are_written(void)
+{
+    uint64_t *p = filled();
+    uint32_t *words[3], other = 0;
+    for (int i = 0; i < 3; i++) {
+        words[i] = (uint32_t *)(p + WORDS / 4 * (i + 1));
+        *words[i] = 0;
+    }
+    wait_until_evicted(p);
+    long set = FUTEX_OP(FUTEX_OP_SET, 5, FUTEX_OP_CMP_EQ, 0);
+    CHECK(syscall(SYS_futex, &other, FUTEX_WAKE_OP_PRIVATE, 1, 1, words[0], set) == 0 && *words[0] == 5);
+    CHECK(syscall(SYS_futex, words[1], FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == 0);
+    CHECK(syscall(SYS_futex, words[2], FUTEX_TRYLOCK_PI_PRIVATE, 0, NULL, NULL, 0) == 0);
+    CHECK(*words[1] == (uint32_t)getpid() && *words[2] == (uint32_t)getpid());
+    CHECK(syscall(SYS_futex, (void *)8, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 && errno == EFAULT);
+}
+
+/* What the kernel says of structures that are not there. */
+static void structures_that_are_not_there(void)
+{
+    uint64_t *p = evicted();
+    CHECK(syscall(SYS_clone3, NULL, 0) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_clone3, (void *)8, 64) == -1 && errno == EFAULT);
+    CHECK(ioctl(-1, UFFDIO_REGISTER, (void *)8) == -1 && errno == EBADF);
+    CHECK(intact(p));
 }
 
 static void direct_transfers(void)
@@ -175,4 +205,6 @@ static void registered_buffers(void)
 }
 
 CASES({"read_write_and_vectors", read_write_and_vectors}, {"sockets", sockets}, {"futexes", futexes},
+      {"futexes_that_are_written", futexes_that_are_written},
+      {"structures_that_are_not_there", structures_that_are_not_there},
       {"direct_transfers", direct_transfers}, {"registered_buffers", registered_buffers})

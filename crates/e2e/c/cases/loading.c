@@ -12,6 +12,27 @@ int answer(void)
     return 42;
 }
 
+#elif defined(WAITING)
+
+#include <pthread.h>
+
+/* Calls that come by this library, made while the loader loads this one, whose constructor waits for them. */
+static void *make_calls(void *unused)
+{
+    CHECK(pthread_atfork(NULL, NULL, NULL) == 0 && setgid(getgid()) == 0);
+    pid_t child = _Fork();
+    if (child == 0)
+        _exit(0);
+    CHECK(child_is_well(child));
+    return unused;
+}
+
+__attribute__((constructor)) static void wait_for_a_thread(void)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, make_calls, NULL) == 0 && pthread_join(thread, NULL) == 0);
+}
+
 #elif defined(PLUGIN)
 
 char *exchange(char *given);
@@ -73,6 +94,13 @@ static void a_library_that_is_bound_deeply(void)
     CHECK(fork_and_look(look) && look());
 }
 
-CASES({"a_library_that_is_bound_deeply", a_library_that_is_bound_deeply})
+static void a_library_that_waits_for_a_thread(void)
+{
+    uint64_t *p = evicted();
+    CHECK(dlopen("./libcase-waiting.so", RTLD_NOW) && intact(p));
+}
+
+CASES({"a_library_that_is_bound_deeply", a_library_that_is_bound_deeply},
+      {"a_library_that_waits_for_a_thread", a_library_that_waits_for_a_thread})
 
 #endif

@@ -116,6 +116,37 @@ static void a_userfaultfd_of_its_own(void)
     CHECK(madvise(p, LEN, MADV_DONTNEED) == 0 && ((char *)p)[LEN / 2] == 7);
 }
 
+/* UFFDIO_MOVE, which headers may not have yet. */
+struct move {
+    uint64_t to, from, len, mode;
+    int64_t moved;
+};
+
+static void pages_that_it_moves_away(void)
+{
+    enum { MOVED = 1 << 20, SKIP = 2 << 20 };
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    CHECK(fd >= 0);
+    struct uffdio_api api = {.api = UFFD_API, .features = 1 << 16};
+    CHECK(ioctl(fd, UFFDIO_API, &api) == 0);
+    uint64_t *p = filled();
+    char *q = mmap(0, MOVED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register range = {.range = {(uintptr_t)q, MOVED}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    CHECK(ioctl(fd, UFFDIO_REGISTER, &range) == 0);
+    wait_until_evicted(p);
+    struct move move = {(uintptr_t)q, (uintptr_t)p + SKIP, MOVED, 0, 0};
+    while (move.len > 0) {
+        CHECK(ioctl(fd, _IOWR(0xAA, 5, struct move), &move) == 0 || errno == EAGAIN);
+        CHECK(move.moved > 0 || errno == EAGAIN);
+        if (move.moved > 0)
+            move.to += (uint64_t)move.moved, move.from += (uint64_t)move.moved, move.len -= (uint64_t)move.moved;
+    }
+    CHECK(ioctl(fd, UFFDIO_UNREGISTER, &range.range) == 0);
+    for (size_t i = 0; i < MOVED / 8; i++)
+        CHECK(((uint64_t *)q)[i] == word(SKIP / 8 + i));
+    CHECK(p[0] == word(0) && p[WORDS - 1] == word(WORDS - 1));
+}
+
 static void advice_to_swap_and_to_populate(void)
 {
     uint64_t *p = filled();
@@ -292,6 +323,7 @@ static void a_page_that_is_tampered_with(void)
 CASES({"pages_are_in_swap", pages_are_in_swap}, {"pages_are_huge", pages_are_huge},
       {"read_from_outside", read_from_outside}, {"read_by_a_debugger", read_by_a_debugger},
       {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
+      {"pages_that_it_moves_away", pages_that_it_moves_away},
       {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages},
       {"huge_pages_in_use", huge_pages_in_use}, {"huge_pages_in_use_in_part", huge_pages_in_use_in_part},
       {"a_page_that_is_tampered_with", a_page_that_is_tampered_with})

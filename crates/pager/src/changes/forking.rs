@@ -444,6 +444,33 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_for_entries_that_were_never_made_is_free_in_the_child() {
+        let engine = engine();
+        let extent = engine.space().find_or_make(1 << 40, &engine.tables.pool).unwrap();
+        extent.lock().make_entries(&PageSet::range(7, 8), &engine.tables.pool).unwrap();
+        assert!(extent.hold_resident(100).is_some() && extent.hold_resident(200).is_none());
+        extent.settle_in_child();
+        assert!(extent.hold_resident(100).is_some(), "a touch, or a change, would wait for ever");
+    }
+
+    #[test]
+    fn entries_are_made_once_nobody_has_what_stood_for_them() {
+        static MADE: core::sync::atomic::AtomicBool = core::sync::atomic::AtomicBool::new(false);
+        let engine = engine();
+        let extent = engine.space().find_or_make(1 << 40, &engine.tables.pool).unwrap();
+        let held = extent.hold_resident(100).expect("nobody has it");
+        let maker = std::thread::spawn(|| {
+            extent.lock().make_entries(&PageSet::range(100, 101), &engine.tables.pool).unwrap();
+            MADE.store(true, SeqCst);
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!MADE.load(SeqCst), "the page could leave while zeros are put where it was");
+        held.put_back(Entry::RESIDENT);
+        maker.join().unwrap();
+        assert!(extent.hold_resident(100).is_some_and(|entry| entry.load().is_busy()));
+    }
+
+    #[test]
     fn an_entry_that_was_busy_when_the_child_was_forked_can_be_taken_there() {
         let engine = engine();
         let extent = engine.space().find_or_make(1 << 40, &engine.tables.pool).unwrap();

@@ -22,7 +22,7 @@ use memfold_policy::budget::NO_LIMIT;
 use memfold_sys::table;
 use memfold_sys::thread::{self, Backoff, Scheduling};
 use memfold_sys::time::{self, Nanos};
-use memfold_sys::{Errno, EXTENT_PAGES};
+use memfold_sys::{Errno, EXTENT_PAGES, PAGE_SIZE};
 
 /// The shortest and the longest pause between two passes.
 const TICK: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(250));
@@ -277,6 +277,14 @@ impl Worker {
         fault_point!(StoreKept: self.compact_store());
     }
 
+    /// Says how much of what is managed is in memory.
+    fn count_resident(&self) {
+        let managed = self.engine.space().all().filter(|extent| !extent.managed.load().is_empty());
+        let present = managed.filter_map(|extent| set_aside::scan(self.kernel, extent, false).ok());
+        let pages: usize = present.map(|scan| scan.present.len()).sum();
+        self.engine.control().resident_bytes.store((pages * PAGE_SIZE) as u64, Relaxed);
+    }
+
     /// Brings everything back, ends the fault thread, and says that the engine is off.
     fn finish(&mut self) {
         for extent in self.engine.space().all() {
@@ -290,6 +298,7 @@ impl Worker {
         self.now = time::now();
         self.store.drain(&self.engine.storage.free_slots);
         self.count();
+        self.count_resident();
         // From here on no program thread is inside a change, so none waits for the fault thread to read a report.
         // Whoever is inside may need the fault thread, and that one us: stand still until it has left.
         self.park();
