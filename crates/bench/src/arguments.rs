@@ -4,9 +4,17 @@ use clap::builder::{RangedU64ValueParser, TypedValueParser};
 use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit};
 use memfold_pager::tier::choice::Choice;
 
-/// Below the help of every command of `memfold bench` that has no examples of its own.
+/// Below the help of a command of `memfold bench`: examples of it, and what its exit codes mean.
+#[macro_export]
+macro_rules! examples {
+    ($($line:literal),+ $(,)?) => {
+        concat!("Examples:\n", $("  ", $line, "\n",)+ "\nExit codes: 0 done, 1 failed, 2 bad usage, 3 not supported here.")
+    };
+}
+
+/// Below the help of `memfold bench` itself.
 pub const EXAMPLES: &str = "\
-Examples of the laboratory:
+Examples:
   memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)
   memfold bench fault --tier disk=/var/tmp --vs swap   the same on a disk, beside the kernel's swap there
   memfold bench fold --heaps json,python3    what it costs to fold a page, by step

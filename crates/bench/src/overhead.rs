@@ -10,7 +10,7 @@
 //! Invariants: the plain arm has neither pager nor allocator of ours, so the ratio holds both; the idle program's memory
 //! is checked word by word afterwards.
 
-use crate::arguments::{count, region, setting, whole, EXAMPLES};
+use crate::arguments::{count, region, setting, whole};
 use crate::control::Peer;
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
@@ -33,7 +33,9 @@ use std::time::{Duration, Instant};
 
 /// Find what folding costs programs that gain nothing by it, and what the pager costs an idle program.
 #[derive(Clone, Debug, Serialize, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold bench overhead                     what folding costs programs that gain nothing",
+])]
 pub struct Options {
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]

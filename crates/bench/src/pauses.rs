@@ -5,7 +5,7 @@
 //!
 //! What it is not: a measure of what folding costs: nothing of the program is cold meanwhile.
 
-use crate::arguments::{count, region, EXAMPLES};
+use crate::arguments::{count, region};
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::launch::plain;
@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 
 /// Find for how long a program is stopped when it is attached to and detached from, by its own clock. As root.
 #[derive(Clone, Debug, Serialize, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold bench attach --rounds 1000         how long a program is stopped to attach to it (root)",
+])]
 pub struct Options {
     /// How often it is attached to and detached from.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = count(100_000))]

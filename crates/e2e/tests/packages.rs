@@ -288,7 +288,7 @@ fn a_service_gets_a_drop_in_that_systemd_accepts_and_loses_it_again() {
     let (code, written) = service(&["hard.service", "--", "--cold-age", "5s"]);
     assert_eq!(code, Some(0), "{written}");
     let text = fs::read_to_string(&dropin).unwrap();
-    assert!(text.contains(" run --cold-age 5s -- /bin/sleep 1000\n"), "{text}");
+    assert!(text.contains(" run --same-end --cold-age 5s -- /bin/sleep 1000\n"), "{text}");
     // Said again, it starts from the service and not from what it wrote.
     assert_eq!(service(&["hard.service", "--", "--cold-age", "5s"]).0, Some(0));
     assert_eq!(fs::read_to_string(&dropin).unwrap(), text);

@@ -221,13 +221,19 @@ fn a_process_that_cannot_tell_is_an_error_that_says_why() {
         runs.map(|run| run.path().join(&pid)).find(|page| page.exists()).expect("its page")
     };
     let page = page();
+    let tell = |signal: i32| {
+        // SAFETY: the process is one of ours, and runs until its input ends.
+        unsafe { libc::kill(folded.pid as i32, signal) };
+    };
+    // The process shows its own again and again, as long as it runs.
+    tell(libc::SIGSTOP);
     wait_until(LIMIT, "another version", || {
         use std::os::unix::fs::FileExt;
-        // The process shows its own again and again.
         let file = fs::File::options().write(true).open(&page).expect("our own");
         file.write_all_at(&1u32.to_ne_bytes(), 8).expect("our own");
         let output = folded.ctl(&["why"]);
         String::from_utf8_lossy(&output.stderr).contains("a control page of layout 1")
     });
+    tell(libc::SIGCONT);
     folded.program.tell("read");
 }

@@ -25,7 +25,7 @@ pub use metrics::Metrics;
 pub use results::Results;
 pub use single_run::{Run, Sample};
 
-use crate::arguments::{count, setting, EXAMPLES};
+use crate::arguments::{count, setting};
 use crate::course::{plan, Course, Progress};
 use crate::manifest::Manifest;
 use crate::worker::Program;
@@ -74,7 +74,9 @@ impl Measures {
 /// A directory that holds unfinished results of the same command is continued: finished runs are kept. Ratios are medians
 /// over pairs of runs, with a 95 % interval from six runs on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold bench pager --runs 6 --out runs/p  workloads with and without the pager: tables, plots, a page",
+])]
 pub struct Options {
     /// Runs of each arm on each workload.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = count(1_000))]

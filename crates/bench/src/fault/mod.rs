@@ -17,7 +17,7 @@ mod steps;
 pub use arm::Served;
 pub use report::{ArmReport, Comparison, Condition, Found, Held, RealTime, Row, Run, Sample};
 
-use crate::arguments::{self, count, region, EXAMPLES};
+use crate::arguments::{self, count, region};
 use crate::course::{Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
@@ -37,7 +37,11 @@ pub use steps::Steps;
 ///
 /// A ratio to the peer is the median over pairs of rounds with a 95 % interval (none below 6 rounds).
 #[derive(Clone, Debug, Serialize, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)",
+    "memfold bench fault --tier disk=/var/tmp --vs swap   the same on a disk, beside the kernel's swap there",
+    "memfold bench fault --steps --out runs/1   where the time of a touch goes, as pictures",
+])]
 pub struct Options {
     /// What all random choices are made from.
     #[arg(long, value_name = "N", default_value_t = 1)]

@@ -14,7 +14,7 @@ mod run;
 
 pub use quantity::Quantity;
 
-use crate::arguments::{count, region, whole, EXAMPLES};
+use crate::arguments::{count, region, whole};
 use crate::course::{plan, Course, Progress};
 use crate::experiment::Experiment;
 use crate::output::Output;
@@ -63,7 +63,9 @@ impl Load {
 /// The quantities are those of the report on Bon Chance (2019). With four runs of each policy or more, every difference is
 /// called real or noise.
 #[derive(Clone, Debug, Serialize, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold bench pagedaemon --policies freebsd,bonchance --out runs/d",
+])]
 pub struct Options {
     /// The policies, with parameters where they have some; all others are compared with the first.
     // A comma may also stand between parameters, so that one text becomes several; see `Options::prepare`.

@@ -34,7 +34,7 @@ mod tests;
 pub use findings::Mismatch;
 pub use report::{PagerReport, VerifyReport};
 
-use crate::arguments::{count, whole, EXAMPLES};
+use crate::arguments::{count, whole};
 use crate::control::Peer;
 use crate::Unsupported;
 use anyhow::{ensure, Context, Result};
@@ -52,7 +52,9 @@ use std::time::{Duration, Instant};
 ///
 /// Verifies the pager that it is started with: `memfold run -- memfold bench verify`. Started alone, it is a plain run.
 #[derive(Clone, Debug, Serialize, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold run -- memfold bench verify        does any byte get lost?",
+])]
 pub struct Options {
     /// How long.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(1..=86_400 * 30))]

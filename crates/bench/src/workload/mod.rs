@@ -21,7 +21,7 @@ pub use data::Data;
 pub use report::WorkloadReport;
 pub use truth::Cold;
 
-use crate::arguments::{count, millis, number, region, share as share_of, EXAMPLES};
+use crate::arguments::{count, millis, number, region, share as share_of};
 use crate::verify;
 use anyhow::{ensure, Result};
 pub(crate) use data::Filler;
@@ -77,7 +77,10 @@ pub(crate) fn map(len: usize) -> Result<usize> {
 /// It runs as it was started: `memfold run -- memfold bench workload zipf_heap` is folded, without `memfold run` it is not.
 /// What is not given is left to the workload.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = crate::examples![
+    "memfold bench workload interactive_burst   one workload, plainly",
+    "memfold run -- memfold bench workload zipf_heap   the same, folded",
+])]
 pub struct Options {
     /// interactive_burst, anon_streamer, random_touch_heap, mmap_churn, phase_shift, zipf_heap, fork_touch_exit or verify.
     #[arg(value_name = "NAME")]

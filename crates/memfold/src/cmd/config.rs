@@ -14,6 +14,7 @@ use anyhow::bail;
 use clap::Subcommand;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_inspect::plain;
+use memfold_pager::config::Setting;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -120,7 +121,11 @@ fn check(file: Option<PathBuf>, keys: &Keys) -> anyhow::Result<ExitCode> {
     }
     if files.is_empty() && bad == 0 {
         let places: Vec<_> = decide::places().iter().map(|path| path.display().to_string()).collect();
-        text::print(&format!("there is no file of settings; looked for {}\n", places.join(" and ")))?;
+        let where_ = match places.is_empty() {
+            true => "none is looked for".to_owned(),
+            false => format!("looked for {}", places.join(" and ")),
+        };
+        text::print(&format!("there is no file of settings; {where_}\n"))?;
     }
     Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::USAGE) })
 }
@@ -155,6 +160,16 @@ fn of_program(name: &OsString, keys: &Keys) -> anyhow::Result<Origins> {
     Ok(origins)
 }
 
+/// What holds where nobody says anything.
+fn default_of(option: &str) -> &'static str {
+    let setting = Setting::ALL.into_iter().find(|setting| setting.name().replace('_', "-") == option);
+    setting.map(Setting::default_text).unwrap_or(match option {
+        "policy" => "age",
+        "profile" => "balanced",
+        _ => "-",
+    })
+}
+
 fn table(origins: &Origins, keys: &Keys) -> String {
     let mut rows = String::new();
     let width = keys.all().map(|key| key.option.len()).max().unwrap_or(0);
@@ -162,7 +177,7 @@ fn table(origins: &Origins, keys: &Keys) -> String {
         let (value, from) = match origins.get(key.option) {
             // A file of the run's says so, which may be another user's.
             Some(origin) => (plain(&origin.value), plain(&origin.from)),
-            None => (String::new(), "default".to_owned()),
+            None => (default_of(key.option).to_owned(), "default".to_owned()),
         };
         rows.push_str(&format!("{:width$}  {value:20}  {from}\n", key.option));
     }

@@ -103,11 +103,11 @@ enum Action {
     Stop,
     /// Change a setting.
     Set {
-        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after, source or tier.
+        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after, heap_sample, source or tier.
         #[arg(value_parser = key)]
         key: Key,
-        /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto`, `60%` of what the control group may use, and
-        /// `none`. A tier is `disk=DIR` with `,size=` and `,after=`, and of one that there is those alone.
+        /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto` and `group`, `60%` of what the control group may
+        /// use, and `none`. A tier is `disk=DIR` with `,size=` and `,after=`, and of one that there is those alone.
         #[arg(allow_hyphen_values = true)]
         value: String,
     },

@@ -5,7 +5,7 @@ use crate::complete::Programs;
 use crate::config::decide::{self, Start};
 use crate::config::keys::Keys;
 use crate::config::origin::{self, Origin, Origins};
-use crate::directory::Directory;
+use crate::directory::{open_named, Directory};
 use crate::exit::{self, NOT_EXECUTABLE, NOT_FOUND};
 use crate::observing::{Observing, Subject};
 use crate::options::{self, Named, PagerOptions};
@@ -130,7 +130,20 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     {
         return Err(exit::usage("--policy evicts down to a limit: give --resident-limit too, such as 256M"));
     }
+    if let Some(log) = &args.policy_log {
+        let named = || variable(options::POLICY.variable)?.into_string().ok();
+        let policy = args.policy.clone().or_else(named);
+        if policy.is_none_or(|policy| matches!(policy.as_str(), "" | "age")) {
+            return Err(exit::usage(
+                "--policy-log has the passes of a page daemon: give --policy too, such as freebsd",
+            ));
+        }
+        open_named(log).map_err(|error| exit::usage(format!("--policy-log {}: {error}", log.display())))?;
+    }
     let quiet = args.quiet || variable(options::QUIET.variable).is_some_and(|v| v != "0" && v != "off");
+    if !quiet {
+        launch::complain();
+    }
     let summary_path =
         args.summary.clone().or_else(|| variable(options::SUMMARY.variable).map(PathBuf::from));
     let destination = summary_path.as_deref().map(open_summary).transpose()?;

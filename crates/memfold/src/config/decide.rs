@@ -146,6 +146,9 @@ pub fn files() -> (Vec<File>, Vec<String>) {
     for path in places() {
         match read(&path) {
             Ok(Some(text)) => found.push(File::parse(path, &text)),
+            Ok(None) if std::env::var_os(VARIABLE).is_some_and(|named| Path::new(&named) == path) => {
+                said.push(format!("{VARIABLE} names {}, and there is no such file", path.display()));
+            }
             Ok(None) => {}
             Err(why) => said.push(format!("{} is not read: {why}", path.display())),
         }

@@ -9,6 +9,7 @@ use crate::library;
 use crate::options::{self, PagerOptions};
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
+use crate::text;
 use memfold_arena::settings::Profile;
 use memfold_attach::rights::{self, DEVICE_VARIABLE};
 use memfold_pager::tier::choice::Choice;
@@ -169,6 +170,17 @@ pub fn strip(command: &mut Command) {
         rest if rest.is_empty() => command.env_remove("LD_PRELOAD"),
         rest => command.env("LD_PRELOAD", rest),
     };
+}
+
+/// Says which variables that the launcher reads have a value that they cannot have.
+pub fn complain() {
+    for (named, allowed) in [(options::NO_PAGER, "`on` or `off`"), (options::NO_FOLLOW, "`on` or `off`")] {
+        let Some(value) = std::env::var_os(named.variable) else { continue };
+        if !["", "on", "off", "0", "1"].iter().any(|known| value.eq_ignore_ascii_case(known)) {
+            let (name, value) = (named.variable, value.to_string_lossy().into_owned());
+            text::say(format_args!("ignoring {name}={value}: it takes {allowed}"));
+        }
+    }
 }
 
 /// Whether the environment or an option turns the pager off.

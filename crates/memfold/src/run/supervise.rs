@@ -160,8 +160,7 @@ impl Child {
                 info.si_pid()
             };
             let own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
-            let witness = self.witness.as_ref().map_or(0, Witness::pid);
-            if [0, self.pid, witness].contains(&found) || own.contains(&found) {
+            if [0, self.pid].contains(&found) || own.contains(&found) {
                 return;
             }
             // SAFETY: it is a child that has ended, and nobody of ours waits for it.

@@ -272,7 +272,7 @@ mod tests {
             found,
             [
                 "ExecStart=",
-                "ExecStart=/usr/bin/memfold run -- /usr/sbin/nginx -g 'daemon on;'",
+                "ExecStart=/usr/bin/memfold run --same-end -- /usr/sbin/nginx -g 'daemon on;'",
                 "LimitRTPRIO=10"
             ]
         );
