@@ -11,7 +11,6 @@
  *   moments direction   it has the direction of moves downwards (DF) nearly all the time
  *   moments alignment   it has accesses that are not aligned trap (AC) nearly all the time
  *   moments narrow      it executes code of 32 bits nearly all the time
- *   moments part        it has a part of what it waits for in one call
  *   moments headless    its first thread ends when it is told "end"
  *
  * Each goes on until the end of its standard input, answers each line with the same line, says "fine" at the end, and ends with status 7.
@@ -297,30 +296,6 @@ static void narrow(void) {
     } while (!comes(0) || take());
 }
 
-static void part(void) {
-    char sent[100] = {1}, got[100];
-    for (int more = 1; more;) {
-        int ends[2], status;
-        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) fail("socketpair", errno);
-        pid_t child = fork();
-        if (!child) {
-            struct timespec moment = {0, 300000000};
-            if (write(ends[1], sent, 10) != 10) _exit(1);
-            nanosleep(&moment, NULL);
-            _exit(write(ends[1], sent, sizeof sent - 10) != sizeof sent - 10);
-        }
-        ssize_t all = recv(ends[0], got, sizeof got, MSG_WAITALL);
-        if (all != sizeof got) fail("all of a message", all);
-        close(ends[0]);
-        close(ends[1]);
-        if (waitpid(child, &status, 0) != child || status != 0) fail("who writes", status);
-        /* There must be other moments, too, and not only that in which it is told something. */
-        struct timespec while_ = {0, 50000000};
-        if (comes(50)) more = take();
-        nanosleep(&while_, NULL);
-    }
-}
-
 static void *goes_on(void *argument) {
     (void)argument;
     struct timespec moment = {0, 1000000};
@@ -355,7 +330,6 @@ int main(int count, char **arguments) {
     else if (!strcmp(moment, "direction")) direction();
     else if (!strcmp(moment, "alignment")) alignment();
     else if (!strcmp(moment, "narrow")) narrow();
-    else if (!strcmp(moment, "part")) part();
     else if (!strcmp(moment, "headless")) headless();
     else fail("no such moment", 0);
     look();

@@ -72,11 +72,6 @@ fn a_thread_in_code_of_32_bits_is_not_borrowed_there() {
 }
 
 #[test]
-fn a_call_that_waits_half_done_is_not_cut_short() {
-    endures("part");
-}
-
-#[test]
 fn a_program_that_has_io_uring_do_its_reading_endures_it() {
     if may_attach() {
         let (dir, file) = compile("uring.c", &[]);

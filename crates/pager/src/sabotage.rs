@@ -288,8 +288,6 @@ bugs! {
     FlagsPassedOn = "flags-passed-on",
     /// A thread makes system calls for who attaches while it executes code of 32 bits.
     CodeNotLooked = "code-not-looked",
-    /// A thread is stopped in a system call that may have done a part, and returns that.
-    PartCutOff = "part-cut-off",
     /// What is open for an attached agent is open in the program's descriptor table, and stays open.
     DescriptorLeaked = "descriptor-leaked",
     /// What was mapped for the agent from outside stays mapped.

@@ -13,7 +13,7 @@ use crate::sabotage::fault_point;
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::Entry;
 use crate::tables::extent::Extent;
-use memfold_sys::time::{self, Nanos};
+use memfold_sys::time::Nanos;
 use memfold_sys::{life, mem, thread, PAGE_SIZE};
 
 /// The kernel follows a list no further (`ROBUST_LIST_LIMIT`).
@@ -22,8 +22,6 @@ const MOST: usize = 2048;
 const PAUSE: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(2000));
 /// The longest where a limit is kept, for which memory goes before it is cold.
 const PAUSE_AT_LIMIT: Nanos = Nanos::from_millis(50);
-/// A look takes at most one part in so many of the time.
-const SHARE: u64 = 500;
 /// How often a page is tried to be brought back.
 const TRIES: usize = 100;
 
@@ -37,17 +35,16 @@ impl Worker {
 
     /// Leaves alone the mutexes that threads have now.
     pub(crate) fn spare_locks(&mut self) {
-        let began = time::now();
         let agents = thread::agents();
         let _ = life::for_each_thread(|tid| {
             if let Some(head) = (!agents.contains(&tid)).then(|| thread::robust_list(tid)).flatten() {
                 fault_point!(LocksNotSpared: self.spare_list(head));
             }
         });
-        let took = time::now().since(began).0;
+        // What was locked since is not cold before the next look, however long this one took.
         let longest = if self.engine.room.is_kept() { PAUSE_AT_LIMIT } else { PAUSE.1 };
         let pause = Nanos(self.cold_age() / 4).clamp(PAUSE.0, longest);
-        self.upkeep.next_locks = self.now + pause.max(Nanos(took * SHARE));
+        self.upkeep.next_locks = self.now + pause;
     }
 
     /// The list has the address of its first entry, how far behind an entry its futex lies, and one that is just being locked or unlocked.

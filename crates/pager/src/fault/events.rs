@@ -37,8 +37,10 @@ const NO_MEMORY: &str = "memfold: no memory to follow an mremap";
 
 /// Reads the next message; `EAGAIN` if there is none. In the fault thread's turn.
 pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
-    let reports = || engine.traffic.goes_by_reports() || kernel.uffd.is_changing();
-    engine.traffic.turns.wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info), reports);
+    engine
+        .traffic
+        .turns
+        .wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info), || kernel.uffd.is_changing());
     kernel.uffd.read().map(|message| message.event())
 }
 
