@@ -179,7 +179,19 @@ pub fn open_named(path: &Path) -> io::Result<File> {
     open_or_make(path).map(|(file, _)| file)
 }
 
-/// The same, and whether this call made the file.
+/// The same, and nothing is in it any more, if it is a file.
+///
+/// # Errors
+/// As for [`open_named`].
+pub fn open_emptied(path: &Path) -> io::Result<File> {
+    let file = open_named(path)?;
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// The same as [`open_named`], and whether this call made the file.
 ///
 /// # Errors
 /// As for [`open_named`].

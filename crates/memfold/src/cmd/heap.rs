@@ -3,7 +3,7 @@
 use crate::answer;
 use crate::bar::bar;
 use crate::complete;
-use crate::directory::open_named;
+use crate::directory::open_emptied;
 use crate::options;
 use crate::pages::Found;
 use crate::process;
@@ -220,12 +220,8 @@ fn write_files(found: &Found, args: &Args, profile: &Profile, names: &Names) -> 
 }
 
 fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let what = || format!("cannot write {}", path.display());
-    let mut file = open_named(path).with_context(what)?;
-    if file.metadata().with_context(what)?.is_file() {
-        file.set_len(0).with_context(what)?;
-    }
-    file.write_all(bytes).with_context(what)
+    let written = open_emptied(path).and_then(|mut file| file.write_all(bytes));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn as_text(found: &Found, args: &Args, profile: &Profile) -> String {

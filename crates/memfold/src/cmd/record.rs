@@ -1,6 +1,6 @@
 //! `memfold record`: a trace of the pages that a program touches.
 
-use crate::directory::open_named;
+use crate::directory::open_emptied;
 use crate::doctor::{probe, verdict};
 use crate::run::launch;
 use crate::run::program::{self, Absent};
@@ -92,11 +92,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
     let program = program::find(&args.command[0], std::env::var_os("PATH").as_deref())
         .map_err(|absent| not_there(&args.command[0], absent))?;
     let source = source(&args, &program)?;
-    let file = open_named(&args.out)
-        .and_then(|file| match file.metadata()?.is_file() {
-            true => file.set_len(0).map(|()| file),
-            false => Ok(file),
-        })
+    let file = open_emptied(&args.out)
         .map_err(|error| exit::usage(format!("--out {}: {error}", args.out.display())))?;
     let mut trace = Trace { sink: Sink::native(BufWriter::new(file))?, pages: HashSet::new() };
     let progress = bar::bar(0, false);

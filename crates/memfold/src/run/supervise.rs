@@ -97,16 +97,9 @@ pub fn supervise(
             before.thread_set_mask().map_err(Into::into)
         })
     };
-    let mut witness = Witness::start();
-    let spawned = match command.spawn() {
-        // The program comes first.
-        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-            witness = None;
-            command.spawn()
-        }
-        spawned => spawned,
-    };
-    let mut child = Child { pid: spawned?.id() as i32, interrupted: false, witness };
+    let pid = command.spawn()?.id() as i32;
+    // After the program, for which there may be just descriptors enough.
+    let mut child = Child { pid, interrupted: false, witness: Witness::start() };
     let is_first = std::process::id() == 1;
     let timeout = PollTimeout::try_from(interval).context("the interval is too long")?;
     loop {
