@@ -7,7 +7,10 @@
 //! writes an entry: pages leave `Resident` by the hands of the background thread alone, which makes their groups first. Who puts zeros where a page
 //! was never there has what stands for such entries meanwhile ([`crate::tables::extent::Extent::hold_resident`]).
 
-use crate::sync::{AtomicPtr, Ordering::*};
+use crate::sync::{
+    AtomicPtr,
+    Ordering::{self, *},
+};
 use crate::tables::bitmap::PageSet;
 use crate::tables::entry::AtomicEntry;
 use crate::tables::pool::Pool;
@@ -33,15 +36,15 @@ impl Entries {
     /// Where the addresses of the groups lie in its bytes.
     pub const GROUPS_AT: usize = offset_of!(Entries, groups);
 
-    fn group(&self, index: usize) -> Option<&Group> {
-        // Acquire at least: pairs with the store in `make`, for the zeros. SeqCst for `Extent::hold_resident`.
+    fn group(&self, index: usize, order: Ordering) -> Option<&Group> {
+        // Acquire at least: pairs with the store in `make`, for the zeros.
         // SAFETY: groups stay for ever once made.
-        unsafe { self.groups[index / GROUP].load(SeqCst).as_ref() }
+        unsafe { self.groups[index / GROUP].load(order).as_ref() }
     }
 
-    /// The page's entry, if its group was made.
+    /// The page's entry, if its group was made: SeqCst, for [`crate::tables::extent::Extent::hold_resident`].
     pub fn made_entry(&self, index: usize) -> Option<&AtomicEntry> {
-        self.group(index).map(|group| &group[index % GROUP])
+        self.group(index, SeqCst).map(|group| &group[index % GROUP])
     }
 
     /// Makes the groups that these pages need. Under the extent's lock. Whether there was any to make.
@@ -49,7 +52,7 @@ impl Entries {
         let mut any = false;
         for (n, group) in self.groups.iter().enumerate() {
             let (lo, hi) = (n * GROUP, (n + 1) * GROUP);
-            if self.group(lo).is_none() && !pages.and(&PageSet::range(lo, hi)).is_empty() {
+            if self.group(lo, Acquire).is_none() && !pages.and(&PageSet::range(lo, hi)).is_empty() {
                 // SAFETY: all-zero entries are `Resident`.
                 let made = unsafe { pool.make::<Group>() }?;
                 group.store(made as *const Group as *mut Group, SeqCst);
@@ -66,7 +69,9 @@ impl Entries {
 
     /// The pages that may be other than `Resident`, as far as that can be told without looking at entries.
     pub fn made(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..GROUPS).filter(|n| self.group(n * GROUP).is_some()).flat_map(|n| n * GROUP..(n + 1) * GROUP)
+        (0..GROUPS)
+            .filter(|n| self.group(n * GROUP, Acquire).is_some())
+            .flat_map(|n| n * GROUP..(n + 1) * GROUP)
     }
 }
 
@@ -75,7 +80,7 @@ impl Index<usize> for Entries {
 
     #[inline]
     fn index(&self, index: usize) -> &AtomicEntry {
-        self.made_entry(index).unwrap_or(&self.resident)
+        self.group(index, Acquire).map_or(&self.resident, |group| &group[index % GROUP])
     }
 }
 

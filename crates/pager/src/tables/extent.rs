@@ -11,7 +11,10 @@
 
 use crate::lock::Mutex;
 use crate::sabotage::fault_point;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{
+    AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{self, *},
+};
 use crate::tables::bitmap::{AtomicPageSet, PageRange, PageSet};
 use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
@@ -187,15 +190,20 @@ impl Extent {
 
     /// The page entries, if any page of it was ever evicted.
     pub fn entries(&self) -> Option<&'static Entries> {
-        // Acquire at least: pairs with the store in `make_entries`, for the zeros. SeqCst for `hold_resident`.
+        self.entries_in(Acquire)
+    }
+
+    fn entries_in(&self, order: Ordering) -> Option<&'static Entries> {
+        // Acquire at least: pairs with the store in `make_entries`, for the zeros.
         // SAFETY: entries stay for ever once made.
-        unsafe { self.entries.load(SeqCst).as_ref() }
+        unsafe { self.entries.load(order).as_ref() }
     }
 
     /// Takes the entry of a page that is `Resident`, so that the page stays so until it is [put back](AtomicEntry::put_back); `None` where it is
     /// otherwise, or in other hands. By the fault thread.
     pub fn hold_resident(&self, index: usize) -> Option<&AtomicEntry> {
-        let made = || self.entries().and_then(|entries| entries.made_entry(index));
+        // SeqCst, as where they are made: see below.
+        let made = || self.entries_in(SeqCst).and_then(|entries| entries.made_entry(index));
         let entry = made().unwrap_or(&self.unmade);
         if !entry.take(Entry::RESIDENT) {
             return None;
