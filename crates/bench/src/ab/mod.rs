@@ -95,7 +95,7 @@ pub struct Options {
     /// Measures of the workloads.
     #[command(flatten)]
     pub measures: Measures,
-    /// The highest share of one CPU, in per cent, that folding may take in the arms pager and daemon [default: 3].
+    /// The highest share of one CPU, in per cent, that folding may take in the arms pager and daemon [default: 25, as run does].
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = max_cpu)]
     #[serde(skip)]
     pub max_cpu: Option<f64>,

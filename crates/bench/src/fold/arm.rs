@@ -4,7 +4,7 @@ use crate::control::Peer;
 use crate::launch::{plain, Folding};
 use crate::worker::{Heap, HeapRequest, Job, PagedOut, Presence, Program, Worker};
 use crate::zram::Zram;
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context, Result};
 use memfold_pager::activity::Activity;
 use memfold_pager::codec::CODEC_NUMBERS;
 use memfold_pager::config::Setting;
@@ -109,8 +109,9 @@ fn by_zram(job: &Job, bytes: usize, algorithm: &str, program: &Program) -> Resul
     let again = time::thread_cpu().since(before).0;
     let usage = zram.usage()?;
     // The page map says that they are in swap; the device must say that it is the swap they are in.
-    let held = out.presence.swapped.min((usage.original / PAGE_SIZE as u64) as usize);
-    went(held, pages)?;
+    let stored = (usage.original / PAGE_SIZE as u64) as usize;
+    let held = out.presence.swapped.min(stored);
+    went(held, pages).with_context(|| format!("{:?}, and {stored} pages on the device", out.presence))?;
     compare(&mut worker)?;
     Ok(Folded { pages: held, cpu_ns: out.cpu_ns + again, memory_bytes: usage.memory, pager: None })
 }
