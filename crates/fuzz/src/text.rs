@@ -4,7 +4,7 @@ use memfold_pagecache::cgroup::MemoryStat;
 use memfold_pagecache::diskstats::Counters;
 use memfold_pagecache::workload::{self, Scale};
 use memfold_pager::config::{parse_duration, parse_percent, parse_size, Setting};
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use memfold_sim::run::Size;
 use std::str::from_utf8;
 
@@ -86,7 +86,7 @@ pub(crate) fn options(bytes: &[u8]) {
         assert!(scale.of(u64::MAX) > 0 && scale.of(1 << 40) <= 1 << 40);
     }
     if let Ok(spec) = Spec::parse(text) {
-        assert!(memfold_policy::replace::names().any(|name| name == spec.name()));
+        assert!(memfold_policy::spec::names().any(|name| name == spec.name()));
         spec.make(4, 16);
     }
 }
@@ -94,6 +94,6 @@ pub(crate) fn options(bytes: &[u8]) {
 pub(crate) fn option_seeds() -> Vec<Vec<u8>> {
     let policies = ["s3fifo:small=0.05,ghost=1", "freebsd:free=0.1,period=60", "wtinylfu:window=0.5"];
     let values = ["64K", "1.5GiB", "500ms", "5d", "0.5%", "10%", "1/16", "0.25", "18446744073709551615"];
-    let names: Vec<&str> = memfold_policy::replace::names().collect();
+    let names: Vec<&str> = memfold_policy::spec::names().collect();
     seeds(&[&names[..], &policies, &values].concat())
 }

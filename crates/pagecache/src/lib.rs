@@ -30,7 +30,6 @@ pub mod place;
 pub mod residency;
 pub mod run;
 pub mod stop;
-pub mod table;
 pub mod tenant;
 pub mod ticker;
 pub mod workload;

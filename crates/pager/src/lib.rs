@@ -60,11 +60,13 @@ mod sleep;
 mod slot;
 pub mod source;
 mod staging;
+mod starting;
 mod store;
 mod sync;
 mod tables;
 mod text;
 pub mod tier;
+pub mod training;
 mod turns;
 pub mod why;
 

@@ -360,7 +360,7 @@ mod tests {
         anchor.begin(space);
         let staging = Vec::from_iter((0..2 * EXTENT_PAGES).map(|n| page(n as u64)));
         anchor.set_staging(staging.as_ptr() as usize);
-        let taught = crate::codec::some_dictionary();
+        let taught = crate::training::tests::dictionary();
         anchor.set_dictionary(3, taught.bytes());
         let tables = Tables::at(bytes()).unwrap().unwrap();
         assert!(Tables::at(&bytes()[..ANCHOR_LEN - 1]).is_none());

@@ -6,7 +6,7 @@
 //!
 //! What it is not: to be trusted with anything. It says what is tried ([`crate::source`]).
 
-use crate::source::Kind;
+use crate::source::kind::Kind;
 use crate::text::Line;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use memfold_pager::control::Command;
 use memfold_policy::daemon::{Place, Row, INTERVAL};
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
 

@@ -21,5 +21,7 @@ pub mod period;
 #[cfg(feature = "replace")]
 pub mod replace;
 pub mod returns;
+#[cfg(feature = "replace")]
+pub mod spec;
 pub mod stall;
 pub mod walk;

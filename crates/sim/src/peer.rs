@@ -2,7 +2,7 @@
 //!
 //! What it is not: libCacheSim, of which nothing is here; the executable is the user's.
 
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 

@@ -2,7 +2,7 @@
 
 use crate::error::TraceError;
 use crate::trace::Trace;
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use crate::format::{Format, Request, Sink};
 use crate::peer::{Peer, PeerError, Said};
 use crate::run::one;
 use crate::trace::Trace;
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use memfold_stats::Ratio;
 use serde::Serialize;
 use std::fmt;
@@ -264,7 +264,7 @@ impl fmt::Display for Report {
 mod tests {
     use super::*;
     use crate::generate::{Generator, Shape};
-    use memfold_policy::replace;
+    use memfold_policy::spec;
     use std::path::Path;
 
     fn requests() -> impl Iterator<Item = Result<Request, TraceError>> {
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn without_a_peer_every_policy_has_a_speed_and_none_a_ratio() {
-        let names: Vec<_> = replace::names().collect();
+        let names: Vec<_> = spec::names().collect();
         let mut runs = 0;
         let report = run(&options(&names, None), requests(), |_, arm| {
             assert_eq!(arm, Arm::Ours);

@@ -10,12 +10,19 @@
 
 use crate::column::{Column, BLOCK};
 use crate::error::TraceError;
-use crate::format::{Format, Request};
 use crate::limits::{MOST_PAGES, MOST_REQUESTS};
 use hashbrown::hash_table::{Entry, HashTable};
 use memfold_policy::replace::NO_NEXT;
-use std::path::Path;
 use std::sync::OnceLock;
+
+/// One request of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Request {
+    /// When, in the trace's own unit.
+    pub time: u64,
+    /// What: a page, a block, or another object that counts as one page.
+    pub object: u64,
+}
 
 /// A trace.
 #[derive(Debug)]
@@ -26,14 +33,6 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Reads a file.
-    ///
-    /// # Errors
-    /// See [`TraceError`].
-    pub fn open(path: &Path, format: Format) -> Result<Trace, TraceError> {
-        Trace::number(format.open(path)?)
-    }
-
     /// Numbers the pages of a trace.
     ///
     /// # Errors

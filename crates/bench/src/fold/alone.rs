@@ -1,7 +1,8 @@
 //! What the pager's codecs take on the pages, with nothing around them.
 
 use anyhow::{ensure, Context, Result};
-use memfold_pager::codec::{CodecId, Codecs, Dictionaries, Dictionary, Page, Samples, MAX_STORED};
+use memfold_pager::codec::{CodecId, Codecs, Dictionaries, Dictionary, Page, MAX_STORED};
+use memfold_pager::training::Samples;
 use memfold_policy::learning::SAMPLES;
 use memfold_sys::{time, PAGE_SIZE};
 use serde::Serialize;

@@ -3,7 +3,7 @@
 use crate::trace_file::{bad, TraceOptions};
 use crate::{bar, exit, text};
 use anyhow::{Context, Result};
-use memfold_policy::replace::{self, BadSpec, Spec};
+use memfold_policy::spec::{self, BadSpec, Spec};
 use memfold_sim::curve::{self, Curve, Sample, Sampling};
 use memfold_sim::{Plan, Row, Size, Trace};
 use serde::Serialize;
@@ -157,7 +157,7 @@ fn sampling(text: &str) -> Result<Sampling, String> {
 /// # Errors
 /// With exit code 2 for one that there is not.
 pub(crate) fn policies(list: &str) -> Result<Vec<Spec>> {
-    let list = if list == "all" { replace::names().collect::<Vec<_>>().join(",") } else { list.to_owned() };
+    let list = if list == "all" { spec::names().collect::<Vec<_>>().join(",") } else { list.to_owned() };
     let mut specs: Vec<String> = Vec::new();
     for part in list.split(',') {
         // A parameter behind a comma belongs to the policy before it.
@@ -169,7 +169,7 @@ pub(crate) fn policies(list: &str) -> Result<Vec<Spec>> {
     let bad = |spec: &str, error| {
         exit::usage(match error {
             BadSpec::Name(name) => {
-                let known: Vec<_> = replace::names().collect();
+                let known: Vec<_> = spec::names().collect();
                 format!("there is no policy {name:?}; there are {}", known.join(", "))
             }
             BadSpec::Parameter(name) => format!("--policy {spec}: the policy has no parameter {name:?}"),

@@ -14,7 +14,7 @@ use memfold_arena::settings::Profile;
 use memfold_attach::rights::{self, DEVICE_VARIABLE};
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::TIER_DIRECTORY;
-use memfold_policy::replace::{BadSpec, Spec};
+use memfold_policy::spec::{BadSpec, Spec};
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::Mode;
@@ -246,7 +246,7 @@ pub fn known_policy(text: &str) -> Result<String, String> {
         return Ok(text.to_owned());
     }
     let names = || {
-        let names = memfold_policy::replace::names()
+        let names = memfold_policy::spec::names()
             .filter(|name| Spec::parse(name).is_ok_and(|spec| !spec.needs_future()));
         format!("age, {}", names.collect::<Vec<_>>().join(", "))
     };

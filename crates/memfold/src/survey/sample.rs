@@ -5,7 +5,8 @@
 
 use super::memory::Memory;
 use anyhow::{Context, Result};
-use memfold_pager::codec::{repeated_word, Codecs, Dictionaries, Page, Samples, MAX_STORED};
+use memfold_pager::codec::{repeated_word, Codecs, Dictionaries, Page, MAX_STORED};
+use memfold_pager::training::Samples;
 use memfold_policy::effort::Effort;
 use memfold_stats::Rng;
 use memfold_sys::{time, PAGE_SIZE};

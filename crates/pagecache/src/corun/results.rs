@@ -5,7 +5,7 @@ use super::verdict::{judge, Fairness, Standing};
 use super::{charts, Arm, ArmRun, Plan};
 use crate::folder::{Folder, Record};
 use crate::outcome::Outcome;
-use crate::table::micros;
+use crate::run::table::micros;
 use crate::Refused;
 use anyhow::Result;
 use memfold_experiment::text::{cells, columns, mib, number};

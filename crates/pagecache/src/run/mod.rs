@@ -5,6 +5,7 @@
 
 mod charts;
 mod results;
+pub(crate) mod table;
 
 pub use results::{Results, Row};
 

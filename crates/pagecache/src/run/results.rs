@@ -1,11 +1,11 @@
 //! What came of the runs, read from their raw results: the comparison, `summary.txt`, plots and the page.
 
+use super::table::{comparison, micros};
 use super::{charts, noted_file, Noted};
 use crate::fairness::{improvement, improvement_of_less};
 use crate::folder::{Folder, Record};
 use crate::job::Access;
 use crate::outcome::Outcome;
-use crate::table::{comparison, micros};
 use crate::workload;
 use anyhow::{Context, Result};
 use memfold_experiment::text::or_dash;

@@ -5,17 +5,12 @@
 
 mod dictionaries;
 mod dictionary;
-mod entropy;
 mod lz4;
-mod training;
 mod zstd;
 
 pub use dictionaries::{Dictionaries, DICTIONARIES};
 pub use dictionary::Dictionary;
 pub use lz4::Lz4;
-#[cfg(test)]
-pub(crate) use training::tests::dictionary as some_dictionary;
-pub use training::{Samples, Trained};
 pub use zstd::Zstd;
 
 use crate::sabotage::fault_point;

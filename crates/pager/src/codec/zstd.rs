@@ -256,7 +256,7 @@ mod tests {
         // SAFETY: it is readable.
         let fast = unsafe { zstd.compress_fast_at(page().as_ptr() as usize, &mut out) }.unwrap();
         assert!(fast < PAGE_SIZE);
-        let dictionary = super::super::training::tests::dictionary();
+        let dictionary = crate::training::tests::dictionary();
         // SAFETY: it is readable.
         unsafe { zstd.compress_with_dictionary_at(&dictionary, page().as_ptr() as usize, &mut out) }.unwrap();
         assert_ne!(found(&zstd), 0, "the compressor with a dictionary keeps nothing, and nothing is tested");

@@ -6,11 +6,12 @@
 //! Invariants: nothing is learnt from what the program keeps from its children, and nothing at all where it wants its memory wiped at
 //! once. A dictionary goes when it is not in use and no stored page needs it.
 
-use crate::codec::{Dictionary, Samples, Trained, DICTIONARIES};
+use crate::codec::{Dictionary, DICTIONARIES};
 use crate::control::bump;
 use crate::evict::worker::Worker;
 use crate::sabotage::fault_point;
 use crate::tables::entry::{Entry, State};
+use crate::training::{Samples, Trained};
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::Effort;
 use memfold_policy::learning::SAMPLES;

@@ -19,7 +19,7 @@ use crate::tables::bitmap::PageSet;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use memfold_policy::daemon::{PageDaemon, Row, INTERVAL};
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use memfold_sys::time::Nanos;
 
 /// Pause between two passes while more is resident than may be; half of it after each pass that gained no ground.

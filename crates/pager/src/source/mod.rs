@@ -8,7 +8,7 @@
 
 mod choice;
 mod hints;
-mod kind;
+pub mod kind;
 mod probe;
 mod told;
 mod writes;

@@ -2,7 +2,7 @@
 
 use super::{PageDaemon, Place, Row};
 use crate::replace::list::Queues;
-use crate::replace::{Outcome, Replacement, Spec, NEVER};
+use crate::replace::{Outcome, Replacement, NEVER};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -12,6 +12,9 @@ const FREE: usize = 1;
 /// only reference bits once a pass errs.
 const SECOND_CHANCE: usize = 16;
 
+/// Makes the policy for a capacity and a universe.
+type Make = Box<dyn Fn(usize, usize) -> Box<dyn Replacement + Send> + Send>;
+
 /// Any replacement policy at work on reference bits.
 ///
 /// What the policy evicts becomes inactive, and is freed oldest first when room is needed; a touch before that is a
@@ -19,7 +22,7 @@ const SECOND_CHANCE: usize = 16;
 /// they are many it is made anew from the pages that are left, least recently touched first, and so it is when the
 /// limit changes or the universe grows.
 pub struct Adapter {
-    spec: Spec,
+    make: Make,
     policy: Box<dyn Replacement + Send>,
     /// Inactive and free pages.
     queues: Queues<2>,
@@ -33,12 +36,17 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// For `limit` resident pages, of page numbers below `universe`.
-    pub fn new(spec: Spec, limit: usize, universe: usize) -> Adapter {
+    /// For `limit` resident pages, of page numbers below `universe`; `make` makes the policy for a capacity and a universe, as often as it is
+    /// asked.
+    pub fn new(
+        make: impl Fn(usize, usize) -> Box<dyn Replacement + Send> + Send + 'static,
+        limit: usize,
+        universe: usize,
+    ) -> Adapter {
         let universe = universe.max(1).next_power_of_two();
         Adapter {
-            policy: spec.make(capacity(limit, universe), universe),
-            spec,
+            policy: make(capacity(limit, universe), universe),
+            make: Box::new(make),
             queues: Queues::new(universe),
             touched: alloc::vec![0; universe],
             gone: 0,
@@ -54,7 +62,7 @@ impl Adapter {
         let live = |&page: &u32| self.touched[page as usize] != 0 && self.policy.is_resident(page);
         let mut pages: Vec<u32> = (0..old as u32).filter(live).collect();
         pages.sort_by_key(|&page| self.touched[page as usize]);
-        self.policy = self.spec.make(capacity(self.limit, universe), universe);
+        self.policy = (self.make)(capacity(self.limit, universe), universe);
         self.gone = 0;
         for page in pages {
             if let Outcome::Miss { evicted: Some(victim) } = self.policy.request(page, NEVER) {

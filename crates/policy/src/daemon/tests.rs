@@ -1,5 +1,5 @@
 use super::*;
-use crate::replace::{names, Spec};
+use crate::spec::{names, Spec};
 use alloc::boxed::Box;
 use proptest::prelude::*;
 use std::vec::Vec;

@@ -1,7 +1,8 @@
 use super::*;
+use crate::spec::{names, Spec};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::string::ToString;
+use std::vec::Vec;
 
 fn next_requests(pages: &[u32]) -> Vec<u64> {
     let mut coming = BTreeMap::new();
@@ -105,24 +106,6 @@ fn mglru_is_not_clock_by_another_name() {
             }
         }
     }
-}
-
-#[test]
-fn a_policy_says_the_parameters_that_are_not_the_defaults() {
-    for text in ["lru", "mglru:descriptors=1", "s3fifo:small=0.2,fill=1", "wtinylfu:libcachesim=1"] {
-        assert_eq!(Spec::parse(text).unwrap().to_string(), text);
-    }
-    assert_eq!(Spec::parse("s3fifo:small=0.1").unwrap().to_string(), "s3fifo");
-}
-
-#[test]
-fn a_policy_is_named_with_its_parameters_or_the_mistake_is() {
-    assert_eq!(Spec::parse("s3fifo:small=0.2,ghost=1").unwrap().get("small"), 0.2);
-    assert_eq!(Spec::parse("s3fifo").unwrap().get("small"), 0.1);
-    assert_eq!(Spec::parse("plru"), Err(BadSpec::Name("plru".into())));
-    assert_eq!(Spec::parse("lru:small=1"), Err(BadSpec::Parameter("small".into())));
-    assert_eq!(Spec::parse("s3fifo:small=2"), Err(BadSpec::Value("small=2".into())));
-    assert_eq!(Spec::parse("s3fifo:small=x"), Err(BadSpec::Value("small=x".into())));
 }
 
 proptest! {

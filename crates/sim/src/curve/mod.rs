@@ -165,7 +165,7 @@ impl Sample {
             .filter(|spec| spec.name() != "lru")
             .flat_map(|spec| plan.sizes.iter().map(move |&size| (spec, size)))
             .collect();
-        if plan.policies.iter().any(memfold_policy::replace::Spec::needs_future) {
+        if plan.policies.iter().any(memfold_policy::spec::Spec::needs_future) {
             self.trace.next()?;
         }
         let run = |(spec, size)| {

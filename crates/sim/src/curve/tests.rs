@@ -1,6 +1,6 @@
 use super::*;
 use crate::generate::{Generator, Shape};
-use memfold_policy::replace::{names, Spec};
+use memfold_policy::spec::{names, Spec};
 use proptest::prelude::*;
 
 fn requests(objects: &[u64]) -> impl Iterator<Item = Result<Request, TraceError>> + '_ {

@@ -11,22 +11,15 @@ mod input;
 mod native;
 mod oracle;
 
+pub use crate::trace::Request;
 pub use csv::Columns;
 
 use crate::error::TraceError;
+use crate::trace::Trace;
 use input::Input;
 use std::fs::File;
 use std::io::{BufRead, Write};
 use std::path::Path;
-
-/// One request of a page.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Request {
-    /// When, in the trace's own unit.
-    pub time: u64,
-    /// What: a page, a block, or another object that counts as one page.
-    pub object: u64,
-}
 
 /// How a trace is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +30,16 @@ pub enum Format {
     OracleGeneral,
     /// Text, one request a line.
     Csv(Columns),
+}
+
+impl Trace {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`TraceError`].
+    pub fn open(path: &Path, format: Format) -> Result<Trace, TraceError> {
+        Trace::number(format.open(path)?)
+    }
 }
 
 /// The requests of a trace, one by one.

@@ -15,7 +15,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::WINDOW;
 use memfold_policy::daemon::{Place, Row};
-use memfold_policy::replace::Spec;
+use memfold_policy::spec::Spec;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
 

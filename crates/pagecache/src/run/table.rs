@@ -1,9 +1,9 @@
 //! The comparison of workloads as text, in the benchmark's own layout.
 
+use super::Row;
 use crate::fairness::{improvement, improvement_of_less};
 use crate::job::Access;
 use crate::outcome::Outcome;
-use crate::run::Row;
 use memfold_experiment::text::number;
 
 const RULE: usize = 101;

@@ -2,12 +2,14 @@
 //!
 //! The content is pieces that many pages have in common, the best last. No byte enters that fewer than [`ENOUGH`] pages share, with the
 //! seven around it: what a program erases in all its pages but a few must not live on here. The tables of how often each byte,
-//! length and distance comes are of a parse of the samples behind that content ([`super::entropy`]).
+//! length and distance comes are of a parse of the samples behind that content ([`entropy`]).
 
-use super::entropy::{self, Statistics};
-use super::{Codec, Dictionary, Page, Zstd, MAX_STORED};
+mod entropy;
+
+use crate::codec::{Codec, Dictionary, Page, Zstd, MAX_STORED};
 use crate::store::Store;
 use core::mem::size_of;
+use entropy::Statistics;
 use memfold_policy::learning::SAMPLES;
 use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 

@@ -2,7 +2,7 @@
 //!
 //! A dictionary has all symbols in its tables, however rare: one that is missing would forbid their use for a page that needs it.
 
-use super::Page;
+use crate::codec::{Dictionary, Page};
 use core::ffi::c_void;
 use memfold_sys::PAGE_SIZE;
 use zstd_sys::*;
@@ -49,7 +49,7 @@ pub(super) struct Statistics {
     content_places: [u16; 1 << PLACES_LOG],
     places: [u16; 1 << PLACES_LOG],
     /// The content and a page behind it.
-    window: [u8; super::Dictionary::MOST_BYTES + PAGE_SIZE],
+    window: [u8; Dictionary::MOST_BYTES + PAGE_SIZE],
     /// What the library compresses, and into what.
     likeness: [u8; LIKENESS],
     compressed: [u8; LIKENESS + 1024],
