@@ -229,6 +229,72 @@ fn a_signal_to_the_whole_group_reaches_the_program_once() {
     }
 }
 
+/// Sends SIGUSR1 to its own group, and then counts as above.
+const OF_ITS_OWN: &str = "\
+import os, signal, time
+count = 0
+def one(*_):
+    global count
+    count += 1
+    print(count, flush=True)
+signal.signal(signal.SIGUSR1, one)
+os.kill(0, signal.SIGUSR1)
+while True: time.sleep(60)
+";
+
+#[test]
+fn what_a_program_sends_to_its_own_group_hides_no_signal_that_it_is_sent_later() {
+    use std::io::BufRead;
+    let dir = scratch();
+    let mut command = memfold(dir.path());
+    command.args(["run", "--quiet", "--", "/usr/bin/python3", "-c", OF_ITS_OWN]);
+    let mut child = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "1");
+    for count in 2..4 {
+        signal(&child, libc::SIGUSR1);
+        assert_eq!(lines.next().unwrap().unwrap(), count.to_string());
+    }
+    signal(&child, libc::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(128 + libc::SIGTERM));
+}
+
+/// Runs a script at a terminal of its own, with the further arguments.
+const AT_A_TERMINAL: &str = "\
+import os, pty, sys
+pid, terminal = pty.fork()
+if pid == 0: os.execv('/bin/sh', ['sh', '-c'] + sys.argv[1:])
+while True:
+    try: told = os.read(terminal, 1000)
+    except OSError: break
+    if not told: break
+    os.write(1, told)
+";
+
+/// Stops what a command runs by its number, and has it go on.
+const STOPPED_AND_CONTINUED: &str = r#"
+"$@" & launcher=$!
+until program=$(pgrep -P $launcher -x sleep); do sleep 0.05; done
+state() { cut -d' ' -f3 /proc/$1/stat; }
+kill -STOP $program; until [ "$(state $program)" = T ]; do sleep 0.05; done
+# Until the launcher has seen it.
+sleep 0.3
+kill -CONT $program; until [ "$(state $program)" != T ]; do sleep 0.05; done
+kill $program; wait $launcher; echo ended $?"#;
+
+#[test]
+fn a_script_at_a_terminal_goes_on_when_its_program_was_stopped_and_continued_by_number() {
+    let dir = scratch();
+    let mut memfold = memfold(dir.path());
+    memfold.args(["run", "--quiet", "--", "/bin/sleep", "1000"]);
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", AT_A_TERMINAL, STOPPED_AND_CONTINUED, "sh"]);
+    python.arg(memfold.get_program()).args(memfold.get_args());
+    python.envs(memfold.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let told = String::from_utf8(output(&mut python).stdout).unwrap();
+    assert!(told.contains("ended 143"), "{told}");
+}
+
 #[test]
 fn what_was_ignored_and_what_was_closed_is_so_in_the_program() {
     let dir = scratch();

@@ -50,6 +50,16 @@ pub fn stat(pid: u32) -> Option<Stat> {
     Some(Stat { state, of_kernel, started: Duration::from_millis(ticks * 10), resident })
 }
 
+/// Where the words of this process's command line lie in its memory: address and bytes. `None` where the kernel does not tell.
+pub fn arguments_in_memory() -> Option<(usize, usize)> {
+    let line = fs::read_to_string("/proc/self/stat").ok()?;
+    let mut fields = line[line.rfind(')')? + 1..].split_whitespace();
+    // Fields 48 and 49, of which the third comes first.
+    let start: usize = fields.nth(45)?.parse().ok()?;
+    let end: usize = fields.next()?.parse().ok()?;
+    (start != 0 && end > start).then_some((start, end - start))
+}
+
 /// Whether the process runs: it exists and is no zombie.
 pub fn is_running(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| stat.runs())

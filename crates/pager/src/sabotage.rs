@@ -120,6 +120,8 @@ bugs! {
     HalfTakenForAll = "half-taken-for-all",
     /// The first helper looks at its bell after it has looked whether it is to end.
     BellReadLate = "bell-read-late",
+    /// What lies below the stack of who forks may be away when its child begins to use it.
+    StackNotBrought = "stack-not-brought",
     /// Mutexes that the kernel marks when their thread ends may be away then.
     LocksNotSpared = "locks-not-spared",
     /// Slots of pages restored during a fork are used again at once.

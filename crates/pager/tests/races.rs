@@ -152,7 +152,7 @@ fn a_fork_lets_a_stop_that_has_begun_have_the_locks_of_the_allocator() {
         });
         wait_until("it is to stop", || engine.phase() == Phase::Stopping);
         scope.spawn(|| {
-            while !engine.try_before_fork() {
+            while !engine.try_before_fork(None) {
                 HEAP.release();
                 millis(1);
                 HEAP.acquire();
@@ -165,6 +165,19 @@ fn a_fork_lets_a_stop_that_has_begun_have_the_locks_of_the_allocator() {
         wait_until("both are over", || done.load(SeqCst) && stopped.load(SeqCst));
     });
     memory.check(29);
+}
+
+#[test]
+fn what_a_child_may_write_to_its_stack_before_it_is_served_is_there_when_it_is_forked() {
+    let (engine, memory) = evicted_memory(4 * MIB, 30);
+    const BELOW: usize = 32 << 10;
+    let top = memory.base + 2 * MIB + 100;
+    assert!(engine.try_before_fork(Some(top)));
+    let (there, rest) = (!engine.is_away(top - BELOW, BELOW), engine.is_away(memory.base, MIB));
+    engine.after_fork_in_parent();
+    assert!(there, "the child would find zeros under what it has written");
+    assert!(rest, "nothing is away, and nothing is tested");
+    memory.check(30);
 }
 
 #[test]

@@ -40,7 +40,7 @@ unsafe extern "C" fn prepare() {
     // for one of ours, so take it first. libc takes it again, as the same thread may.
     // SAFETY: released in the other two handlers.
     unsafe { _IO_list_lock() };
-    before();
+    before(None);
     if !planted(Bug::StreamsNotTouched) {
         touch_streams();
     }
@@ -63,32 +63,58 @@ unsafe extern "C" fn child() {
 
 /// The forking thread's signals stay blocked across the fork: a handler that changed a mapping would wait for the thread
 /// that it interrupted. One fork at a time, by the locks taken in `before`.
-static BLOCKED: Held = Held(core::cell::UnsafeCell::new(None));
+static FORKING: Held = Held(core::cell::UnsafeCell::new(Forking { _blocked: None, engine: None }));
 
-struct Held(core::cell::UnsafeCell<Option<memfold_sys::signal::Blocked>>);
+/// What a fork is prepared with, and ends with.
+struct Forking {
+    _blocked: Option<memfold_sys::signal::Blocked>,
+    /// What was told of it.
+    engine: Option<&'static Engine>,
+}
+
+struct Held(core::cell::UnsafeCell<Forking>);
+
+impl Held {
+    /// What the fork was prepared with.
+    ///
+    /// # Safety
+    /// By the thread that forks, or in its child.
+    unsafe fn take(&self) -> Forking {
+        // SAFETY: the caller's contract.
+        unsafe { core::ptr::replace(self.0.get(), Forking { _blocked: None, engine: None }) }
+    }
+}
 
 // SAFETY: written between `before` and `after_*`, by the one thread that forks.
 unsafe impl Sync for Held {}
 
-fn before() {
-    let blocked = memfold_sys::signal::block_all();
+/// The pager, but in a program that has confined its system calls: there it has ended for good, and any call of its own may end the program.
+fn folding() -> Option<&'static Engine> {
+    pager().filter(|_| !memfold_sys::thread::is_confined())
+}
+
+/// `stack` is the top of the child's, where it is another than the caller's.
+fn before(stack: Option<usize>) {
+    let blocked = (!memfold_sys::thread::is_confined()).then(memfold_sys::signal::block_all);
+    // Another thread may confine the program meanwhile; who is told of the beginning is told of the end.
+    let engine = folding();
     let mut backoff = Backoff::new();
     loop {
         memfold_heap::fork_prepare();
-        if pager().is_none_or(Engine::try_before_fork) {
+        if engine.is_none_or(|engine| engine.try_before_fork(stack)) {
             break;
         }
         memfold_heap::fork_parent();
         backoff.wait();
     }
     // SAFETY: `fork_prepare` lets one thread through at a time.
-    unsafe { *BLOCKED.0.get() = Some(blocked) };
+    unsafe { *FORKING.0.get() = Forking { _blocked: blocked, engine } };
 }
 
 fn after_in_parent() {
     // SAFETY: as in `before`.
-    let _blocked = unsafe { (*BLOCKED.0.get()).take() };
-    if let Some(engine) = pager() {
+    let forking = unsafe { FORKING.take() };
+    if let Some(engine) = forking.engine {
         engine.after_fork_in_parent();
     }
     memfold_heap::fork_parent();
@@ -96,9 +122,9 @@ fn after_in_parent() {
 
 fn after_in_child() {
     // SAFETY: as in `before`; in static memory, which is never evicted.
-    let _blocked = unsafe { (*BLOCKED.0.get()).take() };
+    let forking = unsafe { FORKING.take() };
     // The pager first: whatever else is touched may be evicted.
-    if let Some(engine) = pager() {
+    if let Some(engine) = forking.engine {
         engine.after_fork_in_child();
     }
     memfold_heap::fork_child();
@@ -199,7 +225,7 @@ pub unsafe extern "C" fn _Fork() -> c_int {
     };
     // SAFETY: libc's function of this name has this type.
     let real: unsafe extern "C" fn() -> c_int = unsafe { core::mem::transmute(real) };
-    before();
+    before(None);
     // SAFETY: as for libc's.
     let pid = unsafe { real() };
     after(pid as isize);
@@ -214,12 +240,12 @@ fn after(pid: isize) {
     }
 }
 
-/// A forking system call of the program's own, with these arguments.
-pub fn raw(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+/// A forking system call of the program's own. `stack` is the top of the child's, where it is another than the caller's.
+pub fn raw(stack: Option<usize>, call: impl FnOnce() -> Result<usize>) -> Result<usize> {
     if planted(Bug::RawForkNotSeen) {
         return call();
     }
-    before();
+    before(stack);
     let result = call();
     after(result.map_or(-1, |pid| pid as isize));
     result
@@ -235,7 +261,7 @@ fn copies_memory(flags: usize) -> bool {
 /// ends before. Where the kernel is to overwrite the number at its end, which can wait for nobody, it must be there then.
 pub fn before_sharing(flags: usize, child_tid: usize) {
     if flags & libc::CLONE_CHILD_CLEARTID as usize != 0 && !planted(Bug::NumberEvictable) {
-        if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
+        if let Some(engine) = folding().filter(|engine| engine.is_at_home()) {
             // Without memory for that it stays as it is.
             let _ = engine.exempt(child_tid, size_of::<u32>(), || Ok(()));
         }
@@ -248,7 +274,7 @@ pub fn before_sharing(flags: usize, child_tid: usize) {
 
 /// The calling thread is about to end past libc, with this status.
 pub fn thread_leaves(status: u32) {
-    if let Some(engine) = pager() {
+    if let Some(engine) = folding() {
         engine.thread_leaves(status);
     }
 }
@@ -294,7 +320,7 @@ pub unsafe extern "C" fn clone(
         return unsafe { real(function, stack, flags, arg, parent_tid, tls, child_tid) };
     }
     let entry = Entry { function, arg };
-    before();
+    before(Some(stack as usize));
     // SAFETY: the caller's contract; the child enters through `enter_child`.
     let pid = unsafe {
         real(enter_child, stack, flags, (&raw const entry).cast_mut().cast(), parent_tid, tls, child_tid)

@@ -486,9 +486,12 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     or_errno(unsafe { memfold_sys::syscall!(mlockall, flags) }) as c_int
 }
 
-/// Whether a structure of the program's is in memory, as far as the kernel tells: what it says of others is its own affair.
-fn is_memory(at: usize) -> bool {
-    mem::peek(at, &mut [0]) != Err(Errno::EFAULT)
+/// A structure of the program's of so many words, if there is memory and folding has not ended because the program confines itself: what the kernel
+/// says of others is its own affair.
+fn words<const N: usize>(at: usize) -> Option<[u64; N]> {
+    // SAFETY: it is in memory, and need not be aligned.
+    (!memfold_sys::thread::is_confined() && mem::is_readable(at, N * 8))
+        .then(|| unsafe { core::ptr::read_unaligned(at as *const [u64; N]) })
 }
 
 /// `ioctl(2)`; of interest is the registration of memory with a userfaultfd of the program's own, and what moves pages by one. libc's takes a
@@ -505,16 +508,14 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     // SAFETY: the caller's contract.
     let call = || unsafe { memfold_sys::syscall!(ioctl, fd, request, argument) };
     or_errno(match pager() {
-        Some(engine) if request == REGISTER && is_memory(argument) && !planted(Bug::UserfaultfdNotSeen) => {
-            // SAFETY: the caller's contract: the request's structure, which need not be aligned.
-            let [start, len] = unsafe { core::ptr::read_unaligned(argument as *const [u64; 2]) };
-            engine.hand_over(start as usize, len as usize, call)
-        }
-        Some(engine) if request == MOVE && is_memory(argument) && !planted(Bug::TakenAwayUnseen) => {
-            // SAFETY: as above.
-            let [_, from, len] = unsafe { core::ptr::read_unaligned(argument as *const [u64; 3]) };
-            engine.take_away(from as usize, len as usize, call)
-        }
+        Some(engine) if request == REGISTER && !planted(Bug::UserfaultfdNotSeen) => match words(argument) {
+            Some([start, len]) => engine.hand_over(start as usize, len as usize, call),
+            None => call(),
+        },
+        Some(engine) if request == MOVE && !planted(Bug::TakenAwayUnseen) => match words(argument) {
+            Some([_, from, len]) => engine.take_away(from as usize, len as usize, call),
+            None => call(),
+        },
         _ => call(),
     }) as c_int
 }

@@ -103,8 +103,14 @@ unsafe extern "C" fn routed(
 
 /// A call that makes a process with memory of its own, on the stack of this one.
 unsafe fn forking(number: c_long, args: [usize; 6]) -> c_long {
+    let stack = match number {
+        libc::SYS_clone => args[1],
+        // An older kernel's structure has it, too.
+        libc::SYS_clone3 => word(args[0] + STACK).wrapping_add(word(args[0] + STACK + 8)),
+        _ => 0,
+    };
     // SAFETY: the program's own call.
-    or_errno(fork::raw(|| unsafe { straight(number, args) })) as c_long
+    or_errno(fork::raw((stack != 0).then_some(stack), || unsafe { straight(number, args) })) as c_long
 }
 
 /// The system call itself.
@@ -120,8 +126,9 @@ extern "C" fn before_sharing(number: usize, arguments: usize, flags: usize, chil
     fork::before_sharing(flags, if is_clone3 { word(arguments + CHILD_TID) } else { child_tid });
 }
 
-/// Where `clone3`'s structure has the address of the number.
+/// Where `clone3`'s structure has the address of the number, and the lowest address of the stack, before its length.
 const CHILD_TID: usize = 16;
+const STACK: usize = 40;
 
 /// The flags of `clone3`, of which this is the structure.
 extern "C" fn flags_of(arguments: usize) -> usize {
@@ -130,11 +137,10 @@ extern "C" fn flags_of(arguments: usize) -> usize {
 
 /// A word of the program's; 0 where there is no memory: what the kernel says of that is its own affair.
 fn word(at: usize) -> usize {
-    let mut word = [0];
-    match mem::peek(at, &mut word) {
-        Err(Errno::EFAULT) => 0,
+    match mem::is_readable(at, size_of::<usize>()) {
         // SAFETY: there is memory, or the kernel does not tell.
-        _ => unsafe { core::ptr::read_unaligned(at as *const usize) },
+        true => unsafe { core::ptr::read_unaligned(at as *const usize) },
+        false => 0,
     }
 }
 

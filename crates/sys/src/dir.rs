@@ -104,11 +104,14 @@ impl Dir {
             return Err(Errno(libc::EACCES));
         }
         // Nobody else can have swapped it for a link meanwhile where that matters.
-        match there.st_mode & libc::S_IFMT {
-            libc::S_IFLNK => self.open_at(name, flags | libc::O_CREAT, mode),
-            _ => self.open_at(name, flags | libc::O_NOFOLLOW, mode),
+        if there.st_mode & libc::S_IFMT != libc::S_IFLNK {
+            return self.open_at(name, flags | libc::O_NOFOLLOW, mode).map(|fd| (fd, false));
         }
-        .map(|fd| (fd, false))
+        match self.open_at(name, flags, mode) {
+            // What it leads to is made.
+            Err(Errno(libc::ENOENT)) => self.open_at(name, flags | libc::O_CREAT, mode).map(|fd| (fd, true)),
+            opened => opened.map(|fd| (fd, false)),
+        }
     }
 
     fn open_at(&self, name: &CStr, flags: i32, mode: u32) -> Result<Fd> {

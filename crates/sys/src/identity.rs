@@ -69,8 +69,11 @@ impl Credentials {
     }
 }
 
-/// The number of its parent.
+/// The number of its parent, or 0 in a program that has confined its system calls.
 pub fn parent_pid() -> u32 {
+    if is_confined() {
+        return 0;
+    }
     // SAFETY: no arguments.
     unsafe { syscall!(getppid) }.unwrap_or(0) as u32
 }
@@ -83,9 +86,14 @@ pub fn confine() {
     CONFINED.store(true, Release);
 }
 
+/// Whether it does, as far as we have seen.
+pub fn is_confined() -> bool {
+    CONFINED.load(Acquire)
+}
+
 /// [`current_tid`], or 0 in a program that has confined its system calls.
 pub fn current_tid_if_free() -> u32 {
-    if CONFINED.load(Acquire) {
+    if is_confined() {
         return 0;
     }
     current_tid()

@@ -238,6 +238,13 @@ pub fn peek(from: usize, out: &mut [usize]) -> Result<usize> {
     Ok(read / 8 * 8)
 }
 
+/// Whether the kernel finds memory that can be read in all of a range, which ends on the page where it begins or on the next one. Also true where it does not tell, as in a
+/// program that has confined its system calls: what it says of no memory is its own affair.
+pub fn is_readable(at: usize, len: usize) -> bool {
+    let is_there = |at: usize| peek(at & !7, &mut [0]) != Err(Errno::EFAULT);
+    identity::is_confined() || (is_there(at) && is_there(at + len - 1))
+}
+
 /// Maps a file of memfold's own, shared, from its beginning, with the protection `prot`, where an agent's memory belongs ([`place`]).
 ///
 /// # Safety

@@ -97,6 +97,9 @@ static void futexes_that_are_written(void)
     CHECK(syscall(SYS_futex, (void *)8, FUTEX_LOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 && errno == EFAULT);
 }
 
+/* Its number, which older headers do not have. */
+#define UFFDIO_MOVE_ 0xc028aa05UL
+
 /* What the kernel says of structures that are not there. */
 static void structures_that_are_not_there(void)
 {
@@ -104,6 +107,16 @@ static void structures_that_are_not_there(void)
     CHECK(syscall(SYS_clone3, NULL, 0) == -1 && errno == EINVAL);
     CHECK(syscall(SYS_clone3, (void *)8, 64) == -1 && errno == EFAULT);
     CHECK(ioctl(-1, UFFDIO_REGISTER, (void *)8) == -1 && errno == EBADF);
+    /* And of those of which only the beginning is. */
+    char *pages = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED && mprotect(pages + PAGE, PAGE, PROT_NONE) == 0);
+    for (int there = 4; there <= 20; there += 8) {
+        char *at = pages + PAGE - there;
+        CHECK(ioctl(-1, UFFDIO_REGISTER, at) == -1 && errno == EBADF);
+        CHECK(ioctl(-1, UFFDIO_MOVE_, at) == -1 && errno == EBADF);
+        CHECK(syscall(SYS_clone3, at, 64) == -1 && errno == EFAULT);
+    }
+    CHECK(munmap(pages, 2 * PAGE) == 0);
     CHECK(intact(p));
 }
 

@@ -6,12 +6,14 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
+#include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 static void expect_all_back(const uint64_t *p)
 {
@@ -27,7 +29,7 @@ static struct sock_fprog strict(void)
     static struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
         LET(read), LET(write), LET(mmap), LET(munmap), LET(mremap), LET(brk), LET(madvise), LET(mprotect),
-        LET(mincore), LET(exit), LET(exit_group), LET(rt_sigreturn), LET(close),
+        LET(mincore), LET(exit), LET(exit_group), LET(rt_sigreturn), LET(close), LET(clone3), LET(wait4),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
     };
     /* libc asks for random numbers at the first allocation. */
@@ -36,9 +38,16 @@ static struct sock_fprog strict(void)
     return (struct sock_fprog){sizeof filter / sizeof filter[0], filter};
 }
 
-/* What a confined program does: uses its memory, maps more, gives some back, allocates little and much. */
+/* What a confined program does: uses its memory, makes children, maps more, gives some back, allocates little and much. */
 static void live_on(uint64_t *p)
 {
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    long child = syscall(SYS_clone3, &arguments, sizeof arguments);
+    CHECK(child >= 0);
+    if (child == 0) _exit(intact(p) ? 7 : 8);
+    int status = 0;
+    CHECK(syscall(SYS_wait4, child, &status, 0, NULL) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
     CHECK(away(p, LEN) == 0 && intact(p));
     uint64_t *q = filled();
     CHECK(intact(q) && munmap(q, LEN) == 0);

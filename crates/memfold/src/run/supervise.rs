@@ -72,6 +72,8 @@ pub fn keep(pid: u32) {
 struct Child {
     pid: i32,
     interrupted: bool,
+    /// The terminal stopped the launcher's group, which has not been continued since.
+    stopped_by_terminal: bool,
     witness: Option<Witness>,
 }
 
@@ -99,7 +101,7 @@ pub fn supervise(
     };
     let pid = command.spawn()?.id() as i32;
     // After the program, for which there may be just descriptors enough.
-    let mut child = Child { pid, interrupted: false, witness: Witness::start() };
+    let mut child = Child { pid, interrupted: false, stopped_by_terminal: false, witness: Witness::start() };
     let is_first = std::process::id() == 1;
     let timeout = PollTimeout::try_from(interval).context("the interval is too long")?;
     loop {
@@ -134,8 +136,23 @@ fn waited_signals() -> SigSet {
 impl Child {
     fn on_signal(&mut self, signal: i32, code: i32, sender: i32) {
         let from_kernel = code == SI_KERNEL;
+        if matches!(signal, libc::SIGCHLD | libc::SIGPIPE) {
+            return;
+        }
+        // Asked of each that the witness may have had: what it is not asked of it would say of the next.
+        let had_by_all = code <= 0 && self.witness.as_mut().is_some_and(|witness| witness.has_heard(signal));
         match signal {
-            libc::SIGCHLD | libc::SIGPIPE => {}
+            libc::SIGCONT => self.stopped_by_terminal = false,
+            // Where the program was stopped before the launcher could hear of it.
+            libc::SIGTSTP if from_kernel || had_by_all => {
+                self.stopped_by_terminal = true;
+                if self.is_stopped() {
+                    self.stop_as_well(signal);
+                }
+            }
+            _ => {}
+        }
+        match signal {
             libc::SIGCONT if !self.is_stopped() => {}
             libc::SIGINT | libc::SIGQUIT if from_kernel => self.interrupted = true,
             libc::SIGALRM if from_kernel => self.send(signal),
@@ -143,7 +160,7 @@ impl Child {
             // The terminal reaches the program by itself, and so does what it sends to its whole group.
             // What our own writing raises is nobody else's either.
             _ if from_kernel || sender == self.pid || sender == std::process::id() as i32 => {}
-            _ if self.witness.as_mut().is_some_and(|witness| witness.has_heard(signal)) => {}
+            _ if had_by_all => {}
             _ => self.send(signal),
         }
     }
@@ -207,18 +224,21 @@ impl Child {
                     return Ok(Some(End::Exited(libc::WEXITSTATUS(status) as u8)))
                 }
                 _ if libc::WIFSIGNALED(status) => return Ok(Some(End::Killed(libc::WTERMSIG(status)))),
-                _ => stop_with(libc::WSTOPSIG(status)),
+                _ => self.stop_as_well(libc::WSTOPSIG(status)),
             }
         }
     }
-}
 
-fn stop_with(signal: i32) {
-    let stops = TERMINAL_STOPS.contains(&signal) && has_terminal()
-        // As some programs stop themselves when they are asked to.
-        || signal == libc::SIGSTOP && is_in_foreground();
-    if stops {
-        let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+    /// The program has stopped by this signal. The launcher does, too, where a shell waits for it: it leads a job of a shell's own, or the terminal has stopped all of the group.
+    /// In a script nobody but the program may be continued, and then the launcher would be left as it is for ever.
+    fn stop_as_well(&self, signal: i32) {
+        let is_job = nix::unistd::getpgrp() == nix::unistd::getpid();
+        let stops = TERMINAL_STOPS.contains(&signal) && (is_job || self.stopped_by_terminal) && has_terminal()
+            // As some programs stop themselves when they are asked to.
+            || signal == libc::SIGSTOP && is_job && is_in_foreground();
+        if stops {
+            let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+        }
     }
 }
 

@@ -31,10 +31,13 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::Pagemap;
 use memfold_sys::thread::Backoff;
-use memfold_sys::{file, mem, Errno, Result};
+use memfold_sys::{file, mem, Errno, Result, PAGE_SIZE};
 
 /// More descriptors than the agents ever have open.
 const MOST_DESCRIPTORS: u64 = 16;
+
+/// So far below the top of its stack the thread of a child may get before it is served, bytes: through libc, its handlers and ours.
+const STACK: usize = 64 << 10;
 
 /// What a child has not that could not make a userfaultfd.
 const UNOPENED: &str = "no userfaultfd of its own";
@@ -52,15 +55,15 @@ impl Engine {
     /// To be called by the forking thread, as the last thing before the fork, if it holds no lock that [`crate::Host`]'s `decay` may wait for.
     pub fn before_fork(&'static self) {
         let mut backoff = Backoff::new();
-        while !self.try_before_fork() {
+        while !self.try_before_fork(None) {
             backoff.wait();
         }
     }
 
     /// The same where it holds such locks. False while the engine starts or stops, which it does by itself and soon, but not before it has got
-    /// those locks: they must be let go of, and taken anew before the next try.
+    /// those locks: they must be let go of, and taken anew before the next try. `stack` is the top of the child's, where it is another than the caller's.
     #[must_use]
-    pub fn try_before_fork(&'static self) -> bool {
+    pub fn try_before_fork(&'static self, stack: Option<usize>) -> bool {
         loop {
             fault_point!(GateNotClosed: self.traffic.gate.close());
             fault_point!(BrakeNotHeld: self.traffic.brake.hold());
@@ -80,6 +83,10 @@ impl Engine {
                 );
             }
         }
+        let own = [0u8; 1];
+        for top in [Some(own.as_ptr() as usize), stack].into_iter().flatten() {
+            fault_point!(StackNotBrought: self.bring_stack_back(top));
+        }
         self.traffic.begin_fork();
         // Whatever the fault thread does from its next message on, it does as during a fork. And the tables that the
         // child gets are up to date.
@@ -90,6 +97,15 @@ impl Engine {
             below.wait_for_restore();
         }
         true
+    }
+
+    /// Brings back what is away below the top of a stack. What the child's thread writes there before it is served could not be told from
+    /// what the pages held.
+    fn bring_stack_back(&'static self, top: usize) {
+        let bottom = top.saturating_sub(STACK) & !(PAGE_SIZE - 1);
+        // Nobody changes mappings, and the background thread stands still. Where there is no memory for it, the child may find pages of zeros under what it has
+        // written, as far as these are below its stack.
+        let _ = self.bring_back(self.space().existing(bottom, top), bottom, top);
     }
 
     /// To be called by the forking thread in the parent, also when the fork failed.

@@ -419,8 +419,9 @@ impl Engine {
         }
     }
 
-    /// Brings back what is away in the part of the range that lies in the extents, which the caller has locked.
-    fn bring_back(
+    /// Brings back what is away in the part of the range that lies in the extents, which the caller has locked, or keeps from
+    /// everybody else.
+    pub(super) fn bring_back(
         &'static self,
         extents: impl Iterator<Item = &'static Extent>,
         start: usize,

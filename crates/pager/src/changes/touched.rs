@@ -57,18 +57,20 @@ impl Engine {
             for index in written.pages() {
                 let mut entry = [Entry::default()];
                 let addr = extent.page_addr(index);
-                if restorer.kernel.pagemap.entries(addr, &mut entry) != Ok(1) || !entry[0].exclusive() {
+                if restorer.kernel.pagemap.entries(addr, &mut entry) != Ok(1) {
                     continue;
                 }
-                if let Some(held) = self.held_in_child(restorer, extent, index) {
-                    // SAFETY: the page is there and may be written to, and the program does not run; what it held can be read.
+                let Some(held) = self.held_in_child(restorer, extent, index) else { continue };
+                if entry[0].exclusive() {
+                    // SAFETY: the page is there and may be written to, and the program does not run (nor does its stack lie here, see `bring_stack_back`);
+                    // what it held can be read.
                     unsafe { mend(addr as *mut u32, held as *const u32) };
-                    let aside = extent.entry(index).state() == State::Aside;
-                    // It is there, which makes the entry say so.
-                    restorer.restore(extent, PageRange::one(index), Reason::Change);
-                    if aside {
-                        self.note_copies(extent, 1);
-                    }
+                }
+                let aside = extent.entry(index).state() == State::Aside;
+                // It is there, which makes the entry say so: what a child of this one finds there is the program's.
+                restorer.restore(extent, PageRange::one(index), Reason::Change);
+                if aside {
+                    self.note_copies(extent, 1);
                 }
             }
         }

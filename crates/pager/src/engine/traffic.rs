@@ -5,7 +5,8 @@
 
 use crate::gate::{Brake, Gate};
 use crate::turns::Turns;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use memfold_sys::time::Nanos;
 
 /// The traffic.
 pub(crate) struct Traffic {
@@ -25,6 +26,8 @@ pub(crate) struct Traffic {
     by_reports: AtomicU32,
     /// 1 while there may be pages that the kernel is about to drop (`Extent::dropping`).
     dropping: AtomicU32,
+    /// Since when the next report cannot be read, ns; 0 while it can.
+    unread_since: AtomicU64,
 }
 
 impl Traffic {
@@ -39,6 +42,22 @@ impl Traffic {
             changed_past_libc: AtomicU32::new(0),
             by_reports: AtomicU32::new(0),
             dropping: AtomicU32::new(0),
+            unread_since: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the next report waits that cannot be read; for how long it has been so. By who reads.
+    pub fn unread_for(&self, waits: bool, now: Nanos) -> Nanos {
+        let since = match self.unread_since.load(Relaxed) {
+            _ if !waits => 0,
+            0 => now.0,
+            since => since,
+        };
+        self.unread_since.store(since, Relaxed);
+        if waits {
+            now.since(Nanos(since))
+        } else {
+            Nanos(0)
         }
     }
 

@@ -236,6 +236,7 @@ impl Worker {
             if extent.managed.load().is_empty() {
                 continue;
             }
+            self.spare_locks_in_time();
             if let Some(mut locked) = extent.try_lock() {
                 if let Ok(scan) = set_aside::scan(self.kernel, extent, false) {
                     let pages = self.set_aside(&locked, &scan.present, scan.huge);
@@ -255,6 +256,8 @@ impl Worker {
             }
             self.sink_whole(MOST_WHOLE);
         }
+        // What was locked between the last look and its going.
+        self.spare_locks();
     }
 
     /// Brings everything of the extent back, as far as nobody else is at it; what lies below memory only if it may wait.

@@ -5,7 +5,7 @@
 //! it would itself. So mutexes that a thread has are left alone while it has them, and ever after. One that was locked since the last look was
 //! written to just now, and is in use.
 //!
-//! Background thread only, which must not touch what is away or may be missing.
+//! Background thread only, which must not touch what is away; what goes missing in that moment it must touch standing still.
 
 use crate::evict::worker::Worker;
 use crate::fault::reason::{Outcome, Reason};
@@ -13,38 +13,50 @@ use crate::sabotage::fault_point;
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::Entry;
 use crate::tables::extent::Extent;
-use memfold_sys::time::Nanos;
+use memfold_sys::time::{self, Nanos};
 use memfold_sys::{life, mem, thread, PAGE_SIZE};
 
 /// The kernel follows a list no further (`ROBUST_LIST_LIMIT`).
 const MOST: usize = 2048;
 /// The shortest and the longest pause between two looks.
 const PAUSE: (Nanos, Nanos) = (Nanos::from_millis(5), Nanos::from_millis(2000));
-/// The longest where a limit is kept, for which memory goes before it is cold.
-const PAUSE_AT_LIMIT: Nanos = Nanos::from_millis(50);
+/// A look may take that part of the time where memory goes before it is cold, for a limit or because somebody asked for it.
+const SHARE: u64 = 20;
 /// How often a page is tried to be brought back.
 const TRIES: usize = 100;
 
 impl Worker {
     /// Leaves alone the mutexes that threads have, if it is time to look.
     pub(crate) fn spare_locks_if_due(&mut self) {
-        if self.now >= self.upkeep.next_locks {
+        if self.engine.room.is_kept() || self.eviction.daemon.is_some() {
+            self.spare_locks_in_time();
+        } else if self.now >= self.upkeep.next_locks {
+            self.spare_locks();
+        }
+    }
+
+    /// The same where memory goes whatever its age: before each piece of it.
+    pub(crate) fn spare_locks_in_time(&mut self) {
+        self.now = time::now();
+        let soon = self.upkeep.locks_looked_at + PAUSE.0.max(Nanos(self.upkeep.locks_took.0 * SHARE));
+        if self.now >= soon {
             self.spare_locks();
         }
     }
 
     /// Leaves alone the mutexes that threads have now.
     pub(crate) fn spare_locks(&mut self) {
+        let began = time::now();
         let agents = thread::agents();
         let _ = life::for_each_thread(|tid| {
             if let Some(head) = (!agents.contains(&tid)).then(|| thread::robust_list(tid)).flatten() {
                 fault_point!(LocksNotSpared: self.spare_list(head));
             }
+            self.stand_still_if_wanted();
         });
+        (self.upkeep.locks_looked_at, self.upkeep.locks_took) = (began, time::now().since(began));
         // What was locked since is not cold before the next look, however long this one took.
-        let longest = if self.engine.room.is_kept() { PAUSE_AT_LIMIT } else { PAUSE.1 };
-        let pause = Nanos(self.cold_age() / 4).clamp(PAUSE.0, longest);
-        self.upkeep.next_locks = self.now + pause;
+        self.upkeep.next_locks = self.now + Nanos(self.cold_age() / 4).clamp(PAUSE.0, PAUSE.1);
     }
 
     /// The list has the address of its first entry, how far behind an entry its futex lies, and one that is just being locked or unlocked.
@@ -73,7 +85,14 @@ impl Worker {
     /// The word at this address, of which the page is left alone.
     fn word(&mut self, addr: usize) -> Option<usize> {
         let mut word = [0];
-        (self.spare(addr) && mem::peek(addr, &mut word) == Ok(8)).then_some(word[0])
+        if !self.spare(addr) {
+            return None;
+        }
+        // The page may be dropped past libc in this moment, and then the fault thread serves this look; it may be waiting for us to stand still.
+        self.park();
+        let read = mem::peek(addr, &mut word);
+        self.engine.traffic.brake.unpark();
+        (read == Ok(8)).then_some(word[0])
     }
 
     /// Leaves the page alone that has this address. Whether it is there: to look at it then touches nothing that would have to be served.

@@ -207,6 +207,10 @@ pub(crate) struct Upkeep {
     pub next_discovery: Nanos,
     /// When the mutexes that threads have are looked for.
     pub next_locks: Nanos,
+    /// When that was last begun, and how long it took.
+    pub locks_looked_at: Nanos,
+    /// See there.
+    pub locks_took: Nanos,
     /// When inventory is taken.
     pub inventory: Schedule,
     /// When mappings are counted.
@@ -222,6 +226,8 @@ impl Upkeep {
             last_decay: now,
             next_discovery: now,
             next_locks: now,
+            locks_looked_at: Nanos(0),
+            locks_took: Nanos(0),
             inventory: Schedule::new(now),
             mappings: pieces::Schedule::new(now),
         }

@@ -29,8 +29,14 @@ use crate::tables::entry::Entry;
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::thread::Backoff;
+use memfold_sys::time::{self, Nanos};
 use memfold_sys::uffd::{self, Event};
-use memfold_sys::{Result, PAGE_SIZE};
+use memfold_sys::{Errno, Result, PAGE_SIZE};
+
+/// How long a report may wait that cannot be read.
+const MOST_UNREAD: Nanos = Nanos::from_secs(10);
+/// The last words of a program for which that was not enough.
+const UNREAD: &str = "memfold: a fork waits for memory, or for a descriptor below the limit (RLIMIT_NOFILE, fs.file-max): none has been there for ten seconds";
 
 /// The last words of a program whose memory cannot be followed.
 const NO_MEMORY: &str = "memfold: no memory to follow an mremap";
@@ -41,7 +47,13 @@ pub fn read(engine: &Engine, kernel: &Kernel) -> Result<Event> {
         .traffic
         .turns
         .wait_for_movers(|| uffd::touch_waits(&kernel.uffd_info), || kernel.uffd.is_changing());
-    kernel.uffd.read().map(|message| message.event())
+    let read = kernel.uffd.read().map(|message| message.event());
+    // A report that cannot be given, of a fork, stays where it is, and no touch can be served before it is.
+    let waits = matches!(read, Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM));
+    if engine.traffic.unread_for(waits, time::now()) > MOST_UNREAD {
+        engine.fail_hard(UNREAD);
+    }
+    read
 }
 
 /// Acts on a report of the kernel.

@@ -194,6 +194,7 @@ impl Worker {
         let before = control.pages_evicted.load(Relaxed);
         let mut batch = extent.aside_pages();
         if batch.is_empty() && !self.eviction.hand.plan.is_empty() {
+            self.spare_locks_in_time();
             batch = self.choose(extent, limit, sparing);
         }
         while !batch.is_empty() && !self.launder(extent, &batch) && self.engine.phase() == Phase::Running {
