@@ -220,19 +220,17 @@ fn reach(pid: u32, base: u64, page: &Path, held: &[(u32, i32)]) -> Vec<Attempt> 
     for path in [proc.join("fd"), proc.join("map_files"), page.parent().expect("a directory").to_owned()] {
         tried(format!("list {}", path.display()), fs::read_dir(&path).map(drop).map_err(why));
     }
-    let mut word = [0u8; 8];
-    let own = libc::iovec { iov_base: word.as_mut_ptr().cast(), iov_len: 8 };
+    let (mut read, mut same) = ([0u8; 8], MAGIC.to_le_bytes());
+    let piece = |bytes: &mut [u8; 8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
+    let (to, from) = (piece(&mut read), piece(&mut same));
     let there = libc::iovec { iov_base: base as *mut libc::c_void, iov_len: 8 };
     // SAFETY: eight bytes of this thread's stack, and eight of the process, to which the same bytes are written that it has there.
     unsafe {
-        tried(
-            "process_vm_readv".into(),
-            outcome(libc::process_vm_readv(pid as i32, &own, 1, &there, 1, 0) as i64),
-        );
-        word = MAGIC.to_le_bytes();
+        let pid = pid as i32;
+        tried("process_vm_readv".into(), outcome(libc::process_vm_readv(pid, &to, 1, &there, 1, 0) as i64));
         tried(
             "process_vm_writev".into(),
-            outcome(libc::process_vm_writev(pid as i32, &own, 1, &there, 1, 0) as i64),
+            outcome(libc::process_vm_writev(pid, &from, 1, &there, 1, 0) as i64),
         );
     }
     for (tid, fd) in held {
