@@ -206,7 +206,7 @@ fn reach(pid: u32, base: u64, page: &Path, held: &[(u32, i32)]) -> Vec<Attempt> 
     files.extend(held.iter().map(|(tid, fd)| proc.join(format!("task/{tid}/fd/{fd}"))));
     let why = |error: io::Error| error.raw_os_error().unwrap_or(0);
     for path in files {
-        // What has no name is opened by a number that root could follow; a userfaultfd and a socket nobody can open so.
+        // A userfaultfd cannot be opened so: who hears that has got past the rights.
         let opened = File::open(&path).map(drop).map_err(why);
         let opened = if opened == Err(libc::ENXIO) { Ok(()) } else { opened };
         tried(path.display().to_string(), opened);
