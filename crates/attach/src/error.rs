@@ -56,6 +56,9 @@ pub enum Error {
     /// No thread could be stopped.
     #[error("no thread of process {0} could be stopped: all of them wait in the kernel for something that cannot be interrupted; try again")]
     Busy(u32),
+    /// It has forbidden itself what the agent's code needs.
+    #[error("process {0} may make no memory executable (prctl(2), PR_SET_MDWE; `MemoryDenyWriteExecute` of systemd): start it with `memfold run`")]
+    NoCode(u32),
     /// There is no instruction to make system calls with.
     #[error("process {0} has no `syscall` instruction in its memory")]
     NoSyscall(u32),

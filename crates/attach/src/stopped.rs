@@ -314,6 +314,8 @@ impl Trouble {
             Trouble::Suspended => Error::Suspended(pid),
             Trouble::Filtered => Error::Filtered(pid),
             Trouble::Forbidden(errno) => threads::forbidden(pid, errno),
+            // Nothing else is asked of it by that call than to make code executable that was written.
+            Trouble::Call("mprotect", Errno::EACCES) => Error::NoCode(pid),
             Trouble::Call(call, errno) => Error::Call { pid, call, errno },
         }
     }

@@ -1,10 +1,12 @@
-/* uring FILE: has the kernel read and write the file through io_uring, with buffers in memory that is folded, and looks at every byte; waits for timeouts of it
- * in between. Goes on until the end of its standard input, then says "fine" and ends with status 7. By bare system calls. */
+/* uring FILE [THREADS]: has the kernel read and write the file through io_uring, with buffers in memory that is folded, and looks at every byte; waits for timeouts of it
+ * in between. So many threads beside it write and look at memory of their own. Goes on until the end of its standard input, then says "fine" and ends with status 7.
+ * By bare system calls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -71,8 +73,31 @@ static void submit(const struct io_uring_sqe *wanted, unsigned number) {
     }
 }
 
+#define OWN (BLOCK * 16)
+
+static atomic_int over;
+
+/* A thread beside it: the word at each place is of the place, the thread, and how often it was written. */
+static void *beside(void *argument) {
+    uint64_t number = (uintptr_t)argument, *own = mmap(NULL, OWN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (own == MAP_FAILED) fail("mmap in a thread", errno);
+    for (uint64_t round = 0; !atomic_load(&over) || round < 2; round++) {
+        for (size_t at = 0; at < OWN / 8; at++) {
+            if (round && own[at] != (at / 4 ^ number << 32) * (2 * round - 1)) fail("memory of a thread", at);
+            own[at] = (at / 4 ^ number << 32) * (2 * round + 1);
+        }
+        usleep(20000 + number * 300);
+    }
+    return NULL;
+}
+
 int main(int count, char **arguments) {
-    if (count != 2) return 2;
+    if (count != 2 && count != 3) return 2;
+    int threads = count == 3 ? atoi(arguments[2]) : 0;
+    pthread_t made[256];
+    if (threads > 256) return 2;
+    for (int i = 0; i < threads; i++)
+        if (pthread_create(&made[i], NULL, beside, (void *)(uintptr_t)i)) fail("pthread_create", errno);
     set_up();
     int file = open(arguments[1], O_RDWR | O_CREAT | O_TRUNC, 0600);
     char *held = mmap(NULL, BLOCK * BLOCKS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -103,6 +128,8 @@ int main(int count, char **arguments) {
     }
     for (size_t at = 0; at < BLOCK * BLOCKS / 8; at++)
         if (((uint64_t *)held)[at] != at / 4 * 0x9E3779B97F4A7C15ull) fail("memory", at);
+    atomic_store(&over, 1);
+    for (int i = 0; i < threads; i++) pthread_join(made[i], NULL);
     printf("fine\n");
     return 7;
 }

@@ -1,13 +1,15 @@
 //! Programs that `memfold attach` is tried on: how they are started, attached to and detached from, and what they leave behind.
 
 use crate::dialogue::Dialogue;
-use crate::run::program;
+use crate::run::{copy_program, program};
 use crate::{is_root, scratch};
 use memfold_pager::plan::MAGIC;
 use memfold_sys::thread::agent_name;
 use serde_json::Value;
+use std::ffi::CString;
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{chown, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -261,4 +263,25 @@ pub fn memfold_with_agent(runtime: &Path) -> Command {
     let mut command = crate::memfold(runtime);
     command.env("MEMFOLD_AGENT", agent());
     command
+}
+
+/// The number of the capability that it needs (capabilities(7)).
+pub const CAP_SYS_PTRACE: u32 = 19;
+
+/// The program that makes handshakes, with its capability, as `memfold setup` installs it for a group; the capability's number is another one for a bad one.
+///
+/// # Panics
+/// It cannot be.
+pub fn install_handshake(place: &Path, group: u32, capability: u32) {
+    copy_program(&agent().with_file_name("memfold-handshake"), place);
+    chown(place, Some(0), Some(group)).unwrap();
+    fs::set_permissions(place, fs::Permissions::from_mode(0o750)).unwrap();
+    let words = [0x0200_0001u32, 1 << capability, 0, 0, 0];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let path = CString::new(place.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a path, a name, and so many bytes.
+    let given = unsafe {
+        libc::setxattr(path.as_ptr(), c"security.capability".as_ptr(), bytes.as_ptr().cast(), bytes.len(), 0)
+    };
+    assert_eq!(given, 0, "{}", std::io::Error::last_os_error());
 }

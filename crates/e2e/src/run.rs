@@ -228,10 +228,19 @@ fn kill_with_descendants(pid: u32) {
 ///
 /// # Panics
 /// As [`run_plain`].
-pub fn finish(mut command: Command, limit: Duration) -> Outcome {
+pub fn finish(command: Command, limit: Duration) -> Outcome {
+    finish_told(command, limit, |_| ())
+}
+
+/// The same, with its process id told as soon as it is started.
+///
+/// # Panics
+/// As [`run_plain`].
+pub fn finish_told(mut command: Command, limit: Duration, tell: impl FnOnce(u32)) -> Outcome {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let what = format!("{:?}", command.get_program());
     let mut server = Server(command.spawn().unwrap_or_else(|error| panic!("cannot start {what}: {error}")));
+    tell(server.0.id());
     let stdout = drain(server.0.stdout.take().expect("piped"));
     let stderr = drain(server.0.stderr.take().expect("piped"));
     let end = Instant::now() + limit;

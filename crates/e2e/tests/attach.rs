@@ -9,7 +9,7 @@ use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
 use memfold_e2e::{scratch, wait_until};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -104,6 +104,55 @@ fn a_server_in_go_endures_it() {
     let (status, said) = Started::start(&file, &["64"]).finish("");
     assert!(said.starts_with("fine "), "{said}");
     assert_eq!(status, Some(7));
+}
+
+/// Both by a compiler's own way to static programs, from a source in `programs/`.
+fn built(compiler: &mut Command, dir: &TempDir, source: &str) -> PathBuf {
+    let file = dir.path().join("held");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(source);
+    compiler.arg(source).current_dir(dir.path()).stdin(Stdio::null());
+    assert!(compiler.status().expect("the compiler can be executed").success());
+    file
+}
+
+#[test]
+fn a_static_program_in_rust_endures_it_and_is_folded_from_its_start_on() {
+    if !may_attach() {
+        return;
+    }
+    let dir = scratch();
+    let mut rustc = Command::new(program("rustc", "rustc"));
+    rustc.args(["--edition=2021", "-O", "-C", "target-feature=+crt-static", "-o", "held"]);
+    let file = built(&mut rustc, &dir, "held.rs");
+    endures(start(&file, &["4"]), 4);
+    let (status, said) = Started::start(&file, &["2"]).finish("");
+    assert!(said.starts_with("fine "), "{said}");
+    assert_eq!(status, Some(7));
+}
+
+#[test]
+fn a_static_program_in_zig_endures_it() {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let Some(zig) = std::env::split_paths(&path).map(|dir| dir.join("zig")).find(|zig| zig.is_file()) else {
+        eprintln!("skipped: there is no Zig here");
+        return;
+    };
+    if !may_attach() {
+        return;
+    }
+    let dir = scratch();
+    let mut zig = Command::new(zig);
+    zig.args([
+        "build-exe",
+        "-OReleaseFast",
+        "-fsingle-threaded",
+        "-target",
+        "x86_64-linux-musl",
+        "--name",
+        "held",
+    ]);
+    zig.args(["--cache-dir", "cache", "--global-cache-dir", "cache"]);
+    endures(start(&built(&mut zig, &dir, "held.zig"), &[]), 4);
 }
 
 #[test]

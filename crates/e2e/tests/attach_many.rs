@@ -3,7 +3,7 @@
 //!
 //! The programs have names that no other program has, as root sees everybody's.
 
-use memfold_e2e::agent::{agent, may_attach, memfold_with_agent, Subject};
+use memfold_e2e::agent::{agent, install_handshake, may_attach, memfold_with_agent, Subject, CAP_SYS_PTRACE};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::run::{self, copy_program, program};
 use memfold_e2e::{installed_for_all, scratch, wait_until};
@@ -11,11 +11,9 @@ use memfold_sys::handing::{hand_over, pair, take_over};
 use memfold_sys::time::Nanos;
 use memfold_sys::uffd::{Features, Userfaultfd};
 use serde_json::Value;
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{chown, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -263,24 +261,8 @@ fn an_ordinary_user_is_refused_with_the_reason_and_the_remedy() {
     }
 }
 
-/// The program that makes handshakes, with its capability, as `memfold setup` installs it for a group; the capability's number is another one for a bad one.
-fn install_handshake(place: &Path, group: u32, capability: u32) {
-    copy_program(&agent().with_file_name("memfold-handshake"), place);
-    chown(place, Some(0), Some(group)).unwrap();
-    fs::set_permissions(place, fs::Permissions::from_mode(0o750)).unwrap();
-    let words = [0x0200_0001u32, 1 << capability, 0, 0, 0];
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let path = CString::new(place.as_os_str().as_bytes()).unwrap();
-    // SAFETY: a path, a name, and so many bytes.
-    let given = unsafe {
-        libc::setxattr(path.as_ptr(), c"security.capability".as_ptr(), bytes.as_ptr().cast(), bytes.len(), 0)
-    };
-    assert_eq!(given, 0, "{}", std::io::Error::last_os_error());
-}
-
 #[test]
 fn an_ordinary_user_whom_root_lets_attaches_to_own_programs() {
-    const CAP_SYS_PTRACE: u32 = 19;
     const CAP_SYS_NICE: u32 = 23;
     if !may_attach() {
         return;
@@ -345,7 +327,7 @@ fn what_makes_handshakes_makes_them_of_userfaultfds_alone() {
     }
     let programs = Programs::new("h");
     let helper = programs.dir.path().join("helper");
-    install_handshake(&helper, NOBODY, 19);
+    install_handshake(&helper, NOBODY, CAP_SYS_PTRACE);
     let answer = |arguments: &[&str], handed: Option<i32>| {
         let (own, theirs) = pair().unwrap();
         hand_over(own.raw(), 0, handed).unwrap();

@@ -71,14 +71,23 @@ fn a_thread_in_code_of_32_bits_is_not_borrowed_there() {
     endures("narrow");
 }
 
-#[test]
-fn a_program_that_has_io_uring_do_its_reading_endures_it() {
+fn endures_with_io_uring_beside(threads: &str) {
     if may_attach() {
         let (dir, file) = compile("uring.c", &[]);
-        let mut subject = Subject::start(Command::new(file).arg(dir.path().join("data")));
+        let mut subject = Subject::start(Command::new(file).arg(dir.path().join("data")).arg(threads));
         subject.endure(rounds(4));
         is_fine(subject);
     }
+}
+
+#[test]
+fn a_program_that_has_io_uring_do_its_reading_endures_it() {
+    endures_with_io_uring_beside("0");
+}
+
+#[test]
+fn a_program_that_has_io_uring_do_its_reading_beside_a_hundred_threads_endures_it() {
+    endures_with_io_uring_beside("100");
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! Servers of many processes and other users' are attached to and detached from while clients work: postgres under pgbench, nginx with a reload between. Each
-//! answer is checked, and each process is left as it was.
+//! Servers are attached to and detached from while clients work: of many processes and other users', postgres under pgbench and nginx with a reload between, and
+//! redis under redis-benchmark. Each answer is checked, and each process is left as it was.
 
 use memfold_e2e::agent::{may_attach, memfold_with_agent, rounds, HARSH};
+use memfold_e2e::redis::Redis;
 use memfold_e2e::run::{children, program, Server};
 use memfold_e2e::{scratch, wait_until};
 use std::collections::HashSet;
@@ -164,4 +165,56 @@ fn nginx_serves_the_same_bytes_while_its_workers_are_attached_to() {
     unsafe { libc::kill(root as i32, libc::SIGQUIT) };
     wait_until(LIMIT, "nginx ends", || server.0.try_wait().unwrap().is_some());
     assert!(server.0.wait().unwrap().success());
+}
+
+/// Each request looks at what the one before it has left there, in the server: redis-benchmark itself reads no value.
+const LOOKS: &str = "local is, right = redis.call('GET', KEYS[1]), string.rep(KEYS[1], 12) \
+                     if is and is ~= right then return redis.error_reply('WRONG ' .. KEYS[1]) end \
+                     redis.call('SET', KEYS[1], right) return redis.call('INCR', 'requests')";
+
+#[test]
+fn redis_keeps_every_value_under_redis_benchmark() {
+    if !may_attach() {
+        return;
+    }
+    const KEYS: usize = 20_000;
+    const REQUESTS: usize = 20_000;
+    let (home, dir) = (scratch(), scratch());
+    let mut redis = Redis::start(dir.path(), |_| {});
+    let cold = |number: usize| format!("nobody asks for number {number}; ").repeat(8);
+    let set = |number: usize| vec!["SET".into(), format!("cold:{number}"), cold(number)];
+    redis.pipeline(KEYS, set, |_, reply| assert_eq!(reply, b"OK"));
+    let root = redis.pid();
+    let benchmark = || {
+        let mut command = Command::new(program("redis-benchmark", "redis-tools"));
+        command.arg("-s").arg(dir.path().join("socket")).args(["-c", "8", "-P", "4", "-q"]);
+        command.args(["-n", &REQUESTS.to_string(), "-r", &KEYS.to_string()]);
+        command.args(["EVAL", LOOKS, "1", "key:__rand_int__"]).stdin(Stdio::null());
+        let output = command.output().expect("redis-benchmark can be executed");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let mut times = 0;
+    let (attached, folded) = std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| attach_meanwhile(home.path(), root, 8, &AtomicBool::new(false)));
+        while !attaching.is_finished() {
+            benchmark();
+            times += 1;
+        }
+        attaching.join().unwrap()
+    });
+    assert!(attached == HashSet::from([root]) && folded > 0, "{attached:?}, {folded}");
+    // What is wrong is not counted, whatever redis-benchmark makes of it.
+    assert_eq!(redis.ask(&["GET", "requests"]), (times * REQUESTS).to_string().as_bytes());
+    let get = |number: usize| vec!["GET".into(), format!("cold:{number}")];
+    redis.pipeline(KEYS, get, |number, reply| assert_eq!(reply, cold(number).as_bytes()));
+    let mut there = 0;
+    let get = |number: usize| vec!["GET".into(), format!("key:{number:012}")];
+    redis.pipeline(KEYS, get, |number, reply| {
+        if reply != b"(nil)" {
+            there += 1;
+            assert_eq!(reply, format!("key:{number:012}").repeat(12).as_bytes());
+        }
+    });
+    assert!(there > KEYS / 4, "{there} values");
+    redis.shut_down();
 }

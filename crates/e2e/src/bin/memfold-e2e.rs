@@ -1,9 +1,9 @@
 //! What end-to-end tests start under the preload library: `memfold-e2e worker JOB` is the body of a benchmark's worker,
 //! `memfold-e2e verify SECONDS THREADS SEED` verifies and prints the report as JSON, `torture` in place of `verify` does so
-//! while the pager's settings change, `memfold-e2e keep MIB SEED` keeps memory and checks it, `client` and `client-forks` use the explicit API
+//! while the pager's settings change, `attached` verifies what is to be attached to, which must not move memory (docs/attach.md), `memfold-e2e keep MIB SEED` keeps memory and checks it, `client` and `client-forks` use the explicit API
 //! under a daemon, `memfold-e2e zram` holds a zram device until standard input ends, and panics then if it reads anything.
 
-use memfold_bench::verify::{self, Options};
+use memfold_bench::verify::{self, Options, Work};
 use memfold_e2e::client;
 use std::process::ExitCode;
 
@@ -15,14 +15,14 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format!("{error:#}")),
         },
-        [what @ ("verify" | "torture"), seconds, threads, seed] => {
+        [what @ ("verify" | "torture" | "attached"), seconds, threads, seed] => {
             match (seconds.parse(), threads.parse(), seed.parse()) {
                 (Ok(seconds), Ok(threads), Ok(seed)) => report(&Options {
                     seconds,
                     operations: None,
                     threads,
                     seed,
-                    without: Vec::new(),
+                    without: if what == "attached" { vec![Work::Remap] } else { Vec::new() },
                     torture: what == "torture",
                 }),
                 _ => fail(&format!("{what} takes three numbers: SECONDS THREADS SEED")),
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
             Err(error) => fail(&format!("{error:#}")),
         },
         _ => fail(
-            "`worker JOB`, `verify` or `torture SECONDS THREADS SEED`, `keep MIB SEED`, `client …` or `zram` is needed",
+            "`worker JOB`, `verify`, `torture` or `attached SECONDS THREADS SEED`, `keep MIB SEED`, `client …` or `zram` is needed",
         ),
     }
 }
