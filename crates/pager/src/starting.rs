@@ -34,7 +34,7 @@ impl Engine {
         self.lifecycle.set_phase(phase);
     }
 
-    /// See [`Lifecycle::change_phase`].
+    /// From one phase to another; false when it is not in the first.
     pub(crate) fn change_phase(&self, from: Phase, to: Phase) -> bool {
         self.lifecycle.change_phase(from, to)
     }
