@@ -119,8 +119,7 @@ fn run_says_in_one_line_which_limit_of_the_groups_it_found() {
     let hierarchy = match Hierarchy::find() {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
-            let _ =
-                writeln!(std::io::stderr(), "NOT TESTED: the line that tells a group's limit: {error:#}");
+            let _ = writeln!(std::io::stderr(), "NOT TESTED: the line that tells a group's limit: {error:#}");
             return;
         }
     };
