@@ -115,6 +115,40 @@ fn what_does_not_shrink_finishes_in_a_small_group_with_a_tier() {
 }
 
 #[test]
+fn run_says_in_one_line_which_limit_of_the_groups_it_found() {
+    let hierarchy = match Hierarchy::find() {
+        Ok(hierarchy) => hierarchy,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "NOT TESTED: the line that tells a group's limit: {error:#}");
+            return;
+        }
+    };
+    // No number that anything else would have.
+    let group = Group::create(&hierarchy, "limit-told").unwrap();
+    group.limit(93 * MIB).unwrap();
+    let said = |options: &[&str]| {
+        let home = scratch();
+        let mut command = memfold(home.path());
+        command.arg("run").args(options).args(["--", "true"]);
+        confine(&mut command, &group);
+        let outcome = finish(command, LIMIT).expect_success("true in a group");
+        let is_told = |line: &&str| line.contains("control groups limit memory");
+        outcome.stderr.lines().filter(is_told).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for options in [&[][..], &["--resident-limit", "group"]] {
+        let lines = said(options);
+        assert!(
+            matches!(&lines[..], [line] if line.contains("limit memory to 93.0 MiB here")),
+            "{options:?}: {lines:?}"
+        );
+    }
+    // Where it is not what is kept to, it is not told.
+    for options in [&["--no-pager"][..], &["--resident-limit", "none"], &["--resident-limit", "64M"]] {
+        assert_eq!(said(options), Vec::<String>::new(), "{options:?}");
+    }
+}
+
+#[test]
 fn a_limit_that_no_group_sets_is_refused_with_the_remedy() {
     let run = |limit: &str| {
         let mut command = Command::new(memfold_e2e::command_line::executable());

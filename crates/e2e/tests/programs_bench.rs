@@ -28,6 +28,7 @@ fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
         out: None,
         json: false,
         spoil: false,
+        leave_folded: false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compressed pages out of a store that somebody else wrote: that in a core dump, which `memfold core` reads.
 
-use memfold_pager::codec::{Codec, CodecId, Codecs, Dictionaries, MAX_STORED};
+use memfold_pager::codec::{CodecId, Codecs, Dictionaries, MAX_STORED};
 use memfold_sys::PAGE_SIZE;
 use std::cell::RefCell;
 
@@ -24,7 +24,12 @@ pub(crate) fn packed_pages() -> Vec<Vec<u8>> {
     let mut page = [0; PAGE_SIZE];
     page.iter_mut().enumerate().for_each(|(n, byte)| *byte = (n / 37 * n % 11) as u8);
     let mut out = [0; MAX_STORED];
-    let lz4 = codecs.lz4.compress(&page, &mut out).map(|len| [&[0], &out[..len]].concat());
-    let zstd = codecs.zstd.compress(&page, &mut out).map(|len| [&[1], &out[..len]].concat());
-    lz4.into_iter().chain(zstd).chain([[&[3], &page[..]].concat()]).collect()
+    let mut packed = |codec: CodecId| {
+        // SAFETY: it is readable.
+        let (codec, len) =
+            unsafe { codecs.compress_at(codec.effort(), None, page.as_ptr() as usize, &mut out) }?;
+        Some([&[codec.bits() as u8], &out[..len]].concat())
+    };
+    let whole = [&[CodecId::Whole.bits() as u8], &page[..]].concat();
+    CodecId::ALONE.into_iter().filter_map(&mut packed).chain([whole]).collect()
 }

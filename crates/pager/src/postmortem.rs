@@ -292,7 +292,6 @@ const _: () = assert!(GROUPS * GROUP == EXTENT_PAGES);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::codec::Codec;
     use crate::codec::CodecId;
     use crate::store::Store;
     use crate::tables::bitmap::PageSet;
@@ -376,8 +375,11 @@ mod tests {
         };
         let mut out = [0; PAGE_SIZE];
         let mut put = |addr: usize, seed: u64| {
-            let len = codecs.lz4.compress(&page(seed), &mut out).unwrap();
-            let slot = store.put(addr, crate::codec::CodecId::Lz4, &out[..len]).unwrap();
+            let page = page(seed);
+            // SAFETY: it is readable.
+            let (codec, len) =
+                unsafe { codecs.compress_at(Effort::Least, None, page.as_ptr() as usize, &mut out).unwrap() };
+            let slot = store.put(addr, codec, &out[..len]).unwrap();
             Entry::with_payload(State::Stored, slot.payload())
         };
         set(3, put(base + 3 * PAGE_SIZE, 77));

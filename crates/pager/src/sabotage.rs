@@ -58,6 +58,10 @@ bugs! {
     LeavingWakeLost = "leaving-wake-lost",
     /// A thread that touched a page while it was being brought back ahead of the touch is not woken.
     AheadWakeLost = "ahead-wake-lost",
+    /// What came back together before is brought also where a limit leaves no room for a guess.
+    GuessUnderLimit = "guess-under-limit",
+    /// What came back together before, and is not away, is put there as zeros.
+    GuessMade = "guess-made",
     /// A fork does not wait for what helpers have in hand.
     HelperNotAwaited = "helper-not-awaited",
     /// The fault thread waits for a message, and for nothing that is due meanwhile.

@@ -6,10 +6,11 @@
 
 mod entropy;
 
-use crate::codec::{Codec, Dictionary, Page, Zstd, MAX_STORED};
+use crate::codec::{Codecs, Dictionary, Page, MAX_STORED};
 use crate::store::Store;
 use core::mem::size_of;
 use entropy::Statistics;
+use memfold_policy::effort::Effort;
 use memfold_policy::learning::SAMPLES;
 use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 
@@ -77,6 +78,9 @@ struct Room {
 }
 
 impl Samples {
+    /// What they take while there are any, in one mapping.
+    pub const BYTES: usize = size_of::<Room>();
+
     /// No samples yet. `ENOMEM` where there is no memory.
     pub fn new() -> Result<Samples> {
         let room = mem::map_own(size_of::<Room>(), 0)?;
@@ -113,7 +117,7 @@ impl Samples {
 
     /// Makes a dictionary and judges it beside the one that is in use, or none. `None` where the pages have too little in common, or there
     /// is no memory.
-    pub fn train(&mut self, zstd: &mut Zstd, current: Option<&Dictionary>) -> Option<Trained> {
+    pub fn train(&mut self, codecs: &mut Codecs, current: Option<&Dictionary>) -> Option<Trained> {
         let count = self.count;
         if count < FEWEST {
             return None;
@@ -140,15 +144,15 @@ impl Samples {
         for page in pages[..count].iter().enumerate().filter(|(n, _)| is_judge(*n)).map(|(_, page)| page) {
             let at = page.as_ptr() as usize;
             let mut out = [0; MAX_STORED];
-            let size = |len: Option<usize>| len.map_or(PAGE_SIZE, Store::size_of) as u64;
-            // SAFETY: our own page.
-            unsafe {
-                now += size(match current {
-                    Some(current) => zstd.compress_with_dictionary_at(current, at, &mut out),
-                    None => zstd.compress_at(at, &mut out),
-                });
-                with += size(zstd.compress_with_dictionary_at(&dictionary, at, &mut out));
-            }
+            let mut size = |dictionary: Option<&Dictionary>| {
+                // Only how long it becomes matters: the number that it would be found by may be any.
+                let dictionary = dictionary.map(|dictionary| (0, dictionary));
+                // SAFETY: our own page.
+                let packed = unsafe { codecs.compress_at(Effort::Most, dictionary, at, &mut out) };
+                packed.map_or(PAGE_SIZE, |(_, len)| Store::size_of(len)) as u64
+            };
+            now += size(current);
+            with += size(Some(&dictionary));
         }
         Some(Trained { dictionary, now, with })
     }
@@ -297,6 +301,7 @@ fn put_content(
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::codec::{Codec, Zstd};
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -326,7 +331,7 @@ pub(crate) mod tests {
     }
 
     fn trained(pages: impl IntoIterator<Item = Page>) -> Option<Trained> {
-        samples(pages).train(&mut Zstd::new().unwrap(), None)
+        samples(pages).train(&mut Codecs::new().unwrap(), None)
     }
 
     /// One of pages with words in common.
@@ -359,7 +364,9 @@ pub(crate) mod tests {
             assert!(comes_back(&mut zstd, &made.dictionary, &data, &page));
         }
         // It is better than itself by nothing.
-        let again = samples((0..SAMPLES).map(records)).train(&mut zstd, Some(&made.dictionary)).unwrap();
+        let again = samples((0..SAMPLES).map(records))
+            .train(&mut Codecs::new().unwrap(), Some(&made.dictionary))
+            .unwrap();
         assert_eq!(again.now, again.with);
     }
 

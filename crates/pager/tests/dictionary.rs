@@ -8,6 +8,8 @@ mod common;
 use common::*;
 use memfold_pager::control::Command;
 use memfold_pager::Engine;
+#[cfg(feature = "inject")]
+use memfold_pager::{training::Samples, Phase};
 use memfold_sys::{mem, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
 
@@ -117,4 +119,34 @@ fn nothing_is_learnt_where_memory_is_wiped_at_once() {
     assert!(evicted(engine) >= 31 * MIB as u64);
     assert_eq!((made(engine), dictionary_bytes(engine)), (0, 0));
     assert!(memory.are_right(1, 3));
+}
+
+#[cfg(feature = "inject")]
+#[test]
+fn without_memory_to_learn_in_everything_is_folded_and_comes_back_whole() {
+    use memfold_sys::inject::refuse_maps;
+    let fold = |lengths: std::ops::Range<usize>| {
+        let engine = engine(20);
+        let memory = Records::new(engine, 32 * MIB);
+        // Whose threads cannot work without memory.
+        wait_until("it runs", || engine.phase() == Phase::Running);
+        refuse_maps(lengths);
+        memory.fill(1);
+        wait_until("nearly everything is evicted", || evicted(engine) >= 31 * MIB as u64);
+        let refused = refuse_maps(0..0);
+        let (made, bytes) = (made(engine), dictionary_bytes(engine) as usize);
+        assert!(memory.are_right(1, 1));
+        assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+        memory.unmap(engine);
+        engine.stop(&"there is another");
+        (refused, made, bytes)
+    };
+    let (_, made, one) = fold(0..0);
+    assert_eq!(made, 1, "dictionaries");
+    // Neither the samples, nor what would be made of them.
+    for lengths in [Samples::BYTES..Samples::BYTES + 1, one - 4 * PAGE_SIZE..one + 4 * PAGE_SIZE] {
+        let (refused, made, bytes) = fold(lengths);
+        assert_ne!(refused, 0, "nothing was to be learnt");
+        assert_eq!((made, bytes), (0, 0));
+    }
 }

@@ -9,7 +9,8 @@ use common::*;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::Engine;
-use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
+use memfold_policy::budget::NO_LIMIT;
+use memfold_sys::{mem, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
@@ -148,4 +149,148 @@ fn what_was_changed_or_dropped_before_its_time_stays_so() {
     right();
     have(engine, Command::Evict);
     right();
+}
+
+/// An engine with memory of so many extents, of which it has learnt that `pages` come back together, and asks for them at the touch of the first. Everything is
+/// away, and nobody is limited in what may be asked for.
+fn foreseen(
+    extents: usize,
+    seed: u64,
+    pages: impl Fn(&Memory) -> Vec<usize>,
+) -> (&'static Engine, Memory, Vec<usize>) {
+    let (engine, memory) = folded(extents * EXTENT_SIZE, seed);
+    assert_eq!(request(engine, Command::Set, Setting::MaxStall as u64, NO_LIMIT, ""), 0);
+    let pages = pages(&memory);
+    let mut pause = BETWEEN;
+    wait_until("it is foreseen", || {
+        // At no times that recur: else it would be brought at the next of them, and not for its touch.
+        std::thread::sleep(pause);
+        pause *= 3;
+        burst(engine, &pages, |page| memory.check_page(seed, page));
+        engine.control().pages_predicted.load(Relaxed) != 0
+    });
+    have(engine, Command::Evict);
+    (engine, memory, pages)
+}
+
+/// The first of the pages, then those of which something else is to become, then the others: what is asked for is brought in this order.
+fn doomed_first(memory: &Memory, is_doomed: impl Fn(usize) -> bool) -> Vec<usize> {
+    let (doomed, mut kept): (Vec<usize>, Vec<usize>) =
+        scattered(memory, 0).into_iter().partition(|&page| is_doomed(page));
+    let first = kept.remove(0);
+    [first].into_iter().chain(doomed).chain(kept).collect()
+}
+
+/// Whether there is a page at the address, which is not touched by that.
+fn is_there(addr: usize) -> bool {
+    let mut present = 0;
+    assert_eq!(unsafe { libc::mincore(addr as *mut _, PAGE_SIZE, &mut present) }, 0);
+    present & 1 != 0
+}
+
+/// Touches the first of the group's pages, and waits until those that came to be asked for last are there.
+fn begin_group(memory: &Memory, seed: u64, pages: &[usize]) {
+    std::thread::sleep(BETWEEN);
+    memory.check_page(seed, pages[0]);
+    // Of eight one is left out.
+    let last = &pages[pages.len() - 16..];
+    wait_until("it is there", || {
+        last.iter().filter(|&&page| is_there(memory.base + page * PAGE_SIZE)).count() >= 12
+    });
+}
+
+#[test]
+fn what_was_dropped_since_stays_away_when_its_group_is_brought() {
+    let is_dropped = |page: usize| page / EXTENT_PAGES % 2 == 1 || page % 2 == 1;
+    let (engine, memory, pages) = foreseen(16, 66, |memory| doomed_first(memory, is_dropped));
+    let addr = |page: usize| memory.base + page * PAGE_SIZE;
+    let dropped: Vec<usize> = pages.iter().copied().filter(|&page| is_dropped(page)).collect();
+    assert!(!is_dropped(pages[0]) && dropped.len() > 32 && pages.len() - dropped.len() > 32);
+    for (n, &page) in dropped.iter().enumerate() {
+        let drop = || unsafe { mem::madvise(addr(page), PAGE_SIZE, libc::MADV_DONTNEED) };
+        // Past libc too: then the kernel reports it.
+        if n % 2 == 0 { engine.drop_contents(addr(page), PAGE_SIZE, drop) } else { drop() }.unwrap();
+    }
+    begin_group(&memory, 66, &pages);
+    for &page in &dropped {
+        assert!(!is_there(addr(page)), "page {page} is there again");
+    }
+    for &page in &pages {
+        if is_dropped(page) {
+            assert!(page_at(addr(page)) == [0; PAGE_SIZE / 8], "page {page} is what it was");
+        } else {
+            memory.check_page(66, page);
+        }
+    }
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn a_group_brings_nothing_to_where_its_pages_no_longer_are() {
+    // The memory is in four parts: what stays, what is unmapped, what is mapped over, and what is moved.
+    const PART: usize = 4 * EXTENT_SIZE;
+    let part = |page: usize| page * PAGE_SIZE / PART;
+    let (engine, memory, pages) = foreseen(16, 67, |memory| doomed_first(memory, |page| part(page) != 0));
+    let map = |addr: usize, protection: i32| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        unsafe { mem::mmap(addr, PART, protection, flags, -1, 0) }
+    };
+    let [unmapped, replaced, moved] = [1, 2, 3].map(|part| memory.base + part * PART);
+    // What nobody may use lies there from then on, so that nothing of another thread's does.
+    engine.unmap(unmapped, PART, || map(unmapped, libc::PROT_NONE)).unwrap();
+    // Past libc: then the kernel reports it.
+    map(replaced, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+    engine.mapped(replaced, PART);
+    let is_new = |page: usize| page.is_multiple_of(3);
+    for page in (0..PART / PAGE_SIZE).filter(|&page| is_new(page)) {
+        unsafe { *((replaced + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(68, page) };
+    }
+    let target = mem::reserve_aligned(PART, EXTENT_SIZE).unwrap();
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let op = || unsafe { mem::mremap(moved, PART, PART, flags, target) };
+    assert_eq!(engine.remap(moved, PART, PART, Some(target), op), Ok(target));
+    have(engine, Command::Evict);
+    let before = evicted(engine);
+    assert!(before >= (PART + PART / 4) as u64, "{before} bytes are away");
+    let right = || {
+        for page in 0..PART / PAGE_SIZE {
+            assert!(!is_there(unmapped + page * PAGE_SIZE), "page {page} is there again");
+            let expected = if is_new(page) { content(68, page) } else { [0; PAGE_SIZE / 8] };
+            assert!(page_at(replaced + page * PAGE_SIZE) == expected, "new page {page} is another");
+            let of = 3 * PART / PAGE_SIZE + page;
+            assert!(page_at(target + page * PAGE_SIZE) == content(67, of), "moved page {page} changed");
+        }
+    };
+    begin_group(&memory, 67, &pages);
+    right();
+    have(engine, Command::Evict);
+    right();
+    (0..PART / PAGE_SIZE).for_each(|page| memory.check_page(67, page));
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn a_group_larger_than_what_a_limit_leaves_room_for_is_not_brought() {
+    let (engine, memory, pages) = foreseen(16, 69, |memory| scattered(memory, 0));
+    let control = engine.control();
+    let counts = || {
+        [&control.pages_predicted, &control.periods_predicted, &control.pages_prefetched]
+            .map(|count| count.load(Relaxed))
+    };
+    // What is touched comes when something else has gone. While folding is paused no limit is kept.
+    let limit = anonymous() + (pages.len() / 2 * PAGE_SIZE) as u64;
+    assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, limit, ""), 0);
+    have(engine, Command::Resume);
+    let mut others = (0..memory.pages).filter(|page| !pages.contains(page)).cycle();
+    wait_until("the limit is kept", || {
+        others.by_ref().take(64).for_each(|page| memory.check_page(69, page));
+        control.limit_waits.load(Relaxed) > 0
+    });
+    let before = counts();
+    for _ in 0..3 {
+        burst(engine, &pages, |page| memory.check_page(69, page));
+    }
+    assert_eq!(request(engine, Command::Set, Setting::ResidentLimit as u64, u64::MAX, ""), 0);
+    assert_eq!(counts(), before, "pages were asked for, or brought, that nobody had touched");
+    memory.check(69);
 }

@@ -16,13 +16,6 @@ use std::thread;
 
 const DAY: u64 = 86_400_000;
 
-/// Anonymous memory of this process that is resident, by the kernel's own count, bytes.
-fn anonymous() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-}
-
 /// Reads that count again and again, until it is asked for the highest.
 struct Watch {
     peak: Arc<AtomicU64>,

@@ -147,6 +147,12 @@ mod plan {
     pub const fn failure(_: Point) -> Option<Failure> {
         None
     }
+
+    /// Whether a mapping of so many bytes is refused: never, in this build.
+    #[inline(always)]
+    pub const fn is_refused(_: usize) -> bool {
+        false
+    }
 }
 
 #[cfg(feature = "inject")]
@@ -154,7 +160,8 @@ mod plan {
     use super::{Failure, Point, COUNTERS};
     use crate::Errno;
     use core::ffi::CStr;
-    use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+    use core::ops::Range;
+    use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
     /// One call in so many fails, unless the plan says otherwise.
     const ONE_IN: u64 = 16;
@@ -165,6 +172,25 @@ mod plan {
     /// The last few agent threads, by the kernel's number.
     static AGENTS: [AtomicU32; 8] = [const { AtomicU32::new(0) }; 8];
     static AGENTS_NOTED: AtomicU32 = AtomicU32::new(0);
+
+    /// Lengths of mappings that are refused, from the first to below the second, and how many were.
+    static REFUSED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    static REFUSALS: AtomicU64 = AtomicU64::new(0);
+
+    /// Has every mapping of such a length, in bytes, refused on the pager's own threads, beside the plan. Returns how many were until now.
+    pub fn refuse_maps(lengths: Range<usize>) -> u64 {
+        // Relaxed: who is asked for a mapping meanwhile may be refused by the one, the other, or none.
+        REFUSED[0].store(lengths.start, Relaxed);
+        REFUSED[1].store(lengths.end, Relaxed);
+        REFUSALS.swap(0, Relaxed)
+    }
+
+    /// Whether a mapping of so many bytes is refused.
+    pub fn is_refused(len: usize) -> bool {
+        let refused = (REFUSED[0].load(Relaxed)..REFUSED[1].load(Relaxed)).contains(&len) && on_agent();
+        REFUSALS.fetch_add(u64::from(refused), Relaxed);
+        refused
+    }
 
     /// Starts the plan that the environment asks for.
     pub fn begin() {
@@ -242,7 +268,10 @@ mod plan {
     }
 }
 
-pub use plan::{begin, failure, note_agent};
+pub use plan::{begin, failure, is_refused, note_agent};
+
+#[cfg(feature = "inject")]
+pub use plan::refuse_maps;
 
 /// The error of this call, where it is to fail.
 #[inline(always)]

@@ -172,6 +172,9 @@ pub fn map_anonymous(hint: usize, len: usize, flags: i32) -> Result<usize> {
     if let Some(error) = inject::error(Point::Map) {
         return Err(error);
     }
+    if inject::is_refused(len) {
+        return Err(crate::Errno::ENOMEM);
+    }
     debug_assert!(flags & libc::MAP_FIXED == 0, "map_anonymous must not replace a mapping");
     let wish = if hint == 0 { place(len) } else { 0 };
     // SAFETY: a mapping without MAP_FIXED takes address space that nobody uses.

@@ -31,7 +31,7 @@ pub(super) fn measure(pages: &[&Page]) -> Result<Vec<Alone>> {
     let dictionaries = Dictionaries::new();
     // SAFETY: nobody else has the dictionaries.
     let taught = dictionary(pages)?.and_then(|dictionary| unsafe { dictionaries.add(dictionary) });
-    let mut ways = vec![CodecId::Lz4, CodecId::ZstdFast, CodecId::Zstd];
+    let mut ways = CodecId::ALONE.to_vec();
     ways.extend(taught.map(CodecId::Dictionary));
     ways.into_iter().map(|codec| one(&mut codecs, &dictionaries, codec, pages)).collect()
 }
@@ -48,7 +48,7 @@ pub(super) fn dictionary(pages: &[&Page]) -> Result<Option<Dictionary>> {
         // SAFETY: it is readable.
         unsafe { samples.add_at(page.as_ptr() as usize) };
     }
-    Ok(samples.train(&mut codecs.zstd, None).map(|made| made.dictionary))
+    Ok(samples.train(&mut codecs, None).map(|made| made.dictionary))
 }
 
 /// Each codec's times over the rounds.

@@ -70,11 +70,12 @@ Examples:
   memfold bench programs --tier disk=/var/tmp,after=30s --idle 10m   what is cold lies on disk
   memfold bench programs --together 1                    what is in use scattered over all pages
   memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
+  memfold bench programs --leave-folded --runs 1         how long the exit of a folded program takes
   sudo memfold bench programs --attach --only redis      plain, started by memfold run, and attached to
   memfold bench programs --json | jq .figures            for programs
 
 Each program builds a heap of about --size, lies idle but for a small load of its own, reads all
-its data back, says whether they are right, and ends. Folded is `memfold run` with its default
+its data back, says whether they are right, and ends (with --leave-folded it ends at once). Folded is `memfold run` with its default
 options. A program that is not installed is left out with a line that names its package.
 
 Exit codes: 0 done and every datum right, 1 failed, 2 bad usage, 3 none of the programs is installed.";
@@ -111,6 +112,10 @@ pub struct Options {
     /// Have what is folded lie below memory, as `memfold run --tier` does.
     #[arg(long, value_name = "disk=DIR[,after=30s]", value_parser = tier)]
     pub tier: Option<String>,
+    /// Have each program end as it is at the end of its idle phase, folded where it is, for the time of that exit: nothing is read back before it, and
+    /// no datum checked.
+    #[arg(long, conflicts_with = "spoil")]
+    pub leave_folded: bool,
     /// Also write raw runs, tables, plots and a page into this directory.
     #[arg(long, value_name = "DIR")]
     #[serde(skip)]

@@ -17,6 +17,7 @@ fn options(runs: usize) -> Options {
         out: None,
         json: false,
         spoil: false,
+        leave_folded: false,
     }
 }
 

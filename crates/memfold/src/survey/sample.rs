@@ -89,7 +89,7 @@ fn measure(pages: &[Box<Page>]) -> Result<Found> {
         }
     }
     let dictionaries = Dictionaries::new();
-    let made = samples.train(&mut codecs.zstd, None).map(|made| made.dictionary);
+    let made = samples.train(&mut codecs, None).map(|made| made.dictionary);
     // SAFETY: nobody else has the dictionaries.
     let number = made.and_then(|dictionary| unsafe { dictionaries.add(dictionary) });
     // SAFETY: it is not removed while we have it.

@@ -3,14 +3,16 @@
 use crate::codec::DENSE;
 use crate::engine::Engine;
 use crate::evict::worker::Worker;
-use crate::explore::{spawn, Scenario};
+use crate::explore::{keep, spawn, Scenario};
+use crate::fault::prefetch::PrefetchQueue;
+use crate::fault::reason::Reason;
 use crate::fault::restore::Restorer;
-use crate::tables::bitmap::PageSet;
+use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entry::{AtomicEntry, Entry, State};
 use crate::tables::extent::Extent;
 use crate::tier::below::{relocate, sink};
 use crate::tier::bring::bring;
-use crate::world::{content, enter, Content, BASE, ZERO};
+use crate::world::{content, enter, page_index, Content, BASE, ZERO};
 use core::sync::atomic::Ordering::SeqCst;
 use loom::thread::JoinHandle;
 use memfold_sys::PAGE_SIZE;
@@ -56,6 +58,12 @@ pub const SCENARIOS: &[Scenario] = &[
         preemptions: 3,
         spares: SPARES,
         body: dropped_while_ahead,
+    },
+    Scenario {
+        name: "page-mapped-over-while-foreseen",
+        preemptions: 3,
+        spares: SPARES,
+        body: mapped_over_while_foreseen,
     },
     Scenario { name: "slot-read-while-recompressed", preemptions: 4, spares: SPARES, body: recompressed },
     Scenario { name: "pending-page-is-touched", preemptions: 4, spares: SPARES, body: pending_touched },
@@ -247,6 +255,34 @@ fn unmapped_while_touched() {
     let found = end(other);
     assert!(found == content(TAG) || found == content(TAG2), "{found:x?}");
     end(background);
+    finally(engine, content(TAG2));
+}
+
+/// A group names the page, of which nothing else is known; a helper takes the request at any time from then on.
+fn mapped_over_while_foreseen() {
+    let (engine, extent) = page(TAG);
+    let mut worker = stored(engine);
+    let queue = keep(PrefetchQueue::new());
+    assert!(queue.put(BASE, 1));
+    let helper = spawn(2, move || {
+        let mut restorer = Restorer::new(engine, engine.kernel).expect("a model's memory does not run out");
+        while let Some((page, pages)) = queue.take() {
+            restorer.restore(extent, PageRange::from(page_index(page), pages), Reason::Ahead);
+        }
+    });
+    let mapped = engine.unmap(BASE, PAGE_SIZE, || {
+        enter(|world| {
+            world.pages[0] = Some(content(TAG2));
+            world.armed[0] = false;
+        });
+        Ok(())
+    });
+    assert_eq!(mapped, Ok(()));
+    // What is there now goes away too, and may be what is brought.
+    set_aside(&mut worker, extent);
+    worker.launder(extent, &PageSet::ALL);
+    assert_eq!(engine.touch(0, None), content(TAG2), "what was mapped over came back");
+    end(helper);
     finally(engine, content(TAG2));
 }
 

@@ -45,6 +45,9 @@ const FIRST_DICTIONARY: u64 = 15 - DICTIONARIES as u64;
 pub const CODEC_NUMBERS: usize = 16;
 
 impl CodecId {
+    /// Those that compress and need no dictionary, the fastest first.
+    pub const ALONE: [CodecId; 3] = [CodecId::Lz4, CodecId::ZstdFast, CodecId::Zstd];
+
     /// What people call it.
     pub fn name(self) -> &'static str {
         match self {
@@ -127,9 +130,9 @@ pub trait Codec {
 /// Every codec, each with its working memory: one set a thread.
 pub struct Codecs {
     /// The fast one.
-    pub lz4: Lz4,
+    lz4: Lz4,
     /// The strong one.
-    pub zstd: Zstd,
+    zstd: Zstd,
 }
 
 impl Codecs {

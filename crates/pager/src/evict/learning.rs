@@ -56,7 +56,7 @@ impl Worker {
         self.park();
         // SAFETY: we are the background thread, which alone removes it.
         let current = current.and_then(|number| unsafe { self.engine.storage.dictionaries.get(number) });
-        let trained = samples.train(&mut self.packing.codecs.zstd, current);
+        let trained = samples.train(&mut self.packing.codecs, current);
         self.engine.traffic.brake.unpark();
         trained
     }

@@ -7,6 +7,7 @@
 use crate::config::Setting;
 use crate::control::bump;
 use crate::engine::Engine;
+use crate::sabotage::fault_point;
 use core::mem::size_of;
 use memfold_policy::budget::NO_LIMIT;
 use memfold_policy::foresight::{Foresight, Outcome};
@@ -94,7 +95,8 @@ impl Engine {
     /// Whether pages may be brought that nobody may want: what is recorded, or what a page daemon counts, was touched itself; and a limit leaves
     /// no room for a guess.
     pub(crate) fn takes_guesses(&self) -> bool {
-        !self.errand.is_on() && self.options.policy.is_empty() && !self.room.is_kept()
+        let is_roomy = fault_point!(GuessUnderLimit: !self.room.is_kept(), else true);
+        !self.errand.is_on() && self.options.policy.is_empty() && is_roomy
     }
 
     fn may_guess(&self) -> bool {

@@ -104,8 +104,13 @@ fn bring(engine: &'static Engine, restorer: &mut Restorer, page: usize, pages: u
                 extent.window.fetch_max(AT_ONCE, Relaxed);
                 extent.page_addr(first + pages).max(at + PAGE_SIZE)
             }
-            // What lies below memory is fetched when it is touched.
-            _ => at + PAGE_SIZE,
+            // It may have been dropped, unmapped or moved since it was asked for; what lies below memory is fetched when it is touched.
+            outcome => {
+                fault_point!(GuessMade: (), else if outcome == Outcome::Resident {
+                    restorer.kernel.uffd.zero(at, PAGE_SIZE);
+                });
+                at + PAGE_SIZE
+            }
         };
     }
 }

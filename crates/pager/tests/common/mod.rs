@@ -214,6 +214,13 @@ pub fn evicted_memory(len: usize, seed: u64) -> (&'static Engine, Memory) {
     (engine, memory)
 }
 
+/// Anonymous memory of this process that is resident, by the kernel's own count, bytes.
+pub fn anonymous() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
 /// What a page holds.
 pub fn page_at(addr: usize) -> [u64; PAGE_SIZE / 8] {
     unsafe { *(addr as *const [u64; PAGE_SIZE / 8]) }
