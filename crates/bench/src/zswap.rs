@@ -21,8 +21,6 @@ const MARK: &str = "memfold-zswap-";
 /// Zswap that is on; as it was when dropped, on a signal and on a panic.
 #[derive(Debug)]
 pub struct Zswap {
-    /// How it compresses.
-    pub compressor: String,
     // Before the turn, which ends when it is as it was.
     _undo: Undo,
     _turn: swap::Turn,
@@ -47,8 +45,7 @@ impl Zswap {
         let turn = swap::Turn::wait()?;
         let undo = turn_on(parameters, Path::new(MARKS))
             .map_err(|error| Unsupported(format!("zswap cannot be turned on here: {error:#}")))?;
-        let compressor = fs::read_to_string(parameters.join("compressor")).unwrap_or_default();
-        Ok(Zswap { compressor: compressor.trim().to_owned(), _undo: undo, _turn: turn })
+        Ok(Zswap { _undo: undo, _turn: turn })
     }
 
     /// Bytes of pages that it holds, of all processes, and bytes that these take.

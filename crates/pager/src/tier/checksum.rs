@@ -13,11 +13,12 @@ use super::seal::TAG;
 /// Bytes of a file's own number.
 pub const OWN: usize = 32;
 
-/// Odd, of about as many ones as zeros: the digits of pi, e, and the roots of 2, 3, 5 and 7.
+/// Odd, of about as many ones as zeros: the digits of pi, e, and the roots of 2, 3, 5, 7 and 11.
 const FACTORS: [u64; LANES] =
     [0x243F_6A88_85A3_08D3, 0xB7E1_5162_8AED_2A6B, 0x6A09_E667_F3BC_C909, 0xBB67_AE85_84CA_A73B];
 const LAST: [u64; 2] = [0x3C6E_F372_FE94_F82B, 0xA54F_F53A_5F1D_36F1];
 const LANES: usize = 4;
+const SECOND: u64 = 0x510E_527F_ADE6_82D1;
 const TURN: u32 = 29;
 
 /// Puts the sum of `bytes` into the last [`TAG`] of them. Whether there was room.
@@ -35,9 +36,9 @@ pub fn holds(own: &[u8; OWN], sequence: u32, cluster: u32, bytes: &[u8]) -> bool
 
 fn sum(own: &[u8; OWN], sequence: u32, cluster: u32, body: &[u8]) -> [u8; TAG] {
     let which = u64::from(sequence) << 32 | u64::from(cluster);
-    let mut lanes = [0; LANES];
-    for (lane, word) in lanes.iter_mut().zip(words(own)) {
-        *lane = step(which, word, FACTORS[0]);
+    let mut lanes = FACTORS;
+    for ((lane, word), factor) in lanes.iter_mut().zip(words(own)).zip(FACTORS) {
+        *lane = step(*lane ^ which, word, factor);
     }
     let (rows, rest) = body.as_chunks::<{ LANES * 8 }>();
     for row in rows {
@@ -54,15 +55,16 @@ fn sum(own: &[u8; OWN], sequence: u32, cluster: u32, body: &[u8]) -> [u8; TAG] {
     }
     let mut sum = [0; TAG];
     for (half, factor) in sum.as_chunks_mut::<8>().0.iter_mut().zip(LAST) {
-        let mixed = lanes.iter().fold(body.len() as u64, |mixed, lane| step(mixed, *lane, factor));
+        let mixed = lanes.iter().fold(factor ^ body.len() as u64, |mixed, lane| step(mixed, *lane, factor));
         *half = spread(mixed, factor).to_le_bytes();
     }
     sum
 }
 
-/// Turned before it is multiplied: what differs in one bit only differs in many then, and no other bit alone makes up for it in the next step.
+/// What differs in one bit differs in many afterwards, so that no few bits make up for it in the next step. Multiplied twice: once spreads a bit to
+/// those above it alone, and the highest to none.
 fn step(state: u64, word: u64, factor: u64) -> u64 {
-    (state ^ word).rotate_left(TURN).wrapping_mul(factor)
+    (state ^ word).wrapping_mul(factor).rotate_left(TURN).wrapping_mul(SECOND)
 }
 
 /// The high bits depend on all, the low ones on few until here.
@@ -123,6 +125,7 @@ mod tests {
 
     #[test]
     fn any_two_bits_that_are_flipped_are_found() {
+        // Several rows, and a part of one: bits of the same lane and of others.
         let bytes = marked(&[2; OWN], 112);
         for one in 0..8 * bytes.len() {
             let mut changed = bytes.clone();
