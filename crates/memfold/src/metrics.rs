@@ -300,7 +300,7 @@ mod tests {
             "memfold_unfolded_bytes{pid=\"7\",program=\"redis-server\",user=\"root\",reason=\"young\"} 8192",
             "memfold_tier_reads_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 3",
             "memfold_tier_read_amplification{pid=\"7\",program=\"redis-server\",user=\"root\"} 5.0",
-            "memfold_tier_read_seconds_bucket{le=\"0.0001\",pid=\"7\",program=\"redis-server\",user=\"root\"} 3",
+            "memfold_tier_read_seconds_bucket{pid=\"7\",program=\"redis-server\",user=\"root\",le=\"0.0001\"} 3",
             "memfold_cpu_seconds_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 1.75",
             "memfold_wait_seconds_count{pid=\"7\",program=\"redis-server\",user=\"root\"} 4",
         ] {
