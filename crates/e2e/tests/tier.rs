@@ -93,11 +93,10 @@ fn a_tier_that_cannot_be_is_refused_with_the_remedy() {
 
 #[test]
 fn what_is_not_sealed_is_said_at_the_start_and_refused_where_it_may_not_be() {
+    let home = scratch();
     let run = |words: &[&str]| {
-        let mut command = Command::new(executable());
-        command.args(words);
-        let outcome = run_plain(command, LIMIT);
-        (outcome.status.code(), outcome.stderr)
+        let output = memfold(home.path()).args(words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let tier = "disk=/var/tmp,seal=no";
     let (code, said) = run(&["run", "--tier", tier, "--", "true"]);
