@@ -35,5 +35,6 @@ pub mod verify;
 pub mod worker;
 pub mod workload;
 pub mod zram;
+mod zswap;
 
 pub use memfold_experiment::{course, manifest, output, Unsupported};

@@ -40,18 +40,26 @@ impl SwapFile {
     /// # Errors
     /// [`Unsupported`] without root, swap to that file system or a memory controller; otherwise what could not be done.
     pub fn start(directory: &Path, bytes: u64) -> Result<SwapFile> {
-        // SAFETY: no arguments, no effects.
-        if unsafe { libc::geteuid() } != 0 {
-            return Err(Unsupported(
-                "comparing with the kernel's swap needs root: run as root, or leave --vs out".into(),
-            )
-            .into());
-        }
         if fs::read_to_string("/sys/module/zswap/parameters/enabled").is_ok_and(|text| text.trim() == "Y") {
             return Err(Unsupported(
                 "zswap would keep in memory what is to go to the disk: \
                  echo N >/sys/module/zswap/parameters/enabled"
                     .into(),
+            )
+            .into());
+        }
+        SwapFile::behind(directory, bytes)
+    }
+
+    /// The same behind whatever the kernel has before it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn behind(directory: &Path, bytes: u64) -> Result<SwapFile> {
+        // SAFETY: no arguments, no effects.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err(Unsupported(
+                "comparing with the kernel's swap needs root: run as root, or leave --vs out".into(),
             )
             .into());
         }

@@ -6,6 +6,7 @@ use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{counters, expect_evictions, harsh, program, run_folded, run_plain};
 use memfold_e2e::wait_until;
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -48,8 +49,17 @@ print('kept')
 
 #[test]
 fn a_program_and_its_children_read_what_went_to_disk() {
+    read_what_went_to_disk("yes");
+}
+
+#[test]
+fn a_program_and_its_children_read_what_went_to_disk_unsealed() {
+    read_what_went_to_disk("no");
+}
+
+fn read_what_went_to_disk(seal: &str) {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = format!("disk={},size=2G,after=50ms", directory.path().display());
+    let tier = format!("disk={},size=2G,after=50ms,seal={seal}", directory.path().display());
     let folding = harsh().variable("MEMFOLD_TIER", &tier);
     let mut python = Command::new(program("python3", "python3"));
     python.args(["-c", SCRIPT]);
@@ -69,12 +79,38 @@ fn a_tier_that_cannot_be_is_refused_with_the_remedy() {
         ("disk=/nowhere-at-all", "/nowhere-at-all"),
         ("disk=/var/tmp,size=1K", "16M"),
         ("disk=/var/tmp,after=soon", "10m"),
+        ("disk=/var/tmp,seal=maybe", "yes or no"),
+        ("redis://localhost:1,seal=no", "leave seal=no out"),
+        ("redis://localhost:1,disk=/var/tmp,seal=no", "leave seal=no out"),
     ] {
         let mut command = Command::new(executable());
         command.args(["run", "--tier", tier, "--", "true"]);
         let outcome = run_plain(command, LIMIT);
         assert_eq!(outcome.status.code(), Some(2), "{tier}");
         assert!(outcome.stderr.contains(word), "{tier}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn what_is_not_sealed_is_said_at_the_start_and_refused_where_it_may_not_be() {
+    let home = scratch();
+    let run = |words: &[&str]| {
+        let output = memfold(home.path()).args(words).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let tier = "disk=/var/tmp,seal=no";
+    let (code, said) = run(&["run", "--tier", tier, "--", "true"]);
+    let lines = said.lines().filter(|line| line.contains("is not sealed")).count();
+    assert!(code == Some(0) && lines == 1 && said.contains("reads the program's memory"), "{said}");
+    let (code, said) = run(&["run", "--tier", "disk=/var/tmp", "--", "true"]);
+    assert!(code == Some(0) && !said.contains("sealed"), "{said}");
+    for refused in [
+        &["run", "--wipe", "--tier", tier, "--", "true"][..],
+        &["run", "--profile", "secure", "--tier", tier, "--", "true"],
+        &["daemon", "--tier", tier],
+    ] {
+        let (code, said) = run(refused);
+        assert!(code == Some(2) && said.contains("leave seal=no out"), "{refused:?}: {said}");
     }
 }
 
@@ -160,6 +196,84 @@ fn a_program_that_runs_is_given_a_tier_whose_size_and_age_change() {
     program.tell("look");
     assert!(program.end().success());
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "files were left behind");
+}
+
+#[test]
+fn a_program_that_runs_is_given_a_tier_that_is_not_sealed_and_its_children_read_it_too() {
+    let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+    let (mut program, pid) = blocks(home.path(), &[], 20000);
+    let ctl = |words: &[&str]| {
+        let mut command = memfold(home.path());
+        command.args(["ctl", &pid]).args(words);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    wait_until(LIMIT, "it is folded", || stat(home.path(), &pid)["evicted_bytes"].as_u64() > Some(16 << 20));
+    let tier = format!("disk={},after=50ms", directory.path().display());
+    let (code, said) = ctl(&["set", "tier", &format!("{tier},seal=no")]);
+    assert!(code == Some(0) && said.lines().count() == 1 && said.contains("is not sealed"), "{said}");
+    wait_until(LIMIT, "it goes to disk", || stat(home.path(), &pid)["tier_bytes"].as_u64() > Some(16 << 20));
+    assert_eq!(stat(home.path(), &pid)["tier_sealed"], false);
+    let mut command = memfold(home.path());
+    command.args(["stat", &pid]);
+    let shown = String::from_utf8_lossy(&output(command).stdout).into_owned();
+    assert!(shown.contains("seal=no") && shown.contains("is not sealed"), "{shown}");
+    program.tell("look");
+    // What lies there was written one way.
+    let (code, said) = ctl(&["set", "tier", &tier]);
+    assert!(code == Some(1) && said.contains("which is not sealed, and stays so"), "{said}");
+    assert_eq!(ctl(&["set", "tier", "size=1G,after=50ms"]), (Some(0), String::new()));
+    assert!(stat(home.path(), &pid)["tier"].as_str().unwrap().contains("seal=no"));
+    program.tell("look");
+    assert!(program.end().success());
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "files were left behind");
+}
+
+/// The files in the directory that the process has open, in any thread's table.
+fn open_files(pid: &str, directory: &Path) -> Vec<File> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let links =
+        tasks.flat_map(|task| std::fs::read_dir(task.path().join("fd")).into_iter().flatten().flatten());
+    links
+        .map(|link| link.path())
+        .filter(|link| std::fs::read_link(link).is_ok_and(|path| path.starts_with(directory)))
+        .flat_map(|link| File::options().read(true).write(true).open(link))
+        .collect()
+}
+
+#[test]
+fn who_wants_what_was_changed_on_disk_ends_with_the_directory_and_the_byte_sealed_or_not() {
+    for seal in ["yes", "no"] {
+        let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
+        let tier = format!("disk={},after=50ms,seal={seal}", directory.path().display());
+        let mut command = command_for_blocks(home.path(), &["--tier", &tier], 20000);
+        command.stderr(std::process::Stdio::piped());
+        let mut program = Dialogue::start(&mut command);
+        let mut stderr = program.process().stderr.take().unwrap();
+        let pid = program.hear();
+        wait_until(LIMIT, "it goes to disk", || {
+            stat(home.path(), &pid)["tier_bytes"].as_u64() > Some(16 << 20)
+        });
+        assert!(memfold(home.path()).args(["ctl", &pid, "pause"]).status().unwrap().success());
+        wait_until(LIMIT, "no thread is at work", || all_are_asleep(&pid) && all_are_asleep(&pid));
+        let file = open_files(&pid, directory.path()).pop().expect("it has a file");
+        let len = file.metadata().unwrap().len() as usize;
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        // One bit of each block.
+        bytes.iter_mut().skip(100).step_by(4096).for_each(|byte| *byte ^= 8);
+        file.write_all_at(&bytes, 0).unwrap();
+        let (status, said) = program.finish("look");
+        assert!(!status.success() && said.is_empty(), "it went on with other bytes: {said}");
+        let mut errors = String::new();
+        stderr.read_to_string(&mut errors).unwrap();
+        let place = format!("in the tier's file in {} at byte ", directory.path().display());
+        let line = errors.lines().find(|line| line.contains(&place)).unwrap_or_else(|| panic!("{errors}"));
+        assert!(line.contains("is not what was written there (EBADMSG)"), "{line}");
+        let byte: usize = line.split(&place).nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert!(byte.is_multiple_of(4096) && byte < len, "{line}");
+    }
 }
 
 #[test]

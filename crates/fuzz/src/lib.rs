@@ -31,6 +31,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "codec", run: codec::unpack, seeds: codec::packed_pages },
     Target { name: "tier_message", run: tier::message, seeds: tier::messages },
     Target { name: "tier_cluster", run: tier::cluster, seeds: tier::clusters },
+    Target { name: "tier_unsealed", run: tier::unsealed, seeds: tier::unsealed_ones },
     Target { name: "tier_choice", run: tier::choice, seeds: tier::choices },
     Target { name: "trace_native", run: traces::native, seeds: traces::native_seeds },
     Target { name: "trace_native_block", run: traces::native_block, seeds: traces::native_block_seeds },

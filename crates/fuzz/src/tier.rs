@@ -1,9 +1,11 @@
 //! What comes back from below memory, and what programs and the process beside them say to each other.
 //!
-//! What comes from a disk or from an engine is sealed, so nobody can choose it; it is looked at like any foreign bytes all the same.
+//! What comes from a disk or from an engine is sealed, unless a user wants none on a disk, so nobody can choose it; it is looked at like any foreign
+//! bytes all the same.
 
 use memfold_pager::codec::CodecId;
 use memfold_pager::tier::arrived::{Arrived, Writer};
+use memfold_pager::tier::checksum::{self, OWN};
 use memfold_pager::tier::choice::{Choice, Where};
 use memfold_pager::tier::clusters::Place;
 use memfold_pager::tier::wire::{Answer, Op, Request};
@@ -57,6 +59,25 @@ pub(crate) fn clusters() -> Vec<Vec<u8>> {
     vec![bytes]
 }
 
+/// An unsealed cluster: what is marked holds, and no longer once a bit of it is another. The first bytes say which.
+pub(crate) fn unsealed(bytes: &[u8]) {
+    let Some(([at, bit, sequence, cluster], body)) = bytes.split_first_chunk() else { return };
+    let (own, sequence, cluster) = ([*at; OWN], u32::from(*sequence), u32::from(*cluster));
+    let _ = checksum::holds(&own, sequence, cluster, body);
+    let mut marked = body.to_vec();
+    if checksum::mark(&own, sequence, cluster, &mut marked) {
+        assert!(checksum::holds(&own, sequence, cluster, &marked));
+        assert!(!checksum::holds(&own, sequence + 1, cluster, &marked));
+        let at = usize::from(*at) * 97 % marked.len();
+        marked[at] ^= 1 << (bit % 8);
+        assert!(!checksum::holds(&own, sequence, cluster, &marked));
+    }
+}
+
+pub(crate) fn unsealed_ones() -> Vec<Vec<u8>> {
+    vec![vec![0; 20], (0..200).collect(), vec![7; 4100]]
+}
+
 /// What somebody gives for `--tier`.
 pub(crate) fn choice(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -65,6 +86,7 @@ pub(crate) fn choice(bytes: &[u8]) {
         Ok(choice) => match choice.place {
             Where::Disk(directory) => assert!(!directory.is_empty()),
             Where::Engines(engines) => {
+                assert!(choice.sealed, "nothing leaves the machine unsealed");
                 assert!(
                     engines.copies.is_none_or(|copies| (1..=8).contains(&copies))
                         && engines.addresses().all(|address| !address.is_empty())
@@ -77,6 +99,9 @@ pub(crate) fn choice(bytes: &[u8]) {
 pub(crate) fn choices() -> Vec<Vec<u8>> {
     let texts = [
         "disk=/var/tmp,size=1G,after=30s",
+        "disk=/var/tmp,seal=no,after=30s",
+        "redis://a:6379,seal=yes,disk=/var/tmp",
+        "redis://a:6379,disk=/var/tmp,seal=no",
         "redis://a:6379,b:6379,copies=2,auth=/etc/x,wait=5m,expire=1h",
         "rediss://[::1]:7,rediss://c/",
     ];

@@ -3,8 +3,9 @@
 //! What `memfold daemon` says of its programs has the same names here. What it does not say follows the conventions
 //! (prometheus.io/docs/practices/naming): base units, `_total` behind counters.
 
+use crate::text;
 use crate::watch::Seen;
-use memfold_inspect::{Latency, Snapshot};
+use memfold_inspect::{Latency, Percentiles, Snapshot};
 use memfold_pager::control::Mode;
 use memfold_pager::why::Why;
 use prometheus_client::collector::Collector;
@@ -16,7 +17,7 @@ use std::fmt;
 /// What each name begins with.
 const PREFIX: &str = "memfold";
 
-/// Upper bounds of the buckets of waits, ns: from a page that lay whole to a disk.
+/// Upper bounds of the buckets of waits and of reads from a tier, ns: from a page that lay whole to a disk.
 const BOUNDS: [u64; 13] = [
     10_000,
     20_000,
@@ -52,7 +53,7 @@ const GAUGES: [(&str, &str, Source); 11] = [
 ];
 
 /// The same of what only grows; the first three are the daemon's too. `_total` is added to the names.
-const COUNTERS: [(&str, &str, Source); 12] = [
+const COUNTERS: [(&str, &str, Source); 13] = [
     ("pages_compressed", "Pages tried.", |p| {
         p.page.pages.evicted.saturating_add(p.page.pages.incompressible)
     }),
@@ -63,6 +64,7 @@ const COUNTERS: [(&str, &str, Source); 12] = [
     ("pages_lost", "Pages whose bytes could not be brought back.", |p| p.page.pages.lost),
     ("limit_waits", "Times that a thread waited for room below the limit.", |p| p.page.costs.limit_waits),
     ("tier_writes", "Clusters written to the tier below memory.", |p| p.page.costs.tier_writes),
+    ("tier_reads", "Clusters read from the tier.", |p| p.page.tier_read.count()),
     ("tier_read_bytes", "Bytes read from the tier.", |p| p.page.costs.tier_read_bytes),
     ("tier_asked_bytes", "Of that, what something waited for, as it was in memory.", |p| {
         p.page.costs.tier_asked_bytes
@@ -75,10 +77,15 @@ const COUNTERS: [(&str, &str, Source); 12] = [
 const TIMES: [(&str, &str, Source); 3] = [
     ("stall", "Waits for folded memory.", |p| p.page.costs.stall_ns),
     ("cpu", "CPU time spent on it.", |p| {
-        p.page.costs.cpu_background_ns.saturating_add(p.page.costs.cpu_fault_ns)
+        let costs = &p.page.costs;
+        costs.cpu_background_ns.saturating_add(costs.cpu_fault_ns).saturating_add(costs.cpu_tier_ns)
     }),
     ("tier_wait", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_wait_ns),
 ];
+
+/// The parts of the reads from a tier that were no longer than what is said.
+const QUANTILES: [(&str, fn(&Percentiles) -> u64); 2] =
+    [("0.5", |percentiles| percentiles.p50), ("0.99", |percentiles| percentiles.p99)];
 
 /// What is said of one program.
 #[derive(Clone, Debug)]
@@ -193,18 +200,37 @@ impl Collector for Programs {
             }
             Ok(())
         })?;
+        let help = "Bytes read from the tier for each that something waited for.";
+        self.each(&mut encoder, "tier_read_amplification", help, MetricType::Gauge, |program, metric| {
+            let costs = &program.page.costs;
+            match text::ratio(costs.tier_read_bytes, costs.tier_asked_bytes) {
+                None => Ok(()),
+                Some(times) => metric.encode_family(&program.labels())?.encode_gauge(&times),
+            }
+        })?;
+        let help = "How long half of the reads from the tier took at most, and all but one in a hundred.";
+        self.each(&mut encoder, "tier_read_quantile_seconds", help, MetricType::Gauge, |program, metric| {
+            let percentiles = program.page.tier_read.percentiles();
+            for (quantile, of) in QUANTILES.iter().filter(|_| percentiles.count != 0) {
+                let labels = program.labels_and([("quantile", (*quantile).to_owned())]);
+                metric.encode_family(&labels)?.encode_gauge(&(of(&percentiles) as f64 / 1e9))?;
+            }
+            Ok(())
+        })?;
+        let help = "Reads of clusters from the tier, one by one.";
+        self.each(&mut encoder, "tier_read_seconds", help, MetricType::Histogram, |program, metric| {
+            histogram(program, &program.page.tier_read, metric)
+        })?;
         let help = "Waits for folded memory, one by one.";
         self.each(&mut encoder, "wait_seconds", help, MetricType::Histogram, |program, metric| {
-            let waits = &program.page.fault;
-            let (sum, count) = (waits.sum() as f64 / 1e9, waits.count());
-            metric.encode_family(&program.labels())?.encode_histogram::<NoLabelSet>(
-                sum,
-                count,
-                &buckets(waits),
-                None,
-            )
+            histogram(program, &program.page.fault, metric)
         })
     }
+}
+
+fn histogram(program: &Program, times: &Latency, metric: &mut MetricEncoder) -> fmt::Result {
+    let (sum, count) = (times.sum() as f64 / 1e9, times.count());
+    metric.encode_family(&program.labels())?.encode_histogram::<NoLabelSet>(sum, count, &buckets(times), None)
 }
 
 impl Programs {
@@ -222,10 +248,10 @@ impl Programs {
     }
 }
 
-/// The waits by the bounds, seconds; each counts once, in the first bucket that holds it.
-fn buckets(waits: &Latency) -> Vec<(f64, u64)> {
+/// Times by the bounds, seconds; each counts once, in the first bucket that holds it.
+fn buckets(times: &Latency) -> Vec<(f64, u64)> {
     let mut counts = [0u64; BOUNDS.len()];
-    for (value, count) in waits.values() {
+    for (value, count) in times.values() {
         if let Some(bucket) = BOUNDS.iter().position(|bound| value <= *bound) {
             counts[bucket] += count;
         }
@@ -248,6 +274,12 @@ mod tests {
             page.evicted_bytes.store(4096, Relaxed);
             page.stall_ns.store(5_000_000, Relaxed);
             [15_000, 15_000, 70_000, 2_000_000_000].into_iter().for_each(|ns| page.fault_ns.record(ns));
+            [80_000, 80_000, 90_000].into_iter().for_each(|ns| page.tier_read_ns.record(ns));
+            page.tier_read_bytes.store(3 * 40_960, Relaxed);
+            page.tier_asked_bytes.store(6 * 4096, Relaxed);
+            page.cpu_background_ns.store(1_000_000_000, Relaxed);
+            page.cpu_fault_ns.store(500_000_000, Relaxed);
+            page.cpu_tier_ns.store(250_000_000, Relaxed);
             page.inventory.taken_ns.store(1, Relaxed);
             page.inventory.bytes[Why::Young as usize].store(8192, Relaxed);
         });
@@ -266,11 +298,26 @@ mod tests {
             "memfold_evicted_bytes{pid=\"7\",program=\"a\\\"b\\\\\",user=\"root\"} 4096",
             "memfold_stall_seconds_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 0.005",
             "memfold_unfolded_bytes{pid=\"7\",program=\"redis-server\",user=\"root\",reason=\"young\"} 8192",
+            "memfold_tier_reads_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 3",
+            "memfold_tier_read_amplification{pid=\"7\",program=\"redis-server\",user=\"root\"} 5.0",
+            "memfold_tier_read_seconds_bucket{pid=\"7\",program=\"redis-server\",user=\"root\",le=\"0.0001\"} 3",
+            "memfold_cpu_seconds_total{pid=\"7\",program=\"redis-server\",user=\"root\"} 1.75",
             "memfold_wait_seconds_count{pid=\"7\",program=\"redis-server\",user=\"root\"} 4",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("memfold_share_bytes{"), "{text}");
+        // Within the width of the control page's buckets.
+        let quantile = |quantile: &str| {
+            let is = |line: &&str| {
+                line.starts_with("memfold_tier_read_quantile_seconds{") && line.contains(quantile)
+            };
+            let line = text.lines().find(is).unwrap_or_else(|| panic!("{text}"));
+            line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+        };
+        for (name, near) in [("quantile=\"0.5\"", 80e-6), ("quantile=\"0.99\"", 90e-6)] {
+            assert!((quantile(name) / near - 1.0).abs() < 0.1, "{name}: {}", quantile(name));
+        }
     }
 
     #[test]

@@ -154,6 +154,7 @@ mod tier {
     pub const UNSEALED_BYTES: usize = CLUSTER_BYTES - 16;
 
     pub mod below;
+    pub mod lost;
     pub mod remote;
 
     #[path = "../../../pager/src/tier/arrived.rs"]

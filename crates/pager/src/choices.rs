@@ -8,6 +8,7 @@ use crate::config::{BadValue, Config, Setting, Unit};
 use crate::engine::Engine;
 use crate::evict::page_daemon::Choice;
 use crate::tier::choice::Choice as Below;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Names the tier below memory.
 const TIER: &str = "MEMFOLD_TIER";
@@ -68,6 +69,12 @@ impl Engine {
             let allowed =
                 "`disk=DIR` or `redis://HOST:PORT`, with `,size=20G` and `,after=10m` or other values";
             complain(Nonsense { variable: TIER, text, allowed });
+        }
+        if let Some(text) = text_of(TIER).filter(|text| Below::parse(text).is_ok_and(|tier| !tier.sealed)) {
+            if self.options.wipes.load(Relaxed) != 0 {
+                let allowed = "no `seal=no` beside MEMFOLD_WIPE=on or the profile `secure`";
+                complain(Nonsense { variable: TIER, text, allowed });
+            }
         }
         config
     }

@@ -281,6 +281,9 @@ impl Engine {
     /// What is wrong with the text; nothing is changed then.
     pub fn use_tier<'a>(&self, text: &'a str, beside: &str) -> core::result::Result<(), BadTier<'a>> {
         let choice = Choice::parse(text)?;
+        if !choice.sealed && self.options.wipes.load(Relaxed) != 0 {
+            return Err(BadTier::SealOfWiped);
+        }
         if self.have_tier(&choice, beside).is_ok() {
             self.options.tier.set(text);
         }

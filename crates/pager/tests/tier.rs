@@ -11,6 +11,8 @@ use memfold_pager::control::Command;
 use memfold_pager::Engine;
 use memfold_sys::{mem, PAGE_SIZE};
 use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
@@ -27,6 +29,13 @@ fn engine_with_tier(size: &str) -> (&'static Engine, tempfile::TempDir) {
 fn engine_with_tier_for(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
+    (engine_of(cold_age, u64::MAX, &tier), directory)
+}
+
+/// The same, unsealed.
+fn engine_with_unsealed_tier(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=10ms,size={size},seal=no", directory.path().display());
     (engine_of(cold_age, u64::MAX, &tier), directory)
 }
 
@@ -259,6 +268,161 @@ fn nothing_of_the_program_can_be_read_in_the_file_and_what_was_changed_there_is_
         };
         assert!(words == secret && number == page as u64, "page {page} changed");
     }
+}
+
+/// Has a child read one word of this page. Returns how it ended, and what it said: nothing where the engines of other tests have more agents than
+/// one process has.
+fn read_in_child(engine: &'static Engine, page: usize) -> (i32, String) {
+    let mut said = tempfile::tempfile().unwrap();
+    let pid = fork(engine);
+    if pid == 0 {
+        // No core, please: the child is to end by abort.
+        unsafe {
+            libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
+            libc::dup2(said.as_raw_fd(), 2);
+            let found = (page as *const u64).read_volatile();
+            libc::_exit(i32::from(found == 0));
+        }
+    }
+    let status = wait(pid);
+    let mut text = String::new();
+    said.rewind().unwrap();
+    said.read_to_string(&mut text).unwrap();
+    (status, text)
+}
+
+fn aborted(status: i32) -> bool {
+    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT
+}
+
+#[test]
+fn what_went_down_unsealed_can_be_read_in_the_file_and_comes_back_whole() {
+    let (engine, directory) = engine_with_unsealed_tier(20, "64M");
+    let memory = Memory::new(engine, 4 * MIB);
+    let words = b"the program's own words, 0123456789 abcdefghijklmnopqrstuvwxyz";
+    for page in 0..memory.pages {
+        unsafe { ((memory.base + page * PAGE_SIZE) as *mut u8).copy_from(words.as_ptr(), words.len()) };
+    }
+    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
+    let bytes = read_whole(&files_in(&directory)[0]);
+    assert!(bytes.windows(words.len()).any(|window| window == words), "they are sealed");
+    memory.fill(2);
+    wait_until("everything went down again", || below(engine) == 4 * MIB as u64);
+    let pid = fork(engine);
+    if pid == 0 {
+        memory.check(2);
+        let grandchild = fork(engine);
+        if grandchild == 0 {
+            memory.check(2);
+            unsafe { libc::_exit(0) };
+        }
+        memory.fill(3);
+        memory.check(3);
+        unsafe { libc::_exit(wait(grandchild)) };
+    }
+    memory.check(2);
+    memory.fill(4);
+    assert_eq!(wait(pid), 0);
+    memory.check(4);
+    assert_eq!(engine.control().tier_errors.load(Relaxed), 0);
+    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
+}
+
+#[test]
+fn of_what_is_unsealed_a_flipped_bit_a_hole_and_another_cluster_are_never_taken_for_it() {
+    // One cluster after another, each of sixteen pages that were compressed in one moment.
+    const PAGES: usize = 16;
+    let (engine, directory) = engine_with_unsealed_tier(3_600_000, "64M");
+    let memory = Memory::new(engine, PAGES * PAGE_SIZE);
+    let all = (PAGES * PAGE_SIZE) as u64;
+    let go_down = |seed| {
+        let written = engine.control().tier_writes.load(Relaxed);
+        memory.fill(seed);
+        have(engine, Command::Evict);
+        wait_until("it is below", || {
+            engine.control().tier_writes.load(Relaxed) > written && below(engine) == all
+        });
+    };
+    go_down(1);
+    let file = files_in(&directory).pop().unwrap();
+    let first = read_whole(&file);
+    go_down(2);
+    let now = read_whole(&file);
+    let flipped = |every: usize| {
+        let mut bytes = now.clone();
+        bytes.iter_mut().step_by(every).for_each(|byte| *byte ^= 1);
+        bytes
+    };
+    let older: Vec<u8> = first.iter().cycle().copied().take(now.len()).collect();
+    for (what, bytes) in [
+        ("a bit", flipped(PAGE_SIZE)),
+        ("bits", flipped(97)),
+        ("a hole", vec![0; now.len()]),
+        ("an older one", older),
+    ] {
+        file.write_all_at(&bytes, 0).unwrap();
+        let (status, said) = read_in_child(engine, memory.base);
+        assert!(aborted(status), "{what} was taken for it: {status:#x}, {said}");
+    }
+    file.set_len(0).unwrap();
+    let (status, said) = read_in_child(engine, memory.base);
+    assert!(aborted(status), "an end was taken for it: {status:#x}, {said}");
+    file.write_all_at(&now, 0).unwrap();
+    memory.check(2);
+}
+
+#[test]
+fn what_is_left_of_an_unsealed_segment_moves_and_comes_back_whole() {
+    let (engine, _directory) = engine_with_unsealed_tier(20, "1G");
+    let memory = Memory::new(engine, 64 * MIB);
+    memory.fill(8);
+    wait_until("everything went down", || below(engine) == 64 * MIB as u64);
+    write_most(&memory, 9);
+    wait_until("clusters move", || engine.control().tier_moves.load(Relaxed) > 0);
+    for page in 0..memory.pages {
+        memory.check_page(if page % 512 >= 64 { 9 } else { 8 }, page);
+    }
+}
+
+#[test]
+fn a_tier_that_is_sealed_stays_so_and_nothing_is_unsealed_where_nothing_erased_may_stay() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = |rest: &str| format!("disk={},after=10ms{rest}", directory.path().display());
+    let wipes = engine_of(20, u64::MAX, "");
+    let memory = Memory::new(wipes, 4 * MIB);
+    wipes.wipe_at_once();
+    assert_eq!(set_tier(wipes, &tier(",seal=no")), libc::EPERM as u32);
+    assert!(wipes.use_tier(&tier(",seal=no"), "").is_err());
+    assert_eq!(set_tier(wipes, &tier("")), 0);
+    memory.fill(4);
+    wait_until("everything went down", || below(wipes) == 4 * MIB as u64);
+    memory.check(4);
+    stop(wipes);
+    let engine = engine_of(20, u64::MAX, "");
+    let memory = Memory::new(engine, 4 * MIB);
+    assert_eq!(set_tier(engine, "redis://a:1,seal=no"), libc::EINVAL as u32);
+    assert_eq!(set_tier(engine, &tier(",seal=no")), 0);
+    memory.fill(5);
+    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
+    assert_eq!(set_tier(engine, &tier("")), libc::EEXIST as u32);
+    assert_eq!(set_tier(engine, &tier(",seal=no,size=1G")), 0);
+    memory.check(5);
+    stop(engine);
+    // A daemon's word is not the user's.
+    let offered = engine_of(20, u64::MAX, "");
+    let share = &offered.control().share;
+    assert!(offered.obey_daemon("/nowhere-at-all"));
+    share.tier.set(&tier(",seal=no"));
+    share.tier_bytes.store(64 * MIB as u64, Relaxed);
+    share.renewals.fetch_add(1, Relaxed);
+    let memory = Memory::new(offered, 4 * MIB);
+    memory.fill(6);
+    wait_until_evicted(offered, 4 * MIB);
+    assert_eq!(offered.control().tier.read(&mut [0; 512]), "");
+    share.tier.set(&tier(""));
+    share.renewals.fetch_add(1, Relaxed);
+    wait_until("a sealed one is taken", || below(offered) == 4 * MIB as u64);
+    memory.check(6);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::process::Thread;
 use crate::swapfile::{cached_pages, SwapFile};
 use crate::worker::{Job, Order, Presence, Program, Region, Round, Touch, TouchRequest, TouchResult, Worker};
 use crate::zram::Zram;
+use crate::zswap::Zswap;
 use anyhow::{ensure, Context, Result};
 use memfold_inspect::Counters;
 use memfold_pager::control::Command;
@@ -269,19 +270,33 @@ impl Arm for Swapped {
     }
 }
 
-/// A plain worker whose pages the kernel swaps to a file.
+/// A plain worker whose pages the kernel swaps to a file, or keeps in zswap before that.
 pub(super) struct OnDisk {
     // Dropped before the file: swapping off then has nothing to bring back.
     worker: Worker,
     region: Region,
     file: SwapFile,
     bytes: u64,
+    // Dropped last: what it holds comes back when the file is swapped off.
+    zswap: Option<Zswap>,
 }
 
 impl OnDisk {
     pub(super) fn start(program: &Program, job: Touch, directory: &Path) -> Result<OnDisk> {
+        OnDisk::of(program, job, directory, None)
+    }
+
+    /// The same with zswap before the file.
+    pub(super) fn behind_zswap(program: &Program, job: Touch, directory: &Path) -> Result<OnDisk> {
+        OnDisk::of(program, job, directory, Some(Zswap::start()?))
+    }
+
+    fn of(program: &Program, job: Touch, directory: &Path, zswap: Option<Zswap>) -> Result<OnDisk> {
         let bytes = 2 * job.bytes as u64 + SPARE;
-        let file = SwapFile::start(directory, bytes)?;
+        let file = match zswap {
+            Some(_) => SwapFile::behind(directory, bytes)?,
+            None => SwapFile::start(directory, bytes)?,
+        };
         let mut adopted = Ok(());
         let mut worker = Worker::start(program, &Job::Touch(job), |command| {
             plain(command);
@@ -289,13 +304,16 @@ impl OnDisk {
         })?;
         adopted?;
         let region = worker.receive()?;
-        Ok(OnDisk { worker, region, file, bytes })
+        Ok(OnDisk { worker, region, file, bytes, zswap })
     }
 }
 
 impl Arm for OnDisk {
     fn name(&self) -> &'static str {
-        "swap"
+        match self.zswap {
+            Some(_) => "zswap",
+            None => "swap",
+        }
     }
 
     fn pages(&self) -> usize {
@@ -315,7 +333,12 @@ impl Arm for OnDisk {
             self.file.reclaim();
             let cached = cached_pages()?.saturating_sub(before);
             if cached * 100 <= self.region.pages || Instant::now() >= end {
-                return Ok(presence.swapped.saturating_sub(cached));
+                let away = presence.swapped.saturating_sub(cached);
+                // The page map says that they are in swap; zswap must say that it is what has them.
+                return match &self.zswap {
+                    Some(zswap) => Ok(away.min((zswap.usage()?.0 / PAGE_SIZE as u64) as usize)),
+                    None => Ok(away),
+                };
             }
         }
     }
@@ -328,7 +351,14 @@ impl Arm for OnDisk {
         let original_bytes = (self.evict()? * PAGE_SIZE) as u64;
         // A page of swap is a page of the file, and a byte or two of the kernel's tables for each page that there could be.
         let tables = self.bytes / PAGE_SIZE as u64;
-        Ok(Held { arm: self.name(), original_bytes, compressed_bytes: original_bytes, memory_bytes: tables })
+        let (compressed_bytes, memory_bytes) = match &self.zswap {
+            Some(zswap) => {
+                let pool = zswap.usage()?.1;
+                (pool, pool + tables)
+            }
+            None => (original_bytes, tables),
+        };
+        Ok(Held { arm: self.name(), original_bytes, compressed_bytes, memory_bytes })
     }
 
     fn threads(&self) -> Result<Vec<Thread>> {

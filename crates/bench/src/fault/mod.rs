@@ -40,6 +40,7 @@ pub use steps::Steps;
 #[command(after_help = crate::examples![
     "memfold bench fault --vs zram              touches of evicted pages, beside swap to zram (root)",
     "memfold bench fault --tier disk=/var/tmp --vs swap   the same on a disk, beside the kernel's swap there",
+    "memfold bench fault --tier disk=/var/tmp --vs zswap  the same with the kernel's zswap before that (root)",
     "memfold bench fault --steps --out runs/1   where the time of a touch goes, as pictures",
 ])]
 pub struct Options {
@@ -47,7 +48,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Run the same beside the kernel's swap, set up for it and removed afterwards (needs root): to a zram device, or to a file in the
-    /// tier's directory, or in /var/tmp. Or beside plain GETs of as many bytes from the tier's engine.
+    /// tier's directory, or in /var/tmp, alone or behind zswap. Or beside plain GETs of as many bytes from the tier's engine.
     #[arg(long, value_name = "PEER", value_enum)]
     pub vs: Option<Rival>,
     /// Have what is evicted lie below memory, as `memfold run --tier` does: disk=DIR or redis://HOST:PORT.
@@ -81,6 +82,8 @@ pub enum Rival {
     Zram,
     /// The kernel's swap to a file.
     Swap,
+    /// The same with zswap before it, which is turned on for the run.
+    Zswap,
     /// The tier's engine, asked for values by the same client.
     Get,
 }
@@ -91,6 +94,7 @@ impl Rival {
         match self {
             Rival::Zram => "zram",
             Rival::Swap => "swap",
+            Rival::Zswap => "zswap",
             Rival::Get => "get",
         }
     }
@@ -130,10 +134,13 @@ impl Experiment for Options {
         let mut arms: Vec<Box<dyn Arm>> = vec![Box::new(folded)];
         match self.vs {
             Some(Rival::Zram) => arms.push(Box::new(Swapped::start(program, job, &self.algorithm)?)),
-            Some(Rival::Swap) => {
+            Some(Rival::Swap | Rival::Zswap) => {
                 let directory = choice.and_then(|choice| choice.directory());
                 let directory = Path::new(directory.unwrap_or(SWAP_DIRECTORY));
-                arms.push(Box::new(OnDisk::start(program, job, directory)?));
+                arms.push(Box::new(match self.vs {
+                    Some(Rival::Zswap) => OnDisk::behind_zswap(program, job, directory)?,
+                    _ => OnDisk::start(program, job, directory)?,
+                }));
             }
             Some(Rival::Get) => {
                 let Some(beside) = &beside else {

@@ -13,7 +13,7 @@ use std::fmt;
 /// One round of one arm.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// `folded`, `zram`, `swap` or `get`.
+    /// `folded`, `zram`, `swap`, `zswap` or `get`.
     pub arm: &'static str,
     /// CPU hogs beside it.
     pub hogs: usize,
@@ -73,7 +73,7 @@ pub struct Sample {
 /// All rounds of an arm under one condition.
 #[derive(Clone, Debug, Serialize)]
 pub struct ArmReport {
-    /// `folded`, `zram`, `swap` or `get`.
+    /// `folded`, `zram`, `swap`, `zswap` or `get`.
     pub arm: &'static str,
     /// Pages evicted, summed over the rounds.
     pub evicted_pages: usize,
@@ -111,7 +111,7 @@ pub struct Condition {
 /// What keeping the region evicted takes, bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Held {
-    /// `folded`, `zram`, `swap` or `get`.
+    /// `folded`, `zram`, `swap`, `zswap` or `get`.
     pub arm: &'static str,
     /// Bytes evicted.
     pub original_bytes: u64,

@@ -49,6 +49,21 @@ pub struct Moment {
     pub pss_bytes: Option<u64>,
     /// How many processes.
     pub processes: usize,
+    /// What its pagers say of the memory that is folded, in the folded arm with a tier.
+    pub below: Option<Below>,
+}
+
+/// Folded memory of all processes of a program at one moment, as `memfold stat` says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Below {
+    /// What is compressed in memory takes there, bytes.
+    pub stored_bytes: u64,
+    /// What lies below memory, as it was, bytes.
+    pub tier_bytes: u64,
+    /// What that takes in the tier, bytes.
+    pub tier_file_bytes: u64,
+    /// Clusters read from there since the program began.
+    pub tier_reads: u64,
 }
 
 /// What the summary of `memfold run` says of the pager.
@@ -93,7 +108,7 @@ impl Run {
     pub(super) fn flat_moments(&self) -> impl Iterator<Item = Flat> + '_ {
         let (program, repeat, arm) = (self.program, self.repeat, self.arm);
         self.moments.iter().map(
-            move |&Moment { at_s, resident_bytes, anonymous_bytes, pss_bytes, processes }| Flat {
+            move |&Moment { at_s, resident_bytes, anonymous_bytes, pss_bytes, processes, below }| Flat {
                 program,
                 repeat,
                 arm,
@@ -102,6 +117,10 @@ impl Run {
                 anonymous_bytes,
                 pss_bytes,
                 processes,
+                stored_bytes: below.map(|below| below.stored_bytes),
+                tier_bytes: below.map(|below| below.tier_bytes),
+                tier_file_bytes: below.map(|below| below.tier_file_bytes),
+                tier_reads: below.map(|below| below.tier_reads),
             },
         )
     }
@@ -118,4 +137,8 @@ pub(super) struct Flat {
     anonymous_bytes: u64,
     pss_bytes: Option<u64>,
     processes: usize,
+    stored_bytes: Option<u64>,
+    tier_bytes: Option<u64>,
+    tier_file_bytes: Option<u64>,
+    tier_reads: Option<u64>,
 }

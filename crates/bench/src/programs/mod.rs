@@ -10,6 +10,7 @@
 //! installed is named with its package, and the others run.
 
 mod attached;
+mod below;
 mod capture;
 mod charts;
 mod chromium;

@@ -1,6 +1,7 @@
 //! One run of one program in one arm.
 
 use super::attached::Attacher;
+use super::below;
 use super::kind::Kind;
 use super::measured::{Folded, Moment, Run};
 use super::place::{kill, Place};
@@ -42,7 +43,8 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     if options.spoil {
         subject.spoil()?;
     }
-    let (moments, [hot_begin, _, hot_end]) = idle(subject.as_mut(), root, options)?;
+    let watched = Watched { root, pagers: (folds && options.tier.is_some()).then_some(memfold) };
+    let (moments, [hot_begin, _, hot_end]) = idle(subject.as_mut(), watched, options)?;
     let began = Instant::now();
     let wrong = if options.leave_folded { 0 } else { subject.verify()? };
     let verify_s = began.elapsed().as_secs_f64();
@@ -79,15 +81,28 @@ fn summary(place: &Place<'_>) -> Result<Folded> {
     Ok(folded)
 }
 
+/// What is looked at.
+#[derive(Clone, Copy)]
+struct Watched<'a> {
+    /// The process that was started.
+    root: u32,
+    /// What asks its pagers, where they are to be asked.
+    pagers: Option<&'a Program>,
+}
+
 /// The idle phase: the program's own small load in three windows, and memory meanwhile.
-fn idle(subject: &mut dyn Subject, root: u32, options: &Options) -> Result<(Vec<Moment>, [Hot; 3])> {
+fn idle(
+    subject: &mut dyn Subject,
+    watched: Watched<'_>,
+    options: &Options,
+) -> Result<(Vec<Moment>, [Hot; 3])> {
     let whole = Duration::from_millis(options.idle_millis);
     let window = (whole / 3).min(WINDOW);
     let stop = AtomicBool::new(false);
-    let first = look(root, Instant::now(), true)?;
+    let first = look(watched, Instant::now(), true)?;
     let began = Instant::now();
     std::thread::scope(|scope| {
-        let sampler = scope.spawn(|| watch(root, began, &options.moments(), whole, &stop));
+        let sampler = scope.spawn(|| watch(watched, began, &options.moments(), whole, &stop));
         let hot = [window, whole - 2 * window, window].map(|time| subject.hot(time));
         let failed = hot.iter().any(Result::is_err);
         stop.store(failed, Relaxed);
@@ -100,7 +115,7 @@ fn idle(subject: &mut dyn Subject, root: u32, options: &Options) -> Result<(Vec<
 
 /// Looks at the memory until the idle phase is over, closely at `moments`.
 fn watch(
-    root: u32,
+    watched: Watched<'_>,
     began: Instant,
     moments: &[Duration],
     whole: Duration,
@@ -120,17 +135,23 @@ fn watch(
         if stop.load(Relaxed) {
             break;
         }
-        seen.push(look(root, began, closely)?);
+        seen.push(look(watched, began, closely)?);
     }
     Ok(seen)
 }
 
 /// The memory of a process and all its descendants now.
-fn look(root: u32, began: Instant, closely: bool) -> Result<Moment> {
-    let at_s = began.elapsed().as_secs_f64();
-    let mut moment =
-        Moment { at_s, resident_bytes: 0, anonymous_bytes: 0, pss_bytes: closely.then_some(0), processes: 0 };
-    for pid in tree(root) {
+fn look(Watched { root, pagers }: Watched<'_>, began: Instant, closely: bool) -> Result<Moment> {
+    let (at_s, pids) = (began.elapsed().as_secs_f64(), tree(root));
+    let mut moment = Moment {
+        at_s,
+        resident_bytes: 0,
+        anonymous_bytes: 0,
+        pss_bytes: closely.then_some(0),
+        processes: 0,
+        below: pagers.and_then(|memfold| below::of(memfold, &pids)),
+    };
+    for pid in pids {
         // One that has just ended has none.
         let Ok(memory) = Memory::of(pid) else { continue };
         moment.resident_bytes += memory.rss_bytes;

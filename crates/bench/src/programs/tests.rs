@@ -1,5 +1,5 @@
 use super::figures::figures;
-use super::measured::Pages;
+use super::measured::{Below, Pages};
 use super::*;
 use crate::manifest::Manifest;
 use std::fs;
@@ -30,6 +30,12 @@ fn made_up(program: Kind, repeat: usize, arm: Arm) -> Run {
         anonymous_bytes: mib(at_s) << 20,
         pss_bytes: closely.then_some(mib(at_s) << 20),
         processes: 1,
+        below: (arm == Arm::Folded).then(|| Below {
+            stored_bytes: 20 << 20,
+            tier_bytes: if at_s > 20.0 { 30 << 20 } else { 0 },
+            tier_file_bytes: if at_s > 20.0 { 10 << 20 } else { 0 },
+            tier_reads: at_s as u64 * 3,
+        }),
     };
     let units = if arm == Arm::Folded { 99 } else { 100 } * (repeat as u64 + 1);
     let hot = Hot { units, busy_ns: 1_000_000_000, p99_ns: 5_000 };
@@ -122,7 +128,14 @@ fn runs_become_ratios_of_the_same_repeat_tables_plots_and_a_page() {
     );
     assert!(text("summary.txt").contains("apt-get install golang-go"), "{}", text("summary.txt"));
     assert!(text("report.html").contains("redis"));
-    for plot in ["memory_ratio", "memory_over_time", "throughput_ratio", "cost_ratio"] {
+    for plot in [
+        "memory_ratio",
+        "memory_over_time",
+        "throughput_ratio",
+        "cost_ratio",
+        "tier_over_time",
+        "tier_reads_over_time",
+    ] {
         for extension in ["svg", "png"] {
             assert!(
                 directory.path().join(format!("plots/{plot}.{extension}")).exists(),

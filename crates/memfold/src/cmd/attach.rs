@@ -12,7 +12,9 @@ use crate::{agent, exit, process, runtime, text};
 use anyhow::bail;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_attach::Error;
+use memfold_pager::tier::choice::BadTier;
 use regex_lite::Regex;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -110,6 +112,7 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         args.settings.hurry();
     }
     let meant = all_meant(&args)?;
+    speak_of_seal(&args, &meant)?;
     let image = if args.dry_run { None } else { Some(agent::find()?) };
     let mut outcomes = Vec::new();
     for Meant { pid, name, to_do } in meant {
@@ -130,6 +133,27 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     let done = |outcome: &Outcome| matches!(outcome.result, Kind::Attached | Kind::Possible);
     let well = if is_one { outcomes.iter().all(done) } else { is_well(&outcomes) };
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::from(exit::FAILED) })
+}
+
+/// Says what tiers that are not sealed give up, each once, and refuses one where that cannot be.
+fn speak_of_seal(args: &Args, meant: &[Meant]) -> anyhow::Result<()> {
+    let mut said = BTreeSet::new();
+    for choices in meant.iter().filter_map(|meant| meant.to_do.as_ref().ok()) {
+        let told =
+            |named: Named| choices.iter().find(|(name, _)| name == named.variable).map(|(_, text)| text);
+        let Some((tier, word)) =
+            told(options::TIER).and_then(|tier| Some((tier, launch::word_on_seal(tier)?)))
+        else {
+            continue;
+        };
+        if told(options::WIPE).is_some_and(|text| text == "on") {
+            return Err(exit::usage(format!("--tier {tier}: {}", BadTier::SealOfWiped)));
+        }
+        if said.insert(word.clone()) && !args.quiet {
+            text::say(word);
+        }
+    }
+    Ok(())
 }
 
 fn show(args: &Args, outcome: &Outcome) -> anyhow::Result<()> {

@@ -221,6 +221,9 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let asked = mailbox.ask(command, argument, value, &text, args.timeout);
     if command == Command::Tier {
         asked.map_err(|error| ctl_tier::explain(pid, &found.page.tier, &text, error))?;
+        if let Some(said) = launch::word_on_seal(&text).filter(|_| found.page.tier.is_empty()) {
+            crate::text::say(said);
+        }
     } else {
         asked?;
     }

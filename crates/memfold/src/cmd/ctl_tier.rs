@@ -3,7 +3,7 @@
 use crate::exit;
 use crate::run::launch::known_tier;
 use anyhow::{anyhow, Error, Result};
-use memfold_pager::tier::choice::Choice;
+use memfold_pager::tier::choice::{BadTier, Choice};
 
 /// What a tier's text may begin with that changes the one that there is.
 const PARTS: [&str; 2] = ["size=", "after="];
@@ -59,6 +59,19 @@ fn changed(now: &str, value: &str) -> String {
 pub fn explain(pid: u32, now: &str, text: &str, error: Error) -> Error {
     let is = |number: i32| error.to_string().contains(nix::errno::Errno::from_raw(number).desc());
     let name = Choice::parse(text).map_or(text, |choice| choice.name());
+    if is(libc::EPERM) && Choice::parse(text).is_ok_and(|choice| !choice.sealed) {
+        return anyhow!("process {pid}: {}", BadTier::SealOfWiped);
+    }
+    let seal = |text| Choice::parse(text).map(|choice| (choice.name(), choice.sealed));
+    if let (true, Ok(now), Ok(asked)) = (is(libc::EEXIST), seal(now), seal(text)) {
+        if now.0 == asked.0 && now.1 != asked.1 {
+            return anyhow!(
+                "process {pid} has a tier at {name} already, which {} sealed, and stays so: only its size and age change, \
+                 `memfold ctl {pid} set tier size=20G,after=10m`",
+                if now.1 { "is" } else { "is not" }
+            );
+        }
+    }
     if is(libc::EEXIST) {
         return anyhow!(
             "process {pid} has a tier at {} already, and what lies there cannot move to {name}: only its size and age change, \

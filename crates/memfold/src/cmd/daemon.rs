@@ -100,6 +100,9 @@ fn tier(text: &str) -> Result<String, String> {
             "programs share a disk: disk=DIR is needed; `memfold run --tier redis://HOST:PORT` is for one"
                 .into(),
         ),
+        Ok(choice) if !choice.sealed => Err(
+            "what programs share is sealed: leave seal=no out; `memfold run --tier disk=DIR,seal=no` is for one".into(),
+        ),
         _ => Ok(whole),
     }
 }

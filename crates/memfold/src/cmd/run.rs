@@ -25,6 +25,7 @@ use clap_complete::engine::ArgValueCompleter;
 use memfold_daemon::observe::Places;
 use memfold_pager::config::Setting;
 use memfold_pager::source::Kind;
+use memfold_pager::tier::choice::BadTier;
 use std::ffi::OsString;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -241,6 +242,7 @@ fn start(
     origins: &Origins,
     quiet: bool,
 ) -> anyhow::Result<(Ended, Summary)> {
+    speak_of_seal(args, quiet)?;
     let mut command = Command::new(file);
     std::os::unix::process::CommandExt::arg0(&mut command, &args.command[0]);
     command.args(&args.command[1..]);
@@ -323,13 +325,39 @@ fn start(
 
 /// Starts the process that keeps the program's tier, if that is on the network.
 fn depot(args: &Args, launch: &mut Launch, quiet: bool) -> anyhow::Result<Option<Depot>> {
-    let from_variable = || variable(options::TIER.variable).and_then(|text| text.into_string().ok());
-    let Some(tier) = args.tier.clone().or_else(from_variable) else { return Ok(None) };
+    let Some(tier) = tier(args) else { return Ok(None) };
     let depot = Depot::start(&tier, quiet)?;
     if let Some(depot) = &depot {
         launch.have_depot(depot.directory());
     }
     Ok(depot)
+}
+
+/// The tier that was asked for.
+fn tier(args: &Args) -> Option<String> {
+    let from_variable = || variable(options::TIER.variable).and_then(|text| text.into_string().ok());
+    args.tier.clone().or_else(from_variable)
+}
+
+/// Says what a tier that is not sealed gives up, and refuses it where that cannot be.
+fn speak_of_seal(args: &Args, quiet: bool) -> anyhow::Result<()> {
+    let Some(tier) = tier(args).filter(|_| !launch::pager_off(args.no_pager)) else { return Ok(()) };
+    let Some(said) = launch::word_on_seal(&tier) else { return Ok(()) };
+    if wipes(args) {
+        return Err(exit::usage(format!("--tier {tier}: {}", BadTier::SealOfWiped)));
+    }
+    if !quiet {
+        text::say(said);
+    }
+    Ok(())
+}
+
+/// Whether what the program erased is to be nowhere at once.
+fn wipes(args: &Args) -> bool {
+    let is = |named: Named, value: &str| variable(named.variable).is_some_and(|text| text == value);
+    let secure =
+        args.profile.as_ref().map_or_else(|| is(options::PROFILE, "secure"), |name| name == "secure");
+    args.wipe || is(options::WIPE, "on") || secure && !is(options::WIPE, "off")
 }
 
 /// What puts the agent into the program once it runs, if it can be, and the directory of its control page.

@@ -13,6 +13,7 @@ use clap_complete::engine::ArgValueCompleter;
 use memfold_inspect::{Costs, Inventory, Pages, Percentiles, Sizes, Snapshot, Source};
 use memfold_pager::config::Setting;
 use memfold_pager::control::Mode;
+use memfold_pager::tier::choice::{Choice, UNSEALED};
 use nix::unistd::geteuid;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -90,6 +91,8 @@ struct Row {
     share_bytes: Option<u64>,
     /// The tier below memory that is open.
     tier: Option<String>,
+    /// Whether nobody else can read or change what lies there.
+    tier_sealed: Option<bool>,
     /// Bytes of it that it may take, where a daemon shares it out.
     tier_share_bytes: Option<u64>,
     /// Bytes read from it for each that something waited for.
@@ -174,6 +177,7 @@ fn row(found: &Found) -> Row {
         share_bytes: (page.share_in_force != 0 && page.share_in_force != u64::MAX)
             .then_some(page.share_in_force),
         tier: (!page.tier.is_empty()).then(|| page.tier.clone()),
+        tier_sealed: Choice::parse(&page.tier).ok().map(|choice| choice.sealed),
         tier_share_bytes: (page.tier_share != 0).then_some(page.tier_share),
         tier_read_amplification: text::ratio(page.costs.tier_read_bytes, page.costs.tier_asked_bytes),
         source: page.source.clone(),
@@ -274,6 +278,9 @@ fn one(row: &Row) -> String {
     line("folded into", bytes(row.sizes.stored_bytes));
     if let Some(tier) = &row.tier {
         line("tier", tier.clone());
+        if row.tier_sealed == Some(false) {
+            line("which", UNSEALED.into());
+        }
     }
     if let Some(share) = row.tier_share_bytes {
         line("share of the tier", bytes(share));

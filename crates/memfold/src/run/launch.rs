@@ -12,7 +12,7 @@ use crate::setup::DEVICE;
 use crate::text;
 use memfold_arena::settings::Profile;
 use memfold_attach::rights::{self, DEVICE_VARIABLE};
-use memfold_pager::tier::choice::Choice;
+use memfold_pager::tier::choice::{Choice, UNSEALED};
 use memfold_pager::TIER_DIRECTORY;
 use memfold_policy::spec::{BadSpec, Spec};
 use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
@@ -299,6 +299,12 @@ pub fn disk_tier(text: &str) -> Result<String, String> {
     })
 }
 
+/// What people are told of the tier at the start, where it is not sealed.
+pub fn word_on_seal(text: &str) -> Option<String> {
+    let choice = Choice::parse(text).ok().filter(|choice| !choice.sealed)?;
+    Some(format!("the tier in {} {UNSEALED}", choice.name()))
+}
+
 /// Whether the tier is on a disk alone.
 pub fn is_on_disk(text: &str) -> bool {
     Choice::parse(text).is_ok_and(|choice| choice.engines().is_none())
@@ -321,6 +327,17 @@ mod tests {
         let wrong = known_tier("disk=/nowhere-at-all").unwrap_err();
         assert!(wrong.contains("/nowhere-at-all") && wrong.contains("No such file"), "{wrong}");
         assert!(known_tier("tape=/x").unwrap_err().contains("disk=DIR"));
+    }
+
+    #[test]
+    fn of_a_tier_that_is_not_sealed_it_is_said_what_that_gives_up() {
+        let said = word_on_seal("disk=/var/tmp,seal=no").unwrap();
+        assert!(
+            said.contains("/var/tmp") && said.contains("reads the program's memory") && !said.contains('\n'),
+            "{said}"
+        );
+        assert_eq!(word_on_seal("disk=/var/tmp"), None);
+        assert_eq!(word_on_seal("redis://a"), None);
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl Worker {
     }
 
     /// Uses the tier that the request names, or changes the size and the age of the one that there is. `EEXIST` where that is another, `ENOTSUP` where the
-    /// program has none and this one needs a process beside it.
+    /// program has none and this one needs a process beside it, `EPERM` where this one is not sealed and nothing that was erased may stay.
     pub(crate) fn change_tier(&mut self) -> Result<()> {
         let mut buffer = [0; 512];
         let text = self.engine.control().request.read(&mut buffer);
@@ -72,6 +72,10 @@ impl Worker {
         let (mut buffer, mut other) = ([0; 512], [0; 512]);
         let text = control.share.tier.read(&mut buffer);
         if text.is_empty() || bytes == 0 {
+            return;
+        }
+        // That others may read its memory no other process decides.
+        if Choice::parse(text).is_ok_and(|offered| !offered.sealed) {
             return;
         }
         let is_shared = |worker: &Worker| {
@@ -120,6 +124,9 @@ impl Worker {
 
     fn take_tier(&mut self, text: &str) -> Result<()> {
         let choice = Choice::parse(text).map_err(|_| Errno::EINVAL)?;
+        if !choice.sealed && self.engine.options.wipes.load(Relaxed) != 0 {
+            return Err(Errno::EPERM);
+        }
         let mut buffer = [0; 512];
         let now = self.engine.options.tier.read(&mut buffer);
         match self.engine.below() {

@@ -13,7 +13,7 @@ use super::files::Files;
 use super::keeper::Keeper;
 use super::location::Location;
 use super::order::Order;
-use super::{seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
+use super::{checksum, seal, Tier, BLOCK, CLUSTER, CLUSTER_BYTES};
 use crate::fault::children::Children;
 use crate::fault::prefetch::PrefetchQueue;
 use crate::sabotage::{linger, planted, Bug};
@@ -137,10 +137,15 @@ impl JobInner {
         Ok(unsafe { core::slice::from_raw_parts_mut(self.base as *mut u8, CLUSTER_BYTES) })
     }
 
-    /// So many bytes are written, with room for the seal: how many blocks that makes.
+    /// So many bytes are written, with room for the seal or the checksum: how many blocks that makes.
     pub fn set_len(&mut self, len: usize) -> usize {
         let blocks = (len + seal::TAG).div_ceil(BLOCK);
         self.len = blocks * BLOCK;
+        let end = self.len;
+        if let Ok(bytes) = self.bytes() {
+            // What was there before, which the program may have erased since, is no part of it.
+            bytes[len..end].fill(0);
+        }
         blocks
     }
 }
@@ -371,20 +376,18 @@ impl Below {
         self.jobs.iter().find(|job| job.state.load(Acquire) == ASKED)
     }
 
-    /// Seals and writes a cluster. The tier's thread only.
+    /// Seals a cluster, or puts a checksum behind it, and writes it. The tier's thread only.
     pub(super) fn carry_out(&self, job: &Job) -> Result<()> {
         // SAFETY: the job is ours.
         let inner = unsafe { job.inner() };
         let (cluster, place, len) = (inner.cluster, inner.place.ok_or(Errno::EINVAL)?, inner.len);
         let from = inner.from;
         let bytes = &mut inner.bytes()?[..len];
-        let key = self.files.get(place.file()).key().ok_or(Errno::EINVAL)?;
         if from.is_some() {
             linger(Bug::MovedGivenBack);
         }
         let result = from.map_or(Ok(()), |from| self.fetch_sealed(from, cluster, bytes)).and_then(|()| {
-            // SAFETY: the page of a key, under which no two clusters have the same number.
-            unsafe { seal::seal(key, number_of(place), cluster, bytes) }?;
+            self.close_seal(place, cluster, bytes)?;
             self.files.put(place, bytes)
         });
         job.error.store(result.err().map_or(0, |error| error.0 as u32), Relaxed);
@@ -415,11 +418,31 @@ impl Below {
         self.files.fetch_from_disk(place, bytes).and_then(|()| opened(bytes))
     }
 
-    /// Opens the seal of what was fetched from there. `EBADMSG` where it is not what was written.
+    /// Seals what is to be put there, or puts a checksum behind it.
+    fn close_seal(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
+        let file = self.files.get(place.file());
+        let key = file.key().ok_or(Errno::EINVAL)?;
+        if file.is_sealed() {
+            // SAFETY: the page of a key, under which no two clusters have the same number.
+            return unsafe { seal::seal(key, number_of(place), cluster, bytes) };
+        }
+        // SAFETY: the page of a number.
+        let own = unsafe { seal::own_number(key) };
+        checksum::mark(&own, number_of(place), cluster, bytes).then_some(()).ok_or(Errno::EINVAL)
+    }
+
+    /// Opens the seal of what was fetched from there, or looks at its checksum. `EBADMSG` where it is not what was written.
     pub(super) fn open_seal(&self, place: Place, cluster: u32, bytes: &mut [u8]) -> Result<()> {
-        let key = self.files.get(place.file()).key().ok_or(STALE)?;
-        // SAFETY: the page of a key.
-        if unsafe { seal::open(key, number_of(place), cluster, bytes) } {
+        let file = self.files.get(place.file());
+        let key = file.key().ok_or(STALE)?;
+        let is_whole = if file.is_sealed() {
+            // SAFETY: the page of a key.
+            unsafe { seal::open(key, number_of(place), cluster, bytes) }
+        } else {
+            // SAFETY: the page of a number.
+            checksum::holds(&unsafe { seal::own_number(key) }, number_of(place), cluster, bytes)
+        };
+        if is_whole {
             return Ok(());
         }
         bytes.fill(0);

@@ -9,6 +9,7 @@
 use super::arrived::Arrived;
 use super::below::Below;
 use super::location::{Berth, Location};
+use super::lost::fail;
 use super::remote::AWAY;
 use crate::control::bump;
 use crate::engine::Engine;
@@ -20,8 +21,6 @@ use crate::sync::Ordering::Relaxed;
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::Entry;
 use crate::tables::extent::Extent;
-use crate::text::Line;
-use core::fmt::Write;
 use memfold_sys::thread::Backoff;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{Errno, PAGE_SIZE};
@@ -152,35 +151,4 @@ impl Away {
         bump(&control.tier_wait_ns, away - core::mem::replace(&mut self.counted, away));
         away
     }
-}
-
-/// Ends the process, which would read something else than it wrote.
-fn fail(engine: &Engine, below: &Below, berth: Berth, error: Errno) -> ! {
-    let mut line = Line::new();
-    if !below.files.are_on_disk() {
-        let what = match error {
-            AWAY => "cannot be reached",
-            Errno(libc::ENOENT) => "is not there any more",
-            Errno(libc::EBADMSG) => "is not what was put there",
-            _ => "cannot be fetched",
-        };
-        let _ = write!(
-            line,
-            "memfold: what lies on the tier's engine {what} ({}): the program must not go on",
-            error.name()
-        );
-        engine.fail_hard(line.as_str());
-    }
-    let block = below.clusters.place(berth.cluster).map_or(0, |place| place.block());
-    let what = match error {
-        Errno(libc::EBADMSG) => "is not what was written there",
-        _ => "cannot be read",
-    };
-    let _ = write!(
-        line,
-        "memfold: what lies in the tier's file at byte {} {what} ({}): the program must not go on",
-        block * super::BLOCK,
-        error.name()
-    );
-    engine.fail_hard(line.as_str());
 }

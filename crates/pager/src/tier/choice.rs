@@ -1,5 +1,5 @@
-//! The tier that somebody asks for, as text: `disk=DIR[,size=20G][,after=10m]`, or `redis://HOST[:PORT][,HOST…][,copies=2][,auth=FILE][,wait=5m]
-//! [,disk=DIR]` with the same.
+//! The tier that somebody asks for, as text: `disk=DIR[,size=20G][,after=10m][,seal=no]`, or `redis://HOST[:PORT][,HOST…][,copies=2][,auth=FILE][,wait=5m]
+//! [,disk=DIR]` with the same, but always sealed.
 
 use crate::config::{parse_duration, parse_size};
 use memfold_sys::time::Nanos;
@@ -23,6 +23,10 @@ pub const PLAIN: &str = "redis://";
 /// See [`PLAIN`].
 pub const TLS: &str = "rediss://";
 
+/// What `seal=no` gives up, for people, as it follows on the name of the tier.
+pub const UNSEALED: &str = "is not sealed: who can read its files or that disk reads the program's memory there, also after its end, and who \
+                            changes it on purpose is not noticed (a checksum finds accidents)";
+
 /// Which tier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice<'a> {
@@ -32,6 +36,8 @@ pub struct Choice<'a> {
     pub size: u64,
     /// How long a page must have been stored.
     pub after: Nanos,
+    /// Whether nobody else can read and change what lies there. Only a disk alone can do without.
+    pub sealed: bool,
 }
 
 /// Where a tier is.
@@ -71,7 +77,9 @@ impl<'a> Engines<'a> {
 
     /// The parts of the text that cannot be changed while they are used.
     fn stays(&self) -> impl Iterator<Item = &'a str> {
-        self.text.split(',').filter(|part| !part.starts_with("size=") && !part.starts_with("after="))
+        self.text
+            .split(',')
+            .filter(|part| !["size=", "after=", "seal="].iter().any(|may| part.starts_with(may)))
     }
 
     /// Whether they are spoken with by TLS.
@@ -97,6 +105,12 @@ pub enum BadTier<'a> {
     Size(&'a str),
     /// The age cannot be read, or is below 10 ms.
     After(&'a str),
+    /// Neither yes nor no.
+    Seal(&'a str),
+    /// Unsealed bytes for engines in the network.
+    SealOfEngines,
+    /// Unsealed bytes on a disk of a program that wants what it erased to be nowhere.
+    SealOfWiped,
     /// Not a number of copies.
     Copies(&'a str),
     /// A time that cannot be read, or is too short: its name, and the least.
@@ -116,12 +130,20 @@ impl core::fmt::Display for BadTier<'_> {
             ),
             BadTier::Part(part) => write!(
                 f,
-                "`{part}` is no part of a tier: size=20G and after=10m are; of one on the network also copies=, auth=, wait=, expire= and disk="
+                "`{part}` is no part of a tier: size=20G and after=10m are; of one on a disk also seal=no, of one on the network copies=, auth=, wait=, expire= and disk="
             ),
             BadTier::Size(size) => write!(f, "size={size}: a size from 16M to 512G is needed"),
             BadTier::After(after) => {
                 write!(f, "after={after}: a time such as 30s or 10m is needed, 10ms or more")
             }
+            BadTier::Seal(seal) => write!(f, "seal={seal}: yes or no is needed"),
+            BadTier::SealOfEngines => f.write_str(
+                "seal=no is for a disk alone: what goes to engines in the network is always sealed, and so is what lies on a disk beneath them; \
+                 leave seal=no out, or name the disk alone, disk=DIR,seal=no",
+            ),
+            BadTier::SealOfWiped => f.write_str(
+                "seal=no leaves what the program erased on the disk, which --wipe and the profile `secure` are to prevent: leave seal=no out, or those",
+            ),
             BadTier::Copies(copies) => write!(
                 f,
                 "copies={copies}: a number from 1 to {MOST_COPIES} is needed"
@@ -153,12 +175,15 @@ impl<'a> Choice<'a> {
             }),
             None => return Err(BadTier::Kind(first.split_once('=').map_or(first, |(kind, _)| kind))),
         };
-        let mut choice = Choice { place, size: SIZE, after: AFTER };
+        let mut choice = Choice { place, size: SIZE, after: AFTER, sealed: true };
         for part in text.split(',').skip(1) {
             choice.take(part)?;
         }
         if let Where::Engines(engines) = &mut choice.place {
             engines.check()?;
+            if !choice.sealed {
+                return Err(BadTier::SealOfEngines);
+            }
         }
         Ok(choice)
     }
@@ -173,6 +198,13 @@ impl<'a> Choice<'a> {
             }
             (Some(("after", after)), _) => {
                 self.after = at_least(after, LEAST_AFTER).ok_or(BadTier::After(after))?;
+            }
+            (Some(("seal", seal)), _) => {
+                self.sealed = match seal {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err(BadTier::Seal(seal)),
+                };
             }
             (Some(("copies", copies)), Where::Engines(engines)) => {
                 let number = copies.parse().ok().filter(|number| (1..=MOST_COPIES).contains(number));
@@ -196,7 +228,7 @@ impl<'a> Choice<'a> {
     /// Whether only the size and the age of the two differ.
     pub fn is_at_same_place(&self, other: &Choice<'_>) -> bool {
         match (self.place, other.place) {
-            (Where::Disk(one), Where::Disk(other)) => one == other,
+            (Where::Disk(one), Where::Disk(place)) => one == place && self.sealed == other.sealed,
             (Where::Engines(one), Where::Engines(other)) => one.stays().eq(other.stays()),
             _ => false,
         }
@@ -260,15 +292,30 @@ fn at_least(text: &str, least: Nanos) -> Option<Nanos> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::string::ToString;
     use std::vec::Vec;
 
     #[test]
     fn a_tier_is_read_with_what_holds_where_nobody_says() {
-        let disk = Choice { place: Where::Disk("/var/tmp"), size: SIZE, after: AFTER };
+        let disk = Choice { place: Where::Disk("/var/tmp"), size: SIZE, after: AFTER, sealed: true };
         assert_eq!(Choice::parse("disk=/var/tmp"), Ok(disk));
         let all = Choice { size: 1 << 30, after: Nanos::from_secs(30), ..disk };
         assert_eq!(Choice::parse("disk=/var/tmp,size=1G,after=30s"), Ok(all));
         assert_eq!((disk.name(), disk.directory()), ("/var/tmp", Some("/var/tmp")));
+    }
+
+    #[test]
+    fn a_tier_is_sealed_unless_somebody_says_no_of_a_disk_alone() {
+        let read = |text| Choice::parse(text).unwrap();
+        let plain = read("disk=/var/tmp,seal=no,size=1G");
+        assert!(!plain.sealed);
+        assert!(read("disk=/var/tmp").sealed && read("disk=/var/tmp,seal=yes").sealed);
+        assert!(read("redis://a,seal=yes,disk=/x").sealed);
+        // What lies there was written one way, and cannot be read the other.
+        assert!(!plain.is_at_same_place(&read("disk=/var/tmp")));
+        assert!(plain.is_at_same_place(&read("disk=/var/tmp,after=1s,seal=no")));
+        let wrong = BadTier::SealOfEngines.to_string();
+        assert!(wrong.contains("leave seal=no out") && wrong.contains("disk=DIR,seal=no"), "{wrong}");
     }
 
     #[test]
@@ -298,6 +345,12 @@ mod tests {
             ("disk=", BadTier::Directory),
             ("disk=/x,fast", BadTier::Part("fast")),
             ("disk=/x,copies=2", BadTier::Part("copies=2")),
+            ("disk=/x,seal=maybe", BadTier::Seal("maybe")),
+            ("disk=/x,seal=", BadTier::Seal("")),
+            ("redis://a:1,seal=no", BadTier::SealOfEngines),
+            ("redis://a:1,seal=no,disk=/x", BadTier::SealOfEngines),
+            ("redis://a:1,disk=/x,seal=no", BadTier::SealOfEngines),
+            ("rediss://a:1,seal=no", BadTier::SealOfEngines),
             ("disk=/x,size=1K", BadTier::Size("1K")),
             ("disk=/x,size=much", BadTier::Size("much")),
             ("disk=/x,after=0", BadTier::After("0")),

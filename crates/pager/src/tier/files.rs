@@ -31,6 +31,8 @@ pub struct File {
     pub(super) mark: AtomicUsize,
     /// Its random name, where it lies on the network.
     name: [AtomicU64; 2],
+    /// 1 where what lies there is not sealed, and has a checksum.
+    unsealed: AtomicU32,
     /// 1 where it is a parent's.
     inherited: AtomicU32,
     /// 1 from a fork on, until it is known that no child has it.
@@ -79,6 +81,16 @@ impl File {
     /// Whether it is one at all.
     pub fn is_there(&self) -> bool {
         self.mapped.load(Acquire) != 0
+    }
+
+    /// Whether what lies there is sealed.
+    pub fn is_sealed(&self) -> bool {
+        self.unsealed.load(Relaxed) == 0
+    }
+
+    /// What lies there is sealed, or not, before anybody else looks.
+    pub fn set_sealed(&self, sealed: bool) {
+        self.unsealed.store((!sealed).into(), Relaxed);
     }
 
     /// Whether it is a parent's.
@@ -135,7 +147,7 @@ impl File {
         self.mapped.swap(0, AcqRel)
     }
 
-    /// The page that has its key, once there was one.
+    /// The page that has its key, or its own number where it is not sealed, once there was one.
     pub(super) fn key(&self) -> Option<usize> {
         Some(self.key.load(Acquire)).filter(|&page| page != 0)
     }

@@ -86,6 +86,8 @@ pub struct Keeper {
     /// The directory of its files, where there is one.
     directory: FilePath,
     size: u64,
+    /// Whether what goes to files that are made from now on is sealed.
+    sealed: bool,
     /// Bytes of that which are this process's, where it shares the tier with others.
     share: Option<u64>,
     /// How long a page must have been stored.
@@ -109,6 +111,7 @@ impl Keeper {
             name: FilePath::of(choice.name()).unwrap_or(FilePath::empty()),
             directory: directory_of(choice),
             size: choice.size,
+            sealed: choice.sealed,
             share: None,
             after: choice.after,
             files: [State::default(); FILES],
@@ -129,6 +132,7 @@ impl Keeper {
     pub fn replace(&mut self, choice: &Choice<'_>) {
         self.name = FilePath::of(choice.name()).unwrap_or(FilePath::empty());
         self.directory = directory_of(choice);
+        self.sealed = choice.sealed;
         self.change(choice);
     }
 
@@ -367,6 +371,8 @@ impl Keeper {
         };
         file.mark.store(mark, Relaxed);
         file.set_name(name);
+        // Nothing leaves the machine unsealed, whatever anybody says.
+        file.set_sealed(self.sealed || files.remote.is_on());
         files.remote.tell(Op::Own, name, 0, 0);
         file.set_descriptor(Some(fd.into_raw()));
         file.set_reader(Some(reader.into_raw()));

@@ -7,7 +7,7 @@
 //!
 //! Pages go down and come back in clusters of up to [`CLUSTER`], which left together and lie in one piece: [`crate::evict::demote`] gathers them,
 //! `clusters` knows where each is and which of its pages are still wanted, `seal` makes their bytes unreadable and unchangeable for
-//! everybody else, and a [`Tier`] keeps them: [`files`] on a disk, [`remote`] on an engine in the network.
+//! everybody else, or `checksum` finds out what changed by accident where a user wants no seal, and a [`Tier`] keeps them: [`files`] on a disk, [`remote`] on an engine in the network.
 //!
 //! What it is not: a decision. When a page goes down, [`crate::evict::demote`] says.
 //!
@@ -18,12 +18,14 @@
 pub mod arrived;
 pub mod below;
 pub mod bring;
+pub mod checksum;
 pub mod choice;
 pub mod clusters;
 pub mod early;
 pub mod files;
 pub mod keeper;
 pub mod location;
+pub mod lost;
 pub mod order;
 pub mod reading;
 pub mod remote;
@@ -45,7 +47,7 @@ pub const BLOCK: usize = PAGE_SIZE;
 /// Most bytes of a cluster.
 pub const CLUSTER_BYTES: usize = 64 << 10;
 
-/// Of those the most that it has before it is sealed.
+/// Of those the most that it has before it is sealed, or its checksum is behind it.
 pub const UNSEALED_BYTES: usize = CLUSTER_BYTES - seal::TAG;
 
 const _: () = assert!(arrived::HEADER + CLUSTER * MAX_STORED <= UNSEALED_BYTES);

@@ -36,6 +36,15 @@ pub unsafe fn make_key(page: usize) -> Result<()> {
     memfold_sys::random::fill(unsafe { core::slice::from_raw_parts_mut(page as *mut u8, KEY) })
 }
 
+/// The random number in this page, where it is no key: what tells the file from others ([`super::checksum`]).
+///
+/// # Safety
+/// The page has one, which stays there meanwhile.
+pub unsafe fn own_number(page: usize) -> [u8; KEY] {
+    // SAFETY: the caller's contract.
+    unsafe { (page as *const [u8; KEY]).read_volatile() }
+}
+
 /// Overwrites a key.
 ///
 /// # Safety
