@@ -83,8 +83,11 @@ const TIMES: [(&str, &str, Source); 3] = [
     ("tier_wait", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_wait_ns),
 ];
 
+/// One of several percentiles.
+type Quantile = fn(&Percentiles) -> u64;
+
 /// The parts of the reads from a tier that were no longer than what is said.
-const QUANTILES: [(&str, fn(&Percentiles) -> u64); 2] =
+const QUANTILES: [(&str, Quantile); 2] =
     [("0.5", |percentiles| percentiles.p50), ("0.99", |percentiles| percentiles.p99)];
 
 /// What is said of one program.

@@ -118,8 +118,6 @@ bugs! {
     StandInLeftBusy = "stand-in-left-busy",
     /// Zeros are put where a page's entry was made meanwhile.
     StandInOutlived = "stand-in-outlived",
-    /// What libc or the kernel touched in a forked child before it was served stays zeros.
-    ChildTouchUnmended = "child-touch-unmended",
     /// Part of a huge page that came back for a touch counts as if the page that was touched had.
     HalfTakenForAll = "half-taken-for-all",
     /// The first helper looks at its bell after it has looked whether it is to end.
@@ -207,6 +205,8 @@ bugs! {
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
+    /// What libc or the kernel touched in a forked child before it was served stays zeros.
+    ChildTouchUnmended = "child-touch-unmended",
     /// A program that confines its system calls (seccomp) is folded on.
     SeccompNotSeen = "seccomp-not-seen",
     /// After a program has confined its system calls, one is made that it would not make without us.

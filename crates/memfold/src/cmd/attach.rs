@@ -85,7 +85,7 @@ pub struct Args {
     daemon: Option<Option<PathBuf>>,
     /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
     /// of it, after TIME (10m) [env: MEMFOLD_TIER].
-    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = launch::disk_tier)]
+    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME][,seal=no]", value_parser = launch::disk_tier)]
     tier: Option<String>,
     /// Overwrite the pager's copies at once when pages come back or are given up, not within a second [env: MEMFOLD_WIPE=on].
     #[arg(long, hide_short_help = true)]

@@ -86,7 +86,7 @@ pub struct Args {
     daemon: Option<Option<PathBuf>>,
     /// Write what has been folded for long to files without names in DIR, encrypted, and keep it there until it is touched: at most SIZE (20G)
     /// of it, after TIME (10m). Or keep it on Redis or Valkey, redis://HOST:PORT with the same; docs/tiers.md has the rest [env: MEMFOLD_TIER].
-    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME]", value_parser = launch::known_tier)]
+    #[arg(long, value_name = "disk=DIR[,size=SIZE][,after=TIME][,seal=no]", value_parser = launch::known_tier)]
     tier: Option<String>,
     /// The allocator only, nothing is folded [env: MEMFOLD_PAGER=off].
     #[arg(long)]

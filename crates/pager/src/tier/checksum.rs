@@ -2,24 +2,16 @@
 //!
 //! It takes in the bytes, how many they are, and which they are: the cluster's number and the one under which it was written, which no other in
 //! the file has, and a random number of the file's own, where a sealed file has its key. So another cluster in its place, an older one, and one of
-//! another file are as wrong as a changed bit. Each step can be undone, so that what differs in one word alone differs in the sum with certainty, and
-//! else but for one case in 2^128.
+//! another file are as wrong as a changed bit.
 //!
-//! What it is not: a protection against who means it ([`super::seal`] is). It is no cryptographic function, and nobody has shown that its random
-//! number cannot be told from its sums. And whoever can read the file reads all of it.
+//! What it is not: a protection against who means it ([`super::seal`] is), as XXH3 is no cryptographic function. And whoever can read the file reads all
+//! of it.
 
 use super::seal::TAG;
+use xxhash_rust::xxh3::{xxh3_128_with_seed, xxh3_64_with_seed};
 
 /// Bytes of a file's own number.
 pub const OWN: usize = 32;
-
-/// Odd, of about as many ones as zeros: the digits of pi, e, and the roots of 2, 3, 5, 7 and 11.
-const FACTORS: [u64; LANES] =
-    [0x243F_6A88_85A3_08D3, 0xB7E1_5162_8AED_2A6B, 0x6A09_E667_F3BC_C909, 0xBB67_AE85_84CA_A73B];
-const LAST: [u64; 2] = [0x3C6E_F372_FE94_F82B, 0xA54F_F53A_5F1D_36F1];
-const LANES: usize = 4;
-const SECOND: u64 = 0x510E_527F_ADE6_82D1;
-const TURN: u32 = 29;
 
 /// Puts the sum of `bytes` into the last [`TAG`] of them. Whether there was room.
 #[must_use]
@@ -35,46 +27,8 @@ pub fn holds(own: &[u8; OWN], sequence: u32, cluster: u32, bytes: &[u8]) -> bool
 }
 
 fn sum(own: &[u8; OWN], sequence: u32, cluster: u32, body: &[u8]) -> [u8; TAG] {
-    let which = u64::from(sequence) << 32 | u64::from(cluster);
-    let mut lanes = FACTORS;
-    for ((lane, word), factor) in lanes.iter_mut().zip(words(own)).zip(FACTORS) {
-        *lane = step(*lane ^ which, word, factor);
-    }
-    let (rows, rest) = body.as_chunks::<{ LANES * 8 }>();
-    for row in rows {
-        for ((lane, word), factor) in lanes.iter_mut().zip(words(row)).zip(FACTORS) {
-            *lane = step(*lane, word, factor);
-        }
-    }
-    let (whole, part) = rest.as_chunks::<8>();
-    let mut end = [0; 8];
-    end[..part.len()].copy_from_slice(part);
-    let tail = whole.iter().chain([&end]).map(|word| u64::from_le_bytes(*word));
-    for ((lane, word), factor) in lanes.iter_mut().zip(tail).zip(FACTORS) {
-        *lane = step(*lane, word, factor);
-    }
-    let mut sum = [0; TAG];
-    for (half, factor) in sum.as_chunks_mut::<8>().0.iter_mut().zip(LAST) {
-        let mixed = lanes.iter().fold(factor ^ body.len() as u64, |mixed, lane| step(mixed, *lane, factor));
-        *half = spread(mixed, factor).to_le_bytes();
-    }
-    sum
-}
-
-/// What differs in one bit differs in many afterwards, so that no few bits make up for it in the next step. Multiplied twice: once spreads a bit to
-/// those above it alone, and the highest to none.
-fn step(state: u64, word: u64, factor: u64) -> u64 {
-    (state ^ word).wrapping_mul(factor).rotate_left(TURN).wrapping_mul(SECOND)
-}
-
-/// The high bits depend on all, the low ones on few until here.
-fn spread(mixed: u64, factor: u64) -> u64 {
-    let mixed = (mixed ^ mixed >> 32).wrapping_mul(factor);
-    mixed ^ mixed >> 29
-}
-
-fn words(bytes: &[u8; LANES * 8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+    let which = xxh3_64_with_seed(own, u64::from(sequence) << 32 | u64::from(cluster));
+    xxh3_128_with_seed(body, which).to_le_bytes()
 }
 
 #[cfg(test)]
