@@ -199,3 +199,14 @@ impl Display for Report<soak::Options> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_pattern_has_digits_too() {
+        let shown = [138.64e6, 4.375e6, 0.334e6, 4_420.0, 61.4, 0.0].map(million);
+        assert_eq!(shown, ["138.64", "4.38", "0.334", "0.00442", "0.0000614", "0.00"]);
+    }
+}
