@@ -139,7 +139,7 @@ fn small_programs() -> tempfile::TempDir {
 fn programs_in(dir: &tempfile::TempDir, only: &[&str]) -> alloc::programs::Options {
     let mut suite = options(Vec::new());
     suite.programs = Some(dir.path().to_owned());
-    suite.only = only.iter().map(|name| name.parse().unwrap()).collect();
+    suite.only = only.iter().map(|name| (*name).to_owned()).collect();
     suite.programs().unwrap()
 }
 
@@ -160,6 +160,30 @@ fn programs_that_nobody_here_wrote_are_timed_with_each_allocator_and_their_memor
         }
     }
     assert!(found.absent.is_empty() && found.standings.iter().any(|s| s.beside.is_none()));
+}
+
+#[test]
+fn any_other_program_of_the_directory_is_run_as_it_is_and_has_a_section_of_the_scorecard() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("becomes");
+    // It becomes another program, whose memory counts and not the shell's, and leaves a file where it runs.
+    let takes = "head -c 30000000 /dev/zero > file; exec sort -S 100M file";
+    std::fs::write(&script, format!("#!/bin/sh\n{takes}\n")).unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(dir.path().join("notes.txt"), "no program").unwrap();
+    let card = dir.path().join("card.md");
+    std::fs::write(&card, "# Card\n").unwrap();
+    let mut options = programs_in(&dir, &[]);
+    options.suite.scorecard = Some(card.clone());
+    options.prepare().unwrap();
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured");
+    assert!(report.found.absent.is_empty() && report.found.runs.len() == 3);
+    assert!(report.found.runs.iter().all(|run| run.program == "becomes" && run.rss_peak_bytes > 20 << 20));
+    alloc::programs::Options::finish(&report).unwrap();
+    let page = std::fs::read_to_string(card).unwrap();
+    assert!(page.starts_with("# Card\n\n## Programs as they are\n"), "{page}");
+    assert!(page.contains("| `becomes` |") && page.contains("glibc 2."), "{page}");
 }
 
 #[test]

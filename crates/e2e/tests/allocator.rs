@@ -99,6 +99,21 @@ fn cpp_operators_and_containers_work_in_threads() {
 }
 
 #[test]
+fn blocks_that_a_program_calls_cold_lie_apart_and_are_freed_like_any_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "hot_cold.cpp", "g++");
+    let plain = run(Command::new(&program).env_remove("LD_PRELOAD"));
+    assert_eq!(String::from_utf8_lossy(&plain.stdout), "no such operators\n");
+    for profile in ["balanced", "speed", "lean", "secure"] {
+        let output = run(preloaded(&program).env("MEMFOLD_PROFILE", profile));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "cold blocks lie apart\n", "{profile}");
+        assert!(output.stderr.is_empty(), "{profile}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let folded = run(preloaded(&program).env("MEMFOLD_PAGER", "on"));
+    assert_eq!(String::from_utf8_lossy(&folded.stdout), "cold blocks lie apart\n", "with the pager");
+}
+
+#[test]
 fn everyday_programs_print_what_they_always_print() {
     same_output("ls", &["-l", "/usr/bin"]);
     same_output("git", &["--no-pager", "log", "--stat", "-5", "--no-color"]);

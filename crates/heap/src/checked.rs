@@ -32,6 +32,9 @@ pub fn harden(key: usize, report: Report) {
             orphans::make(idle);
         }
     }
+    while let Some(cold) = registry::pop_cold() {
+        orphans::make(cold);
+    }
     memfold_arena::start_afresh();
     misuse::turn_on();
 }

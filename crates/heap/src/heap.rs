@@ -6,7 +6,7 @@
 //!
 //! Invariants: a bin holds blocks of the heap's own spans, and of others of its domain that its thread freed. A span with
 //! a free block is in the list of its class, and in no other. Heaps lie in pinned memory and live for ever; a thread that
-//! exits leaves its heap to another, with empty bins.
+//! exits leaves its heap to another, with empty bins; a cold heap ([`crate::cold`]) keeps what is in its bins.
 
 use crate::bin::{Bin, Block};
 use crate::classes;
@@ -85,6 +85,8 @@ pub(crate) struct Heap {
     /// Offset in bytes of the bin for a request of up to 16 times the index.
     table: [Cell<u16>; classes::SMALL_STEPS],
     pub(crate) domain: Cell<Domain>,
+    /// Whether its blocks are those that the program says it will seldom touch; see [`crate::cold`].
+    pub(crate) is_cold: Cell<bool>,
     /// The mark of spans whose blocks the heap may keep though they are another's; [`NO_SHELF`] for none.
     pub(crate) shelf: Cell<u8>,
     pub(crate) depths: Depths,
@@ -139,6 +141,7 @@ impl Heap {
             bins: [const { Bin::new() }; classes::COUNT],
             table: [const { Cell::new(0) }; classes::SMALL_STEPS],
             domain: Cell::new(Domain::Managed),
+            is_cold: Cell::new(false),
             shelf: Cell::new(NO_SHELF),
             depths: Depths::new(),
             partial: [const { Partial { first: Cell::new(None), last: Cell::new(None) } }; classes::COUNT],

@@ -13,6 +13,8 @@
 //!
 //! Some blocks are sampled, where somebody asks for it (`sampling`, `samples`): which code they are of, for a profile of the heap.
 //!
+//! Blocks that the program says it will seldom touch lie in spans of their own (`cold`).
+//!
 //! With checks on ([`harden`]), every call takes the slow path, and misuse of a block ends the program (`checked`, over `slots`,
 //! `quarantine` and `voids`).
 //!
@@ -32,6 +34,7 @@ mod away;
 mod bin;
 mod checked;
 pub mod classes;
+mod cold;
 mod depth;
 mod dormant;
 mod flush;
@@ -63,6 +66,7 @@ pub use api::{
 };
 pub use away::went_away;
 pub use checked::{harden, look_back};
+pub use cold::aligned_cold;
 pub use fork::{fork_child, fork_parent, fork_prepare};
 pub use misuse::Report;
 pub use registry::{pinned, with_thread_pointer_of, Pinned};

@@ -61,6 +61,10 @@ fn prefer_awake(partial: &Partial) {
 /// Looks for spans of `class` with free blocks among those of threads that are gone, before the caller
 /// asks the arena for another.
 fn scavenge(heap: &'static Heap, class: usize) {
+    if heap.is_cold.get() {
+        // Those are of blocks that nobody called cold.
+        return;
+    }
     orphans::scavenge(heap);
     let Some(idle) = registry::pop_idle(heap.domain.get()) else { return };
     remote::drain(idle, None);

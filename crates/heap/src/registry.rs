@@ -13,19 +13,34 @@ use crate::{flush, misuse, remote, tls};
 use memfold_arena::{Domain, Mutex};
 use memfold_sys::thread::Backoff;
 
-/// Idle heaps by domain, first in first out.
+/// Idle heaps by domain, and cold ones by themselves, first in first out.
 struct Idle {
-    first: [*const Heap; 2],
-    last: [*const Heap; 2],
+    first: [*const Heap; LISTS],
+    last: [*const Heap; LISTS],
+}
+
+const LISTS: usize = 3;
+
+/// The list of cold heaps ([`crate::cold`]); the others' have the numbers of their domains.
+const COLD: usize = 2;
+
+/// The list that a heap waits in.
+fn list_of(heap: &Heap) -> usize {
+    if heap.is_cold.get() {
+        COLD
+    } else {
+        heap.domain.get() as usize
+    }
 }
 
 // SAFETY: heaps are immortal and may be handed from thread to thread.
 unsafe impl Send for Idle {}
 
-static IDLE: Mutex<Idle> = Mutex::new(Idle { first: [core::ptr::null(); 2], last: [core::ptr::null(); 2] });
+static IDLE: Mutex<Idle> =
+    Mutex::new(Idle { first: [core::ptr::null(); LISTS], last: [core::ptr::null(); LISTS] });
 
-/// How many heaps are idle, by domain; a hint for those who do not want the lock.
-static IDLE_COUNT: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+/// How many heaps are idle, by list; a hint for those who do not want the lock.
+static IDLE_COUNT: [AtomicUsize; LISTS] = [const { AtomicUsize::new(0) }; LISTS];
 
 /// The heap made last; the others follow by `next_heap`.
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(core::ptr::null_mut());
@@ -35,7 +50,15 @@ static KEY: Mutex<Option<libc::pthread_key_t>> = Mutex::new(None);
 
 /// Takes an idle heap, which the calling thread then uses.
 pub(crate) fn pop_idle(domain: Domain) -> Option<&'static Heap> {
-    let index = domain as usize;
+    pop_of(domain as usize)
+}
+
+/// Takes an idle cold heap, likewise.
+pub(crate) fn pop_cold() -> Option<&'static Heap> {
+    pop_of(COLD)
+}
+
+fn pop_of(index: usize) -> Option<&'static Heap> {
     if IDLE_COUNT[index].load(Relaxed) == 0 {
         return None;
     }
@@ -58,7 +81,8 @@ pub(crate) fn hand_over(heap: &Heap) {
     heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
     heap.user.store(memfold_sys::thread::pointer(), Relaxed);
     // With checks on no block is at hand, not even one from before.
-    heap.shelf.set(if misuse::is_on() { NO_SHELF } else { shelf(heap.domain.get()) });
+    let keeps_none = misuse::is_on() || heap.is_cold.get();
+    heap.shelf.set(if keeps_none { NO_SHELF } else { shelf(heap.domain.get()) });
 }
 
 /// Calls `read` with the thread pointer of the thread with this number, if that thread ever allocated and still runs; it does not end
@@ -94,13 +118,20 @@ fn await_readers(heap: &Heap) {
 /// A heap for the calling thread to use, an idle one if there is any. `None` if the kernel gives no more
 /// memory.
 pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
-    if let Some(heap) = pop_idle(domain) {
-        return Some(heap);
-    }
+    pop_idle(domain).or_else(|| make(domain, false))
+}
+
+/// A cold heap for the calling thread to use, likewise.
+pub(crate) fn acquire_cold() -> Option<&'static Heap> {
+    pop_cold().or_else(|| make(Domain::Managed, true))
+}
+
+fn make(domain: Domain, is_cold: bool) -> Option<&'static Heap> {
     let bytes = memfold_arena::pinned_bytes(core::mem::size_of::<Heap>(), core::mem::align_of::<Heap>())?;
     // SAFETY: the bytes are ours alone, large enough, aligned and zero, and zero bytes are a valid heap.
     let heap = unsafe { &*bytes.cast::<Heap>() };
     heap.set_up(domain);
+    heap.is_cold.set(is_cold);
     hand_over(heap);
     let mut head = ALL.load(Relaxed);
     loop {
@@ -122,7 +153,7 @@ pub(crate) fn release(heap: &'static Heap) {
 /// Has a heap wait for whoever needs one next.
 pub(crate) fn put_idle(heap: &'static Heap) {
     await_readers(heap);
-    let index = heap.domain.get() as usize;
+    let index = list_of(heap);
     let mut idle = IDLE.lock();
     heap.next_idle.set(core::ptr::null());
     heap.remote.leave(true);
@@ -207,16 +238,16 @@ unsafe extern "C" fn at_thread_exit(heap: *mut libc::c_void) {
     release(unsafe { &*heap.cast::<Heap>() });
 }
 
-/// Gives back what is free in the heaps of threads that are gone.
+/// Gives back what is free in the heaps of threads that are gone, and in cold ones.
 pub(crate) fn tidy_idle() {
     tidy_some(u32::MAX);
 }
 
-/// The same for at most so many of each domain's, those first that were looked at longest ago.
+/// The same for at most so many of each list, those first that were looked at longest ago.
 pub(crate) fn tidy_some(most: u32) {
-    for domain in [Domain::Managed, Domain::Pinned] {
-        for _ in 0..IDLE_COUNT[domain as usize].load(Relaxed).min(most as _) {
-            let Some(idle) = pop_idle(domain) else { break };
+    for (index, count) in IDLE_COUNT.iter().enumerate() {
+        for _ in 0..count.load(Relaxed).min(most as _) {
+            let Some(idle) = pop_of(index) else { break };
             release(idle);
         }
     }

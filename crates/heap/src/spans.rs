@@ -56,7 +56,7 @@ pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Spa
         memfold_arena::free(span, if kept.is_some() { pages } else { 0 });
         return None;
     }
-    span.shelf.store(shelf_of(span), Relaxed);
+    span.shelf.store(shelf_for(span, heap.is_cold.get()), Relaxed);
     span.owner.store(heap.as_owner(tag), Release);
     heap.partial[class].push(span);
     Some(span)
@@ -64,8 +64,15 @@ pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Spa
 
 /// The mark of the heaps that may keep blocks of a span though it is another's: those of its domain, or none.
 pub(crate) fn shelf_of(span: &Span) -> u8 {
-    // Two threads must not write to one cache line because each has kept a block of it, and checked blocks are in no bin.
-    let is_kept = span.block_size() as usize >= CACHE_LINE && !misuse::is_on();
+    // SAFETY: owners are heaps, which live for ever.
+    shelf_for(span, unsafe { (*Heap::owner_of(span)).is_cold.get() })
+}
+
+/// The same for a span that a heap is about to own, or owns.
+fn shelf_for(span: &Span, is_cold: bool) -> u8 {
+    // Two threads must not write to one cache line because each has kept a block of it, checked blocks are in no bin, and who asks for any block
+    // is to get no cold one.
+    let is_kept = span.block_size() as usize >= CACHE_LINE && !misuse::is_on() && !is_cold;
     if is_kept {
         shelf(span.domain())
     } else {

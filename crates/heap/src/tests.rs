@@ -54,6 +54,121 @@ fn every_size_up_to_1_mib_gets_an_aligned_block_with_bounded_waste() {
     }
 }
 
+/// The pages that blocks lie on.
+fn pages(blocks: &[(*mut u8, usize)]) -> std::collections::BTreeSet<usize> {
+    let pages = |&(block, size): &(*mut u8, usize)| {
+        (block as usize / PAGE_SIZE)..=((block as usize + size.max(1) - 1) / PAGE_SIZE)
+    };
+    blocks.iter().flat_map(pages).collect()
+}
+
+#[test]
+fn cold_blocks_share_no_page_with_others_however_both_come_and_go() {
+    const SIZES: [usize; 6] = [0, 16, 100, 700, 5000, 40_000];
+    let (mut hot, mut cold) = (Vec::new(), Vec::new());
+    for round in 0..20_000usize {
+        let size = SIZES[round % SIZES.len()];
+        let (of_which, block) = match round / 7 % 2 {
+            0 => (&mut hot, malloc(size)),
+            _ => (&mut cold, aligned_cold(0, size)),
+        };
+        assert!(!block.is_null());
+        fill(block, size, round as u8);
+        of_which.push((block, size, round as u8));
+        if round % 3 == 0 {
+            let freed: Vec<_> = [&mut hot, &mut cold]
+                .into_iter()
+                .filter(|blocks| blocks.len() > 500)
+                .map(|blocks| blocks.swap_remove(round * 7919 % blocks.len()))
+                .collect();
+            for (block, size, tag) in freed {
+                assert!(holds(block, size, tag));
+                // By this thread, or by another that then allocates.
+                if round % 2 == 0 {
+                    release(block);
+                } else {
+                    let block = block as usize;
+                    thread::scope(|scope| {
+                        scope.spawn(move || release(block as *mut u8));
+                    });
+                }
+            }
+        }
+    }
+    let plain = |blocks: &[(*mut u8, usize, u8)]| -> Vec<(*mut u8, usize)> {
+        blocks.iter().map(|&(block, size, _)| (block, size)).collect()
+    };
+    assert!(pages(&plain(&hot)).is_disjoint(&pages(&plain(&cold))));
+    for (block, size, tag) in hot.into_iter().chain(cold) {
+        assert!(holds(block, size, tag));
+        release(block);
+    }
+}
+
+#[test]
+fn what_a_thread_frees_of_cold_blocks_is_not_handed_out_by_malloc() {
+    for size in [48, 200, 3000] {
+        let cold: Vec<usize> = (0..200).map(|_| aligned_cold(16, size) as usize).collect();
+        // A span with none left may serve for anything.
+        let (kept, freed): (Vec<_>, Vec<_>) = (0..200).partition(|index| index % 8 == 0);
+        freed.iter().for_each(|&index| release(cold[index] as *mut u8));
+        let hot: Vec<*mut u8> = (0..400).map(|_| malloc(size)).collect();
+        assert!(hot.iter().all(|&block| !cold.contains(&(block as usize))), "{size}");
+        // They serve as cold ones again, once what the thread gathered was sent.
+        trim(0);
+        let again: Vec<*mut u8> = (0..400).map(|_| aligned_cold(16, size)).collect();
+        let freed: std::collections::BTreeSet<usize> = freed.iter().map(|&index| cold[index]).collect();
+        assert!(again.iter().any(|&block| freed.contains(&(block as usize))), "{size}");
+        let kept = kept.into_iter().map(|index| cold[index] as *mut u8);
+        hot.into_iter().chain(again).chain(kept).for_each(release);
+    }
+}
+
+#[test]
+fn a_cold_block_is_aligned_and_a_long_one_is_like_any_other() {
+    for align in [0, 1, 16, 64, 512, PAGE_SIZE, 4 * PAGE_SIZE] {
+        for size in [0, 1, 24, 900, 9000, 65_536, 65_537, 1 << 20] {
+            let block = aligned_cold(align, size);
+            assert!(!block.is_null() && (block as usize).is_multiple_of(align.max(16)), "{align} {size}");
+            assert!(usable(block) >= size);
+            fill(block, size, 9);
+            assert!(holds(block, size, 9));
+            release(block);
+        }
+    }
+    assert!(aligned_cold(16, usize::MAX).is_null());
+}
+
+#[test]
+fn cold_blocks_of_many_threads_keep_their_bytes_across_forks() {
+    let work = |seed: usize| {
+        let mut live = Vec::new();
+        for round in 0..4000usize {
+            let size = 16 + (round * 31 + seed * 57) % 2000;
+            let block = if round % 2 == 0 { aligned_cold(16, size) } else { malloc(size) };
+            fill(block, size, (round ^ seed) as u8);
+            live.push((block, size, (round ^ seed) as u8));
+            if live.len() > 200 {
+                let (block, size, tag) = live.swap_remove(round * 7919 % live.len());
+                assert!(holds(block, size, tag));
+                release(block);
+            }
+        }
+        live.into_iter().all(|(block, size, tag)| {
+            let whole = holds(block, size, tag);
+            release(block);
+            whole
+        })
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|seed| scope.spawn(move || work(seed))).collect();
+        for _ in 0..10 {
+            assert!(in_child(|| work(9)));
+        }
+        assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+    });
+}
+
 #[test]
 fn a_request_of_zero_bytes_gets_a_block_of_its_own() {
     let (a, b) = (malloc(0), malloc(0));

@@ -13,6 +13,7 @@ mod clock;
 mod environment;
 mod fork;
 mod host;
+mod hot_cold;
 mod loading;
 mod malloc;
 mod mapping;

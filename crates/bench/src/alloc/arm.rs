@@ -144,6 +144,27 @@ impl Arm {
         Arm { name: peer.name.clone(), library: Some(peer.library.clone()), variables: Vec::new() }
     }
 
+    /// Its version: glibc's own, or that of the package that its library is of. `None` where no package has it: then its name should tell.
+    pub fn version(&self) -> Option<String> {
+        let Some(library) = &self.library else {
+            // SAFETY: returns a string that stays.
+            let version = unsafe { std::ffi::CStr::from_ptr(nix::libc::gnu_get_libc_version()) };
+            return Some(version.to_string_lossy().into_owned());
+        };
+        let said = |program: &str, words: &[&str]| {
+            let output = Command::new(program).args(words).output().ok()?;
+            let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            (output.status.success() && !text.is_empty()).then_some(text)
+        };
+        let path = library.to_str()?;
+        let of_debian = || {
+            let owner = said("dpkg-query", &["-S", path])?;
+            let (package, _) = owner.split_once(": ")?;
+            said("dpkg-query", &["-W", "-f", "${Version}", package])
+        };
+        of_debian().or_else(|| said("rpm", &["-qf", "--qf", "%{VERSION}-%{RELEASE}", path]))
+    }
+
     /// Whether it is our allocator.
     pub fn is_ours(&self) -> bool {
         self.name.starts_with(OURS)

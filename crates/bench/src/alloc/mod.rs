@@ -54,6 +54,7 @@ Examples:
   memfold bench alloc --pattern fragmentation --soak 30 --epoch 5    half an hour of each allocator
   memfold bench alloc --scorecard                       all profiles; writes docs/scorecard.md
   memfold bench alloc --programs /tmp/peers/programs --rounds 6    mimalloc-bench's programs, as scripts/peers builds them
+  memfold bench alloc --programs scripts/untuned --rounds 6 --scorecard    a compiler, python3, node and others as they are
 
 Peers are libjemalloc, libtcmalloc_minimal, libmimalloc and libsnmallocshim where they are installed; on
 Debian: libjemalloc2, libtcmalloc-minimal4, libmimalloc2.0.
@@ -103,15 +104,15 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = seconds, requires = "soak")]
     #[serde(skip)]
     pub epoch: Option<u64>,
-    /// Run the programs of mimalloc-bench that are in this directory, in place of the patterns.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["soak", "scorecard", "operations", "millis", "cases"])]
+    /// Run the programs of mimalloc-bench that are in this directory, and whatever else is executable there, in place of the patterns.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["soak", "operations", "millis", "cases"])]
     #[serde(skip)]
     pub programs: Option<PathBuf>,
     /// Of them only these, such as cfrac,larsonN [default: all that are there].
     #[arg(long = "program", value_name = "NAME,..", value_delimiter = ',', requires = "programs")]
     #[serde(skip)]
-    pub only: Vec<programs::Listed>,
-    /// Write the scorecard into this file.
+    pub only: Vec<String>,
+    /// Write the scorecard into this file; with --programs, a section of it.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/scorecard.md")]
     #[serde(skip)]
     pub scorecard: Option<PathBuf>,
@@ -235,7 +236,7 @@ impl Experiment for Options {
             );
         }
         if self.profiles.is_empty() {
-            let all = self.scorecard.is_some();
+            let all = self.scorecard.is_some() && self.programs.is_none();
             self.profiles = if all { Profile::ALL.to_vec() } else { vec![Profile::default()] };
         }
         let named: Vec<String> = self.peers.iter().map(|peer| peer.name.clone()).collect();
@@ -280,6 +281,9 @@ impl Experiment for Options {
     fn finish(report: &Report<Options>) -> Result<()> {
         let Some(file) = &report.options.scorecard else { return Ok(()) };
         let page = scorecard::markdown(report).context("the scorecard cannot be made")?;
+        // What --programs wrote there stays.
+        let before = std::fs::read_to_string(file).unwrap_or_default();
+        let page = page + programs::page::sections(&before);
         std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
     }
 }

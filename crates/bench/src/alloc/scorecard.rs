@@ -3,9 +3,10 @@
 //! Invariants: every figure comes from one interleaved experiment, and the page says which command made it, on what.
 
 use super::arm::{Arm, Profile, BASE, OURS};
-use super::show::{kernel, percent};
+use super::show::{kernel, million, percent};
 use super::{Cell, Options, Standing};
 use crate::experiment::Report;
+use memfold_experiment::manifest::Manifest;
 use memfold_experiment::text::{mib, or_dash};
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -30,32 +31,55 @@ pub fn markdown(report: &Report<Options>) -> Result<String, fmt::Error> {
 }
 
 fn head(page: &mut String, report: &Report<Options>) -> fmt::Result {
-    let manifest = &report.manifest;
-    let words = manifest.command.iter().enumerate().map(|(place, word)| match place {
-        // The program by its name, wherever it lies.
-        0 => Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        _ => word.clone(),
-    });
     writeln!(
         page,
         "# Scorecard of the allocator\n\n\
          Written by `{}`; do not edit. How it is measured: [benchmarks-alloc.md](benchmarks-alloc.md).\n\n\
-         {} x {}, {} MiB, Linux {}; memfold {} {}.\n\
+         {}\n\
          {} runs of {} of each allocator on each pattern, interleaved, in a clean environment. Figures are medians.\n",
-        words.collect::<Vec<_>>().join(" "),
+        command(&report.manifest),
+        machine(&report.manifest, &report.found.arms),
+        report.options.rounds,
+        report.options.length()
+    )
+}
+
+/// The command line, in which every path is by its last name: where things lie says nothing.
+pub(super) fn command(manifest: &Manifest) -> String {
+    let short = |word: &String| match word.rsplit_once('/') {
+        Some((before, name)) => match before.split_once('=') {
+            Some((option, _)) => format!("{option}={name}"),
+            None => name.to_owned(),
+        },
+        None => word.clone(),
+    };
+    manifest.command.iter().map(short).collect::<Vec<_>>().join(" ")
+}
+
+/// On what it was measured, and the version of each allocator.
+pub(super) fn machine(manifest: &Manifest, arms: &[Arm]) -> String {
+    let versions = arms.iter().filter(|arm| !arm.is_ours()).filter_map(|arm| {
+        let version = arm.version()?;
+        Some(format!("{} {version}", arm.name))
+    });
+    format!(
+        "{} x {}, {} MiB, Linux {}; memfold {} {}; {}.",
         manifest.cpus,
         manifest.cpu,
         manifest.memory_bytes >> 20,
         manifest.kernel,
         manifest.version,
         manifest.commit.as_deref().unwrap_or(""),
-        report.options.rounds,
-        report.options.length()
+        versions.collect::<Vec<_>>().join(", ")
     )
 }
 
 /// Writes a table; the first column to the left.
-fn table(page: &mut String, head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> fmt::Result {
+pub(super) fn table(
+    page: &mut String,
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> fmt::Result {
     writeln!(page, "| {} |", head.join(" | "))?;
     writeln!(page, "|---|{}", "---:|".repeat(head.len() - 1))?;
     rows.into_iter().try_for_each(|row| writeln!(page, "| {} |", row.join(" | ")))?;
@@ -143,7 +167,7 @@ fn throughput(page: &mut String, report: &Report<Options>) -> fmt::Result {
         "## Throughput\n\nMillions of calls a second, and the coefficient of variation over the runs.\n"
     )?;
     by_case(page, report, |cell| {
-        format!("{:.2} ({})", cell.calls_per_s / 1e6, percent(cell.calls_per_s_moments.cv))
+        format!("{} ({})", million(cell.calls_per_s), percent(cell.calls_per_s_moments.cv))
     })
 }
 

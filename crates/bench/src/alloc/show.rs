@@ -16,6 +16,13 @@ pub(super) fn kernel(calls: Option<f64>) -> String {
     or_dash(calls, |calls| if calls == 0.0 { "0".into() } else { format!("{calls:.1e}") })
 }
 
+/// Millions of a rate, with two places, and as many more as it takes to show three digits.
+pub(super) fn million(rate: f64) -> String {
+    let millions = rate / 1e6;
+    let places = if millions > 0.0 { (2.0 - millions.log10().floor()).clamp(2.0, 9.0) } else { 2.0 };
+    format!("{millions:.*}", places as usize)
+}
+
 const HEAD: [&str; 14] = [
     "M calls/s",
     "mean",
@@ -35,7 +42,6 @@ const HEAD: [&str; 14] = [
 
 fn row(cell: &Cell) -> Vec<String> {
     let moments = cell.calls_per_s_moments;
-    let million = |rate: f64| format!("{:.2}", rate / 1e6);
     let latency = |pick: fn(&super::Latency) -> Option<u64>| {
         or_dash(cell.latency.as_ref().and_then(pick), |ns| ns.to_string())
     };
@@ -169,7 +175,6 @@ impl Display for Report<soak::Options> {
             writeln!(f, "\n{}: {}", case.name, case.about)?;
             let own = self.found.cells.iter().filter(|cell| cell.case == case.name);
             let rows = own.map(|cell| {
-                let million = |rate: f64| format!("{:.2}", rate / 1e6);
                 let ns = |pick: fn(&super::Latency) -> Option<u64>| {
                     or_dash(cell.latency.as_ref().and_then(pick), |ns| ns.to_string())
                 };
@@ -192,5 +197,16 @@ impl Display for Report<soak::Options> {
             table(f, head, rows)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_pattern_has_digits_too() {
+        let shown = [138.64e6, 4.375e6, 0.334e6, 4_420.0, 61.4, 0.0].map(million);
+        assert_eq!(shown, ["138.64", "4.38", "0.334", "0.00442", "0.0000614", "0.00"]);
     }
 }

@@ -1,10 +1,12 @@
-//! The programs of mimalloc-bench, each with every allocator in turns: what nobody here wrote or tuned for.
+//! Programs that nobody here wrote or tuned for, each with every allocator in turns: those of mimalloc-bench, and whatever else is executable in the
+//! directory, such as a script that becomes a compiler by `exec`.
 //!
-//! What it is not: a set of whole systems. Each program is a few hundred lines to some thousand, and runs for seconds.
+//! What it is not: a measure of trees of processes. Memory is that of the program itself; CPU time and faults have its children's in them.
 //!
 //! Invariants: as of the suite. A program that is not in the directory is named and left out, for all allocators alike.
 
 mod list;
+pub mod page;
 mod run;
 mod show;
 
@@ -24,6 +26,7 @@ use memfold_plot::{Axis, Bars, Plot, Value};
 use memfold_stats::{Moments, Ratio};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroUsize;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 /// What to measure.
@@ -35,7 +38,7 @@ pub struct Options {
     /// Where the programs are.
     pub directory: PathBuf,
     /// Which of them; empty for all that are there.
-    pub programs: Vec<Listed>,
+    pub programs: Vec<String>,
 }
 
 /// One run.
@@ -74,6 +77,10 @@ pub struct Cell {
     pub time_over_glibc: Ratio,
     /// CPU time, s.
     pub cpu_s: f64,
+    /// CPU time of the work that [`Run::time_s`] is of, s.
+    pub work_cpu_s: f64,
+    /// The same over glibc's.
+    pub work_cpu_over_glibc: Ratio,
     /// Most memory that was resident, bytes.
     pub rss_peak_bytes: f64,
     /// The same over glibc's.
@@ -93,6 +100,8 @@ pub struct Beside {
     pub time: f64,
     /// The program on which ours is slowest, and the ratio there.
     pub worst: (&'static str, f64),
+    /// Geometric mean over the programs of the CPU time for the same work, ours over the other's.
+    pub cpu: f64,
     /// Geometric mean over the programs of the most resident memory, ours over the other's.
     pub rss: f64,
 }
@@ -116,7 +125,7 @@ pub struct Found {
     /// From what the programs were built, where it is known.
     pub source: Option<Source>,
     /// Programs that are not in the directory.
-    pub absent: Vec<&'static str>,
+    pub absent: Vec<String>,
     /// Figures of each allocator on each program.
     pub cells: Vec<Cell>,
     /// Our arms beside the others, over all programs.
@@ -127,16 +136,40 @@ pub struct Found {
 
 impl Options {
     /// The programs to run, and the names of those that are not there.
-    fn choose(&self) -> (Vec<Listed>, Vec<&'static str>) {
-        let wanted: &[Listed] = if self.programs.is_empty() { &PROGRAMS } else { &self.programs };
+    fn choose(&self) -> (Vec<Listed>, Vec<String>) {
         let is_there = |program: &Listed| {
             [Some(program.file()), program.input]
                 .iter()
                 .flatten()
                 .all(|name| self.directory.join(name).is_file())
         };
-        let (there, absent): (Vec<Listed>, Vec<Listed>) = wanted.iter().copied().partition(is_there);
-        (there, absent.iter().map(|program| program.name).collect())
+        let known: Vec<Listed> = PROGRAMS.into_iter().filter(is_there).collect();
+        // A directory without any of them is meant for others.
+        let expected = if known.is_empty() { &[] } else { &PROGRAMS[..] };
+        let mut there: Vec<Listed> = known.iter().copied().chain(self.others()).collect();
+        let is_absent = |name: &String| !there.iter().any(|program| program.name == *name);
+        if self.programs.is_empty() {
+            let names = expected.iter().map(|program| program.name.to_owned());
+            let absent = names.filter(is_absent).collect();
+            return (there, absent);
+        }
+        let absent = self.programs.iter().filter(|name| is_absent(name)).cloned().collect();
+        there.retain(|program| self.programs.iter().any(|name| program.name == name));
+        (there, absent)
+    }
+
+    /// The executable files that are not known, by name.
+    fn others(&self) -> Vec<Listed> {
+        let is_executable = |entry: &std::fs::DirEntry| {
+            let about = entry.path().metadata();
+            about.is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+        };
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let names = entries.filter(is_executable).filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<String> =
+            names.filter(|name| !Listed::is_known_file(name) && !name.starts_with('.')).collect();
+        names.sort();
+        names.into_iter().map(Listed::other).collect()
     }
 
     fn source(&self) -> Option<Source> {
@@ -156,12 +189,17 @@ impl Experiment for Options {
         };
         self.directory = self.directory.canonicalize().with_context(missing)?;
         let (there, absent) = self.choose();
-        let named =
-            if self.programs.is_empty() { "no program of mimalloc-bench".into() } else { absent.join(", ") };
+        let is_any = !there.is_empty();
+        let there = there.iter().map(|program| program.name).collect::<Vec<_>>().join(", ");
         ensure!(
-            !there.is_empty() && (self.programs.is_empty() || absent.is_empty()),
-            "--programs {directory}: it has {}{named}; scripts/peers --mimalloc-bench builds them",
-            if self.programs.is_empty() { "" } else { "not " }
+            self.programs.is_empty() || absent.is_empty(),
+            "--programs {directory}: it has not {}, but {}; scripts/peers --mimalloc-bench builds mimalloc-bench's",
+            absent.join(", "),
+            if is_any { &there } else { "none of those that were named" }
+        );
+        ensure!(
+            is_any,
+            "--programs {directory}: it has no program of mimalloc-bench and no other that is executable; scripts/peers --mimalloc-bench builds those"
         );
         self.suite.prepare()
     }
@@ -193,6 +231,22 @@ impl Experiment for Options {
         output.rows("runs.csv", &report.found.runs)?;
         output.plots(&plots(&report.found))
     }
+
+    fn finish(report: &Report<Options>) -> Result<()> {
+        let Some(file) = &report.options.suite.scorecard else { return Ok(()) };
+        let before =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let (title, section) = page::section(report).context("the section cannot be made")?;
+        let page = page::replace(&before, &title, &section);
+        std::fs::write(file, page).with_context(|| format!("cannot write {}", file.display()))
+    }
+}
+
+impl Run {
+    /// CPU time of the work that its time is of: of the run, or for programs that run for a time that share of it.
+    fn work_cpu_s(&self) -> f64 {
+        self.cpu_s * self.time_s / self.elapsed_s
+    }
 }
 
 impl Ran for Run {
@@ -219,6 +273,8 @@ fn cell(place: (&'static str, &str), runs: &[Run]) -> Result<Cell> {
         time_s_moments: Moments::of(&times).context("there are no runs")?,
         time_over_glibc: over(|run| run.time_s)?,
         cpu_s: median(|run| run.cpu_s)?,
+        work_cpu_s: median(Run::work_cpu_s)?,
+        work_cpu_over_glibc: over(Run::work_cpu_s)?,
         rss_peak_bytes: median(|run| run.rss_peak_bytes as f64)?,
         rss_over_glibc: over(|run| run.rss_peak_bytes as f64)?,
         minor_faults: median(|run| run.minor_faults as f64)?,
@@ -227,13 +283,16 @@ fn cell(place: (&'static str, &str), runs: &[Run]) -> Result<Cell> {
 
 /// Every arm of ours beside every other arm and beside the best.
 fn standings(names: &[&'static str], arms: &[Arm], runs: &[Run]) -> Result<Vec<Beside>> {
-    let figures = Figures { speed: |run: &Run| 1.0 / run.time_s, rss: |run: &Run| run.rss_peak_bytes as f64 };
-    let standings = standing::of(names, arms, runs, figures)?.into_iter();
-    let in_time = standings.map(|standing| Beside {
+    let rss = |run: &Run| run.rss_peak_bytes as f64;
+    let by_time =
+        standing::of(names, arms, runs, Figures { speed: |run: &Run| 1.0 / run.time_s, rss })?.into_iter();
+    let by_cpu = standing::of(names, arms, runs, Figures { speed: |run: &Run| 1.0 / run.work_cpu_s(), rss })?;
+    let in_time = by_time.zip(by_cpu).map(|(standing, by_cpu)| Beside {
         arm: standing.arm,
         beside: standing.beside,
         time: 1.0 / standing.calls,
         worst: (standing.least.0, 1.0 / standing.least.1),
+        cpu: 1.0 / by_cpu.calls,
         rss: standing.rss,
     });
     Ok(in_time.collect())

@@ -1,6 +1,6 @@
 //! One run of a program that knows nothing of experiments, from its first instruction to its last.
 //!
-//! Invariants: the program is stopped once before it begins and once when it ends, by ptrace(2), and by nothing in between: so its time has no
+//! Invariants: the program is stopped once before it begins and once when it ends, by ptrace(2), and by nothing in between but an `exec` of its own: so its time has no
 //! `fork` and no `exec` in it, and its most resident memory is read while it still has any. (`ru_maxrss` has in it what the process had
 //! before `exec`, and here that is more than many of these programs take.)
 
@@ -79,7 +79,9 @@ impl Traced {
             WaitStatus::Stopped(..) => {}
             other => bail!("it did not begin: {other:?}"),
         }
-        ptrace::setoptions(pid, ptrace::Options::PTRACE_O_TRACEEXIT | ptrace::Options::PTRACE_O_EXITKILL)?;
+        // A script becomes its program by `exec`: told as an event, that is no signal to be passed on.
+        let options = ptrace::Options::PTRACE_O_TRACEEXIT | ptrace::Options::PTRACE_O_TRACEEXEC;
+        ptrace::setoptions(pid, options | ptrace::Options::PTRACE_O_EXITKILL)?;
         let begin = Instant::now();
         ptrace::cont(pid, None)?;
         loop {

@@ -30,11 +30,10 @@ fn row(cell: &Cell) -> Vec<String> {
 impl Display for Report<Options> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let source = self.found.source.as_ref();
-        let source =
-            source.map_or("mimalloc-bench".into(), |source| format!("{} {}", source.name, source.version));
+        let source = source.map_or(String::new(), |source| format!(" of {} {}", source.name, source.version));
         writeln!(
             f,
-            "{} runs of each program of {source} with each allocator, interleaved; medians; * a difference from glibc",
+            "{} runs of each program{source} with each allocator, interleaved; medians; * a difference from glibc",
             self.options.suite.rounds
         )?;
         let mut names: Vec<&str> = self.found.cells.iter().map(|cell| cell.program).collect();
