@@ -124,8 +124,6 @@ bugs! {
     BellReadLate = "bell-read-late",
     /// What lies below the stack of who forks may be away when its child begins to use it.
     StackNotBrought = "stack-not-brought",
-    /// Mutexes that the kernel marks when their thread ends may be away then.
-    LocksNotSpared = "locks-not-spared",
     /// Slots of pages restored during a fork are used again at once.
     SlotsNotKept = "slots-not-kept",
     /// What was reported as gone while a child was forked counts there as away, if the child has its entry as it was before.
@@ -207,6 +205,8 @@ bugs! {
 
     /// What libc or the kernel touched in a forked child before it was served stays zeros.
     ChildTouchUnmended = "child-touch-unmended",
+    /// Mutexes that the kernel marks when their thread ends may be away then.
+    LocksNotSpared = "locks-not-spared",
     /// A program that confines its system calls (seccomp) is folded on.
     SeccompNotSeen = "seccomp-not-seen",
     /// After a program has confined its system calls, one is made that it would not make without us.
