@@ -5,7 +5,7 @@
 
 use crate::text;
 use crate::watch::Seen;
-use memfold_inspect::{Latency, Percentiles, Snapshot};
+use memfold_inspect::{Latency, Snapshot};
 use memfold_pager::control::Mode;
 use memfold_pager::why::Why;
 use prometheus_client::collector::Collector;
@@ -82,13 +82,6 @@ const TIMES: [(&str, &str, Source); 3] = [
     }),
     ("tier_wait", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_wait_ns),
 ];
-
-/// One of several percentiles.
-type Quantile = fn(&Percentiles) -> u64;
-
-/// The parts of the reads from a tier that were no longer than what is said.
-const QUANTILES: [(&str, Quantile); 2] =
-    [("0.5", |percentiles| percentiles.p50), ("0.99", |percentiles| percentiles.p99)];
 
 /// What is said of one program.
 #[derive(Clone, Debug)]
@@ -211,15 +204,6 @@ impl Collector for Programs {
                 Some(times) => metric.encode_family(&program.labels())?.encode_gauge(&times),
             }
         })?;
-        let help = "How long half of the reads from the tier took at most, and all but one in a hundred.";
-        self.each(&mut encoder, "tier_read_quantile_seconds", help, MetricType::Gauge, |program, metric| {
-            let percentiles = program.page.tier_read.percentiles();
-            for (quantile, of) in QUANTILES.iter().filter(|_| percentiles.count != 0) {
-                let labels = program.labels_and([("quantile", (*quantile).to_owned())]);
-                metric.encode_family(&labels)?.encode_gauge(&(of(&percentiles) as f64 / 1e9))?;
-            }
-            Ok(())
-        })?;
         let help = "Reads of clusters from the tier, one by one.";
         self.each(&mut encoder, "tier_read_seconds", help, MetricType::Histogram, |program, metric| {
             histogram(program, &program.page.tier_read, metric)
@@ -310,17 +294,6 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line}\n{text}");
         }
         assert!(!text.contains("memfold_share_bytes{"), "{text}");
-        // Within the width of the control page's buckets.
-        let quantile = |quantile: &str| {
-            let is = |line: &&str| {
-                line.starts_with("memfold_tier_read_quantile_seconds{") && line.contains(quantile)
-            };
-            let line = text.lines().find(is).unwrap_or_else(|| panic!("{text}"));
-            line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
-        };
-        for (name, near) in [("quantile=\"0.5\"", 80e-6), ("quantile=\"0.99\"", 90e-6)] {
-            assert!((quantile(name) / near - 1.0).abs() < 0.1, "{name}: {}", quantile(name));
-        }
     }
 
     #[test]
