@@ -6,7 +6,6 @@
 mod common;
 
 use common::*;
-use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::Engine;
 use memfold_sys::{mem, PAGE_SIZE};
@@ -526,18 +525,6 @@ fn a_program_that_sleeps_lies_below_whatever_its_age_and_wakes_when_it_wants_muc
     });
     memory.check(9);
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
-}
-
-#[test]
-fn an_idle_program_sleeps_by_itself() {
-    let (engine, memory, _directory) = memory_below(8 * MIB, 3);
-    engine.set_setting(Setting::ColdAge, 3_600_000_000_000);
-    have(engine, Command::Restore);
-    wait_until("it is back", || below(engine) == 0);
-    engine.set_setting(Setting::SleepAfter, 1_000_000_000);
-    wait_until("it sleeps", || engine.control().asleep.load(Relaxed) != 0 && below(engine) == 8 * MIB as u64);
-    engine.set_setting(Setting::SleepAfter, u64::MAX);
-    memory.check(3);
 }
 
 #[test]
