@@ -308,10 +308,12 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     let of = format!("/proc/{0}/task/{0}/children", recorder.id());
     let mut program = String::new();
     memfold_e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
-        program = std::fs::read_to_string(&of).unwrap_or_default();
+        // The witness of signals comes behind it.
+        let children = std::fs::read_to_string(&of).unwrap_or_default();
+        program = children.split_whitespace().next().unwrap_or_default().to_owned();
         // Once it has a control page it knows whose child it is.
-        !program.trim().is_empty()
-            && memfold(home.path()).args(["stat", program.trim()]).output().unwrap().status.success()
+        !program.is_empty()
+            && memfold(home.path()).args(["stat", &program]).output().unwrap().status.success()
     });
     recorder.kill().unwrap();
     recorder.wait().unwrap();
@@ -321,7 +323,7 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
         left() == ["sleep.mft"]
     });
     // SAFETY: sends a signal to the program, which has 60 seconds to go.
-    unsafe { libc::kill(program.trim().parse().unwrap(), libc::SIGKILL) };
+    unsafe { libc::kill(program.parse().unwrap(), libc::SIGKILL) };
     // One whose program was killed too is cleared away by the next recorder there.
     std::fs::write(dir.join(".memfold-touches-x"), b"").unwrap();
     let mut command = memfold(home.path());
