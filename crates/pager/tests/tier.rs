@@ -551,11 +551,11 @@ fn what_is_left_of_a_segment_moves_and_the_segment_goes_back() {
     }
     assert_eq!(wait(pid), 0);
     // What is left moves while the rest is on its way, and nothing that a child may want: that there is none is known a while later.
-    let last = (0..40).find_map(|_| {
-        let last = write();
-        (took() <= before + before / 4).then_some(last)
+    let mut last = 0;
+    wait_until("the files shrink", || {
+        last = write();
+        took() <= before + before / 4
     });
-    let last = last.expect("the files do not shrink");
     assert!(before >= 8 * MIB as u64 && engine.control().tier_moves.load(Relaxed) > 0, "{before}");
     (0..memory.pages).for_each(|page| memory.check_page(if page % 512 >= 64 { last } else { 1 }, page));
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
