@@ -111,7 +111,7 @@ fn what_a_thread_frees_of_cold_blocks_is_not_handed_out_by_malloc() {
         let cold: Vec<usize> = (0..200).map(|_| aligned_cold(16, size) as usize).collect();
         // A span with none left may serve for anything.
         // In no order: the cold heaps of several threads take turns.
-        let is_kept = |index: &usize| (index * 0x9E37_79B1 >> 16) % 8 == 0;
+        let is_kept = |index: &usize| ((index * 0x9E37_79B1) >> 16).is_multiple_of(8);
         let (kept, freed): (Vec<_>, Vec<_>) = (0..200).partition(is_kept);
         freed.iter().for_each(|&index| release(cold[index] as *mut u8));
         let hot: Vec<*mut u8> = (0..400).map(|_| malloc(size)).collect();
