@@ -186,7 +186,7 @@ impl Experiment for Options {
                         let folding = (arm == "folded").then(|| folding(program, self)).transpose()?;
                         busy(program, job, folding.as_ref(), millis)
                     })?;
-                    let pager_cpu_ns = counters.costs.cpu_background_ns + counters.costs.cpu_fault_ns;
+                    let pager_cpu_ns = counters.costs.cpu_ns();
                     let pages_evicted = counters.pages.evicted;
                     runs.push(Run { program: name, arm, round, per_s, pages_evicted, pager_cpu_ns });
                 }
@@ -274,8 +274,7 @@ fn others_cpu_ns(pid: u32) -> Result<u64> {
 }
 
 fn pager_cpu_ns(peer: &Peer) -> Result<u64> {
-    let costs = peer.counters()?.costs;
-    Ok(costs.cpu_background_ns + costs.cpu_fault_ns)
+    Ok(peer.counters()?.costs.cpu_ns())
 }
 
 fn summary(program: &'static str, runs: &[Run]) -> Result<Busy> {

@@ -164,17 +164,20 @@ fn stat(home: &Path, pid: &str) -> serde_json::Value {
     rows.into_iter().next().unwrap_or_default()
 }
 
+/// Has `memfold ctl` do something to a process; its exit code, and all that it said.
+fn ctl(home: &Path, pid: &str, words: &[&str]) -> (Option<i32>, String) {
+    let mut command = memfold(home);
+    command.args(["ctl", pid]).args(words);
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
 #[test]
 fn a_program_that_runs_is_given_a_tier_whose_size_and_age_change() {
     let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
     let (mut program, pid) = blocks(home.path(), &[], 20000);
-    let ctl = |words: &[&str]| {
-        let mut command = memfold(home.path());
-        command.args(["ctl", &pid]).args(words);
-        let output = command.output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
-    };
+    let ctl = |words: &[&str]| ctl(home.path(), &pid, words);
     wait_until(LIMIT, "it is folded", || stat(home.path(), &pid)["evicted_bytes"].as_u64() > Some(16 << 20));
     let (code, said) = ctl(&["set", "tier", "after=1m"]);
     assert!(code == Some(1) && said.contains("set tier disk=/var/tmp,after=1m"), "{said}");
@@ -202,13 +205,7 @@ fn a_program_that_runs_is_given_a_tier_whose_size_and_age_change() {
 fn a_program_that_runs_is_given_a_tier_that_is_not_sealed_and_its_children_read_it_too() {
     let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
     let (mut program, pid) = blocks(home.path(), &[], 20000);
-    let ctl = |words: &[&str]| {
-        let mut command = memfold(home.path());
-        command.args(["ctl", &pid]).args(words);
-        let output = command.output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
-    };
+    let ctl = |words: &[&str]| ctl(home.path(), &pid, words);
     wait_until(LIMIT, "it is folded", || stat(home.path(), &pid)["evicted_bytes"].as_u64() > Some(16 << 20));
     let tier = format!("disk={},after=50ms", directory.path().display());
     let (code, said) = ctl(&["set", "tier", &format!("{tier},seal=no")]);

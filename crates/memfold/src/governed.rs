@@ -114,11 +114,7 @@ fn governed(found: &Found, tier: &str) -> Option<Governed> {
         restored: page.pages.restored,
         zeroed: page.costs.faults_zero,
         stall_ns: page.costs.stall_ns,
-        cpu_ns: page
-            .costs
-            .cpu_background_ns
-            .saturating_add(page.costs.cpu_fault_ns)
-            .saturating_add(page.costs.cpu_tier_ns),
+        cpu_ns: page.costs.cpu_ns(),
     };
     // One of the program's own goes before it, as does one of another daemon's at another place: that cannot be left.
     let shares = page.tier.is_empty() || page.tier_share != 0 && is_at_same_place(&page.tier, tier);

@@ -76,10 +76,7 @@ const COUNTERS: [(&str, &str, Source); 13] = [
 /// The same of time, in nanoseconds; `_seconds_total` is added to the names. The first two are the daemon's too.
 const TIMES: [(&str, &str, Source); 3] = [
     ("stall", "Waits for folded memory.", |p| p.page.costs.stall_ns),
-    ("cpu", "CPU time spent on it.", |p| {
-        let costs = &p.page.costs;
-        costs.cpu_background_ns.saturating_add(costs.cpu_fault_ns).saturating_add(costs.cpu_tier_ns)
-    }),
+    ("cpu", "CPU time spent on it.", |p| p.page.costs.cpu_ns()),
     ("tier_wait", "Waits for an engine on the network that was away.", |p| p.page.costs.tier_wait_ns),
 ];
 

@@ -38,8 +38,7 @@ impl Stat {
 /// Reads `/proc/PID/stat`; `None` if there is no such process.
 pub fn stat(pid: u32) -> Option<Stat> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything: what follows the last one is fields 3 and on.
-    let fields: Vec<&str> = line[line.rfind(')')? + 1..].split_whitespace().collect();
+    let fields: Vec<&str> = behind_name(&line)?.collect();
     let state = fields.first()?.chars().next()?;
     /// `PF_KTHREAD` of include/linux/sched.h.
     const OF_KERNEL: u32 = 0x20_0000;
@@ -50,10 +49,15 @@ pub fn stat(pid: u32) -> Option<Stat> {
     Some(Stat { state, of_kernel, started: Duration::from_millis(ticks * 10), resident })
 }
 
+/// The fields of `/proc/PID/stat` from the third on. The name before them, in parentheses, may hold anything, parentheses too.
+fn behind_name(line: &str) -> Option<impl Iterator<Item = &str>> {
+    Some(line[line.rfind(')')? + 1..].split_whitespace())
+}
+
 /// Where the words of this process's command line lie in its memory: address and bytes. `None` where the kernel does not tell.
 pub fn arguments_in_memory() -> Option<(usize, usize)> {
     let line = fs::read_to_string("/proc/self/stat").ok()?;
-    let mut fields = line[line.rfind(')')? + 1..].split_whitespace();
+    let mut fields = behind_name(&line)?;
     // Fields 48 and 49, of which the third comes first.
     let start: usize = fields.nth(45)?.parse().ok()?;
     let end: usize = fields.next()?.parse().ok()?;

@@ -48,16 +48,10 @@ impl Rates {
         // A page may say anything: a counter that goes back is no rate.
         let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / (ns as f64 / 1e9);
         let page = memfold_sys::PAGE_SIZE as f64;
-        let cpu = |page: &Snapshot| {
-            let costs = &page.costs;
-            [costs.cpu_background_ns, costs.cpu_fault_ns, costs.cpu_tier_ns]
-                .into_iter()
-                .fold(0, u64::saturating_add)
-        };
         Rates {
             faults: rate(before.fault.count(), after.fault.count()),
             waits: rate(before.costs.stall_ns, after.costs.stall_ns) / 1e7,
-            cpu: rate(cpu(before), cpu(after)) / 1e7,
+            cpu: rate(before.costs.cpu_ns(), after.costs.cpu_ns()) / 1e7,
             aside: rate(before.pages.set_aside, after.pages.set_aside) * page,
             second_chance: rate(before.pages.second_chance, after.pages.second_chance) * page,
             folded: rate(before.pages.evicted, after.pages.evicted) * page,

@@ -8,7 +8,6 @@ use crate::config::{BadValue, Config, Setting, Unit};
 use crate::engine::Engine;
 use crate::evict::page_daemon::Choice;
 use crate::tier::choice::Choice as Below;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// Names the tier below memory.
 const TIER: &str = "MEMFOLD_TIER";
@@ -65,15 +64,16 @@ impl Engine {
             None | Some("off" | "") => {}
             Some(text) => complain(Nonsense { variable: "MEMFOLD_WIPE", text, allowed: "`on` or `off`" }),
         }
-        if let Some(text) = text_of(TIER).filter(|text| !text.is_empty() && Below::parse(text).is_err()) {
-            let allowed =
-                "`disk=DIR` or `redis://HOST:PORT`, with `,size=20G` and `,after=10m` or other values";
-            complain(Nonsense { variable: TIER, text, allowed });
-        }
-        if let Some(text) = text_of(TIER).filter(|text| Below::parse(text).is_ok_and(|tier| !tier.sealed)) {
-            if self.options.wipes.load(Relaxed) != 0 {
-                let allowed = "no `seal=no` beside MEMFOLD_WIPE=on or the profile `secure`";
-                complain(Nonsense { variable: TIER, text, allowed });
+        if let Some(text) = text_of(TIER).filter(|text| !text.is_empty()) {
+            let mut refuse = |allowed| complain(Nonsense { variable: TIER, text, allowed });
+            match Below::parse(text) {
+                Ok(tier) if self.would_leave_erased(&tier) => {
+                    refuse("no `seal=no` beside MEMFOLD_WIPE=on or the profile `secure`");
+                }
+                Ok(_) => {}
+                Err(_) => refuse(
+                    "`disk=DIR` or `redis://HOST:PORT`, with `,size=20G` and `,after=10m` or other values",
+                ),
             }
         }
         config

@@ -494,6 +494,13 @@ control_page! {
 
 const _: () = assert!(core::mem::size_of::<ControlPage>() <= CONTROL_LEN);
 
+impl Costs {
+    /// CPU time of all the pager's threads, ns. A page may say anything: it does not overflow.
+    pub fn cpu_ns(&self) -> u64 {
+        [self.cpu_background_ns, self.cpu_fault_ns, self.cpu_tier_ns].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 impl ControlPage {
     /// Makes a page of zeros one of the calling process, which any reader takes for whole.
     pub fn begin(&self) {

@@ -281,13 +281,18 @@ impl Engine {
     /// What is wrong with the text; nothing is changed then.
     pub fn use_tier<'a>(&self, text: &'a str, beside: &str) -> core::result::Result<(), BadTier<'a>> {
         let choice = Choice::parse(text)?;
-        if !choice.sealed && self.options.wipes.load(Relaxed) != 0 {
+        if self.would_leave_erased(&choice) {
             return Err(BadTier::SealOfWiped);
         }
         if self.have_tier(&choice, beside).is_ok() {
             self.options.tier.set(text);
         }
         Ok(())
+    }
+
+    /// Whether what the program erased, which is to be nowhere at once, would lie in such a tier for all to read.
+    pub(crate) fn would_leave_erased(&self, choice: &Choice<'_>) -> bool {
+        !choice.sealed && self.options.wipes.load(Relaxed) != 0
     }
 
     /// Has a tier from now on, which nobody has opened. Once: before the engine starts, or by the background thread.

@@ -19,36 +19,11 @@ use std::thread;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// An engine with a tier in a directory of its own, in which what was stored goes down at once.
-fn engine_with_tier(size: &str) -> (&'static Engine, tempfile::TempDir) {
-    engine_with_tier_for(20, size)
-}
-
-/// The same with a cold age, ms.
-fn engine_with_tier_for(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
-    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
-    (engine_of(cold_age, u64::MAX, &tier), directory)
-}
-
-/// The same, unsealed.
+/// An engine with a tier that is not sealed in a directory of its own, and a cold age, ms.
 fn engine_with_unsealed_tier(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let tier = format!("disk={},after=10ms,size={size},seal=no", directory.path().display());
     (engine_of(cold_age, u64::MAX, &tier), directory)
-}
-
-fn below(engine: &Engine) -> u64 {
-    engine.control().tier_bytes.load(Relaxed)
-}
-
-/// The same with `len` bytes of filled memory, all of which went down.
-fn memory_below(len: usize, seed: u64) -> (&'static Engine, Memory, tempfile::TempDir) {
-    let (engine, directory) = engine_with_tier("1G");
-    let memory = Memory::new(engine, len);
-    memory.fill(seed);
-    wait_until("everything went down", || below(engine) == len as u64);
-    (engine, memory, directory)
 }
 
 /// The files in the directory that this process has open: they have no names there.

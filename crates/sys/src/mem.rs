@@ -245,7 +245,8 @@ pub fn peek(from: usize, out: &mut [usize]) -> Result<usize> {
 /// program that has confined its system calls: what it says of no memory is its own affair.
 pub fn is_readable(at: usize, len: usize) -> bool {
     let is_there = |at: usize| peek(at & !7, &mut [0]) != Err(Errno::EFAULT);
-    identity::is_confined() || (is_there(at) && is_there(at + len - 1))
+    let last = at.wrapping_add(len - 1);
+    identity::is_confined() || (is_there(at) && (at / PAGE_SIZE == last / PAGE_SIZE || is_there(last)))
 }
 
 /// Maps a file of memfold's own, shared, from its beginning, with the protection `prot`, where an agent's memory belongs ([`place`]).

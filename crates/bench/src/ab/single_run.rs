@@ -290,7 +290,7 @@ fn fill_pager_metrics(
     metrics.pager_fault_missing_p99_ns = at(&waits, 0.99);
     metrics.pager_restore_wall_p95_ns = at(&restores, 0.95);
     metrics.pager_restore_wall_p99_ns = at(&restores, 0.99);
-    let own = since(|c| c.costs.cpu_background_ns + c.costs.cpu_fault_ns);
+    let own = since(|c| c.costs.cpu_ns());
     metrics.pager_daemon_cpu_pct_total = Some(percent(own + daemon_cpu_ns, time));
     metrics.pager_bg_cpu_pct = share(|c| c.costs.cpu_background_ns);
     metrics.pager_fault_cpu_pct = share(|c| c.costs.cpu_fault_ns);

@@ -58,25 +58,24 @@ fn changed(now: &str, value: &str) -> String {
 /// What hinders the process, with the remedy.
 pub fn explain(pid: u32, now: &str, text: &str, error: Error) -> Error {
     let is = |number: i32| error.to_string().contains(nix::errno::Errno::from_raw(number).desc());
-    let name = Choice::parse(text).map_or(text, |choice| choice.name());
+    let place = |text| {
+        let (name, sealed) =
+            Choice::parse(text).map_or((text, true), |choice| (choice.name(), choice.sealed));
+        (name, if sealed { "is sealed" } else { "is not sealed" })
+    };
+    let ((there, there_is), (name, is_wanted)) = (place(now), place(text));
     if is(libc::EPERM) && Choice::parse(text).is_ok_and(|choice| !choice.sealed) {
         return anyhow!("process {pid}: {}", BadTier::SealOfWiped);
     }
-    let seal = |text| Choice::parse(text).map(|choice| (choice.name(), choice.sealed));
-    if let (true, Ok(now), Ok(asked)) = (is(libc::EEXIST), seal(now), seal(text)) {
-        if now.0 == asked.0 && now.1 != asked.1 {
-            return anyhow!(
-                "process {pid} has a tier at {name} already, which {} sealed, and stays so: only its size and age change, \
-                 `memfold ctl {pid} set tier size=20G,after=10m`",
-                if now.1 { "is" } else { "is not" }
-            );
-        }
-    }
     if is(libc::EEXIST) {
+        let stays = if there == name && there_is != is_wanted {
+            format!("which {there_is}, and stays so")
+        } else {
+            format!("and what lies there cannot move to {name}")
+        };
         return anyhow!(
-            "process {pid} has a tier at {} already, and what lies there cannot move to {name}: only its size and age change, \
-             `memfold ctl {pid} set tier size=20G,after=10m`",
-            Choice::parse(now).map_or(now, |choice| choice.name())
+            "process {pid} has a tier at {there} already, {stays}: only its size and age change, \
+             `memfold ctl {pid} set tier size=20G,after=10m`"
         );
     }
     error.context(format!("process {pid} has no tier in {name}"))

@@ -150,7 +150,7 @@ impl Report {
             pages: after.pages,
             fault_ns: after.fault.percentiles(),
             restore_ns: after.restore.percentiles(),
-            agent_cpu_ns: after.costs.cpu_background_ns + after.costs.cpu_fault_ns,
+            agent_cpu_ns: after.costs.cpu_ns(),
             verified: Verified { values: plan.records, plain_different, folded_different },
             plain,
             folded,

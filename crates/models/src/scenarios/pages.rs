@@ -120,6 +120,18 @@ fn stored(engine: &'static Engine) -> Worker {
     worker
 }
 
+/// Maps something else in the page's place, in the call that unmaps it.
+fn map_over(engine: &'static Engine) {
+    let mapped = engine.unmap(BASE, PAGE_SIZE, || {
+        enter(|world| {
+            world.pages[0] = Some(content(TAG2));
+            world.armed[0] = false;
+        });
+        Ok(())
+    });
+    assert_eq!(mapped, Ok(()));
+}
+
 fn reader(number: u32, engine: &'static Engine) -> JoinHandle<Content> {
     spawn(number, move || engine.touch(0, None))
 }
@@ -241,14 +253,7 @@ fn unmapped_while_touched() {
     });
     let other = reader(3, engine);
     // Something else is mapped there in the same call, and what was evicted must not come back into it.
-    let mapped = engine.unmap(BASE, PAGE_SIZE, || {
-        enter(|world| {
-            world.pages[0] = Some(content(TAG2));
-            world.armed[0] = false;
-        });
-        Ok(())
-    });
-    assert_eq!(mapped, Ok(()));
+    map_over(engine);
     // Who slept at the old mapping finds the other one.
     engine.kernel.uffd.wake(BASE, PAGE_SIZE);
     assert_eq!(engine.touch(0, None), content(TAG2));
@@ -270,14 +275,7 @@ fn mapped_over_while_foreseen() {
             restorer.restore(extent, PageRange::from(page_index(page), pages), Reason::Ahead);
         }
     });
-    let mapped = engine.unmap(BASE, PAGE_SIZE, || {
-        enter(|world| {
-            world.pages[0] = Some(content(TAG2));
-            world.armed[0] = false;
-        });
-        Ok(())
-    });
-    assert_eq!(mapped, Ok(()));
+    map_over(engine);
     // What is there now goes away too, and may be what is brought.
     set_aside(&mut worker, extent);
     worker.launder(extent, &PageSet::ALL);

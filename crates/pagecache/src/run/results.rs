@@ -1,6 +1,6 @@
 //! What came of the runs, read from their raw results: the comparison, `summary.txt`, plots and the page.
 
-use super::table::{comparison, micros};
+use super::table::{comparison, figures};
 use super::{charts, noted_file, Noted};
 use crate::fairness::{improvement, improvement_of_less};
 use crate::folder::{Folder, Record};
@@ -160,17 +160,8 @@ impl fmt::Display for Results {
 fn page(results: &Results, plots: &[Plot]) -> Report {
     let figures = results.rows.iter().map(|row| {
         let outcome = &row.outcome;
-        vec![
-            row.workload.clone(),
-            row.access.name().to_owned(),
-            outcome.engine.clone(),
-            format!("{:.0}", outcome.iops),
-            format!("{:.1}", outcome.mib_per_second()),
-            micros(Some(outcome.mean_ns)),
-            micros(outcome.p50_ns),
-            micros(outcome.p99_ns),
-            micros(outcome.p999_ns),
-        ]
+        let what = [row.workload.clone(), row.access.name().to_owned(), outcome.engine.clone()];
+        what.into_iter().chain(figures(outcome)).collect()
     });
     let gains = results.improvements.iter().map(|one| {
         let percent = |value: Option<f64>| or_dash(value, |v| format!("{v:+.1} %"));

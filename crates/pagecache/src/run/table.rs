@@ -39,18 +39,23 @@ pub fn comparison(rows: &[Row]) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn line(name: &str, mode: &str, outcome: &Outcome) -> String {
-    // A mode longer than its column takes from the next one, so that all others line up.
-    let rest = 21usize.saturating_sub(mode.len().max(8));
-    format!(
-        "{name:<20} {mode:<8} {:<rest$}{:<10} {:<10} {:<10} {:<10} {:<10}\n",
+/// Requests a second, bandwidth, and the mean, median, 99th and 99.9th percentile of latency.
+pub(super) fn figures(outcome: &Outcome) -> [String; 6] {
+    [
         format!("{:.0}", outcome.iops),
         format!("{:.1}", outcome.mib_per_second()),
         micros(Some(outcome.mean_ns)),
         micros(outcome.p50_ns),
         micros(outcome.p99_ns),
         micros(outcome.p999_ns),
-    )
+    ]
+}
+
+fn line(name: &str, mode: &str, outcome: &Outcome) -> String {
+    // A mode longer than its column takes from the next one, so that all others line up.
+    let rest = 21usize.saturating_sub(mode.len().max(8));
+    let [iops, bandwidth, mean, p50, p99, p999] = figures(outcome);
+    format!("{name:<20} {mode:<8} {iops:<rest$}{bandwidth:<10} {mean:<10} {p50:<10} {p99:<10} {p999:<10}\n")
 }
 
 fn improvement_line(cached: &Outcome, direct: &Outcome) -> String {

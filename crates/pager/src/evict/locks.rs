@@ -30,7 +30,9 @@ impl Worker {
     pub(crate) fn spare_locks_if_due(&mut self) {
         if self.engine.room.is_kept() || self.eviction.daemon.is_some() {
             self.spare_locks_in_time();
-        } else if self.now >= self.upkeep.next_locks {
+        } else if self.now >= self.upkeep.locks_looked_at + Nanos(self.cold_age() / 4).clamp(PAUSE.0, PAUSE.1)
+        {
+            // What was locked since the last look is not cold yet, however long that took.
             self.spare_locks();
         }
     }
@@ -55,8 +57,6 @@ impl Worker {
             self.stand_still_if_wanted();
         });
         (self.upkeep.locks_looked_at, self.upkeep.locks_took) = (began, time::now().since(began));
-        // What was locked since is not cold before the next look, however long this one took.
-        self.upkeep.next_locks = self.now + Nanos(self.cold_age() / 4).clamp(PAUSE.0, PAUSE.1);
     }
 
     /// The list has the address of its first entry, how far behind an entry its futex lies, and one that is just being locked or unlocked.

@@ -124,7 +124,7 @@ impl Worker {
 
     fn take_tier(&mut self, text: &str) -> Result<()> {
         let choice = Choice::parse(text).map_err(|_| Errno::EINVAL)?;
-        if !choice.sealed && self.engine.options.wipes.load(Relaxed) != 0 {
+        if self.engine.would_leave_erased(&choice) {
             return Err(Errno::EPERM);
         }
         let mut buffer = [0; 512];

@@ -205,9 +205,7 @@ pub(crate) struct Upkeep {
     pub last_decay: Nanos,
     /// When the program's memory is looked for, where nobody tells of it.
     pub next_discovery: Nanos,
-    /// When the mutexes that threads have are looked for.
-    pub next_locks: Nanos,
-    /// When that was last begun, and how long it took.
+    /// When a look for the mutexes that threads have was last begun, and how long it took.
     pub locks_looked_at: Nanos,
     /// See there.
     pub locks_took: Nanos,
@@ -225,7 +223,6 @@ impl Upkeep {
             last_wipe: now,
             last_decay: now,
             next_discovery: now,
-            next_locks: now,
             locks_looked_at: Nanos(0),
             locks_took: Nanos(0),
             inventory: Schedule::new(now),

@@ -300,3 +300,29 @@ pub fn policed(policy: &str, limit: usize, pages: usize, paused: bool) -> (&'sta
     assert_eq!(request(engine, Command::Policy, 0, 0, policy), 0);
     (engine, memory)
 }
+
+/// An engine with a tier in a directory of its own, in which what was stored goes down at once.
+pub fn engine_with_tier(size: &str) -> (&'static Engine, tempfile::TempDir) {
+    engine_with_tier_for(20, size)
+}
+
+/// The same with a cold age, ms.
+pub fn engine_with_tier_for(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
+    (engine_of(cold_age, u64::MAX, &tier), directory)
+}
+
+/// Bytes of pages that lie below memory.
+pub fn below(engine: &Engine) -> u64 {
+    engine.control().tier_bytes.load(Relaxed)
+}
+
+/// An engine with a tier and `len` bytes of filled memory, all of which went down.
+pub fn memory_below(len: usize, seed: u64) -> (&'static Engine, Memory, tempfile::TempDir) {
+    let (engine, directory) = engine_with_tier("1G");
+    let memory = Memory::new(engine, len);
+    memory.fill(seed);
+    wait_until("everything went down", || below(engine) == len as u64);
+    (engine, memory, directory)
+}
