@@ -239,6 +239,42 @@ fn moved_memory_keeps_every_byte_while_its_old_place_is_taken_and_dropped() {
     assert_eq!((status, said.trim()), (Some(7), "fine"));
 }
 
+/// The longest mapping of a process that is registered for missing faults, bytes.
+fn longest_registered(pid: u32) -> u64 {
+    let (mut longest, mut len) = (0, 0);
+    for line in std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap_or_default().lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["Size:", size, _] => len = size.parse::<u64>().unwrap_or(0) << 10,
+            ["VmFlags:", ..] if words.contains(&"um") => longest = longest.max(len),
+            _ => {}
+        }
+    }
+    longest
+}
+
+/// The kernel enlarges and moves one mapping alone, and to register a part of one makes several of it.
+#[test]
+fn memory_that_is_folded_in_part_can_be_enlarged_and_moved() {
+    if !may_attach() {
+        return;
+    }
+    const MIB: u64 = 64;
+    let (_dir, file) = compile("enlarged.c", &[]);
+    let mut subject = start(&file, &[&MIB.to_string()]);
+    subject.must(&["attach", "--cold-age", "400ms", "--max-cpu", "100", "--max-stall", "100"]);
+    for what in ["enlarge", "move", "enlarge"].into_iter().cycle().take(3 * rounds(2)) {
+        let in_part = |folded| (MIB << 18..MIB << 20).contains(&folded);
+        wait_until(LIMIT, "a part of it is folded, and it is one mapping", || {
+            in_part(subject.counter("evicted_bytes")) && longest_registered(subject.pid()) >= MIB << 20
+        });
+        subject.tell(what);
+    }
+    assert_eq!(subject.counter("lost"), 0);
+    subject.detach();
+    assert_eq!(subject.finish().0, Some(7));
+}
+
 #[test]
 fn what_cannot_be_attached_to_is_refused_with_the_reason() {
     if !may_attach() {

@@ -284,6 +284,8 @@ bugs! {
     BroughtBesideChildren = "brought-beside-children",
     /// What the kernel is about to drop is managed on.
     DropNotAwaited = "drop-not-awaited",
+    /// A mapping of which a part is folded is registered in parts, and cut in pieces.
+    MappingCut = "mapping-cut",
     /// A thread that made system calls for who attaches goes on with a register of theirs.
     RegisterNotRestored = "register-not-restored",
     /// A thread that made system calls for who attaches goes on with its signals blocked.

@@ -1,7 +1,7 @@
 //! The background thread's state, in a model.
 
 use crate::activity::Activity;
-use crate::tables::bitmap::PageRange;
+use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::extent::Extent;
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
@@ -113,6 +113,9 @@ impl Worker {
 
     /// Nothing is on its way anywhere.
     pub(crate) fn note_stored(&mut self, _: &Extent, _: usize) {}
+
+    /// Every change is announced, so that mappings may be cut.
+    pub(crate) fn keep_uncut(&self, _: &Extent, _: &PageSet) {}
 
     /// Nothing is more urgent.
     pub(crate) fn interrupted(&mut self) -> bool {

@@ -493,6 +493,7 @@ impl Engine {
         extent.left_alone.remove(pages);
         extent.locked.remove(pages);
         extent.dropping.remove(pages);
+        extent.uncut.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
         extent.back_soon.remove(pages);

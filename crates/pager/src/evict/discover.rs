@@ -14,12 +14,13 @@
 
 use crate::engine::Engine;
 use crate::evict::scan::read_range;
+use crate::evict::uncut::Stretch;
 use crate::evict::worker::Worker;
 use crate::kernel::Kernel;
 use crate::maps::{Kind, Lines, Mapping};
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
-use crate::tables::extent::Extent;
+use crate::tables::extent::{Extent, DROPPED};
 use crate::tables::space::LIMIT;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::{Categories, Query};
@@ -32,8 +33,10 @@ const SMALL: usize = 64 << 10;
 const LONGEST: usize = 1 << 40;
 /// The shortest and the longest pause between two looks.
 const PAUSE: (Nanos, Nanos) = (Nanos::from_millis(20), Nanos::from_millis(2000));
-/// A look takes at most one part in so many of the time.
+/// A look takes at most one part in so many of the time...
 const SHARE: u64 = 200;
+/// ...but there is one twice in a cold age, if that is not shorter than this: what is registered goes by what was found ([`crate::evict::uncut`]).
+const OFTEN: Nanos = Nanos::from_millis(200);
 /// Around the list of robust futexes there is what glibc keeps of a thread: less than a page before it, and less than one behind.
 const AROUND_LIST: usize = PAGE_SIZE;
 
@@ -47,6 +50,7 @@ impl Engine {
         if fault_point!(DropNotAwaited: waits.is_empty(), else true) {
             return;
         }
+        extent.flags.fetch_or(DROPPED, Relaxed);
         extent.dropping.insert(&waits);
         self.set_managed(extent, &waits, false);
         self.traffic.note_dropping();
@@ -61,6 +65,18 @@ impl Engine {
         extent.dropping.remove(&gone);
         self.set_managed(extent, &gone, true);
         gone == waits
+    }
+}
+
+impl Engine {
+    /// What was moved is registered where it is now, as far as it was made longer then, and nobody asked for that: each first touch there would come to the fault thread.
+    fn let_go_of_moved(&self, kernel: &Kernel, start: usize, end: usize) {
+        let Some(_turn) = self.traffic.turns.try_move() else { return };
+        let asked_for = |extent: &Extent| !extent.armed.load().and(&extent.clip(start, end).set()).is_empty();
+        if !self.space().existing(start, end).any(asked_for) {
+            // An improvement only.
+            let _ = kernel.uffd.unregister(start, end - start);
+        }
     }
 }
 
@@ -99,7 +115,8 @@ impl Worker {
         let _ = self.find_mappings();
         self.now = time::now();
         let pause = Nanos(self.cold_age() / 4).clamp(PAUSE.0, PAUSE.1);
-        self.upkeep.next_discovery = self.now + pause.max(Nanos(self.now.since(began).0 * SHARE));
+        let in_share = Nanos(self.now.since(began).0 * SHARE).min(OFTEN.max(Nanos(self.cold_age() / 2)));
+        self.upkeep.next_discovery = self.now + pause.max(in_share);
     }
 
     /// Leaves alone what glibc keeps of each thread.
@@ -122,7 +139,8 @@ impl Worker {
     fn find_mappings(&mut self) -> Result<()> {
         let (mut lines, mut at, mut piece) = (Lines::new(), 0, [0; 4096]);
         let mut found = Found::default();
-        let mut mapping = None;
+        let mut stretch = Stretch::default();
+        let (mut mapping, mut held) = (None, 0);
         loop {
             let len = self.engine.link.gauges.read_advice(&mut piece, at)?;
             if len == 0 {
@@ -133,25 +151,36 @@ impl Worker {
                 let Some(line) = lines.push_raw(*byte) else { continue };
                 if let Some(flags) = line.strip_prefix(b"VmFlags:") {
                     if let Some(mapping) = mapping.take() {
-                        self.find(&mut found, &mapping, flags);
+                        if self.find(&mut found, &mapping, flags) {
+                            self.stretch(&mut stretch, &mapping, flags, held);
+                        }
                     }
+                } else if let Some(size) =
+                    [b"Rss:".as_slice(), b"Swap:"].iter().find_map(|name| line.strip_prefix(*name))
+                {
+                    held += kilobytes(size) << 10;
                 } else if line.first().is_some_and(|byte| !byte.is_ascii_uppercase()) {
                     // All other lines begin with a name.
-                    mapping = Mapping::of(line);
+                    (mapping, held) = (Mapping::of(line), 0);
                 }
             }
         }
         self.settle_until(&mut found, LIMIT);
+        self.judge(&mut stretch);
         Ok(())
     }
 
-    fn find(&mut self, found: &mut Found, mapping: &Mapping, flags: &[u8]) {
+    /// Whether the mapping may be managed, which is noted of its pages.
+    fn find(&mut self, found: &mut Found, mapping: &Mapping, flags: &[u8]) -> bool {
         // A part of a mapping that was cut by registering others.
         let (start, len) = (mapping.start, mapping.end - mapping.start);
         let known = self.engine.is_anonymous(start, len) || self.engine.lies_beside_known(start, len);
         let verdict = Verdict::of(mapping, flags, known);
         if verdict == Verdict::Other {
-            return;
+            return false;
+        }
+        if flags.split(|byte| *byte == b' ').any(|flag| flag == b"um") {
+            self.engine.let_go_of_moved(self.kernel, mapping.start, mapping.end);
         }
         let end = mapping.end.min(LIMIT);
         let mut at = mapping.start;
@@ -170,6 +199,7 @@ impl Worker {
             }
             at = stop;
         }
+        verdict == Verdict::Plain
     }
 
     /// Brings the tables in line with what was found of the extent at hand, and of those behind it and before `base`, where nothing was found.
@@ -203,6 +233,7 @@ impl Worker {
         let (added, removed) = (wanted.minus(&before), before.minus(&wanted));
         if before.is_empty() && !added.is_empty() {
             locked.age().forget();
+            extent.flags.fetch_and(!DROPPED, Relaxed);
             extent.waits_for.store(0, Relaxed);
         }
         if !added.is_empty() {
@@ -241,6 +272,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// The number of a line of smaps, behind its name.
+fn kilobytes(line: &[u8]) -> usize {
+    let digits = line.iter().skip_while(|byte| **byte == b' ').take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
 }
 
 /// What was found of an extent so far.

@@ -23,5 +23,6 @@ pub(crate) mod round;
 pub(crate) mod scan;
 pub(crate) mod set_aside;
 pub(crate) mod stamping;
+pub(crate) mod uncut;
 pub(crate) mod wakecost;
 pub(crate) mod worker;

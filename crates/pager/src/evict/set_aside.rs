@@ -34,6 +34,7 @@ impl Worker {
         if self.engine.pieces.are_scarce() {
             self.arm(extent, &extent.managed.load());
         }
+        self.keep_uncut(extent, &extent.managed.load());
         for run in extent.managed.load().minus(&extent.armed.load()).runs() {
             match self.kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), Modes::WP) {
                 Ok(()) => any = true,
@@ -114,11 +115,12 @@ impl Worker {
 
     /// Registers pages for missing faults, except those of which that is noted.
     pub(crate) fn arm(&self, extent: &Locked, pages: &PageSet) -> bool {
+        self.keep_uncut(extent, pages);
         self.register(extent, &pages.minus(&extent.armed.load()))
     }
 
     /// The same, whatever is noted. What is away stays noted as registered throughout, since a forked child goes by that.
-    fn register(&self, extent: &Locked, pages: &PageSet) -> bool {
+    pub(super) fn register(&self, extent: &Locked, pages: &PageSet) -> bool {
         if pages.is_empty() {
             return true;
         }
@@ -126,7 +128,7 @@ impl Worker {
             self.engine.control().extents_registered.fetch_add(1, Relaxed);
         }
         // Whole managed runs, so that the mapping is not cut into more pieces than it must.
-        for run in extent.managed.load().runs() {
+        for run in extent.managed.load().or(&extent.uncut.load()).runs() {
             if run.set().and(pages).is_empty() {
                 continue;
             }
@@ -422,7 +424,7 @@ impl Worker {
     /// what is not managed any more. Tries the lock, and returns it if it let go of anything.
     pub fn disarm<'e>(&self, extent: &'e Extent) -> Option<Locked<'e>> {
         let keeps = self.engine.room.is_kept() || self.engine.pieces.are_scarce();
-        let kept = || if keeps { extent.managed.load() } else { PageSet::EMPTY };
+        let kept = || if keeps { extent.managed.load() } else { extent.uncut.load() };
         if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
             return None;
         }

@@ -49,6 +49,8 @@ pub struct Extent {
     pub locked: AtomicPageSet,
     /// Pages registered for missing faults.
     pub armed: AtomicPageSet,
+    /// Pages of mappings of which all is registered if any of it is, so that they stay one. Background thread only ([`crate::evict::uncut`]).
+    pub uncut: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.
     pub hot: AtomicPageSet,
     /// Of those the ones that were touched so soon after they were stored that it was not worth it; others may be in it too.
@@ -136,6 +138,8 @@ pub const SEEN: u32 = 32;
 pub const WHOLE: u32 = 64;
 /// [`Extent::flags`]: it is one huge page that a touch of one of its pages brought back as a whole. The next time they go one by one, and it is seen which are in use.
 pub const SPLITS: u32 = 128;
+/// [`Extent::flags`]: the kernel reported that something was dropped here, since the memory was found.
+pub const DROPPED: u32 = 512;
 /// [`Extent::flags`]: it was one huge page until it was split to see which of its pages are in use.
 pub const WAS_HUGE: u32 = 256;
 
