@@ -2,7 +2,7 @@
 
 use memfold_e2e::held::Held;
 use memfold_e2e::run::{expect_evictions, harsh, program, run_folded, run_plain};
-use memfold_e2e::scratch;
+use memfold_e2e::{scratch, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -65,4 +65,22 @@ fn no_memory_of_memfolds_own_can_become_a_huge_page() {
     let held = Held::start(home.path(), "own", 1);
     // The program's own is less than that, in mappings of 2 MiB at the most.
     assert_eq!(may_be_huge(held.pid), Vec::<String>::new());
+}
+
+/// A line of `/proc/PID/status` that is a number.
+fn status(pid: u32, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel says so");
+    line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+#[test]
+fn the_launcher_lets_go_of_what_it_needed_to_start_the_program() {
+    let home = scratch();
+    let held = Held::start(home.path(), "beside", 1);
+    let launcher = status(held.pid, "PPid:") as u32;
+    wait_until(LIMIT, "less than half of what it had is resident", || {
+        2 * status(launcher, "VmRSS:") < status(launcher, "VmHWM:")
+    });
+    held.end();
 }

@@ -5,7 +5,7 @@
 
 use crate::text;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
-use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP};
+use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP, SWITCH};
 use memfold_pager::source::Kind;
 use serde_json::Value;
 use std::ops::RangeInclusive;
@@ -113,6 +113,7 @@ impl clap::Args for PagerOptions {
                     Unit::Size => "BYTES",
                     Unit::Limit => "SIZE",
                     Unit::Source => "SOURCE",
+                    Unit::Switch => "SWITCH",
                 })
                 // A negative number is a bad value, and no unknown option.
                 .allow_negative_numbers(true)
@@ -198,13 +199,14 @@ pub fn show(setting: Setting, value: u64) -> String {
     show_unit(setting.unit(), value)
 }
 
-/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set, or the control group's, is `null`, and a source its
-/// name.
+/// A value for JSON, in its own unit (ns, bytes or millionths); a limit that is not set, or the control group's, is `null`, a source its
+/// name, and a switch true or false.
 pub fn json(setting: Setting, value: u64) -> Value {
     match setting.unit() {
         Unit::Limit if value >= BY_GROUP => Value::Null,
         Unit::Patience if value == u64::MAX => Value::Null,
         Unit::Source => Kind::from_number(value).name().into(),
+        Unit::Switch => (value != 0).into(),
         _ => value.into(),
     }
 }
@@ -219,6 +221,7 @@ fn show_unit(unit: Unit, value: u64) -> String {
         Unit::Size | Unit::Limit => text::bytes(value),
         Unit::Percent => format!("{} %", value as f64 / 10_000.0),
         Unit::Source => Kind::from_number(value).name().into(),
+        Unit::Switch => SWITCH[usize::from(value != 0)].into(),
     }
 }
 
@@ -234,6 +237,7 @@ fn allowed(bad: BadValue) -> String {
             "no control group that can be seen here limits the memory of the program; a size such as 256M is needed".into()
         }
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5 is needed".into(),
+        BadValue::Syntax(Unit::Switch) => "on or off is needed".into(),
         BadValue::Syntax(Unit::Source) => format!("one of {} is needed", Kind::ALL.map(Kind::name).join(", ")),
         BadValue::Range { unit, least, most: u64::MAX } => {
             format!("at least {} is needed", show_unit(unit, least))

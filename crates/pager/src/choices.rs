@@ -100,6 +100,7 @@ fn allowed(bad: BadValue) -> &'static str {
             "a size such as 256M here, as no control group limits the memory of this process"
         }
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5",
+        BadValue::Syntax(Unit::Switch) => "on or off",
         BadValue::Syntax(Unit::Source) => "auto, writes, probe, damon-vaddr, damon-paddr or idle",
         BadValue::Range { .. } => "a value within the range that `memfold run --help` gives",
     }

@@ -21,6 +21,8 @@ pub enum Unit {
     Percent,
     /// The name of an access source ([`Kind`]).
     Source,
+    /// `on` or `off`.
+    Switch,
 }
 
 /// Declares the settings: what they are called, which values they take, and what people are told of them.
@@ -180,6 +182,16 @@ settings! {
         help: "What tells which memory is cold: writes, probe, or where root starts the program damon-vaddr, damon-paddr or idle; one that \
                cannot be had says so and leaves it to `auto`, which is probe",
     }
+    /// Whether pages are brought because others came back with which they came back before: 1 or 0.
+    Foresight {
+        name: "foresight",
+        option: "foresight",
+        variable: "MEMFOLD_FORESIGHT",
+        unit: Unit::Switch,
+        range: (0, 1),
+        default: "on",
+        help: "Bring what came back together before at the first touch of it, or shortly before its time if it recurs: on or off",
+    }
     /// Bytes that the program allocates between two samples of its heap in the mean; 0 for none.
     HeapSample {
         name: "heap_sample",
@@ -218,6 +230,7 @@ impl Setting {
             Unit::Size => parse_size(text),
             Unit::Percent => parse_percent(text),
             Unit::Source => Kind::parse(text.trim()).map(|kind| kind as u64),
+            Unit::Switch => SWITCH.iter().position(|word| *word == text.trim()).map(|place| place as u64),
             Unit::Limit => match parse_part(text) {
                 None if text.trim() == "none" => Some(u64::MAX),
                 None if text.trim() == "group" => Some(BY_GROUP),
@@ -335,6 +348,9 @@ pub fn parse_duration(text: &str) -> Option<u64> {
     }
     parse_scaled(text, SECOND)
 }
+
+/// What a switch may be, by its value.
+pub const SWITCH: [&str; 2] = ["off", "on"];
 
 /// A resident limit that is none until the limit of the control groups comes near.
 pub const BY_GROUP: u64 = u64::MAX - 1;

@@ -64,6 +64,32 @@ fn what_came_back_together_before_comes_back_in_few_waits() {
 }
 
 #[test]
+fn nothing_is_foreseen_where_that_is_not_wanted() {
+    let (engine, memory) = folded(32 * MIB, 67);
+    let pages = scattered(&memory, 0);
+    let (by_touch, by_time) = (&engine.control().pages_predicted, &engine.control().periods_predicted);
+    let predicted = || by_touch.load(Relaxed) + by_time.load(Relaxed);
+    let wanted = |value| request(engine, Command::Set, Setting::Foresight as u64, value, "");
+    wait_until("it is foreseen", || {
+        burst(engine, &pages, |page| memory.check_page(67, page));
+        predicted() > 0
+    });
+    assert_eq!(wanted(0), 0);
+    let before = predicted();
+    for _ in 0..3 {
+        burst(engine, &pages, |page| memory.check_page(67, page));
+    }
+    assert_eq!(predicted(), before);
+    // What was seen meanwhile is known.
+    assert_eq!(wanted(1), 0);
+    wait_until("it is foreseen again", || {
+        burst(engine, &pages, |page| memory.check_page(67, page));
+        predicted() > before
+    });
+    memory.check(67);
+}
+
+#[test]
 fn what_never_came_back_together_is_not_brought() {
     let (engine, memory) = folded(32 * MIB, 61);
     for round in 0..6 {

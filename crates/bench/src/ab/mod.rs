@@ -46,6 +46,8 @@ memfold_experiment::named! {
         Null = "null",
         /// With the pager.
         Pager = "pager",
+        /// With the pager, which brings nothing only because it came back with others before.
+        NoForesight = "no-foresight",
         /// Under the budget of a daemon: the workload registers its memory, and no allocator is replaced.
         Daemon = "daemon",
         /// As it is, and the kernel swaps to zram what the workload says is cold.
@@ -56,7 +58,7 @@ memfold_experiment::named! {
 impl Arm {
     /// Whether memfold folds in it.
     pub fn folds(self) -> bool {
-        matches!(self, Arm::Pager | Arm::Daemon)
+        matches!(self, Arm::Pager | Arm::NoForesight | Arm::Daemon)
     }
 }
 
@@ -84,7 +86,8 @@ pub struct Options {
     /// The workloads, see `memfold bench workload --help` [default: all but verify].
     #[arg(long = "only", value_name = "W,..", value_delimiter = ',')]
     pub workloads: Vec<Kind>,
-    /// What to compare: baseline, null (a second baseline, for the noise), pager, daemon (the workload registers its memory by the
+    /// What to compare: baseline, null (a second baseline, for the noise), pager, no-foresight (the pager, which brings nothing only
+    /// because it came back with others before), daemon (the workload registers its memory by the
     /// library, under a daemon of its own), zram (swap to a device of our own, root).
     #[arg(long, value_name = "ARM,..", value_delimiter = ',', default_value = "baseline,pager")]
     pub arms: Vec<Arm>,
@@ -95,7 +98,7 @@ pub struct Options {
     /// Measures of the workloads.
     #[command(flatten)]
     pub measures: Measures,
-    /// The highest share of one CPU, in per cent, that folding may take in the arms pager and daemon [default: 25, as run does].
+    /// The highest share of one CPU, in per cent, that folding may take in the arms that fold [default: 25, as run does].
     #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = max_cpu)]
     #[serde(skip)]
     pub max_cpu: Option<f64>,

@@ -12,7 +12,7 @@ use crate::workload::{Cold, Kind, Workload, WorkloadReport};
 use crate::zram::Zram;
 use anyhow::{anyhow, ensure, Result};
 use memfold_inspect::{Counters, Pages};
-use memfold_pager::config::Setting;
+use memfold_pager::config::{Setting, SWITCH};
 use memfold_pager::control::Mode;
 use memfold_stats::Histogram;
 use memfold_sys::PAGE_SIZE;
@@ -144,8 +144,11 @@ impl Around {
         let mut around = Around { folding: None, daemon: None, zram: None };
         match arm {
             Arm::Baseline | Arm::Null => {}
-            Arm::Pager => {
-                let folding = Folding::new(&program.library)?.set(Setting::StartAt, "0");
+            Arm::Pager | Arm::NoForesight => {
+                let foresight = SWITCH[usize::from(arm == Arm::Pager)];
+                let folding = Folding::new(&program.library)?
+                    .set(Setting::StartAt, "0")
+                    .set(Setting::Foresight, foresight);
                 let settings = options.measures.settings();
                 around.folding = Some(
                     settings.into_iter().fold(folding, |folding, (name, value)| folding.set(name, &value)),

@@ -7,7 +7,7 @@ use crate::process::tree;
 use crate::worker::Program;
 use anyhow::{anyhow, ensure, Context, Result};
 use serde::Deserialize;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -39,6 +39,7 @@ impl Attacher {
     /// It cannot be attached to.
     pub(super) fn over(memfold: &Program, root: u32) -> Result<Attacher> {
         let path = memfold.path.clone();
+        let executes = executed(root);
         let first = attach(&path, root)?;
         let stopped = first.stopped_ns.with_context(|| {
             format!("it could not be attached to: {}", first.reason.as_deref().unwrap_or(&first.result))
@@ -46,12 +47,18 @@ impl Attacher {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, mut found) = (stop.clone(), Attached { processes: 1, stopped_ns_longest: stopped });
         let thread = std::thread::spawn(move || {
-            let mut seen = HashSet::from([root]);
+            let mut seen = HashMap::from([(root, executes)]);
             while !told.load(Relaxed) {
-                for pid in tree(root).into_iter().filter(|pid| seen.insert(*pid)).collect::<Vec<_>>() {
+                for pid in tree(root) {
+                    // Who executes another program has no agent any more: `python3` may be a script that does.
+                    let executes = executed(pid);
+                    let before = seen.insert(pid, executes.clone());
+                    if before.as_ref() == Some(&executes) {
+                        continue;
+                    }
                     // It may have ended.
                     if let Some(stopped) = attach(&path, pid).ok().and_then(|outcome| outcome.stopped_ns) {
-                        found.processes += 1;
+                        found.processes += usize::from(before.is_none());
                         found.stopped_ns_longest = found.stopped_ns_longest.max(stopped);
                     }
                 }
@@ -70,6 +77,11 @@ impl Attacher {
         self.stop.store(true, Relaxed);
         self.thread.join().map_err(|_| anyhow!("the thread that attaches panicked"))
     }
+}
+
+/// The file that a process executes.
+fn executed(pid: u32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
 fn attach(memfold: &PathBuf, pid: u32) -> Result<Outcome> {

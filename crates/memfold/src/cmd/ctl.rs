@@ -46,7 +46,7 @@ Examples:
   memfold ctl name:why pause            a program that is called like one of these actions, or like a number
 
 Keys of `set`: cold_age, recompress_age, max_stall and max_cpu (per cent),
-resident_limit, start_at, sleep_after, source, heap_sample, tier.
+resident_limit, start_at, sleep_after, source, foresight, heap_sample, tier.
 
 Exit codes: 0 done, 1 failed (no such process, not folded, no answer), 2 bad usage.";
 
@@ -103,7 +103,7 @@ enum Action {
     Stop,
     /// Change a setting.
     Set {
-        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after, heap_sample, source or tier.
+        /// Which: cold_age, recompress_age, max_stall, max_cpu, resident_limit, start_at, sleep_after, foresight, heap_sample, source or tier.
         #[arg(value_parser = key)]
         key: Key,
         /// Its value, such as 10s, 256M or 0.5. A resident limit also takes `auto` and `group`, `60%` of what the control group may

@@ -11,6 +11,7 @@
 //! Invariants: the program starts with the signal mask that the launcher was started with; the launcher
 //! ends after the program and through no signal that the program survives.
 
+use super::footprint::Footprint;
 use super::inherited;
 use super::witness::Witness;
 use anyhow::Context;
@@ -103,6 +104,7 @@ pub fn supervise(
     // After the program, for which there may be just descriptors enough.
     let mut child = Child { pid, interrupted: false, stopped_by_terminal: false, witness: Witness::start() };
     let is_first = std::process::id() == 1;
+    let mut footprint = Footprint::new();
     let timeout = PollTimeout::try_from(interval).context("the interval is too long")?;
     loop {
         match poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], timeout) {
@@ -113,6 +115,7 @@ pub fn supervise(
             child.on_signal(info.ssi_signo as i32, info.ssi_code, info.ssi_pid as i32);
         }
         tick(child.pid as u32);
+        footprint.look();
         if let Some(end) = child.reap()? {
             return Ok(Ended { end, interrupted: child.interrupted });
         }

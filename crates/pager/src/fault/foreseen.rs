@@ -100,6 +100,6 @@ impl Engine {
     }
 
     fn may_guess(&self) -> bool {
-        self.is_helped() && self.takes_guesses()
+        self.setting(Setting::Foresight) != 0 && self.is_helped() && self.takes_guesses()
     }
 }
