@@ -86,6 +86,8 @@ bugs! {
     BusyNotAwaited = "busy-not-awaited",
     /// A page that is there already counts as one whose mapping is gone.
     ExistingTakenForGone = "existing-taken-for-gone",
+    /// What is let go of, or watched, may be what was moved there past libc in that moment, and its touches are reported no more.
+    MovedUnregistered = "moved-unregistered",
     /// `MADV_DONTNEED` is not seen.
     DropNotSeen = "drop-not-seen",
     /// `munmap`, and mapping over, are not seen.
@@ -340,13 +342,15 @@ mod choice {
     }
 
     /// How long the moment of a bug is made, in milliseconds, for those that take one.
-    const MOMENTS: [(Bug, u64); 9] = [
+    const MOMENTS: [(Bug, u64); 10] = [
         // Between the looks of a helper that has just begun.
         (Bug::BellReadLate, 200),
         // Between the locks of two extents.
         (Bug::LockOrder, 1),
         // Between the reading of a report and the acting on it.
         (Bug::TurnNotTaken, 20),
+        // Between the look whether a mapping is being changed and the unregistering.
+        (Bug::MovedUnregistered, 20),
         // Before a message is read.
         (Bug::ReportNotAwaited, 20),
         // While entries are taken for a restore, of any kind and ahead of a touch.

@@ -68,6 +68,25 @@ fn a_restore_that_has_begun_ends_before_its_page_is_dropped() {
     }
 }
 
+/// Nobody announces the move: it is a system call of the program's own.
+#[test]
+fn what_is_moved_to_where_all_came_back_is_whole() {
+    let engine = engine(20);
+    const LEN: usize = 4 * EXTENT_SIZE;
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    for round in 0..12 {
+        let (moved, place) = (Memory::new(engine, LEN), Memory::new(engine, LEN));
+        moved.fill(28);
+        place.fill(29);
+        wait_until("all is away", || evicted(engine) >= 2 * LEN as u64);
+        // Its extents are let go of now, one after the other, and watched.
+        place.check(29);
+        sleep(Duration::from_millis(3) * round);
+        let base = unsafe { mem::mremap(moved.base, LEN, LEN, flags, place.base) }.unwrap();
+        Memory { base, ..moved }.check(28);
+    }
+}
+
 #[test]
 fn two_threads_that_move_mappings_crosswise_get_past_each_other() {
     let (engine, memory) = evicted_memory(16 * MIB, 23);

@@ -68,18 +68,6 @@ impl Engine {
     }
 }
 
-impl Engine {
-    /// What was moved is registered where it is now, as far as it was made longer then, and nobody asked for that: each first touch there would come to the fault thread.
-    fn let_go_of_moved(&self, kernel: &Kernel, start: usize, end: usize) {
-        let Some(_turn) = self.traffic.turns.try_move() else { return };
-        let asked_for = |extent: &Extent| !extent.armed.load().and(&extent.clip(start, end).set()).is_empty();
-        if !self.space().existing(start, end).any(asked_for) {
-            // An improvement only.
-            let _ = kernel.uffd.unregister(start, end - start);
-        }
-    }
-}
-
 /// The pages of those given that hold anything, in memory or in swap.
 fn held(kernel: &Kernel, extent: &Extent, pages: &PageSet) -> Result<PageSet> {
     let mut there = PageSet::EMPTY;
@@ -178,9 +166,6 @@ impl Worker {
         let verdict = Verdict::of(mapping, flags, known);
         if verdict == Verdict::Other {
             return false;
-        }
-        if flags.split(|byte| *byte == b' ').any(|flag| flag == b"um") {
-            self.engine.let_go_of_moved(self.kernel, mapping.start, mapping.end);
         }
         let end = mapping.end.min(LIMIT);
         let mut at = mapping.start;

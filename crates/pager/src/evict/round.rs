@@ -168,8 +168,10 @@ impl Worker {
             _ if !P::KEEPS_LIMIT && !self.may_fold() => self.put_off_for_cpu(extent),
             Due::Watch(mut locked) => {
                 extent.waits_for.store(0, Relaxed);
-                let watching = !self.kernel.tracks_writes || self.watch(&locked);
-                policy.watched(self, &mut locked, watching);
+                let watching = if self.kernel.tracks_writes { self.watch(&locked) } else { Some(true) };
+                if let Some(watching) = watching {
+                    policy.watched(self, &mut locked, watching);
+                }
                 false
             }
             Due::SetAside(locked) => self.set_aside_by(policy, locked, allowance),

@@ -7,6 +7,7 @@ use crate::activity::Activity;
 use crate::evict::scan::read_runs;
 pub use crate::evict::scan::{forget_written, scan};
 use crate::evict::worker::Worker;
+use crate::retry::patiently;
 use crate::sabotage::{fault_point, linger, Bug};
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entries::Entries;
@@ -28,21 +29,25 @@ const LEAST_PAGES: usize = 8;
 const MANY_SCATTERED: u64 = 1024;
 
 impl Worker {
-    /// Registers the managed pages of an extent for write tracking.
-    pub fn watch(&mut self, extent: &Locked) -> bool {
+    /// Registers the managed pages of an extent for write tracking. Whether there are any; `None` where it cannot be done now.
+    pub fn watch(&mut self, extent: &Locked) -> Option<bool> {
         let mut any = false;
         if self.engine.pieces.are_scarce() {
             self.arm(extent, &extent.managed.load());
         }
         self.keep_uncut(extent, &extent.managed.load());
-        for run in extent.managed.load().minus(&extent.armed.load()).runs() {
-            match self.kernel.uffd.register(extent.page_addr(run.lo), run.bytes(), Modes::WP) {
+        let fresh = extent.managed.load().minus(&extent.armed.load());
+        let undisturbed = self.report_less(extent, &fresh, |start, len, run| {
+            match self.kernel.uffd.register(start, len, Modes::WP) {
                 Ok(()) => any = true,
                 Err(e) => self.not_registrable(extent, run, e),
             }
+        });
+        if !undisturbed {
+            return None;
         }
         if !any && extent.armed.load().is_empty() {
-            return false;
+            return Some(false);
         }
         let scan = scan(self.kernel, extent, true).or_else(|_| {
             // Something lies where there was a hole when its neighbours were registered.
@@ -50,7 +55,39 @@ impl Worker {
             scan(self.kernel, extent, true)
         });
         // Nobody has watched, so all that may have been written counts.
-        scan.map(|scan| extent.refused.remove(&scan.written)).is_ok()
+        Some(scan.map(|scan| extent.refused.remove(&scan.written)).is_ok())
+    }
+
+    /// Has `act` make it so that the kernel reports no touches of what was never there in these pages of an extent, of which none is away. Whether it could be done now.
+    ///
+    /// While somebody moves other memory there past libc (mremap(2)), of which pages may be away, those must be reported on. Nobody acts on the report of that
+    /// before our turn is over, nor goes on who moved it, and by then all of it is registered again.
+    fn report_less(
+        &self,
+        extent: &Extent,
+        pages: &PageSet,
+        mut act: impl FnMut(usize, usize, PageRange),
+    ) -> bool {
+        let address = |run: &PageRange| (extent.page_addr(run.lo), run.bytes());
+        let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
+            return false;
+        };
+        if self.kernel.uffd.is_changing() {
+            return false;
+        }
+        linger(Bug::MovedUnregistered);
+        for run in pages.runs() {
+            let (start, len) = address(&run);
+            act(start, len, run);
+        }
+        if fault_point!(MovedUnregistered: !self.kernel.uffd.is_changing(), else true) {
+            return true;
+        }
+        for (start, len) in pages.runs().map(|run| address(&run)) {
+            // Where nothing is any more there is nothing to register.
+            let _ = patiently(|| self.kernel.uffd.register(start, len, self.kernel.armed_modes()));
+        }
+        false
     }
 
     /// Registers the pages for write tracking of which [`Worker::disarm`] has let go. For the kernel all of them count as written by that, and
@@ -440,8 +477,11 @@ impl Worker {
             }
         }
         let gone = extent.armed.load().minus(&kept());
-        for run in gone.runs() {
-            let _ = self.kernel.uffd.unregister(extent.page_addr(run.lo), run.bytes());
+        let undisturbed = self.report_less(&extent, &gone, |start, len, _| {
+            let _ = self.kernel.uffd.unregister(start, len);
+        });
+        if !undisturbed {
+            return None;
         }
         extent.armed.remove(&gone);
         Some(extent)
