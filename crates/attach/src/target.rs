@@ -10,6 +10,9 @@ use std::time::Duration;
 /// How long a process may share its memory with another one.
 const SHARED: Duration = Duration::from_secs(2);
 
+/// The process above all threads of the kernel's.
+const KTHREADD: u32 = 2;
+
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Target(u32);
@@ -86,7 +89,9 @@ impl Target {
             _ => {}
         }
         if field("VmSize").is_empty() {
-            return Err(Error::KernelThread(pid));
+            // Who is ending has no memory any more either. The kernel's threads are all children of its thread 2.
+            let of_kernel = pid == KTHREADD || field("PPid").parse() == Ok(KTHREADD);
+            return Err(if of_kernel { Error::KernelThread(pid) } else { Error::Ended(pid) });
         }
         match field("TracerPid").parse() {
             Ok(0) | Err(_) => {}
@@ -168,7 +173,8 @@ mod tests {
         for (is, becomes, says) in [
             ("S (sleeping)", "Z (zombie)", "its parent has not taken notice"),
             ("S (sleeping)", "T (stopped)", "`kill -CONT 4194305`"),
-            ("VmSize:\t 1 kB\n", "", "a thread of the kernel"),
+            ("VmSize:\t 1 kB\n", "PPid:\t2\n", "a thread of the kernel"),
+            ("VmSize:\t 1 kB\n", "PPid:\t7\n", "process 4194305 has ended"),
             ("TracerPid:\t0", "TracerPid:\t9", "traced by process 9"),
         ] {
             let line = said(&fine.replace(is, becomes));
