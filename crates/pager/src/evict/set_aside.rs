@@ -13,6 +13,7 @@ use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entries::Entries;
 use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, Locked, SPLITS, STAGED_HUGE, WAS_HUGE};
+use crate::turns::Move;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::pagemap::{Categories, Query};
 use memfold_sys::uffd::{Modes, Userfaultfd};
@@ -32,10 +33,7 @@ impl Worker {
     /// Registers the managed pages of an extent for write tracking. Whether there are any; `None` where it cannot be done now.
     pub fn watch(&mut self, extent: &Locked) -> Option<bool> {
         let mut any = false;
-        if self.engine.pieces.are_scarce() {
-            self.arm(extent, &extent.managed.load());
-        }
-        self.keep_uncut(extent, &extent.managed.load());
+        self.arm(extent, &self.stays_armed(extent));
         let fresh = extent.managed.load().minus(&extent.armed.load());
         let undisturbed = self.report_less(extent, &fresh, |start, len, run| {
             match self.kernel.uffd.register(start, len, Modes::WP) {
@@ -58,6 +56,15 @@ impl Worker {
         Some(scan.map(|scan| extent.refused.remove(&scan.written)).is_ok())
     }
 
+    /// A mover's turn in which no mapping is being changed; `None` where there is none now.
+    fn turn(&self) -> Option<Move<'static>> {
+        // The fault thread may be waiting for us to stand still.
+        let turn = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted())?;
+        // Where something was unmapped or moved past libc, and the report is not read yet, what the tables say of a place may be true no more.
+        let changing = fault_point!(ReportNotAwaited: self.kernel.uffd.is_changing(), else false);
+        (!changing).then_some(turn)
+    }
+
     /// Has `act` make it so that the kernel reports no touches of what was never there in these pages of an extent, of which none is away. Whether it could be done now.
     ///
     /// While somebody moves other memory there past libc (mremap(2)), of which pages may be away, those must be reported on. Nobody acts on the report of that
@@ -69,12 +76,7 @@ impl Worker {
         mut act: impl FnMut(usize, usize, PageRange),
     ) -> bool {
         let address = |run: &PageRange| (extent.page_addr(run.lo), run.bytes());
-        let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
-            return false;
-        };
-        if self.kernel.uffd.is_changing() {
-            return false;
-        }
+        let Some(_turn) = self.turn() else { return false };
         linger(Bug::MovedUnregistered);
         for run in pages.runs() {
             let (start, len) = address(&run);
@@ -148,6 +150,16 @@ impl Worker {
             self.register(extent, &uncertain);
         }
         PageSet::EMPTY
+    }
+
+    /// Pages of an extent that are registered for missing faults also while none is away.
+    fn stays_armed(&self, extent: &Extent) -> PageSet {
+        let all = self.engine.room.is_kept() || self.engine.pieces.are_scarce();
+        if all {
+            extent.managed.load()
+        } else {
+            extent.uncut.load()
+        }
     }
 
     /// Registers pages for missing faults, except those of which that is noted.
@@ -282,17 +294,10 @@ impl Worker {
         pages: PageRange,
         huge: bool,
     ) -> usize {
-        // The fault thread may be waiting for us to stand still.
-        let Some(_turn) = self.engine.traffic.turns.move_unless(|| self.engine.traffic.brake.wanted()) else {
+        let Some(_turn) = self.turn() else {
             self.eviction.put_off = true;
             return 0;
         };
-        if fault_point!(ReportNotAwaited: self.kernel.uffd.is_changing(), else false) {
-            // Something was unmapped or moved past libc, and the report is not read yet: what the tables say of this
-            // place may be true no more.
-            self.eviction.put_off = true;
-            return 0;
-        }
         let leaving = Entry::new(State::Leaving);
         let mut leavers = PageSet::EMPTY;
         // Again: the mapping may have been changed past libc.
@@ -460,9 +465,8 @@ impl Worker {
     /// Lets an extent of which nothing is away go: faults in it are the kernel's again. Under a limit, and where mappings are scarce, only
     /// what is not managed any more. Tries the lock, and returns it if it let go of anything.
     pub fn disarm<'e>(&self, extent: &'e Extent) -> Option<Locked<'e>> {
-        let keeps = self.engine.room.is_kept() || self.engine.pieces.are_scarce();
-        let kept = || if keeps { extent.managed.load() } else { extent.uncut.load() };
-        if extent.away.load(SeqCst) != 0 || extent.armed.load().minus(&kept()).is_empty() {
+        let to_go = |extent: &Extent| extent.armed.load().minus(&self.stays_armed(extent));
+        if extent.away.load(SeqCst) != 0 || to_go(extent).is_empty() {
             return None;
         }
         let extent = extent.try_lock()?;
@@ -476,7 +480,7 @@ impl Worker {
                 extent.refused.remove(&scan.written);
             }
         }
-        let gone = extent.armed.load().minus(&kept());
+        let gone = to_go(&extent);
         let undisturbed = self.report_less(&extent, &gone, |start, len, _| {
             let _ = self.kernel.uffd.unregister(start, len);
         });

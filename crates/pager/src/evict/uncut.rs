@@ -16,6 +16,7 @@ use crate::tables::bitmap::PageSet;
 use crate::tables::extent::{Extent, Locked, DROPPED};
 use core::sync::atomic::Ordering::*;
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// So many eighths of it must be there for it to be registered as a whole, and that it stays so.
 const LEAST: (usize, usize) = (7, 6);
@@ -38,7 +39,7 @@ pub(crate) struct Stretch {
 
 impl Worker {
     /// Takes in the next mapping that may be managed, with its flags, of which so many bytes are held. What came before is judged where this is not of it.
-    pub(crate) fn stretch(&mut self, stretch: &mut Stretch, mapping: &Mapping, flags: &[u8], held: usize) {
+    pub(crate) fn stretch(&self, stretch: &mut Stretch, mapping: &Mapping, flags: &[u8], held: usize) {
         let flags = in_short(flags);
         if mapping.start != stretch.end || flags != stretch.flags {
             self.judge(stretch);
@@ -53,7 +54,7 @@ impl Worker {
     }
 
     /// Says of each page of a stretch whether it is to stay in one mapping, and makes it one where it is not. Begins another stretch.
-    pub(crate) fn judge(&mut self, stretch: &mut Stretch) {
+    pub(crate) fn judge(&self, stretch: &mut Stretch) {
         let Stretch { start, end, pieces, held, .. } = core::mem::take(stretch);
         if pieces == 0 {
             return;
@@ -81,11 +82,7 @@ impl Worker {
             }
         }
         if uncut && pieces > 1 {
-            for extent in space.existing(start, end) {
-                if let Some(extent) = extent.try_lock() {
-                    self.register(&extent, &to_register(&extent));
-                }
-            }
+            space.existing(start, end).for_each(|extent| self.register_uncut(extent));
         }
     }
 
@@ -113,20 +110,22 @@ impl Worker {
         while at.uncut.load().contains(leave) {
             let beside = next(at.base()).and_then(|base| self.engine.space().find(base));
             let Some(beside) = beside.filter(|beside| beside.uncut.load().contains(come)) else { break };
-            if let Some(extent) = beside.try_lock() {
-                self.register(&extent, &to_register(&extent));
-            }
+            self.register_uncut(beside);
             at = beside;
+        }
+    }
+
+    fn register_uncut(&self, extent: &Extent) {
+        if let Some(extent) = extent.try_lock() {
+            self.register(&extent, &to_register(&extent));
         }
     }
 }
 
-/// The flags of a mapping, of two letters each, but for what registering makes of them (FNV-1a).
+/// The flags of a mapping, of two letters each, but for what registering makes of them.
 fn in_short(flags: &[u8]) -> u64 {
     let program = flags.split(|byte| *byte == b' ').filter(|flag| !OURS.contains(flag));
-    program
-        .flatten()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    program.fold(0, |sum, flag| xxh3_64_with_seed(flag, sum))
 }
 
 /// What of an extent is to be registered whenever anything beside it is, and is not. What is not managed is of it too: nothing of that goes.

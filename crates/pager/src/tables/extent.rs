@@ -82,7 +82,7 @@ pub struct Extent {
     pub staging: AtomicU32,
     /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
-    /// [`STAGED_HUGE`], [`SETTLED`], [`WALKED`], [`RECALLED`], [`SEEN`] and [`WHOLE`].
+    /// [`STAGED_HUGE`], [`SETTLED`], [`WALKED`], [`RECALLED`], [`SEEN`], [`WHOLE`], [`SPLITS`], [`WAS_HUGE`] and [`DROPPED`].
     pub flags: AtomicU32,
     /// The program thread that holds the lock, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -138,10 +138,10 @@ pub const SEEN: u32 = 32;
 pub const WHOLE: u32 = 64;
 /// [`Extent::flags`]: it is one huge page that a touch of one of its pages brought back as a whole. The next time they go one by one, and it is seen which are in use.
 pub const SPLITS: u32 = 128;
-/// [`Extent::flags`]: the kernel reported that something was dropped here, since the memory was found.
-pub const DROPPED: u32 = 512;
 /// [`Extent::flags`]: it was one huge page until it was split to see which of its pages are in use.
 pub const WAS_HUGE: u32 = 256;
+/// [`Extent::flags`]: the kernel reported that something was dropped here, since the memory was found.
+pub const DROPPED: u32 = 512;
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;
