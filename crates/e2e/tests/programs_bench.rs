@@ -28,6 +28,7 @@ fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
         out: None,
         json: false,
         spoil: false,
+        collect: false,
         leave_folded: false,
     }
 }
@@ -55,7 +56,8 @@ fn every_program_builds_its_heap_reads_it_back_and_ends_in_each_arm() {
     let dir = scratch();
     let out = dir.path().join("out");
     let mut seen = Vec::new();
-    let report = run(options(all(), vec![Arm::Plain, Arm::Folded]), &out, &mut |advance| {
+    let options = Options { collect: true, ..options(all(), vec![Arm::Plain, Arm::Folded]) };
+    let report = run(options, &out, &mut |advance| {
         seen.push((advance.done, advance.total));
     })
     .unwrap_or_else(|error| panic!("{error}"));
@@ -88,6 +90,8 @@ fn every_program_builds_its_heap_reads_it_back_and_ends_in_each_arm() {
             assert!(moment.pss_bytes.is_none_or(|pss| pss > 0), "{what}: {run:?}");
         }
         assert_eq!(run.folded.is_some(), run.arm == Arm::Folded, "{what}");
+        let collects = !matches!(run.program, Kind::Sqlite | Kind::Postgres | Kind::Chromium);
+        assert_eq!(run.collect_s.is_some_and(|time| time > 0.0), collects, "{what}: {run:?}");
         // `memfold run` stands above what it folds, with its witness of signals beside.
         let alone = matches!(run.program, Kind::Python3 | Kind::Redis | Kind::Java | Kind::Go | Kind::Node);
         let least = if run.arm == Arm::Folded { 3 } else { 1 };

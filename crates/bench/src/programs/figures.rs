@@ -58,11 +58,12 @@ pub(super) fn figures(options: &Options) -> Vec<(String, Figure)> {
         ("anonymous", |moment| Some(moment.anonymous_bytes)),
         ("pss", |moment| moment.pss_bytes),
     ];
-    const REST: [(&str, Plain); 14] = [
+    const REST: [(&str, Plain); 15] = [
         ("hot_units_per_s_begin", |run| Some(run.hot_begin.units_per_s())),
         ("hot_p99_ns_begin", |run| Some(run.hot_begin.p99_ns as f64)),
         ("hot_units_per_s_end", |run| Some(run.hot_end.units_per_s())),
         ("hot_p99_ns_end", |run| Some(run.hot_end.p99_ns as f64)),
+        ("collect_s", |run| run.collect_s),
         ("verify_s", |run| Some(run.verify_s)),
         ("exit_s", |run| Some(run.exit_s)),
         ("cpu_s", |run| Some(run.cpu_s)),
@@ -98,7 +99,7 @@ impl Run {
 
 /// Whether a figure is compared with the plain arm's.
 fn compared(figure: &str) -> bool {
-    ["resident_", "anonymous_", "pss_", "hot_", "verify_s", "exit_s", "cpu_s", "load_s"]
+    ["resident_", "anonymous_", "pss_", "hot_", "collect_s", "verify_s", "exit_s", "cpu_s", "load_s"]
         .iter()
         .any(|begin| figure.starts_with(begin))
 }

@@ -24,6 +24,8 @@ pub struct Run {
     pub hot_begin: Hot,
     /// The same in the last seconds.
     pub hot_end: Hot,
+    /// Going through its whole heap by itself, s; `None` where it was not asked to, or has nothing of the kind.
+    pub collect_s: Option<f64>,
     /// Reading everything back, s.
     pub verify_s: f64,
     /// From being told to end until the process that was started is gone, s.

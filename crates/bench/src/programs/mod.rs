@@ -71,6 +71,7 @@ Examples:
   memfold bench programs --tier disk=/var/tmp,after=30s --idle 10m   what is cold lies on disk
   memfold bench programs --together 1                    what is in use scattered over all pages
   memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
+  memfold bench programs --collect --only python3,java   how long a full collection takes of what is folded
   memfold bench programs --leave-folded --runs 1         how long the exit of a folded program takes
   sudo memfold bench programs --attach --only redis      plain, started by memfold run, and attached to
   memfold bench programs --json | jq .figures            for programs
@@ -113,6 +114,10 @@ pub struct Options {
     /// Have what is folded lie below memory, as `memfold run --tier` does.
     #[arg(long, value_name = "disk=DIR[,after=30s]", value_parser = tier)]
     pub tier: Option<String>,
+    /// At the end of its idle phase have each program go through its whole heap by itself, for the time of that: a full collection of python3, node, java
+    /// and go, a snapshot of redis.
+    #[arg(long)]
+    pub collect: bool,
     /// Have each program end as it is at the end of its idle phase, folded where it is, for the time of that exit: nothing is read back before it, and
     /// no datum checked.
     #[arg(long, conflicts_with = "spoil")]

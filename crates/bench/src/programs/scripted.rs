@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// A running script.
 pub(super) struct Script {
+    kind: Kind,
     started: Started,
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
@@ -71,7 +72,7 @@ impl Script {
             .stdout(Stdio::piped());
         let mut started = place.spawn(command)?;
         let (requests, answers) = started.pipes()?;
-        Ok(Script { started, requests: Some(requests), answers: BufReader::new(answers) })
+        Ok(Script { kind, started, requests: Some(requests), answers: BufReader::new(answers) })
     }
 
     fn ask<T: for<'a> Deserialize<'a>>(&mut self, request: &str) -> Result<T> {
@@ -132,6 +133,15 @@ impl Subject for Script {
 
     fn hot(&mut self, time: Duration) -> Result<Hot> {
         self.ask(&format!("hot {}", time.as_secs_f64()))
+    }
+
+    fn collect(&mut self) -> Result<bool> {
+        // What a database in memory has are no objects of Python's.
+        let collects = self.kind != Kind::Sqlite;
+        if collects {
+            self.ask::<Done>("collect")?;
+        }
+        Ok(collects)
     }
 
     fn verify(&mut self) -> Result<u64> {

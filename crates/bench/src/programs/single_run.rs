@@ -46,6 +46,9 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let watched = Watched { root, pagers: (folds && options.tier.is_some()).then_some(memfold) };
     let (moments, [hot_begin, _, hot_end]) = idle(subject.as_mut(), watched, options)?;
     let began = Instant::now();
+    let collects = options.collect && subject.collect()?;
+    let collect_s = collects.then(|| began.elapsed().as_secs_f64());
+    let began = Instant::now();
     let wrong = if options.leave_folded { 0 } else { subject.verify()? };
     let verify_s = began.elapsed().as_secs_f64();
     ensure!(wrong == 0, "{wrong} of {items} items are wrong");
@@ -64,6 +67,7 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
         moments,
         hot_begin,
         hot_end,
+        collect_s,
         verify_s,
         exit_s,
         // What nobody waited for is missing in the one, what came after the last look in the other.

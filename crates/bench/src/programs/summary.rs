@@ -41,6 +41,7 @@ pub(super) fn cost(report: &Report) -> Table {
         "p99 us",
         "at the end",
         "load s",
+        "collect s",
         "verify s",
         "exit s",
         "CPU s",
@@ -60,6 +61,7 @@ pub(super) fn cost(report: &Report) -> Table {
             of("hot_p99_ns_begin", 1e3, 1),
             of("hot_p99_ns_end", 1e3, 1),
             of("load_s", 1.0, 2),
+            of("collect_s", 1.0, 2),
             of("verify_s", 1.0, 2),
             of("exit_s", 1.0, 3),
             of("cpu_s", 1.0, 2),
@@ -67,7 +69,7 @@ pub(super) fn cost(report: &Report) -> Table {
         ]
     });
     let caption = "What stays in use: units a second at work in the first and in the last seconds of the idle phase, the last beside the plain \
-             run's, and the 99th percentile of a unit. Building the heap, reading all of it back, and the exit; CPU time of all \
+             run's, and the 99th percentile of a unit. Building the heap, a collection or a snapshot (with --collect), reading all of it back, and the exit; CPU time of all \
              processes over the whole run, the pager's among it; waits for the pager.";
     Table::of(caption, head, rows)
 }

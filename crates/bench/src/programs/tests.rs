@@ -17,6 +17,7 @@ fn options(runs: usize) -> Options {
         out: None,
         json: false,
         spoil: false,
+        collect: false,
         leave_folded: false,
     }
 }
@@ -55,6 +56,7 @@ fn made_up(program: Kind, repeat: usize, arm: Arm) -> Run {
         ],
         hot_begin: hot,
         hot_end: hot,
+        collect_s: None,
         verify_s: 0.5,
         exit_s: 0.25,
         cpu_s: 2.0,

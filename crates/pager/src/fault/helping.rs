@@ -116,12 +116,12 @@ fn bring(engine: &'static Engine, restorer: &mut Restorer, page: usize, pages: u
 }
 
 impl Engine {
-    /// Asks for pages ahead of their touch, from address `page` on. False where nobody can be asked now. Fault thread.
+    /// Asks for pages ahead of their touch, from address `page` on, in pieces that several may take. False where not all can be asked for now. Fault
+    /// thread.
     pub(crate) fn ask_ahead(&self, page: usize, pages: usize) -> bool {
-        let asked = self.prefetch.put(page, pages);
-        if asked {
-            self.helpers.ring(1);
-        }
+        let shares = || (0..pages).step_by(PIECE);
+        let asked = shares().all(|at| self.prefetch.put(page + at * PAGE_SIZE, PIECE.min(pages - at)));
+        self.helpers.ring(shares().len() as u32);
         asked
     }
 

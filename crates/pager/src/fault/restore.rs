@@ -22,8 +22,8 @@ use memfold_sys::time::{self, Nanos};
 use memfold_sys::uffd::Progress;
 use memfold_sys::{mem, Errno, Result, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// Most pages that are brought on one touch where a CPU is idle; from so many on the background thread is asked to bring the
-/// next ones while the program works on these. Where none is, that thread gets no time, and [`MAX_WINDOW`] is the most.
+/// Most pages that are brought on one touch where a CPU is idle; from so many on helpers are asked to bring the
+/// next ones while the program works on these. Where none is, they get no time, and [`MAX_WINDOW`] is the most.
 pub const AT_ONCE: u32 = 8;
 
 /// Up to so many pages come back from staging by a copy. A move interrupts every CPU that ran the program, which costs more:

@@ -36,6 +36,8 @@ use memfold_sys::{mem, Errno, EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
 /// How many pages helpers are asked for at once.
 const AHEAD: usize = 64;
+/// Ahead of a sequential reader they are asked for so many pages for each of its window.
+const AHEAD_A_PAGE: usize = 8;
 /// Of an extent that is only foreseen one page in so many is left out: its touch tells that the walk came there.
 const MARK: usize = 128;
 
@@ -240,8 +242,9 @@ impl Service {
                         if self.go_through(extent, reach, ended) {
                             // They begin with what comes next, while the thread that was woken runs.
                         } else if reach == Reach::Page {
-                            let rest = self.bring_rest(extent, first + pages, behind);
-                            self.look_ahead(extent, first, pages + rest);
+                            // First, so that they begin at once.
+                            self.look_ahead(extent, first, pages + behind);
+                            self.bring_rest(extent, first + pages, behind);
                         } else {
                             self.bring_walked(extent, first + pages, reach);
                         }
@@ -473,20 +476,21 @@ impl Service {
         }
     }
 
-    /// Asks the background thread to go ahead of a sequential reader.
+    /// Asks helpers to go ahead of a sequential reader, the farther the longer it has been one.
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
+        let ahead = window as usize * AHEAD_A_PAGE;
         // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
         let contended = self.engine.conditions.are_contended();
         if window < AT_ONCE
             || contended
-            || self.engine.room.left() < 4 * AHEAD as u64
+            || self.engine.room.left() < 4 * ahead as u64
             || self.engine.phase() != Phase::Running
         {
             return;
         }
         let from = extent.page_addr(first) + pages * PAGE_SIZE;
-        self.engine.ask_ahead(from, AHEAD);
+        self.engine.ask_ahead(from, ahead);
     }
 }
 
@@ -505,7 +509,7 @@ fn note(extent: &Extent, index: usize) -> bool {
 }
 
 /// How many pages to bring back for a fault: one, or twice as many as the last time if the touches are
-/// sequential.
+/// sequential, up to [`AT_ONCE`] of them where helpers bring the next.
 fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
     let before = if index == 0 { engine.space().find(extent.base().wrapping_sub(1)) } else { None };
     let (expected, last) = match before {
@@ -514,13 +518,15 @@ fn window(engine: &Engine, extent: &Extent, index: usize) -> usize {
         }
         None => (extent.next_fault.load(Relaxed) as usize, extent.window.load(Relaxed)),
     };
+    // Helpers do not end in the order in which they began.
+    let near = if last >= AT_ONCE { MAX_WINDOW } else { 0 };
     // A page that is recorded was touched itself.
-    let sequential = expected == index && last != 0 && !engine.errand.is_on();
-    let most = if engine.conditions.are_contended() { MAX_WINDOW as u32 } else { AT_ONCE };
-    let window = if sequential { (last * 2).clamp(2, most) } else { 1 };
+    let sequential = expected.abs_diff(index) <= near && last != 0 && !engine.errand.is_on();
+    let window = if sequential { (last * 2).clamp(2, MAX_WINDOW as u32) } else { 1 };
+    let at_once = if engine.conditions.are_contended() { window } else { window.min(AT_ONCE) };
     extent.window.store(window, Relaxed);
-    extent.next_fault.store((index + window as usize).min(EXTENT_PAGES) as u32, Relaxed);
-    window as usize
+    extent.next_fault.store((index + at_once as usize).min(EXTENT_PAGES) as u32, Relaxed);
+    at_once as usize
 }
 
 /// The number of an extent among all that there could be.

@@ -107,6 +107,7 @@ final class Heap {
             switch (words[0]) {
                 case "hot" -> System.out.println(heap.hot(Double.parseDouble(words[1])));
                 case "spoil" -> { heap.spoil(); System.out.println("{}"); }
+                case "collect" -> { System.gc(); System.out.println("{}"); }
                 case "verify" -> System.out.println("{\"wrong\":" + heap.verify() + "}");
                 default -> throw new IllegalArgumentException("not a request: " + line);
             }

@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"runtime"
 	"sort"
 	"strconv"
 	"strings"
@@ -175,6 +176,9 @@ func main() {
 			fmt.Println(heap.hot(seconds))
 		case "spoil":
 			*heap.entries[heap.count/2].notes = 'X'
+			fmt.Println("{}")
+		case "collect":
+			runtime.GC()
 			fmt.Println("{}")
 		case "verify":
 			fmt.Printf("{\"wrong\":%d}\n", heap.verify())

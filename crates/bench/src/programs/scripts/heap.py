@@ -4,6 +4,7 @@ A request is a line on standard input, an answer a line of JSON; at the end of t
 """
 
 import array
+import gc
 import json
 import sys
 import time
@@ -86,6 +87,9 @@ def serve(load, unit, spoil, verify):
             answer = hot(unit, float(words[1]))
         elif words[0] == "spoil":
             spoil()
+            answer = {}
+        elif words[0] == "collect":
+            gc.collect()
             answer = {}
         elif words[0] == "verify":
             answer = {"wrong": verify()}

@@ -1,6 +1,8 @@
 // A Map of records; a request is a line on standard input, an answer a line of JSON.
 "use strict";
 const { Heap } = require("./heap.js");
+require("v8").setFlagsFromString("--expose-gc");
+const collect = require("vm").runInNewContext("gc");
 const heap = new Heap(Number(process.argv[2]), Number(process.argv[3]));
 
 async function answer(line) {
@@ -8,6 +10,7 @@ async function answer(line) {
   switch (what) {
     case "hot": return heap.hot(Number(seconds) * 1000);
     case "spoil": return heap.spoil(), {};
+    case "collect": return collect(), {};
     case "verify": return { wrong: heap.verify() };
     default: throw new Error(`not a request: ${line}`);
   }
