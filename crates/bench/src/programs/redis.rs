@@ -158,12 +158,13 @@ impl Subject for Server {
     }
 
     /// A snapshot, until it is written.
-    fn collect(&mut self) -> Result<bool> {
-        // One that began by itself may be under way.
+    fn collect(&mut self) -> Result<Option<Duration>> {
+        // One that began by itself may be under way, and is another.
         self.saved()?;
+        let began = Instant::now();
         self.ask(&[b"BGSAVE"])?;
         self.saved()?;
-        Ok(true)
+        Ok(Some(began.elapsed()))
     }
 
     fn verify(&mut self) -> Result<u64> {

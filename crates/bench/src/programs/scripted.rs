@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running script.
 pub(super) struct Script {
@@ -135,13 +135,14 @@ impl Subject for Script {
         self.ask(&format!("hot {}", time.as_secs_f64()))
     }
 
-    fn collect(&mut self) -> Result<bool> {
+    fn collect(&mut self) -> Result<Option<Duration>> {
         // What a database in memory has are no objects of Python's.
-        let collects = self.kind != Kind::Sqlite;
-        if collects {
-            self.ask::<Done>("collect")?;
+        if self.kind == Kind::Sqlite {
+            return Ok(None);
         }
-        Ok(collects)
+        let began = Instant::now();
+        self.ask::<Done>("collect")?;
+        Ok(Some(began.elapsed()))
     }
 
     fn verify(&mut self) -> Result<u64> {

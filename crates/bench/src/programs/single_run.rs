@@ -45,9 +45,8 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     }
     let watched = Watched { root, pagers: (folds && options.tier.is_some()).then_some(memfold) };
     let (moments, [hot_begin, _, hot_end]) = idle(subject.as_mut(), watched, options)?;
-    let began = Instant::now();
-    let collects = options.collect && subject.collect()?;
-    let collect_s = collects.then(|| began.elapsed().as_secs_f64());
+    let collected = if options.collect { subject.collect()? } else { None };
+    let collect_s = collected.map(|time| time.as_secs_f64());
     let began = Instant::now();
     let wrong = if options.leave_folded { 0 } else { subject.verify()? };
     let verify_s = began.elapsed().as_secs_f64();

@@ -49,9 +49,9 @@ pub(super) trait Subject {
     /// Works with a twentieth of the items for so long, in bursts.
     fn hot(&mut self, time: Duration) -> Result<Hot>;
 
-    /// Goes through its whole heap by itself, as its collector or its snapshots do. False, at once, where it has nothing of the kind.
-    fn collect(&mut self) -> Result<bool> {
-        Ok(false)
+    /// Goes through its whole heap by itself, as its collector or its snapshots do. Returns how long that took; `None` where it has nothing of the kind.
+    fn collect(&mut self) -> Result<Option<Duration>> {
+        Ok(None)
     }
 
     /// Reads every item; returns how many are wrong.

@@ -116,13 +116,14 @@ fn bring(engine: &'static Engine, restorer: &mut Restorer, page: usize, pages: u
 }
 
 impl Engine {
-    /// Asks for pages ahead of their touch, from address `page` on, in pieces that several may take. False where not all can be asked for now. Fault
-    /// thread.
+    /// Asks for pages ahead of their touch, from address `page` on, in pieces that several may take. False where the queue has no room for all of them.
+    /// Fault thread.
     pub(crate) fn ask_ahead(&self, page: usize, pages: usize) -> bool {
-        let shares = || (0..pages).step_by(PIECE);
-        let asked = shares().all(|at| self.prefetch.put(page + at * PAGE_SIZE, PIECE.min(pages - at)));
-        self.helpers.ring(shares().len() as u32);
-        asked
+        let asked = self.prefetch.put_in_pieces(page, pages, PIECE);
+        if asked > 0 {
+            self.helpers.ring(asked as u32);
+        }
+        asked == pages.div_ceil(PIECE)
     }
 
     /// Has the helpers leave, and waits until they have.

@@ -39,6 +39,12 @@ impl PrefetchQueue {
         true
     }
 
+    /// Asks for so many pages in pieces, each of which another may take. Returns how many pieces there was room for, the first ones.
+    pub fn put_in_pieces(&self, page: usize, pages: usize, piece: usize) -> usize {
+        let pieces = (0..pages).step_by(piece);
+        pieces.take_while(|at| self.put(page + at * PAGE_SIZE, piece.min(pages - at))).count()
+    }
+
     /// The oldest request, as address and number of pages.
     pub fn take(&self) -> Option<(usize, usize)> {
         // Acquire: who sees that another has taken a request sees that it was put, and does not take what comes after the last.
@@ -77,6 +83,7 @@ impl PrefetchQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn requests_come_out_in_order_and_a_full_queue_refuses() {
@@ -92,5 +99,19 @@ mod tests {
             }
             assert!(queue.is_empty() && queue.take().is_none());
         }
+    }
+
+    #[test]
+    fn pages_asked_for_in_pieces_come_out_so_and_as_many_as_there_is_room_for() {
+        let queue = PrefetchQueue::new();
+        assert_eq!(queue.put_in_pieces(PAGE_SIZE, 20, 8), 3);
+        let pieces: Vec<_> = core::iter::from_fn(|| queue.take()).collect();
+        assert_eq!(pieces, [(PAGE_SIZE, 8), (9 * PAGE_SIZE, 8), (17 * PAGE_SIZE, 4)]);
+        assert_eq!(queue.put_in_pieces(PAGE_SIZE, 0, 8), 0);
+        while queue.len() < LEN - 2 {
+            queue.put(PAGE_SIZE, 1);
+        }
+        assert_eq!(queue.put_in_pieces(PAGE_SIZE, 64, 8), 2);
+        assert_eq!(queue.put_in_pieces(PAGE_SIZE, 64, 8), 0);
     }
 }

@@ -480,7 +480,7 @@ impl Service {
     fn look_ahead(&self, extent: &Extent, first: usize, pages: usize) {
         let window = extent.window.load(Relaxed);
         let ahead = window as usize * AHEAD_A_PAGE;
-        // Where no CPU is idle, that thread would lose the CPU with pages in hand that the program then waits for.
+        // Where no CPU is idle, a helper would lose the CPU with pages in hand that the program then waits for.
         let contended = self.engine.conditions.are_contended();
         if window < AT_ONCE
             || contended

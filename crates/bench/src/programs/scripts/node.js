@@ -1,9 +1,12 @@
 // A Map of records; a request is a line on standard input, an answer a line of JSON.
 "use strict";
 const { Heap } = require("./heap.js");
-require("v8").setFlagsFromString("--expose-gc");
-const collect = require("vm").runInNewContext("gc");
 const heap = new Heap(Number(process.argv[2]), Number(process.argv[3]));
+
+function collect() {
+  require("v8").setFlagsFromString("--expose-gc");
+  require("vm").runInNewContext("gc")();
+}
 
 async function answer(line) {
   const [what, seconds] = line.split(" ");
