@@ -193,11 +193,16 @@ impl Heap {
         unsafe { self.bins.get_unchecked(span.class() as usize) }
     }
 
-    /// Whether a free block of the span may go into a bin of this heap. Whose it is comes second: in programs that pass blocks on
-    /// no processor can guess that.
+    /// Whether a free block of the span may go into a bin of this heap. Both are looked at, without a branch between them: which of
+    /// the two holds changes with the size of the block and, in programs that pass blocks on, with who freed it, and no processor can
+    /// guess that.
     #[inline(always)]
     pub(crate) fn keeps(&self, span: &Span) -> bool {
-        span.shelf.load(core::sync::atomic::Ordering::Relaxed) == self.shelf.get() || self.owns(span)
+        let shelves = (span.shelf.load(core::sync::atomic::Ordering::Relaxed) ^ self.shelf.get()) as isize;
+        let owners = (span.owner.load(core::sync::atomic::Ordering::Relaxed).addr()
+            ^ core::ptr::from_ref(self).addr()) as isize;
+        // Less than zero if either is zero; the compiler makes branches of `||`, and of `|` as well.
+        (shelves - 1) | owners.wrapping_sub(1) < 0
     }
 
     /// The bin for a request of `size` bytes, at most [`classes::SMALL`].
