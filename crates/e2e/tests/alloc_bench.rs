@@ -197,3 +197,27 @@ fn a_program_that_is_not_there_or_ends_badly_is_named() {
         "{failed:#}"
     );
 }
+
+#[test]
+fn a_program_that_fails_under_another_allocator_is_left_out_by_name_and_the_others_are_measured() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    // Ours has a profile, glibc no library: what is left is the other.
+    let fails = "[ -z \"$LD_PRELOAD\" ] || [ -n \"$MEMFOLD_PROFILE\" ] || exit 4";
+    for (name, body) in [("fails", fails), ("works", "exec sort /dev/null")] {
+        let script = dir.path().join(name);
+        std::fs::write(&script, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let mut options = programs_in(&dir, &[]);
+    options.prepare().unwrap();
+    let report = Report::of(options, &program(), &mut |_| {}).expect("measured");
+    assert_eq!(report.found.runs.iter().map(|run| run.program).collect::<Vec<_>>(), ["works"; 3]);
+    let said = report.to_string();
+    assert!(
+        said.contains("fails is left out, as it failed under peer: it ended badly: exit status: 4"),
+        "{said}"
+    );
+    let none = Report::of(programs_in(&dir, &["fails"]), &program(), &mut |_| {}).map(|_| ()).unwrap_err();
+    assert!(format!("{none:#}").contains("no program works under all allocators"), "{none:#}");
+}

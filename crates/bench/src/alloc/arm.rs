@@ -170,6 +170,11 @@ impl Arm {
         self.name.starts_with(OURS)
     }
 
+    /// Whether it is another allocator that is preloaded as ours is.
+    pub fn is_peer(&self) -> bool {
+        self.library.is_some() && !self.is_ours()
+    }
+
     /// Gives `command` the arm's environment.
     pub fn apply(&self, command: &mut Command) {
         launch::clean(command);

@@ -20,7 +20,7 @@ use crate::course::{plan, Course, Progress};
 use crate::experiment::{Experiment, Report};
 use crate::output::Output;
 use crate::worker::Program;
-use anyhow::{ensure, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 use memfold_experiment::runs::{self, Ran};
 use memfold_plot::{Axis, Bars, Plot, Value};
 use memfold_stats::{Moments, Ratio};
@@ -117,6 +117,17 @@ pub struct Source {
     pub compiler: String,
 }
 
+/// A program under an allocator with which it does not work.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Failed {
+    /// The program.
+    pub program: &'static str,
+    /// The allocator.
+    pub arm: String,
+    /// What happened.
+    pub reason: String,
+}
+
 /// What is found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Found {
@@ -126,6 +137,8 @@ pub struct Found {
     pub source: Option<Source>,
     /// Programs that are not in the directory.
     pub absent: Vec<String>,
+    /// Programs that are left out because they failed under another allocator than ours.
+    pub failed: Vec<Failed>,
     /// Figures of each allocator on each program.
     pub cells: Vec<Cell>,
     /// Our arms beside the others, over all programs.
@@ -212,19 +225,39 @@ impl Experiment for Options {
         let order = plan(&programs, &arms, self.suite.rounds);
         let mut course = Course::of(order.len(), progress);
         let mut runs = Vec::with_capacity(order.len());
+        let mut failed: Vec<Failed> = Vec::new();
         for (listed, round, arm) in order {
+            // A program is compared under all allocators or under none.
+            if failed.iter().any(|failed| failed.program == listed.name) {
+                continue;
+            }
             let what = format!("{}, {}", listed.name, arm.name);
-            let taken = course.run(&what, || run::run(&listed, &self.directory, &arm, processors))?;
+            let taken = match course.run(&what, || run::run(&listed, &self.directory, &arm, processors)) {
+                Ok(taken) => taken,
+                // Another's failure costs nobody the hours before it; our own, and that of a program that does not work by itself, is to be seen at once.
+                Err(error) if arm.is_peer() => {
+                    let reason = error.root_cause().to_string();
+                    failed.push(Failed { program: listed.name, arm: arm.name, reason });
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let run::Taken { time_s, elapsed_s, cpu_s, rss_peak_bytes, minor_faults } = taken;
             let (program, arm) = (listed.name, arm.name);
             runs.push(Run { program, arm, round, time_s, elapsed_s, cpu_s, rss_peak_bytes, minor_faults });
         }
         course.over("done");
-        let names: Vec<&'static str> = programs.iter().map(|program| program.name).collect();
+        let works = |name: &str| !failed.iter().any(|failed| failed.program == name);
+        runs.retain(|run: &Run| works(run.program));
+        let names: Vec<&'static str> =
+            programs.iter().map(|program| program.name).filter(|name| works(name)).collect();
+        if let (true, Some(Failed { program, arm, reason })) = (names.is_empty(), failed.first()) {
+            bail!("no program works under all allocators; under {arm}, {program} failed: {reason}");
+        }
         let cells = names.iter().flat_map(|name| arms.iter().map(move |arm| (*name, arm.name.as_str())));
         let cells = cells.map(|place| cell(place, &runs)).collect::<Result<_>>()?;
         let standings = standings(&names, &arms, &runs)?;
-        Ok(Found { arms, source: self.source(), absent, cells, standings, runs })
+        Ok(Found { arms, source: self.source(), absent, failed, cells, standings, runs })
     }
 
     fn keep(report: &Report<Options>, output: &Output) -> Result<()> {

@@ -4,7 +4,7 @@
 
 use super::super::scorecard::{command, machine, table};
 use super::super::BASE;
-use super::{Cell, Options};
+use super::{Cell, Failed, Options};
 use crate::experiment::Report;
 use memfold_experiment::text::{mib, or_dash};
 use memfold_stats::Ratio;
@@ -37,6 +37,9 @@ pub fn section(report: &Report<Options>) -> Result<(String, String), fmt::Error>
         source.unwrap_or_default(),
         report.options.suite.rounds,
     )?;
+    for Failed { program, arm, reason } in &found.failed {
+        writeln!(page, "`{program}` is left out, as it failed under {arm}: {reason}.\n")?;
+    }
     standings(&mut page, report)?;
     let figure = |digits: usize, value: f64, cell: &Cell, over: &Ratio| match cell.arm == BASE {
         true => format!("{value:.digits$}"),

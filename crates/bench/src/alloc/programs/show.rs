@@ -2,7 +2,7 @@
 
 use super::super::show::{percent, table};
 use super::super::BASE;
-use super::{Cell, Options};
+use super::{Cell, Failed, Options};
 use crate::experiment::Report;
 use memfold_experiment::text::mib;
 use memfold_stats::Ratio;
@@ -55,6 +55,9 @@ impl Display for Report<Options> {
         }
         if !self.found.absent.is_empty() {
             writeln!(f, "\nnot there, and left out: {}", self.found.absent.join(", "))?;
+        }
+        for Failed { program, arm, reason } in &self.found.failed {
+            writeln!(f, "\n{program} is left out, as it failed under {arm}: {reason}")?;
         }
         Ok(())
     }
