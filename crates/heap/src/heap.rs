@@ -258,3 +258,35 @@ impl Heap {
 }
 
 const _: () = assert!(classes::COUNT * core::mem::size_of::<Bin>() <= u16::MAX as usize);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::Ordering::Relaxed;
+    use memfold_arena::Kind;
+    use memfold_sys::PAGE_SIZE;
+    use std::boxed::Box;
+
+    #[test]
+    fn a_freed_block_is_kept_where_its_span_is_untagged_and_ours_or_on_our_shelf() {
+        let span = memfold_arena::alloc(Domain::Pinned, 16, PAGE_SIZE, Kind::Blocks).expect("a span");
+        let new_heap = || -> &'static Heap { Box::leak(Box::new(Heap::sentinel())) };
+        let (heap, other) = (new_heap(), new_heap());
+        let address = |heap: &Heap, tag: usize| core::ptr::from_ref(heap).addr() | tag;
+        let tags = [Heap::TAG, Heap::SAMPLED, Heap::AWAY].map(|tag| (address(heap, tag), false));
+        let owners = [(0, false), (address(other, 0), false), (address(heap, 0), true)];
+        for (owner, is_own) in owners.into_iter().chain(tags) {
+            for shelf in 0..=u8::MAX {
+                for own_shelf in [1, 2, NO_SHELF - 1] {
+                    span.owner.store(core::ptr::without_provenance_mut(owner), Relaxed);
+                    span.shelf.store(shelf, Relaxed);
+                    heap.shelf.set(own_shelf);
+                    let kept = is_own || shelf == own_shelf;
+                    assert_eq!(heap.keeps(span), kept, "{owner:x}, shelf {shelf} and {own_shelf}");
+                }
+            }
+        }
+        span.owner.store(core::ptr::null_mut(), Relaxed);
+        memfold_arena::free(span, 0);
+    }
+}
