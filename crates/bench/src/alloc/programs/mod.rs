@@ -228,7 +228,7 @@ impl Experiment for Options {
         let mut failed: Vec<Failed> = Vec::new();
         for (listed, round, arm) in order {
             // A program is compared under all allocators or under none.
-            if failed.iter().any(|failed| failed.program == listed.name) {
+            if !works(listed.name, &failed) {
                 continue;
             }
             let what = format!("{}, {}", listed.name, arm.name);
@@ -247,10 +247,9 @@ impl Experiment for Options {
             runs.push(Run { program, arm, round, time_s, elapsed_s, cpu_s, rss_peak_bytes, minor_faults });
         }
         course.over("done");
-        let works = |name: &str| !failed.iter().any(|failed| failed.program == name);
-        runs.retain(|run: &Run| works(run.program));
-        let names: Vec<&'static str> =
-            programs.iter().map(|program| program.name).filter(|name| works(name)).collect();
+        runs.retain(|run: &Run| works(run.program, &failed));
+        let names = programs.iter().map(|program| program.name);
+        let names: Vec<&'static str> = names.filter(|name| works(name, &failed)).collect();
         if let (true, Some(Failed { program, arm, reason })) = (names.is_empty(), failed.first()) {
             bail!("no program works under all allocators; under {arm}, {program} failed: {reason}");
         }
@@ -292,6 +291,11 @@ impl Ran for Run {
     fn repeat(&self) -> usize {
         self.round
     }
+}
+
+/// Whether a program has failed under no allocator.
+fn works(program: &str, failed: &[Failed]) -> bool {
+    !failed.iter().any(|failed| failed.program == program)
 }
 
 fn cell(place: (&'static str, &str), runs: &[Run]) -> Result<Cell> {
