@@ -70,13 +70,19 @@ fn every_source_that_can_be_had_knows_most_of_what_is_cold() {
     let home = scratch();
     let mut command = memfold(home.path());
     command.args(["bench", "sources", "--source", "writes,probe", "--region", "16M", "--duration", "3s"]);
-    let output = command.args(["--cold-age", "300ms", "--json"]).output().unwrap();
+    let out = home.path().join("out");
+    let output = command.args(["--cold-age", "300ms", "--json", "--out"]).arg(&out).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let rows: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for row in rows.as_array().unwrap() {
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["sources"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
         assert!(row["unsupported"].is_null(), "{row}");
         // What is in use is a fifth: a source that knew nothing would name it cold as often as not.
         assert!(row["precision"].as_f64().unwrap() > 0.5, "{row}");
         assert!(row["recall"].as_f64().unwrap() > 0.0, "{row}");
     }
+    let written = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
+    assert_eq!(written("sources.csv").lines().count(), 3, "a head and two sources");
+    assert!(written("manifest.json").contains("kernel") && written("result.json").contains("\"precision\""));
 }

@@ -10,13 +10,17 @@
 mod inside;
 mod outside;
 
+use crate::course::{Course, Progress};
+use crate::experiment::{Experiment, Report};
+use crate::output::Output;
+use crate::worker::Program;
 use crate::Unsupported;
 use anyhow::{anyhow, ensure, Result};
 use memfold_experiment::text::{cells, columns};
 use memfold_pager::config::{parse_duration, parse_size};
 use memfold_pager::source::Kind;
 use memfold_sys::PAGE_SIZE;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::sleep;
@@ -26,12 +30,12 @@ const EXAMPLES: &str = "\
 Examples:
   memfold bench sources                                  every source, 64 MiB, 10 s each
   sudo memfold bench sources --source damon-paddr,probe  DAMON needs root, and nobody else who uses it
-  memfold bench sources --cold-age 500ms --json
+  memfold bench sources --cold-age 500ms --out runs/s    also writes result.json, manifest.json and sources.csv
 
 Exit codes: 0 done (a source that cannot be had here is named), 1 failed, 2 bad usage.";
 
 /// Compare what each access source takes for cold with what a workload has not touched.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Options {
     /// The sources: writes, probe, damon-vaddr, damon-paddr, idle.
@@ -42,6 +46,7 @@ pub struct Options {
         default_value = "writes,probe,damon-vaddr,damon-paddr,idle",
         value_parser = kind
     )]
+    #[serde(serialize_with = "names")]
     pub sources: Vec<Kind>,
     /// Memory of the workload.
     #[arg(long = "region", value_name = "BYTES", default_value = "64M", value_parser = size)]
@@ -57,6 +62,10 @@ pub struct Options {
 fn kind(text: &str) -> Result<Kind, String> {
     let names = || Kind::ALL.map(Kind::name).join(", ");
     Kind::parse(text.trim()).ok_or_else(|| format!("one of {} is needed", names()))
+}
+
+fn names<S: Serializer>(kinds: &[Kind], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(kinds.iter().map(|kind| kind.name()))
 }
 
 fn size(text: &str) -> Result<usize, String> {
@@ -168,19 +177,38 @@ impl Drop for Ground {
     }
 }
 
-/// How the sources fared.
+/// What is found.
 #[derive(Debug, Serialize)]
-#[serde(transparent)]
-pub struct Rows(pub Vec<Row>);
+pub struct Found {
+    /// How each source fared, in the order of the options.
+    pub sources: Vec<Row>,
+}
 
-impl fmt::Display for Rows {
+impl Experiment for Options {
+    const SCHEMA: Option<&'static str> = Some("memfold-bench-sources-1");
+
+    type Found = Found;
+
+    /// One that cannot be had here is no error: its row says why.
+    fn run(&self, _program: &Program, progress: Progress<'_>) -> Result<Found> {
+        let mut course = Course::of(self.sources.len(), progress);
+        let rows = self.sources.iter().map(|&kind| course.run(kind.name(), || one(kind, self)));
+        Ok(Found { sources: rows.collect::<Result<_>>()? })
+    }
+
+    fn keep(report: &Report<Options>, output: &Output) -> Result<()> {
+        output.rows("sources.csv", &report.found.sources)
+    }
+}
+
+impl fmt::Display for Report<Options> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |value: Option<f64>, decimals: usize| {
             value.map_or("-".to_owned(), |value| format!("{value:.decimals$} %"))
         };
         let share = |value: Option<f64>| percent(value.map(|value| value * 100.0), 1);
         let head = cells(["source", "precision", "recall", "CPU", ""]);
-        let rows = self.0.iter().map(|row| {
+        let rows = self.found.sources.iter().map(|row| {
             let why = row.unsupported.clone().unwrap_or_default();
             let (precision, recall) = (share(row.precision), share(row.recall));
             vec![row.source.to_owned(), precision, recall, percent(row.cpu_pct, 2), why]
@@ -188,14 +216,6 @@ impl fmt::Display for Rows {
         let all: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
         f.write_str(&columns(&all, 1))
     }
-}
-
-/// Tries the sources, one after the other.
-///
-/// # Errors
-/// One failed while it was watched. One that cannot be had here is no error: its row says why.
-pub fn run(options: &Options) -> Result<Rows> {
-    options.sources.iter().map(|&kind| one(kind, options)).collect::<Result<_>>().map(Rows)
 }
 
 fn one(kind: Kind, options: &Options) -> Result<Row> {

@@ -40,7 +40,7 @@ enum What {
     Attach(Recorded<pauses::Options>),
     Pager(ab::Options),
     Programs(programs::Options),
-    Sources(Printed<sources::Options>),
+    Sources(Recorded<sources::Options>),
     Pagedaemon(pagedaemon::Options),
     Workload(Printed<workload::Options>),
     Sim(sim::Args),
@@ -102,10 +102,7 @@ fn started(what: What) -> Result<ExitCode> {
         What::Arena(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Overhead(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Attach(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
-        What::Sources(args) => {
-            print(args.json, &sources::run(&args.options)?)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        What::Sources(Recorded { json, out, options }) => carry_out(options, json, out.as_deref()),
         What::Pager(options) => pager(options),
         What::Programs(options) => {
             let (json, out) = (options.json, options.out.clone());
