@@ -2,6 +2,7 @@
 
 use crate::dialogue::Dialogue;
 use crate::run::{copy_program, program};
+use crate::LIMIT;
 use crate::{is_root, scratch};
 use memfold_pager::plan::MAGIC;
 use memfold_sys::thread::agent_name;
@@ -12,10 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{chown, FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 use tempfile::TempDir;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// What makes the pager fold whatever is not in use this very moment.
 pub const HARSH: [&str; 6] = ["--cold-age", "10ms", "--max-cpu", "100", "--max-stall", "100"];

@@ -2,6 +2,7 @@
 //! `--remote-debugging-pipe`: messages of JSON, each ended by a zero byte).
 
 use crate::run::{program, Server};
+use crate::LIMIT;
 use crate::{scratch, wait_until};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
@@ -11,11 +12,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use tempfile::TempDir;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The browser, with one page open.
 pub struct Browser {

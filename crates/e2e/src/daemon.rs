@@ -2,14 +2,12 @@
 
 use crate::command_line::memfold;
 use crate::wait_until;
+use crate::LIMIT;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// How long a test waits for what must come; nothing takes nearly as long.
-pub const BOUND: Duration = Duration::from_secs(120);
 
 /// A process that does not outlive the test.
 pub struct Running(pub Child);
@@ -69,7 +67,7 @@ impl Running {
             if let Some(status) = self.0.try_wait().expect("our own child") {
                 break status;
             }
-            assert!(began.elapsed() < BOUND + BOUND, "{what} does not end");
+            assert!(began.elapsed() < LIMIT + LIMIT, "{what} does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
         let (mut out, mut errors) = (String::new(), String::new());
@@ -110,7 +108,7 @@ impl Daemon {
         command.args(["daemon", "--socket"]).arg(&socket).arg("--metrics").arg(&metrics).args(options);
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("a daemon to start");
         let daemon = Daemon { running: Running(child), socket, metrics };
-        wait_until(BOUND, "the daemon answers", || {
+        wait_until(LIMIT, "the daemon answers", || {
             UnixStream::connect(&daemon.socket).is_ok() && daemon.try_counters().is_some()
         });
         daemon
@@ -162,7 +160,7 @@ impl Daemon {
     /// If it does not end, or leaves its sockets behind.
     pub fn end(mut self) {
         self.running.signal(libc::SIGTERM);
-        wait_until(BOUND, "the daemon ends", || {
+        wait_until(LIMIT, "the daemon ends", || {
             self.running.0.try_wait().expect("our own child").is_some_and(|status| {
                 assert!(status.success(), "{status}");
                 true

@@ -3,13 +3,10 @@
 use crate::command_line::scratch;
 use crate::redis::Redis;
 use crate::wait_until;
+use crate::LIMIT;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::time::Duration;
 use tempfile::TempDir;
-
-/// How long the nodes of a cluster may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An engine that listens on a port, with its files in a directory.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ impl Engine {
             assert_eq!(engine.ask(&["CLUSTER", "MEET", "127.0.0.1", &first, &bus]), "OK");
         }
         for (engine, _) in &mut begun {
-            wait_until(PATIENCE, "the nodes find each other", || {
+            wait_until(LIMIT, "the nodes find each other", || {
                 let info = engine.ask(&["CLUSTER", "INFO"]);
                 info.contains("cluster_state:ok") && info.contains(&format!("cluster_known_nodes:{count}"))
             });

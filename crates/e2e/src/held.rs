@@ -4,12 +4,9 @@ use crate::command_line::{memfold, output};
 use crate::dialogue::Dialogue;
 use crate::run::{copy_program, program};
 use crate::wait_until;
+use crate::LIMIT;
 use serde_json::Value;
 use std::path::Path;
-use std::time::Duration;
-
-/// How long it may take until the program is folded.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// A Perl program under `memfold run`.
 #[derive(Debug)]

@@ -4,13 +4,10 @@ use crate::command_line::{memfold, scratch};
 use crate::dialogue::Dialogue;
 use crate::run::{program, run_plain};
 use crate::wait_until;
+use crate::LIMIT;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
-
-/// How long it may take until it is built, and until it is folded.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The program.
 #[derive(Debug)]

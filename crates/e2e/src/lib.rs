@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 
 pub use command_line::{installed_for_all, is_root, memfold, output, scratch};
 
+/// How long a test waits for what must come: what has not by then never comes, also where a hundred others want the CPU.
+pub const LIMIT: Duration = Duration::from_secs(600);
+
 /// Waits until `seen` says so, at most `limit`.
 ///
 /// # Panics

@@ -3,6 +3,7 @@
 //! What it is not: a client library. Replies are simple, bulk or integers; anything else fails the test.
 
 use crate::run::{program, Server};
+use crate::LIMIT;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
@@ -10,9 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-
-/// How long the server may take to start, or to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server and a connection to it; it dereferences to the connection.
 #[derive(Debug)]
@@ -42,7 +40,7 @@ impl Redis {
         command.stdin(Stdio::null()).stdout(Stdio::null());
         environment(&mut command);
         let server = Server(command.spawn().expect("redis-server starts"));
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LIMIT;
         let mut client = Client::connect(&socket, end);
         while client.ask(&["PING"]) != b"PONG" {
             assert!(Instant::now() < end, "redis-server does not finish loading");
@@ -67,10 +65,10 @@ impl Redis {
     /// Ends the server as an administrator does: its log is complete then, and no snapshot is written.
     ///
     /// # Panics
-    /// If it ends otherwise than by itself with 0, or not within a minute.
+    /// If it ends otherwise than by itself with 0, or not within [`LIMIT`].
     pub fn shut_down(mut self) {
         self.client.send(&["SHUTDOWN", "NOSAVE"]);
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LIMIT;
         let status = loop {
             if let Some(status) = self.server.0.try_wait().expect("the server is our child") {
                 break status;
@@ -105,7 +103,7 @@ impl Client {
             }
             sleep(Duration::from_millis(10));
         };
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout can be set");
         Client { stream: BufReader::new(stream) }
     }
 
@@ -204,7 +202,7 @@ impl Client {
     }
 
     fn wait_for_child(&mut self, busy: &str, status: &str) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + LIMIT;
         loop {
             let info = String::from_utf8_lossy(&self.ask(&["INFO", "persistence"])).into_owned();
             if info.contains(&format!("{busy}:0")) {

@@ -8,6 +8,7 @@
 //! Invariants: a row that printed nothing to compare fails, and so does a checked one in which nothing was evicted.
 
 use crate::run::{self, program};
+use crate::LIMIT;
 use memfold_bench::launch::{plain, Folding};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -16,11 +17,7 @@ use std::os::unix::fs::{chown, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 use tempfile::TempDir;
-
-/// How long one run of a row may take before it counts as hanging.
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// The user and group `nobody`: 65534, the kernel's overflow id.
 const NOBODY: u32 = 65_534;

@@ -2,6 +2,7 @@
 
 use crate::run::Server;
 use crate::wait_until;
+use crate::LIMIT;
 use nix::pty::{openpty, Winsize};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,11 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use vt100::{Color, MouseProtocolMode, Parser, Screen};
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The terminal, and what runs in it.
 pub struct Terminal {

@@ -8,13 +8,11 @@ use memfold_e2e::agent::{
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{scratch, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 use tempfile::TempDir;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn start(file: &Path, arguments: &[&str]) -> Subject {
     Subject::start(Command::new(file).args(arguments))

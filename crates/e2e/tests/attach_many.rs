@@ -6,6 +6,7 @@
 use memfold_e2e::agent::{agent, install_handshake, may_attach, memfold_with_agent, Subject, CAP_SYS_PTRACE};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::run::{self, copy_program, program};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{installed_for_all, scratch, wait_until};
 use memfold_sys::handing::{hand_over, pair, take_over};
 use memfold_sys::time::Nanos;
@@ -17,10 +18,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
 const DAEMON: u32 = 1;
 

@@ -2,13 +2,12 @@
 //! killed. Each goes on as if nothing had been.
 
 use memfold_e2e::agent::{compile, may_attach, memfold_with_agent, rounds, Subject, HARSH};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{scratch, wait_until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn is_fine(subject: Subject) {
     let (status, said) = subject.finish();

@@ -4,6 +4,7 @@
 use memfold_e2e::agent::{may_attach, memfold_with_agent, rounds, HARSH};
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::{children, program, Server};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{scratch, wait_until};
 use std::collections::HashSet;
 use std::fs;
@@ -14,9 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
 
 /// Attaches to a server and its processes while `work` goes on, and detaches: what was attached to, and what was folded of all.

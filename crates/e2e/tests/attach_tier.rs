@@ -7,11 +7,9 @@ use memfold_e2e::agent::{compile, counter, may_attach, memfold_with_agent, must,
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{scratch, wait_until};
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(240);
 
 /// What is folded goes to a disk at once.
 const DISK: [&str; 2] = ["--tier", "disk=/var/tmp,size=1G,after=10ms"];

@@ -5,6 +5,7 @@
 
 use memfold_e2e::agent::{agent, compile, install_handshake, may_attach, rounds, Subject, CAP_SYS_PTRACE};
 use memfold_e2e::run::{self, copy_program, program};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{installed_for_all, scratch, wait_until};
 use memfold_pager::plan::{Plan, MAGIC};
 use memfold_sys::thread::agent_name;
@@ -19,9 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Mutex;
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(120);
 /// The user whose program it is.
 const NOBODY: u32 = 65_534;
 /// The other one, to whom nothing belongs.

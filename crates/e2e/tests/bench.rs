@@ -90,9 +90,7 @@ fn the_fault_benchmark_touches_what_lies_on_an_engine_beside_plain_gets() {
         assert!(run.evicted_pages * 100 >= all * 99 && run.touched > 0, "{run:?}");
     }
     assert_eq!(report.runs.len(), 8);
-    memfold_e2e::wait_until(std::time::Duration::from_secs(60), "nothing of it is left", || {
-        engine.keys() == 0
-    });
+    memfold_e2e::wait_until(memfold_e2e::LIMIT, "nothing of it is left", || engine.keys() == 0);
 }
 
 #[test]

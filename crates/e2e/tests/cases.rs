@@ -8,6 +8,7 @@ use memfold_bench::launch::Folding;
 use memfold_e2e::run::{
     copy_program, counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain,
 };
+use memfold_e2e::LIMIT;
 use memfold_e2e::{command_line, preload_library};
 use memfold_pager::config::Setting;
 use std::fs::{self, OpenOptions};
@@ -16,13 +17,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
-use std::time::Duration;
 
 #[path = "cases/machine.rs"]
 mod machine;
 
-/// A busy machine takes its time, and a case waits two minutes for memory to be evicted.
-const LIMIT: Duration = Duration::from_secs(300);
 /// The case that runs `memfold` itself, which no other needs.
 const CORES: &str = "folded_pages_are_put_back";
 

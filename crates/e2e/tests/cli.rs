@@ -3,6 +3,7 @@
 
 use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{is_root, memfold, scratch};
 use serde_json::Value;
 use std::fs;
@@ -11,10 +12,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("memfold can be executed")

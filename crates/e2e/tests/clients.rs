@@ -2,9 +2,10 @@
 //! verifies every byte.
 
 use memfold_e2e::command_line::{memfold, scratch};
-use memfold_e2e::daemon::{judge, value, Daemon, Running, BOUND};
+use memfold_e2e::daemon::{judge, value, Daemon, Running};
 use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
+use memfold_e2e::LIMIT;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -44,13 +45,13 @@ fn a_client_comes_below_the_budget_and_everybody_can_see_it() {
     let client =
         start(home.path(), &["client", socket.to_str().unwrap(), "restored", "1", "16"], &FOR_THE_BUDGET);
     let pid = client.id();
-    wait_until(BOUND, "the budget is kept to", || {
+    wait_until(LIMIT, "the budget is kept to", || {
         let [resident, stored] =
             ["resident_bytes", "stored_bytes"].map(|name| daemon.counter(name, Some(pid)));
         resident.zip(stored).is_some_and(|(resident, stored)| stored > 0 && resident + stored < 12 << 20)
     });
     assert_eq!(daemon.counter("budget_bytes", None), Some(12 << 20));
-    wait_until(BOUND, "it is told its share", || {
+    wait_until(LIMIT, "it is told its share", || {
         let row = stat(home.path(), pid).unwrap();
         // It folds itself, whoever grants it how much.
         assert_eq!((row["mode"].as_str(), row["daemon"].as_str()), (Some("embedded"), Some(daemon.at())));
@@ -71,7 +72,7 @@ fn clients_go_on_while_the_daemon_is_killed_and_started_again() {
     let clients = ["1", "2", "3"]
         .map(|seed| start(home.path(), &["client", daemon.at(), "restored", seed, "16"], &FOR_THE_BUDGET));
     for round in 0..3 {
-        wait_until(BOUND, "all of them are folded under it", || {
+        wait_until(LIMIT, "all of them are folded under it", || {
             let folded = |one: &Running| {
                 daemon.counter("evicted_bytes", Some(one.id())).is_some_and(|bytes| bytes > 0)
             };
@@ -91,14 +92,14 @@ fn clients_are_folded_as_before_when_their_daemon_has_left_for_good() {
     let home = scratch();
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "12M"]);
     let client = client(home.path(), &daemon, 1);
-    wait_until(BOUND, "something was restored", || {
+    wait_until(LIMIT, "something was restored", || {
         daemon.counter("pages_restored_total", Some(client.id())).is_some_and(|count| count > 0)
     });
     daemon.end();
     let folded = || stat(home.path(), client.id()).unwrap()["pages"]["evicted"].as_u64().unwrap();
     let before = folded();
-    wait_until(BOUND, "more is folded", || folded() > before);
-    wait_until(BOUND, "its share has lapsed", || {
+    wait_until(LIMIT, "more is folded", || folded() > before);
+    wait_until(LIMIT, "its share has lapsed", || {
         stat(home.path(), client.id()).unwrap()["share_bytes"].is_null()
     });
     judge(&client.finish("a client without daemon"));
@@ -111,13 +112,13 @@ fn a_client_without_a_daemon_says_so_in_one_line_and_comes_under_the_next_one() 
     let words = ["client", socket.to_str().unwrap(), "restored", "1", "16"];
     let client = start(home.path(), &words, &FOR_THE_BUDGET);
     let quiet = start(home.path(), &words, &[&FOR_THE_BUDGET[..], &[("MEMFOLD_QUIET", "1")]].concat());
-    wait_until(BOUND, "both have their pages", || {
+    wait_until(LIMIT, "both have their pages", || {
         [&client, &quiet]
             .iter()
             .all(|one| stat(home.path(), one.id()).is_some_and(|row| row["mode"] == "embedded"))
     });
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "16M"]);
-    wait_until(BOUND, "one of them has a share", || {
+    wait_until(LIMIT, "one of them has a share", || {
         [&client, &quiet].iter().any(|one| daemon.counter("share_bytes", Some(one.id())).is_some())
     });
     let said = client.finish("a client without daemon");
@@ -166,7 +167,7 @@ fn a_client_under_a_daemon_keeps_to_its_stall_budget() {
         start(home.path(), &["client", daemon.at(), goal, "1", "16"], &limits)
     };
     let (little, any) = (run("retreated"), run("1"));
-    wait_until(BOUND, "it is folded", || {
+    wait_until(LIMIT, "it is folded", || {
         stat(home.path(), little.id()).is_some_and(|row| row["evicted_bytes"].as_u64() > Some(0))
     });
     // A tenth of a millisecond in ten seconds, which some touches take.

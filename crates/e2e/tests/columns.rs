@@ -199,7 +199,7 @@ fn every_column_of_a_run_agrees_with_an_independent_reading() {
     // More than any workload gets.
     drop(vec![1u8; 4 * REGION]);
     // Where others keep the CPUs busy, the pager comes to nothing in a short run.
-    let mut longer = [3_000, 12_000, 48_000].into_iter().map(measured);
+    let mut longer = [3_000, 12_000, 48_000, 192_000].into_iter().map(measured);
     let (table, seen) =
         longer.find(|(table, _)| folded_everywhere(table)).expect("nothing is folded, however long a run is");
     let (daemons, workers): (Vec<&Seen>, Vec<&Seen>) =

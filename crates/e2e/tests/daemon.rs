@@ -2,13 +2,10 @@
 
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::wait_until;
+use memfold_e2e::LIMIT;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Duration;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn start(home: &Path, socket: &Path) -> Child {
     let mut command = memfold(home);

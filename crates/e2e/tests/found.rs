@@ -2,14 +2,12 @@
 //! and what they say of one that is not folded.
 
 use memfold_e2e::run::{copy_program, program, Server};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{installed_for_all, memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("memfold can be executed")

@@ -3,12 +3,9 @@
 //! The program is `c/freed.c`.
 
 use memfold_e2e::holder::Holder;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{scratch, wait_until};
 use serde_json::Value;
-use std::time::Duration;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// The program, which folds when it is told to.
 struct Freer(Holder);

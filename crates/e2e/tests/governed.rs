@@ -4,15 +4,12 @@ use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::forged::{greatest_page, page_file, run_dir};
 use memfold_e2e::wait_until;
+use memfold_e2e::LIMIT;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 const MIB: u64 = 1 << 20;
 /// What each program keeps, MiB.

@@ -4,16 +4,14 @@
 
 use memfold_e2e::holder::Holder;
 use memfold_e2e::run::{program, run_plain, Server};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 const MIB: f64 = (1 << 20) as f64;
 
 fn start(options: &[&str]) -> Holder {

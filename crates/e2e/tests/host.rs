@@ -2,12 +2,10 @@
 
 use memfold_e2e::held::Held;
 use memfold_e2e::run::{expect_evictions, harsh, program, run_folded, run_plain};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{scratch, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn built(dir: &Path) -> PathBuf {
     let host = dir.join("host");

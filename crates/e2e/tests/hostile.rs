@@ -1,8 +1,9 @@
 //! Who means harm to a daemon or through it to another program, as processes of its own user: neither it nor anybody else suffers it.
 
 use memfold_e2e::command_line::{memfold, scratch};
-use memfold_e2e::daemon::{judge, Daemon, Running, BOUND};
+use memfold_e2e::daemon::{judge, Daemon, Running};
 use memfold_e2e::forged::{greatest_page, page_file, run_dir};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{is_root, wait_until};
 use memfold_pager::control::{ControlPage, CONTROL_LEN};
 use std::fs::{self, Permissions};
@@ -25,7 +26,7 @@ fn client(home: &Path, daemon: &Daemon, seed: u64) -> Running {
 /// An honest program starts, comes under the daemon, is folded and has its bytes back.
 fn is_there_for_an_honest_client(daemon: &Daemon, home: &Path) {
     let client = client(home, daemon, 7);
-    wait_until(BOUND, "the daemon has seen the client", || {
+    wait_until(LIMIT, "the daemon has seen the client", || {
         daemon.counter("evicted_bytes", Some(client.id())).is_some_and(|bytes| bytes > 0)
     });
     judge(&client.finish("an honest client"));
@@ -62,7 +63,7 @@ fn seven_clients_go_on_beside_a_page_of_every_kind_of_lie() {
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "1G"]);
     let clients: Vec<Running> = (1..=7).map(|seed| client(home.path(), &daemon, seed)).collect();
-    wait_until(BOUND, "the daemon sees all clients beside the lies", || {
+    wait_until(LIMIT, "the daemon sees all clients beside the lies", || {
         clients
             .iter()
             .all(|client| daemon.counter("managed_bytes", Some(client.id())).is_some_and(|bytes| bytes > 0))
@@ -111,7 +112,7 @@ fn a_page_that_says_it_keeps_a_hundred_gibibytes_takes_nothing_from_an_honest_cl
     let client = client(home.path(), &daemon, 7);
     let (honest, liar) = (Some(client.id()), Some(std::process::id()));
     let mut first = None;
-    wait_until(BOUND, "the budget is divided six times with both", || {
+    wait_until(LIMIT, "the budget is divided six times with both", || {
         let both = daemon.counter("managed_bytes", honest).is_some_and(|bytes| bytes > 0)
             && daemon.counter("managed_bytes", liar).is_some();
         let divisions = daemon.counter("divisions_total", None).unwrap();
@@ -152,7 +153,7 @@ fn two_thousand_connections_keep_no_honest_client_waiting() {
             });
         }
         let honest = std::panic::catch_unwind(|| {
-            wait_until(BOUND, "there were two thousand", || made.load(Relaxed) >= 2000);
+            wait_until(LIMIT, "there were two thousand", || made.load(Relaxed) >= 2000);
             is_there_for_an_honest_client(&daemon, home.path());
         });
         // It is ended while they go on.
@@ -167,13 +168,13 @@ fn a_client_that_is_stopped_keeps_nobody_waiting() {
     let home = scratch();
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "16M"]);
     let stopped = client(home.path(), &daemon, 1);
-    wait_until(BOUND, "it was seen", || {
+    wait_until(LIMIT, "it was seen", || {
         daemon.counter("managed_bytes", Some(stopped.id())).is_some_and(|b| b > 0)
     });
     stopped.signal(libc::SIGSTOP);
     let other = client(home.path(), &daemon, 2);
     // What the one keeps to itself, the other gives up.
-    wait_until(BOUND, "the other one comes down", || {
+    wait_until(LIMIT, "the other one comes down", || {
         daemon.counter("share_bytes", Some(other.id())).is_some_and(|bytes| bytes < 16 << 20)
     });
     judge(&other.finish("a client beside one that is stopped"));
@@ -187,13 +188,13 @@ fn nothing_of_a_client_that_has_left_stays_with_the_daemon() {
     let home = scratch();
     let daemon = Daemon::start(home.path(), &["--quiet", "--budget", "8M"]);
     is_there_for_an_honest_client(&daemon, home.path());
-    wait_until(BOUND, "it is forgotten", || daemon.counter("processes", None) == Some(0));
+    wait_until(LIMIT, "it is forgotten", || daemon.counter("processes", None) == Some(0));
     let before = daemon.descriptors();
     let both = [1, 2].map(|seed| client(home.path(), &daemon, seed));
-    wait_until(BOUND, "both were seen", || daemon.counter("processes", None) == Some(2));
+    wait_until(LIMIT, "both were seen", || daemon.counter("processes", None) == Some(2));
     let pids = both.each_ref().map(Running::id);
     both.into_iter().for_each(|client| judge(&client.finish("an honest client")));
-    wait_until(BOUND, "nothing is left of them", || {
+    wait_until(LIMIT, "nothing is left of them", || {
         let text = daemon.counters();
         pids.iter().all(|pid| !text.contains(&format!("pid=\"{pid}\""))) && daemon.descriptors() <= before
     });
@@ -214,7 +215,7 @@ fn the_counters_are_told_while_sixty_connections_are_open_and_silent() {
     let daemon = Daemon::start(home.path(), &["--quiet"]);
     let metrics = home.path().join("metrics.sock");
     // Where so much else runs that two seconds go by meanwhile, it is tried again.
-    wait_until(BOUND, "the counters are told beside silent connections", || {
+    wait_until(LIMIT, "the counters are told beside silent connections", || {
         let silent: Vec<_> = (0..60).map(|_| UnixStream::connect(&metrics).unwrap()).collect();
         let said = ask(UnixStream::connect(&metrics).unwrap(), "");
         let open = silent.iter().all(|one| memfold_sys::socket::has_bytes(one.as_raw_fd()) == Some(false));
@@ -238,7 +239,7 @@ fn over_tcp_the_counters_are_told_to_who_has_the_token_and_to_nobody_else() {
     command.args(["daemon", "--quiet", "--metrics", &port, "--metrics-token"]).arg(&file);
     let socket = home.path().join("daemon.sock");
     let mut daemon = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-    wait_until(BOUND, "it listens", || UnixStream::connect(&socket).is_ok());
+    wait_until(LIMIT, "it listens", || UnixStream::connect(&socket).is_ok());
     let say = |header: &str| ask(TcpStream::connect(&port).unwrap(), header);
     let told = say(&format!("Authorization: Bearer {word}\r\n"));
     assert!(told.starts_with("HTTP/1.0 200 OK\r\n") && told.contains("memfold_processes 0\n"), "{told}");

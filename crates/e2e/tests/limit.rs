@@ -5,6 +5,7 @@
 
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::run::{confine, counters, finish, program, run_folded, run_plain};
+use memfold_e2e::LIMIT;
 use memfold_pagecache::cgroup::{Group, Hierarchy};
 use memfold_pager::config::Setting;
 use std::collections::BTreeSet;
@@ -13,9 +14,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::ptr::null_mut;
-use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(300);
 const MIB: u64 = 1 << 20;
 
 /// 160 MiB that shrink well, each block read back.

@@ -2,15 +2,13 @@
 //! memfold, and every exit code is what it was.
 
 use memfold_e2e::run::{finish, program, run_plain, Outcome};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, scratch};
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// A command with control pages in a file system of 64 KiB of its own, which `prepare`, a line for the shell with `$1` for its
 /// directory, can fill; `command` follows there.

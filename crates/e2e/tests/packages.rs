@@ -1,5 +1,6 @@
 //! What comes with memfold, as a user meets it: the manual, completions, the file of settings, and services of systemd.
 
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, scratch, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -7,10 +8,6 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().expect("it can be executed")

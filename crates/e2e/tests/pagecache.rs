@@ -1,6 +1,7 @@
 //! `memfold pagecache` as a person types it, with the real fio on a real file.
 
 use memfold_e2e::command_line::memfold;
+use memfold_e2e::LIMIT;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -213,7 +214,7 @@ fn interrupted(args: &[&str], until: impl Fn(&Path) -> bool) {
     let mut child = command(home.path(), args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     while !until(home.path()) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the run does not get there");
+        assert!(begun.elapsed() < LIMIT, "the run does not get there");
         if let Some(status) = child.try_wait().unwrap() {
             // Without cgroups there is nothing to interrupt.
             assert_eq!(status.code(), Some(3), "{args:?} ended before it was interrupted");
@@ -280,7 +281,7 @@ fn what_a_killed_run_left_is_gone_after_the_next() {
     let raw = home.path().join("fairness_results/reader_cached.part");
     let begun = Instant::now();
     while !raw.exists() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "the run does not get there");
+        assert!(begun.elapsed() < LIMIT, "the run does not get there");
         if let Some(status) = child.try_wait().unwrap() {
             assert_eq!(status.code(), Some(3));
             return;

@@ -4,12 +4,10 @@
 
 use memfold_e2e::row::report;
 use memfold_e2e::run::{self, program};
+use memfold_e2e::LIMIT;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(600);
 
 const PYTHON: &str = r#"
 import gc, hashlib, multiprocessing, sys, threading, time

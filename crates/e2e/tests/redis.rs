@@ -4,13 +4,12 @@
 use memfold_bench::control::Peer;
 use memfold_e2e::redis::{Client, Redis};
 use memfold_e2e::row::report;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{run, wait_until};
 use memfold_pager::control::Command as Request;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const VALUES: usize = 40_000;
 
@@ -82,7 +81,7 @@ fn digest(redis: &mut Redis) -> Vec<u8> {
 }
 
 fn evict(peer: &Peer) {
-    peer.ask(Request::Evict, 0, 0, PATIENCE).expect("the pager evicts");
+    peer.ask(Request::Evict, 0, 0, LIMIT).expect("the pager evicts");
 }
 
 #[test]
@@ -107,7 +106,7 @@ fn redis_returns_every_value_after_its_memory_was_evicted() {
     // 40 000 values of about 1 KB are 10 000 pages; most must have gone.
     assert!(before.sizes.evicted_bytes > 20 << 20, "only {} bytes are evicted", before.sizes.evicted_bytes);
     read_back(&mut folded);
-    peer.await_count(Duration::from_secs(60)).expect("the server counts");
+    peer.await_count(LIMIT).expect("the server counts");
     let after = peer.counters().unwrap();
     assert!(
         after.pages.restored - before.pages.restored > 5_000,
@@ -181,11 +180,11 @@ fn redis_saves_and_rewrites_its_log_while_clients_write() {
     });
     load(&mut redis);
     let counters_of = |redis: &Redis| {
-        let peer = Peer::of(folding.control_dir(), redis.pid(), PATIENCE).expect("the server is folded");
+        let peer = Peer::of(folding.control_dir(), redis.pid(), LIMIT).expect("the server is folded");
         peer.counters().unwrap()
     };
     // On a busy machine little goes while the clients write.
-    wait_until(PATIENCE, "the server's pages to go", || counters_of(&redis).pages.evicted > 1000);
+    wait_until(LIMIT, "the server's pages to go", || counters_of(&redis).pages.evicted > 1000);
     let written: Vec<Written> = (0..VALUES).map(|_| Written::default()).collect();
     let generations = |which: fn(&Written) -> &AtomicUsize| -> Vec<usize> {
         written.iter().map(|w| which(w).load(SeqCst)).collect()

@@ -307,7 +307,7 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     let mut recorder = command.spawn().unwrap();
     let of = format!("/proc/{0}/task/{0}/children", recorder.id());
     let mut program = String::new();
-    memfold_e2e::wait_until(std::time::Duration::from_secs(30), "the program's start", || {
+    memfold_e2e::wait_until(memfold_e2e::LIMIT, "the program's start", || {
         // The witness of signals comes behind it.
         let children = std::fs::read_to_string(&of).unwrap_or_default();
         program = children.split_whitespace().next().unwrap_or_default().to_owned();
@@ -319,9 +319,7 @@ fn a_recorder_that_is_killed_leaves_nothing_but_the_trace() {
     recorder.wait().unwrap();
     let left =
         || -> Vec<_> { std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect() };
-    memfold_e2e::wait_until(std::time::Duration::from_secs(30), "the program clears away", || {
-        left() == ["sleep.mft"]
-    });
+    memfold_e2e::wait_until(memfold_e2e::LIMIT, "the program clears away", || left() == ["sleep.mft"]);
     // SAFETY: sends a signal to the program, which has 60 seconds to go.
     unsafe { libc::kill(program.parse().unwrap(), libc::SIGKILL) };
     // One whose program was killed too is cleared away by the next recorder there.

@@ -2,15 +2,13 @@
 
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::wait_until;
+use memfold_e2e::LIMIT;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
 
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 /// What a program keeps, MiB.
 const KEPT: u64 = 24;
 

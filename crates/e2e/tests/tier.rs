@@ -5,14 +5,12 @@ use memfold_e2e::daemon::Daemon;
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{counters, expect_evictions, harsh, program, run_folded, run_plain};
 use memfold_e2e::wait_until;
+use memfold_e2e::LIMIT;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(300);
 
 /// Objects whose every byte is known, read again and again by the program, by children that it forks and by their children, while they go
 /// to disk and change.
@@ -290,7 +288,8 @@ fn programs_of_a_daemon_share_its_tier_by_what_each_has_cold_and_lose_nothing_wi
     let held = || [&large_pid, &small_pid].map(|pid| of(pid, "tier_file_bytes"));
     let within = || {
         let [large, small] = held();
-        assert!(large + small <= SIZE, "{large} and {small}");
+        // What is being filled, and what moves, is a segment each beyond it.
+        assert!(large + small <= SIZE + (4 << 20), "{large} and {small}");
         large > small && small > 2 << 20 && large + small > SIZE * 3 / 4
     };
     wait_until(LIMIT, "the larger one has more of it", within);

@@ -3,6 +3,7 @@
 
 use memfold_e2e::engine::{self, Engine};
 use memfold_e2e::run::{program, Server};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, scratch, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,8 +12,6 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Objects whose every byte is known. It looks at them when it is told to, and so does a child.
 const SCRIPT: &str = r#"

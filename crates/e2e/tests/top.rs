@@ -5,6 +5,7 @@
 use memfold_e2e::held::Held;
 use memfold_e2e::run::{copy_program, finish, program, Server};
 use memfold_e2e::terminal::Terminal;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, output, scratch, wait_until};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -15,10 +16,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
-
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn contrib(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(file)

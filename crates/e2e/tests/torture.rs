@@ -3,6 +3,7 @@
 
 use memfold_e2e::agent::{counter, may_attach, memfold_with_agent, HARSH};
 use memfold_e2e::engine::Engine;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, run, scratch};
 use memfold_stats::Rng;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,6 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(600);
 /// Four rounds, and that of a program that is attached to, are two minutes.
 const SECONDS: u32 = 24;
 

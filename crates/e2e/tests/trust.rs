@@ -1,6 +1,7 @@
 //! Attacks on what memfold should not believe. Most take root, to be two users; without it a test says so and does nothing.
 
 use memfold_e2e::run::program;
+use memfold_e2e::LIMIT;
 use memfold_e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until};
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -9,7 +10,6 @@ use std::os::unix::fs::{chown, FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 /// A user to whom nothing here belongs.
 const STRANGER: u32 = 61_302;
@@ -192,7 +192,7 @@ fn another_user_who_has_taken_the_directorys_name_prevents_nothing() {
         command.args(["run", "--", "/bin/sleep", "600"]).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut launcher = Launcher(command.spawn().unwrap());
         let found = || folded(as_user(&installed, VICTIM));
-        wait_until(Duration::from_secs(60), what, || found().len() == 1);
+        wait_until(LIMIT, what, || found().len() == 1);
         // Root finds it too, by what the process has mapped.
         assert!(folded(as_root(&installed)).contains(&found()[0]), "{what}");
         end(found()[0]);
@@ -322,7 +322,7 @@ fn ends(command: &mut Command, what: &str) -> (i32, String) {
     command.stdin(Stdio::null()).stdout(said.try_clone().unwrap()).stderr(said);
     let mut child = Launcher(command.spawn().unwrap());
     let mut status = None;
-    wait_until(Duration::from_secs(60), what, || {
+    wait_until(LIMIT, what, || {
         status = child.0.try_wait().unwrap();
         status.is_some()
     });
@@ -425,7 +425,7 @@ fn a_page_or_a_directory_that_was_tampered_with_ends_neither_stat_nor_ctl() {
             kept.read_exact_at(&mut word, at).unwrap();
             u32::from_ne_bytes(word) != 0
         };
-        wait_until(Duration::from_secs(60), "it asks", asked);
+        wait_until(LIMIT, "it asks", asked);
         kept.set_len(0).unwrap();
     });
     let (code, said) = ends(&mut command, "a page that is cut short while it is asked");

@@ -4,13 +4,11 @@
 //! The obstacles one by one, on small programs, are tested in `cli.rs` and `cases.rs`.
 
 use memfold_e2e::run::{self, program};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{installed_for_all, memfold, scratch};
 use memfold_pager::control::Mode;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(120);
 
 fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).env("LC_ALL", "C").output().expect("the program can be executed")

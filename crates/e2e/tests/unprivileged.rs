@@ -6,6 +6,7 @@
 use memfold_bench::launch::Folding;
 use memfold_e2e::is_root;
 use memfold_e2e::run::{self, program, Outcome};
+use memfold_e2e::LIMIT;
 use memfold_pager::control::Mode;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -14,10 +15,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
 const DEVICE: &str = "/dev/userfaultfd";
 

@@ -1,10 +1,8 @@
 //! Every byte, while everything is evicted again and again; and that the verifier itself can fail.
 
 use memfold_e2e::run::{self, Outcome};
+use memfold_e2e::LIMIT;
 use std::process::Command;
-use std::time::Duration;
-
-const LIMIT: Duration = Duration::from_secs(180);
 
 fn verifier(seconds: u32, threads: u32, seed: u32) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memfold-e2e"));

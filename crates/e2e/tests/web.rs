@@ -4,6 +4,7 @@ use memfold_e2e::browser::Browser;
 use memfold_e2e::forged;
 use memfold_e2e::held::Held;
 use memfold_e2e::run::{copy_program, program, Server};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{is_root, memfold, output, scratch, wait_until};
 use memfold_inspect::Snapshot;
 use memfold_pager::control::Mode;
@@ -16,13 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
 
 /// Who has many processes started has the machine for itself: memfold looks the more rarely the longer that takes.
 static MANY_PROCESSES: RwLock<()> = RwLock::new(());
 
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 fn token(home: &Path) -> PathBuf {

@@ -4,15 +4,13 @@
 
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{program, run_plain};
+use memfold_e2e::LIMIT;
 use memfold_e2e::{memfold, scratch, wait_for, wait_until};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
-/// How long a test waits for what must come.
-const LIMIT: Duration = Duration::from_secs(120);
 const MIB: u64 = 1 << 20;
 /// Memory of the program that can be folded, as [`Folded::start`] finds it in every case.
 const COLD: u64 = 24 * MIB;

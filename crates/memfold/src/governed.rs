@@ -121,7 +121,8 @@ fn governed(found: &Found, tier: &str) -> Option<Governed> {
     let tier = (!tier.is_empty() && shares).then_some(Part {
         cold_bytes: load.evicted_bytes,
         held_bytes: page.sizes.tier_file_bytes.min(MOST),
-        limit: page.tier_granted.min(MOST),
+        // It may not have heard of the last word yet, or have taken up one before that.
+        limit: page.tier_granted.max(page.tier_share).min(MOST),
     });
     Some(Governed { pid: found.pid, load, tier, counters })
 }
@@ -208,6 +209,20 @@ mod tests {
         let load = governed(&found, "").unwrap().load;
         assert!(load.resident_bytes < 1 << 40 && load.evicted_bytes <= MOST, "{load:?}");
         assert_eq!(load.limit, LEAST);
+    }
+
+    #[test]
+    fn a_part_of_the_tier_counts_with_what_the_process_goes_by_and_with_what_it_was_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let tier = "disk=/var/tmp";
+        for (taken_up, told) in [(7, 9), (9, 7)] {
+            let found = found(dir.path(), |page| {
+                page.tier.set(tier);
+                page.tier_share.store(taken_up, Relaxed);
+                page.share.tier_bytes.store(told, Relaxed);
+            });
+            assert_eq!(governed(&found, tier).unwrap().tier.unwrap().limit, 9);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ Exit codes: 0 done and every datum right, 1 failed, 2 bad usage, 3 none of the p
 
 /// Run real programs plain and folded in turns: memory, throughput, CPU and the time of the exit.
 ///
-/// Memory is that of all processes of a program, 10, 30, 60, 120, 300 and 600 s after its heap was built. Ratios are medians over pairs
+/// Memory is that of all processes of a program, 10, 30, 40, 60, 120, 300 and 600 s after its heap was built. Ratios are medians over pairs
 /// of runs, with a 95 % interval from six runs on.
 #[derive(Clone, Debug, Serialize, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -159,8 +159,8 @@ pub struct Found {
     pub beside: Vec<Beside>,
 }
 
-/// Seconds after the load at which memory is looked at closely.
-const MOMENTS: [u64; 6] = [10, 30, 60, 120, 300, 600];
+/// Seconds after the load at which memory is looked at closely. At 40 what is cold has been so for 30 beyond the usual cold age.
+const MOMENTS: [u64; 7] = [10, 30, 40, 60, 120, 300, 600];
 
 impl Options {
     /// Times after the load at which memory is looked at closely: those that fit in, or else the end of the idle phase.

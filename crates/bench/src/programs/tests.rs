@@ -88,8 +88,8 @@ fn finished(runs: usize) -> Report {
 #[test]
 fn the_moments_are_those_that_fit_into_the_idle_phase_or_its_end() {
     let at = |idle_millis| Options { idle_millis, ..options(1) }.moments();
-    assert_eq!(at(120_000), [10, 30, 60, 120].map(Duration::from_secs));
-    assert_eq!(at(59_000), [10, 30].map(Duration::from_secs));
+    assert_eq!(at(120_000), [10, 30, 40, 60, 120].map(Duration::from_secs));
+    assert_eq!(at(59_000), [10, 30, 40].map(Duration::from_secs));
     assert_eq!(at(1_500), [Duration::from_millis(1_500)]);
 }
 

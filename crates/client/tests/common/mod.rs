@@ -79,7 +79,7 @@ impl Drop for Memory {
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < Duration::from_secs(120), "never: {what}");
+        assert!(began.elapsed() < Duration::from_secs(600), "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
