@@ -12,7 +12,7 @@
 //! again, so what was not wanted lately is not kept for that time at all: the longest free go at once beyond as much as
 //! was handed out within the last one or two times of decay, and at any rate beyond 32 MiB or as much as is handed out
 //! now (in a tight profile, eight times the target or a quarter). Who was handed out in that time more than twice what it had
-//! at once is kept as much as is missing of that and an eighth (in a tight profile, of that). Where the target was set by itself,
+//! at once is kept as much as is missing of that and a quarter (in a tight profile, of that). Where the target was set by itself,
 //! everything beyond it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
 use crate::chunk::Chunk;
@@ -334,7 +334,7 @@ fn limits_of_profile(live: usize, lately: Lately) -> (usize, usize) {
     let (most, keep, peak) = if target < TIGHT {
         ((8 * pages).max(live / 4), pages.max(live / (4 * IDLE_SHARE)), lately.peak)
     } else {
-        (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE), lately.peak + lately.peak / 8)
+        (BUSY.max(8 * pages).max(live), pages.max(live / IDLE_SHARE), lately.peak + lately.peak / 4)
     };
     // Who takes again and again what it had at once is kept that, which costs nothing at its peak.
     let peak = if lately.taken > 2 * lately.peak { peak } else { 0 };
