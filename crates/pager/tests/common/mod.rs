@@ -163,7 +163,16 @@ impl Memory {
 
     pub fn check_page(&self, seed: u64, page: usize) {
         let found = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
-        assert!(found == content(seed, page), "page {page} changed");
+        if found != content(seed, page) {
+            let again = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
+            let differ = found.iter().zip(content(seed, page)).filter(|(a, b)| **a != *b).count();
+            panic!(
+                "page {page} of {seed} changed in {differ} words: {:x?} for {:x?}; now {:x?}",
+                &found[..4],
+                &content(seed, page)[..4],
+                &again[..4]
+            );
+        }
     }
 
     pub fn check(&self, seed: u64) {
