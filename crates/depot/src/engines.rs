@@ -12,7 +12,7 @@
 use crate::slots::{self, Range};
 use anyhow::{bail, Context, Result};
 use memfold_pager::tier::choice::Engines as Choice;
-use memfold_pager::tier::wire::Name;
+use memfold_pager::tier::wire::{Name, NameText};
 use redis::{
     Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
     RedisError, ServerErrorKind, Value,
@@ -364,7 +364,7 @@ impl Engines {
 
     /// What it is called that way, and who has it. `None` where that cannot be said now.
     fn key(&mut self, file: Name, segment: u32, way: usize) -> Option<Key> {
-        let text = format!("memfold:{:032x}:{segment}", u128::from_be_bytes(file));
+        let text = format!("memfold:{}:{segment}", NameText(file));
         if !self.config.cluster {
             return Some(Key { text, node: way });
         }

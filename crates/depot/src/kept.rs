@@ -5,7 +5,7 @@
 //!
 //! What it is not: the deletion itself. [`Kept::ended`] says what nobody wants, once.
 
-use memfold_pager::tier::wire::Name;
+use memfold_pager::tier::wire::{Name, NameText};
 use nix::fcntl::{Flock, FlockArg};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -87,7 +87,7 @@ impl Kept {
 }
 
 fn mark(directory: &Path, name: Name) -> PathBuf {
-    directory.join(format!("{:032x}", u128::from_be_bytes(name)))
+    directory.join(NameText(name).to_string())
 }
 
 /// Whether a process has the mark locked. One that cannot be opened for another reason than that it is gone counts as locked: what may be wanted is

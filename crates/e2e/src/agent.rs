@@ -2,8 +2,7 @@
 
 use crate::dialogue::Dialogue;
 use crate::run::{copy_program, program};
-use crate::LIMIT;
-use crate::{is_root, scratch};
+use crate::{is_root, scratch, LIMIT};
 use memfold_pager::plan::MAGIC;
 use memfold_sys::thread::agent_name;
 use serde_json::Value;

@@ -2,8 +2,7 @@
 //! `--remote-debugging-pipe`: messages of JSON, each ended by a zero byte).
 
 use crate::run::{program, Server};
-use crate::LIMIT;
-use crate::{scratch, wait_until};
+use crate::{scratch, wait_until, LIMIT};
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
 use serde_json::{json, Value};

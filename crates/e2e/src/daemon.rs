@@ -1,8 +1,7 @@
 //! A daemon and programs under it, as the tests start, signal and ask them.
 
 use crate::command_line::memfold;
-use crate::wait_until;
-use crate::LIMIT;
+use crate::{wait_until, LIMIT};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -67,7 +66,7 @@ impl Running {
             if let Some(status) = self.0.try_wait().expect("our own child") {
                 break status;
             }
-            assert!(began.elapsed() < LIMIT + LIMIT, "{what} does not end");
+            assert!(began.elapsed() < LIMIT, "{what} does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
         let (mut out, mut errors) = (String::new(), String::new());

@@ -2,8 +2,7 @@
 
 use crate::command_line::scratch;
 use crate::redis::Redis;
-use crate::wait_until;
-use crate::LIMIT;
+use crate::{wait_until, LIMIT};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsRawFd;
 use tempfile::TempDir;

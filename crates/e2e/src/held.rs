@@ -3,8 +3,7 @@
 use crate::command_line::{memfold, output};
 use crate::dialogue::Dialogue;
 use crate::run::{copy_program, program};
-use crate::wait_until;
-use crate::LIMIT;
+use crate::{wait_until, LIMIT};
 use serde_json::Value;
 use std::path::Path;
 

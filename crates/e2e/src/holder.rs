@@ -3,8 +3,7 @@
 use crate::command_line::{memfold, scratch};
 use crate::dialogue::Dialogue;
 use crate::run::{program, run_plain};
-use crate::wait_until;
-use crate::LIMIT;
+use crate::{wait_until, LIMIT};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

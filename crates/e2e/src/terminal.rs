@@ -1,8 +1,7 @@
 //! A program in a terminal of its own, whose screen is read back: what a user sees, and what the user types.
 
 use crate::run::Server;
-use crate::wait_until;
-use crate::LIMIT;
+use crate::{wait_until, LIMIT};
 use nix::pty::{openpty, Winsize};
 use std::fs::File;
 use std::io::{Read, Write};

@@ -8,8 +8,7 @@ use memfold_e2e::agent::{
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{scratch, wait_until};
+use memfold_e2e::{scratch, wait_until, LIMIT};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;

@@ -6,8 +6,7 @@
 use memfold_e2e::agent::{agent, install_handshake, may_attach, memfold_with_agent, Subject, CAP_SYS_PTRACE};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::run::{self, copy_program, program};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{installed_for_all, scratch, wait_until};
+use memfold_e2e::{installed_for_all, scratch, wait_until, LIMIT};
 use memfold_sys::handing::{hand_over, pair, take_over};
 use memfold_sys::time::Nanos;
 use memfold_sys::uffd::{Features, Userfaultfd};

@@ -2,8 +2,7 @@
 //! killed. Each goes on as if nothing had been.
 
 use memfold_e2e::agent::{compile, may_attach, memfold_with_agent, rounds, Subject, HARSH};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{scratch, wait_until};
+use memfold_e2e::{scratch, wait_until, LIMIT};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -4,8 +4,7 @@
 use memfold_e2e::agent::{may_attach, memfold_with_agent, rounds, HARSH};
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::{children, program, Server};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{scratch, wait_until};
+use memfold_e2e::{scratch, wait_until, LIMIT};
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};

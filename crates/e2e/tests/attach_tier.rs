@@ -7,8 +7,7 @@ use memfold_e2e::agent::{compile, counter, may_attach, memfold_with_agent, must,
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{scratch, wait_until};
+use memfold_e2e::{scratch, wait_until, LIMIT};
 use std::process::Command;
 
 /// What is folded goes to a disk at once.

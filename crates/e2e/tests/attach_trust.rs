@@ -5,8 +5,7 @@
 
 use memfold_e2e::agent::{agent, compile, install_handshake, may_attach, rounds, Subject, CAP_SYS_PTRACE};
 use memfold_e2e::run::{self, copy_program, program};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{installed_for_all, scratch, wait_until};
+use memfold_e2e::{installed_for_all, scratch, wait_until, LIMIT};
 use memfold_pager::plan::{Plan, MAGIC};
 use memfold_sys::thread::agent_name;
 use std::collections::BTreeSet;

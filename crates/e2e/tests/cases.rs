@@ -8,8 +8,7 @@ use memfold_bench::launch::Folding;
 use memfold_e2e::run::{
     copy_program, counters, harsh, harsh_with, inherit, modes, program, run_folded, run_plain,
 };
-use memfold_e2e::LIMIT;
-use memfold_e2e::{command_line, preload_library};
+use memfold_e2e::{command_line, preload_library, LIMIT};
 use memfold_pager::config::Setting;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{chown, PermissionsExt};

@@ -3,8 +3,7 @@
 
 use memfold_e2e::run::copy_program;
 use memfold_e2e::wait_until;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{is_root, memfold, scratch};
+use memfold_e2e::{is_root, memfold, scratch, LIMIT};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;

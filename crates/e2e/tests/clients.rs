@@ -4,8 +4,7 @@
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::daemon::{judge, value, Daemon, Running};
 use memfold_e2e::run::copy_program;
-use memfold_e2e::wait_until;
-use memfold_e2e::LIMIT;
+use memfold_e2e::{wait_until, LIMIT};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::os::unix::net::UnixListener;

@@ -1,8 +1,7 @@
 //! `memfold daemon` as a person starts and ends it.
 
 use memfold_e2e::command_line::{memfold, scratch};
-use memfold_e2e::wait_until;
-use memfold_e2e::LIMIT;
+use memfold_e2e::{wait_until, LIMIT};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Stdio};

@@ -2,8 +2,7 @@
 //! and what they say of one that is not folded.
 
 use memfold_e2e::run::{copy_program, program, Server};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{installed_for_all, memfold, scratch, wait_until};
+use memfold_e2e::{installed_for_all, memfold, scratch, wait_until, LIMIT};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;

@@ -3,8 +3,7 @@
 //! The program is `c/freed.c`.
 
 use memfold_e2e::holder::Holder;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{scratch, wait_until};
+use memfold_e2e::{scratch, wait_until, LIMIT};
 use serde_json::Value;
 
 /// The program, which folds when it is told to.

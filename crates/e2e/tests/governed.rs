@@ -3,8 +3,7 @@
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::daemon::Running;
 use memfold_e2e::forged::{greatest_page, page_file, run_dir};
-use memfold_e2e::wait_until;
-use memfold_e2e::LIMIT;
+use memfold_e2e::{wait_until, LIMIT};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;

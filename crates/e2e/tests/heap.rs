@@ -4,8 +4,7 @@
 
 use memfold_e2e::holder::Holder;
 use memfold_e2e::run::{program, run_plain, Server};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, scratch, wait_until};
+use memfold_e2e::{memfold, scratch, wait_until, LIMIT};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;

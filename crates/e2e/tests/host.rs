@@ -2,8 +2,7 @@
 
 use memfold_e2e::held::Held;
 use memfold_e2e::run::{expect_evictions, harsh, program, run_folded, run_plain};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{scratch, wait_until};
+use memfold_e2e::{scratch, wait_until, LIMIT};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -3,8 +3,7 @@
 use memfold_e2e::command_line::{memfold, scratch};
 use memfold_e2e::daemon::{judge, Daemon, Running};
 use memfold_e2e::forged::{greatest_page, page_file, run_dir};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{is_root, wait_until};
+use memfold_e2e::{is_root, wait_until, LIMIT};
 use memfold_pager::control::{ControlPage, CONTROL_LEN};
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};

@@ -2,8 +2,7 @@
 //! memfold, and every exit code is what it was.
 
 use memfold_e2e::run::{finish, program, run_plain, Outcome};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, scratch};
+use memfold_e2e::{memfold, scratch, LIMIT};
 use serde_json::Value;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;

@@ -1,7 +1,6 @@
 //! What comes with memfold, as a user meets it: the manual, completions, the file of settings, and services of systemd.
 
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, scratch, wait_until};
+use memfold_e2e::{memfold, scratch, wait_until, LIMIT};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

@@ -4,8 +4,7 @@
 use memfold_bench::control::Peer;
 use memfold_e2e::redis::{Client, Redis};
 use memfold_e2e::row::report;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{run, wait_until};
+use memfold_e2e::{run, wait_until, LIMIT};
 use memfold_pager::control::Command as Request;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;

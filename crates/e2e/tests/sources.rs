@@ -1,8 +1,7 @@
 //! `--source`: which access source a program is folded by, as its user is told.
 
 use memfold_e2e::command_line::{memfold, scratch};
-use memfold_e2e::wait_until;
-use memfold_e2e::LIMIT;
+use memfold_e2e::{wait_until, LIMIT};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

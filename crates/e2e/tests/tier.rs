@@ -4,8 +4,7 @@ use memfold_e2e::command_line::{executable, memfold, output, scratch};
 use memfold_e2e::daemon::Daemon;
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{counters, expect_evictions, harsh, program, run_folded, run_plain};
-use memfold_e2e::wait_until;
-use memfold_e2e::LIMIT;
+use memfold_e2e::{wait_until, LIMIT};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -285,11 +284,12 @@ fn programs_of_a_daemon_share_its_tier_by_what_each_has_cold_and_lose_nothing_wi
     let own_tier = format!("disk={},after=50ms", own.path().display());
     let (mut other, other_pid) = blocks(home.path(), &[&option, "--tier", &own_tier], 10000);
     let of = |pid: &str, what: &str| stat(home.path(), pid)[what].as_u64().unwrap_or(0);
-    let held = || [&large_pid, &small_pid].map(|pid| of(pid, "tier_file_bytes"));
+    // What the larger one gives up the smaller one takes: together that is never more than there was at the second look.
+    let held = || [&small_pid, &large_pid].map(|pid| of(pid, "tier_file_bytes"));
     let within = || {
-        let [large, small] = held();
-        // What is being filled, and what moves, is a segment each beyond it.
-        assert!(large + small <= SIZE + (4 << 20), "{large} and {small}");
+        let [small, large] = held();
+        // What moves is a segment of each beyond it.
+        assert!(large + small <= SIZE + (2 << 20), "{large} and {small}");
         large > small && small > 2 << 20 && large + small > SIZE * 3 / 4
     };
     wait_until(LIMIT, "the larger one has more of it", within);

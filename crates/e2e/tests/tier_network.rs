@@ -3,8 +3,7 @@
 
 use memfold_e2e::engine::{self, Engine};
 use memfold_e2e::run::{program, Server};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, scratch, wait_until};
+use memfold_e2e::{memfold, scratch, wait_until, LIMIT};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;

@@ -5,8 +5,7 @@
 use memfold_e2e::held::Held;
 use memfold_e2e::run::{copy_program, finish, program, Server};
 use memfold_e2e::terminal::Terminal;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, output, scratch, wait_until};
+use memfold_e2e::{memfold, output, scratch, wait_until, LIMIT};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};

@@ -3,8 +3,7 @@
 
 use memfold_e2e::agent::{counter, may_attach, memfold_with_agent, HARSH};
 use memfold_e2e::engine::Engine;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, run, scratch};
+use memfold_e2e::{memfold, run, scratch, LIMIT};
 use memfold_stats::Rng;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,8 +1,7 @@
 //! Attacks on what memfold should not believe. Most take root, to be two users; without it a test says so and does nothing.
 
 use memfold_e2e::run::program;
-use memfold_e2e::LIMIT;
-use memfold_e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until};
+use memfold_e2e::{installed_for_all, is_root, memfold, preload_library, scratch, wait_until, LIMIT};
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::fd::AsRawFd;

@@ -4,8 +4,7 @@
 //! The obstacles one by one, on small programs, are tested in `cli.rs` and `cases.rs`.
 
 use memfold_e2e::run::{self, program};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{installed_for_all, memfold, scratch};
+use memfold_e2e::{installed_for_all, memfold, scratch, LIMIT};
 use memfold_pager::control::Mode;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

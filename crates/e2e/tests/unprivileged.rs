@@ -4,9 +4,8 @@
 //! Run as root the programs run as user 65534; run as anybody else, as that user.
 
 use memfold_bench::launch::Folding;
-use memfold_e2e::is_root;
 use memfold_e2e::run::{self, program, Outcome};
-use memfold_e2e::LIMIT;
+use memfold_e2e::{is_root, LIMIT};
 use memfold_pager::control::Mode;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};

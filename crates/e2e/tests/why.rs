@@ -4,8 +4,7 @@
 
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{program, run_plain};
-use memfold_e2e::LIMIT;
-use memfold_e2e::{memfold, scratch, wait_for, wait_until};
+use memfold_e2e::{memfold, scratch, wait_for, wait_until, LIMIT};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
-use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
+use memfold_pager::tier::wire::{Answer, Name, NameText, Op, Request, REQUEST, SOCKET};
 use memfold_pager::Engine;
 use memfold_sys::{mem, PAGE_SIZE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -125,8 +125,7 @@ impl Depot {
     fn segments(&self) -> BTreeSet<(Name, u32)> {
         let mut clusters = self.kept.clusters.lock().unwrap();
         self.kept.left.lock().unwrap().retain(|&file| {
-            let is_wanted =
-                is_locked(&self.directory.path().join(format!("{:032x}", u128::from_be_bytes(file))));
+            let is_wanted = is_locked(&self.directory.path().join(NameText(file).to_string()));
             if !is_wanted {
                 clusters.retain(|&(other, _, _), _| other != file);
             }

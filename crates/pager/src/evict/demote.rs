@@ -251,8 +251,13 @@ impl Worker {
         let bytes = below.pages.load(Relaxed) * PAGE_SIZE as u64;
         control.tier_bytes.store(bytes, Relaxed);
         control.tier_bytes_peak.fetch_max(bytes, Relaxed);
-        // SAFETY: as above.
-        control.tier_file_bytes.store(unsafe { below.keeper() }.file_bytes(), Relaxed);
+        self.say_file_bytes(below);
+    }
+
+    /// Says what the files of the tier take.
+    pub(super) fn say_file_bytes(&self, below: &Below) {
+        // SAFETY: we are the background thread.
+        self.engine.control().tier_file_bytes.store(unsafe { below.keeper() }.file_bytes(), Relaxed);
     }
 
     /// A page of the extent was stored, with what it holds now.

@@ -94,18 +94,17 @@ impl Worker {
             return;
         }
         let Some(below) = self.engine.below() else { return };
-        // SAFETY: we are the background thread.
-        let keeper = unsafe { below.keeper() };
         if below.is_open() {
             // The daemon gives to others what is free beside both: what there is is said before it may be less, and what may be before there is more.
-            control.tier_file_bytes.store(keeper.file_bytes(), Relaxed);
+            self.say_file_bytes(below);
             control.tier_share.store(bytes, Release);
             if control.share.tier_bytes.load(Acquire) != bytes {
                 // It has another word by now, and counts with that. We are told again.
                 return;
             }
         }
-        if keeper.take_share(bytes) {
+        // SAFETY: we are the background thread.
+        if unsafe { below.keeper() }.take_share(bytes) {
             self.demotion.full_until = Nanos(0);
         }
         if below.is_open() {

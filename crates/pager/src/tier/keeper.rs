@@ -10,7 +10,7 @@ use super::choice::Choice;
 use super::clusters::{Place, FILES, FILE_BLOCKS, MOST_BLOCKS, SEGMENT_BLOCKS, SEQUENCES};
 use super::files::{File, Files};
 use super::seal;
-use super::wire::{Name, Op};
+use super::wire::{Name, NameText, Op};
 use super::BLOCK;
 use crate::codec::DICTIONARIES;
 use crate::file_path::FilePath;
@@ -564,7 +564,7 @@ fn make(directory: &FilePath) -> Result<Fd> {
 /// Makes the mark of a file on the network: it has nothing, and whoever may read what lies there has it locked.
 fn make_mark(directory: &FilePath, name: Name) -> Result<Fd> {
     let mut text = Line::new();
-    let _ = write!(text, "{:032x}", u128::from_be_bytes(name));
+    let _ = write!(text, "{}", NameText(name));
     let path = FilePath::joined(directory.as_str(), text.as_str()).ok_or(Errno::EINVAL)?;
     file::open(path.as_c_str(), libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_RDWR, 0o600)
 }

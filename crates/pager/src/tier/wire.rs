@@ -7,6 +7,7 @@
 //! answer of [`ANSWER`] bytes, with the cluster behind it if one was got. All numbers are little-endian.
 
 use super::CLUSTER_BYTES;
+use core::fmt;
 
 /// Bytes of a request, without a cluster.
 pub const REQUEST: usize = 32;
@@ -17,6 +18,15 @@ pub const SOCKET: &str = "socket";
 
 /// A file's random name.
 pub type Name = [u8; 16];
+
+/// A name in text: its mark is called so, and it stands so in the keys on the engines.
+pub struct NameText(pub Name);
+
+impl fmt::Display for NameText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
+    }
+}
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -162,17 +162,17 @@ impl Memory {
     }
 
     pub fn check_page(&self, seed: u64, page: usize) {
-        let found = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
-        if found != content(seed, page) {
-            let again = unsafe { *((self.base + page * PAGE_SIZE) as *const [u64; PAGE_SIZE / 8]) };
-            let differ = found.iter().zip(content(seed, page)).filter(|(a, b)| **a != *b).count();
-            panic!(
-                "page {page} of {seed} changed in {differ} words: {:x?} for {:x?}; now {:x?}",
-                &found[..4],
-                &content(seed, page)[..4],
-                &again[..4]
-            );
-        }
+        let at = self.base + page * PAGE_SIZE;
+        let (found, wanted) = (page_at(at), content(seed, page));
+        let changed = found.iter().zip(&wanted).filter(|(found, wanted)| found != wanted).count();
+        let begin = |words: &[u64]| format!("{:x?}", &words[..4]);
+        assert!(
+            changed == 0,
+            "page {page} of {seed} changed in {changed} words: {} for {}; now {}",
+            begin(&found),
+            begin(&wanted),
+            begin(&page_at(at))
+        );
     }
 
     pub fn check(&self, seed: u64) {
