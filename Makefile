@@ -48,7 +48,7 @@ test: export MEMFOLD_BIN := $(TARGET)/debug/memfold
 test: export RUST_TEST_THREADS ?= $(shell nproc)
 test: lint libraries test-deps
 	scripts/run-tests --locked --workspace --exclude memfold-preload --exclude memfold-agent
-	$(CARGO) test --locked -p memfold-pager --features inject --test inject --test dictionary
+	$(CARGO) test --locked -p memfold-pager --features inject --test inject --test unseen --test dictionary
 
 # The big programs with four times as much to do, and those that not every machine lets run; then a hundred rounds of attaching and detaching for each program
 # that is attached to. Half an hour and more.

@@ -54,6 +54,8 @@ bugs! {
     ArmedTooLate = "armed-too-late",
     /// Pages that left, though the kernel says that they could not (Linux 6.18), count as pages that stayed.
     MovedUnseen = "moved-unseen",
+    /// Of pages that came back, though the kernel says that they could not (Linux 6.18), only the first counts as there.
+    BroughtUnseen = "brought-unseen",
     /// A thread that touched a page on its way out is not woken when the page has left.
     LeavingWakeLost = "leaving-wake-lost",
     /// A thread that touched a page while it was being brought back ahead of the touch is not woken.

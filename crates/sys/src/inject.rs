@@ -192,6 +192,28 @@ mod plan {
         refused
     }
 
+    /// How the next calls of each kind are to fail, whatever the plan: a byte each, the first lowest, which is a number in [`choices`] plus one.
+    static NEXT: [AtomicU64; COUNTERS.len()] = [const { AtomicU64::new(0) }; COUNTERS.len()];
+
+    /// Has the next calls of a kind fail like this, one after the other, beside the plan; up to eight, each a failure that the plan knows for the kind. Returns
+    /// how many of those that were asked for before have not come to pass, and do so no more.
+    pub fn fail_next(point: Point, failures: &[Failure]) -> usize {
+        let number = |wanted: &Failure| choices(point).iter().position(|choice| choice == wanted);
+        let bytes = failures.iter().rev().fold(0, |bytes, failure| {
+            bytes << 8 | 1 + number(failure).expect("a failure of this kind of call") as u64
+        });
+        NEXT[point as usize].swap(bytes, Relaxed).to_le_bytes().iter().filter(|&&byte| byte != 0).count()
+    }
+
+    fn next(point: Point) -> Option<Failure> {
+        let next = &NEXT[point as usize];
+        if next.load(Relaxed) == 0 {
+            return None;
+        }
+        let bytes = next.fetch_update(Relaxed, Relaxed, |bytes| Some(bytes >> 8)).unwrap_or(0);
+        choices(point).get((bytes & 0xFF).checked_sub(1)? as usize).copied()
+    }
+
     /// Starts the plan that the environment asks for.
     pub fn begin() {
         // SAFETY: nobody changes this variable.
@@ -219,6 +241,9 @@ mod plan {
 
     /// Whether this call is to fail, and how.
     pub fn failure(point: Point) -> Option<Failure> {
+        if let Some(failure) = next(point) {
+            return Some(failure);
+        }
         let rate = RATE.load(Relaxed);
         if rate == 0 || matches!(point, Point::Map | Point::Drop) && !on_agent() {
             return None;
@@ -271,7 +296,7 @@ mod plan {
 pub use plan::{begin, failure, is_refused, note_agent};
 
 #[cfg(feature = "inject")]
-pub use plan::refuse_maps;
+pub use plan::{fail_next, refuse_maps};
 
 /// The error of this call, where it is to fail.
 #[inline(always)]

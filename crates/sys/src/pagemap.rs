@@ -138,14 +138,30 @@ impl Pagemap {
     ///
     /// Linux 6.18 keeps the `EAGAIN` of a first try in mind when the second one succeeds, tries a third time, and then
     /// finds the pages that it has just moved. (Told from what it does; `move_pages` in its `mm/userfaultfd.c` is the place.)
-    /// At most 64 are looked at: who moves more asks again.
+    /// Of a huge page all that moved are counted, and holes among them: who asked the kernel for the rest could be told of another error for
+    /// pages that have long moved.
     pub fn moved_unseen(&self, from: usize, to: usize, pages: usize) -> Result<usize> {
-        let pages = pages.min(64);
-        let (mut left, mut arrived) = ([Entry::default(); 64], [Entry::default(); 64]);
-        let read = self.entries(from, &mut left[..pages])?.min(self.entries(to, &mut arrived[..pages])?);
         let is_there = |entry: &Entry| entry.present() || entry.swapped();
-        let both = left.iter().zip(&arrived).take(read);
-        Ok(both.take_while(|(left, arrived)| !is_there(left) && is_there(arrived)).count())
+        let (mut left, mut arrived) = ([Entry::default(); 64], [Entry::default(); 64]);
+        let mut moved = 0;
+        for at in (0..pages).step_by(64) {
+            let part = 64.min(pages - at);
+            let read = self
+                .entries(from + at * PAGE_SIZE, &mut left[..part])?
+                .min(self.entries(to + at * PAGE_SIZE, &mut arrived[..part])?);
+            for index in 0..read {
+                if is_there(&left[index]) {
+                    return Ok(moved);
+                }
+                if is_there(&arrived[index]) {
+                    moved = at + index + 1;
+                }
+            }
+            if read < part {
+                break;
+            }
+        }
+        Ok(moved)
     }
 
     /// Reads the entries of consecutive pages from `start` on. Returns how many were read.
@@ -194,6 +210,25 @@ mod tests {
     use super::*;
     use crate::mem;
     use crate::uffd::{Features, Modes, Userfaultfd};
+
+    #[test]
+    fn what_moved_unseen_is_counted_to_the_last_page_over_holes() {
+        let pagemap = Pagemap::open().unwrap();
+        let pages = 512;
+        let [from, to] = [(); 2].map(|()| mem::map_anonymous(0, pages * PAGE_SIZE, 0).unwrap());
+        let moved = || pagemap.moved_unseen(from, to, pages).unwrap();
+        // SAFETY: within the mappings just made.
+        let write = |base: usize, page: usize| unsafe { *((base + page * PAGE_SIZE) as *mut u64) = 1 };
+        assert_eq!(moved(), 0);
+        (0..pages).filter(|page| !(60..200).contains(page)).for_each(|page| write(to, page));
+        assert_eq!(moved(), pages);
+        write(from, 300);
+        assert_eq!(moved(), 300);
+        write(from, 199);
+        assert_eq!(moved(), 60, "holes behind the last that moved are left to the kernel");
+        write(from, 0);
+        assert_eq!(moved(), 0);
+    }
 
     #[test]
     fn a_scan_reports_exactly_the_pages_written_since_the_last() {

@@ -197,8 +197,17 @@ impl Restorer {
         let huge = extent.flags.load(Relaxed) & STAGED_HUGE != 0;
         let _turn = run.turn()?;
         engine.children.give(extent, segment, staged);
-        // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
-        let move_back = || unsafe { kernel.uffd.move_present(page, staged, len) };
+        let move_back = || {
+            // SAFETY: the entries were taken: the pages are ours to move, back to where they came from.
+            let mut progress = unsafe { kernel.uffd.move_present(page, staged, len) };
+            if progress.error == Some(Errno::EEXIST) {
+                // Where the page map cannot be read, what came unseen is found to be there page by page.
+                let (done, rest) = (progress.done, (len - progress.done) / PAGE_SIZE);
+                let unseen = kernel.pagemap.moved_unseen(staged + done, page.wrapping_add(done), rest);
+                progress.done += fault_point!(BroughtUnseen: unseen.unwrap_or(0), else 0) * PAGE_SIZE;
+            }
+            progress
+        };
         let progress = if huge && len < EXTENT_SIZE {
             // Moving one small page out of a huge one splits it, which takes a hundred times as long as a copy.
             Progress { done: 0, error: Some(Errno::EBUSY) }
