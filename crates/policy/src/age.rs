@@ -103,6 +103,10 @@ pub struct ExtentAge {
     walked_at: u64,
     /// For how long pages of it had proved to be cold when they came back unasked, ns: it counts for the next probe.
     proved: u64,
+    /// The last probe that was over left nearly all of it away.
+    was_cold: bool,
+    /// The next probe, or the one under way, is shorter because of that.
+    lent: bool,
 }
 
 impl ExtentAge {
@@ -223,13 +227,23 @@ impl ExtentAge {
         self.proved = proved.min(cold_age / 4 * 3);
     }
 
+    /// Whether pages of it that came back unasked had proved for so long that they are cold that nobody need be asked whether the program may wait for them
+    /// in the next probe: few of them will be touched.
+    pub fn has_proved(&self, cold_age: u64) -> bool {
+        self.proved >= (cold_age / 2).max(1)
+    }
+
     /// The probe ended at `now`: of `pages` set aside, `touched` came back.
     pub fn probed(&mut self, now: u64, cold_age: u64, pages: usize, touched: usize) {
         self.watched(now);
+        let lent = core::mem::take(&mut self.lent);
+        self.was_cold = touched * 100 <= pages * CHURN;
         self.recheck = if touched * 100 > pages * CHURN {
             (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
         } else if touched * 100 < pages * CALM {
-            (self.rest, self.retreat) = (self.rest / 2, self.retreat / 2);
+            // What rests for longer each time it is walked through does so also where short probes end between two walks.
+            self.rest /= if lent { 1 } else { 2 };
+            self.retreat /= 2;
             (self.recheck / 2).max(RECHECK_FIRST)
         } else {
             self.recheck.max(RECHECK_FIRST)
@@ -242,10 +256,13 @@ impl ExtentAge {
         self.phase == Phase::Probed
     }
 
-    /// It was walked through, which says of none of its pages that it is in use. What comes within half a cold age is the same walk.
+    /// It was walked through, which says of none of its pages that it is in use. What comes within half a cold age is the same walk. If it had proved to be cold
+    /// before, and this is the first walk since long, three quarters of the next probe are lent to it.
     pub fn walked(&mut self, now: u64, cold_age: u64) {
         if self.rest == 0 || now.saturating_sub(self.walked_at) >= cold_age / 2 {
             self.rest = (self.rest * 2).clamp(REST_FIRST, BACKOFF_MOST);
+            self.lent = self.was_cold && self.rest == REST_FIRST;
+            self.proved = if self.lent { cold_age / 4 * 3 } else { 0 };
         }
         self.walked_at = now;
         self.watched(now);
@@ -367,6 +384,38 @@ mod tests {
             assert_eq!(rest(&mut age, false), COLD / 2);
         }
         assert_eq!(rest(&mut age, true), 2 * COLD);
+    }
+
+    #[test]
+    fn what_was_cold_and_is_walked_through_once_is_compressed_soon_and_not_each_time() {
+        let mut age = ExtentAge::default();
+        age.set_aside(0);
+        age.probed(COLD, COLD, 512, 3);
+        assert!(!age.has_proved(COLD));
+        // From a walk until it is compressed again, where the next walk comes after twice as long.
+        let mut now = 2 * COLD;
+        let mut away = |age: &mut ExtentAge| {
+            age.walked(now, COLD);
+            let look = age.next(COLD, Timing::PROBE);
+            let known = age.has_proved(COLD);
+            age.set_aside(look);
+            assert!(!age.has_proved(COLD));
+            let end = age.next(COLD, Timing::PROBE);
+            age.probed(end, COLD, 512, 3);
+            let time = end - now;
+            now = end + COLD / 2;
+            (time, known)
+        };
+        let first = away(&mut age);
+        assert_eq!(first, (COLD * 3 / 4, true));
+        // It rests for twice as long, and has to prove it anew; after that it is as it was at first.
+        assert_eq!(away(&mut age), (2 * COLD, false));
+        assert_eq!([away(&mut age).1, away(&mut age).1], [false; 2]);
+        // What was in use is lent nothing.
+        age.probed(now, COLD, 512, 100);
+        (age.rest, age.walked_at) = (0, 0);
+        age.walked(now, COLD);
+        assert!(!age.has_proved(COLD));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::tables::entry::State;
 use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, WAITS_FOR_STALL, WALKED};
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::Step;
+use memfold_policy::walk;
 use memfold_sys::time::Nanos;
 use memfold_sys::PAGE_SIZE;
 
@@ -119,6 +120,7 @@ impl Policy for ByAge {
                 Due::Care
             }
             Step::Watch => Due::Watch(locked),
+            Step::Probe if locked.age().has_proved(cold_age) => Due::SetAsideAgain(locked),
             Step::Probe => Due::SetAside(locked),
             Step::Launder => Due::Launder(PageSet::ALL),
         }
@@ -199,7 +201,9 @@ impl Policy for ByAge {
 
     fn brought_back(&mut self, worker: &Worker, extent: &Extent) {
         let Some(mut extent) = extent.try_lock() else { return };
-        if took_walk(&extent) {
+        // Where somebody walks, it is being walked through, though it may not be known of this one yet.
+        let walks = !walk::is_over(worker.now.0, worker.engine.conditions.last_walk().0);
+        if took_walk(&extent) || walks {
             extent.age().walked(worker.now.0, worker.cold_age());
         } else {
             extent.age().retreated(worker.now.0);

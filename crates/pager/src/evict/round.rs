@@ -29,6 +29,8 @@ pub(crate) enum Due<'e> {
     Watch(Locked<'e>),
     /// What the policy will choose is set aside.
     SetAside(Locked<'e>),
+    /// The same, of what has shown before that next to nothing of it is touched, so that the program need have no waiting left for it.
+    SetAsideAgain(Locked<'e>),
     /// What is still set aside of these pages is compressed.
     Launder(PageSet),
 }
@@ -175,6 +177,9 @@ impl Worker {
                 false
             }
             Due::SetAside(locked) => self.set_aside_by(policy, locked, allowance),
+            Due::SetAsideAgain(locked) => {
+                self.set_aside_by(policy, locked, &mut Allowance { probes: u64::MAX, held: false })
+            }
             Due::Launder(pages) => {
                 extent.waits_for.store(0, Relaxed);
                 policy.launders(extent);
