@@ -11,6 +11,7 @@ extern crate std;
 
 pub mod age;
 pub mod budget;
+pub mod clusters;
 #[cfg(feature = "replace")]
 pub mod daemon;
 pub mod effort;

@@ -10,6 +10,7 @@ use crate::config::Setting;
 use crate::evict::round::{Choice, Due, Policy};
 use crate::evict::set_aside;
 use crate::evict::worker::{Round, Worker};
+use crate::fault::beside;
 use crate::source::Seen;
 use crate::tables::bitmap::PageSet;
 use crate::tables::entries::Entries;
@@ -172,6 +173,7 @@ impl Policy for ByAge {
         } else {
             extent.probed_pages.store(pages as u32, Relaxed);
             extent.unasked.store(0, Relaxed);
+            extent.along.remove(&PageSet::ALL);
             extent.flags.fetch_and(!SEEN, Relaxed);
             extent.age().set_aside(now);
         }
@@ -190,7 +192,9 @@ impl Policy for ByAge {
         let probed = u64::from(extent.probed_pages.load(Relaxed));
         let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
         locked.age().probed(worker.now.0, self.cold_age, probed as usize, touched as usize);
-        if took_walk(extent) {
+        let walked = took_walk(extent);
+        beside::settle(extent, walked);
+        if walked {
             // Which says nothing of what the next look costs.
             locked.age().walked(worker.now.0, self.cold_age);
         } else {

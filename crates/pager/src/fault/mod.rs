@@ -1,5 +1,6 @@
 //! How pages come back: the fault thread, what it learns from touches and from reports of changes past libc, and restoring, which others do too.
 
+pub(crate) mod beside;
 pub(crate) mod children;
 pub(crate) mod drops;
 pub(crate) mod events;

@@ -9,6 +9,7 @@
 use crate::config::Setting;
 use crate::control::{bump, ControlPage};
 use crate::engine::{Engine, Phase};
+use crate::fault::beside;
 use crate::fault::drops::Drops;
 use crate::fault::events;
 use crate::fault::follow::Follower;
@@ -28,6 +29,7 @@ use crate::tables::entry::{Entry, State};
 use crate::tables::extent::{Extent, WALKED};
 use crate::tier::below::Asker;
 use core::sync::atomic::Ordering::*;
+use memfold_policy::clusters::Clusters;
 use memfold_policy::walk::{Reach, Walks, Way};
 use memfold_sys::thread::{self, Backoff};
 use memfold_sys::time::{self, Nanos};
@@ -62,6 +64,7 @@ pub extern "C" fn main(arg: usize) {
         way: Way::new(),
         foresight: foreseen::Memory::new().ok(),
         recall: Recall::new(),
+        clusters: Clusters::new(),
         steps: Steps::new(),
         drops: Drops::new(),
         read_at: Nanos(0),
@@ -84,6 +87,7 @@ struct Service {
     /// `None` where there is no memory for it.
     foresight: Option<foreseen::Memory>,
     recall: Recall,
+    clusters: Clusters,
     steps: Steps,
     drops: Drops,
     /// When the messages at hand were read.
@@ -245,6 +249,9 @@ impl Service {
                             // First, so that they begin at once.
                             self.look_ahead(extent, first, pages + behind);
                             self.bring_rest(extent, first + pages, behind);
+                            if looked {
+                                self.bring_beside(extent, index);
+                            }
                         } else {
                             self.bring_walked(extent, first + pages, reach);
                         }
@@ -459,6 +466,15 @@ impl Service {
         let away = if reach == Reach::Whole { extent.aside_pages() } else { extent.away_pages() };
         Unasked::new(self.engine, self.kernel, &mut self.restorer, &mut self.waits)
             .bring_rest(extent, &away, from);
+    }
+
+    /// Brings what lies whole around a page that was touched, where such pages are in use together.
+    fn bring_beside(&mut self, extent: &Extent, index: usize) {
+        let pages = beside::comes_along(self.engine, extent, index, &mut self.clusters);
+        if !pages.is_empty() {
+            Unasked::new(self.engine, self.kernel, &mut self.restorer, &mut self.waits)
+                .bring_rest(extent, &pages, index);
+        }
     }
 
     /// A thread waited so long for its page, ns.

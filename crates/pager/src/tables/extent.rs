@@ -60,6 +60,9 @@ pub struct Extent {
     pub asked: AtomicPageSet,
     /// Of those the ones that were found whole.
     pub asked_whole: AtomicPageSet,
+    /// Pages that came back with others beside them since they were last set aside, and of which it is not settled whether they are in use. Written by the fault
+    /// thread, cleared by the background thread.
+    pub along: AtomicPageSet,
     /// Pages that the kernel refused to move: left alone until they are written, or for a while.
     pub refused: AtomicPageSet,
     /// Of those the ones that a forked child shared when last looked: they may go when it has ended. Background thread only.
