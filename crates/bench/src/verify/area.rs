@@ -153,6 +153,11 @@ impl Area {
         Ok(())
     }
 
+    /// Gives advice for all of it that changes no bytes. The kernel may have no huge pages, or none to make of this.
+    pub fn prefer(&self, advice: i32, way: Way) {
+        let _ = self.advise(&(0..self.pages()), advice, way);
+    }
+
     fn advise(&self, range: &Range<usize>, advice: i32, way: Way) -> Result<()> {
         let args = [self.address(range.start), range.len() * PAGE_SIZE, advice as usize, 0, 0, 0];
         // SAFETY: the area is ours, and the model follows what the advice does.

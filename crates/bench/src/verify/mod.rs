@@ -2,7 +2,7 @@
 //! again and again, and every byte is compared with a model.
 //!
 //! What it is: random but seeded sequences of writing, reading, mapping, unmapping, remapping, protecting, dropping,
-//! allocating, freeing, system calls on evicted buffers, threads that come and go, and forks whose children check their
+//! making huge, allocating, freeing, system calls on evicted buffers, threads that come and go, and forks whose children check their
 //! copy of everything. The pager, if there is one, is the one that the process was started with.
 //!
 //! What it is not: a benchmark, nor a proof of anything when nothing was evicted: that is reported as a failure.
@@ -68,7 +68,7 @@ pub struct Options {
     /// Where all sequences and contents begin; the same seed repeats what each thread does.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, heap, calls, fork, churn, sabotage.
+    /// Kinds of work to leave out: raw, remap, unmap, drop, protect, huge, heap, calls, fork, churn, sabotage.
     #[arg(long, value_name = "WORK,..", value_delimiter = ',')]
     pub without: Vec<Work>,
     /// Change the pager's settings and limits at random as well; `make torture` does so for hours.
@@ -89,6 +89,8 @@ memfold_experiment::named! {
         Drop = "drop",
         /// `mprotect`.
         Protect = "protect",
+        /// Huge pages: `MADV_HUGEPAGE`, `MADV_NOHUGEPAGE` and `MADV_COLLAPSE`.
+        Huge = "huge",
         /// malloc and its kin.
         Heap = "heap",
         /// `read`, `write`, their vector forms and other system calls on evicted buffers, io_uring's among them.

@@ -71,6 +71,11 @@ impl Actor {
                 self.write_some(shared);
                 Ok(())
             }
+            45 if shared.does(Work::Huge) => {
+                beat.begin("huge");
+                self.make_huge(shared);
+                Ok(())
+            }
             45..=54 => {
                 beat.begin("count");
                 for _ in 0..64 {
@@ -141,6 +146,10 @@ impl Actor {
 
     fn add_area(&mut self, shared: &Shared) -> Result<()> {
         let mut area = Area::map(any_size(&mut self.rng))?;
+        if shared.does(Work::Huge) && self.rng.below(3) == 0 {
+            // From its first touch on.
+            area.prefer(libc::MADV_HUGEPAGE, Way::Named);
+        }
         // A part stays untouched, since untouched pages must go on reading as zeros.
         let written = any_range(&mut self.rng, area.pages()).end;
         area.write(shared.findings.content, 0..written, &mut self.tags);
@@ -215,6 +224,16 @@ impl Actor {
         })?;
         area.check(&shared.findings, "protected", range);
         Ok(())
+    }
+
+    /// Has an area be in huge pages, at once or as the kernel likes, or not any more.
+    fn make_huge(&mut self, shared: &Shared) {
+        let (at, way) = (self.pick(), self.way(shared));
+        let area = &self.areas[at];
+        let advice = [libc::MADV_HUGEPAGE, libc::MADV_NOHUGEPAGE, libc::MADV_COLLAPSE];
+        area.prefer(advice[self.rng.below(3) as usize], way);
+        let range = any_range(&mut self.rng, area.pages());
+        area.check(&shared.findings, "made huge", range);
     }
 
     /// Keeps an area from children, or one that was kept no more.
