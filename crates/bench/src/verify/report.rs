@@ -106,7 +106,7 @@ impl VerifyReport {
 }
 
 /// Asks the preloaded library how often it had calls fail.
-fn injected() -> Option<BTreeMap<&'static str, u64>> {
+pub(super) fn injected() -> Option<BTreeMap<&'static str, u64>> {
     // SAFETY: a look-up by a constant name.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memfold_injections".as_ptr()) };
     if symbol.is_null() {
