@@ -1,12 +1,11 @@
 //! A daemon and programs under it, as the tests start, signal and ask them.
 
 use crate::command_line::memfold;
-use crate::{wait_until, LIMIT};
+use crate::{wait_for, wait_until, LIMIT};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// A process that does not outlive the test.
 pub struct Running(pub Child);
@@ -61,14 +60,9 @@ impl Running {
     /// If it does not end, or not well.
     pub fn finish(mut self, what: &str) -> (String, String) {
         drop(self.0.stdin.take());
-        let began = Instant::now();
-        let status = loop {
-            if let Some(status) = self.0.try_wait().expect("our own child") {
-                break status;
-            }
-            assert!(began.elapsed() < LIMIT, "{what} does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        let status = wait_for(LIMIT, || {
+            self.0.try_wait().expect("our own child").ok_or_else(|| format!("{what} ends"))
+        });
         let (mut out, mut errors) = (String::new(), String::new());
         let read = |from: Option<&mut dyn Read>, to: &mut String| {
             from.map(|stream| stream.read_to_string(to)).transpose().map(drop)

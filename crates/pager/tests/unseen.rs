@@ -32,6 +32,7 @@ fn what_left_unseen_is_away_also_where_the_next_move_fails() {
     let (engine, memory) = set_aside(1, &[Failure::Unseen, Failure::Error(Errno::EBUSY)]);
     memory.check_page(1, EXTENT_PAGES - 1);
     memory.check(1);
+    assert_eq!(fail_next(Point::Move, &[]), 0, "moves that were to fail did not");
     engine.stop(&"there is another");
     memory.check(1);
 }

@@ -242,7 +242,9 @@ impl ExtentAge {
             (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
         } else if touched * 100 < pages * CALM {
             // What rests for longer each time it is walked through does so also where short probes end between two walks.
-            self.rest /= if lent { 1 } else { 2 };
+            if !lent {
+                self.rest /= 2;
+            }
             self.retreat /= 2;
             (self.recheck / 2).max(RECHECK_FIRST)
         } else {

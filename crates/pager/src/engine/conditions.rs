@@ -1,6 +1,7 @@
 //! How the program runs at the moment, as one agent has seen it and tells the others.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use memfold_policy::walk;
 use memfold_sys::time::Nanos;
 
 /// The conditions.
@@ -39,9 +40,9 @@ impl Conditions {
         self.may_fold.store(u32::from(may), Relaxed);
     }
 
-    /// When memory was last seen to be walked through.
-    pub fn last_walk(&self) -> Nanos {
-        Nanos(self.last_walk.load(Relaxed))
+    /// Whether memory is being walked through at `now`, or was a moment ago.
+    pub fn is_walked(&self, now: Nanos) -> bool {
+        !walk::is_over(now.0, self.last_walk.load(Relaxed))
     }
 
     /// Memory is being walked through.

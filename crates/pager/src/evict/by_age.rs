@@ -18,7 +18,6 @@ use crate::tables::entry::State;
 use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, WAITS_FOR_STALL, WALKED};
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::Step;
-use memfold_policy::walk;
 use memfold_sys::time::Nanos;
 use memfold_sys::PAGE_SIZE;
 
@@ -206,8 +205,7 @@ impl Policy for ByAge {
     fn brought_back(&mut self, worker: &Worker, extent: &Extent) {
         let Some(mut extent) = extent.try_lock() else { return };
         // Where somebody walks, it is being walked through, though it may not be known of this one yet.
-        let walks = !walk::is_over(worker.now.0, worker.engine.conditions.last_walk().0);
-        if took_walk(&extent) || walks {
+        if took_walk(&extent) || worker.engine.conditions.is_walked(worker.now) {
             extent.age().walked(worker.now.0, worker.cold_age());
         } else {
             extent.age().retreated(worker.now.0);

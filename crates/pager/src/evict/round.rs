@@ -11,7 +11,6 @@ use crate::tables::bitmap::PageSet;
 use crate::tables::extent::{Extent, Locked, WAITS_FOR_CPU, WAITS_FOR_STALL};
 use crate::tables::space::moment;
 use core::sync::atomic::Ordering::*;
-use memfold_policy::walk;
 use memfold_sys::time::Nanos;
 use memfold_sys::EXTENT_SIZE;
 
@@ -95,6 +94,13 @@ struct Allowance {
     held: bool,
 }
 
+impl Allowance {
+    /// Nothing waits for the stall budget.
+    const fn all() -> Allowance {
+        Allowance { probes: u64::MAX, held: false }
+    }
+}
+
 impl Worker {
     /// Goes round by a policy: once, or until a round was made that others may interrupt. Returns whether there is more to do at once.
     pub(crate) fn evict_by(&mut self, policy: &mut impl Policy) -> bool {
@@ -141,7 +147,7 @@ impl Worker {
 
     fn allowance<P: Policy>(&mut self) -> Allowance {
         if P::KEEPS_LIMIT {
-            return Allowance { probes: u64::MAX, held: false };
+            return Allowance::all();
         }
         if self.may_fold() && !self.is_free_of_budget() {
             // Work takes at least as long as the CPU time that it costs.
@@ -177,9 +183,7 @@ impl Worker {
                 false
             }
             Due::SetAside(locked) => self.set_aside_by(policy, locked, allowance),
-            Due::SetAsideAgain(locked) => {
-                self.set_aside_by(policy, locked, &mut Allowance { probes: u64::MAX, held: false })
-            }
+            Due::SetAsideAgain(locked) => self.set_aside_by(policy, locked, &mut Allowance::all()),
             Due::Launder(pages) => {
                 extent.waits_for.store(0, Relaxed);
                 policy.launders(extent);
@@ -206,7 +210,7 @@ impl Worker {
                 return self.put_off_for_cpu(&extent);
             }
             // Who walks would come to it at once.
-            if !walk::is_over(self.now.0, self.engine.conditions.last_walk().0) {
+            if self.engine.conditions.is_walked(self.now) {
                 return false;
             }
         }

@@ -31,12 +31,11 @@ pub(crate) fn comes_along(
     if extent.along.load().contains(index) {
         clusters.touch();
     }
-    let mut touched = extent.hot.load().and(&around(index, index, NEAR).set());
-    touched.insert(index);
-    let (Some(first), Some(last)) = (touched.pages().next(), touched.pages().last()) else {
-        return PageSet::EMPTY;
-    };
-    let near = touched.len() - 1;
+    let touched = extent.hot.load().and(&around(index, index, NEAR).set());
+    let (mut near, mut first, mut last) = (0, index, index);
+    for page in touched.pages().filter(|&page| page != index) {
+        (near, first, last) = (near + 1, first.min(page), last.max(page));
+    }
     if near == 0 {
         return PageSet::EMPTY;
     }

@@ -60,7 +60,7 @@ pub struct Extent {
     pub asked: AtomicPageSet,
     /// Of those the ones that were found whole.
     pub asked_whole: AtomicPageSet,
-    /// Pages that came back with others beside them since they were last set aside, and of which it is not settled whether they are in use. Written by the fault
+    /// Pages that were foretold since they were last set aside, and come along with others once that pays ([`crate::fault::beside`]). Written by the fault
     /// thread, cleared by the background thread.
     pub along: AtomicPageSet,
     /// Pages that the kernel refused to move: left alone until they are written, or for a while.
