@@ -47,7 +47,7 @@ pub struct Stall {
     at: u64,
     /// Looks that are over.
     over: Looks,
-    /// Until the first are: looks as they were before they were over.
+    /// Looks as they were before they were over, since one was over that was not rewarded.
     begun: Looks,
     /// How many touches a look is expected to cost, in sixteenths.
     touches: u64,
@@ -91,24 +91,28 @@ impl Stall {
         self.credited.charge(now, self.paid);
     }
 
-    /// A look that set `pages` aside has had so many of them touched by now, in a good part of its time. This counts until the first looks are over,
-    /// which takes a whole cold age.
+    /// A look that set `pages` aside has had so many of them touched by now, in a good part of its time. It takes a whole cold age until a look is over: what
+    /// was touched all over when a collector went through it would have all that is cold wait for that long.
     pub fn has_seen(&mut self, pages: u64, touched: u64) {
-        if !self.over.are_enough() {
-            self.begun.add(pages, touched);
-            average(&mut self.touches, touched);
-        }
-    }
-
-    /// A look set `pages` aside, of which so many were touched.
-    pub fn looked(&mut self, pages: u64, touched: u64) {
-        self.over.add(pages, touched);
+        self.begun.add(pages, touched);
         average(&mut self.touches, touched);
     }
 
-    /// Whether looks are rewarded; `None` before that is seen.
+    /// A look set `pages` aside, of which so many were touched. If those were too many, nothing counts that was seen of looks before they are over.
+    pub fn looked(&mut self, pages: u64, touched: u64) {
+        self.over.add(pages, touched);
+        average(&mut self.touches, touched);
+        if !is_rewarded(pages, touched, REWARD) {
+            self.begun = Looks::NONE;
+        }
+    }
+
+    /// Whether looks are rewarded, those that are over or those that have begun since; `None` before that is seen.
     fn are_rewarded(&self) -> Option<bool> {
-        self.over.are_rewarded(REWARD).or_else(|| self.begun.are_rewarded(REWARD_SO_FAR))
+        match (self.over.are_rewarded(REWARD), self.begun.are_rewarded(REWARD_SO_FAR)) {
+            (Some(true), _) | (_, Some(true)) => Some(true),
+            (over, begun) => over.or(begun),
+        }
     }
 
     /// How many looks may be taken in the pass at `now`, where a touch costs so much, ns.
@@ -175,8 +179,13 @@ impl Looks {
 
     /// Whether so many pages or more stay away for each that is touched; `None` before enough looks were taken to tell.
     fn are_rewarded(&self, reward: u64) -> Option<bool> {
-        self.are_enough().then(|| self.pages >= self.touched.saturating_mul(1 + reward))
+        self.are_enough().then(|| is_rewarded(self.pages, self.touched, reward))
     }
+}
+
+/// Whether of so many pages as many stay away for each that is touched.
+fn is_rewarded(pages: u64, touched: u64, reward: u64) -> bool {
+    pages >= touched.saturating_mul(1 + reward)
 }
 
 /// Has a moving average, in sixteenths, follow another value.
@@ -260,17 +269,34 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_looks_have_cost_so_far_counts_until_they_are_over() {
+    fn what_looks_have_cost_so_far_counts_as_long_as_those_that_are_over_do_not_belie_it() {
         let mut stall = Stall::new(0, 0, 0, false);
         let first = stall.looks(0, LIMIT, TOUCH);
         (0..32).for_each(|_| stall.has_seen(500, 4));
         assert!(stall.looks(0, LIMIT, TOUCH) > 4 * first);
-        // In the end all was touched.
-        (0..32).for_each(|_| stall.looked(500, 500));
-        (0..32).for_each(|_| stall.has_seen(500, 4));
+        // In the end all was touched, each time.
+        (0..32).for_each(|_| {
+            stall.has_seen(500, 4);
+            stall.looked(500, 500);
+        });
         assert!(stall.looks(12 * SECOND, LIMIT, TOUCH) < first);
         stall.charge(13 * SECOND, 60 * MS, 60 * MS, LIMIT);
         assert_eq!(stall.looks(13 * SECOND, LIMIT, TOUCH), 0);
+    }
+
+    #[test]
+    fn looks_that_a_collector_walked_into_count_until_it_is_seen_that_the_next_are_rewarded() {
+        let mut stall = Stall::new(0, 0, 0, false);
+        stall.charge(SECOND, 280 * MS, 280 * MS, LIMIT);
+        (0..20).for_each(|_| stall.looked(500, 500));
+        assert_eq!(stall.looks(2 * SECOND, LIMIT, TOUCH), 0);
+        (0..7).for_each(|_| stall.has_seen(500, 30));
+        assert_eq!(stall.looks(2 * SECOND, LIMIT, TOUCH), 0);
+        stall.has_seen(500, 30);
+        assert_ne!(stall.looks(2 * SECOND, LIMIT, TOUCH), 0);
+        // One that is over says otherwise.
+        stall.looked(500, 500);
+        assert_eq!(stall.looks(2 * SECOND, LIMIT, TOUCH), 0);
     }
 
     #[test]
