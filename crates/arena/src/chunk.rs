@@ -15,12 +15,25 @@ pub(crate) const MAX_SHARED: usize = 32 * EXTENT_SIZE;
 
 const WORDS: usize = MAX_SHARED / PAGE_SIZE / 64;
 
+/// What a chunk is mapped for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Blocks of all kinds.
+    Shared,
+    /// The same, and in the first place blocks longer than an extent.
+    Long,
+    /// One block alone.
+    Dedicated,
+}
+
 /// A chunk; its fields belong to the holder of its domain's lock.
 pub struct Chunk {
     pub(crate) base: Cell<usize>,
     pub(crate) len: Cell<usize>,
     pub(crate) domain: Cell<Domain>,
     pub(crate) dedicated: Cell<bool>,
+    /// The kernel was asked for huge pages in it.
+    pub(crate) huge: Cell<bool>,
     /// Bytes before and behind what may be touched: none, but for a chunk with guards.
     pub(crate) lead: Cell<usize>,
     pub(crate) tail: Cell<usize>,
@@ -39,6 +52,7 @@ impl Chunk {
         self.len.set(len);
         self.domain.set(domain);
         self.dedicated.set(dedicated);
+        self.huge.set(false);
         self.lead.set(0);
         self.tail.set(0);
         if !dedicated {

@@ -12,8 +12,15 @@ use crate::{pagemap, pool};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use memfold_sys::{EXTENT_PAGES, EXTENT_SIZE, PAGE_SIZE};
 
-/// The extents' addresses, 0 for none.
-static SAMPLE: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// Addresses of extents, 0 for none.
+type Sample = [AtomicUsize; 4];
+
+/// Of chunks for all kinds of blocks, and those with which chunks for long ones begin.
+static SAMPLE: Sample = [const { AtomicUsize::new(0) }; 4];
+static LONG: Sample = [const { AtomicUsize::new(0) }; 4];
+
+/// What was told of long ones last: 0 for nothing, 1 for no, 2 for yes.
+static LONG_KNOWN: AtomicUsize = AtomicUsize::new(0);
 
 /// Of so many parts of what was given one may be untouched.
 const PARTS: usize = 8;
@@ -24,17 +31,25 @@ const ENOUGH: usize = EXTENT_PAGES;
 /// Takes the extents of a chunk whose pages are small into the sample, as far as there is room.
 pub(crate) fn sample(base: usize, len: usize) {
     for extent in (base..base + len).step_by(EXTENT_SIZE) {
-        // Relaxed, here and below: who looks at an extent's spans holds the pool's lock.
-        let free = |place: &&AtomicUsize| place.compare_exchange(0, extent, Relaxed, Relaxed).is_ok();
-        if SAMPLE.iter().find(free).is_none() {
+        if !enter(&SAMPLE, extent) {
             return;
         }
     }
 }
 
-/// Takes the extents of a chunk that is about to be unmapped out of the sample.
+/// Takes the first extent of such a chunk for long blocks into theirs, if there is room.
+pub(crate) fn sample_long(base: usize) {
+    enter(&LONG, base);
+}
+
+fn enter(sample: &Sample, extent: usize) -> bool {
+    // Relaxed, here and below: who looks at an extent's spans holds the pool's lock.
+    sample.iter().any(|place| place.compare_exchange(0, extent, Relaxed, Relaxed).is_ok())
+}
+
+/// Takes the extents of a chunk that is about to be unmapped out of the samples.
 pub(crate) fn forget(base: usize, len: usize) {
-    for place in &SAMPLE {
+    for place in SAMPLE.iter().chain(&LONG) {
         let extent = place.load(Relaxed);
         if (base..base + len).contains(&extent) {
             let _ = place.compare_exchange(extent, 0, Relaxed, Relaxed);
@@ -44,13 +59,28 @@ pub(crate) fn forget(base: usize, len: usize) {
 
 /// Whether all but an eighth of what was given to the program in the sample is resident.
 pub(crate) fn is_high() -> bool {
+    is_high_in(&SAMPLE) == Some(true)
+}
+
+/// The same of long blocks, as it is or, where those that were looked at are gone, as it was; `None` before that could be told.
+pub(crate) fn is_high_of_long() -> Option<bool> {
+    if let Some(high) = is_high_in(&LONG) {
+        LONG_KNOWN.store(1 + usize::from(high), Relaxed);
+    }
+    match LONG_KNOWN.load(Relaxed) {
+        0 => None,
+        known => Some(known == 2),
+    }
+}
+
+fn is_high_in(sample: &Sample) -> Option<bool> {
     let (mut given, mut resident) = (0, 0);
-    for place in &SAMPLE {
+    for place in sample {
         let (more, touched) = count(place.load(Relaxed));
         given += more;
         resident += touched;
     }
-    given >= ENOUGH && resident >= given - given / PARTS
+    (given >= ENOUGH).then_some(resident >= given - given / PARTS)
 }
 
 /// How many pages of an extent were given to the program, and how many of those are resident.

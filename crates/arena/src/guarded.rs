@@ -8,7 +8,7 @@
 //! Invariants: a free block is in the list, its record is of kind [`Kind::Free`], and its chunk can be touched nowhere. A chunk
 //! here has a lead, which tells it from other dedicated ones.
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Purpose};
 use crate::lock::Mutex;
 use crate::pool::pool;
 use crate::span::{Domain, Kind, Span};
@@ -173,7 +173,7 @@ fn map(pages: usize, align: usize) -> Option<&'static Span> {
     let room = pages.checked_mul(PAGE_SIZE)?;
     let len = room.checked_add(lead + MARGIN)?.checked_next_multiple_of(EXTENT_SIZE)?;
     let span = records::take_span()?;
-    let Some(chunk) = map_chunk(Domain::Managed, len, align.max(EXTENT_SIZE), true) else {
+    let Some(chunk) = map_chunk(Domain::Managed, len, align.max(EXTENT_SIZE), Purpose::Dedicated) else {
         records::give_span(span);
         return None;
     };
@@ -195,7 +195,7 @@ pub(crate) fn map_untouchable(pages: usize) -> Option<&'static Span> {
     let len = pages * PAGE_SIZE;
     debug_assert!(len.is_multiple_of(EXTENT_SIZE));
     let span = records::take_span()?;
-    let Some(chunk) = map_chunk(Domain::Managed, len, EXTENT_SIZE, true) else {
+    let Some(chunk) = map_chunk(Domain::Managed, len, EXTENT_SIZE, Purpose::Dedicated) else {
         records::give_span(span);
         return None;
     };

@@ -15,7 +15,7 @@
 //! at once is kept as much as is missing of that and a quarter (in a tight profile, of that). Where the target was set by itself,
 //! everything beyond it goes at once, and so does what is beyond a ceiling. A chunk that is free as a whole is unmapped instead, unless it is the last.
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Purpose};
 use crate::counters::COUNTERS;
 use crate::pool::{pool, Lately, Pool};
 use crate::settings::{self, Decommit, Knob};
@@ -77,7 +77,12 @@ fn map_aligned(len: usize, align: usize) -> Option<usize> {
 }
 
 /// A chunk of `len` bytes that is in no list yet.
-pub(crate) fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: bool) -> Option<&'static Chunk> {
+pub(crate) fn map_chunk(
+    domain: Domain,
+    len: usize,
+    align: usize,
+    purpose: Purpose,
+) -> Option<&'static Chunk> {
     let chunk = records::take_chunk()?;
     let Some(base) = map_aligned(len, align) else {
         records::give_chunk(chunk);
@@ -89,27 +94,35 @@ pub(crate) fn map_chunk(domain: Domain, len: usize, align: usize, dedicated: boo
         records::give_chunk(chunk);
         return None;
     }
-    advise(domain, base, len, dedicated);
-    chunk.describe(domain, base, len, dedicated);
+    chunk.describe(domain, base, len, purpose == Purpose::Dedicated);
+    chunk.huge.set(advise(domain, base, len, purpose));
     Some(chunk)
 }
 
-/// Tells the kernel whether a fresh chunk is to have huge pages; where nothing is said, the system's setting holds.
-fn advise(domain: Domain, base: usize, len: usize, dedicated: bool) {
-    let small = COUNTERS.mapped_bytes.get() < SMALL_PROGRAM && !dedicated;
+/// Tells the kernel whether a fresh chunk is to have huge pages; where nothing is said, the system's setting holds. Whether it was
+/// asked for some.
+fn advise(domain: Domain, base: usize, len: usize, purpose: Purpose) -> bool {
+    let known = if purpose == Purpose::Long { density::is_high_of_long() } else { None };
+    let small =
+        COUNTERS.mapped_bytes.get() < SMALL_PROGRAM && purpose != Purpose::Dedicated && known.is_none();
+    if purpose == Purpose::Long && known.is_none() {
+        density::sample_long(base);
+    }
+    let dense = || if purpose == Purpose::Long { known == Some(true) } else { density::is_high() };
     let advice = if domain == Domain::Pinned || small {
-        if domain == Domain::Managed {
+        if domain == Domain::Managed && purpose == Purpose::Shared {
             density::sample(base, len);
         }
         libc::MADV_NOHUGEPAGE
-    } else if settings::wants_huge(dedicated, hooks::are_set(), density::is_high) {
+    } else if settings::wants_huge(purpose == Purpose::Dedicated, hooks::are_set(), dense) {
         libc::MADV_HUGEPAGE
     } else {
-        return;
+        return false;
     };
     COUNTERS.madvise_calls.add(1);
     // SAFETY: advice about an unused mapping; a kernel without huge pages refuses, which is as good.
-    let _ = unsafe { memfold_sys::mem::madvise(base, len, advice) };
+    let done = unsafe { memfold_sys::mem::madvise(base, len, advice) }.is_ok();
+    done && advice == libc::MADV_HUGEPAGE
 }
 
 /// Adds a shared chunk in which `pages` fit: between guards where those are wanted and to be had.
@@ -139,7 +152,7 @@ fn grow_between_guards(pages: usize) -> bool {
         return false;
     }
     let Some(run) = records::take_span() else { return false };
-    let Some(chunk) = map_chunk(Domain::Managed, len, EXTENT_SIZE, false) else {
+    let Some(chunk) = map_chunk(Domain::Managed, len, EXTENT_SIZE, Purpose::Shared) else {
         records::give_span(run);
         return false;
     };
@@ -163,16 +176,18 @@ fn grow_between_guards(pages: usize) -> bool {
 /// [`Knob::ChunkMost`]; under a limit of address space, less.
 fn grow_plainly(domain: Domain, pages: usize, kind: Kind) -> bool {
     let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
-    // Several blocks of the kind, so that what one leaves beside it serves another.
-    let is_long = least > EXTENT_SIZE && kind == Kind::Large;
-    let several = if is_long { (SEVERAL * least).min(crate::chunk::MAX_SHARED) } else { least };
+    let is_long = least > EXTENT_SIZE && kind == Kind::Large && domain == Domain::Managed;
+    // Several blocks of the kind, so that what one leaves beside it serves another; the first by itself, as it tells whether huge pages pay.
+    let is_first = is_long && density::is_high_of_long().is_none();
+    let several = if is_long && !is_first { (SEVERAL * least).min(crate::chunk::MAX_SHARED) } else { least };
+    let purpose = if is_long { Purpose::Long } else { Purpose::Shared };
     let mapped = pool(domain).lock().mapped;
     let smallest = (settings::get(Knob::ChunkLeast) as usize).next_multiple_of(EXTENT_SIZE);
     let largest = (settings::get(Knob::ChunkMost) as usize).next_multiple_of(EXTENT_SIZE).max(smallest);
     let mut len = (mapped / 4).next_multiple_of(EXTENT_SIZE).clamp(smallest, largest).max(several).max(least);
     let Some(run) = records::take_span() else { return false };
     loop {
-        if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, false) {
+        if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, purpose) {
             run.describe(domain, Some(chunk), chunk.base.get(), len / PAGE_SIZE, Kind::Busy);
             let mut pool = pool(domain).lock();
             pool.link_chunk(chunk);
@@ -232,7 +247,7 @@ pub(crate) fn extend(span: &'static Span, pages: usize) -> bool {
 pub(crate) fn map_dedicated(domain: Domain, pages: usize, align: usize) -> Option<&'static Span> {
     let len = pages.checked_mul(PAGE_SIZE)?.checked_next_multiple_of(EXTENT_SIZE)?;
     let span = records::take_span()?;
-    let Some(chunk) = map_chunk(domain, len, align.max(EXTENT_SIZE), true) else {
+    let Some(chunk) = map_chunk(domain, len, align.max(EXTENT_SIZE), Purpose::Dedicated) else {
         records::give_span(span);
         return None;
     };
@@ -393,6 +408,14 @@ pub(crate) fn purge(domain: Domain, keep: usize) -> usize {
     purge_while(domain, |pool, _| pool.runs.dirty_pages.saturating_sub(keep))
 }
 
+/// Of a free run that begins at `start`, whose end `(address, bytes)` is to be dropped, the extents that are dropped instead: what is dropped of a huge page in part
+/// is faulted in by small ones from then on. `None` where there is no whole one.
+fn whole_extents(start: usize, (addr, len): (usize, usize)) -> Option<(usize, usize)> {
+    let first = (addr - addr % EXTENT_SIZE).max(start.next_multiple_of(EXTENT_SIZE));
+    let end = addr + len - (addr + len) % EXTENT_SIZE;
+    (first < end).then(|| (first, end - first))
+}
+
 /// Gives frames of the longest free run back, its last ones first, while `surplus(pool, run)` says how many are too many.
 fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) -> usize {
     let managed = domain == Domain::Managed;
@@ -406,7 +429,7 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
         if surplus == 0 {
             return gone;
         }
-        let count = surplus.max(LEAST_PURGE).min(dirty);
+        let mut count = surplus.max(LEAST_PURGE).min(dirty);
         pool.runs.remove(run);
         run.set_kind(Kind::Busy);
         if count == dirty && run.bytes() == chunk.room() && pool.shared > 1 {
@@ -417,7 +440,15 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
             gone += dirty;
             continue;
         }
-        let hull = chunk.dirty_end(run.start(), run.pages(), if count == dirty { usize::MAX } else { count });
+        let mut hull =
+            chunk.dirty_end(run.start(), run.pages(), if count == dirty { usize::MAX } else { count });
+        if count < dirty && chunk.huge.get() {
+            let whole = hull.and_then(|hull| whole_extents(run.start(), hull));
+            let whole = whole.map(|(addr, len)| ((addr, len), chunk.count_dirty(addr, len / PAGE_SIZE)));
+            if let Some((extents, pages @ 1..)) = whole {
+                (hull, count) = (Some(extents), pages);
+            }
+        }
         drop(pool);
         let lazily = settings::decommit() == Decommit::Free && !(managed && hooks::are_set());
         let done = hull.is_some_and(|(addr, len)| match lazily {
@@ -432,5 +463,22 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
         // Locked memory cannot be dropped, and lent memory may or may not be zero: then the bits stay set, and nobody
         // tries again before its reuse.
         pool.insert(run, if done { dirty - count } else { 0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_run_with_huge_pages_whole_ones_go() {
+        const E: usize = EXTENT_SIZE;
+        // Begun in the run, so the whole of the first goes too, and the last stays.
+        assert_eq!(whole_extents(3 * E, (5 * E + PAGE_SIZE, 4 * E)), Some((5 * E, 4 * E)));
+        // The first is not the run's alone.
+        assert_eq!(whole_extents(5 * E + PAGE_SIZE, (5 * E + 2 * PAGE_SIZE, 3 * E)), Some((6 * E, 2 * E)));
+        assert_eq!(whole_extents(5 * E + PAGE_SIZE, (5 * E + PAGE_SIZE, E)), None);
+        assert_eq!(whole_extents(0, (E - PAGE_SIZE, PAGE_SIZE)), Some((0, E)));
+        assert_eq!(whole_extents(0, (PAGE_SIZE, PAGE_SIZE)), None);
     }
 }

@@ -78,6 +78,22 @@ fn trimming_takes_the_frames_of_free_runs_and_leaves_those_of_others() {
 }
 
 #[test]
+fn long_blocks_tell_whether_the_next_have_huge_pages_whatever_becomes_of_other_memory() {
+    let _turn = TURN.lock().unwrap();
+    let pages = 8 * memfold_sys::EXTENT_PAGES;
+    // Small memory that is given and not touched, as the sample that it is judged by may have.
+    let small = alloc(Domain::Managed, 200, PAGE_SIZE, Kind::Large).unwrap();
+    let first = alloc(Domain::Managed, pages, PAGE_SIZE, Kind::Large).unwrap();
+    assert_eq!(density::is_high_of_long(), Some(false));
+    fill(first, 1);
+    assert_eq!(density::is_high_of_long(), Some(true));
+    free(first, pages);
+    trim(0);
+    assert_eq!(density::is_high_of_long(), Some(true), "what was told is remembered");
+    free(small, 0);
+}
+
+#[test]
 fn a_block_with_a_chunk_to_itself_moves_with_its_bytes() {
     let _turn = TURN.lock().unwrap();
     let span = alloc(Domain::Managed, SHARED_PAGES + 1, PAGE_SIZE, Kind::Large).unwrap();
