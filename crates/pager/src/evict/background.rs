@@ -17,6 +17,7 @@ use crate::fault::run::MAX_WINDOW;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::extent::Extent;
+use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::budget::NO_LIMIT;
 use memfold_sys::table;
@@ -264,6 +265,12 @@ impl Worker {
     pub(crate) fn bring_all(&mut self, extent: &Extent, waits: bool) {
         let (mut index, mut tries) = (0, 0);
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
+            // To try each would take longer than all else, while a program wakes of which much is there, and much lies below.
+            let entry = extent.entry(index);
+            if !entry.state().is_away() || !waits && Location::below(entry).is_some() {
+                (index, tries) = (index + 1, 0);
+                continue;
+            }
             match self.restorer.restore(extent, PageRange::from(index, MAX_WINDOW), Reason::Ahead) {
                 Outcome::Done { first, pages } => {
                     (index, tries) = (first + pages, 0);

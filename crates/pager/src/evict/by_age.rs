@@ -21,6 +21,9 @@ use memfold_policy::age::Step;
 use memfold_sys::time::Nanos;
 use memfold_sys::PAGE_SIZE;
 
+/// How often what is being touched comes back while the stall budget is used up.
+const BRING_BACK: Nanos = Nanos::from_millis(20);
+
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
 const CENSUS: Nanos = Nanos::from_secs(1);
 
@@ -40,7 +43,13 @@ impl ByAge {
     /// As things are now.
     pub(crate) fn new(worker: &mut Worker) -> ByAge {
         let limit = worker.engine.setting(Setting::MaxStall);
-        let broken = worker.budgets.stall.is_broken(worker.now.0, limit) && !worker.engine.room.is_kept();
+        // Passes may follow one another without a pause, as while much is read from a tier.
+        let rested = worker.now.since(worker.eviction.brought_back) >= BRING_BACK;
+        let broken =
+            rested && worker.budgets.stall.is_broken(worker.now.0, limit) && !worker.engine.room.is_kept();
+        if broken {
+            worker.eviction.brought_back = worker.now;
+        }
         ByAge { cold_age: worker.cold_age(), broken, begun: false, looks: None, resident: 0 }
     }
 

@@ -10,6 +10,7 @@ use crate::control::bump;
 use crate::evict::worker::Worker;
 use crate::sabotage::fault_point;
 use crate::tier::below::{Below, Job};
+use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
 use memfold_sys::Result;
 
@@ -24,6 +25,9 @@ impl Worker {
         // SAFETY: we are the background thread.
         let keeper = unsafe { below.keeper() };
         if !keeper.is_wasteful() || self.now.0 < self.demotion.compact_after.0 {
+            return;
+        }
+        if self.demotion.gives_way(self.now, self.engine.control().tier_asked_bytes.load(Relaxed)) {
             return;
         }
         for _ in 0..LOOKS {

@@ -161,6 +161,8 @@ pub(crate) struct Eviction {
     pub paced_by: u64,
     /// Until when no round begins that can do no more than look.
     pub next_look: Nanos,
+    /// When what was being touched last came back because the stall budget was used up.
+    pub brought_back: Nanos,
     /// Where eviction for the limit goes on.
     pub hand: Hand,
     /// Pages stayed because somebody was in the way for that moment: they may go at the next look.
@@ -176,6 +178,7 @@ impl Eviction {
             round: Round::default(),
             paced_by: 0,
             next_look: Nanos(0),
+            brought_back: Nanos(0),
             hand: Hand::new(),
             put_off: false,
             short_of_memory: false,

@@ -27,7 +27,16 @@ pub struct Demotion {
     pub cluster: u32,
     /// Nothing is compacted before then.
     pub compact_after: Nanos,
+    /// What threads had waited for of the tier when that was last looked at, bytes.
+    asked: u64,
+    /// Since when they have wanted much; 0 where they do not.
+    wanted_since: Nanos,
 }
+
+/// Nothing is compacted while threads wait for so many bytes within so long, unless that has gone on for the longest time.
+const MUCH: u64 = 1 << 20;
+const CALM: Nanos = Nanos::from_secs(1);
+const LONGEST: Nanos = Nanos::from_secs(10);
 
 /// What was said of why nothing goes down. Of each kind it is said once: one that is away for a moment may be full later.
 #[derive(Clone, Copy, Default)]
@@ -50,6 +59,23 @@ impl Told {
 }
 
 impl Demotion {
+    /// Whether compaction gives way at `now` to threads that have waited for `asked` bytes of the tier so far, whose thread has better things to do then: a
+    /// program that wakes will soon want nothing of what would be moved.
+    pub fn gives_way(&mut self, now: Nanos, asked: u64) -> bool {
+        if asked.saturating_sub(core::mem::replace(&mut self.asked, asked)) < MUCH {
+            self.wanted_since = Nanos(0);
+            return false;
+        }
+        if self.wanted_since.0 == 0 {
+            self.wanted_since = now;
+        }
+        let waits = now.since(self.wanted_since).0 < LONGEST.0;
+        if waits {
+            self.compact_after = now + CALM;
+        }
+        waits
+    }
+
     /// A job of this extent is handed over.
     pub fn hand_over(&mut self, job: usize, extent: usize) {
         (self.extents[job], self.anew[job]) = (extent, PageSet::EMPTY);
@@ -59,5 +85,26 @@ impl Demotion {
     pub fn note_stored(&mut self, extent: usize, page: usize) {
         let jobs = self.extents.iter().zip(&mut self.anew).filter(|(of, _)| **of == extent);
         fault_point!(StoredAnewUnseen: jobs.for_each(|(_, anew)| anew.insert(page)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compaction_gives_way_while_much_is_wanted_and_not_for_ever() {
+        let (mut demotion, mut asked) = (Demotion::default(), 0);
+        let mut look = |second: u64, wanted: u64| {
+            asked += wanted;
+            let gives_way = demotion.gives_way(Nanos::from_secs(second), asked);
+            assert!(!gives_way || demotion.compact_after == Nanos::from_secs(second + 1));
+            gives_way
+        };
+        assert!(!look(1, MUCH - 1));
+        assert!((2..12).all(|second| look(second, MUCH)));
+        assert!(!look(12, MUCH) && !look(13, MUCH), "it has waited for long enough");
+        assert!(!look(14, 0));
+        assert!(look(15, MUCH));
     }
 }
