@@ -27,16 +27,19 @@ pub struct Demotion {
     pub cluster: u32,
     /// Nothing is compacted before then.
     pub compact_after: Nanos,
-    /// What threads had waited for of the tier when that was last looked at, bytes.
+    /// What threads had waited for of the tier when that was last looked at, bytes, and when that was.
     asked: u64,
-    /// Since when they have wanted much; 0 where they do not.
+    looked: Nanos,
+    /// Since when they want much, if they do.
     wanted_since: Nanos,
+    /// Whether compaction has given way to them since that look.
+    yields: bool,
 }
 
 /// Nothing is compacted while threads wait for so many bytes within so long, unless that has gone on for the longest time.
 const MUCH: u64 = 1 << 20;
-const CALM: Nanos = Nanos::from_secs(1);
-const LONGEST: Nanos = Nanos::from_secs(10);
+const LOOK: Nanos = Nanos::from_secs(1);
+const LONGEST: Nanos = Nanos::from_secs(5);
 
 /// What was said of why nothing goes down. Of each kind it is said once: one that is away for a moment may be full later.
 #[derive(Clone, Copy, Default)]
@@ -62,18 +65,17 @@ impl Demotion {
     /// Whether compaction gives way at `now` to threads that have waited for `asked` bytes of the tier so far, whose thread has better things to do then: a
     /// program that wakes will soon want nothing of what would be moved.
     pub fn gives_way(&mut self, now: Nanos, asked: u64) -> bool {
-        if asked.saturating_sub(core::mem::replace(&mut self.asked, asked)) < MUCH {
-            self.wanted_since = Nanos(0);
-            return false;
+        let passed = now.since(self.looked).0;
+        if passed < LOOK.0 {
+            return self.yields;
         }
-        if self.wanted_since.0 == 0 {
+        self.looked = now;
+        let much = asked.saturating_sub(core::mem::replace(&mut self.asked, asked)) >= MUCH;
+        if !much || passed >= 2 * LOOK.0 {
             self.wanted_since = now;
         }
-        let waits = now.since(self.wanted_since).0 < LONGEST.0;
-        if waits {
-            self.compact_after = now + CALM;
-        }
-        waits
+        self.yields = much && now.since(self.wanted_since).0 <= LONGEST.0;
+        self.yields
     }
 
     /// A job of this extent is handed over.
@@ -95,16 +97,18 @@ mod tests {
     #[test]
     fn compaction_gives_way_while_much_is_wanted_and_not_for_ever() {
         let (mut demotion, mut asked) = (Demotion::default(), 0);
-        let mut look = |second: u64, wanted: u64| {
+        let mut look = |millis: u64, wanted: u64| {
             asked += wanted;
-            let gives_way = demotion.gives_way(Nanos::from_secs(second), asked);
-            assert!(!gives_way || demotion.compact_after == Nanos::from_secs(second + 1));
-            gives_way
+            demotion.gives_way(Nanos::from_millis(millis), asked)
         };
-        assert!(!look(1, MUCH - 1));
-        assert!((2..12).all(|second| look(second, MUCH)));
-        assert!(!look(12, MUCH) && !look(13, MUCH), "it has waited for long enough");
-        assert!(!look(14, 0));
-        assert!(look(15, MUCH));
+        assert!(!look(1_000, MUCH - 1));
+        // However often it is asked within a second.
+        assert!(!look(1_500, MUCH - 1) && look(2_000, 1) && look(2_001, 0) && look(2_999, 0));
+        assert!((3..7).all(|second| look(second * 1000, MUCH)));
+        assert!(!look(7_000, MUCH) && !look(8_000, MUCH), "it has waited for long enough");
+        assert!(!look(14_000, 0));
+        assert!(look(15_000, MUCH) && look(15_900, 0) && !look(16_000, 0));
+        // What was wanted before a long time in which nobody asked is no more than the beginning.
+        assert!(look(90_000, 9 * MUCH) && look(91_000, MUCH));
     }
 }
