@@ -20,8 +20,8 @@ const WORDS: usize = MAX_SHARED / PAGE_SIZE / 64;
 pub(crate) enum Purpose {
     /// Blocks of all kinds.
     Shared,
-    /// The same, and in the first place blocks longer than an extent.
-    Long,
+    /// The same, and in the first place blocks longer than an extent; and whether those before were used from end to end, where that is known.
+    Long(Option<bool>),
     /// One block alone.
     Dedicated,
 }

@@ -102,17 +102,18 @@ pub(crate) fn map_chunk(
 /// Tells the kernel whether a fresh chunk is to have huge pages; where nothing is said, the system's setting holds. Whether it was
 /// asked for some.
 fn advise(domain: Domain, base: usize, len: usize, purpose: Purpose) -> bool {
-    let known = if purpose == Purpose::Long { density::is_high_of_long() } else { None };
-    let small =
-        COUNTERS.mapped_bytes.get() < SMALL_PROGRAM && purpose != Purpose::Dedicated && known.is_none();
-    if purpose == Purpose::Long && known.is_none() {
-        density::sample_long(base);
+    let untold = matches!(purpose, Purpose::Shared | Purpose::Long(None));
+    let small = untold && COUNTERS.mapped_bytes.get() < SMALL_PROGRAM;
+    match purpose {
+        Purpose::Shared if small && domain == Domain::Managed => density::sample(base, len),
+        Purpose::Long(None) => density::sample_long(base),
+        _ => {}
     }
-    let dense = || if purpose == Purpose::Long { known == Some(true) } else { density::is_high() };
+    let dense = || match purpose {
+        Purpose::Long(dense) => dense == Some(true),
+        _ => density::is_high(),
+    };
     let advice = if domain == Domain::Pinned || small {
-        if domain == Domain::Managed && purpose == Purpose::Shared {
-            density::sample(base, len);
-        }
         libc::MADV_NOHUGEPAGE
     } else if settings::wants_huge(purpose == Purpose::Dedicated, hooks::are_set(), dense) {
         libc::MADV_HUGEPAGE
@@ -176,11 +177,14 @@ fn grow_between_guards(pages: usize) -> bool {
 /// [`Knob::ChunkMost`]; under a limit of address space, less.
 fn grow_plainly(domain: Domain, pages: usize, kind: Kind) -> bool {
     let least = (pages * PAGE_SIZE).next_multiple_of(EXTENT_SIZE);
-    let is_long = least > EXTENT_SIZE && kind == Kind::Large && domain == Domain::Managed;
+    let is_long = least > EXTENT_SIZE && kind == Kind::Large;
+    let purpose = match is_long && domain == Domain::Managed {
+        true => Purpose::Long(density::is_high_of_long()),
+        false => Purpose::Shared,
+    };
     // Several blocks of the kind, so that what one leaves beside it serves another; the first by itself, as it tells whether huge pages pay.
-    let is_first = is_long && density::is_high_of_long().is_none();
+    let is_first = purpose == Purpose::Long(None);
     let several = if is_long && !is_first { (SEVERAL * least).min(crate::chunk::MAX_SHARED) } else { least };
-    let purpose = if is_long { Purpose::Long } else { Purpose::Shared };
     let mapped = pool(domain).lock().mapped;
     let smallest = (settings::get(Knob::ChunkLeast) as usize).next_multiple_of(EXTENT_SIZE);
     let largest = (settings::get(Knob::ChunkMost) as usize).next_multiple_of(EXTENT_SIZE).max(smallest);
@@ -429,7 +433,7 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
         if surplus == 0 {
             return gone;
         }
-        let mut count = surplus.max(LEAST_PURGE).min(dirty);
+        let count = surplus.max(LEAST_PURGE).min(dirty);
         pool.runs.remove(run);
         run.set_kind(Kind::Busy);
         if count == dirty && run.bytes() == chunk.room() && pool.shared > 1 {
@@ -440,15 +444,13 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
             gone += dirty;
             continue;
         }
-        let mut hull =
-            chunk.dirty_end(run.start(), run.pages(), if count == dirty { usize::MAX } else { count });
-        if count < dirty && chunk.huge.get() {
-            let whole = hull.and_then(|hull| whole_extents(run.start(), hull));
-            let whole = whole.map(|(addr, len)| ((addr, len), chunk.count_dirty(addr, len / PAGE_SIZE)));
-            if let Some((extents, pages @ 1..)) = whole {
-                (hull, count) = (Some(extents), pages);
-            }
-        }
+        let hull = chunk.dirty_end(run.start(), run.pages(), if count == dirty { usize::MAX } else { count });
+        let whole = hull
+            .filter(|_| count < dirty && chunk.huge.get())
+            .and_then(|hull| whole_extents(run.start(), hull))
+            .map(|(addr, len)| ((addr, len), chunk.count_dirty(addr, len / PAGE_SIZE)))
+            .filter(|(_, pages)| *pages > 0);
+        let (hull, count) = whole.map_or((hull, count), |(extents, pages)| (Some(extents), pages));
         drop(pool);
         let lazily = settings::decommit() == Decommit::Free && !(managed && hooks::are_set());
         let done = hull.is_some_and(|(addr, len)| match lazily {

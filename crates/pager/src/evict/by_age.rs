@@ -47,9 +47,6 @@ impl ByAge {
         let rested = worker.now.since(worker.eviction.brought_back) >= BRING_BACK;
         let broken =
             rested && worker.budgets.stall.is_broken(worker.now.0, limit) && !worker.engine.room.is_kept();
-        if broken {
-            worker.eviction.brought_back = worker.now;
-        }
         ByAge { cold_age: worker.cold_age(), broken, begun: false, looks: None, resident: 0 }
     }
 
@@ -236,6 +233,10 @@ impl Policy for ByAge {
         if round.at != 0 {
             worker.eviction.round = round;
             return true;
+        }
+        if self.broken {
+            // Not before: a round that was interrupted has yet to come to the other extents.
+            worker.eviction.brought_back = worker.now;
         }
         if round.all && round.more {
             // Some have something left to do.
