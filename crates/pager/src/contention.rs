@@ -5,19 +5,25 @@
 //! when it is woken, away from the CPU on which the fault thread still runs, to an idle one that must be woken by an interrupt.
 //!
 //! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not contended, hardly anything waits for a CPU (which tells
-//! of quotas too, that leave CPUs idle), and it does not run on a battery.
+//! of a quota that is used up, too, while CPUs are idle), and it does not run on a battery.
+//!
+//! The quota that control groups set is known besides: what folding takes of a small one, the program would lack.
 
 use crate::text::Line;
 use core::ffi::CStr;
 use core::fmt::Write;
+use memfold_sys::cgroup;
 use memfold_sys::dir;
 use memfold_sys::file::{self, Fd};
 use memfold_sys::thread::CpuSet;
 use memfold_sys::time::Nanos;
 
-/// How often the waiting is looked at, and whether there is a battery in use.
+/// How often the waiting is looked at, whether there is a battery in use, and what the quota is.
 const WAITING: Nanos = Nanos::from_secs(1);
 const POWER: Nanos = Nanos::from_secs(30);
+const QUOTA: Nanos = Nanos::from_secs(10);
+/// A quota of so many millionths of a CPU leaves the program one even while a thread of the pager works without a pause.
+const AMPLE: u64 = 2_000_000;
 /// The part of the time in which something waits for a CPU, in per cent, above which there is none to spare.
 const MUCH: u64 = 10;
 
@@ -38,6 +44,9 @@ pub struct Contention {
     waits: bool,
     battery: bool,
     battery_at: Option<Nanos>,
+    /// Millionths of a CPU that the process may have by its control groups; `u64::MAX` for all.
+    quota: u64,
+    quota_at: Option<Nanos>,
 }
 
 impl Contention {
@@ -56,6 +65,8 @@ impl Contention {
             waits: true,
             battery: true,
             battery_at: None,
+            quota: u64::MAX,
+            quota_at: None,
         }
     }
 
@@ -68,6 +79,9 @@ impl Contention {
         if self.battery_at.is_none_or(|at| now.since(at) >= POWER) {
             (self.battery, self.battery_at) = (runs_on_battery(c"/sys/class/power_supply"), Some(now));
         }
+        if self.quota_at.is_none_or(|at| now.since(at) >= QUOTA) {
+            (self.quota, self.quota_at) = (cgroup::cpu_quota().unwrap_or(u64::MAX), Some(now));
+        }
     }
 
     /// Whether as many threads want to run as there are CPUs.
@@ -78,6 +92,16 @@ impl Contention {
     /// Whether there is CPU time that nobody else has a use for.
     pub fn has_spare(&self) -> bool {
         !self.contended && !self.waits && !self.battery
+    }
+
+    /// Whether a whole CPU can be had for some time, and nobody goes without.
+    pub fn has_whole_cpu(&self) -> bool {
+        self.has_spare() && self.quota >= AMPLE
+    }
+
+    /// Millionths of a CPU that all that is in the process's control groups may have; `u64::MAX` for all.
+    pub fn quota(&self) -> u64 {
+        self.quota
     }
 
     /// By `/proc/loadavg` (proc_loadavg(5)): the field `running/all`. Where it cannot be read, the machine counts as contended.

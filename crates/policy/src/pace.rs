@@ -5,12 +5,16 @@
 //! What it is not: a record of what was spent in a window, which is [`crate::budget`]. A window may be spent at its
 //! beginning, all of it, and then nothing for as long as it lasts: what lives for four seconds would never notice the limit.
 //!
-//! Invariants: over any stretch of time, what was spent is at most the share of it, and [`BURST`] worth of the share, and
-//! what the last piece of work was over. Debts are kept, up to [`DEBT`] worth of the share, and paid before more is spent; what a single piece is over beyond
+//! Invariants: over any stretch of time, what was spent is at most the share of it, and [`BURST`] worth of the share ([`SAVINGS`] where a CPU has
+//! time to spare), and what the last piece of work was over. Debts are kept, up to [`DEBT`] worth of the share, and paid before more is spent; what a single piece is over beyond
 //! that is forgiven.
 
 /// So much worth of the share can be saved up, ns.
 pub const BURST: u64 = 500_000_000;
+
+/// The same where CPUs have time to spare: memory goes cold all at once, when a program comes to rest or a collector has walked through it, and what was
+/// saved up until then has it folded in a moment, by a CPU that nobody wants. As long as a page takes to go cold by default.
+pub const SAVINGS: u64 = 10_000_000_000;
 
 /// So much worth of the share can be owed, ns: for work that had to be done whatever it cost.
 pub const DEBT: u64 = 10_000_000_000;
@@ -35,6 +39,8 @@ const WHOLE: u64 = 1_000_000;
 pub struct Pace {
     /// What may be spent now, ns; below zero what is owed.
     left: i64,
+    /// What may be saved up at most, ns.
+    most: i64,
     /// What is left over of a millionth of a nanosecond.
     rest: u64,
     /// When it was last filled.
@@ -46,26 +52,32 @@ pub struct Pace {
 impl Pace {
     /// An empty bucket at `now`, of a running total that stands at `total` ns.
     pub const fn new(now: u64, total: u64) -> Pace {
-        Pace { left: 0, rest: 0, at: now, total }
+        Pace { left: 0, most: 0, rest: 0, at: now, total }
     }
 
     /// Fills it for the time until `now` at a rate of `share` millionths, and charges what the running total has grown to
-    /// `total` ns by. One that fell charges nothing.
-    pub fn charge(&mut self, now: u64, total: u64, share: u64) {
+    /// `total` ns by. One that fell charges nothing. More can be saved up where there is a whole CPU to `spare`.
+    pub fn charge(&mut self, now: u64, total: u64, share: u64, spare: bool) {
         let parts = u128::from(now.saturating_sub(self.at)) * u128::from(share) + u128::from(self.rest);
         self.at = now.max(self.at);
         self.rest = (parts % u128::from(WHOLE)) as u64;
         let earned = i64::try_from(parts / u128::from(WHOLE)).unwrap_or(i64::MAX);
         let spent = i64::try_from(total.saturating_sub(self.total)).unwrap_or(i64::MAX);
         self.total = total;
-        let (most, least) = (worth(BURST, share) as i64, -(worth(DEBT, share) as i64));
+        self.most = worth(if spare { SAVINGS } else { BURST }, share) as i64;
+        let least = -(worth(DEBT, share) as i64);
         // What was earned before the work was begun may be spent on it, beyond what can be saved.
-        self.left = self.left.saturating_add(earned).saturating_sub(spent).clamp(least, most);
+        self.left = self.left.saturating_add(earned).saturating_sub(spent).clamp(least, self.most);
     }
 
     /// What may be spent now, ns; 0 while anything is owed.
     pub fn left(&self) -> u64 {
         u64::try_from(self.left).unwrap_or(0)
+    }
+
+    /// Whether work that can wait may go on, once so much was `spent` since the last charge, ns: what is more urgent finds half of what can be saved up.
+    pub fn can_spare(&self, spent: u64) -> bool {
+        self.left.saturating_sub_unsigned(spent) > self.most / 2
     }
 
     /// What the running total stood at when it was last charged, ns.
@@ -80,20 +92,19 @@ pub fn worth(time: u64, share: u64) -> u64 {
 }
 
 /// The share of a CPU that may be taken at most, millionths, below `limit`: whether there is CPU time to `spare`, and how much
-/// was `spent` so far, ns. A limit of a whole CPU is none, and holds always.
-pub fn share(limit: u64, spare: bool, spent: u64) -> u64 {
-    if spare || limit >= WHOLE {
+/// was `spent` so far, ns. Where control groups leave the program a `quota` of less than a CPU, it is a share of that. A limit of a whole CPU is none, and
+/// holds always.
+pub fn share(limit: u64, spare: bool, spent: u64, quota: u64) -> u64 {
+    let share = if limit >= WHOLE {
+        return limit;
+    } else if spare {
         limit
     } else if spent < CREDIT {
         limit.min(2 * CONTENDED)
     } else {
         limit.min(CONTENDED)
-    }
-}
-
-/// Whether work that can wait may go on, with so much `left` to be spent at a share of so many millionths: what is more urgent finds half of what can be saved up.
-pub fn can_spare(left: u64, share: u64) -> bool {
-    left > worth(BURST, share) / 2
+    };
+    worth(share, quota.min(WHOLE))
 }
 
 /// How long the next look waits, ns, after one that has cost `cost` ns and could lead to nothing: looks are paid out of the share, and if one came as soon as the
@@ -115,34 +126,52 @@ mod tests {
     fn a_share_is_spent_from_the_first_second_on_and_not_all_at_once() {
         let mut pace = Pace::new(5 * SECOND, 77);
         assert_eq!(pace.left(), 0);
-        pace.charge(5 * SECOND + SECOND / 10, 77, 30_000);
+        pace.charge(5 * SECOND + SECOND / 10, 77, 30_000, false);
         assert_eq!(pace.left(), 3_000_000);
         // After a long rest, half a second's worth and no more.
-        pace.charge(1000 * SECOND, 77, 30_000);
+        pace.charge(1000 * SECOND, 77, 30_000, false);
         assert_eq!(pace.left(), 15_000_000);
         // A total that begins again charges nothing.
-        pace.charge(1000 * SECOND, 0, 30_000);
+        pace.charge(1000 * SECOND, 0, 30_000, false);
         assert_eq!((pace.left(), pace.total()), (15_000_000, 0));
+    }
+
+    #[test]
+    fn where_cpus_have_time_to_spare_more_is_saved_up_and_it_is_gone_when_they_have_none() {
+        let mut pace = Pace::new(0, 0);
+        pace.charge(4 * SECOND, 0, 250_000, true);
+        assert_eq!(pace.left(), SECOND);
+        pace.charge(1000 * SECOND, 0, 250_000, true);
+        assert_eq!(pace.left(), 2 * SECOND + SECOND / 2);
+        pace.charge(1000 * SECOND, SECOND, 250_000, true);
+        assert_eq!(pace.left(), SECOND + SECOND / 2);
+        pace.charge(1000 * SECOND, SECOND, 30_000, false);
+        assert_eq!(pace.left(), 15_000_000);
     }
 
     #[test]
     fn what_had_to_be_spent_is_paid_back_for_ten_seconds_at_most() {
         let mut pace = Pace::new(0, 0);
-        pace.charge(0, 100 * SECOND, 100_000);
-        pace.charge(9 * SECOND, 100 * SECOND, 100_000);
+        pace.charge(0, 100 * SECOND, 100_000, false);
+        pace.charge(9 * SECOND, 100 * SECOND, 100_000, false);
         assert_eq!(pace.left(), 0);
-        pace.charge(10 * SECOND + SECOND / 10, 100 * SECOND, 100_000);
+        pace.charge(10 * SECOND + SECOND / 10, 100 * SECOND, 100_000, false);
         assert_eq!(pace.left(), SECOND / 100);
     }
 
     #[test]
     fn where_there_is_nothing_to_spare_little_is_taken_once_the_credit_is_spent() {
-        assert_eq!(share(250_000, true, 100 * SECOND), 250_000);
-        assert_eq!(share(250_000, false, CREDIT - 1), 2 * CONTENDED);
-        assert_eq!(share(10_000, false, 0), 10_000);
-        assert_eq!(share(250_000, false, CREDIT), CONTENDED);
-        assert_eq!(share(10_000, false, CREDIT), 10_000);
-        assert_eq!(share(WHOLE, false, 100 * SECOND), WHOLE);
+        assert_eq!(share(250_000, true, 100 * SECOND, u64::MAX), 250_000);
+        assert_eq!(share(250_000, false, CREDIT - 1, u64::MAX), 2 * CONTENDED);
+        assert_eq!(share(10_000, false, 0, u64::MAX), 10_000);
+        assert_eq!(share(250_000, false, CREDIT, u64::MAX), CONTENDED);
+        assert_eq!(share(10_000, false, CREDIT, u64::MAX), 10_000);
+        assert_eq!(share(WHOLE, false, 100 * SECOND, u64::MAX), WHOLE);
+        // Of a quota of half a CPU, half as much.
+        assert_eq!(share(250_000, true, 0, 500_000), 125_000);
+        assert_eq!(share(250_000, false, CREDIT, 500_000), CONTENDED / 2);
+        assert_eq!(share(250_000, true, 0, 3_000_000), 250_000);
+        assert_eq!(share(WHOLE, false, 0, 500_000), WHOLE);
     }
 
     #[test]
@@ -152,7 +181,7 @@ mod tests {
         let worked_in_a_minute = |puts_off: bool| {
             let (mut pace, mut total, mut worked, mut next_look) = (Pace::new(0, 0), 0, 0, 0);
             for now in (0..60 * SECOND).step_by(pass as usize) {
-                pace.charge(now, total, share);
+                pace.charge(now, total, share, false);
                 if pace.left() >= 1_000_000 {
                     (total, worked) = (total + pace.left(), worked + pace.left());
                 } else if now >= next_look {
@@ -173,34 +202,36 @@ mod tests {
         let (share, pass) = (30_000, SECOND / 4);
         let (mut pace, mut total) = (Pace::new(0, 0), 0);
         for now in (0..=60 * SECOND).step_by(pass as usize) {
-            pace.charge(now, total, share);
-            let mut left = pace.left();
-            while can_spare(left, share) {
-                (total, left) = (total + 10_000, left - 10_000);
+            pace.charge(now, total, share, false);
+            let mut spent = 0;
+            while pace.can_spare(spent) {
+                spent += 10_000;
             }
-            assert!(now < SECOND || left + 10_000 >= worth(BURST, share) / 2);
+            total += spent;
+            assert!(now < SECOND || pace.left() - spent + 10_000 >= worth(BURST, share) / 2);
         }
         assert!(total >= worth(59 * SECOND, share));
-        assert!(!can_spare(0, 0) && !can_spare(0, share));
+        assert!(!Pace::new(0, 0).can_spare(0));
     }
 
     #[test]
     fn shares_too_small_for_a_nanosecond_a_step_add_up() {
         let mut pace = Pace::new(0, 0);
-        (1..=1000).for_each(|step| pace.charge(step * 1000, 0, 10));
+        (1..=1000).for_each(|step| pace.charge(step * 1000, 0, 10, false));
         assert_eq!(pace.left(), 10);
     }
 
     proptest! {
         // Of a smaller share the millisecond is more than is kept as a debt.
         #[test]
-        fn any_stretch_gets_its_share_and_a_burst(steps in prop::collection::vec((1..300_000_000u64, 0..30_000_000u64), 1..80), share in 100..1_000_000u64) {
+        fn any_stretch_gets_its_share_and_what_was_saved_up(steps in prop::collection::vec((1..300_000_000u64, 0..30_000_000u64), 1..80), share in 100..1_000_000u64, spare: bool) {
+            let most = if spare { SAVINGS } else { BURST };
             let mut pace = Pace::new(0, 0);
             let (mut now, mut total) = (0, 0);
             let mut all: Vec<(u64, u64)> = Vec::new();
             for (gap, wish) in steps {
                 now += gap;
-                pace.charge(now, total, share);
+                pace.charge(now, total, share, spare);
                 // Work is done only where something is left, and a piece of it may be over by a millisecond.
                 if pace.left() > 0 {
                     let spent = wish.min(pace.left() + 1_000_000);
@@ -211,7 +242,7 @@ mod tests {
             for (i, &(from, _)) in all.iter().enumerate() {
                 for j in i..all.len() {
                     let spent: u64 = all[i..=j].iter().map(|(_, spent)| spent).sum();
-                    prop_assert!(spent <= worth(all[j].0 - from, share) + worth(BURST, share) + 1_000_001);
+                    prop_assert!(spent <= worth(all[j].0 - from, share) + worth(most, share) + 1_000_001);
                 }
             }
         }

@@ -54,8 +54,7 @@ impl Worker {
     /// Whether there is CPU time for what is stored already: a page that is still here gains more.
     pub(crate) fn may_compress_again(&self) -> bool {
         // What was spent in this pass was not charged yet.
-        let left = self.budgets.pace.left().saturating_sub(self.now.since(self.slice.began).0);
-        pace::can_spare(left, self.cpu_share()) || self.is_free_of_budget()
+        self.budgets.pace.can_spare(self.now.since(self.slice.began).0) || self.is_free_of_budget()
     }
 
     /// Whether more may be set aside: no more than can be compressed when its time has come, and in the second after that.
@@ -94,6 +93,7 @@ impl Worker {
             limit,
             self.budgets.contention.has_spare(),
             self.budgets.pace.total() + self.budgets.spent_before,
+            self.budgets.contention.quota(),
         ))
     }
 

@@ -344,7 +344,8 @@ impl Worker {
 
     /// Charges the waiting and the work since the last call to the budgets.
     pub(crate) fn charge(&mut self) {
-        self.budgets.pace.charge(self.now.0, self.spent(), self.cpu_share());
+        let spare = self.budgets.contention.has_whole_cpu();
+        self.budgets.pace.charge(self.now.0, self.spent(), self.cpu_share(), spare);
         self.engine.conditions.set_may_fold(self.may_fold());
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);

@@ -1,0 +1,148 @@
+//! The tightest limit on a process's memory: `memory.max` and `memory.high` in version 2, `memory.limit_in_bytes` in version 1.
+
+use super::{for_each_group, Path, Version, LONGEST};
+use crate::file;
+use crate::{Errno, Result};
+use core::ffi::CStr;
+
+/// More than this is no limit: version 1 has no word for that, and says a number that no machine has.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// The group that limits the memory of a process most tightly.
+#[derive(Debug)]
+pub struct Group {
+    /// Its limit, bytes.
+    pub limit: u64,
+    /// Its `memory.stat`, if it can be read.
+    stat: Option<file::Fd>,
+}
+
+impl Group {
+    /// That of the calling process. Errors as of [`memory_limit`].
+    pub fn tightest() -> Result<Group> {
+        let (mut stat, mut least) = (None, u64::MAX);
+        let limit = walk(None, |limit, directory| {
+            if limit < least {
+                least = limit;
+                stat = directory.with("memory.stat", |path| file::open(path, libc::O_RDONLY, 0).ok());
+            }
+        })?;
+        Ok(Group { limit, stat })
+    }
+
+    /// Anonymous memory of all processes in it, bytes; `None` where that cannot be read.
+    pub fn anonymous(&self) -> Option<u64> {
+        let mut text = [0; LONGEST];
+        let len = file::pread(self.stat.as_ref()?.raw(), &mut text, 0).ok()?;
+        anonymous(&text[..len])
+    }
+}
+
+/// What `memory.stat` says of anonymous memory: `anon` in version 2, in version 1 `total_rss`.
+fn anonymous(stat: &[u8]) -> Option<u64> {
+    let value = |line: &[u8]| {
+        let number = line.strip_prefix(b"anon ").or_else(|| line.strip_prefix(b"total_rss "))?;
+        core::str::from_utf8(number).ok()?.parse().ok()
+    };
+    stat.split(|&byte| byte == b'\n').find_map(value)
+}
+
+/// The tightest limit on the memory of a process, bytes: of `pid` as seen from here, or of the calling process. `ENODATA` where
+/// there is none, `ENOENT` where no memory controller is mounted here that the process is in.
+pub fn memory_limit(pid: Option<u32>) -> Result<u64> {
+    walk(pid, |_, _| {})
+}
+
+/// The same; `each` is told every limit that is found, and the directory of its group.
+fn walk(pid: Option<u32>, mut each: impl FnMut(u64, &mut Path)) -> Result<u64> {
+    let mut least: Option<u64> = None;
+    for_each_group(pid, b"memory", |version, directory| {
+        if let Some(limit) = limit_of(version, directory) {
+            least = Some(least.map_or(limit, |least| least.min(limit)));
+            each(limit, directory);
+        }
+    })?;
+    match least {
+        None => Err(Errno::ENOENT),
+        Some(limit) if limit >= NO_LIMIT => Err(Errno::ENODATA),
+        Some(limit) => Ok(limit),
+    }
+}
+
+/// A group's own limit, bytes; `u64::MAX` for none, `None` if no file of it could be read.
+fn limit_of(version: Version, directory: &mut Path) -> Option<u64> {
+    let files: &[&str] = match version {
+        Version::One => &["memory.limit_in_bytes"],
+        Version::Two => &["memory.max", "memory.high"],
+    };
+    files.iter().filter_map(|name| directory.with(name, read_limit)).min()
+}
+
+/// A limit as the kernel writes it, bytes; `u64::MAX` for `max`.
+fn read_limit(path: &CStr) -> Option<u64> {
+    let file = file::open(path, libc::O_RDONLY, 0).ok()?;
+    let mut text = [0; 32];
+    let len = file::pread(file.raw(), &mut text, 0).ok()?;
+    match core::str::from_utf8(&text[..len]).ok()?.trim() {
+        "max" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{climb, tests::tree};
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn anonymous_memory_of_a_group_is_found_in_either_version() {
+        assert_eq!(anonymous(b"anon 8192\nfile 5\nanon_thp 7\n"), Some(8192));
+        assert_eq!(anonymous(b"cache 1\nrss 2\ntotal_cache 3\ntotal_rss 4096\n"), Some(4096));
+        assert_eq!(anonymous(b"file 5\n"), None);
+    }
+
+    #[test]
+    fn the_tightest_limit_on_the_way_up_counts_and_no_other() {
+        let tightest = |point: &str, root: &str, group: &str, version| {
+            let mut least: Option<u64> = None;
+            climb(root.as_bytes(), point.as_bytes(), group.as_bytes(), |directory| {
+                least = least.into_iter().chain(limit_of(version, directory)).min();
+            })
+            .unwrap();
+            least
+        };
+        let (base, point) = tree(
+            "v2",
+            &[
+                ("memory.max", "900\n"),
+                ("a/memory.max", "max\n"),
+                ("a/memory.high", "300\n"),
+                ("a/b/memory.max", "500\n"),
+                ("a/b/memory.high", "max\n"),
+                ("a/other/memory.max", "7\n"),
+            ],
+        );
+        let limit = |root, group| tightest(&point, root, group, Version::Two);
+        assert_eq!(limit("/", "/a/b"), Some(300));
+        assert_eq!(limit("/", "/"), Some(900));
+        assert_eq!(limit("/c", "/c/a/b"), Some(300));
+        // Not below the mount, or outside of the namespace: what is seen holds.
+        assert_eq!(limit("/c", "/d"), Some(900));
+        assert_eq!(limit("/", "/../x"), Some(900));
+        assert_eq!(limit("/", "/missing/below"), Some(900));
+        fs::remove_dir_all(base).unwrap();
+        let (base, point) = tree("v1", &[("a/memory.limit_in_bytes", "9223372036854771712\n")]);
+        let limit = tightest(&point, "/", "/a", Version::One);
+        assert!(limit.is_some_and(|limit| limit >= NO_LIMIT));
+        assert_eq!(tightest(&point, "/", "/a", Version::Two), None);
+        fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn this_process_has_a_limit_or_none_and_says_which() {
+        let found = memory_limit(None);
+        assert!(matches!(found, Ok(_) | Err(Errno::ENODATA | Errno::ENOENT)), "{found:?}");
+        assert_eq!(memory_limit(Some(std::process::id())), found);
+    }
+}
