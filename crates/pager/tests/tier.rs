@@ -9,41 +9,10 @@ use common::*;
 use memfold_pager::control::Command;
 use memfold_pager::Engine;
 use memfold_sys::{mem, PAGE_SIZE};
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::thread;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-
-/// An engine with a tier that is not sealed in a directory of its own, and a cold age, ms.
-fn engine_with_unsealed_tier(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
-    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = format!("disk={},after=10ms,size={size},seal=no", directory.path().display());
-    (engine_of(cold_age, u64::MAX, &tier), directory)
-}
-
-/// The files in the directory that this process has open: they have no names there.
-fn files_in(directory: &tempfile::TempDir) -> Vec<File> {
-    let of_thread = |task: PathBuf| fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
-    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
-    let links = tasks.flat_map(|task| of_thread(task.path())).map(|entry| entry.path());
-    let mut seen = std::collections::BTreeSet::new();
-    links
-        .filter(|link| fs::read_link(link).is_ok_and(|path| path.starts_with(directory.path())))
-        .filter(|link| seen.insert(fs::read_link(link).unwrap()))
-        .map(|link| OpenOptions::new().read(true).write(true).open(link).unwrap())
-        .collect()
-}
-
-fn read_whole(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
-}
 
 #[test]
 fn what_went_down_comes_back_in_any_order_to_any_thread() {
@@ -190,221 +159,6 @@ fn a_tier_that_is_full_leaves_the_rest_in_memory() {
 }
 
 #[test]
-fn nothing_of_the_program_can_be_read_in_the_file_and_what_was_changed_there_is_never_taken_for_it() {
-    let (engine, directory) = engine_with_tier("64M");
-    let memory = Memory::new(engine, 4 * MIB);
-    // Compressed, such bytes stay what they are.
-    let secret = b"the program's own words, 0123456789 abcdefghijklmnopqrstuvwxyz";
-    for page in 0..memory.pages {
-        let at = (memory.base + page * PAGE_SIZE) as *mut u8;
-        unsafe {
-            at.copy_from(secret.as_ptr(), secret.len());
-            at.add(1000).cast::<u64>().write_unaligned(page as u64);
-        }
-    }
-    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
-    let files = files_in(&directory);
-    assert_eq!(files.len(), 1);
-    let bytes = read_whole(&files[0]);
-    assert!(!bytes.windows(16).any(|window| secret.windows(16).step_by(16).any(|part| part == window)));
-    assert!(fs::read_dir(directory.path()).unwrap().next().is_none(), "it has a name");
-    let pid = fork(engine);
-    if pid == 0 {
-        // No core, please: the child is to end by abort.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
-        let found = unsafe { (memory.base as *const u8).read_volatile() };
-        unsafe { libc::_exit(i32::from(found)) };
-    }
-    // Whichever the child reads, one bit of it is another.
-    let mut changed = bytes.clone();
-    changed.iter_mut().step_by(97).for_each(|byte| *byte ^= 4);
-    files[0].write_all_at(&changed, 0).unwrap();
-    let status = wait(pid);
-    // What the child had read before that may be right.
-    let ended_hard = libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT;
-    let read_before = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == i32::from(secret[0]);
-    assert!(ended_hard || read_before, "the child read something else: {status:#x}");
-    let pid = fork(engine);
-    if pid == 0 {
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
-        let last = memory.base + (memory.pages - 1) * PAGE_SIZE;
-        let found = unsafe { (last as *const u8).read_volatile() };
-        unsafe { libc::_exit(i32::from(found)) };
-    }
-    let status = wait(pid);
-    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT, "{status:#x}");
-    // As it was, it is the program's again.
-    files[0].write_all_at(&bytes, 0).unwrap();
-    for page in 0..memory.pages {
-        let at = (memory.base + page * PAGE_SIZE) as *const u8;
-        let (words, number) = unsafe {
-            (std::slice::from_raw_parts(at, secret.len()), at.add(1000).cast::<u64>().read_unaligned())
-        };
-        assert!(words == secret && number == page as u64, "page {page} changed");
-    }
-}
-
-/// Has a child read one word of this page. Returns how it ended, and what it said: nothing where the engines of other tests have more agents than
-/// one process has.
-fn read_in_child(engine: &'static Engine, page: usize) -> (i32, String) {
-    let mut said = tempfile::tempfile().unwrap();
-    let pid = fork(engine);
-    if pid == 0 {
-        // No core, please: the child is to end by abort.
-        unsafe {
-            libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
-            libc::dup2(said.as_raw_fd(), 2);
-            let found = (page as *const u64).read_volatile();
-            libc::_exit(i32::from(found == 0));
-        }
-    }
-    let status = wait(pid);
-    let mut text = String::new();
-    said.rewind().unwrap();
-    said.read_to_string(&mut text).unwrap();
-    (status, text)
-}
-
-fn aborted(status: i32) -> bool {
-    libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT
-}
-
-#[test]
-fn what_went_down_unsealed_can_be_read_in_the_file_and_comes_back_whole() {
-    let (engine, directory) = engine_with_unsealed_tier(20, "64M");
-    let memory = Memory::new(engine, 4 * MIB);
-    let words = b"the program's own words, 0123456789 abcdefghijklmnopqrstuvwxyz";
-    for page in 0..memory.pages {
-        unsafe { ((memory.base + page * PAGE_SIZE) as *mut u8).copy_from(words.as_ptr(), words.len()) };
-    }
-    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
-    let bytes = read_whole(&files_in(&directory)[0]);
-    assert!(bytes.windows(words.len()).any(|window| window == words), "they are sealed");
-    memory.fill(2);
-    wait_until("everything went down again", || below(engine) == 4 * MIB as u64);
-    let pid = fork(engine);
-    if pid == 0 {
-        memory.check(2);
-        let grandchild = fork(engine);
-        if grandchild == 0 {
-            memory.check(2);
-            unsafe { libc::_exit(0) };
-        }
-        memory.fill(3);
-        memory.check(3);
-        unsafe { libc::_exit(wait(grandchild)) };
-    }
-    memory.check(2);
-    memory.fill(4);
-    assert_eq!(wait(pid), 0);
-    memory.check(4);
-    assert_eq!(engine.control().tier_errors.load(Relaxed), 0);
-    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
-}
-
-#[test]
-fn of_what_is_unsealed_a_flipped_bit_a_hole_and_another_cluster_are_never_taken_for_it() {
-    // One cluster after another, each of sixteen pages that were compressed in one moment.
-    const PAGES: usize = 16;
-    let (engine, directory) = engine_with_unsealed_tier(3_600_000, "64M");
-    let memory = Memory::new(engine, PAGES * PAGE_SIZE);
-    let all = (PAGES * PAGE_SIZE) as u64;
-    let go_down = |seed| {
-        let written = engine.control().tier_writes.load(Relaxed);
-        memory.fill(seed);
-        have(engine, Command::Evict);
-        wait_until("it is below", || {
-            engine.control().tier_writes.load(Relaxed) > written && below(engine) == all
-        });
-    };
-    go_down(1);
-    let file = files_in(&directory).pop().unwrap();
-    let first = read_whole(&file);
-    go_down(2);
-    let now = read_whole(&file);
-    let flipped = |every: usize| {
-        let mut bytes = now.clone();
-        bytes.iter_mut().step_by(every).for_each(|byte| *byte ^= 1);
-        bytes
-    };
-    let older: Vec<u8> = first.iter().cycle().copied().take(now.len()).collect();
-    for (what, bytes) in [
-        ("a bit", flipped(PAGE_SIZE)),
-        ("bits", flipped(97)),
-        ("a hole", vec![0; now.len()]),
-        ("an older one", older),
-    ] {
-        file.write_all_at(&bytes, 0).unwrap();
-        let (status, said) = read_in_child(engine, memory.base);
-        assert!(aborted(status), "{what} was taken for it: {status:#x}, {said}");
-    }
-    file.set_len(0).unwrap();
-    let (status, said) = read_in_child(engine, memory.base);
-    assert!(aborted(status), "an end was taken for it: {status:#x}, {said}");
-    file.write_all_at(&now, 0).unwrap();
-    memory.check(2);
-}
-
-#[test]
-fn what_is_left_of_an_unsealed_segment_moves_and_comes_back_whole() {
-    let (engine, _directory) = engine_with_unsealed_tier(20, "1G");
-    let memory = Memory::new(engine, 64 * MIB);
-    memory.fill(8);
-    wait_until("everything went down", || below(engine) == 64 * MIB as u64);
-    // None move for as long as a program that wakes may want much.
-    let mut last = 8;
-    wait_until("clusters move", || {
-        last += 1;
-        write_most(&memory, last);
-        engine.control().tier_moves.load(Relaxed) > 0
-    });
-    for page in 0..memory.pages {
-        memory.check_page(if page % 512 >= 64 { last } else { 8 }, page);
-    }
-}
-
-#[test]
-fn a_tier_that_is_sealed_stays_so_and_nothing_is_unsealed_where_nothing_erased_may_stay() {
-    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = |rest: &str| format!("disk={},after=10ms{rest}", directory.path().display());
-    let wipes = engine_of(20, u64::MAX, "");
-    let memory = Memory::new(wipes, 4 * MIB);
-    wipes.wipe_at_once();
-    assert_eq!(set_tier(wipes, &tier(",seal=no")), libc::EPERM as u32);
-    assert!(wipes.use_tier(&tier(",seal=no"), "").is_err());
-    assert_eq!(set_tier(wipes, &tier("")), 0);
-    memory.fill(4);
-    wait_until("everything went down", || below(wipes) == 4 * MIB as u64);
-    memory.check(4);
-    stop(wipes);
-    let engine = engine_of(20, u64::MAX, "");
-    let memory = Memory::new(engine, 4 * MIB);
-    assert_eq!(set_tier(engine, "redis://a:1,seal=no"), libc::EINVAL as u32);
-    assert_eq!(set_tier(engine, &tier(",seal=no")), 0);
-    memory.fill(5);
-    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
-    assert_eq!(set_tier(engine, &tier("")), libc::EEXIST as u32);
-    assert_eq!(set_tier(engine, &tier(",seal=no,size=1G")), 0);
-    memory.check(5);
-    stop(engine);
-    // A daemon's word is not the user's.
-    let offered = engine_of(20, u64::MAX, "");
-    let share = &offered.control().share;
-    assert!(offered.obey_daemon("/nowhere-at-all"));
-    share.tier.set(&tier(",seal=no"));
-    share.tier_bytes.store(64 * MIB as u64, Relaxed);
-    share.renewals.fetch_add(1, Relaxed);
-    let memory = Memory::new(offered, 4 * MIB);
-    memory.fill(6);
-    wait_until_evicted(offered, 4 * MIB);
-    assert_eq!(offered.control().tier.read(&mut [0; 512]), "");
-    share.tier.set(&tier(""));
-    share.renewals.fetch_add(1, Relaxed);
-    wait_until("a sealed one is taken", || below(offered) == 4 * MIB as u64);
-    memory.check(6);
-}
-
-#[test]
 fn what_was_kept_for_a_child_is_given_back_when_it_has_ended() {
     let (engine, memory, directory) = memory_below(24 * MIB, 4);
     let before = engine.control().tier_file_bytes.load(Relaxed);
@@ -425,47 +179,6 @@ fn what_was_kept_for_a_child_is_given_back_when_it_has_ended() {
     });
     assert_eq!(files_in(&directory).len(), 1);
     (half..memory.pages).for_each(|page| memory.check_page(4, page));
-}
-
-#[test]
-fn an_older_cluster_is_not_taken_for_the_newer_one_in_its_place() {
-    const PAGES: usize = 16;
-    // All in one cluster: it is compressed in one moment.
-    let (engine, directory) = engine_with_tier_for(3_600_000, "64M");
-    let memory = Memory::new(engine, PAGES * PAGE_SIZE);
-    let all = (PAGES * PAGE_SIZE) as u64;
-    memory.fill(1);
-    have(engine, Command::Evict);
-    wait_until("the first is below", || below(engine) == all);
-    let file = files_in(&directory).pop().unwrap();
-    let first = read_whole(&file);
-    let written = engine.control().tier_writes.load(Relaxed);
-    memory.fill(2);
-    have(engine, Command::Evict);
-    wait_until("the second is below", || {
-        engine.control().tier_writes.load(Relaxed) > written && below(engine) == all
-    });
-    let both = read_whole(&file);
-    // The first lies wherever the second is now.
-    let replayed: Vec<u8> = if both.len() > first.len() {
-        first.iter().chain(first.iter().cycle()).copied().take(both.len()).collect()
-    } else {
-        first
-    };
-    file.write_all_at(&replayed, 0).unwrap();
-    let pid = fork(engine);
-    if pid == 0 {
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 }) };
-        let is_old = (0..PAGES).any(|page| page_at(memory.base + page * PAGE_SIZE) == content(1, page));
-        unsafe { libc::_exit(if is_old { 3 } else { 4 }) };
-    }
-    let status = wait(pid);
-    assert!(
-        libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT,
-        "it was taken: {status:#x}"
-    );
-    file.write_all_at(&both, 0).unwrap();
-    memory.check(2);
 }
 
 #[test]
@@ -505,68 +218,6 @@ fn a_program_that_sleeps_lies_below_whatever_its_age_and_wakes_when_it_wants_muc
     });
     memory.check(9);
     assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
-}
-
-#[test]
-fn what_is_left_of_a_segment_moves_and_the_segment_goes_back() {
-    let (engine, memory, _directory) = memory_below(64 * MIB, 1);
-    let took = || engine.control().tier_file_bytes.load(Relaxed);
-    let before = took();
-    // A child reads what lies where it lay, however its parent moves its own.
-    let pid = fork(engine);
-    if pid == 0 {
-        thread::sleep(std::time::Duration::from_millis(300));
-        memory.check(1);
-        unsafe { libc::_exit(0) };
-    }
-    let mut round = 1;
-    let mut write = || {
-        round += 1;
-        write_most(&memory, round);
-        wait_until("everything is below", || below(engine) == 64 * MIB as u64);
-        round
-    };
-    for _ in 0..3 {
-        write();
-    }
-    assert_eq!(wait(pid), 0);
-    // What is left moves while the rest is on its way, and nothing that a child may want: that there is none is known a while later.
-    let mut last = 0;
-    wait_until("the files shrink", || {
-        last = write();
-        took() <= before + before / 4
-    });
-    assert!(before >= 8 * MIB as u64 && engine.control().tier_moves.load(Relaxed) > 0, "{before}");
-    (0..memory.pages).for_each(|page| memory.check_page(if page % 512 >= 64 { last } else { 1 }, page));
-    assert_eq!(engine.control().pages_lost.load(Relaxed), 0);
-}
-
-#[test]
-fn what_moves_while_nothing_of_it_is_wanted_any_more_leaves_nothing_behind() {
-    let (engine, memory, _directory) = memory_below(32 * MIB, 1);
-    let (control, all) = (engine.control(), 32 * MIB as u64);
-    for _ in 0..3 {
-        let moves = || control.tier_moves.load(Relaxed);
-        let before = moves();
-        // Of each extent an eighth stays where it is, until it moves.
-        let mut number = 2;
-        while moves() == before {
-            write_most(&memory, number);
-            wait_until("everything is below, or moves", || below(engine) == all || moves() > before);
-            number += 1;
-        }
-        memory.fill(1);
-        wait_until("everything is below", || below(engine) == all);
-    }
-    memory.check(1);
-    assert_eq!(control.pages_lost.load(Relaxed), 0);
-}
-
-/// Writes seven eighths of each extent anew, which go down to other places than the rest.
-fn write_most(memory: &Memory, seed: u64) {
-    for page in (0..memory.pages).filter(|page| page % 512 >= 64) {
-        unsafe { *((memory.base + page * PAGE_SIZE) as *mut [u64; PAGE_SIZE / 8]) = content(seed, page) };
-    }
 }
 
 /// Has the engine use a tier, or change it. Returns the error.
@@ -710,4 +361,45 @@ fn where_the_tier_is_full_what_does_not_shrink_stays_where_it_is() {
     // Of what does not, no more is stored than goes down at a time.
     assert!(evicted(engine) <= shrinks + 2 * 16 * MIB as u64 + 4 * MIB as u64, "{}", evicted(engine));
     check_dense(&memory, 3);
+}
+
+#[test]
+fn a_tier_that_is_sealed_stays_so_and_nothing_is_unsealed_where_nothing_erased_may_stay() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = |rest: &str| format!("disk={},after=10ms{rest}", directory.path().display());
+    let wipes = engine_of(20, u64::MAX, "");
+    let memory = Memory::new(wipes, 4 * MIB);
+    wipes.wipe_at_once();
+    assert_eq!(set_tier(wipes, &tier(",seal=no")), libc::EPERM as u32);
+    assert!(wipes.use_tier(&tier(",seal=no"), "").is_err());
+    assert_eq!(set_tier(wipes, &tier("")), 0);
+    memory.fill(4);
+    wait_until("everything went down", || below(wipes) == 4 * MIB as u64);
+    memory.check(4);
+    stop(wipes);
+    let engine = engine_of(20, u64::MAX, "");
+    let memory = Memory::new(engine, 4 * MIB);
+    assert_eq!(set_tier(engine, "redis://a:1,seal=no"), libc::EINVAL as u32);
+    assert_eq!(set_tier(engine, &tier(",seal=no")), 0);
+    memory.fill(5);
+    wait_until("everything went down", || below(engine) == 4 * MIB as u64);
+    assert_eq!(set_tier(engine, &tier("")), libc::EEXIST as u32);
+    assert_eq!(set_tier(engine, &tier(",seal=no,size=1G")), 0);
+    memory.check(5);
+    stop(engine);
+    // A daemon's word is not the user's.
+    let offered = engine_of(20, u64::MAX, "");
+    let share = &offered.control().share;
+    assert!(offered.obey_daemon("/nowhere-at-all"));
+    share.tier.set(&tier(",seal=no"));
+    share.tier_bytes.store(64 * MIB as u64, Relaxed);
+    share.renewals.fetch_add(1, Relaxed);
+    let memory = Memory::new(offered, 4 * MIB);
+    memory.fill(6);
+    wait_until_evicted(offered, 4 * MIB);
+    assert_eq!(offered.control().tier.read(&mut [0; 512]), "");
+    share.tier.set(&tier(""));
+    share.renewals.fetch_add(1, Relaxed);
+    wait_until("a sealed one is taken", || below(offered) == 4 * MIB as u64);
+    memory.check(6);
 }

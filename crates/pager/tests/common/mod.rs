@@ -9,6 +9,8 @@ use memfold_pager::why::Why;
 use memfold_pager::{Engine, Host, Phase};
 use memfold_sys::{mem, EXTENT_SIZE, PAGE_SIZE};
 use std::cell::RefCell;
+use std::fs::{self, File, OpenOptions};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -323,6 +325,26 @@ pub fn engine_with_tier_for(cold_age: u64, size: &str) -> (&'static Engine, temp
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let tier = format!("disk={},after=10ms,size={size}", directory.path().display());
     (engine_of(cold_age, u64::MAX, &tier), directory)
+}
+
+/// The same with a tier that is not sealed.
+pub fn engine_with_unsealed_tier(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let tier = format!("disk={},after=10ms,size={size},seal=no", directory.path().display());
+    (engine_of(cold_age, u64::MAX, &tier), directory)
+}
+
+/// The files in the directory that this process has open: they have no names there.
+pub fn files_in(directory: &tempfile::TempDir) -> Vec<File> {
+    let of_thread = |task: PathBuf| fs::read_dir(task.join("fd")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let links = tasks.flat_map(|task| of_thread(task.path())).map(|entry| entry.path());
+    let mut seen = std::collections::BTreeSet::new();
+    links
+        .filter(|link| fs::read_link(link).is_ok_and(|path| path.starts_with(directory.path())))
+        .filter(|link| seen.insert(fs::read_link(link).unwrap()))
+        .map(|link| OpenOptions::new().read(true).write(true).open(link).unwrap())
+        .collect()
 }
 
 /// Bytes of pages that lie below memory.
