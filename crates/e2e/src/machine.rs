@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 pub const SWAP: &str = "swap";
 /// The system's setting for huge pages is changed.
 pub const HUGE_PAGES: &str = "huge-pages";
+/// The kernel's merging of pages that are alike is turned on.
+pub const MERGING: &str = "merging";
 
 /// Waits until no other test of this user has what is named so, and has it until the file is dropped. Only root can change the machine, and no file of another
 /// user's keeps root from its own.

@@ -185,6 +185,7 @@ cases! {
         advice_to_swap_and_to_populate,
         a_page_that_is_tampered_with,
         without_huge_pages,
+        huge_pages_asked_for,
     }
     mappings {
         moved_to_a_place_of_choice,
@@ -236,6 +237,11 @@ mod sandbox {
     #[test]
     fn seccomp_of_all_threads() {
         stops("sandbox", "seccomp_of_all_threads", "seccomp");
+    }
+
+    #[test]
+    fn seccomp_is_asked_about() {
+        super::holds("sandbox", "seccomp_is_asked_about");
     }
 
     #[test]

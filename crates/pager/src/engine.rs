@@ -13,6 +13,7 @@ mod conditions;
 mod counts;
 mod deferred;
 mod display;
+pub(crate) mod huge;
 mod latency;
 mod lifecycle;
 mod link;
@@ -122,10 +123,6 @@ pub struct Engine {
     next: AtomicPtr<Engine>,
 }
 
-/// Before this kernel a move of a page of a huge one that is mapped in part, and pinned in part, may never end: seen on
-/// 6.12, and not on this one.
-const HUGE_MOVES_END: (u32, u32) = (6, 18);
-
 /// The engine that was prepared last.
 static ENGINES: AtomicPtr<Engine> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -176,9 +173,7 @@ impl Engine {
             self.options.set(setting, config.get(setting));
         }
         self.lifecycle.come_home();
-        // A limit is kept page by page.
-        let small = memfold_sys::version::kernel() < HUGE_MOVES_END || self.is_limited();
-        self.options.small_pages_only.store(u32::from(small), Relaxed);
+        self.options.huge_pages.prepare(self.is_limited());
         self.count_for_nobody()?;
         let before = ENGINES.swap(self as *const Engine as *mut Engine, AcqRel);
         self.next.store(before, Release);
@@ -376,20 +371,6 @@ impl Engine {
     /// The counters.
     pub fn control(&self) -> &'static ControlPage {
         self.display.page()
-    }
-
-    /// Keeps huge pages out of memory that was just mapped, where the kernel has the fault of [`HUGE_MOVES_END`].
-    pub(crate) fn keep_pages_small(&self, addr: usize, len: usize) {
-        if !self.has_huge_pages() {
-            // A kernel without huge pages refuses, which is as good.
-            // SAFETY: advice, which changes no contents.
-            let _ = unsafe { memfold_sys::mem::madvise(addr, len, libc::MADV_NOHUGEPAGE) };
-        }
-    }
-
-    /// Whether managed memory may have huge pages, and they may be split.
-    pub(crate) fn has_huge_pages(&self) -> bool {
-        self.options.small_pages_only.load(Relaxed) == 0
     }
 
     /// Whether mappings are noted before the tables are told of them: a recording and a limit want to see each from the start.

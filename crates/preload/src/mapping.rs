@@ -8,7 +8,7 @@ use crate::small::{makes_a_row, LEAST};
 use crate::{or_errno, set_errno};
 use core::ffi::{c_int, c_uint, c_ulong, c_void};
 use memfold_pager::sabotage::{planted, Bug};
-use memfold_pager::Engine;
+use memfold_pager::{Engine, HugeWish};
 use memfold_sys::{mem, Errno, Result, PAGE_SIZE};
 
 /// Inaccessible mappings up to this length are entered into the tables at once, to be managed when they become accessible; longer ones
@@ -160,6 +160,13 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
             engine.no_longer_reserved(addr as usize, len);
             engine.set_forked(addr as usize, len, forked, advise)
         }
+        Meaning::Huge => match engine.huge_wish() {
+            HugeWish::Granted => advise(),
+            // What is refused to the one is to the other.
+            // SAFETY: as above.
+            HugeWish::Declined => unsafe { mem::madvise(addr as usize, len, libc::MADV_NOHUGEPAGE) },
+            HugeWish::LeftAlone => engine.exempt(addr as usize, len, advise),
+        },
         Meaning::Odd => engine.exempt(addr as usize, len, advise),
     })
 }
@@ -172,6 +179,8 @@ enum Meaning {
     Harmless,
     /// Whether forked children have the memory.
     Forked(bool),
+    /// It should be in huge pages.
+    Huge,
     /// Something that eviction could not honour.
     Odd,
 }
@@ -185,6 +194,8 @@ impl Meaning {
             | libc::MADV_SEQUENTIAL
             | libc::MADV_WILLNEED
             | libc::MADV_KEEPONFORK
+            // What is merged with other pages the kernel does not move, and keeps.
+            | libc::MADV_MERGEABLE
             | libc::MADV_UNMERGEABLE
             | libc::MADV_NOHUGEPAGE
             | libc::MADV_DODUMP
@@ -194,6 +205,7 @@ impl Meaning {
             | libc::MADV_POPULATE_WRITE => Meaning::Harmless,
             libc::MADV_DONTFORK => Meaning::Forked(false),
             libc::MADV_DOFORK => Meaning::Forked(true),
+            libc::MADV_HUGEPAGE => Meaning::Huge,
             _ => Meaning::Odd,
         }
     }

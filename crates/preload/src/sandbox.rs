@@ -66,14 +66,27 @@ pub unsafe extern "C" fn chroot(path: *const c_char) -> c_int {
 #[no_mangle]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if option == libc::PR_SET_SECCOMP {
-        before_filter();
+        match a as u32 {
+            libc::SECCOMP_MODE_FILTER => before_filter(b),
+            libc::SECCOMP_MODE_STRICT => before_confinement(),
+            // There is no other mode.
+            _ => {}
+        }
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(prctl, option, a, b, c, d) }) as c_int
 }
 
+/// Before the calling thread is under the filter at an address. None is at 0: that is how programs ask whether the kernel has filters (libseccomp, systemd, QEMU),
+/// and what they are told by is that it fails (`EFAULT`).
+fn before_filter(filter: usize) {
+    if filter != 0 {
+        before_confinement();
+    }
+}
+
 /// Before calls are forbidden. The one that shows the counters may be among them, and end the program.
-fn before_filter() {
+fn before_confinement() {
     static SECCOMP: &str = "the program confined its system calls (seccomp)";
     if memfold_sys::thread::is_confined() {
         return;
@@ -92,10 +105,12 @@ fn before_filter() {
 /// # Safety
 /// As for the system call.
 pub unsafe fn seccomp(operation: usize, flags: usize, args: usize) -> c_long {
-    const SET_MODE_FILTER: usize = libc::SECCOMP_SET_MODE_FILTER as usize;
-    // The others only ask.
-    if operation <= SET_MODE_FILTER {
-        before_filter();
+    match operation as u32 {
+        libc::SECCOMP_SET_MODE_FILTER => before_filter(args),
+        // With any argument it fails, which programs ask for as well.
+        libc::SECCOMP_SET_MODE_STRICT if flags == 0 && args == 0 => before_confinement(),
+        // The others only ask.
+        _ => {}
     }
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(seccomp, operation, flags, args) }) as c_long

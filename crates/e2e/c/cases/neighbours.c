@@ -10,6 +10,7 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 
 /* Memory of which the child has the address and nothing else. */
 static uint64_t *reserved(void)
@@ -150,7 +151,7 @@ static void pages_that_it_moves_away(void)
 static void advice_to_swap_and_to_populate(void)
 {
     uint64_t *p = filled();
-    static const int advice[] = {MADV_PAGEOUT, MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED, MADV_HUGEPAGE};
+    static const int advice[] = {MADV_PAGEOUT, MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED};
     for (size_t i = 0; i < sizeof advice / sizeof advice[0]; i++) {
         wait_until_evicted(p);
         CHECK(madvise(p, LEN, advice[i]) == 0 || errno == EINVAL);
@@ -214,6 +215,82 @@ static void pages_are_huge(void)
         p[HUGE / 2 / 8] = 5;
         CHECK(p[HUGE / 2 / 8] == 5 && p[WORDS - 1] == word(WORDS - 1));
     }
+}
+
+/* Whether memory for which huge pages are asked is folded: before Linux 6.18 the kernel can hang in a move of a part of one. */
+static int huge_is_folded(void)
+{
+    struct utsname kernel;
+    int major = 0, minor = 0;
+    CHECK(uname(&kernel) == 0 && sscanf(kernel.release, "%d.%d", &major, &minor) == 2);
+    return major > 6 || (major == 6 && minor >= 18);
+}
+
+/* Memory for which huge pages are asked, as NumPy does for its arrays, and which is kept from children and may be merged, as QEMU's for its guests. Before it is
+ * written, and while it is away. */
+static void huge_pages_asked_for(void)
+{
+    uint64_t *p = aligned();
+    for (int round = 0; round < 3; round++) {
+        CHECK(madvise(p, LEN, MADV_HUGEPAGE) == 0 || errno == EINVAL);
+        CHECK(madvise(p, LEN, MADV_MERGEABLE) == 0 || errno == EINVAL);
+        fill(p);
+        if (huge_is_folded())
+            wait_until_evicted(p);
+        CHECK(madvise((char *)p + HUGE, HUGE, MADV_HUGEPAGE) == 0 || errno == EINVAL);
+        CHECK(intact(p));
+        /* What is not mapped is refused as ever. */
+        CHECK(madvise(p, 1ul << 46, MADV_HUGEPAGE) == -1);
+        if (huge_is_folded())
+            wait_until_evicted(p);
+        for (size_t at = 0; at < LEN; at += HUGE / 2)
+            CHECK(p[at / 8] == word(at / 8));
+        p[HUGE / 8] = 7;
+        pid_t child = fork();
+        if (child == 0)
+            _exit(p[HUGE / 8] != 7 || p[WORDS - 1] != word(WORDS - 1));
+        CHECK(child_is_well(child));
+        p[HUGE / 8] = word(HUGE / 8);
+        CHECK(intact(p));
+    }
+    CHECK(madvise(p, LEN, MADV_DONTFORK) == 0);
+    fill(p);
+    if (huge_is_folded())
+        wait_until_evicted(p);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    CHECK(child_is_well(child) && intact(p));
+}
+
+/* Pages that the kernel merges where they are alike, while they are folded, read and written. */
+static void pages_are_merged(void)
+{
+    enum { KINDS = 3 };
+    uint64_t *p = aligned();
+    CHECK(madvise(p, LEN, MADV_MERGEABLE) == 0);
+    for (int round = 0; round < 8; round++) {
+        for (size_t page = 0; page < LEN / PAGE; page++)
+            for (size_t i = 0; i < PAGE / 8; i++)
+                p[page * PAGE / 8 + i] = word((page + round) % KINDS * PAGE + i);
+        for (int look = 0; look < 10; look++) {
+            usleep(20000);
+            for (size_t page = look; page < LEN / PAGE; page += 7)
+                for (size_t i = 0; i < PAGE / 8; i++)
+                    CHECK(p[page * PAGE / 8 + i] == word((page + round) % KINDS * PAGE + i));
+            /* One of those that are alike becomes another, and back. */
+            p[look * 100 * PAGE / 8] ^= 1;
+            CHECK(p[(look * 100 + KINDS) * PAGE / 8] == word((look * 100 + KINDS + round) % KINDS * PAGE));
+            p[look * 100 * PAGE / 8] ^= 1;
+        }
+        for (size_t page = 0; page < LEN / PAGE; page++)
+            for (size_t i = 0; i < PAGE / 8; i++)
+                CHECK(p[page * PAGE / 8 + i] == word((page + round) % KINDS * PAGE + i));
+    }
+    CHECK(madvise(p, LEN, MADV_UNMERGEABLE) == 0);
+    fill(p);
+    wait_until_evicted(p);
+    CHECK(intact(p));
 }
 
 /* Memory in huge pages, where the kernel gives them. */
@@ -325,5 +402,6 @@ CASES({"pages_are_in_swap", pages_are_in_swap}, {"pages_are_huge", pages_are_hug
       {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
       {"pages_that_it_moves_away", pages_that_it_moves_away},
       {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages},
+      {"huge_pages_asked_for", huge_pages_asked_for}, {"pages_are_merged", pages_are_merged},
       {"huge_pages_in_use", huge_pages_in_use}, {"huge_pages_in_use_in_part", huge_pages_in_use_in_part},
       {"a_page_that_is_tampered_with", a_page_that_is_tampered_with})

@@ -100,6 +100,23 @@ static void seccomp_by_prctl(void)
     live_on(p);
 }
 
+/* As libseccomp, systemd and QEMU ask for what the kernel has: by calls that must fail. Nothing is confined by that. */
+static void seccomp_is_asked_about(void)
+{
+    uint64_t *p = evicted();
+    uint32_t action = SECCOMP_RET_KILL_PROCESS;
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL) == -1 && errno == EFAULT);
+    CHECK(prctl(PR_SET_SECCOMP, 4711) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, NULL) == -1 && errno == EFAULT);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0);
+    CHECK(!folded || away(p, LEN) > 0);
+    CHECK(intact(p));
+    if (folded)
+        wait_until_evicted(p);
+    CHECK(intact(p));
+}
+
 static void seccomp_of_all_threads(void)
 {
     uint64_t *p = evicted();
@@ -310,7 +327,8 @@ static void another_namespace(void)
     CHECK(child_is_well(owner) && intact(p));
 }
 
-CASES({"another_namespace", another_namespace}, {"seccomp_by_prctl", seccomp_by_prctl}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
+CASES({"another_namespace", another_namespace}, {"seccomp_by_prctl", seccomp_by_prctl},
+      {"seccomp_is_asked_about", seccomp_is_asked_about}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
       {"root_directory", root_directory}, {"another_user", another_user},
       {"another_user_by_number", another_user_by_number},
       {"another_user_at_first", another_user_at_first}, {"another_user_amid_threads", another_user_amid_threads},

@@ -50,27 +50,26 @@ fn memory_is_folded_while_the_system_swaps() {
     }
 }
 
-/// The system's setting for huge pages, put back when dropped.
-struct HugePages {
+/// A setting of the system's, put back when dropped.
+struct System {
     file: &'static str,
     before: String,
 }
 
-impl HugePages {
-    fn new() -> Option<HugePages> {
-        let file = "/sys/kernel/mm/transparent_hugepage/enabled";
-        let all = fs::read_to_string(file).ok()?;
-        let before = all.split('[').nth(1)?.split(']').next()?.to_owned();
+impl System {
+    /// The file's, with the value that holds now as `current` finds it in the text; `None` where it cannot be written.
+    fn new(file: &'static str, current: impl Fn(&str) -> Option<String>) -> Option<System> {
+        let before = current(fs::read_to_string(file).ok()?.trim())?;
         fs::write(file, &before).ok()?;
-        Some(HugePages { file, before })
+        Some(System { file, before })
     }
 
-    fn set(&self, mode: &str) {
-        fs::write(self.file, mode).expect("it could be written before");
+    fn set(&self, value: &str) {
+        fs::write(self.file, value).expect("it could be written before");
     }
 }
 
-impl Drop for HugePages {
+impl Drop for System {
     fn drop(&mut self) {
         // What could be written before can be written again.
         let _ = fs::write(self.file, &self.before);
@@ -80,7 +79,8 @@ impl Drop for HugePages {
 #[test]
 fn huge_pages_may_come_always_on_advice_or_never() {
     let _alone = machine::alone_with(machine::HUGE_PAGES);
-    let Some(setting) = HugePages::new() else {
+    let chosen = |all: &str| Some(all.split('[').nth(1)?.split(']').next()?.to_owned());
+    let Some(setting) = System::new("/sys/kernel/mm/transparent_hugepage/enabled", chosen) else {
         return skipped("pages_are_huge", "the setting for transparent huge pages cannot be written");
     };
     for mode in ["always", "madvise", "never"] {
@@ -89,7 +89,29 @@ fn huge_pages_may_come_always_on_advice_or_never() {
         // What is not touched for a moment is not cold.
         holds_with("neighbours", "huge_pages_in_use", &harsh().set(Setting::ColdAge, "300ms"));
         holds("neighbours", "huge_pages_in_use_in_part");
+        holds("neighbours", "huge_pages_asked_for");
+        // A limit is kept page by page.
+        holds_with("neighbours", "huge_pages_asked_for", &harsh().set(Setting::ResidentLimit, "64M"));
     }
+}
+
+#[test]
+fn pages_may_be_merged_meanwhile() {
+    let case = "pages_are_merged";
+    let _alone = machine::alone_with(machine::MERGING);
+    let number = |text: &str| text.parse::<u32>().ok().map(|_| text.to_owned());
+    let settings = [("run", "1"), ("pages_to_scan", "20000"), ("sleep_millisecs", "5")];
+    let set: Vec<System> = settings
+        .iter()
+        .map_while(|(name, value)| {
+            let file = ["/sys/kernel/mm/ksm/", name].concat().leak();
+            System::new(file, number).inspect(|setting| setting.set(value))
+        })
+        .collect();
+    if set.len() < settings.len() {
+        return skipped(case, "the settings for merging cannot be written");
+    }
+    holds("neighbours", case);
 }
 
 /// The clock that ages go by may begin anywhere.

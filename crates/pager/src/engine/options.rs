@@ -1,6 +1,7 @@
 //! What was asked of the engine: before it starts by the launcher, later by requests.
 
 use crate::config::Setting;
+use crate::engine::huge::HugePages;
 use crate::shared_text::SharedText;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -17,8 +18,8 @@ pub(crate) struct Options {
     pub tier: SharedText<64>,
     /// 1 where what comes back or is given up is overwritten at once, and not within a second.
     pub wipes: AtomicU32,
-    /// 1 where managed memory must have no huge pages.
-    pub small_pages_only: AtomicU32,
+    /// Whether managed memory may have huge pages.
+    pub huge_pages: HugePages,
     /// The limit on resident memory that follows from the control groups', bytes; `u64::MAX` while none is kept.
     pub group_limit: AtomicU64,
 }
@@ -33,7 +34,7 @@ impl Options {
             daemon: SharedText::new(),
             tier: SharedText::new(),
             wipes: AtomicU32::new(0),
-            small_pages_only: AtomicU32::new(0),
+            huge_pages: HugePages::new(),
             group_limit: AtomicU64::new(u64::MAX),
         }
     }

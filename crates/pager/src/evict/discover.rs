@@ -12,6 +12,7 @@
 //!
 //! Invariants: a mover's turn, so that no report is acted on, while pages become managed. Background thread only, but for [`Engine::await_drop`].
 
+use crate::engine::huge::HugeWish;
 use crate::engine::Engine;
 use crate::evict::scan::read_range;
 use crate::evict::uncut::Stretch;
@@ -163,7 +164,7 @@ impl Worker {
         // A part of a mapping that was cut by registering others.
         let (start, len) = (mapping.start, mapping.end - mapping.start);
         let known = self.engine.is_anonymous(start, len) || self.engine.lies_beside_known(start, len);
-        let verdict = Verdict::of(mapping, flags, known);
+        let verdict = Verdict::of(mapping, flags, known, self.engine.huge_wish());
         if verdict == Verdict::Other {
             return false;
         }
@@ -290,21 +291,22 @@ enum Verdict {
 }
 
 impl Verdict {
-    /// `flags` are those that the kernel gives it, of two letters each; `known` that it, or what it lies beside, is managed or was.
-    fn of(mapping: &Mapping, flags: &[u8], known: bool) -> Verdict {
+    /// `flags` are those that the kernel gives it, of two letters each; `known` that it, or what it lies beside, is managed or was. What is done about `huge` pages
+    /// that the program asks for.
+    fn of(mapping: &Mapping, flags: &[u8], known: bool, huge: HugeWish) -> Verdict {
         let len = mapping.end - mapping.start;
         let small = len < SMALL && mapping.kind != Kind::Heap && !known || len > LONGEST;
         let own = mapping.own || mem::own_bytes(mapping.start, mapping.end) != 0;
         if !matches!(mapping.kind, Kind::Anonymous | Kind::Heap) || !mapping.plain || small || own {
             return Verdict::Other;
         }
-        let has = |wanted: [&[u8]; 4]| flags.split(|byte| *byte == b' ').any(|flag| wanted.contains(&flag));
-        if has([b"gd", b"sh", b"ss", b"io"]) || has([b"pf", b"ht", b"mm", b"dp"]) {
+        let has = |wanted: &[&[u8]]| flags.split(|byte| *byte == b' ').any(|flag| wanted.contains(&flag));
+        if has(&[b"gd", b"sh", b"ss", b"io", b"pf", b"ht", b"mm", b"dp"]) {
             // A stack that grows, shared, a shadow stack, a device's; droppable.
             return Verdict::Other;
         }
-        // Locked; huge pages wanted; not to be in a core dump; to be wiped in children.
-        if has([b"lo", b"hg", b"dd", b"wf"]) {
+        // Locked; not to be in a core dump; to be wiped in children; huge pages wanted.
+        if has(&[b"lo", b"dd", b"wf"]) || huge == HugeWish::LeftAlone && has(&[b"hg"]) {
             return Verdict::Kept;
         }
         Verdict::Plain
@@ -316,7 +318,7 @@ mod tests {
     use super::*;
 
     fn verdict(line: &[u8], flags: &[u8]) -> Verdict {
-        Verdict::of(&Mapping::of(line).unwrap(), flags, false)
+        Verdict::of(&Mapping::of(line).unwrap(), flags, false, HugeWish::LeftAlone)
     }
 
     #[test]
@@ -325,6 +327,10 @@ mod tests {
         assert_eq!(verdict(anonymous, b" rd wr mr mw me ac sd "), Verdict::Plain);
         for kept in [b" rd wr lo ", b" rd wr hg ", b" rd wr dd ", b" rd wr wf "] {
             assert_eq!(verdict(anonymous, kept), Verdict::Kept);
+        }
+        for wish in [HugeWish::Granted, HugeWish::Declined] {
+            let mapping = Mapping::of(anonymous).unwrap();
+            assert_eq!(Verdict::of(&mapping, b" rd wr hg mg sd ", false, wish), Verdict::Plain);
         }
         assert_eq!(verdict(anonymous, b" rd wr mr mw me gd ac "), Verdict::Other);
         for other in [

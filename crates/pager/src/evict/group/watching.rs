@@ -80,7 +80,7 @@ impl Worker {
         };
         if keep {
             // From now on page by page.
-            engine.options.small_pages_only.store(1, Relaxed);
+            engine.options.huge_pages.keep_limit();
         }
         engine.options.group_limit.store(if keep { mine } else { u64::MAX }, Relaxed);
         // For others to see, what holds now.
