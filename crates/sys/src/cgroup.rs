@@ -13,17 +13,42 @@ pub use cpu::cpu_quota;
 pub use memory::{memory_limit, Group};
 
 use crate::file;
-use crate::Result;
+use crate::{Errno, Result};
 use core::ffi::CStr;
 use path::Path;
 
 /// Longest path of a group's directory, and longest line that is read; groups and mounts beyond that are not seen.
 const LONGEST: usize = 4096;
 
+/// More than this is no limit: version 1 has no word for that, and says a number that no machine has.
+const NO_LIMIT: u64 = 1 << 60;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Version {
     One,
     Two,
+}
+
+/// The tightest limit of a process in the hierarchy of `controller`, as `limit_of` reads that of one group; `each` is told every one that is found, and the directory of
+/// its group. `ENODATA` where there is none, `ENOENT` where the controller is not mounted here, or no limit of a group that the process is in can be read.
+fn tightest(
+    pid: Option<u32>,
+    controller: &[u8],
+    limit_of: impl Fn(Version, &mut Path) -> Option<u64>,
+    mut each: impl FnMut(u64, &mut Path),
+) -> Result<u64> {
+    let mut least: Option<u64> = None;
+    for_each_group(pid, controller, |version, directory| {
+        if let Some(limit) = limit_of(version, directory) {
+            least = least.into_iter().chain([limit]).min();
+            each(limit, directory);
+        }
+    })?;
+    match least {
+        None => Err(Errno::ENOENT),
+        Some(limit) if limit >= NO_LIMIT => Err(Errno::ENODATA),
+        Some(limit) => Ok(limit),
+    }
 }
 
 /// Calls `each` with the directory of the group of a process in the hierarchy of `controller`, and with those of the groups above it: of `pid` as seen from

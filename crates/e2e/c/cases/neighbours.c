@@ -151,7 +151,7 @@ static void pages_that_it_moves_away(void)
 static void advice_to_swap_and_to_populate(void)
 {
     uint64_t *p = filled();
-    static const int advice[] = {MADV_PAGEOUT, MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED};
+    static const int advice[] = {MADV_PAGEOUT, MADV_COLD, MADV_POPULATE_READ, MADV_POPULATE_WRITE, MADV_WILLNEED, MADV_HUGEPAGE};
     for (size_t i = 0; i < sizeof advice / sizeof advice[0]; i++) {
         wait_until_evicted(p);
         CHECK(madvise(p, LEN, advice[i]) == 0 || errno == EINVAL);
@@ -217,13 +217,14 @@ static void pages_are_huge(void)
     }
 }
 
-/* Whether memory for which huge pages are asked is folded: before Linux 6.18 the kernel can hang in a move of a part of one. */
-static int huge_is_folded(void)
+/* Waits until memory for which huge pages are asked is evicted. Before Linux 6.18 it is not: the kernel can hang in a move of a part of one. */
+static void wait_until_huge_is_evicted(const uint64_t *p)
 {
     struct utsname kernel;
     int major = 0, minor = 0;
     CHECK(uname(&kernel) == 0 && sscanf(kernel.release, "%d.%d", &major, &minor) == 2);
-    return major > 6 || (major == 6 && minor >= 18);
+    if (major > 6 || (major == 6 && minor >= 18))
+        wait_until_evicted(p);
 }
 
 /* Memory for which huge pages are asked, as NumPy does for its arrays, and which is kept from children and may be merged, as QEMU's for its guests. Before it is
@@ -235,14 +236,12 @@ static void huge_pages_asked_for(void)
         CHECK(madvise(p, LEN, MADV_HUGEPAGE) == 0 || errno == EINVAL);
         CHECK(madvise(p, LEN, MADV_MERGEABLE) == 0 || errno == EINVAL);
         fill(p);
-        if (huge_is_folded())
-            wait_until_evicted(p);
+        wait_until_huge_is_evicted(p);
         CHECK(madvise((char *)p + HUGE, HUGE, MADV_HUGEPAGE) == 0 || errno == EINVAL);
         CHECK(intact(p));
         /* What is not mapped is refused as ever. */
         CHECK(madvise(p, 1ul << 46, MADV_HUGEPAGE) == -1);
-        if (huge_is_folded())
-            wait_until_evicted(p);
+        wait_until_huge_is_evicted(p);
         for (size_t at = 0; at < LEN; at += HUGE / 2)
             CHECK(p[at / 8] == word(at / 8));
         p[HUGE / 8] = 7;
@@ -255,37 +254,48 @@ static void huge_pages_asked_for(void)
     }
     CHECK(madvise(p, LEN, MADV_DONTFORK) == 0);
     fill(p);
-    if (huge_is_folded())
-        wait_until_evicted(p);
+    wait_until_huge_is_evicted(p);
     pid_t child = fork();
     if (child == 0)
         _exit(0);
     CHECK(child_is_well(child) && intact(p));
 }
 
+enum { KINDS = 3 };
+
+/* What a page of a few kinds holds. */
+static uint64_t of_kind(size_t page, size_t i)
+{
+    return word(page % KINDS * PAGE + i);
+}
+
+/* Whether every so many pages at `p` from `first` on hold what they should, where the kinds begin with `kind`. */
+static int are_alike(const uint64_t *p, size_t kind, size_t first, size_t step)
+{
+    for (size_t page = first; page < LEN / PAGE; page += step)
+        for (size_t i = 0; i < PAGE / 8; i++)
+            if (p[page * PAGE / 8 + i] != of_kind(page + kind, i))
+                return 0;
+    return 1;
+}
+
 /* Pages that the kernel merges where they are alike, while they are folded, read and written. */
 static void pages_are_merged(void)
 {
-    enum { KINDS = 3 };
     uint64_t *p = aligned();
     CHECK(madvise(p, LEN, MADV_MERGEABLE) == 0);
-    for (int round = 0; round < 8; round++) {
-        for (size_t page = 0; page < LEN / PAGE; page++)
-            for (size_t i = 0; i < PAGE / 8; i++)
-                p[page * PAGE / 8 + i] = word((page + round) % KINDS * PAGE + i);
-        for (int look = 0; look < 10; look++) {
+    for (size_t round = 0; round < 8; round++) {
+        for (size_t i = 0; i < WORDS; i++)
+            p[i] = of_kind(i / (PAGE / 8) + round, i % (PAGE / 8));
+        for (size_t look = 0; look < 10; look++) {
             usleep(20000);
-            for (size_t page = look; page < LEN / PAGE; page += 7)
-                for (size_t i = 0; i < PAGE / 8; i++)
-                    CHECK(p[page * PAGE / 8 + i] == word((page + round) % KINDS * PAGE + i));
+            CHECK(are_alike(p, round, look, 7));
             /* One of those that are alike becomes another, and back. */
             p[look * 100 * PAGE / 8] ^= 1;
-            CHECK(p[(look * 100 + KINDS) * PAGE / 8] == word((look * 100 + KINDS + round) % KINDS * PAGE));
+            CHECK(p[(look * 100 + KINDS) * PAGE / 8] == of_kind(look * 100 + KINDS + round, 0));
             p[look * 100 * PAGE / 8] ^= 1;
         }
-        for (size_t page = 0; page < LEN / PAGE; page++)
-            for (size_t i = 0; i < PAGE / 8; i++)
-                CHECK(p[page * PAGE / 8 + i] == word((page + round) % KINDS * PAGE + i));
+        CHECK(are_alike(p, round, 0, 1));
     }
     CHECK(madvise(p, LEN, MADV_UNMERGEABLE) == 0);
     fill(p);

@@ -52,27 +52,27 @@ fn memory_is_folded_while_the_system_swaps() {
 
 /// A setting of the system's, put back when dropped.
 struct System {
-    file: &'static str,
+    file: String,
     before: String,
 }
 
 impl System {
     /// The file's, with the value that holds now as `current` finds it in the text; `None` where it cannot be written.
-    fn new(file: &'static str, current: impl Fn(&str) -> Option<String>) -> Option<System> {
+    fn new(file: &str, current: impl Fn(&str) -> Option<String>) -> Option<System> {
         let before = current(fs::read_to_string(file).ok()?.trim())?;
         fs::write(file, &before).ok()?;
-        Some(System { file, before })
+        Some(System { file: file.into(), before })
     }
 
     fn set(&self, value: &str) {
-        fs::write(self.file, value).expect("it could be written before");
+        fs::write(&self.file, value).expect("it could be written before");
     }
 }
 
 impl Drop for System {
     fn drop(&mut self) {
         // What could be written before can be written again.
-        let _ = fs::write(self.file, &self.before);
+        let _ = fs::write(&self.file, &self.before);
     }
 }
 
@@ -104,8 +104,7 @@ fn pages_may_be_merged_meanwhile() {
     let set: Vec<System> = settings
         .iter()
         .map_while(|(name, value)| {
-            let file = ["/sys/kernel/mm/ksm/", name].concat().leak();
-            System::new(file, number).inspect(|setting| setting.set(value))
+            System::new(&format!("/sys/kernel/mm/ksm/{name}"), number).inspect(|setting| setting.set(value))
         })
         .collect();
     if set.len() < settings.len() {

@@ -329,9 +329,7 @@ pub fn engine_with_tier_for(cold_age: u64, size: &str) -> (&'static Engine, temp
 
 /// The same with a tier that is not sealed.
 pub fn engine_with_unsealed_tier(cold_age: u64, size: &str) -> (&'static Engine, tempfile::TempDir) {
-    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let tier = format!("disk={},after=10ms,size={size},seal=no", directory.path().display());
-    (engine_of(cold_age, u64::MAX, &tier), directory)
+    engine_with_tier_for(cold_age, &format!("{size},seal=no"))
 }
 
 /// The files in the directory that this process has open: they have no names there.

@@ -1,12 +1,8 @@
 //! The tightest limit on a process's memory: `memory.max` and `memory.high` in version 2, `memory.limit_in_bytes` in version 1.
 
-use super::{for_each_group, Path, Version, LONGEST};
+use super::{tightest, Path, Version, LONGEST};
 use crate::file;
-use crate::{Errno, Result};
-use core::ffi::CStr;
-
-/// More than this is no limit: version 1 has no word for that, and says a number that no machine has.
-const NO_LIMIT: u64 = 1 << 60;
+use crate::Result;
 
 /// The group that limits the memory of a process most tightly.
 #[derive(Debug)]
@@ -21,7 +17,7 @@ impl Group {
     /// That of the calling process. Errors as of [`memory_limit`].
     pub fn tightest() -> Result<Group> {
         let (mut stat, mut least) = (None, u64::MAX);
-        let limit = walk(None, |limit, directory| {
+        let limit = tightest(None, b"memory", limit_of, |limit, directory| {
             if limit < least {
                 least = limit;
                 stat = directory.with("memory.stat", |path| file::open(path, libc::O_RDONLY, 0).ok());
@@ -50,23 +46,7 @@ fn anonymous(stat: &[u8]) -> Option<u64> {
 /// The tightest limit on the memory of a process, bytes: of `pid` as seen from here, or of the calling process. `ENODATA` where
 /// there is none, `ENOENT` where no memory controller is mounted here that the process is in.
 pub fn memory_limit(pid: Option<u32>) -> Result<u64> {
-    walk(pid, |_, _| {})
-}
-
-/// The same; `each` is told every limit that is found, and the directory of its group.
-fn walk(pid: Option<u32>, mut each: impl FnMut(u64, &mut Path)) -> Result<u64> {
-    let mut least: Option<u64> = None;
-    for_each_group(pid, b"memory", |version, directory| {
-        if let Some(limit) = limit_of(version, directory) {
-            least = Some(least.map_or(limit, |least| least.min(limit)));
-            each(limit, directory);
-        }
-    })?;
-    match least {
-        None => Err(Errno::ENOENT),
-        Some(limit) if limit >= NO_LIMIT => Err(Errno::ENODATA),
-        Some(limit) => Ok(limit),
-    }
+    tightest(pid, b"memory", limit_of, |_, _| {})
 }
 
 /// A group's own limit, bytes; `u64::MAX` for none, `None` if no file of it could be read.
@@ -75,24 +55,19 @@ fn limit_of(version: Version, directory: &mut Path) -> Option<u64> {
         Version::One => &["memory.limit_in_bytes"],
         Version::Two => &["memory.max", "memory.high"],
     };
-    files.iter().filter_map(|name| directory.with(name, read_limit)).min()
-}
-
-/// A limit as the kernel writes it, bytes; `u64::MAX` for `max`.
-fn read_limit(path: &CStr) -> Option<u64> {
-    let file = file::open(path, libc::O_RDONLY, 0).ok()?;
-    let mut text = [0; 32];
-    let len = file::pread(file.raw(), &mut text, 0).ok()?;
-    match core::str::from_utf8(&text[..len]).ok()?.trim() {
+    let read = |name: &&str| match directory.read(name, &mut [0; 32])? {
         "max" => Some(u64::MAX),
         number => number.parse().ok(),
-    }
+    };
+    files.iter().filter_map(read).min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{climb, tests::tree};
     use super::*;
+    use crate::cgroup::NO_LIMIT;
+    use crate::Errno;
     use std::fs;
 
     #[test]
@@ -104,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_tightest_limit_on_the_way_up_counts_and_no_other() {
-        let tightest = |point: &str, root: &str, group: &str, version| {
+        let least = |point: &str, root: &str, group: &str, version| {
             let mut least: Option<u64> = None;
             climb(root.as_bytes(), point.as_bytes(), group.as_bytes(), |directory| {
                 least = least.into_iter().chain(limit_of(version, directory)).min();
@@ -123,7 +98,7 @@ mod tests {
                 ("a/other/memory.max", "7\n"),
             ],
         );
-        let limit = |root, group| tightest(&point, root, group, Version::Two);
+        let limit = |root, group| least(&point, root, group, Version::Two);
         assert_eq!(limit("/", "/a/b"), Some(300));
         assert_eq!(limit("/", "/"), Some(900));
         assert_eq!(limit("/c", "/c/a/b"), Some(300));
@@ -133,9 +108,9 @@ mod tests {
         assert_eq!(limit("/", "/missing/below"), Some(900));
         fs::remove_dir_all(base).unwrap();
         let (base, point) = tree("v1", &[("a/memory.limit_in_bytes", "9223372036854771712\n")]);
-        let limit = tightest(&point, "/", "/a", Version::One);
+        let limit = least(&point, "/", "/a", Version::One);
         assert!(limit.is_some_and(|limit| limit >= NO_LIMIT));
-        assert_eq!(tightest(&point, "/", "/a", Version::Two), None);
+        assert_eq!(least(&point, "/", "/a", Version::Two), None);
         fs::remove_dir_all(base).unwrap();
     }
 

@@ -1,6 +1,7 @@
 //! Paths that are put together without an allocator.
 
 use super::LONGEST;
+use crate::file;
 use crate::{Errno, Result};
 use core::ffi::CStr;
 
@@ -75,6 +76,13 @@ impl Path {
         let made = pushed.ok().and_then(|()| f(self.as_c_str().ok()?));
         self.len = end;
         made
+    }
+
+    /// What a file in this directory holds, without blanks at its ends; as far as `text` has room; `None` where it cannot be read.
+    pub(super) fn read<'t>(&mut self, name: &str, text: &'t mut [u8]) -> Option<&'t str> {
+        let file = self.with(name, |path| file::open(path, libc::O_RDONLY, 0).ok())?;
+        let len = file::pread(file.raw(), text, 0).ok()?;
+        Some(core::str::from_utf8(&text[..len]).ok()?.trim())
     }
 
     pub(super) fn as_c_str(&mut self) -> Result<&CStr> {
