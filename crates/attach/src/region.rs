@@ -2,7 +2,8 @@
 //!
 //! All else the agent maps itself, and gives up itself.
 //!
-//! Invariants: one mapping when it is made, readable and writable; code becomes executable when it is no longer writable.
+//! Invariants: one mapping when it is made, readable and writable, behind a page that nobody may touch; code becomes executable when it is no longer writable.
+//! The plan stays the beginning of a mapping, by which it is found: whatever the program maps below it, the kernel joins nothing with it across that page.
 
 use crate::error::Trouble;
 use crate::image::{Access, Image};
@@ -10,11 +11,14 @@ use crate::memory::Memory;
 use crate::stopped::Stopped;
 use crate::{wait_until, Error};
 use memfold_pager::plan::{Plan, Status, Task, MAGIC};
+use memfold_pager::sabotage::{planted, Bug};
 use memfold_sys::thread::{ADOPTED_BLOCK, FLAGS};
 use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
 const PAGE: usize = memfold_sys::PAGE_SIZE;
+/// The page below the plan.
+const GUARD: usize = PAGE;
 /// Where the image begins: behind the plan, and a page of zeros for the thread pointer.
 const IMAGE: usize = 2 * PAGE;
 /// Where the thread pointer points to in its page.
@@ -23,7 +27,9 @@ const THREAD_POINTER: usize = PAGE + PAGE / 2;
 /// See the module.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
+    /// Where the plan is.
     base: usize,
+    /// From there on.
     len: usize,
 }
 
@@ -58,14 +64,32 @@ impl Region {
         let len = IMAGE + image.len() + ADOPTED_BLOCK;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let base =
-            thread.call("mmap", libc::SYS_mmap, [0, len, access as usize, flags as usize, usize::MAX, 0])?;
-        let kept = [base, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
+        let arguments = [0, GUARD + len, access as usize, flags as usize, usize::MAX, 0];
+        let guard = thread.call("mmap", libc::SYS_mmap, arguments)?;
+        let region = Region { base: guard + GUARD, len };
+        let begun = region.begin(memory, thread, image);
+        if begun.is_err() {
+            region.unmap(thread);
+        }
+        begun.map(|()| region)
+    }
+
+    fn begin(&self, memory: &Memory, thread: &mut Stopped, image: &Image) -> Result<(), Trouble> {
+        let [start, len] = self.whole();
+        let kept = [start, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
         thread.call("madvise", libc::SYS_madvise, kept)?;
+        if !planted(Bug::RegionJoined) {
+            let guarded = [start, GUARD, libc::PROT_NONE as usize, 0, 0, 0];
+            thread.call("mprotect", libc::SYS_mprotect, guarded)?;
+        }
         let mut plan = Plan::new();
-        (plan.build, plan.mapped) = (image.build(), [base as u64, len as u64]);
-        memory.write(base, bytes_of(&plan)).map_err(|_| Trouble::Ended)?;
-        Ok(Region { base, len })
+        (plan.build, plan.mapped) = (image.build(), [self.base as u64, self.len as u64]);
+        memory.write(self.base, bytes_of(&plan)).map_err(|_| Trouble::Ended)
+    }
+
+    /// What is mapped for it: address and length.
+    fn whole(&self) -> [usize; 2] {
+        [self.base - GUARD, GUARD + self.len]
     }
 
     /// Puts image and plan there.
@@ -123,7 +147,8 @@ impl Region {
 
     /// Takes it away. What cannot be taken away stays, and does nothing.
     pub fn unmap(&self, thread: &mut Stopped) {
-        let _ = thread.call("munmap", libc::SYS_munmap, [self.base, self.len, 0, 0, 0, 0]);
+        let [start, len] = self.whole();
+        let _ = thread.call("munmap", libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
     }
 
     /// That of the agent in a process, if there is one.

@@ -11,6 +11,7 @@
  *   moments direction   it has the direction of moves downwards (DF) nearly all the time
  *   moments alignment   it has accesses that are not aligned trap (AC) nearly all the time
  *   moments narrow      it executes code of 32 bits nearly all the time
+ *   moments beside      it maps a page below each mapping of its process when it is told anything, and keeps it from children as the agent does its own
  *   moments headless    its first thread ends when it is told "end"
  *
  * Each goes on until the end of its standard input, answers each line with the same line, says "fine" at the end, and ends with status 7.
@@ -313,6 +314,33 @@ static void headless(void) {
     pthread_exit(NULL);
 }
 
+/* Whatever the kernel joins such a page with begins a page further down. */
+static void map_below_all(void) {
+    static unsigned long starts[4096];
+    size_t found = 0;
+    char line[512], access[5];
+    FILE *maps = fopen("/proc/self/maps", "r");
+    if (!maps) fail("maps", errno);
+    while (found < sizeof starts / sizeof *starts && fgets(line, sizeof line, maps))
+        if (sscanf(line, "%lx-%*x %4s", &starts[found], access) == 2 && access[1] == 'w') found++;
+    fclose(maps);
+    size_t mapped = 0;
+    while (found--) {
+        void *below = (void *)(starts[found] - 4096);
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+        if (mmap(below, 4096, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) continue;
+        if (madvise(below, 4096, MADV_DONTFORK)) fail("madvise", errno);
+        mapped++;
+    }
+    if (!mapped) fail("nothing could be mapped below anything", 0);
+}
+
+static void beside(void) {
+    do {
+        if (comes(-1)) map_below_all();
+    } while (take());
+}
+
 int main(int count, char **arguments) {
     const char *moment = count > 1 ? arguments[1] : "";
     if (!strcmp(moment, "timeout")) feed();
@@ -330,6 +358,7 @@ int main(int count, char **arguments) {
     else if (!strcmp(moment, "direction")) direction();
     else if (!strcmp(moment, "alignment")) alignment();
     else if (!strcmp(moment, "narrow")) narrow();
+    else if (!strcmp(moment, "beside")) beside();
     else if (!strcmp(moment, "headless")) headless();
     else fail("no such moment", 0);
     look();

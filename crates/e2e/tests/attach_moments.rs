@@ -69,6 +69,27 @@ fn a_thread_in_code_of_32_bits_is_not_borrowed_there() {
     endures("narrow");
 }
 
+/// What the kernel makes one mapping of with the agent's memory does not hide that: a second agent would take the first one for the program.
+#[test]
+fn an_agent_is_found_whatever_the_program_maps_beside_it() {
+    if !may_attach() {
+        return;
+    }
+    let (_dir, file) = compile("moments.c", &[]);
+    let mut subject = Subject::start(Command::new(file).arg("beside"));
+    for _ in 0..rounds(2) {
+        subject.attach();
+        subject.tell("map");
+        let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && said.contains("is folded already"), "{said}");
+        subject.detach();
+        let left = subject.traces();
+        assert_eq!((left.agents, left.regions, left.code), (0, 0, 0), "{left:?}");
+    }
+    is_fine(subject);
+}
+
 fn endures_with_io_uring_beside(threads: &str) {
     if may_attach() {
         let (dir, file) = compile("uring.c", &[]);

@@ -70,7 +70,7 @@ pub struct Plan {
     pub alive: AtomicU32,
     /// Where the block begins that the thread runs in, of `thread::ADOPTED_BLOCK` bytes.
     pub stack: u64,
-    /// All that was mapped from outside: address and length.
+    /// What was mapped from outside, from the plan on: address and length. A page below it keeps it apart.
     pub mapped: [u64; 2],
     /// Where its first instruction is.
     pub entry: u64,

@@ -304,6 +304,8 @@ bugs! {
     DescriptorLeaked = "descriptor-leaked",
     /// What was mapped for the agent from outside stays mapped.
     MappingLeaked = "mapping-leaked",
+    /// The plan can be joined with a mapping of the program's, and is not found in it.
+    RegionJoined = "region-joined",
     /// The kernel is not asked for reports of forks.
     ForksNotAskedFor = "forks-not-asked-for",
     /// Several attach to a process at once.

@@ -34,11 +34,10 @@ impl Actor {
         self.blocks.iter().for_each(|block| block.check(findings));
     }
 
-    /// Forgets, in a child, what was kept from it.
+    /// Forgets, in a child, what was kept from it: something else may lie there. It allocates nothing.
     pub fn forget_kept(&mut self) {
-        let (kept, areas) = std::mem::take(&mut self.areas).into_iter().partition(Area::is_kept);
-        self.areas = areas;
-        // Something else may lie there.
-        std::mem::forget::<Vec<Area>>(kept);
+        while let Some(at) = self.areas.iter().position(Area::is_kept) {
+            std::mem::forget(self.areas.swap_remove(at));
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! Forked children check their copy of the parent's memory, change it, check it again and leave.
 //!
-//! Invariants: a child takes no lock that a thread of the parent may have held when it was forked, reports through a pipe of its own, and is
-//! killed by its alarm if it hangs.
+//! Invariants: a child takes no lock that a thread of the parent may have held when it was forked, those of its allocator among them; it reports through a pipe
+//! of its own, and is killed by its alarm if it hangs.
 
 use super::calls::pipe;
 use super::findings::{Findings, Mismatch};
+use crate::worker::alloc::malloc_from;
 use anyhow::{ensure, Result};
 use memfold_stats::Rng;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// After so many seconds a child counts as hung. Less than the standstill that its parent is allowed.
 const ALARM_SECONDS: u32 = 300;
+
+/// Room for what a child has to say, bytes.
+const REPORT: usize = 16 << 10;
 
 /// What a child has to say.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,6 +52,11 @@ impl Kind {
         [Kind::Forked, Kind::Forked, Kind::Cloned, Kind::SharesDescriptors][rng.below(4) as usize]
     }
 
+    /// Whether such a child can allocate: of what is made without libc only memfold's allocator knows, and others leave it the locks of the parent's threads.
+    fn may_allocate(self) -> bool {
+        matches!(self, Kind::Forked) || malloc_from().is_ok_and(|file| file.ends_with("libmemfold.so"))
+    }
+
     /// As `fork(2)`.
     fn make(self) -> i32 {
         let flags = match self {
@@ -71,9 +80,11 @@ impl Kind {
     }
 }
 
-/// Makes a child, which does `work`, reports and ends.
-pub(super) fn make(findings: &Findings, kind: Kind, work: impl FnOnce()) -> Result<Child> {
+/// Makes a child, which does `work`, reports and ends. `work` is told whether it may allocate.
+pub(super) fn make(findings: &Findings, kind: Kind, work: impl FnOnce(bool)) -> Result<Child> {
     let (reader, writer) = pipe()?;
+    // Before there is a child: the dynamic loader, who is asked, has locks too.
+    let (may_allocate, mut report) = (kind.may_allocate(), vec![0; REPORT]);
     let pid = kind.make();
     ensure!(pid >= 0, "cannot make a child ({kind:?}): {}", Error::last_os_error());
     if pid > 0 {
@@ -91,14 +102,16 @@ pub(super) fn make(findings: &Findings, kind: Kind, work: impl FnOnce()) -> Resu
     if let Ok(mut kept) = findings.mismatches.try_lock() {
         kept.clear();
     }
-    work();
+    work(may_allocate);
     let finding = Finding {
         bytes_verified: findings.bytes_verified.load(Relaxed),
         mismatch_count: findings.mismatch_count.load(Relaxed),
         mismatches: findings.mismatches.try_lock().map_or(Vec::new(), |mut kept| std::mem::take(&mut *kept)),
     };
-    let sent = serde_json::to_vec(&finding).map(|bytes| File::from(writer).write_all(&bytes).is_ok());
-    kind.end(if sent.unwrap_or(false) { 0 } else { 1 })
+    let mut room = report.as_mut_slice();
+    let written = serde_json::to_writer(&mut room, &finding).map(|()| REPORT - room.len());
+    let sent = written.is_ok_and(|len| File::from(writer).write_all(&report[..len]).is_ok());
+    kind.end(if sent { 0 } else { 1 })
 }
 
 impl Child {

@@ -33,7 +33,7 @@ fn fork_everything(shared: &Shared, kind: Kind, linger: Duration) -> Result<Chil
     let mut actors: Vec<_> = shared.actors.iter().map(lock).collect();
     let exchange = lock(&shared.exchange);
     let common = shared.common.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-    make(&shared.findings, kind, || {
+    make(&shared.findings, kind, |may_allocate| {
         // Meanwhile the parent goes on and changes its side of the copy.
         sleep(linger);
         for actor in &mut actors {
@@ -44,7 +44,7 @@ fn fork_everything(shared: &Shared, kind: Kind, linger: Duration) -> Result<Chil
         shared.check_shared(&common);
         shared.tally.check(&shared.findings, actors.iter().map(|actor| actor.counted).sum());
         if let Some(actor) = actors.first_mut() {
-            actor.live_on(shared);
+            actor.live_on(shared, may_allocate);
         }
     })
 }

@@ -312,25 +312,27 @@ impl Actor {
     /// Forks while all other threads go on: the child can know this thread's memory and the shared.
     fn fork(&mut self, shared: &Shared) -> Result<()> {
         let common = shared.common.read().unwrap_or_else(PoisonError::into_inner);
-        let child = children::make(&shared.findings, Kind::any(&mut self.rng), || {
+        let child = children::make(&shared.findings, Kind::any(&mut self.rng), |may_allocate| {
             self.forget_kept();
             self.check(&shared.findings);
             shared.check_shared(&common);
-            self.live_on(shared);
+            self.live_on(shared, may_allocate);
         })?;
         drop(common);
         child.wait(&shared.findings);
         Ok(())
     }
 
-    /// What a child does with its copy: change it, and find it changed. It takes no lock.
-    pub fn live_on(&mut self, shared: &Shared) {
+    /// What a child does with its copy: change it, and find it changed. It takes no lock, and allocates only if it may.
+    pub fn live_on(&mut self, shared: &Shared, may_allocate: bool) {
         for _ in 0..10 {
             if !self.areas.is_empty() {
                 self.write_some(shared);
                 self.check_some(shared);
             }
-            self.blocks.extend(Block::allocate(&shared.findings, &mut self.rng, &mut self.tags));
+            if may_allocate {
+                self.blocks.extend(Block::allocate(&shared.findings, &mut self.rng, &mut self.tags));
+            }
         }
         self.check(&shared.findings);
     }

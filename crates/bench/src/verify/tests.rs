@@ -224,10 +224,10 @@ fn a_lost_increment_is_found() {
 fn what_a_child_finds_wrong_or_how_it_dies_reaches_its_parent() {
     let findings = findings();
     let (area, _) = written(&findings);
-    let child = children::make(&findings, Kind::Forked, || area.check(&findings, "area", 0..8)).unwrap();
+    let child = children::make(&findings, Kind::Forked, |_| area.check(&findings, "area", 0..8)).unwrap();
     child.wait(&findings);
     assert_eq!((mismatches(&findings), findings.bytes_verified.load(Relaxed)), (0, 8 * PAGE_SIZE as u64));
-    let child = children::make(&findings, Kind::Forked, || {
+    let child = children::make(&findings, Kind::Forked, |_| {
         copy_page(&area, 0, 1);
         area.check(&findings, "area", 0..8);
     });
@@ -235,7 +235,7 @@ fn what_a_child_finds_wrong_or_how_it_dies_reaches_its_parent() {
     assert_eq!(mismatches(&findings), 1);
     assert!(lock(&findings.mismatches)[0].what.starts_with("area in child"));
     // SAFETY: the child ends itself, which is the point.
-    let child = children::make(&findings, Kind::Forked, || unsafe { libc::_exit(9) }).unwrap();
+    let child = children::make(&findings, Kind::Forked, |_| unsafe { libc::_exit(9) }).unwrap();
     child.wait(&findings);
     assert!(lock(&findings.failures)[0].contains("status 9"));
 }

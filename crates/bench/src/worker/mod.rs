@@ -8,7 +8,7 @@
 //! Invariants: a worker dies with the process that started it; it writes nothing to standard output but its answers,
 //! one JSON object a line.
 
-mod alloc;
+pub(crate) mod alloc;
 mod beat;
 mod heap;
 mod host;

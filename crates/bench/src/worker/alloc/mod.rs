@@ -150,7 +150,7 @@ impl Loop {
 }
 
 /// The file that `malloc` was found in.
-fn malloc_from() -> Result<PathBuf> {
+pub(crate) fn malloc_from() -> Result<PathBuf> {
     // SAFETY: an all-zero Dl_info is valid; the name is a C string, and what dladdr points at lives as long as the
     // library, which nobody unloads.
     unsafe {
