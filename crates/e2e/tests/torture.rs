@@ -84,18 +84,20 @@ fn come_and_go(home: &Path, pid: u32, seed: u32) -> (u32, u64) {
         memfold_with_agent(home).args(words).output().expect("memfold can be executed")
     };
     // It may end at any time. What else is refused is a matter of the moment: it shares its memory with a child, or no thread of it can be stopped.
-    let done = |words: &[&str]| {
+    let done = |words: &[&str], refused: Option<&str>| {
         let output = ask(&[words, &[&pid]].concat());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let of_moment =
-            ["shares its memory", "try again", "has ended", "there is no process", "was not attached to"];
-        let fine = output.status.success() || of_moment.iter().any(|why| said.contains(why));
+        let of_moment = ["shares its memory", "try again", "has ended", "there is no process"];
+        let mut accepted = of_moment.into_iter().chain(refused);
+        let fine = output.status.success() || accepted.any(|why| said.contains(why));
         assert!(fine, "memfold {words:?}: {said}");
         output.status.success()
     };
     while program.exists() {
         let below = [["--tier", DISK].as_slice(), &[]][rng.below(2) as usize];
-        if done(&[["attach", "--quiet"].as_slice(), &HARSH, below].concat()) {
+        let attached =
+            done(&[["attach", "--quiet"].as_slice(), &HARSH, below].concat(), Some("is folded already"));
+        if attached {
             times += 1;
             std::thread::sleep(Duration::from_millis(rng.below(1500)));
             // Whether there is time for it is not looked at.
@@ -104,7 +106,8 @@ fn come_and_go(home: &Path, pid: u32, seed: u32) -> (u32, u64) {
             assert_eq!(counter(&stat, "lost"), 0);
             evicted += counter(&stat, "evicted");
         }
-        done(&["detach", "--quiet"]);
+        // An agent that was put there is found again.
+        done(&["detach", "--quiet"], (!attached).then_some("was not attached to"));
         std::thread::sleep(Duration::from_millis(rng.below(200)));
     }
     (times, evicted)
