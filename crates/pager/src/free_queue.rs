@@ -25,7 +25,7 @@ impl FreeQueue {
         // SAFETY: the slot is the caller's; its old bytes are of no more use.
         let link = |head| unsafe { slot.link() }.store(head, Relaxed);
         // SAFETY: it is allocated.
-        if unsafe { slot.header() }.is_unforked() {
+        if unsafe { slot.header() }.apart().unforked {
             let queue = &self.unforked;
             let mut head = queue.load(Relaxed);
             loop {

@@ -306,6 +306,10 @@ bugs! {
     MappingLeaked = "mapping-leaked",
     /// The plan can be joined with a mapping of the program's, and is not found in it.
     RegionJoined = "region-joined",
+    /// What the program keeps from core dumps is stored where these have it.
+    UndumpedDumped = "undumped-dumped",
+    /// What is set aside of it lies where core dumps have it.
+    UndumpedStaged = "undumped-staged",
     /// The kernel is not asked for reports of forks.
     ForksNotAskedFor = "forks-not-asked-for",
     /// Several attach to a process at once.

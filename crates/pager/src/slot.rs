@@ -13,6 +13,15 @@ use memfold_sys::{racing, PAGE_SIZE};
 /// Bytes in front of the compressed data.
 pub const HEADER: usize = 8;
 
+/// Who has no part of what is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Apart {
+    /// Forked children (`MADV_DONTFORK`).
+    pub unforked: bool,
+    /// Core dumps (`MADV_DONTDUMP`).
+    pub undumped: bool,
+}
+
 /// A place in the store: its address divided by [`GRAIN`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slot(u64);
@@ -125,14 +134,15 @@ pub fn parse_header(word: u64) -> Option<(usize, CodecId, usize)> {
     may_take(codec, header.len()).then_some((header.page(), codec, header.len()))
 }
 
-/// Length (12 bits, 0 for a whole page), codec (4 bits) and page number (36 bits) of a stored page, and in the last bit whether children have it not.
+/// Length (12 bits, 0 for a whole page), codec (4 bits) and page number (36 bits) of a stored page, and in the last two bits who has it not.
 #[derive(Clone, Copy)]
 pub(crate) struct Header(u64);
 
 impl Header {
-    pub(crate) fn new(page: usize, codec: CodecId, len: usize, unforked: bool) -> Header {
+    pub(crate) fn new(page: usize, codec: CodecId, len: usize, apart: Apart) -> Header {
         Header(
-            (unforked as u64) << 63
+            (apart.unforked as u64) << 63
+                | (apart.undumped as u64) << 62
                 | ((page / PAGE_SIZE) as u64) << 16
                 | codec.bits() << 12
                 | (len % PAGE_SIZE) as u64,
@@ -144,8 +154,8 @@ impl Header {
         self.0
     }
 
-    pub(crate) fn is_unforked(self) -> bool {
-        self.0 >> 63 != 0
+    pub(crate) fn apart(self) -> Apart {
+        Apart { unforked: self.0 >> 63 & 1 != 0, undumped: self.0 >> 62 & 1 != 0 }
     }
 
     pub(crate) fn is_whole(self) -> bool {

@@ -13,11 +13,12 @@
 //! cannot be moved in its place: the unmapping is reported before.
 
 use crate::retry::patiently;
-use crate::tables::bitmap::PageRange;
-use crate::tables::extent::Extent;
+use crate::sabotage::fault_point;
+use crate::tables::bitmap::{PageRange, PageSet};
+use crate::tables::extent::{Extent, Locked};
 use core::cell::UnsafeCell;
 use core::mem::forget;
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use memfold_sys::uffd::{Features, Modes, Userfaultfd};
 use memfold_sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
 
@@ -39,6 +40,8 @@ pub struct Staging {
     taken: UnsafeCell<[u64; MOST_SLOTS / 64]>,
     /// How many slots, the first, are in a core dump; all that are taken. Background thread only.
     dumped: UnsafeCell<usize>,
+    /// One bit a slot, set where a part of it is in none all the same.
+    undumped: [AtomicU64; MOST_SLOTS / 64],
 }
 
 // SAFETY: `taken` and `dumped` are reached by the background thread only; the rest does not change.
@@ -69,7 +72,8 @@ impl Staging {
             patiently(|| uffd.register(base, len, Modes::WP))?;
         }
         let taken = UnsafeCell::new([0; MOST_SLOTS / 64]);
-        let staging = Staging { base, slots, uffd, taken, dumped: UnsafeCell::new(slots) };
+        let undumped = [const { AtomicU64::new(0) }; MOST_SLOTS / 64];
+        let staging = Staging { base, slots, uffd, taken, dumped: UnsafeCell::new(slots), undumped };
         // SAFETY: nobody else has it.
         unsafe { staging.dump(DUMPED_SLOTS) };
         Ok(staging)
@@ -101,6 +105,22 @@ impl Staging {
             let _ = unsafe { mem::madvise(at, len, advice) };
             *dumped = slots;
         }
+    }
+
+    /// Has no core dump have the pages of the extent that lie here, or has it again.
+    pub fn keep_from_dumps(&self, extent: &Locked, pages: &PageSet, kept: bool) -> Result<()> {
+        let Some(slot) = extent.staging.load(SeqCst).checked_sub(1).map(|slot| slot as usize) else {
+            return Ok(());
+        };
+        let advice = if kept { libc::MADV_DONTDUMP } else { libc::MADV_DODUMP };
+        if kept && !pages.is_empty() {
+            self.undumped[slot / 64].fetch_or(1 << (slot % 64), Relaxed);
+        }
+        pages.runs().try_for_each(|run| {
+            let addr = self.base + slot * EXTENT_SIZE + run.lo * PAGE_SIZE;
+            // SAFETY: our own mapping, of which this changes no bytes.
+            unsafe { mem::madvise(addr, run.bytes(), advice) }
+        })
     }
 
     /// The userfaultfd to move pages into the extent's slot with, which takes pages from now on, until [`Staging::close_to`]. `main` is that of the program's
@@ -138,7 +158,7 @@ impl Staging {
     ///
     /// # Safety
     /// Only the background thread may call this.
-    pub unsafe fn take(&self, extent: &Extent) -> bool {
+    pub unsafe fn take(&self, extent: &Locked) -> bool {
         // SAFETY: the caller's contract.
         let taken = unsafe { &mut *self.taken.get() };
         let Some(slot) = self.free_slot(taken) else { return false };
@@ -150,6 +170,12 @@ impl Staging {
             }
         }
         extent.staging.store(slot as u32 + 1, SeqCst);
+        let kept = fault_point!(UndumpedStaged: extent.undumped.load(), else PageSet::EMPTY);
+        if self.keep_from_dumps(extent, &kept, true).is_err() {
+            // SAFETY: nothing has come to lie there yet.
+            unsafe { self.give_back(extent) };
+            return false;
+        }
         true
     }
 
@@ -178,6 +204,10 @@ impl Staging {
         // SAFETY: the caller's contract.
         unsafe { self.drop_pages(extent, PageRange::ALL) };
         let slot = extent.staging.swap(0, SeqCst) as usize - 1;
+        if self.undumped[slot / 64].fetch_and(!(1 << (slot % 64)), Relaxed) >> (slot % 64) & 1 != 0 {
+            // SAFETY: our own mapping, of which this changes no bytes.
+            let _ = unsafe { mem::madvise(self.base + slot * EXTENT_SIZE, EXTENT_SIZE, libc::MADV_DODUMP) };
+        }
         // SAFETY: the caller's contract.
         unsafe {
             let taken = &mut *self.taken.get();

@@ -11,14 +11,14 @@
 //! Invariants: memory of an empty block goes back to the kernel. What a slot held is overwritten when it is freed.
 //!
 //! What the program keeps from its children (`MADV_DONTFORK`) is stored apart ([`Stores`]), in segments that no child has. So nobody may
-//! look at a slot of that store, nor at the description of its block, in a child.
+//! look at a slot of that store, nor at the description of its block, in a child. What it keeps from core dumps (`MADV_DONTDUMP`) is in segments that no dump has.
 
 use crate::blocks::{Block, List, BLOCK, BLOCKS};
 pub use crate::blocks::{GRAIN, SEGMENT};
 use crate::codec::{CodecId, DICTIONARIES};
 use crate::free_queue::FreeQueue;
 use crate::sabotage::fault_point;
-use crate::slot::{may_take, Header, Slot, HEADER};
+use crate::slot::{may_take, Apart, Header, Slot, HEADER};
 use core::ptr::{self, NonNull};
 use memfold_sys::{mem, racing, Result, PAGE_SIZE};
 
@@ -60,8 +60,8 @@ pub struct Store {
     holes: u64,
     /// Bytes of holes at which it is tried again to empty a block, after that had brought nothing.
     patience: u64,
-    /// Whether forked children have none of it.
-    unforked: bool,
+    /// Who has none of it.
+    apart: Apart,
 }
 
 // SAFETY: the blocks belong to the store alone.
@@ -76,6 +76,10 @@ impl Default for Store {
 impl Store {
     /// An empty store; takes no memory.
     pub const fn new() -> Store {
+        Store::new_apart(Apart { unforked: false, undumped: false })
+    }
+
+    const fn new_apart(apart: Apart) -> Store {
         Store {
             open: [List::EMPTY; MOST_GRAINS + 1],
             filled: [0; MOST_GRAINS / 64 + 1],
@@ -87,7 +91,7 @@ impl Store {
             blocks: 0,
             holes: 0,
             patience: 0,
-            unforked: false,
+            apart,
         }
     }
 
@@ -107,7 +111,7 @@ impl Store {
         let slot = self.alloc(grains_of(data.len()))?;
         // SAFETY: the slot is ours alone until an entry names it, and long enough.
         unsafe {
-            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len(), self.unforked).word();
+            *(slot.addr() as *mut u64) = Header::new(page, codec, data.len(), self.apart).word();
             ptr::copy_nonoverlapping(data.as_ptr(), (slot.addr() + HEADER) as *mut u8, data.len());
         }
         self.usage.data += data.len() as u64;
@@ -306,8 +310,10 @@ impl Store {
                 return Err(e);
             }
             let _ = mem::madvise(segment, SEGMENT, libc::MADV_NOHUGEPAGE);
-            if fault_point!(UnforkedInherited: self.unforked, else false) {
-                if let Err(e) = mem::madvise(segment, SEGMENT, libc::MADV_DONTFORK) {
+            let unforked = fault_point!(UnforkedInherited: self.apart.unforked, else false);
+            let undumped = fault_point!(UndumpedDumped: self.apart.undumped, else false);
+            for (wanted, advice) in [(unforked, libc::MADV_DONTFORK), (undumped, libc::MADV_DONTDUMP)] {
+                if let Some(e) = wanted.then(|| mem::madvise(segment, SEGMENT, advice).err()).flatten() {
                     let _ = mem::munmap(segment, SEGMENT);
                     return Err(e);
                 }
@@ -333,10 +339,10 @@ fn grains_of(len: usize) -> usize {
     (len + HEADER).div_ceil(GRAIN)
 }
 
-/// The store of a process: what its forked children have too, and apart from it what they have not.
+/// The store of a process: what everybody has, and apart from it what children or core dumps have not.
 pub struct Stores {
-    forked: Store,
-    unforked: Store,
+    /// As [`Stores::APART`] has it.
+    stores: [Store; 4],
 }
 
 impl Default for Stores {
@@ -346,33 +352,52 @@ impl Default for Stores {
 }
 
 impl Stores {
-    /// Both empty.
+    /// All empty.
     pub const fn new() -> Stores {
-        Stores { forked: Store::new(), unforked: Stores::EMPTY_UNFORKED }
+        let [neither, unforked, undumped, both] = Stores::APART;
+        Stores {
+            stores: [
+                Store::new_apart(neither),
+                Store::new_apart(unforked),
+                Store::new_apart(undumped),
+                Store::new_apart(both),
+            ],
+        }
     }
 
-    const EMPTY_UNFORKED: Store = Store { unforked: true, ..Store::new() };
+    /// What is in each.
+    const APART: [Apart; 4] = [
+        Apart { unforked: false, undumped: false },
+        Apart { unforked: true, undumped: false },
+        Apart { unforked: false, undumped: true },
+        Apart { unforked: true, undumped: true },
+    ];
+
+    fn of(&mut self, apart: Apart) -> &mut Store {
+        &mut self.stores[usize::from(apart.unforked) + 2 * usize::from(apart.undumped)]
+    }
 
     /// Whether a slot needs the dictionary of that number.
     pub fn needs(&self, dictionary: u8) -> bool {
-        [&self.forked, &self.unforked].iter().any(|store| store.needed[usize::from(dictionary)] != 0)
+        self.stores.iter().any(|store| store.needed[usize::from(dictionary)] != 0)
     }
 
     /// How many pages it holds that are not compressed.
     pub fn whole(&self) -> u64 {
-        self.forked.whole + self.unforked.whole
+        self.stores.iter().map(|store| store.whole).sum()
     }
 
     /// Bytes in use.
     pub fn usage(&self) -> Usage {
-        let (a, b) = (self.forked.usage(), self.unforked.usage());
-        Usage { data: a.data + b.data, memory: a.memory + b.memory }
+        self.stores.iter().fold(Usage::default(), |sum, store| Usage {
+            data: sum.data + store.usage().data,
+            memory: sum.memory + store.usage().memory,
+        })
     }
 
-    /// As [`Store::put`]; `unforked` pages are in no child.
-    pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8], unforked: bool) -> Result<Slot> {
-        let store = if unforked { &mut self.unforked } else { &mut self.forked };
-        store.put(page, codec, data)
+    /// As [`Store::put`]; some have no part of what is kept `apart`.
+    pub fn put(&mut self, page: usize, codec: CodecId, data: &[u8], apart: Apart) -> Result<Slot> {
+        self.of(apart).put(page, codec, data)
     }
 
     /// As [`Store::free`].
@@ -381,10 +406,7 @@ impl Stores {
     /// As there.
     pub unsafe fn free(&mut self, slot: Slot) {
         // SAFETY: the caller's contract.
-        unsafe {
-            let store = if slot.header().is_unforked() { &mut self.unforked } else { &mut self.forked };
-            store.free(slot);
-        }
+        unsafe { self.of(slot.header().apart()).free(slot) }
     }
 
     /// Frees what others gave up; how many slots.
@@ -395,12 +417,14 @@ impl Stores {
 
     /// As [`Store::compact`].
     pub fn compact(&mut self, mut relocate: impl FnMut(usize, Slot, Slot) -> bool) -> bool {
-        self.forked.compact(&mut relocate) || self.unforked.compact(relocate)
+        self.stores.iter_mut().any(|store| store.compact(&mut relocate))
     }
 
     /// Forgets what a forked child has not.
     pub(crate) fn reset_in_child(&mut self) {
-        self.unforked = Stores::EMPTY_UNFORKED;
+        for (store, apart) in self.stores.iter_mut().zip(Stores::APART).filter(|(_, apart)| apart.unforked) {
+            *store = Store::new_apart(apart);
+        }
     }
 }
 

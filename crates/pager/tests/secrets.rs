@@ -241,3 +241,54 @@ fn what_is_kept_from_children_is_not_in_working_memory_when_they_are_forked() {
     engine.unmap(memory.base, 4 * LEN, || unsafe { mem::munmap(memory.base, 4 * LEN) }).unwrap();
     engine.stop(&"the test is over");
 }
+
+/// Memory of the engine's that no core dump has.
+fn undumped(engine: &'static Engine, len: usize) -> Memory {
+    let memory = Memory::new(engine, len);
+    set_dumped(engine, &memory, len, false);
+    memory
+}
+
+fn set_dumped(engine: &'static Engine, memory: &Memory, len: usize, dumped: bool) {
+    let advice = if dumped { libc::MADV_DODUMP } else { libc::MADV_DONTDUMP };
+    let advise = || unsafe { mem::madvise(memory.base, len, advice) };
+    engine.set_dumped(memory.base, len, dumped, advise).unwrap();
+}
+
+#[test]
+fn a_word_that_no_core_dump_has_is_not_in_the_tables_where_these_have_it() {
+    let engine = engine(20);
+    let memory = undumped(engine, LEN);
+    let same = || engine.control().pages_same_value.load(Relaxed);
+    for (word, dumped, kept_as_word) in
+        [(0x4242_4242_4242_4242, false, false), (0, false, true), (0x4242_4242_4242_4242, true, true)]
+    {
+        set_dumped(engine, &memory, LEN, dumped);
+        let before = same();
+        memory.fill_with(|_| [word; PAGE_SIZE / 8]);
+        wait_until_evicted(engine, LEN);
+        assert_eq!(same() != before, kept_as_word, "{word:#x}, dumped: {dumped}");
+        memory.check_with(|_| [word; PAGE_SIZE / 8]);
+    }
+    engine.stop(&"the test is over");
+}
+
+#[test]
+fn what_no_core_dump_has_stays_above_a_tier_until_dumps_have_it() {
+    let (engine, _directory) = engine_with_tier("1G");
+    let (kept, other) = (undumped(engine, LEN), Memory::new(engine, LEN));
+    for seed in 1..3 {
+        kept.fill(seed);
+        other.fill(seed);
+        wait_until("the other went down", || below(engine) == LEN as u64);
+        wait_until_evicted(engine, 2 * LEN);
+        kept.check(seed);
+        other.check(seed);
+    }
+    set_dumped(engine, &kept, LEN, true);
+    kept.fill(3);
+    other.fill(3);
+    wait_until("all went down", || below(engine) == 2 * LEN as u64);
+    kept.check(3);
+    engine.stop(&"the test is over");
+}

@@ -160,6 +160,10 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
             engine.no_longer_reserved(addr as usize, len);
             engine.set_forked(addr as usize, len, forked, advise)
         }
+        Meaning::Dumped(dumped) => {
+            engine.set_reserved_dumped(addr as usize, len, dumped);
+            engine.set_dumped(addr as usize, len, dumped, advise)
+        }
         Meaning::Huge => match engine.huge_wish() {
             HugeWish::Granted => advise(),
             // What is refused to the one is to the other.
@@ -179,6 +183,8 @@ enum Meaning {
     Harmless,
     /// Whether forked children have the memory.
     Forked(bool),
+    /// Whether core dumps have the memory.
+    Dumped(bool),
     /// It should be in huge pages.
     Huge,
     /// Something that eviction could not honour.
@@ -198,11 +204,12 @@ impl Meaning {
             | libc::MADV_MERGEABLE
             | libc::MADV_UNMERGEABLE
             | libc::MADV_NOHUGEPAGE
-            | libc::MADV_DODUMP
             | libc::MADV_COLD
             | libc::MADV_PAGEOUT
             | libc::MADV_POPULATE_READ
             | libc::MADV_POPULATE_WRITE => Meaning::Harmless,
+            libc::MADV_DONTDUMP => Meaning::Dumped(false),
+            libc::MADV_DODUMP => Meaning::Dumped(true),
             libc::MADV_DONTFORK => Meaning::Forked(false),
             libc::MADV_DOFORK => Meaning::Forked(true),
             libc::MADV_HUGEPAGE => Meaning::Huge,

@@ -196,6 +196,14 @@ pub fn map_own(len: usize, flags: i32) -> Result<usize> {
     Ok(start)
 }
 
+/// The same for what bytes of the program's pass through: no core dump has it, if the kernel can keep it out.
+pub fn map_scratch(len: usize, flags: i32) -> Result<usize> {
+    let start = map_own(len, flags)?;
+    // SAFETY: our own mapping, of which this changes no bytes.
+    let _ = unsafe { madvise(start, len, libc::MADV_DONTDUMP) };
+    Ok(start)
+}
+
 /// Makes fresh memory resident, as far as there is room; before Linux 5.14, which has no call for it, by touching it.
 fn populate(start: usize, len: usize) {
     // SAFETY: the caller's own mapping, which nobody has seen.

@@ -153,6 +153,12 @@ impl Area {
         Ok(())
     }
 
+    /// Keeps pages from core dumps, or no more. They may be a mapping of their own then.
+    pub fn keep_from_dumps(&mut self, range: Range<usize>, kept: bool, way: Way) -> Result<()> {
+        self.whole = false;
+        self.advise(&range, if kept { libc::MADV_DONTDUMP } else { libc::MADV_DODUMP }, way)
+    }
+
     /// Gives advice for all of it that changes no bytes. The kernel may have no huge pages, or none to make of this.
     pub fn prefer(&self, advice: i32, way: Way) {
         let _ = self.advise(&(0..self.pages()), advice, way);

@@ -236,8 +236,14 @@ impl Actor {
         area.check(&shared.findings, "made huge", range);
     }
 
-    /// Keeps an area from children, or one that was kept no more.
+    /// Keeps an area from children, or one that was kept no more; or a part of one from core dumps.
     fn keep_one(&mut self, shared: &Shared) -> Result<()> {
+        if self.rng.below(2) == 0 {
+            let ((at, range), way, kept) = (self.place(), self.way(shared), self.rng.below(2) == 0);
+            self.areas[at].keep_from_dumps(range.clone(), kept, way)?;
+            self.areas[at].check(&shared.findings, "kept from core dumps", range);
+            return Ok(());
+        }
         let (at, way) = (self.pick(), self.way(shared));
         let area = &mut self.areas[at];
         area.keep_from_children(!area.is_kept(), way)?;

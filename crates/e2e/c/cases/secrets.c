@@ -65,6 +65,8 @@ static size_t secrets_in_file(const char *path)
         memmove(part, part + len - kept, kept);
     }
     CHECK(got == 0 && close(fd) == 0);
+    /* A child that is forked later would have it in its core. */
+    explicit_bzero(part, PART + OVERLAP);
     free(part);
     return count;
 }
@@ -97,16 +99,17 @@ static size_t secrets_in_memory(void)
     return count;
 }
 
-/* Has a child make `secrets` and something else, and die when the other is evicted; secrets in its core, -1 if it has none. */
-static long secrets_in_core(void (*keep)(void *))
+/* Has a child make secrets, and die when they are evicted, at once or when they are compressed; secrets in its core, -1 if it has none. */
+static long secrets_in_core(void *(*make)(void), int compressed)
 {
     pid_t child = fork();
     if (child == 0) {
-        void *secrets = some_memory();
-        keep(secrets);
+        void *secrets = make();
         confide(secrets);
+        if (away(secrets, LEN) != LEN / PAGE)
+            wait_until_evicted(secrets);
         /* When the last is away, what went first is compressed. */
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < 3 * compressed; i++)
             evicted();
         abort();
     }
@@ -117,32 +120,68 @@ static long secrets_in_core(void (*keep)(void *))
     return found;
 }
 
-static void keep_nothing(void *at)
+static void *reserve(size_t len)
 {
-    (void)at;
+    void *p = mmap(0, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(p != MAP_FAILED);
+    return p;
 }
 
-static void keep_from_dumps(void *at)
+static void *keep(void *p, size_t len)
 {
-    CHECK(madvise(at, LEN, MADV_DONTDUMP) == 0);
+    CHECK(madvise(p, len, MADV_DONTDUMP) == 0);
+    return p;
 }
 
-static void make_no_dump(void *at)
+static void *commit(void *p)
 {
-    (void)at;
+    CHECK(mprotect(p, LEN, PROT_READ | PROT_WRITE) == 0);
+    return p;
+}
+
+static void *give(void *p)
+{
+    CHECK(madvise(p, LEN, MADV_DODUMP) == 0);
+    return p;
+}
+
+static void *kept(void) { return keep(some_memory(), LEN); }
+/* From the beginning, with access later. */
+static void *kept_reserved(void) { return commit(keep(reserve(LEN), LEN)); }
+/* So much is reserved that the pager knows it by its ends alone. */
+static void *kept_reserved_long(void) { return commit((char *)keep(reserve(1ul << 33), 1ul << 33) + (1ul << 32)); }
+static void *kept_and_given(void) { return give(kept()); }
+/* As .NET and WebKit have their heaps: taken away again in between. */
+static void *kept_and_given_again(void)
+{
+    char *p = (char *)keep(reserve(1ul << 33), 1ul << 33) + (1ul << 32);
+    confide(give(commit(p)));
+    CHECK(madvise(p, LEN, MADV_DONTNEED) == 0 && mprotect(p, LEN, PROT_NONE) == 0);
+    return give(commit(keep(p, LEN)));
+}
+static void *no_dump(void)
+{
     CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
+    return some_memory();
 }
 
 static void core_dumps(void)
 {
     if (!may_die_here())
         return;
-    /* There is something to find where nothing is kept, unless it is on its way just then. */
-    int tries = 0;
-    while (secrets_in_core(keep_nothing) <= 0)
-        CHECK(++tries < 100);
-    CHECK(secrets_in_core(keep_from_dumps) == 0);
-    CHECK(secrets_in_core(make_no_dump) == -1);
+    void *(*none[])(void) = {kept, kept_reserved, kept_reserved_long};
+    void *(*all[])(void) = {some_memory, kept_and_given, kept_and_given_again};
+    for (int compressed = 0; compressed < 2; compressed++) {
+        for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+            CHECK(secrets_in_core(none[i], compressed) == 0);
+        /* There is something to find where nothing is kept, unless it is on its way just then. */
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+            int tries = 0;
+            while (secrets_in_core(all[i], compressed) <= 0)
+                CHECK(++tries < 100);
+        }
+    }
+    CHECK(secrets_in_core(no_dump, 1) == -1);
 }
 
 static void children(void)

@@ -5,7 +5,7 @@ use crate::free_queue::FreeQueue;
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
 use crate::prefetch::PrefetchQueue;
-use crate::slot::Slot;
+use crate::slot::{Apart, Slot};
 use crate::store::Stores;
 use crate::together;
 use crate::turns::Turns;
@@ -120,8 +120,9 @@ fn free_queue() {
     static SLOTS: [AtomicUsize; 2000] = [const { AtomicUsize::new(0) }; 2000];
     let mut store = Stores::new();
     for (n, place) in SLOTS.iter().enumerate() {
-        let slot =
-            store.put((n + 1) * PAGE_SIZE, CodecId::Lz4, &[7; 100], false).expect("memory for the store");
+        let slot = store
+            .put((n + 1) * PAGE_SIZE, CodecId::Lz4, &[7; 100], Apart::default())
+            .expect("memory for the store");
         place.store(slot.payload() as usize, Relaxed);
     }
     static DRAINED: AtomicUsize = AtomicUsize::new(0);

@@ -35,6 +35,11 @@ pub fn map_own(len: usize, _flags: i32) -> Result<usize> {
     Ok(keep(vec![0u64; len / 8]).as_ptr() as usize)
 }
 
+/// As [`map_own`]: a model makes no core.
+pub fn map_scratch(len: usize, flags: i32) -> Result<usize> {
+    map_own(len, flags)
+}
+
 /// Does nothing: the execution's end gives the memory back.
 ///
 /// # Safety

@@ -7,6 +7,7 @@ use crate::explore::{keep, spawn, Scenario};
 use crate::fault::prefetch::PrefetchQueue;
 use crate::fault::reason::Reason;
 use crate::fault::restore::Restorer;
+use crate::slot::Apart;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entry::{AtomicEntry, Entry, State};
 use crate::tables::extent::Extent;
@@ -306,7 +307,7 @@ fn compacted() {
     let put = |worker: &mut Worker, n: usize, byte: u8| {
         let page = BASE + (64 + n) * PAGE_SIZE;
         let codec = crate::codec::CodecId::Lz4;
-        worker.store.put(page, codec, &[byte; 3800], false).expect("the segment is large")
+        worker.store.put(page, codec, &[byte; 3800], Apart::default()).expect("the segment is large")
     };
     let rest: Vec<_> = (0..31).map(|n| put(&mut worker, n, 0)).collect();
     for (_, slot) in rest.into_iter().enumerate().filter(|(n, _)| *n < 7 || (n - 7) % 8 >= 2) {

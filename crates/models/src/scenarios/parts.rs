@@ -7,7 +7,7 @@ use crate::fault::prefetch::PrefetchQueue;
 use crate::free_queue::FreeQueue;
 use crate::gate::{Brake, Gate};
 use crate::lock::Mutex;
-use crate::slot::Slot;
+use crate::slot::{Apart, Slot};
 use crate::store::Stores;
 use crate::sync::{uses, AtomicU32, Ordering::SeqCst};
 use crate::turns::Turns;
@@ -204,7 +204,9 @@ fn free_queue() {
     crate::mem::reset();
     let mut store = Box::new(Stores::new());
     let mut slot = |n: usize| -> Slot {
-        store.put(n * PAGE_SIZE, crate::codec::CodecId::Lz4, &[0; 100], false).expect("the segment is large")
+        store
+            .put(n * PAGE_SIZE, crate::codec::CodecId::Lz4, &[0; 100], Apart::default())
+            .expect("the segment is large")
     };
     let (first, second) = (slot(1), slot(2));
     let queue = keep(FreeQueue::new());

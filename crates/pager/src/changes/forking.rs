@@ -371,6 +371,7 @@ mod tests {
     use crate::codec::CodecId;
     use crate::config::Config;
     use crate::engine::Host;
+    use crate::slot::Apart;
     use crate::tables::entry::{Entry, State};
     use crate::tier::location::Location;
     use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
@@ -397,7 +398,7 @@ mod tests {
         // SAFETY: no background thread was started.
         let store = unsafe { engine.storage.take_store() };
         let bytes = [0xA5; 200];
-        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes, false).unwrap();
+        let slot = store.put(PAGE_SIZE, CodecId::Lz4, &bytes, Apart::default()).unwrap();
         engine.traffic.begin_fork();
         engine.release(Location::Memory(slot));
         engine.flush_deferred();
@@ -434,7 +435,14 @@ mod tests {
         // SAFETY: no background thread was started.
         let store = unsafe { engine.storage.take_store() };
         for index in pages.indices() {
-            let slot = store.put(extent.page_addr(index), CodecId::Lz4, &[7; 100], true).unwrap();
+            let slot = store
+                .put(
+                    extent.page_addr(index),
+                    CodecId::Lz4,
+                    &[7; 100],
+                    Apart { unforked: true, undumped: false },
+                )
+                .unwrap();
             let (leaving, aside) = (Entry::new(State::Leaving), Entry::new(State::Aside));
             assert!(entries[index].transition(Entry::RESIDENT, leaving));
             assert!(entries[index].transition(leaving, aside));

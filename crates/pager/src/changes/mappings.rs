@@ -82,6 +82,7 @@ impl Engine {
         extent.left_alone.remove(pages);
         extent.locked.remove(pages);
         extent.unforked.remove(pages);
+        extent.undumped.remove(pages);
         self.set_managed(extent, pages, managed);
     }
 
@@ -188,37 +189,12 @@ impl Engine {
         }
     }
 
-    /// Runs `op`, by which children that are forked have the range no more (`MADV_DONTFORK`), or have it again. What is evicted of it comes
-    /// back first, since what children have not is kept apart.
-    pub fn set_forked<R>(
-        &'static self,
-        addr: usize,
-        len: usize,
-        forked: bool,
-        op: impl Fn() -> Result<R>,
-    ) -> Result<R> {
-        let range = [Bounds::of(addr, len)];
-        let result = self.change(&range, First::BringBack, &op, |_, extent, pages| {
-            let pages = pages.set();
-            if forked {
-                extent.unforked.remove(&pages);
-            } else {
-                extent.unforked.insert(&pages);
-            }
-        });
-        match result {
-            Ok(done) => Ok(done),
-            // It may hold for a part of the range now, and nobody knows for which.
-            Err(_) => self.exempt(addr, len, op),
-        }
-    }
-
-    /// Whether children would have none of some page of the range.
-    fn is_unforked(&self, addr: usize, len: usize) -> bool {
+    /// Whether some page of the range is kept from children or core dumps.
+    fn is_apart(&self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.space()
             .existing(start, end)
-            .any(|extent| !extent.unforked.load().and(&extent.clip(start, end).set()).is_empty())
+            .any(|extent| !extent.apart().and(&extent.clip(start, end).set()).is_empty())
     }
 
     /// The same for a range that `op` registers with a userfaultfd of the program's own: the kernel lets no range have two.
@@ -249,12 +225,12 @@ impl Engine {
         }
     }
 
-    /// Whether every page of the range is managed, and like any new mapping: what children have not is a mapping of another kind.
+    /// Whether every page of the range is managed, and like any new mapping: what children or core dumps have not is a mapping of another kind.
     pub fn is_managed(&'static self, addr: usize, len: usize) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
         self.tell_young(Bounds { start, end });
         let pages = |extent: &Extent| extent.managed.load().and(&extent.clip(start, end).set()).len();
-        !self.is_unforked(addr, len)
+        !self.is_apart(addr, len)
             && self.space().existing(start, end).map(pages).sum::<usize>() == (end - start) / PAGE_SIZE
     }
 
@@ -490,6 +466,7 @@ impl Engine {
         // A child that finds the second done finds the first done, too.
         fence(Release);
         extent.unforked.remove(pages);
+        extent.undumped.remove(pages);
         extent.left_alone.remove(pages);
         extent.locked.remove(pages);
         extent.dropping.remove(pages);

@@ -27,7 +27,7 @@ pub struct Lz4 {
 impl Lz4 {
     /// Maps the hash table.
     pub fn new() -> Result<Lz4> {
-        Ok(Lz4 { state: mem::map_own(STATE_LEN, 0)? })
+        Ok(Lz4 { state: mem::map_scratch(STATE_LEN, 0)? })
     }
 }
 

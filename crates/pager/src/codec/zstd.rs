@@ -41,7 +41,7 @@ unsafe impl Send for Zstd {}
 impl Zstd {
     /// Maps the memory and builds the contexts.
     pub fn new() -> Result<Zstd> {
-        let memory = mem::map_own(MEMORY_LEN, libc::MAP_NORESERVE)?;
+        let memory = mem::map_scratch(MEMORY_LEN, libc::MAP_NORESERVE)?;
         // SAFETY: the parts of the mapping are as long as said and used for nothing else; the parameters
         // are set before the first use.
         let (fast, strong, taught, decompressor) = unsafe {

@@ -151,8 +151,8 @@ impl Worker {
             return true;
         }
         let Some(entries) = extent.entries() else { return true };
-        let unforked = extent.unforked.load();
-        let goes = |index: usize| slot_that_goes(entries[index].load(), index, &unforked, due).is_some();
+        let apart = extent.apart();
+        let goes = |index: usize| slot_that_goes(entries[index].load(), index, &apart, due).is_some();
         let on_its_way = |(job, &of): (&Job, &usize)| !job.is_free() && of == extent.base();
         if below.jobs.iter().zip(&self.demotion.extents).any(on_its_way) {
             // No page is handed over twice.
@@ -192,13 +192,13 @@ impl Worker {
         // SAFETY: the job is free, and we are the background thread.
         let inner = unsafe { job.inner() };
         let Some(entries) = extent.entries() else { return Ok(None) };
-        let unforked = extent.unforked.load();
+        let apart = extent.apart();
         let (mut index, mut dictionaries) = (first, 0);
         let mut pages = [(0, 0); CLUSTER];
         let mut writer = Writer::new(inner.bytes()?);
         while index < EXTENT_PAGES && !writer.is_full() {
             let entry = entries[index].load();
-            let slot = slot_that_goes(entry, index, &unforked, all);
+            let slot = slot_that_goes(entry, index, &apart, all);
             // SAFETY: we are the background thread. If the entry is taken meanwhile, it is not swapped in the end.
             if let Some((codec, len)) = slot.and_then(|slot| unsafe { slot.copy(writer.room()) }) {
                 pages[writer.add(codec, len)] = (index as u16, entry.word());
@@ -341,10 +341,10 @@ impl Worker {
     }
 }
 
-/// Where the page of the entry lies in memory, if it may go down: nobody has it in hand, and children may have what it holds. `all`, or what does not
+/// Where the page of the entry lies in memory, if it may go down: nobody has it in hand, and everybody may have what it holds. `all`, or what does not
 /// shrink alone. By the background thread.
-fn slot_that_goes(entry: Entry, index: usize, unforked: &PageSet, all: bool) -> Option<Slot> {
-    let slot = Location::memory(entry).filter(|_| !entry.is_busy() && !unforked.contains(index))?;
+fn slot_that_goes(entry: Entry, index: usize, apart: &PageSet, all: bool) -> Option<Slot> {
+    let slot = Location::memory(entry).filter(|_| !entry.is_busy() && !apart.contains(index))?;
     // SAFETY: we are the background thread, which alone frees: a slot that an entry named is still allocated.
     (all || unsafe { slot.is_whole() }).then_some(slot)
 }

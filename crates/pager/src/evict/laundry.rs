@@ -10,7 +10,7 @@ use crate::evict::set_aside::forget_written;
 use crate::evict::worker::Worker;
 use crate::fault::reason::{Outcome, Reason};
 use crate::sabotage::fault_point;
-use crate::slot::Slot;
+use crate::slot::{Apart, Slot};
 use crate::store::Store;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entries::Entries;
@@ -106,7 +106,10 @@ impl Worker {
         // SAFETY: staging is always readable, and only the kernel changes it. If the page is taken back while we read, here
         // and below, we read zeros or a part of it, and the entry is no longer `aside` when we try to swap it. Nobody has a
         // reference to it.
-        if let Some(entry) = unsafe { repeated_word_at(staged) }.and_then(Entry::same) {
+        let apart = extent.apart_of(index);
+        // A word of the program's that no core dump may have is none of the tables'.
+        let word = unsafe { repeated_word_at(staged) }.filter(|word| *word == 0 || !apart.undumped);
+        if let Some(entry) = word.and_then(Entry::same) {
             let done = entries[index].transition(aside, entry);
             if done {
                 bump(&control.pages_same_value, 1);
@@ -114,8 +117,7 @@ impl Worker {
             }
             return true;
         }
-        let unforked = extent.unforked.load().contains(index);
-        self.packing.unforked |= unforked;
+        self.packing.unforked |= apart.unforked;
         let (dictionary, out) = (self.dictionary(), &mut self.packing.buffer[..MAX_STORED]);
         // What does not shrink is not tried again for long: once with all effort, before it counts as that.
         let efforts = if effort == Effort::Most { &[Effort::Most][..] } else { &[effort, Effort::Most] };
@@ -131,7 +133,7 @@ impl Worker {
                 }
                 (codec, len)
             }
-            None if !unforked && self.takes_whole(extent) => {
+            None if apart == Apart::default() && self.takes_whole(extent) => {
                 // SAFETY: as above.
                 unsafe { racing::copy(staged, &mut self.packing.buffer[..]) };
                 extent.flags.fetch_or(WHOLE, Relaxed);
@@ -141,7 +143,7 @@ impl Worker {
         };
         self.enter(Activity::Keep);
         let addr = extent.page_addr(index);
-        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else {
+        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], apart) else {
             // No memory for the store: the page stays where it is.
             self.eviction.short_of_memory = true;
             return true;
@@ -234,8 +236,8 @@ impl Worker {
         (entry, old): (Entry, Slot),
         index: usize,
     ) {
-        let unforked = extent.unforked.load().contains(index);
-        self.packing.unforked |= unforked;
+        let apart = extent.apart_of(index);
+        self.packing.unforked |= apart.unforked;
         // SAFETY: we are the background thread. If the entry is taken meanwhile, the swap below fails, whatever we have read.
         let Some((codec, stored)) = (unsafe { old.copy(&mut self.packing.buffer[..]) }) else { return };
         if codec.effort() == Effort::Most
@@ -259,7 +261,7 @@ impl Worker {
             return;
         }
         let addr = extent.page_addr(index);
-        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], unforked) else { return };
+        let Ok(slot) = self.store.put(addr, codec, &self.packing.buffer[..len], apart) else { return };
         if cell.transition(entry, Entry::with_payload(State::Stored, slot.payload())) {
             bump(&self.engine.control().pages_recompressed, 1);
             let freed = fault_point!(WrongSlotFreed: old, else slot);

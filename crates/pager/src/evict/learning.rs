@@ -69,9 +69,9 @@ impl Worker {
             else {
                 continue;
             };
-            let unforked = extent.unforked.load();
+            let apart = extent.apart();
             for (index, entry) in entries.iter().enumerate() {
-                if entry.load() != Entry::new(State::Aside) || unforked.contains(index) {
+                if entry.load() != Entry::new(State::Aside) || apart.contains(index) {
                     continue;
                 }
                 seen += 1;

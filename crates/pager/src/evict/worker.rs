@@ -29,7 +29,7 @@ use memfold_policy::pace::{self, Pace};
 use memfold_policy::returns::Returns;
 use memfold_policy::stall::Stall;
 use memfold_sys::time::{self, Nanos};
-use memfold_sys::{Result, PAGE_SIZE};
+use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// Longest stretch of work before the settings, requests and counters are looked at again.
 pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
@@ -84,8 +84,8 @@ pub(crate) struct Slice {
 /// How pages are compressed, and with what.
 pub(crate) struct Packing {
     pub codecs: Codecs,
-    pub buffer: Page,
-    pub page: Page,
+    pub buffer: &'static mut Page,
+    pub page: &'static mut Page,
     /// They may hold what the program keeps from its children (`MADV_DONTFORK`).
     pub unforked: bool,
     /// What compressing stored pages again has gained.
@@ -100,10 +100,14 @@ pub(crate) struct Packing {
 
 impl Packing {
     fn new() -> Result<Packing> {
+        let codecs = Codecs::new()?;
+        let pages = mem::map_scratch(2 * PAGE_SIZE, 0)?;
+        // SAFETY: two pages of a mapping that nobody else has, and that stays.
+        let [buffer, page] = [pages, pages + PAGE_SIZE].map(|at| unsafe { &mut *(at as *mut Page) });
         Ok(Packing {
-            codecs: Codecs::new()?,
-            buffer: [0; PAGE_SIZE],
-            page: [0; PAGE_SIZE],
+            codecs,
+            buffer,
+            page,
             unforked: false,
             gains: Gains::new(),
             gains_at_once: Gains::new(),
@@ -115,7 +119,7 @@ impl Packing {
 
     /// Overwrites what pages have left here.
     fn wipe(&mut self) {
-        self.codecs.wipe(&mut self.page);
+        self.codecs.wipe(self.page);
         self.buffer.fill(0);
         self.unforked = false;
     }

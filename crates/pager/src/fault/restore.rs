@@ -94,7 +94,7 @@ pub struct Marks {
 impl Restorer {
     /// Maps it.
     pub fn new(engine: &'static Engine, kernel: &'static Kernel) -> Result<Restorer> {
-        let buffer = mem::map_own(MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
+        let buffer = mem::map_scratch(MAX_WINDOW * PAGE_SIZE, libc::MAP_POPULATE)?;
         let codecs = Codecs::new()?;
         Ok(Restorer {
             engine,

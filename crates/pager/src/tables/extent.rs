@@ -11,6 +11,7 @@
 
 use crate::lock::Mutex;
 use crate::sabotage::fault_point;
+use crate::slot::Apart;
 use crate::sync::{
     AtomicPtr, AtomicU32, AtomicU64,
     Ordering::{self, *},
@@ -51,6 +52,8 @@ pub struct Extent {
     pub armed: AtomicPageSet,
     /// Pages of mappings of which all is registered if any of it is, so that they stay one. Background thread only ([`crate::evict::uncut`]).
     pub uncut: AtomicPageSet,
+    /// Pages that no core dump has (`MADV_DONTDUMP`).
+    pub undumped: AtomicPageSet,
     /// Pages that were touched while set aside or stored: left alone for a while.
     pub hot: AtomicPageSet,
     /// Of those the ones that were touched so soon after they were stored that it was not worth it; others may be in it too.
@@ -242,6 +245,19 @@ impl Extent {
             return PageSet::EMPTY;
         }
         PageSet::of(|index| self.entry(index).state() == State::Aside)
+    }
+
+    /// The pages that children or core dumps have not: what is evicted of them is kept apart, and stays in memory.
+    pub fn apart(&self) -> PageSet {
+        self.unforked.load().or(&self.undumped.load())
+    }
+
+    /// Who has no part of a page.
+    pub fn apart_of(&self, index: usize) -> Apart {
+        Apart {
+            unforked: self.unforked.load().contains(index),
+            undumped: self.undumped.load().contains(index),
+        }
     }
 
     /// The pages that are not tried for the time being.

@@ -2,6 +2,7 @@
 
 use crate::engine::{Engine, Phase};
 use crate::tables::bounds::Bounds;
+use crate::tables::reservations::Reserved;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::{signal, EXTENT_SIZE};
 
@@ -15,8 +16,18 @@ impl Engine {
         let _pass = self.traffic.gate.pass();
         self.tables.reservations.with(|list| {
             list.remove(Bounds::of(addr, len));
-            list.add(Bounds::of(addr, len));
+            list.add(Reserved { range: Bounds::of(addr, len), undumped: false });
         });
+    }
+
+    /// Of the range, core dumps are about to have what is reserved, or not to.
+    pub fn set_reserved_dumped(&'static self, addr: usize, len: usize, dumped: bool) {
+        if self.tables.reservations.count.load(Relaxed) == 0 {
+            return;
+        }
+        let _blocked = signal::block_all();
+        let _pass = self.traffic.gate.pass();
+        self.tables.reservations.with(|list| list.set_dumped(Bounds::of(addr, len), dumped));
     }
 
     /// The range is about to be something else than the program reserved.
@@ -40,7 +51,7 @@ impl Engine {
         let range = Bounds::of(addr, len);
         self.traffic.turns.wait_for_reader();
         let list = self.tables.reservations.with(|list| *list);
-        for part in list.parts(range) {
+        for Reserved { range: part, undumped } in list.parts(range) {
             let mut at = part.start;
             while at < part.end {
                 // Without tables the memory is simply not managed.
@@ -49,6 +60,9 @@ impl Engine {
                 let pages = extent.clip(part.start, part.end).set();
                 for run in pages.minus(&extent.anonymous.load()).runs() {
                     self.begin_managing(&mut extent, run, false);
+                    if undumped {
+                        self.keep_from_dumps(&extent, &run.set(), true);
+                    }
                 }
                 at = extent.base() + EXTENT_SIZE;
             }
