@@ -12,6 +12,8 @@
  *   moments alignment   it has accesses that are not aligned trap (AC) nearly all the time
  *   moments narrow      it executes code of 32 bits nearly all the time
  *   moments beside      it maps a page below each mapping of its process when it is told anything, and keeps it from children as the agent does its own
+ *   moments confides    it has secrets that no core dump has: four words in each page, of which each follows from the one before
+ *   moments tells       the same, which core dumps have
  *   moments headless    its first thread ends when it is told "end"
  *
  * Each goes on until the end of its standard input, answers each line with the same line, says "fine" at the end, and ends with status 7.
@@ -341,6 +343,25 @@ static void beside(void) {
     } while (take());
 }
 
+static uint64_t next(uint64_t word) {
+    word += 0x9E3779B97F4A7C15ull;
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9ull;
+    word = (word ^ word >> 27) * 0x94D049BB133111EBull;
+    return word ^ word >> 31;
+}
+
+static void confide(int advice) {
+    if (madvise(held, PAGES * 4096, advice)) fail("madvise", errno);
+    for (size_t page = 0; page < PAGES; page++) {
+        uint64_t *secret = held + page * 512 + page % 64;
+        secret[0] = next(page + 1);
+        for (int at = 1; at < 4; at++) secret[at] = next(secret[at - 1]);
+    }
+    while (take()) {}
+    for (size_t page = 0; page < PAGES; page++)
+        for (size_t at = page % 64; at < page % 64 + 4; at++) held[page * 512 + at] = (page * 512 + at) / 8 * 0x9E3779B97F4A7C15ull;
+}
+
 int main(int count, char **arguments) {
     const char *moment = count > 1 ? arguments[1] : "";
     if (!strcmp(moment, "timeout")) feed();
@@ -359,6 +380,8 @@ int main(int count, char **arguments) {
     else if (!strcmp(moment, "alignment")) alignment();
     else if (!strcmp(moment, "narrow")) narrow();
     else if (!strcmp(moment, "beside")) beside();
+    else if (!strcmp(moment, "confides")) confide(MADV_DONTDUMP);
+    else if (!strcmp(moment, "tells")) confide(MADV_DODUMP);
     else if (!strcmp(moment, "headless")) headless();
     else fail("no such moment", 0);
     look();

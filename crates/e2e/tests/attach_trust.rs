@@ -156,6 +156,45 @@ fn a_program_that_may_make_no_memory_executable_is_refused_and_left_as_it_was() 
     assert_eq!(subject.finish().0, Some(0));
 }
 
+/// The word that follows in a secret of `moments.c`.
+fn next(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ word >> 31
+}
+
+/// Secrets in the core of a program that has some, is attached to and dies when they are folded.
+fn secrets_in_core(moment: &str) -> usize {
+    let (dir, file) = compile("moments.c", &[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(&file).arg(moment);
+    let subject = Subject::start(shell.current_dir(dir.path()));
+    subject.attach();
+    // Those that are compressed, and what is set aside beside them.
+    wait_until(LIMIT, "most of it is folded", || subject.counter("evicted") > 1024);
+    // SAFETY: signals a child of ours.
+    assert_eq!(unsafe { libc::kill(subject.pid() as i32, libc::SIGABRT) }, 0);
+    subject.finish();
+    let core = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path());
+    let core = core.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
+    let bytes = fs::read(core.last().expect("it leaves a core")).expect("it can be read");
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let begins =
+        |at: &usize| word(*at) != 0 && next(word(*at)) == word(at + 8) && next(word(at + 8)) == word(at + 16);
+    (0..bytes.len() - 24).filter(begins).count()
+}
+
+#[test]
+fn what_a_program_keeps_from_core_dumps_is_in_none_by_its_agent() {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    if !may_attach() || pattern.trim() != "core" {
+        return eprintln!("skipped: cores go to {pattern:?}");
+    }
+    assert_ne!(secrets_in_core("tells"), 0);
+    assert_eq!(secrets_in_core("confides"), 0);
+}
+
 fn threads(pid: u32) -> BTreeSet<(u32, String)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let name = |tid: u32| fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();

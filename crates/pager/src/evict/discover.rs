@@ -168,6 +168,7 @@ impl Worker {
         if verdict == Verdict::Other {
             return false;
         }
+        let undumped = has(flags, &[b"dd"]);
         let end = mapping.end.min(LIMIT);
         let mut at = mapping.start;
         while at < end {
@@ -179,7 +180,12 @@ impl Worker {
             let stop = end.min(base + EXTENT_SIZE);
             let pages = PageRange::new((at - base) / PAGE_SIZE, (stop - base) / PAGE_SIZE).set();
             match verdict {
-                Verdict::Plain => found.plain = found.plain.or(&pages),
+                Verdict::Plain => {
+                    found.plain = found.plain.or(&pages);
+                    if undumped {
+                        found.undumped = found.undumped.or(&pages);
+                    }
+                }
                 Verdict::Kept => found.kept = found.kept.or(&pages),
                 Verdict::Other => {}
             }
@@ -194,20 +200,20 @@ impl Worker {
         if !found.plain.is_empty() || !found.kept.is_empty() {
             // Without tables the memory is simply not managed.
             if let Ok(extent) = self.engine.space().find_or_make(done, &self.engine.tables.pool) {
-                self.settle(extent, &found.plain, &found.kept);
+                self.settle(extent, found);
             }
             found.next = done + EXTENT_SIZE;
         }
         let engine = self.engine;
         for extent in engine.space().existing(found.next, base) {
-            self.settle(extent, &PageSet::EMPTY, &PageSet::EMPTY);
+            self.settle(extent, &Found::default());
         }
         *found = Found { next: base.max(found.next), ..Found::default() };
     }
 
     /// The pages of the extent that may be managed are these; those that are `kept` whole by the program's wish come back.
-    fn settle(&mut self, extent: &'static Extent, plain: &PageSet, kept: &PageSet) {
-        let engine = self.engine;
+    fn settle(&mut self, extent: &'static Extent, found: &Found) {
+        let (engine, Found { plain, kept, .. }) = (self.engine, found);
         let before = extent.managed.load();
         if plain.is_empty() && before.is_empty() {
             return;
@@ -222,9 +228,16 @@ impl Worker {
             extent.flags.fetch_and(!DROPPED, Relaxed);
             extent.waits_for.store(0, Relaxed);
         }
+        let undumped = extent.undumped.load();
+        let (hidden, shown) = (found.undumped.minus(&undumped), undumped.minus(&found.undumped).and(plain));
+        for (pages, kept) in [(&hidden, true), (&shown, false)] {
+            if !pages.is_empty() {
+                engine.keep_from_dumps(&locked, pages, kept);
+            }
+        }
         if !added.is_empty() {
             extent.anonymous.insert(&added);
-            engine.set_managed(extent, &added, true);
+            engine.set_managed(extent, &added.minus(&extent.left_alone.load()), true);
         }
         if !removed.is_empty() {
             engine.set_managed(extent, &removed, false);
@@ -237,7 +250,8 @@ impl Worker {
             self.arm(&locked, &added);
         }
         drop(locked);
-        if !kept.and(&extent.away_pages()).is_empty() {
+        // What was evicted before the program said so lies where dumps have it.
+        if !kept.or(&hidden).and(&extent.away_pages()).is_empty() {
             self.bring_all(extent, false);
         }
     }
@@ -273,6 +287,8 @@ struct Found {
     base: usize,
     /// Pages that may be managed.
     plain: PageSet,
+    /// Of these the ones that no core dump has.
+    undumped: PageSet,
     /// Pages that the program wants to stay as they are.
     kept: PageSet,
     /// Extents before this address are in line.
@@ -300,17 +316,21 @@ impl Verdict {
         if !matches!(mapping.kind, Kind::Anonymous | Kind::Heap) || !mapping.plain || small || own {
             return Verdict::Other;
         }
-        let has = |wanted: &[&[u8]]| flags.split(|byte| *byte == b' ').any(|flag| wanted.contains(&flag));
-        if has(&[b"gd", b"sh", b"ss", b"io", b"pf", b"ht", b"mm", b"dp"]) {
+        if has(flags, &[b"gd", b"sh", b"ss", b"io", b"pf", b"ht", b"mm", b"dp"]) {
             // A stack that grows, shared, a shadow stack, a device's; droppable.
             return Verdict::Other;
         }
-        // Locked; not to be in a core dump; to be wiped in children; huge pages wanted.
-        if has(&[b"lo", b"dd", b"wf"]) || huge == HugeWish::LeftAlone && has(&[b"hg"]) {
+        // Locked; to be wiped in children; huge pages wanted.
+        if has(flags, &[b"lo", b"wf"]) || huge == HugeWish::LeftAlone && has(flags, &[b"hg"]) {
             return Verdict::Kept;
         }
         Verdict::Plain
     }
+}
+
+/// Whether one of these is among the flags that the kernel gives a mapping.
+fn has(flags: &[u8], wanted: &[&[u8]]) -> bool {
+    flags.split(|byte| *byte == b' ').any(|flag| wanted.contains(&flag))
 }
 
 #[cfg(test)]
@@ -325,7 +345,8 @@ mod tests {
     fn what_is_plain_memory_is_managed_and_what_the_program_wants_kept_is_not() {
         let anonymous = b"7f0000000000-7f0000021000 rw-p 00000000 00:00 0 ";
         assert_eq!(verdict(anonymous, b" rd wr mr mw me ac sd "), Verdict::Plain);
-        for kept in [b" rd wr lo ", b" rd wr hg ", b" rd wr dd ", b" rd wr wf "] {
+        assert_eq!(verdict(anonymous, b" rd wr mr mw me ac dd "), Verdict::Plain);
+        for kept in [b" rd wr lo ", b" rd wr hg ", b" rd wr wf "] {
             assert_eq!(verdict(anonymous, kept), Verdict::Kept);
         }
         for wish in [HugeWish::Granted, HugeWish::Declined] {
