@@ -186,6 +186,7 @@ cases! {
         a_page_that_is_tampered_with,
         without_huge_pages,
         huge_pages_asked_for,
+        huge_pages_made,
     }
     mappings {
         moved_to_a_place_of_choice,

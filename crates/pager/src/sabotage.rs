@@ -206,6 +206,10 @@ bugs! {
     AwayTakenForLost = "away-taken-for-lost",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
+    /// What the program keeps from core dumps is stored where these have it.
+    UndumpedDumped = "undumped-dumped",
+    /// What is set aside of it lies where core dumps have it.
+    UndumpedStaged = "undumped-staged",
 
     /// What libc or the kernel touched in a forked child before it was served stays zeros.
     ChildTouchUnmended = "child-touch-unmended",
@@ -306,10 +310,6 @@ bugs! {
     MappingLeaked = "mapping-leaked",
     /// The plan can be joined with a mapping of the program's, and is not found in it.
     RegionJoined = "region-joined",
-    /// What the program keeps from core dumps is stored where these have it.
-    UndumpedDumped = "undumped-dumped",
-    /// What is set aside of it lies where core dumps have it.
-    UndumpedStaged = "undumped-staged",
     /// The kernel is not asked for reports of forks.
     ForksNotAskedFor = "forks-not-asked-for",
     /// Several attach to a process at once.

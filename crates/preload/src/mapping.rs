@@ -171,6 +171,12 @@ pub unsafe extern "C" fn madvise(addr: *mut c_void, len: usize, advice: c_int) -
             HugeWish::Declined => unsafe { mem::madvise(addr as usize, len, libc::MADV_NOHUGEPAGE) },
             HugeWish::LeftAlone => engine.exempt(addr as usize, len, advise),
         },
+        Meaning::MakesHuge => match engine.huge_wish() {
+            // The kernel makes one of what is there.
+            HugeWish::Granted => engine.with_all_there(addr as usize, len, advise),
+            HugeWish::Declined => Err(Errno::EINVAL),
+            HugeWish::LeftAlone => engine.exempt(addr as usize, len, advise),
+        },
         Meaning::Odd => engine.exempt(addr as usize, len, advise),
     })
 }
@@ -187,6 +193,8 @@ enum Meaning {
     Dumped(bool),
     /// It should be in huge pages.
     Huge,
+    /// It should be so now.
+    MakesHuge,
     /// Something that eviction could not honour.
     Odd,
 }
@@ -213,6 +221,7 @@ impl Meaning {
             libc::MADV_DONTFORK => Meaning::Forked(false),
             libc::MADV_DOFORK => Meaning::Forked(true),
             libc::MADV_HUGEPAGE => Meaning::Huge,
+            libc::MADV_COLLAPSE => Meaning::MakesHuge,
             _ => Meaning::Odd,
         }
     }
@@ -532,7 +541,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             None => call(),
         },
         Some(engine) if request == MOVE && !planted(Bug::TakenAwayUnseen) => match words(argument) {
-            Some([_, from, len]) => engine.take_away(from as usize, len as usize, call),
+            Some([_, from, len]) => engine.with_all_there(from as usize, len as usize, call),
             None => call(),
         },
         _ => call(),

@@ -261,6 +261,31 @@ static void huge_pages_asked_for(void)
     CHECK(child_is_well(child) && intact(p));
 }
 
+enum { COLLAPSE = 25 };
+
+/* Memory of which the program has huge pages made (MADV_COLLAPSE), as TCMalloc does: while it is there, and while it is away. */
+static void huge_pages_made(void)
+{
+    uint64_t *p = aligned();
+    for (int round = 0; round < 3; round++) {
+        fill(p);
+        madvise(p, LEN, COLLAPSE);
+        CHECK(intact(p));
+        wait_until_huge_is_evicted(p);
+        madvise((char *)p + HUGE, LEN - HUGE, COLLAPSE);
+        CHECK(intact(p));
+        wait_until_huge_is_evicted(p);
+        p[HUGE / 8] = 7;
+        pid_t child = fork();
+        if (child == 0) {
+            madvise(p, LEN, COLLAPSE);
+            _exit(p[HUGE / 8] != 7 || p[WORDS - 1] != word(WORDS - 1));
+        }
+        CHECK(child_is_well(child));
+    }
+    CHECK(madvise(p, 1ul << 46, COLLAPSE) == -1);
+}
+
 enum { KINDS = 3 };
 
 /* What a page of a few kinds holds. */
@@ -306,7 +331,6 @@ static void pages_are_merged(void)
 /* Memory in huge pages, where the kernel gives them. */
 static uint64_t *huge(void)
 {
-    enum { COLLAPSE = 25 };
     uint64_t *p = aligned();
     /* Past libc: what the pager does not know of. Before it looks at them, or the kernel refuses. */
     for (size_t at = 0; at < LEN; at += HUGE) {
@@ -412,6 +436,6 @@ CASES({"pages_are_in_swap", pages_are_in_swap}, {"pages_are_huge", pages_are_hug
       {"a_userfaultfd_of_its_own", a_userfaultfd_of_its_own},
       {"pages_that_it_moves_away", pages_that_it_moves_away},
       {"advice_to_swap_and_to_populate", advice_to_swap_and_to_populate}, {"without_huge_pages", without_huge_pages},
-      {"huge_pages_asked_for", huge_pages_asked_for}, {"pages_are_merged", pages_are_merged},
+      {"huge_pages_asked_for", huge_pages_asked_for}, {"huge_pages_made", huge_pages_made}, {"pages_are_merged", pages_are_merged},
       {"huge_pages_in_use", huge_pages_in_use}, {"huge_pages_in_use_in_part", huge_pages_in_use_in_part},
       {"a_page_that_is_tampered_with", a_page_that_is_tampered_with})

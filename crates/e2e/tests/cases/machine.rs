@@ -90,8 +90,10 @@ fn huge_pages_may_come_always_on_advice_or_never() {
         holds_with("neighbours", "huge_pages_in_use", &harsh().set(Setting::ColdAge, "300ms"));
         holds("neighbours", "huge_pages_in_use_in_part");
         holds("neighbours", "huge_pages_asked_for");
+        holds("neighbours", "huge_pages_made");
         // A limit is kept page by page.
         holds_with("neighbours", "huge_pages_asked_for", &harsh().set(Setting::ResidentLimit, "64M"));
+        holds_with("neighbours", "huge_pages_made", &harsh().set(Setting::ResidentLimit, "64M"));
     }
 }
 

@@ -204,8 +204,14 @@ impl Engine {
         })
     }
 
-    /// The same for a range of which `op` moves the pages elsewhere by a userfaultfd of the program's own: what is away the kernel would not find.
-    pub fn take_away<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
+    /// Brings the range back and runs `op`, by which the kernel does something with the pages that it finds: moves them elsewhere by a userfaultfd of the program's
+    /// own, or makes huge ones of them.
+    pub fn with_all_there<R>(
+        &'static self,
+        addr: usize,
+        len: usize,
+        op: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
         self.change(&[Bounds::of(addr, len)], First::BringBack, op, |_, _, _| ())
     }
 
