@@ -150,6 +150,14 @@ static void *kept(void) { return keep(some_memory(), LEN); }
 static void *kept_reserved(void) { return commit(keep(reserve(LEN), LEN)); }
 /* So much is reserved that the pager knows it by its ends alone. */
 static void *kept_reserved_long(void) { return commit((char *)keep(reserve(1ul << 33), 1ul << 33) + (1ul << 32)); }
+/* The kernel complains of what is not mapped, and keeps the rest. */
+static void *kept_around_a_hole(void)
+{
+    char *p = some_memory();
+    CHECK(munmap(p + LEN / 2, PAGE) == 0 && madvise(p, LEN, MADV_DONTDUMP) == -1 && errno == ENOMEM);
+    CHECK(mmap(p + LEN / 2, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+    return keep(p + LEN / 2, PAGE) - LEN / 2;
+}
 static void *kept_and_given(void) { return give(kept()); }
 /* As .NET and WebKit have their heaps: taken away again in between. */
 static void *kept_and_given_again(void)
@@ -169,7 +177,7 @@ static void core_dumps(void)
 {
     if (!may_die_here())
         return;
-    void *(*none[])(void) = {kept, kept_reserved, kept_reserved_long};
+    void *(*none[])(void) = {kept, kept_reserved, kept_reserved_long, kept_around_a_hole};
     void *(*all[])(void) = {some_memory, kept_and_given, kept_and_given_again};
     for (int compressed = 0; compressed < 2; compressed++) {
         for (size_t i = 0; i < sizeof none / sizeof *none; i++)
@@ -205,6 +213,15 @@ static void children(void)
     CHECK(child_is_well(child));
     CHECK(intact(other));
     CHECK(secrets_in(left, LEN) == 2 * LEN / PAGE);
+    /* A child has neither side of a hole, though the kernel complains of that. */
+    char *around = some_memory();
+    CHECK(munmap(around + LEN / 2, PAGE) == 0 && madvise(around, LEN, MADV_DONTFORK) == -1 && errno == ENOMEM);
+    memset(around, 1, LEN / 2);
+    CHECK(intact(evicted()));
+    child = fork();
+    if (child == 0)
+        _exit(mincore(around, PAGE, (unsigned char[1]){0}) == 0 || errno != ENOMEM);
+    CHECK(child_is_well(child) && around[LEN / 4] == 1);
     /* Children have it from now on. */
     CHECK(madvise(left, LEN, MADV_DOFORK) == 0);
     confide(left);

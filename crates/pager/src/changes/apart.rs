@@ -7,41 +7,52 @@ use crate::changes::mappings::First;
 use crate::engine::Engine;
 use crate::tables::bitmap::PageSet;
 use crate::tables::bounds::Bounds;
-use crate::tables::extent::Locked;
-use memfold_sys::Result;
+use crate::tables::extent::{Extent, Locked};
+use core::cell::Cell;
+use memfold_sys::{Result, PAGE_SIZE};
 
 impl Engine {
     /// Runs `op`, by which children that are forked have the range no more (`MADV_DONTFORK`), or have it again. What is evicted of it comes
-    /// back first, since what children have not is kept apart.
+    /// back first, since what children have not is kept apart. Where `op` fails it may hold for a part of the range, and nobody knows for which: all of it is left
+    /// alone.
     pub fn set_forked<R>(
         &'static self,
         addr: usize,
         len: usize,
         forked: bool,
-        op: impl Fn() -> Result<R>,
+        op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.set_apart(addr, len, op, |_, extent, pages| {
-            if forked {
-                extent.unforked.remove(pages);
-            } else {
+        self.set_apart(addr, len, op, |engine, extent, pages, is_done| match (is_done, forked) {
+            (false, _) => engine.leave_alone(extent, pages),
+            (true, false) => {
                 extent.unforked.insert(pages);
+            }
+            (true, true) => {
+                extent.unforked.remove(pages);
             }
         })
     }
 
     /// Runs `op`, by which core dumps have the range no more (`MADV_DONTDUMP`), or have it again. What is evicted of it comes back first, since
-    /// what no dump has is kept apart.
+    /// what no dump has is kept apart. Where `op` fails, no dump has any of it by the pager.
     pub fn set_dumped<R>(
         &'static self,
         addr: usize,
         len: usize,
         dumped: bool,
-        op: impl Fn() -> Result<R>,
+        op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        self.set_apart(addr, len, op, |engine, extent, pages| engine.keep_from_dumps(extent, pages, !dumped))
+        let Bounds { start, end } = Bounds::of(addr, len);
+        let kept = |extent: &Extent| extent.undumped.load().and(&extent.clip(start, end).set());
+        if dumped && self.space().existing(start, end).all(|extent| kept(extent).is_empty()) {
+            return op();
+        }
+        self.set_apart(addr, len, op, |engine, extent, pages, is_done| {
+            engine.keep_from_dumps(extent, pages, !(is_done && dumped))
+        })
     }
 
-    /// Has no core dump have what is evicted of the pages from now on, or has it again. None of them is away.
+    /// Has no core dump have what is evicted of the pages from now on, or has it again.
     pub(crate) fn keep_from_dumps(&'static self, extent: &Locked, pages: &PageSet, kept: bool) {
         if kept {
             extent.undumped.insert(pages);
@@ -50,25 +61,32 @@ impl Engine {
         }
         let staged =
             self.kernel().map_or(Ok(()), |kernel| kernel.staging.keep_from_dumps(extent, pages, kept));
-        if staged.is_err() {
+        if kept && staged.is_err() {
             self.leave_alone(extent, pages);
         }
     }
 
+    /// The frame of both; `set` is told whether `op` succeeded.
     fn set_apart<R>(
         &'static self,
         addr: usize,
         len: usize,
-        op: impl Fn() -> Result<R>,
-        set: impl Fn(&'static Engine, &Locked, &PageSet),
+        op: impl FnOnce() -> Result<R>,
+        set: impl Fn(&'static Engine, &Locked, &PageSet, bool),
     ) -> Result<R> {
-        let range = [Bounds::of(addr, len)];
-        let result =
-            self.change(&range, First::BringBack, &op, |_, extent, pages| set(self, extent, &pages.set()));
-        match result {
-            Ok(done) => Ok(done),
-            // It may hold for a part of the range now, and nobody knows for which.
-            Err(_) => self.exempt(addr, len, op),
+        if addr % PAGE_SIZE != 0 {
+            // Which the kernel refuses, and does nothing.
+            return op();
         }
+        let is_done = Cell::new(false);
+        let noted = || {
+            let result = op();
+            is_done.set(result.is_ok());
+            Ok(result)
+        };
+        let range = [Bounds::of(addr, len)];
+        self.change(&range, First::BringBack, noted, |_, extent, pages| {
+            set(self, extent, &pages.set(), is_done.get());
+        })?
     }
 }
