@@ -71,7 +71,7 @@ mod turns;
 pub mod why;
 
 pub use choices::{Nonsense, TIER_DIRECTORY};
-pub use engine::huge::HugeWish;
+pub use engine::huge::{huge_pages_are_folded, HugeWish};
 pub use engine::{Engine, Host, Phase, ReadCpu};
 pub use kernel::{features_with_forks, Made};
 pub use shared_text::SharedText;

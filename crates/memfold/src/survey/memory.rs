@@ -28,7 +28,7 @@ pub enum Kind {
     Small,
     /// Locked in memory.
     Locked,
-    /// Huge pages of the file system of that name, devices, and what else the kernel keeps apart.
+    /// Huge pages of the file system of that name, before Linux 6.18 those that the program asks for, devices, and what else the kernel keeps apart.
     Special,
     /// The program follows it by a userfaultfd of its own.
     Followed,
@@ -74,16 +74,16 @@ impl Memory {
     /// # Errors
     /// There is no such process, or its memory may not be looked at.
     pub fn of(pid: u32) -> Result<Memory> {
-        Ok(Memory::from_maps(&Process::new(pid as i32)?.smaps()?.0))
+        Ok(Memory::from_maps(&Process::new(pid as i32)?.smaps()?.0, memfold_pager::huge_pages_are_folded()))
     }
 
-    fn from_maps(maps: &[MemoryMap]) -> Memory {
+    fn from_maps(maps: &[MemoryMap], huge_are_folded: bool) -> Memory {
         let mut memory = Memory::default();
         let mut lengths = run_lengths(maps).into_iter();
         for map in maps {
             let length = lengths.next().unwrap_or(0);
             let bytes = |name: &str| map.extension.map.get(name).copied().unwrap_or(0);
-            let kind = kind(map, length);
+            let kind = kind(map, length, huge_are_folded);
             let resident = bytes("Rss");
             // Of a private mapping of a file what was written is memory as any other, but of the pager's not the business.
             *memory.resident.entry(kind).or_default() += resident;
@@ -149,9 +149,10 @@ fn run_lengths(maps: &[MemoryMap]) -> Vec<u64> {
     lengths
 }
 
-fn kind(map: &MemoryMap, length: u64) -> Kind {
+fn kind(map: &MemoryMap, length: u64, huge_are_folded: bool) -> Kind {
     let flags = map.extension.vm_flags;
-    if flags.intersects(VmFlags::HT | VmFlags::IO | VmFlags::PF) {
+    let apart = flags.intersects(VmFlags::HT | VmFlags::IO | VmFlags::PF | VmFlags::WF);
+    if apart || flags.contains(VmFlags::HG) && !huge_are_folded {
         Kind::Special
     } else if map.perms.contains(MMPermissions::SHARED) {
         Kind::Shared
@@ -189,7 +190,7 @@ mod tests {
 
     #[test]
     fn memory_is_told_apart_as_the_pager_does() {
-        let memory = Memory::from_maps(&maps(&[
+        let rows = [
             ("10000000-10100000 rw-p", "", 1024, 256, 1024, "mr"),
             ("20000000-20008000 rw-p", "", 32, 0, 32, "mr"),
             ("20008000-20010000 rw-p", "[anon:heap]", 32, 0, 32, "mr"),
@@ -198,14 +199,24 @@ mod tests {
             ("50000000-50100000 rw-p", "", 512, 0, 512, "lo"),
             ("60000000-60100000 rw-p", "[stack]", 128, 0, 128, "gd"),
             ("70000000-70100000 r--p", "", 64, 0, 64, "mr"),
-        ]));
+            ("80000000-80100000 rw-p", "", 256, 0, 256, "dd"),
+            ("90000000-90100000 rw-p", "", 8, 0, 8, "wf"),
+        ];
+        let memory = Memory::from_maps(&maps(&rows), true);
         let kib = |kind: Kind| memory.resident.get(&kind).copied().unwrap_or(0) >> 10;
-        assert_eq!((kib(Kind::Foldable), kib(Kind::Small)), (1024 + 64, 16), "{memory:?}");
+        assert_eq!(
+            (kib(Kind::Foldable), kib(Kind::Small), kib(Kind::Special)),
+            (1024 + 64 + 256, 16, 8),
+            "{memory:?}"
+        );
         assert_eq!(
             (kib(Kind::Shared), kib(Kind::Locked), kib(Kind::Stack), kib(Kind::File)),
             (512, 512, 128, 64)
         );
-        assert_eq!(memory.cold_bytes() >> 10, 768 + 64);
+        assert_eq!(memory.cold_bytes() >> 10, 768 + 64 + 256);
         assert_eq!(memory.sum(), memory.resident.values().sum::<u64>());
+        let huge = maps(&[("10000000-10400000 rw-p", "", 4096, 0, 4096, "hg")]);
+        let foldable = |folded: bool| Memory::from_maps(&huge, folded).foldable_bytes() >> 20;
+        assert_eq!((foldable(true), foldable(false)), (4, 0));
     }
 }

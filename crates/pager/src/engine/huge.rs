@@ -9,6 +9,11 @@ use memfold_sys::{mem, version};
 /// 6.12, and not on this one.
 const MOVES_END: (u32, u32) = (6, 18);
 
+/// Whether memory for which a program asks huge pages is folded by this kernel, where no limit is kept.
+pub fn huge_pages_are_folded() -> bool {
+    version::kernel() >= MOVES_END
+}
+
 /// Why not: a limit is kept page by page; the kernel has the fault of [`MOVES_END`].
 const LIMIT: u32 = 1;
 const KERNEL: u32 = 2;
@@ -35,7 +40,7 @@ impl HugePages {
 
     /// Looks at the kernel; whether there is a limit from the start.
     pub(crate) fn prepare(&self, is_limited: bool) {
-        let kernel = if version::kernel() < MOVES_END { KERNEL } else { 0 };
+        let kernel = if huge_pages_are_folded() { 0 } else { KERNEL };
         self.0.store(kernel | if is_limited { LIMIT } else { 0 }, Relaxed);
     }
 
