@@ -107,20 +107,22 @@ impl Staging {
         }
     }
 
-    /// Has no core dump have the pages of the extent that lie here, or has it again.
-    pub fn keep_from_dumps(&self, extent: &Locked, pages: &PageSet, kept: bool) -> Result<()> {
+    /// Has no core dump have what comes to lie here of these pages of the extent, until its slot is given back. Nor has any what dumps may have again by then: that would be
+    /// said of a slot that may be another extent's.
+    pub fn keep_from_dumps(&self, extent: &Locked, pages: &PageSet) -> Result<()> {
         let Some(slot) = extent.staging.load(SeqCst).checked_sub(1).map(|slot| slot as usize) else {
             return Ok(());
         };
-        let advice = if kept { libc::MADV_DONTDUMP } else { libc::MADV_DODUMP };
-        if kept && !pages.is_empty() {
-            self.undumped[slot / 64].fetch_or(1 << (slot % 64), Relaxed);
-        }
-        pages.runs().try_for_each(|run| {
+        let kept = pages.runs().try_for_each(|run| {
             let addr = self.base + slot * EXTENT_SIZE + run.lo * PAGE_SIZE;
             // SAFETY: our own mapping, of which this changes no bytes.
-            unsafe { mem::madvise(addr, run.bytes(), advice) }
-        })
+            unsafe { mem::madvise(addr, run.bytes(), libc::MADV_DONTDUMP) }
+        });
+        if !pages.is_empty() {
+            // Not before: the slot may be given back meanwhile.
+            self.undumped[slot / 64].fetch_or(1 << (slot % 64), Relaxed);
+        }
+        kept
     }
 
     /// The userfaultfd to move pages into the extent's slot with, which takes pages from now on, until [`Staging::close_to`]. `main` is that of the program's
@@ -171,7 +173,7 @@ impl Staging {
         }
         extent.staging.store(slot as u32 + 1, SeqCst);
         let kept = fault_point!(UndumpedStaged: extent.undumped.load(), else PageSet::EMPTY);
-        if self.keep_from_dumps(extent, &kept, true).is_err() {
+        if self.keep_from_dumps(extent, &kept).is_err() {
             // SAFETY: nothing has come to lie there yet.
             unsafe { self.give_back(extent) };
             return false;

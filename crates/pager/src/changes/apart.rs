@@ -54,14 +54,12 @@ impl Engine {
 
     /// Has no core dump have what is evicted of the pages from now on, or has it again.
     pub(crate) fn keep_from_dumps(&'static self, extent: &Locked, pages: &PageSet, kept: bool) {
-        if kept {
-            extent.undumped.insert(pages);
-        } else {
+        if !kept {
             extent.undumped.remove(pages);
+            return;
         }
-        let staged =
-            self.kernel().map_or(Ok(()), |kernel| kernel.staging.keep_from_dumps(extent, pages, kept));
-        if kept && staged.is_err() {
+        extent.undumped.insert(pages);
+        if self.kernel().is_some_and(|kernel| kernel.staging.keep_from_dumps(extent, pages).is_err()) {
             self.leave_alone(extent, pages);
         }
     }
