@@ -31,6 +31,8 @@ pub struct Region {
     base: usize,
     /// From there on.
     len: usize,
+    /// Below it.
+    guard: usize,
 }
 
 /// What there is in a process, by its plan.
@@ -66,7 +68,7 @@ impl Region {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let arguments = [0, GUARD + len, access as usize, flags as usize, usize::MAX, 0];
         let guard = thread.call("mmap", libc::SYS_mmap, arguments)?;
-        let region = Region { base: guard + GUARD, len };
+        let region = Region { base: guard + GUARD, len, guard: GUARD };
         let begun = region.begin(memory, thread, image);
         if begun.is_err() {
             region.unmap(thread);
@@ -79,17 +81,23 @@ impl Region {
         let kept = [start, len, libc::MADV_DONTFORK as usize, 0, 0, 0];
         thread.call("madvise", libc::SYS_madvise, kept)?;
         if !planted(Bug::RegionJoined) {
-            let guarded = [start, GUARD, libc::PROT_NONE as usize, 0, 0, 0];
+            let guarded = [start, self.guard, libc::PROT_NONE as usize, 0, 0, 0];
             thread.call("mprotect", libc::SYS_mprotect, guarded)?;
         }
         let mut plan = Plan::new();
-        (plan.build, plan.mapped) = (image.build(), [self.base as u64, self.len as u64]);
+        plan.build = image.build();
+        self.enter(&mut plan);
         memory.write(self.base, bytes_of(&plan)).map_err(|_| Trouble::Ended)
+    }
+
+    /// Has the plan say where it lies.
+    fn enter(&self, plan: &mut Plan) {
+        (plan.mapped, plan.guard) = ([self.base as u64, self.len as u64], self.guard as u32);
     }
 
     /// What is mapped for it: address and length.
     fn whole(&self) -> [usize; 2] {
-        [self.base - GUARD, GUARD + self.len]
+        [self.base - self.guard, self.guard + self.len]
     }
 
     /// Puts image and plan there.
@@ -98,7 +106,7 @@ impl Region {
         memory.write(at, &image.at(at))?;
         let pointer = self.base + THREAD_POINTER;
         memory.write(pointer, &pointer.to_le_bytes())?;
-        plan.mapped = [self.base as u64, self.len as u64];
+        self.enter(plan);
         plan.stack = (self.base + self.len - ADOPTED_BLOCK) as u64;
         plan.entry = (at + image.entry()) as u64;
         plan.thread_pointer = pointer as u64;
@@ -159,14 +167,16 @@ impl Region {
         for map in
             maps.iter().filter(|map| map.perms.contains(MMPermissions::WRITE) && anonymous(&map.pathname))
         {
-            let region = Region { base: map.address.0 as usize, len: 0 };
+            let region = Region { base: map.address.0 as usize, len: 0, guard: 0 };
             let mut magic = [0; 8];
             if memory.read(region.base, &mut magic).is_err() || u64::from_le_bytes(magic) != MAGIC {
                 continue;
             }
-            let [base, len] = region.plan(memory)?.mapped;
+            let Plan { mapped: [base, len], guard, .. } = region.plan(memory)?;
             if base == region.base as u64 {
-                return Ok(Some(Region { len: len as usize, ..region }));
+                // The process may have written anything there.
+                let guard = if guard as usize == GUARD { GUARD } else { 0 };
+                return Ok(Some(Region { len: len as usize, guard, ..region }));
             }
         }
         Ok(None)

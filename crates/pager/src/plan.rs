@@ -70,7 +70,7 @@ pub struct Plan {
     pub alive: AtomicU32,
     /// Where the block begins that the thread runs in, of `thread::ADOPTED_BLOCK` bytes.
     pub stack: u64,
-    /// What was mapped from outside, from the plan on: address and length. A page below it keeps it apart.
+    /// What was mapped from outside, from the plan on: address and length.
     pub mapped: [u64; 2],
     /// Where its first instruction is.
     pub entry: u64,
@@ -83,6 +83,8 @@ pub struct Plan {
     /// Whom to reach for that: the number of the thread that waits, as the process knows it, and one more than that of a socket in its descriptor table;
     /// 0 until it waits.
     pub waiting: [AtomicU32; 2],
+    /// Bytes right below the plan that were mapped with it, and that nobody may touch. Where an earlier version had none of these it left zeros.
+    pub guard: u32,
     /// A line for people.
     pub text: SharedText<32>,
     /// What the user chose: `NAME=VALUE` one after another, each ended by a zero.
@@ -105,6 +107,7 @@ impl Plan {
             constant: [0; 2],
             helped: 0,
             waiting: [const { AtomicU32::new(0) }; 2],
+            guard: 0,
             text: SharedText::new(),
             choices: [0; MOST_CHOICES],
         }
