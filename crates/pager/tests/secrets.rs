@@ -267,7 +267,9 @@ fn a_word_that_no_core_dump_has_is_not_in_the_tables_where_these_have_it() {
         let before = same();
         memory.fill_with(|_| [word; PAGE_SIZE / 8]);
         wait_until_evicted(engine, LEN);
-        assert_eq!(same() != before, kept_as_word, "{word:#x}, dumped: {dumped}");
+        // A page that was about to be written may go as zeros.
+        let words = (same() - before) as usize;
+        assert_eq!(words >= memory.pages / 2, kept_as_word, "{words} of {word:#x}, dumped: {dumped}");
         memory.check_with(|_| [word; PAGE_SIZE / 8]);
     }
     engine.stop(&"the test is over");

@@ -173,6 +173,14 @@ static void *no_dump(void)
     return some_memory();
 }
 
+static void expect_none(void *(*make)(void), int compressed, size_t which)
+{
+    long found = secrets_in_core(make, compressed);
+    if (found != 0)
+        fprintf(stderr, "%ld secrets, way %zu, compressed %d\n", found, which, compressed);
+    CHECK(found == 0);
+}
+
 static void core_dumps(void)
 {
     if (!may_die_here())
@@ -181,7 +189,7 @@ static void core_dumps(void)
     void *(*all[])(void) = {some_memory, kept_and_given, kept_and_given_again};
     for (int compressed = 0; compressed < 2; compressed++) {
         for (size_t i = 0; i < sizeof none / sizeof *none; i++)
-            CHECK(secrets_in_core(none[i], compressed) == 0);
+            expect_none(none[i], compressed, i);
         /* There is something to find where nothing is kept, unless it is on its way just then. */
         for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
             int tries = 0;
