@@ -64,6 +64,8 @@ bugs! {
     GuessUnderLimit = "guess-under-limit",
     /// What came back together before, and is not away, is put there as zeros.
     GuessMade = "guess-made",
+    /// An announced change that is over by the time that its report is looked at counts as made past libc.
+    OverTakenForUnseen = "over-taken-for-unseen",
     /// A fork does not wait for what helpers have in hand.
     HelperNotAwaited = "helper-not-awaited",
     /// The fault thread waits for a message, and for nothing that is due meanwhile.

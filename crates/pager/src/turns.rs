@@ -20,6 +20,8 @@ pub struct Turns {
     /// 1 while that is for a touch.
     serving: AtomicU32,
     movers: AtomicU32,
+    /// See [`Turns::stretch`]. Beside the steps that models look at.
+    stretch: core::sync::atomic::AtomicU32,
 }
 
 /// A mover's turn; over when dropped.
@@ -29,7 +31,12 @@ pub struct Move<'a>(&'a Turns);
 impl Turns {
     /// Nobody's turn.
     pub const fn new() -> Turns {
-        Turns { reader: AtomicU64::new(0), serving: AtomicU32::new(0), movers: AtomicU32::new(0) }
+        Turns {
+            reader: AtomicU64::new(0),
+            serving: AtomicU32::new(0),
+            movers: AtomicU32::new(0),
+            stretch: core::sync::atomic::AtomicU32::new(0),
+        }
     }
 
     /// Begins a mover's turn; `None` while the fault thread is at work on anything but a touch, and may be waiting for the caller.
@@ -54,6 +61,7 @@ impl Turns {
 
     /// Begins the fault thread's turn.
     pub fn begin_read(&self) {
+        self.stretch.fetch_add(1, SeqCst);
         self.reader.fetch_add(1, SeqCst);
     }
 
@@ -75,6 +83,7 @@ impl Turns {
 
     /// In the fault thread's turn: something else may be read now. Whether a touch was being served.
     pub fn leave_touch(&self) -> bool {
+        self.stretch.fetch_add(1, SeqCst);
         fault_point!(ServiceNotLeft: self.serving.swap(0, SeqCst), else self.serving.load(SeqCst)) != 0
     }
 
@@ -82,6 +91,12 @@ impl Turns {
     pub fn end_read(&self) {
         self.serving.store(0, SeqCst);
         self.reader.fetch_add(1, SeqCst);
+    }
+
+    /// The number of the stretch of time in which nobody begins to move, if it is one: the fault thread reads or acts, and serves no touch.
+    pub fn stretch(&self) -> Option<u32> {
+        let is_one = self.reader.load(SeqCst) % 2 == 1 && self.serving.load(SeqCst) == 0;
+        is_one.then(|| self.stretch.load(SeqCst))
     }
 
     /// Waits until whatever the fault thread had read when this was called has been acted on.

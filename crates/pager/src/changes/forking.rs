@@ -366,7 +366,7 @@ fn register(kernel: &Kernel, extent: &Extent, run: PageRange) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::codec::CodecId;
     use crate::config::Config;
@@ -377,7 +377,7 @@ mod tests {
     use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
     use std::boxed::Box;
 
-    fn engine() -> &'static Engine {
+    pub(crate) fn engine() -> &'static Engine {
         let host = Host {
             notice: |_| {},
             open_control: |_| None,

@@ -104,7 +104,7 @@ impl Engine {
             self.control().ranges_removed.fetch_add(1, Relaxed);
         }
         self.change(&[range], First::Nothing, op, |engine, extent, pages| {
-            fault_point!(UnmapNotSeen: engine.forget_pages(extent, pages));
+            fault_point!(UnmapNotSeen: engine.forget_changed(extent, pages));
             fault_point!(UnmapNotSeen: engine.forget_mapping(extent, &pages.set()));
         })
     }
@@ -117,7 +117,7 @@ impl Engine {
     pub fn drop_contents<R>(&'static self, addr: usize, len: usize, op: impl Fn() -> Result<R>) -> Result<R> {
         let range = [Bounds::of(addr, len)];
         let result = self.change(&range, First::Drop, &op, |engine, extent, pages| {
-            fault_point!(DropNotSeen: engine.forget_pages(extent, pages));
+            fault_point!(DropNotSeen: engine.forget_changed(extent, pages));
         });
         match result {
             Err(Errno::ENOMEM) | Ok(_) => result,
@@ -255,7 +255,7 @@ impl Engine {
         let anonymous = self.is_anonymous(addr, len);
         let (old, target) = (Bounds::of(addr, len), fixed.map(|new| Bounds::of(new, new_len)));
         let after = |engine: &Engine, extent: &mut Locked, pages: PageRange| {
-            engine.forget_pages(extent, pages);
+            engine.forget_changed(extent, pages);
             engine.forget_mapping(extent, &pages.set());
         };
         let new = match target {
@@ -428,6 +428,15 @@ impl Engine {
     pub(crate) fn forget_pages(&self, extent: &Extent, pages: PageRange) {
         if extent.away.load(SeqCst) != 0 {
             pages.indices().for_each(|index| self.forget_page(extent, index));
+        }
+    }
+
+    /// The same after an announced change, by the thread that has made it. The fault thread may have read the report of that, whereupon this thread went on, and may not have
+    /// looked yet whether anybody had announced it. By then the announcement is over.
+    fn forget_changed(&self, extent: &Extent, pages: PageRange) {
+        self.forget_pages(extent, pages);
+        if let Some(stretch) = fault_point!(OverTakenForUnseen: self.traffic.turns.stretch(), else None) {
+            extent.note_forgotten(stretch, pages);
         }
     }
 

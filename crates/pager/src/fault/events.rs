@@ -128,9 +128,12 @@ fn act_on(engine: &'static Engine, kernel: &'static Kernel, steps: &mut Steps, m
 
 /// Whether a program thread announced the change of all of the range, as far as the pager has to do with it.
 fn prepared(engine: &Engine, start: usize, end: usize) -> bool {
+    let stretch = engine.traffic.turns.stretch();
     engine.space().existing(start, end).all(|extent| {
         let pages = extent.clip(start, end);
         extent.is_changing_all(pages)
+            // It is over already. Whatever else is reported of these pages in this stretch finds nothing that was evicted.
+            || stretch.is_some_and(|stretch| extent.was_forgotten(stretch, pages))
             // Nothing is away, and nothing will be.
             || extent.away.load(SeqCst) == 0 && extent.managed.load().and(&pages.set()).is_empty()
     })
@@ -218,4 +221,52 @@ fn move_along(
     }
     kernel.uffd.wake(from, end - from);
     kernel.uffd.wake(to, end - from);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::forking::tests::engine;
+    use crate::changes::mappings::First;
+    use memfold_sys::{mem, EXTENT_SIZE};
+
+    #[test]
+    fn a_change_that_is_over_when_its_report_is_looked_at_was_announced_and_others_were_not() {
+        let engine = engine();
+        let base = mem::reserve_aligned(EXTENT_SIZE, EXTENT_SIZE).unwrap();
+        engine.mapped(base, EXTENT_SIZE);
+        engine.space().find_or_make(base, &engine.tables.pool).unwrap();
+        engine.tell_young(Bounds::of(base, EXTENT_SIZE));
+        let (turns, end) = (&engine.traffic.turns, base + 4 * PAGE_SIZE);
+        let drops = || engine.drop_contents(base, 4 * PAGE_SIZE, || Ok(())).unwrap();
+        // Its report is read while it is made.
+        let read_meanwhile = || {
+            engine.drop_contents(base, 4 * PAGE_SIZE, || {
+                turns.begin_read();
+                Ok(())
+            })
+        };
+        read_meanwhile().unwrap();
+        assert!(prepared(engine, base, end));
+        assert!(!prepared(engine, base, end + PAGE_SIZE), "more than was announced");
+        // From here on pages may have been evicted.
+        turns.serve_touch();
+        turns.leave_touch();
+        assert!(!prepared(engine, base, end), "a report that is read later");
+        turns.end_read();
+        drops();
+        turns.begin_read();
+        assert!(!prepared(engine, base, end), "one that was over before anything was read");
+        turns.end_read();
+        // What does not drop anything leaves what is evicted where it is.
+        let protects = |_: &Engine, _: &mut crate::tables::extent::Locked<'_>, _| ();
+        let range = [Bounds::of(base, 4 * PAGE_SIZE)];
+        let reads = || {
+            turns.begin_read();
+            Ok(())
+        };
+        engine.change(&range, First::Nothing, reads, protects).unwrap();
+        assert!(!prepared(engine, base, end));
+        turns.end_read();
+    }
 }

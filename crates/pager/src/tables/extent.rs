@@ -77,6 +77,9 @@ pub struct Extent {
     /// Two ranges of pages in which a program thread is changing the mappings, 32 bits each: the first page in the low 16
     /// bits, the page after the last in the others. Zero where there is none.
     changing: AtomicU64,
+    /// The last two ranges of which what was evicted was dropped by a change that a program thread announced, each with the stretch ([`crate::turns::Turns::stretch`]) in which that was over:
+    /// its report may have been read, and not been acted on. Stretch, page after the last and first page, in 32, 16 and 16 bits.
+    forgotten: [core::sync::atomic::AtomicU64; 2],
     /// 1 while somebody who touched a page that is being changed is left asleep.
     turned_away: AtomicU32,
     entries: AtomicPtr<Entries>,
@@ -350,6 +353,22 @@ impl Extent {
         }
     }
 
+    /// What was evicted of the pages was dropped by an announced change, in this stretch. By who has it locked, before the change ends: nothing is evicted of
+    /// them until the stretch is over.
+    pub fn note_forgotten(&self, stretch: u32, pages: PageRange) {
+        self.forgotten[1].store(self.forgotten[0].load(SeqCst), SeqCst);
+        self.forgotten[0].store(u64::from(stretch) << 32 | (pages.hi as u64) << 16 | pages.lo as u64, SeqCst);
+    }
+
+    /// Whether that is so of all of the pages. To be asked after [`Extent::is_changing_all`]: either that sees the change, or this sees that it is over.
+    pub fn was_forgotten(&self, stretch: u32, pages: PageRange) -> bool {
+        self.forgotten.iter().map(|word| word.load(SeqCst)).any(|word| {
+            word >> 32 == u64::from(stretch)
+                && (word & 0xFFFF) as usize <= pages.lo
+                && pages.hi <= (word >> 16 & 0xFFFF) as usize
+        })
+    }
+
     /// Ends what `begin_change` began. Whether somebody faulted in between, who must be woken now.
     pub fn end_change(&self) -> bool {
         self.changing.store(0, SeqCst);
@@ -382,6 +401,7 @@ impl Extent {
     pub fn settle_in_child(&self) {
         self.lock.reset_in_child();
         self.changing.store(0, Relaxed);
+        self.forgotten.iter().for_each(|word| word.store(0, Relaxed));
         self.turned_away.store(0, Relaxed);
         fault_point!(StandInLeftBusy: self.unmade.settle_in_child());
         // Locks are not inherited.
