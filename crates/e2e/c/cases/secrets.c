@@ -3,6 +3,7 @@
  * has no copy. */
 #include "case.h"
 #include "dying.h"
+#include <elf.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -49,7 +50,21 @@ static size_t secrets_in(const unsigned char *bytes, size_t len)
     return count;
 }
 
-/* Secrets in a file; of one that lies across the end of a part, the part that follows has the whole. */
+/* Where the memory begins in a core; before it are the registers, of which some may just have been used to copy a page. */
+static off_t memory_in(int core)
+{
+    Elf64_Ehdr head;
+    CHECK(pread(core, &head, sizeof head, 0) == sizeof head && head.e_type == ET_CORE);
+    for (int i = 0; i < head.e_phnum; i++) {
+        Elf64_Phdr part;
+        CHECK(pread(core, &part, sizeof part, head.e_phoff + i * sizeof part) == sizeof part);
+        if (part.p_type == PT_LOAD)
+            return part.p_offset;
+    }
+    return 0;
+}
+
+/* Secrets in the memory that a core has; of one that lies across the end of a part, the part that follows has the whole. */
 static size_t secrets_in_file(const char *path)
 {
     enum { PART = 1 << 20, OVERLAP = 23 };
@@ -57,7 +72,7 @@ static size_t secrets_in_file(const char *path)
     size_t count = 0, kept = 0;
     ssize_t got;
     int fd = open(path, O_RDONLY);
-    CHECK(part && fd >= 0);
+    CHECK(part && fd >= 0 && lseek(fd, memory_in(fd), SEEK_SET) > 0);
     while ((got = read(fd, part + kept, PART)) > 0) {
         count += secrets_in(part, kept + got);
         size_t len = kept + got;
