@@ -164,6 +164,18 @@ fn next(word: u64) -> u64 {
     word ^ word >> 31
 }
 
+/// Secrets in the memory that the core of a program has; before it are registers, of which some may just have been used to copy a page.
+fn secrets_in(core: &[u8]) -> usize {
+    let word = |at: usize| u64::from_le_bytes(core[at..at + 8].try_into().unwrap());
+    // The header's place and number of parts, of 56 bytes each, and of a part its kind (1 is memory) and place (elf(5)).
+    let (parts, count) = (word(32) as usize, word(56) as usize & 0xFFFF);
+    let memory = (0..count).map(|n| parts + n * 56).find(|&part| word(part) as u32 == 1);
+    let start = word(memory.expect("a core has memory") + 8) as usize;
+    let begins =
+        |at: &usize| word(*at) != 0 && next(word(*at)) == word(at + 8) && next(word(at + 8)) == word(at + 16);
+    (start..core.len() - 24).filter(begins).count()
+}
+
 /// Secrets in the core of a program that has some, is attached to and dies when they are folded.
 fn secrets_in_core(moment: &str) -> usize {
     let (dir, file) = compile("moments.c", &[]);
@@ -178,11 +190,7 @@ fn secrets_in_core(moment: &str) -> usize {
     subject.finish();
     let core = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path());
     let core = core.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
-    let bytes = fs::read(core.last().expect("it leaves a core")).expect("it can be read");
-    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
-    let begins =
-        |at: &usize| word(*at) != 0 && next(word(*at)) == word(at + 8) && next(word(at + 8)) == word(at + 16);
-    (0..bytes.len() - 24).filter(begins).count()
+    secrets_in(&fs::read(core.last().expect("it leaves a core")).expect("it can be read"))
 }
 
 #[test]

@@ -260,12 +260,14 @@ fn a_word_that_no_core_dump_has_is_not_in_the_tables_where_these_have_it() {
     let engine = engine(20);
     let memory = undumped(engine, LEN);
     let same = || engine.control().pages_same_value.load(Relaxed);
+    let went = || engine.control().pages_evicted.load(Relaxed);
     for (word, dumped, kept_as_word) in
         [(0x4242_4242_4242_4242, false, false), (0, false, true), (0x4242_4242_4242_4242, true, true)]
     {
         set_dumped(engine, &memory, LEN, dumped);
-        let before = same();
+        let (before, gone) = (same(), went());
         memory.fill_with(|_| [word; PAGE_SIZE / 8]);
+        wait_until("all of it went anew", || went() - gone >= memory.pages as u64);
         wait_until_evicted(engine, LEN);
         // A page that was about to be written may go as zeros.
         let words = (same() - before) as usize;
