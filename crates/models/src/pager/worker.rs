@@ -6,6 +6,7 @@ use crate::tables::extent::Extent;
 use crate::codec::{Codecs, Page};
 use crate::engine::Engine;
 use crate::kernel::Kernel;
+use crate::mem;
 use crate::fault::reason::Reason;
 use crate::fault::restore::Restorer;
 use crate::store::Stores;
@@ -35,8 +36,8 @@ pub struct Packing {
     pub(crate) gains: Gains,
     pub(crate) gains_at_once: Gains,
     pub(crate) compressed: u64,
-    pub(crate) buffer: Box<Page>,
-    pub(crate) page: Box<Page>,
+    pub(crate) buffer: &'static mut Page,
+    pub(crate) page: &'static mut Page,
     pub(crate) unforked: bool,
 }
 
@@ -59,6 +60,11 @@ pub struct Census {
 impl Worker {
     /// With an empty store.
     pub fn new(engine: &'static Engine) -> Worker {
+        let page = || {
+            let page = mem::map_scratch(PAGE_SIZE, 0).expect("a model's memory does not run out");
+            // SAFETY: a page that nobody else has, until the execution is over.
+            unsafe { &mut *(page as *mut Page) }
+        };
         Worker {
             engine,
             kernel: engine.kernel,
@@ -68,8 +74,8 @@ impl Worker {
                 gains: Gains::new(),
                 gains_at_once: Gains::new(),
                 compressed: 0,
-                buffer: Box::new([0; PAGE_SIZE]),
-                page: Box::new([0; PAGE_SIZE]),
+                buffer: page(),
+                page: page(),
                 unforked: false,
             },
             restorer: Restorer::new(engine, engine.kernel).expect("a model's memory does not run out"),

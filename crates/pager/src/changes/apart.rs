@@ -72,7 +72,7 @@ impl Engine {
         op: impl FnOnce() -> Result<R>,
         set: impl Fn(&'static Engine, &Locked, &PageSet, bool),
     ) -> Result<R> {
-        if addr % PAGE_SIZE != 0 {
+        if !addr.is_multiple_of(PAGE_SIZE) {
             // Which the kernel refuses, and does nothing.
             return op();
         }

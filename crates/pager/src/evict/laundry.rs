@@ -103,11 +103,11 @@ impl Worker {
         let aside = Entry::new(State::Aside);
         let effort = self.effort();
         let control = self.engine.control();
+        let apart = extent.apart_of(index);
+        // A word of the program's that no core dump may have is none of the tables'.
         // SAFETY: staging is always readable, and only the kernel changes it. If the page is taken back while we read, here
         // and below, we read zeros or a part of it, and the entry is no longer `aside` when we try to swap it. Nobody has a
         // reference to it.
-        let apart = extent.apart_of(index);
-        // A word of the program's that no core dump may have is none of the tables'.
         let word = unsafe { repeated_word_at(staged) }.filter(|word| *word == 0 || !apart.undumped);
         if let Some(entry) = word.and_then(Entry::same) {
             let done = entries[index].transition(aside, entry);
@@ -245,7 +245,7 @@ impl Worker {
                 codec,
                 &self.engine.storage.dictionaries,
                 &self.packing.buffer[..stored],
-                &mut self.packing.page,
+                self.packing.page,
             )
         {
             return;
