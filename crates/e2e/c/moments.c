@@ -19,6 +19,7 @@
  * Each goes on until the end of its standard input, answers each line with the same line, says "fine" at the end, and ends with status 7.
  */
 #define _GNU_SOURCE
+#include "secret.h"
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -343,19 +344,10 @@ static void beside(void) {
     } while (take());
 }
 
-static uint64_t next(uint64_t word) {
-    word += 0x9E3779B97F4A7C15ull;
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9ull;
-    word = (word ^ word >> 27) * 0x94D049BB133111EBull;
-    return word ^ word >> 31;
-}
-
 static void confide(int advice) {
     if (madvise(held, PAGES * 4096, advice)) fail("madvise", errno);
     for (size_t page = 0; page < PAGES; page++) {
-        uint64_t *secret = held + page * 512 + page % 64;
-        secret[0] = next(page + 1);
-        for (int at = 1; at < 4; at++) secret[at] = next(secret[at - 1]);
+        make_secret(held + page * 512 + page % 64, page + 1);
     }
     while (take()) {}
     for (size_t page = 0; page < PAGES; page++)

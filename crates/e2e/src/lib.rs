@@ -8,6 +8,7 @@ pub mod agent;
 pub mod browser;
 pub mod client;
 pub mod command_line;
+pub mod cores;
 pub mod daemon;
 pub mod dialogue;
 pub mod engine;

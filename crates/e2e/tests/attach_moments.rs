@@ -13,6 +13,13 @@ fn is_fine(subject: Subject) {
     assert_eq!((status, said.trim()), (Some(7), "fine"));
 }
 
+/// Attaching to it is refused, and said why.
+fn is_refused(subject: &Subject, why: &str) {
+    let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains(why), "{said}");
+}
+
 fn endures(moment: &str) {
     if may_attach() {
         let (_dir, file) = compile("moments.c", &[]);
@@ -80,9 +87,7 @@ fn an_agent_is_found_whatever_the_program_maps_beside_it() {
     for _ in 0..rounds(2) {
         subject.attach();
         subject.tell("map");
-        let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(refused.status.code() == Some(1) && said.contains("is folded already"), "{said}");
+        is_refused(&subject, "is folded already");
         subject.detach();
         let left = subject.traces();
         assert_eq!((left.agents, left.regions, left.code), (0, 0, 0), "{left:?}");
@@ -123,9 +128,7 @@ fn a_program_whose_first_thread_has_ended_is_folded_on_and_detached_from_and_not
     let has_ended = || std::fs::read_to_string(&status).is_ok_and(|status| status.contains("State:\tZ"));
     wait_until(LIMIT, "the first thread has ended", has_ended);
     subject.detach();
-    let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("the first thread of process"), "{said}");
+    is_refused(&subject, "the first thread of process");
     is_fine(subject);
 }
 

@@ -4,9 +4,11 @@
 //! As root, to be two users.
 
 use memfold_e2e::agent::{agent, compile, install_handshake, may_attach, rounds, Subject, CAP_SYS_PTRACE};
+use memfold_e2e::cores;
 use memfold_e2e::run::{self, copy_program, program};
 use memfold_e2e::{installed_for_all, scratch, wait_until, LIMIT};
 use memfold_pager::plan::{Plan, MAGIC};
+use memfold_stats::Rng;
 use memfold_sys::thread::agent_name;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -156,14 +158,6 @@ fn a_program_that_may_make_no_memory_executable_is_refused_and_left_as_it_was() 
     assert_eq!(subject.finish().0, Some(0));
 }
 
-/// The word that follows in a secret of `moments.c`.
-fn next(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let word = (word ^ word >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ word >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ word >> 31
-}
-
 /// Secrets in the memory that the core of a program has; before it are registers, of which some may just have been used to copy a page.
 fn secrets_in(core: &[u8]) -> usize {
     let word = |at: usize| u64::from_le_bytes(core[at..at + 8].try_into().unwrap());
@@ -171,33 +165,29 @@ fn secrets_in(core: &[u8]) -> usize {
     let (parts, count) = (word(32) as usize, word(56) as usize & 0xFFFF);
     let memory = (0..count).map(|n| parts + n * 56).find(|&part| word(part) as u32 == 1);
     let start = word(memory.expect("a core has memory") + 8) as usize;
-    let begins =
-        |at: &usize| word(*at) != 0 && next(word(*at)) == word(at + 8) && next(word(at + 8)) == word(at + 16);
+    // In a secret of `moments.c` each word follows from the one before.
+    let follows = |at: usize| Rng::new(word(at)).next_u64() == word(at + 8);
+    let begins = |&at: &usize| word(at) != 0 && follows(at) && follows(at + 8);
     (start..core.len() - 24).filter(begins).count()
 }
 
 /// Secrets in the core of a program that has some, is attached to and dies when they are folded.
 fn secrets_in_core(moment: &str) -> usize {
     let (dir, file) = compile("moments.c", &[]);
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(&file).arg(moment);
-    let subject = Subject::start(shell.current_dir(dir.path()));
+    let subject = Subject::start(cores::leaving_one(&file).arg(moment).current_dir(dir.path()));
     subject.attach();
     // Those that are compressed, and what is set aside beside them.
     wait_until(LIMIT, "most of it is folded", || subject.counter("evicted") > 1024);
     // SAFETY: signals a child of ours.
     assert_eq!(unsafe { libc::kill(subject.pid() as i32, libc::SIGABRT) }, 0);
     subject.finish();
-    let core = fs::read_dir(dir.path()).unwrap().flatten().map(|entry| entry.path());
-    let core = core.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
-    secrets_in(&fs::read(core.last().expect("it leaves a core")).expect("it can be read"))
+    secrets_in(&fs::read(cores::one_in(dir.path())).expect("it can be read"))
 }
 
 #[test]
 fn what_a_program_keeps_from_core_dumps_is_in_none_by_its_agent() {
-    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
-    if !may_attach() || pattern.trim() != "core" {
-        return eprintln!("skipped: cores go to {pattern:?}");
+    if !may_attach() || !cores::are_left_behind() {
+        return;
     }
     assert_ne!(secrets_in_core("tells"), 0);
     assert_eq!(secrets_in_core("confides"), 0);

@@ -1,6 +1,7 @@
 //! A tier on disk below memory, under real programs: what went there comes back whole, to children too, and nothing of it stays behind.
 
 use memfold_e2e::command_line::{executable, memfold, output, scratch};
+use memfold_e2e::cores;
 use memfold_e2e::daemon::Daemon;
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::run::{counters, expect_evictions, harsh, program, run_folded, run_plain};
@@ -369,15 +370,13 @@ fn all_are_asleep(pid: &str) -> bool {
 
 #[test]
 fn the_key_is_in_no_core_dump() {
-    if std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap().trim() != "core" {
-        eprintln!("not tried: cores go elsewhere here (/proc/sys/kernel/core_pattern)");
+    if !cores::are_left_behind() {
         return;
     }
     let (home, directory) = (scratch(), tempfile::tempdir_in("/var/tmp").unwrap());
     let tier = format!("disk={},after=50ms", directory.path().display());
     let folding = command_for_blocks(home.path(), &["--quiet", "--tier", &tier], 5000);
-    let mut command = Command::new("/bin/sh");
-    command.args(["-c", "ulimit -c unlimited; exec \"$@\"", "sh"]).arg(folding.get_program());
+    let mut command = cores::leaving_one(folding.get_program());
     command.args(folding.get_args()).current_dir(home.path());
     for (name, value) in folding.get_envs() {
         match value {
@@ -397,9 +396,7 @@ fn the_key_is_in_no_core_dump() {
     // SAFETY: a process that our own child started and waits for.
     unsafe { libc::kill(pid.parse().unwrap(), libc::SIGABRT) };
     assert!(!program.end().success());
-    let named = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("core");
-    let mut all = std::fs::read_dir(home.path()).unwrap().flatten();
-    let core = File::open(all.find(|entry| named(&entry.file_name())).expect("a core dump").path()).unwrap();
+    let core = File::open(cores::one_in(home.path())).unwrap();
     assert!(find(&core, b"libmemfold").is_some(), "the core dump has the program's memory");
     let leaks = keys.iter().flat_map(|key| [&key[..16], &key[16..]]).filter_map(|half| find(&core, half));
     let leaks: Vec<u64> = leaks.collect();

@@ -208,11 +208,11 @@ bugs! {
     AwayTakenForLost = "away-taken-for-lost",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
+
     /// What the program keeps from core dumps is stored where these have it.
     UndumpedDumped = "undumped-dumped",
     /// What is set aside of it lies where core dumps have it.
     UndumpedStaged = "undumped-staged",
-
     /// What libc or the kernel touched in a forked child before it was served stays zeros.
     ChildTouchUnmended = "child-touch-unmended",
     /// Mutexes that the kernel marks when their thread ends may be away then.

@@ -1,20 +1,12 @@
 /* What the program keeps from core dumps, from its children or from the disk is not found there because a pager has copied
- * it. A secret is 32 bytes, of which each 8 follow from the 8 before: so it is known wherever it lies, and who looks for it
- * has no copy. */
+ * it. */
 #include "case.h"
 #include "dying.h"
+#include "../secret.h"
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-
-static uint64_t next(uint64_t word)
-{
-    word += 0x9E3779B97F4A7C15u;
-    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9u;
-    word = (word ^ word >> 27) * 0x94D049BB133111EBu;
-    return word ^ word >> 31;
-}
 
 /* A secret in each page, amid what shrinks. */
 static void confide(void *at)
@@ -23,10 +15,7 @@ static void confide(void *at)
         uint64_t *p = (uint64_t *)((char *)at + page * PAGE);
         for (size_t i = 0; i < PAGE / 8; i++)
             p[i] = word(i);
-        uint64_t *secret = p + page % 16 * 4;
-        secret[0] = next(page + 1);
-        for (int i = 1; i < 4; i++)
-            secret[i] = next(secret[i - 1]);
+        make_secret(p + page % 16 * 4, page + 1);
     }
 }
 

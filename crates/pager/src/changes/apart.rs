@@ -7,7 +7,7 @@ use crate::changes::mappings::First;
 use crate::engine::Engine;
 use crate::tables::bitmap::PageSet;
 use crate::tables::bounds::Bounds;
-use crate::tables::extent::{Extent, Locked};
+use crate::tables::extent::Locked;
 use core::cell::Cell;
 use memfold_sys::{Result, PAGE_SIZE};
 
@@ -42,9 +42,7 @@ impl Engine {
         dumped: bool,
         op: impl FnOnce() -> Result<R>,
     ) -> Result<R> {
-        let Bounds { start, end } = Bounds::of(addr, len);
-        let kept = |extent: &Extent| extent.undumped.load().and(&extent.clip(start, end).set());
-        if dumped && self.space().existing(start, end).all(|extent| kept(extent).is_empty()) {
+        if dumped && !self.has_any(addr, len, |extent| extent.undumped.load()) {
             return op();
         }
         self.set_apart(addr, len, op, |engine, extent, pages, is_done| {

@@ -191,10 +191,7 @@ impl Engine {
 
     /// Whether some page of the range is kept from children or core dumps.
     fn is_apart(&self, addr: usize, len: usize) -> bool {
-        let Bounds { start, end } = Bounds::of(addr, len);
-        self.space()
-            .existing(start, end)
-            .any(|extent| !extent.apart().and(&extent.clip(start, end).set()).is_empty())
+        self.has_any(addr, len, Extent::apart)
     }
 
     /// The same for a range that `op` registers with a userfaultfd of the program's own: the kernel lets no range have two.
@@ -292,10 +289,14 @@ impl Engine {
 
     /// Whether there is anonymous memory in the range that the tables know, managed or not.
     pub(crate) fn is_anonymous(&self, addr: usize, len: usize) -> bool {
+        self.has_any(addr, len, |extent| extent.anonymous.load())
+    }
+
+    /// Whether some page of the range is among those.
+    pub(super) fn has_any(&self, addr: usize, len: usize, pages: impl Fn(&Extent) -> PageSet) -> bool {
         let Bounds { start, end } = Bounds::of(addr, len);
-        self.space()
-            .existing(start, end)
-            .any(|extent| !extent.anonymous.load().and(&extent.clip(start, end).set()).is_empty())
+        let mut extents = self.space().existing(start, end);
+        extents.any(|extent| !pages(extent).and(&extent.clip(start, end).set()).is_empty())
     }
 
     /// Whether the tables know anonymous memory right before or behind the range.

@@ -99,11 +99,11 @@ impl Worker {
     fn spare(&mut self, addr: usize) -> bool {
         let Some(extent) = self.engine.space().find(addr) else { return true };
         let page = PageRange::one((addr - extent.base()) / PAGE_SIZE);
-        if extent.managed.load().contains(page.lo) {
+        if extent.managed.contains(page.lo) {
             let Some(locked) = extent.try_lock() else { return false };
             self.engine.leave_alone(&locked, &page.set());
         }
-        self.bring_page(extent, page) && (!extent.armed.load().contains(page.lo) || is_there(addr))
+        self.bring_page(extent, page) && (!extent.armed.contains(page.lo) || is_there(addr))
     }
 
     fn bring_page(&mut self, extent: &Extent, page: PageRange) -> bool {

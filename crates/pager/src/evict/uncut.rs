@@ -107,9 +107,9 @@ impl Worker {
         (leave, come): (usize, usize),
     ) {
         let mut at = from;
-        while at.uncut.load().contains(leave) {
+        while at.uncut.contains(leave) {
             let beside = next(at.base()).and_then(|base| self.engine.space().find(base));
-            let Some(beside) = beside.filter(|beside| beside.uncut.load().contains(come)) else { break };
+            let Some(beside) = beside.filter(|beside| beside.uncut.contains(come)) else { break };
             self.register_uncut(beside);
             at = beside;
         }

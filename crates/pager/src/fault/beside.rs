@@ -28,7 +28,7 @@ pub(crate) fn comes_along(
     if !engine.takes_guesses() {
         return PageSet::EMPTY;
     }
-    if extent.along.load().contains(index) {
+    if extent.along.contains(index) {
         clusters.touch();
     }
     let touched = extent.hot.load().and(&around(index, index, NEAR).set());

@@ -235,18 +235,14 @@ mod tests {
         let engine = engine();
         let base = mem::reserve_aligned(EXTENT_SIZE, EXTENT_SIZE).unwrap();
         engine.mapped(base, EXTENT_SIZE);
-        engine.space().find_or_make(base, &engine.tables.pool).unwrap();
         engine.tell_young(Bounds::of(base, EXTENT_SIZE));
         let (turns, end) = (&engine.traffic.turns, base + 4 * PAGE_SIZE);
-        let drops = || engine.drop_contents(base, 4 * PAGE_SIZE, || Ok(())).unwrap();
         // Its report is read while it is made.
-        let read_meanwhile = || {
-            engine.drop_contents(base, 4 * PAGE_SIZE, || {
-                turns.begin_read();
-                Ok(())
-            })
+        let reads = || {
+            turns.begin_read();
+            Ok(())
         };
-        read_meanwhile().unwrap();
+        engine.drop_contents(base, 4 * PAGE_SIZE, reads).unwrap();
         assert!(prepared(engine, base, end));
         assert!(!prepared(engine, base, end + PAGE_SIZE), "more than was announced");
         // From here on pages may have been evicted.
@@ -254,18 +250,13 @@ mod tests {
         turns.leave_touch();
         assert!(!prepared(engine, base, end), "a report that is read later");
         turns.end_read();
-        drops();
+        engine.drop_contents(base, 4 * PAGE_SIZE, || Ok(())).unwrap();
         turns.begin_read();
         assert!(!prepared(engine, base, end), "one that was over before anything was read");
         turns.end_read();
         // What does not drop anything leaves what is evicted where it is.
-        let protects = |_: &Engine, _: &mut crate::tables::extent::Locked<'_>, _| ();
         let range = [Bounds::of(base, 4 * PAGE_SIZE)];
-        let reads = || {
-            turns.begin_read();
-            Ok(())
-        };
-        engine.change(&range, First::Nothing, reads, protects).unwrap();
+        engine.change(&range, First::Nothing, reads, |_, _, _| ()).unwrap();
         assert!(!prepared(engine, base, end));
         turns.end_read();
     }

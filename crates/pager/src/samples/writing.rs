@@ -137,8 +137,8 @@ impl Pages {
         match known.extent.entry(index).state() {
             State::Stored | State::Same => self.folded += bytes,
             State::Aside => self.aside += bytes,
-            _ if known.extent.hot.load().contains(index) => {}
-            _ if known.is_idle || known.extent.incompressible.load().contains(index) => self.idle += bytes,
+            _ if known.extent.hot.contains(index) => {}
+            _ if known.is_idle || known.extent.incompressible.contains(index) => self.idle += bytes,
             _ => {}
         }
     }

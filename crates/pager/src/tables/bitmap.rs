@@ -54,6 +54,16 @@ impl PageRange {
         self.lo..self.hi
     }
 
+    /// In the low half of a word: the first page in 16 bits, the page after the last in the others.
+    pub fn packed(self) -> u64 {
+        (self.hi as u64) << 16 | self.lo as u64
+    }
+
+    /// Whether all of them lie in the range of which the low half of a word tells.
+    pub fn lies_in(self, word: u64) -> bool {
+        (word & 0xFFFF) as usize <= self.lo && self.hi <= (word >> 16 & 0xFFFF) as usize
+    }
+
     /// The same from `lo` on.
     pub fn starting_at(self, lo: usize) -> PageRange {
         PageRange::new(lo, self.hi)
@@ -194,6 +204,11 @@ impl AtomicPageSet {
             0 => 0,
             bits => bits & self.0[w].fetch_and(!bits, Relaxed),
         }))
+    }
+
+    /// Whether the page is in it.
+    pub fn contains(&self, page: usize) -> bool {
+        self.0[page / 64].load(Relaxed) >> (page % 64) & 1 != 0
     }
 
     /// Adds one page.

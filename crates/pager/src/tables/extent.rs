@@ -74,11 +74,10 @@ pub struct Extent {
     pub incompressible: AtomicPageSet,
     /// Pages that the program said it will not need soon; the background thread sets them aside and clears them.
     pub soon: AtomicPageSet,
-    /// Two ranges of pages in which a program thread is changing the mappings, 32 bits each: the first page in the low 16
-    /// bits, the page after the last in the others. Zero where there is none.
+    /// Two ranges of pages in which a program thread is changing the mappings, 32 bits each ([`PageRange::packed`]). Zero where there is none.
     changing: AtomicU64,
     /// The last two ranges of which what was evicted was dropped by a change that a program thread announced, each with the stretch ([`crate::turns::Turns::stretch`]) in which that was over:
-    /// its report may have been read, and not been acted on. Stretch, page after the last and first page, in 32, 16 and 16 bits.
+    /// its report may have been read, and not been acted on. The stretch in the high half, the range as above.
     forgotten: [core::sync::atomic::AtomicU64; 2],
     /// 1 while somebody who touched a page that is being changed is left asleep.
     turned_away: AtomicU32,
@@ -257,10 +256,7 @@ impl Extent {
 
     /// Who has no part of a page.
     pub fn apart_of(&self, index: usize) -> Apart {
-        Apart {
-            unforked: self.unforked.load().contains(index),
-            undumped: self.undumped.load().contains(index),
-        }
+        Apart { unforked: self.unforked.contains(index), undumped: self.undumped.contains(index) }
     }
 
     /// The pages that are not tried for the time being.
@@ -333,7 +329,7 @@ impl Extent {
         let others = self.changing.load(Relaxed);
         debug_assert!(others >> 32 == 0, "a third range");
         // SeqCst, here and in the entries: either we see the busy bit, or the restore sees this word.
-        self.changing.store(others << 32 | (pages.hi as u64) << 16 | pages.lo as u64, SeqCst);
+        self.changing.store(others << 32 | pages.packed(), SeqCst);
         self.await_unmade();
         if let Some(entries) = fault_point!(BusyNotAwaited: self.entries(), else None) {
             for index in pages.indices() {
@@ -357,16 +353,13 @@ impl Extent {
     /// them until the stretch is over.
     pub fn note_forgotten(&self, stretch: u32, pages: PageRange) {
         self.forgotten[1].store(self.forgotten[0].load(SeqCst), SeqCst);
-        self.forgotten[0].store(u64::from(stretch) << 32 | (pages.hi as u64) << 16 | pages.lo as u64, SeqCst);
+        self.forgotten[0].store(u64::from(stretch) << 32 | pages.packed(), SeqCst);
     }
 
     /// Whether that is so of all of the pages. To be asked after [`Extent::is_changing_all`]: either that sees the change, or this sees that it is over.
     pub fn was_forgotten(&self, stretch: u32, pages: PageRange) -> bool {
-        self.forgotten.iter().map(|word| word.load(SeqCst)).any(|word| {
-            word >> 32 == u64::from(stretch)
-                && (word & 0xFFFF) as usize <= pages.lo
-                && pages.hi <= (word >> 16 & 0xFFFF) as usize
-        })
+        let words = self.forgotten.iter().map(|word| word.load(SeqCst));
+        words.filter(|word| word >> 32 == u64::from(stretch)).any(|word| pages.lies_in(word))
     }
 
     /// Ends what `begin_change` began. Whether somebody faulted in between, who must be woken now.
@@ -391,9 +384,7 @@ impl Extent {
     /// Whether all of the pages are being changed.
     pub fn is_changing_all(&self, pages: PageRange) -> bool {
         let word = self.changing.load(SeqCst);
-        [word, word >> 32]
-            .into_iter()
-            .any(|range| (range & 0xFFFF) as usize <= pages.lo && pages.hi <= (range >> 16 & 0xFFFF) as usize)
+        [word, word >> 32].into_iter().any(|word| pages.lies_in(word))
     }
 
     /// Makes a forked child's copy usable: nobody who held the lock, or was in the middle of a change or a

@@ -22,7 +22,7 @@ impl Engine {
         }
         let index = (page - extent.base()) / PAGE_SIZE;
         if self.room.left() > 0
-            || !extent.managed.load().contains(index)
+            || !extent.managed.contains(index)
             || self.phase() != Phase::Running
             || self.traffic.brake.wanted()
             || self.traffic.is_forking()
