@@ -24,6 +24,7 @@ fn options(programs: Vec<Kind>, arms: Vec<Arm>) -> Options {
         together: 64,
         attach: false,
         tier: None,
+        busy_millis: Some(300),
         idle_millis: 600,
         out: None,
         json: false,

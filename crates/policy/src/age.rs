@@ -10,8 +10,13 @@
 //! refuses to move (UFFDIO_MOVE says `EBUSY`: pinned for a device, or shared with a forked child and not written since) are
 //! tried again when they were written, which makes them the program's own, and otherwise after such a time too.
 //!
+//! A program that has become calm is another matter: while it hardly runs, what it touched when it was busy is looked at again at once
+//! ([`ExtentAge::calmed`]). Where that was too soon, calm must last for twice as long the next time.
+//!
 //! That is how it goes where touches are told by setting pages aside. Whoever else tells of them has another [`Timing`]: what is known to be
 //! cold already need not prove it.
+
+use crate::utilization::{Level, Utilization};
 
 /// What to do with an extent now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +112,12 @@ pub struct ExtentAge {
     was_cold: bool,
     /// The next probe, or the one under way, is shorter because of that.
     lent: bool,
+    /// The most that the program did when pages were last found in use; 0 before any were, and once it was calm since.
+    busy: Level,
+    /// For how many cold ages the program must be calm for that to count no more; 0 is one.
+    calm: u32,
+    /// It did, and whether that was too soon is not known yet.
+    on_trial: bool,
 }
 
 impl ExtentAge {
@@ -176,6 +187,44 @@ impl ExtentAge {
         true
     }
 
+    /// Pages were found in use, or nothing was cold, while the program did so much.
+    pub fn in_use(&mut self, level: Level) {
+        self.busy = self.busy.max(level);
+    }
+
+    /// Whether the program has been calm for so long since pages were found in use that all of them may be tried anew, at the next look, which is near;
+    /// true once each time. `came_back`: some of the extent's came back soon after they went.
+    pub fn calmed(&mut self, now: u64, cold_age: u64, program: &Utilization, came_back: bool) -> bool {
+        // What is being probed has its answer soon.
+        if self.busy == 0 || self.is_probed() {
+            return false;
+        }
+        if self.on_trial && came_back {
+            self.calmed_too_soon();
+        }
+        let wanted = cold_age.saturating_mul(u64::from(self.calm.max(1)));
+        if program.calm_since(self.busy, now) < wanted.max(1) {
+            return false;
+        }
+        if core::mem::replace(&mut self.on_trial, true) {
+            self.calm /= 2;
+        }
+        self.busy = 0;
+        self.backoff = 1;
+        self.recheck = self.recheck.max(RECHECK_FIRST);
+        self.recheck_at = now;
+        if self.retry_at != 0 {
+            self.retry_at = now.max(1);
+        }
+        true
+    }
+
+    /// Pages that were tried because the program was calm were in use.
+    fn calmed_too_soon(&mut self) {
+        self.on_trial = false;
+        self.calm = (self.calm.max(1) * 2).min(RECHECK_MOST);
+    }
+
     /// The kernel refused to move pages at `now`, or has before. The time begins with the first of them, and doubles when
     /// it has to begin again.
     pub fn refused(&mut self, now: u64, cold_age: u64) {
@@ -238,6 +287,12 @@ impl ExtentAge {
         self.watched(now);
         let lent = core::mem::take(&mut self.lent);
         self.was_cold = touched * 100 <= pages * CHURN;
+        if !self.was_cold {
+            self.busy = 0;
+            if self.on_trial {
+                self.calmed_too_soon();
+            }
+        }
         self.recheck = if touched * 100 > pages * CHURN {
             (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
         } else if touched * 100 < pages * CALM {
@@ -541,6 +596,64 @@ mod tests {
             age.probed(0, COLD, 100, 1);
         }
         assert_eq!(pause(&mut age), 2 * COLD);
+    }
+
+    /// The program after a minute of use at so many thousandths of a CPU, and so many cold ages of next to nothing.
+    fn program(thousandths: u64, calm: u64) -> Utilization {
+        let mut program = Utilization::default();
+        let (mut now, mut ran) = (1, 0);
+        for part in 0..(60 + calm) * 16 {
+            program.note(now, ran, COLD);
+            now += COLD / 16;
+            ran += COLD / 16 * if part < 60 * 16 { thousandths } else { 1 } / 1000;
+        }
+        program.note(now, ran, COLD);
+        program
+    }
+
+    #[test]
+    fn what_was_in_use_is_tried_anew_when_the_program_has_become_calm() {
+        let mut age = ExtentAge::default();
+        let now = 60 * COLD + 1;
+        age.due(1, COLD, Timing::PROBE);
+        let busy = program(900, 0);
+        for _ in 0..5 {
+            age.probed(now, COLD, 100, 50);
+            age.in_use(busy.level(now, COLD));
+        }
+        age.nothing_cold(now, COLD);
+        assert!(!age.calmed(now, COLD, &busy, false));
+        let later = now + COLD;
+        let calm = program(900, 1);
+        // Looks meanwhile find nothing, for what was in use is not tried.
+        age.nothing_cold(later, COLD);
+        age.in_use(calm.level(later, COLD));
+        assert!(!age.recheck_due(later, COLD));
+        assert!(age.calmed(later, COLD, &calm, false));
+        assert!(age.next(COLD, Timing::PROBE) <= later + COLD / 2 && age.recheck_due(later + COLD / 2, COLD));
+        assert!(!age.calmed(later + COLD, COLD, &calm, false), "once");
+    }
+
+    #[test]
+    fn calm_that_was_no_good_sign_must_last_for_longer() {
+        let mut age = ExtentAge::default();
+        let now = 60 * COLD + 1;
+        let level = program(900, 0).level(now, COLD);
+        // For how long the program must be calm, in cold ages.
+        let wanted = |age: &mut ExtentAge, came_back: bool| {
+            age.in_use(level);
+            (1..).find(|&ages| age.calmed(now + ages * COLD, COLD, &program(900, ages), came_back)).unwrap()
+        };
+        assert_eq!(wanted(&mut age, false), 1);
+        // Touched in the probe; come back from the store; and then neither.
+        age.probed(now, COLD, 100, 50);
+        assert_eq!(wanted(&mut age, false), 2);
+        assert_eq!(wanted(&mut age, true), 4);
+        assert_eq!([0; 3].map(|_| wanted(&mut age, false)), [4, 2, 1]);
+        // What is being probed has its answer soon.
+        age.in_use(level);
+        age.set_aside(now);
+        assert!(!age.calmed(now + 9 * COLD, COLD, &program(900, 9), false));
     }
 
     #[test]

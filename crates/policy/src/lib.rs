@@ -25,4 +25,5 @@ pub mod returns;
 #[cfg(feature = "replace")]
 pub mod spec;
 pub mod stall;
+pub mod utilization;
 pub mod walk;

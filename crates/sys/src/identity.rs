@@ -1,5 +1,6 @@
 //! Who calls: the thread, the process, its user; and which threads are agents.
 
+use crate::time::{self, Nanos};
 use crate::{syscall, PAGE_SIZE};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
@@ -148,6 +149,13 @@ pub fn is_agent() -> bool {
 /// The kernel's numbers of all agents; 0 where there is none.
 pub fn agents() -> [u32; MOST_AGENTS] {
     core::array::from_fn(|at| AGENTS[at].load(Acquire))
+}
+
+/// The CPU time that the program's own threads have used, those that ended too: all of the process's but the agents'. What agents that ended
+/// have used counts as the program's.
+pub fn program_cpu() -> Nanos {
+    let own = agents().iter().filter(|&&tid| tid != 0).map(|&tid| time::cpu_of(tid).0).sum();
+    Nanos(time::process_cpu().0.saturating_sub(own))
 }
 
 #[cfg(test)]

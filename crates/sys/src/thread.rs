@@ -12,7 +12,7 @@
 use crate::call::{Errno, Result};
 pub use crate::identity::{
     agents, confine, current_pid, current_tid, current_tid_if_free, effective_user, is_agent, is_confined,
-    parent_pid, process_has_more_rights, robust_list, Credentials,
+    parent_pid, process_has_more_rights, program_cpu, robust_list, Credentials,
 };
 use crate::identity::{forget, forget_stack, note, note_stack, AGENT_BLOCK as BLOCK};
 use crate::inject::{self, Point};

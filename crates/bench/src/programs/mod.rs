@@ -69,6 +69,7 @@ Examples:
   memfold bench programs --size 1G --runs 6 --out runs/programs
                                                          every program that is installed: tables, plots, a page
   memfold bench programs --tier disk=/var/tmp,after=30s --idle 10m   what is cold lies on disk
+  memfold bench programs --busy 4m --only redis          how soon what was in use all the time is folded
   memfold bench programs --together 1                    what is in use scattered over all pages
   memfold bench programs --arms plain,null --idle 30s    what two runs differ by anyway
   memfold bench programs --collect --only python3,java   how long a full collection takes of what is folded
@@ -76,7 +77,7 @@ Examples:
   sudo memfold bench programs --attach --only redis      plain, started by memfold run, and attached to
   memfold bench programs --json | jq .figures            for programs
 
-Each program builds a heap of about --size, lies idle but for a small load of its own, reads all
+Each program builds a heap of about --size, reads it for --busy, lies idle but for a small load of its own, reads all
 its data back, says whether they are right, and ends (with --leave-folded it ends at once). Folded is `memfold run` with its default
 options. A program that is not installed is left out with a line that names its package.
 
@@ -108,6 +109,9 @@ pub struct Options {
     /// The records in use, one in 20, lie in runs of so many that were made one after another; 1 scatters them over the whole heap.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = whole(1..=1 << 20))]
     pub together: u64,
+    /// Before it lies idle have each program read all its data again and again for so long: what was in use all the time is cold then.
+    #[arg(long = "busy", value_name = "TIME", value_parser = millis)]
+    pub busy_millis: Option<u64>,
     /// How long each lies idle; the columns are those moments that fit in.
     #[arg(long = "idle", value_name = "TIME", default_value = "120s", value_parser = millis)]
     pub idle_millis: u64,

@@ -36,13 +36,15 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
     let began = Instant::now();
     let mut subject = kind.start(&place)?;
     let root = subject.started().pid();
-    let _watchdog = Watchdog::over(root, Duration::from_millis(options.idle_millis) + LONGEST);
+    let busy = Duration::from_millis(options.busy_millis.unwrap_or(0));
+    let _watchdog = Watchdog::over(root, busy + Duration::from_millis(options.idle_millis) + LONGEST);
     let attacher = (arm == Arm::Attached).then(|| Attacher::over(memfold, root)).transpose()?;
     let items = subject.load()?;
     let load_s = began.elapsed().as_secs_f64();
     if options.spoil {
         subject.spoil()?;
     }
+    be_busy(subject.as_mut(), busy, items)?;
     let watched = Watched { root, pagers: (folds && options.tier.is_some()).then_some(memfold) };
     let (moments, [hot_begin, _, hot_end]) = idle(subject.as_mut(), watched, options)?;
     let collected = if options.collect { subject.collect()? } else { None };
@@ -74,6 +76,16 @@ pub(super) fn run(memfold: &Program, options: &Options, kind: Kind, arm: Arm, re
         folded: folds.then(|| summary(&place)).transpose()?,
         attached,
     })
+}
+
+/// Has it read all its data for so long.
+fn be_busy(subject: &mut dyn Subject, time: Duration, items: u64) -> Result<()> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        let wrong = subject.verify()?;
+        ensure!(wrong == 0, "{wrong} of {items} items are wrong");
+    }
+    Ok(())
 }
 
 /// What `memfold run` says of it.

@@ -12,6 +12,7 @@ fn options(runs: usize) -> Options {
         bytes: 1 << 20,
         attach: false,
         together: 64,
+        busy_millis: None,
         idle_millis: 31_000,
         tier: None,
         out: None,

@@ -142,6 +142,7 @@ impl Worker {
             self.look_at_group();
             self.look_at_limit();
             self.look_at_rest();
+            self.look_at_utilization();
             self.look_at_source();
             self.look_at_mappings();
             if self.engine.phase() != Phase::Running {

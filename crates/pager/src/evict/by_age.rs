@@ -19,7 +19,7 @@ use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, WAITS_FOR_STALL, WAL
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::Step;
 use memfold_sys::time::Nanos;
-use memfold_sys::PAGE_SIZE;
+use memfold_sys::{thread, PAGE_SIZE};
 
 /// How often what is being touched comes back while the stall budget is used up.
 const BRING_BACK: Nanos = Nanos::from_millis(20);
@@ -101,9 +101,11 @@ impl Policy for ByAge {
             worker.set_aside_as_told(&mut locked);
             return Due::Nothing;
         }
+        let level = worker.utilization.level(now, cold_age);
         // What is probed ends its probe first: some of it may have been left where it is.
         if !locked.age().is_probed() && took_walk(extent) {
             locked.age().walked(now, cold_age);
+            locked.age().in_use(level);
             forget_returns(worker, extent);
         }
         // The fault thread may still be at it; what cannot come back ends with the probe.
@@ -116,6 +118,8 @@ impl Policy for ByAge {
                 forget_returns(worker, extent);
             }
         }
+        let came_back = !extent.back_soon.load().is_empty();
+        locked.age().calmed(now, cold_age, &worker.utilization, came_back);
         match locked.age().due(now, cold_age, timing) {
             Step::Wait => {
                 if locked.age().is_probed() {
@@ -137,6 +141,7 @@ impl Policy for ByAge {
             extent.age().watched(worker.now.0);
         } else {
             extent.age().nothing_cold(worker.now.0, self.cold_age);
+            extent.age().in_use(worker.utilization.level(worker.now.0, self.cold_age));
         }
     }
 
@@ -175,6 +180,7 @@ impl Policy for ByAge {
         }
         if pages == 0 {
             extent.age().nothing_cold(now, cold_age);
+            extent.age().in_use(worker.utilization.level(now, cold_age));
         } else {
             extent.probed_pages.store(pages as u32, Relaxed);
             extent.unasked.store(0, Relaxed);
@@ -197,6 +203,9 @@ impl Policy for ByAge {
         let probed = u64::from(extent.probed_pages.load(Relaxed));
         let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
         locked.age().probed(worker.now.0, self.cold_age, probed as usize, touched as usize);
+        if touched != 0 {
+            locked.age().in_use(worker.utilization.level(worker.now.0, self.cold_age));
+        }
         let walked = took_walk(extent);
         beside::settle(extent, walked);
         if walked {
@@ -210,6 +219,7 @@ impl Policy for ByAge {
 
     fn brought_back(&mut self, worker: &Worker, extent: &Extent) {
         let Some(mut extent) = extent.try_lock() else { return };
+        extent.age().in_use(worker.utilization.level(worker.now.0, worker.cold_age()));
         // Where somebody walks, it is being walked through, though it may not be known of this one yet.
         if took_walk(&extent) || worker.engine.conditions.is_walked(worker.now) {
             extent.age().walked(worker.now.0, worker.cold_age());
@@ -251,6 +261,18 @@ impl Policy for ByAge {
             worker.census.taken_at = worker.now;
         }
         round.more
+    }
+}
+
+impl Worker {
+    /// Measures how much the program does. When it has become calm, extents that rest are looked at: it may not use what it did.
+    pub(crate) fn look_at_utilization(&mut self) {
+        let cold_age = self.cold_age();
+        if self.utilization.is_due(self.now.0, cold_age)
+            && self.utilization.note(self.now.0, thread::program_cpu().0, cold_age)
+        {
+            self.eviction.paced_by = 0;
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use memfold_policy::learning::Learning;
 use memfold_policy::pace::{self, Pace};
 use memfold_policy::returns::Returns;
 use memfold_policy::stall::Stall;
+use memfold_policy::utilization::Utilization;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{mem, Result, PAGE_SIZE};
 
@@ -72,6 +73,8 @@ pub struct Worker {
     pub(crate) demotion: Demotion,
     /// Whether the program sleeps.
     pub(crate) rest: Rest,
+    /// How much of the CPUs it uses.
+    pub(crate) utilization: Utilization,
 }
 
 /// A stretch of work, after which the settings, requests and counters are looked at again.
@@ -286,6 +289,7 @@ impl Worker {
             watch: Watch::new(),
             demotion: Demotion::default(),
             rest: Rest::default(),
+            utilization: Utilization::default(),
         })
     }
 

@@ -18,9 +18,7 @@ impl Worker {
         if !self.rest.is_asleep() && sleep_after == u64::MAX {
             return self.rest.forget();
         }
-        let agents = thread::agents().iter().filter(|&&tid| tid != 0).map(|&tid| time::cpu_of(tid).0).sum();
-        let ran = Nanos(time::process_cpu().0.saturating_sub(agents));
-        match self.rest.look(self.now, ran, self.touches(), sleep_after) {
+        match self.rest.look(self.now, thread::program_cpu(), self.touches(), sleep_after) {
             Some(true) if self.engine.control().paused.load(Relaxed) == 0 => self.go_to_sleep(),
             Some(false) => self.wake_up(),
             _ => {}
