@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(how, "resize-foreign")) {
         opaque(realloc(opaque(block), 100));
     } else if (!strcmp(how, "write-a-byte-behind")) {
-        opaque(block[0])[SMALL] = 1;
+        opaque(block[0])[SMALL] ^= 1;
         free(block[0]);
     } else if (!strcmp(how, "write-a-byte-before")) {
         opaque(block[0])[-1] ^= 1;

@@ -29,12 +29,23 @@ const REWARD_SO_FAR: u64 = 3;
 const TOUCHES_AT_FIRST: u64 = 64;
 const MOST_TOUCHES: u64 = 512;
 
+/// What used up the share: what comes back so that it is not repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// Looks: what was set aside and has not yet proved to be cold.
+    Looks,
+    /// Pages that came back from the store used up the share by themselves.
+    Returns,
+}
+
 /// What was waited, and what looks have cost.
 #[derive(Clone, Debug)]
 pub struct Stall {
     /// All waiting, and that of it which the credit has paid.
     waited: Budget,
     credited: Budget,
+    /// That of it which was for pages that were looked at.
+    looked_for: Budget,
     /// What the credit has paid since the start, ns.
     paid: u64,
     /// How much of the credit is used, ns.
@@ -60,6 +71,7 @@ impl Stall {
         Stall {
             waited: Budget::new(total),
             credited: Budget::new(0),
+            looked_for: Budget::new(looking),
             paid: 0,
             used: if forked { u64::MAX } else { 0 },
             looking,
@@ -89,6 +101,8 @@ impl Stall {
         self.used = self.used.saturating_add(spent).saturating_sub(earned).min(credit);
         self.waited.charge(now, total);
         self.credited.charge(now, self.paid);
+        let looked_for = self.looked_for.total().saturating_add(looked);
+        self.looked_for.charge(now, looked_for);
     }
 
     /// A look that set `pages` aside has had so many of them touched by now, in a good part of its time. It takes a whole cold age until a look is over: what
@@ -134,10 +148,17 @@ impl Stall {
         looks.max(u64::from(dearest > 0 && unspent >= dearest))
     }
 
-    /// Whether so much was waited in the window that ends at `now` that it must not be repeated.
-    pub fn is_broken(&mut self, now: u64, limit: u64) -> bool {
-        let counted = self.waited.used(now).saturating_sub(self.credited.used(now));
-        counted >= worth(WINDOW, limit.saturating_mul(BROKEN))
+    /// Whether so much was waited in the window that ends at `now` that it must not be repeated, and for what.
+    pub fn broken(&mut self, now: u64, limit: u64) -> Option<Cause> {
+        let waited = self.waited.used(now);
+        let counted = waited.saturating_sub(self.credited.used(now));
+        let returns = waited.saturating_sub(self.looked_for.used(now));
+        let bound = worth(WINDOW, limit.saturating_mul(BROKEN));
+        match (counted >= bound, returns >= bound) {
+            (false, _) => None,
+            (true, true) => Some(Cause::Returns),
+            (true, false) => Some(Cause::Looks),
+        }
     }
 
     /// Waited within the window that ends at `now`, ns.
@@ -217,9 +238,9 @@ mod tests {
         assert_ne!(stall.looks(0, LIMIT, TOUCH), 0);
         stall.charge(SECOND, 50 * MS, 0, LIMIT);
         assert_eq!(stall.looks(SECOND, LIMIT, TOUCH), 0);
-        assert!(!stall.is_broken(SECOND, LIMIT));
+        assert!(stall.broken(SECOND, LIMIT).is_none());
         stall.charge(SECOND, 100 * MS, 0, LIMIT);
-        assert!(stall.is_broken(SECOND, LIMIT));
+        assert!(stall.broken(SECOND, LIMIT).is_some());
         assert_ne!(stall.looks(12 * SECOND, LIMIT, TOUCH), 0);
     }
 
@@ -237,7 +258,25 @@ mod tests {
     fn what_comes_back_from_the_store_is_never_paid_by_the_credit() {
         let mut stall = seen(500, 10);
         stall.charge(SECOND, 100 * MS, 0, LIMIT);
-        assert!(stall.is_broken(SECOND, LIMIT));
+        assert!(stall.broken(SECOND, LIMIT).is_some());
+    }
+
+    #[test]
+    fn what_used_up_the_share_is_told_apart() {
+        // Rounds of a second, in ms: looks, returns.
+        for (looks, returns, cause) in [
+            (600, 0, Some(Cause::Looks)),
+            (600, 99, Some(Cause::Looks)),
+            (600, 100, Some(Cause::Returns)),
+            (0, 100, Some(Cause::Returns)),
+            (49, 50, None),
+        ] {
+            let mut stall = Stall::new(0, 7, 3, false);
+            (0..64).for_each(|_| stall.looked(500, 400));
+            stall.charge(SECOND, 7 + (looks + returns) * MS, 3 + looks * MS, LIMIT);
+            assert_eq!(stall.broken(SECOND, LIMIT), cause, "{looks} {returns}");
+            assert_eq!(stall.broken(12 * SECOND, LIMIT), None);
+        }
     }
 
     #[test]
@@ -249,7 +288,7 @@ mod tests {
             stall.charge(second * SECOND, total, total, LIMIT);
         }
         assert_eq!(stall.looks(10 * SECOND, LIMIT, TOUCH), 0, "all is used up");
-        assert!(stall.is_broken(10 * SECOND, LIMIT), "and the share by half of it");
+        assert!(stall.broken(10 * SECOND, LIMIT).is_some(), "and the share by half of it");
         stall.charge(60 * SECOND, total, total, LIMIT);
         assert!(stall.paid > 450 * MS && stall.paid <= 550 * MS, "{}", stall.paid);
         let before = stall.used;
@@ -306,7 +345,7 @@ mod tests {
             (0..begun).for_each(|_| stall.has_seen(500, touched));
             stall.charge(SECOND, 60 * MS, 60 * MS, LIMIT);
             assert_eq!(stall.looks(SECOND, LIMIT, TOUCH) != 0, more, "{begun}, {touched} touched");
-            assert!(!more || !stall.is_broken(SECOND, LIMIT));
+            assert!(!more || stall.broken(SECOND, LIMIT).is_none());
         }
     }
 
@@ -315,18 +354,18 @@ mod tests {
         for (touched, broken) in [(50, false), (400, true)] {
             let mut stall = Stall::new(0, 0, 0, false);
             stall.charge(SECOND, 150 * MS, 150 * MS, LIMIT);
-            assert!(!stall.is_broken(SECOND, LIMIT));
+            assert!(stall.broken(SECOND, LIMIT).is_none());
             stall.charge(SECOND, 210 * MS, 210 * MS, LIMIT);
             assert_eq!(stall.looks(SECOND, LIMIT, TOUCH), 0, "the share is used up");
             (0..8).for_each(|_| stall.has_seen(500, touched));
             stall.charge(2 * SECOND, 330 * MS, 330 * MS, LIMIT);
-            assert_eq!(stall.is_broken(2 * SECOND, LIMIT), broken, "{touched} touched");
+            assert_eq!(stall.broken(2 * SECOND, LIMIT).is_some(), broken, "{touched} touched");
             assert_eq!(stall.looks(2 * SECOND, LIMIT, TOUCH) != 0, !broken);
         }
         // What comes back from the store is no look.
         let mut stall = Stall::new(0, 0, 0, false);
         stall.charge(SECOND, 100 * MS, 0, LIMIT);
-        assert!(stall.is_broken(SECOND, LIMIT));
+        assert!(stall.broken(SECOND, LIMIT).is_some());
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::fault::reason::{Outcome, Reason};
 use crate::fault::run::MAX_WINDOW;
 use crate::sabotage::fault_point;
 use crate::tables::bitmap::{PageRange, PageSet};
+use crate::tables::entry::{Entry, State};
 use crate::tables::extent::Extent;
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
@@ -264,15 +265,27 @@ impl Worker {
 
     /// Brings everything of the extent back, as far as nobody else is at it; what lies below memory only if it may wait.
     pub(crate) fn bring_all(&mut self, extent: &Extent, waits: bool) {
+        // To try each that lies below would take longer than all else, while a program wakes of which much is there.
+        self.bring_back(extent, waits, |entry| {
+            entry.state().is_away() && (waits || Location::below(entry).is_none())
+        });
+    }
+
+    /// Brings back what is set aside, as far as nobody else is at it. What is stored stays.
+    pub(crate) fn bring_aside(&mut self, extent: &Extent) {
+        self.bring_back(extent, false, |entry| entry.state() == State::Aside);
+    }
+
+    fn bring_back(&mut self, extent: &Extent, waits: bool, wanted: impl Fn(Entry) -> bool) {
         let (mut index, mut tries) = (0, 0);
         while index < EXTENT_PAGES && extent.away.load(Relaxed) != 0 {
-            // To try each would take longer than all else, while a program wakes of which much is there, and much lies below.
-            let entry = extent.entry(index);
-            if !entry.state().is_away() || !waits && Location::below(entry).is_some() {
+            let window = PageRange::from(index, MAX_WINDOW);
+            let pages = window.indices().take_while(|&index| wanted(extent.entry(index))).count();
+            if pages == 0 {
                 (index, tries) = (index + 1, 0);
                 continue;
             }
-            match self.restorer.restore(extent, PageRange::from(index, MAX_WINDOW), Reason::Ahead) {
+            match self.restorer.restore(extent, PageRange::from(index, pages), Reason::Ahead) {
                 Outcome::Done { first, pages } => {
                     (index, tries) = (first + pages, 0);
                 }

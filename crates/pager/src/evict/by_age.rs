@@ -18,6 +18,7 @@ use crate::tables::entry::State;
 use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, WAITS_FOR_STALL, WALKED};
 use core::sync::atomic::Ordering::*;
 use memfold_policy::age::Step;
+use memfold_policy::stall::Cause;
 use memfold_sys::time::Nanos;
 use memfold_sys::{thread, PAGE_SIZE};
 
@@ -30,8 +31,8 @@ const CENSUS: Nanos = Nanos::from_secs(1);
 /// The policy, for one round or a part of it.
 pub(crate) struct ByAge {
     cold_age: u64,
-    /// The stall budget is used up: what is being touched comes back.
-    broken: bool,
+    /// The stall budget is used up, by what: of what is being touched, that comes back.
+    broken: Option<Cause>,
     begun: bool,
     /// Where the round can do no more than look: the CPU time that had been taken when it began, ns.
     looks: Option<u64>,
@@ -45,8 +46,8 @@ impl ByAge {
         let limit = worker.engine.setting(Setting::MaxStall);
         // Passes may follow one another without a pause, as while much is read from a tier.
         let rested = worker.now.since(worker.eviction.brought_back) >= BRING_BACK;
-        let broken =
-            rested && worker.budgets.stall.is_broken(worker.now.0, limit) && !worker.engine.room.is_kept();
+        let may = rested && !worker.engine.room.is_kept();
+        let broken = may.then(|| worker.budgets.stall.broken(worker.now.0, limit)).flatten();
         ByAge { cold_age: worker.cold_age(), broken, begun: false, looks: None, resident: 0 }
     }
 
@@ -69,7 +70,7 @@ impl Policy for ByAge {
             return None;
         }
         let wants_census = !worker.engine.options.daemon.is_empty();
-        if !worker.may_fold() && !self.broken && !wants_census {
+        if !worker.may_fold() && self.broken.is_none() && !wants_census {
             if worker.now < worker.eviction.next_look {
                 return None;
             }
@@ -92,8 +93,13 @@ impl Policy for ByAge {
             worker.let_empty_rest(extent);
             return Due::Empty;
         }
-        if self.broken && recently_touched(extent, worker.now) {
-            return Due::BringBack;
+        match self.broken {
+            Some(Cause::Returns) if recently_touched(extent, worker.now) => return Due::BringBack,
+            // What has proved to be cold is not what is waited for.
+            Some(Cause::Looks) if recently_touched(extent, worker.now) && count_aside(extent) != 0 => {
+                return Due::BringBackAside
+            }
+            _ => {}
         }
         let Some(mut locked) = extent.try_lock() else { return Due::Nothing };
         let (now, cold_age, timing) = (worker.now.0, self.cold_age, worker.sources.timing());
@@ -244,7 +250,7 @@ impl Policy for ByAge {
             worker.eviction.round = round;
             return true;
         }
-        if self.broken {
+        if self.broken.is_some() {
             // Not before: a round that was interrupted has yet to come to the other extents.
             worker.eviction.brought_back = worker.now;
         }

@@ -24,6 +24,8 @@ pub(crate) enum Due<'e> {
     Care,
     /// Everything comes back.
     BringBack,
+    /// What is set aside comes back, and what is stored stays.
+    BringBackAside,
     /// Its writes are tracked.
     Watch(Locked<'e>),
     /// What the policy will choose is set aside.
@@ -76,7 +78,7 @@ pub(crate) trait Policy {
     /// After it was. Returns whether the extent must be gone on with at once.
     fn laundered(&mut self, worker: &mut Worker, extent: &Extent) -> bool;
 
-    /// After [`Due::BringBack`].
+    /// After [`Due::BringBack`] or [`Due::BringBackAside`].
     fn brought_back(&mut self, _: &Worker, _: &Extent) {}
 
     /// The loop goes on to the next extent.
@@ -168,8 +170,11 @@ impl Worker {
             Due::Empty => return None,
             Due::Nothing => false,
             Due::Care => self.care_for(extent),
-            Due::BringBack => {
-                self.bring_all(extent, false);
+            back @ (Due::BringBack | Due::BringBackAside) => {
+                match back {
+                    Due::BringBack => self.bring_all(extent, false),
+                    _ => self.bring_aside(extent),
+                }
                 policy.brought_back(self, extent);
                 false
             }
