@@ -163,6 +163,7 @@ fn measured(millis: u64) -> (String, Vec<Seen>) {
         cold_millis: 200,
         hot_percent: None,
         cold_rate: None,
+        phase_millis: None,
         max_cpu_percent: Some(100.0),
     };
     let arms = vec![Arm::Baseline, Arm::Pager, Arm::Daemon];

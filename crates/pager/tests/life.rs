@@ -387,6 +387,28 @@ fn pages_that_keep_being_touched_stay() {
     memory.check(12);
 }
 
+#[test]
+fn what_was_in_use_and_is_no_more_goes_though_the_program_does_as_much() {
+    let engine = engine(100);
+    let memory = Memory::new(engine, 16 * MIB);
+    memory.fill(13);
+    let hot = memory.pages / 4;
+    let began = Instant::now();
+    // For so long that a few of the pages in use are tried, and come back.
+    wait_until("what is not touched goes", || {
+        (0..hot).for_each(|page| memory.check_page(13, page));
+        evicted(engine) >= 11 * MIB as u64 && began.elapsed() > Duration::from_secs(2)
+    });
+    wait_until("what was touched goes", || {
+        let working = Instant::now();
+        while working.elapsed() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        evicted(engine) > 15 * MIB as u64
+    });
+    memory.check(13);
+}
+
 /// Resident memory of this process, bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();

@@ -5,9 +5,8 @@
 //! then set aside, which turns every touch, reads too, into a cheap second chance. What is still *probed*,
 //! untouched, after the whole cold age has proved that it is cold, and is compressed.
 //!
-//! Pages that were touched while set aside are left alone for a time that doubles as long as they keep being
-//! touched (ten-fold churn would otherwise cost ten-fold stalls), and shrinks when they stop. Pages that the kernel
-//! refuses to move (UFFDIO_MOVE says `EBUSY`: pinned for a device, or shared with a forked child and not written since) are
+//! Pages that were touched while set aside are left alone, but for a few that are tried anew now and then and say whether the others are still in use
+//! ([`crate::recheck`]). Pages that the kernel refuses to move (UFFDIO_MOVE says `EBUSY`: pinned for a device, or shared with a forked child and not written since) are
 //! tried again when they were written, which makes them the program's own, and otherwise after such a time too.
 //!
 //! A program that has become calm is another matter: while it hardly runs, what it touched when it was busy is looked at again at once
@@ -16,6 +15,7 @@
 //! That is how it goes where touches are told by setting pages aside. Whoever else tells of them has another [`Timing`]: what is known to be
 //! cold already need not prove it.
 
+use crate::recheck::{Recheck, Sample};
 use crate::utilization::{Level, Utilization};
 
 /// What to do with an extent now.
@@ -71,9 +71,11 @@ enum Phase {
     Probed,
 }
 
-/// Multiples of the cold age: how long pages that were touched or refused are left alone, at first and at most.
-const RECHECK_FIRST: u32 = 4;
-const RECHECK_MOST: u32 = 256;
+/// Multiples of the cold age: how long pages that were refused are left alone, at first and at most.
+const RETRY_FIRST: u32 = 4;
+const RETRY_MOST: u32 = 256;
+/// The most cold ages for which the program must be calm.
+const CALM_MOST: u32 = 256;
 /// Longest pause between two looks at an extent in which nothing is cold, in half cold ages.
 const BACKOFF_MOST: u32 = 16;
 /// How long an extent rests that was walked through, at first, in half cold ages. It doubles with each walk up to [`BACKOFF_MOST`].
@@ -92,10 +94,8 @@ pub struct ExtentAge {
     since: u64,
     /// Pause until the next look, in half cold ages.
     backoff: u32,
-    /// When touched pages may be set aside again.
-    recheck_at: u64,
-    /// In cold ages.
-    recheck: u32,
+    /// When pages that were touched are set aside again.
+    recheck: Recheck,
     /// How long refused pages are left alone, in cold ages; 0 before any was.
     refused: u32,
     /// When refused pages may be tried again; 0 where there are none.
@@ -178,13 +178,14 @@ impl ExtentAge {
         }
     }
 
-    /// Whether pages that were touched while set aside may be tried again; true once each time.
-    pub fn recheck_due(&mut self, now: u64, cold_age: u64) -> bool {
-        if self.recheck == 0 || now < self.recheck_at {
-            return false;
-        }
-        self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
-        true
+    /// Whether some of the pages that were touched while set aside are to be tried again, or those to be judged that were.
+    pub fn recheck_due(&self, now: u64, cold_age: u64) -> bool {
+        self.recheck.is_due(now, cold_age)
+    }
+
+    /// Which of the `used` pages that were touched are tried now that it is due. Of those that were tried the last time, `tried`, `stayed` have stayed away.
+    pub fn recheck(&mut self, now: u64, tried: usize, stayed: usize, used: usize) -> Option<Sample> {
+        self.recheck.next(now, tried, stayed, used)
     }
 
     /// Pages were found in use, or nothing was cold, while the program did so much.
@@ -211,8 +212,7 @@ impl ExtentAge {
         }
         self.busy = 0;
         self.backoff = 1;
-        self.recheck = self.recheck.max(RECHECK_FIRST);
-        self.recheck_at = now;
+        self.recheck.all_at(now);
         if self.retry_at != 0 {
             self.retry_at = now.max(1);
         }
@@ -222,14 +222,14 @@ impl ExtentAge {
     /// Pages that were tried because the program was calm were in use.
     fn calmed_too_soon(&mut self) {
         self.on_trial = false;
-        self.calm = (self.calm.max(1) * 2).min(RECHECK_MOST);
+        self.calm = (self.calm.max(1) * 2).min(CALM_MOST);
     }
 
     /// The kernel refused to move pages at `now`, or has before. The time begins with the first of them, and doubles when
     /// it has to begin again.
     pub fn refused(&mut self, now: u64, cold_age: u64) {
         if self.retry_at == 0 {
-            self.refused = (self.refused * 2).clamp(RECHECK_FIRST, RECHECK_MOST);
+            self.refused = (self.refused * 2).clamp(RETRY_FIRST, RETRY_MOST);
             self.retry_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.refused))).max(1);
         }
     }
@@ -251,13 +251,10 @@ impl ExtentAge {
 
     /// A look at `now` found nothing to set aside. Where all that could go was touched in a probe that never ended, the time
     /// after which it is tried again begins here.
-    pub fn nothing_cold(&mut self, now: u64, cold_age: u64) {
+    pub fn nothing_cold(&mut self, now: u64) {
         self.watched(now);
         self.backoff = (self.backoff * 2).min(BACKOFF_MOST);
-        if self.recheck == 0 {
-            self.recheck = RECHECK_FIRST;
-            self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
-        }
+        self.recheck.begin(now);
     }
 
     /// Pages were set aside at `now`.
@@ -283,7 +280,7 @@ impl ExtentAge {
     }
 
     /// The probe ended at `now`: of `pages` set aside, `touched` came back.
-    pub fn probed(&mut self, now: u64, cold_age: u64, pages: usize, touched: usize) {
+    pub fn probed(&mut self, now: u64, pages: usize, touched: usize) {
         self.watched(now);
         let lent = core::mem::take(&mut self.lent);
         self.was_cold = touched * 100 <= pages * CHURN;
@@ -293,19 +290,14 @@ impl ExtentAge {
                 self.calmed_too_soon();
             }
         }
-        self.recheck = if touched * 100 > pages * CHURN {
-            (self.recheck * 2).clamp(RECHECK_FIRST, RECHECK_MOST)
-        } else if touched * 100 < pages * CALM {
+        self.recheck.begin(now);
+        if touched * 100 < pages * CALM {
             // What rests for longer each time it is walked through does so also where short probes end between two walks.
             if !lent {
                 self.rest /= 2;
             }
             self.retreat /= 2;
-            (self.recheck / 2).max(RECHECK_FIRST)
-        } else {
-            self.recheck.max(RECHECK_FIRST)
-        };
-        self.recheck_at = now.saturating_add(cold_age.saturating_mul(u64::from(self.recheck)));
+        }
     }
 
     /// Whether pages of it were set aside, and it is not known yet which of them stay away.
@@ -380,7 +372,7 @@ mod tests {
         for look in 1..9 {
             assert_eq!(age.next(COLD, Timing::TOLD), look * COLD / 2);
             assert_eq!(age.due(look * COLD / 2, COLD, Timing::TOLD), Step::Probe);
-            age.nothing_cold(look * COLD / 2, COLD);
+            age.nothing_cold(look * COLD / 2);
         }
     }
 
@@ -397,7 +389,7 @@ mod tests {
             age.set_aside(start + DAYS);
             assert_eq!(age.due(start + 2 * DAYS - 1, DAYS, Timing::PROBE), Step::Wait);
             assert_eq!(age.due(start + 2 * DAYS, DAYS, Timing::PROBE), Step::Launder);
-            age.probed(start + 2 * DAYS, DAYS, 100, 100);
+            age.probed(start + 2 * DAYS, 100, 100);
             assert!(!age.recheck_due(start + 3 * DAYS, DAYS));
         }
     }
@@ -414,7 +406,7 @@ mod tests {
         age.set_aside(6_000);
         // Forth, to the end of time.
         assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Launder);
-        age.probed(u64::MAX, COLD, 100, 100);
+        age.probed(u64::MAX, 100, 100);
         assert!(age.recheck_due(u64::MAX, COLD));
         assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Wait);
     }
@@ -425,7 +417,7 @@ mod tests {
         let mut now = 0;
         let mut rest = |age: &mut ExtentAge, walked: bool| {
             age.set_aside(now);
-            age.probed(now, COLD, 512, if walked { 32 } else { 0 });
+            age.probed(now, 512, if walked { 32 } else { 0 });
             if walked {
                 age.walked(now, COLD);
                 age.walked(now + COLD / 4, COLD);
@@ -447,7 +439,7 @@ mod tests {
     fn what_was_cold_and_is_walked_through_once_is_compressed_soon_and_not_each_time() {
         let mut age = ExtentAge::default();
         age.set_aside(0);
-        age.probed(COLD, COLD, 512, 3);
+        age.probed(COLD, 512, 3);
         assert!(!age.has_proved(COLD));
         // From a walk until it is compressed again, where the next walk comes after twice as long.
         let mut now = 2 * COLD;
@@ -458,7 +450,7 @@ mod tests {
             age.set_aside(look);
             assert!(!age.has_proved(COLD));
             let end = age.next(COLD, Timing::PROBE);
-            age.probed(end, COLD, 512, 3);
+            age.probed(end, 512, 3);
             let time = end - now;
             now = end + COLD / 2;
             (time, known)
@@ -469,7 +461,7 @@ mod tests {
         assert_eq!(away(&mut age), (2 * COLD, false));
         assert_eq!([away(&mut age).1, away(&mut age).1], [false; 2]);
         // What was in use is lent nothing.
-        age.probed(now, COLD, 512, 100);
+        age.probed(now, 512, 100);
         (age.rest, age.walked_at) = (0, 0);
         age.walked(now, COLD);
         assert!(!age.has_proved(COLD));
@@ -495,7 +487,7 @@ mod tests {
         };
         assert_eq!((probes, end), (2, COLD * 18 / 10));
         // What was touched since, and walked through, has proved nothing.
-        age.probed(now, COLD, 100, 50);
+        age.probed(now, 100, 50);
         age.set_aside(now);
         assert_eq!(age.next(COLD, Timing::PROBE), now + COLD);
     }
@@ -515,7 +507,7 @@ mod tests {
         age.watched(now);
         let mut now = foretold(&mut age);
         for _ in 0..7 {
-            age.nothing_cold(now, COLD);
+            age.nothing_cold(now);
             now = foretold(&mut age);
         }
         age.set_aside(now);
@@ -532,7 +524,7 @@ mod tests {
         age.watched(1_000);
         assert_eq!(age.standing(1_499, COLD, Timing::PROBE), Standing::Young);
         assert_eq!(age.standing(1_500, COLD, Timing::PROBE), Standing::Due);
-        age.nothing_cold(1_500, COLD);
+        age.nothing_cold(1_500);
         assert_eq!(age.standing(1_999, COLD, Timing::PROBE), Standing::Young);
         assert_eq!(age.standing(2_000, COLD, Timing::PROBE), Standing::Seldom);
         assert_eq!(age.standing(2_500, COLD, Timing::PROBE), Standing::Due);
@@ -551,7 +543,7 @@ mod tests {
             now += COLD / 2;
             if age.due(now, COLD, Timing::PROBE) == Step::Probe {
                 looks += 1;
-                age.nothing_cold(now, COLD);
+                age.nothing_cold(now);
             }
         }
         assert!(looks < 100 * 2 / 8, "{looks}");
@@ -588,12 +580,12 @@ mod tests {
         assert_eq!([0; 4].map(|_| pause(&mut age)), [2 * COLD, 4 * COLD, 8 * COLD, 8 * COLD]);
         for _ in 0..2 {
             age.set_aside(0);
-            age.probed(0, COLD, 100, 1);
+            age.probed(0, 100, 1);
         }
         assert_eq!(pause(&mut age), 4 * COLD);
         for _ in 0..4 {
             age.set_aside(0);
-            age.probed(0, COLD, 100, 1);
+            age.probed(0, 100, 1);
         }
         assert_eq!(pause(&mut age), 2 * COLD);
     }
@@ -618,15 +610,15 @@ mod tests {
         age.due(1, COLD, Timing::PROBE);
         let busy = program(900, 0);
         for _ in 0..5 {
-            age.probed(now, COLD, 100, 50);
+            age.probed(now, 100, 50);
             age.in_use(busy.level(now, COLD));
         }
-        age.nothing_cold(now, COLD);
+        age.nothing_cold(now);
         assert!(!age.calmed(now, COLD, &busy, false));
         let later = now + COLD;
         let calm = program(900, 1);
         // Looks meanwhile find nothing, for what was in use is not tried.
-        age.nothing_cold(later, COLD);
+        age.nothing_cold(later);
         age.in_use(calm.level(later, COLD));
         assert!(!age.recheck_due(later, COLD));
         assert!(age.calmed(later, COLD, &calm, false));
@@ -646,7 +638,7 @@ mod tests {
         };
         assert_eq!(wanted(&mut age, false), 1);
         // Touched in the probe; come back from the store; and then neither.
-        age.probed(now, COLD, 100, 50);
+        age.probed(now, 100, 50);
         assert_eq!(wanted(&mut age, false), 2);
         assert_eq!(wanted(&mut age, true), 4);
         assert_eq!([0; 3].map(|_| wanted(&mut age, false)), [4, 2, 1]);
@@ -662,27 +654,21 @@ mod tests {
         age.due(0, COLD, Timing::PROBE);
         age.set_aside(0);
         age.retreated(10);
-        age.nothing_cold(20, COLD);
+        age.nothing_cold(20);
         assert!(!age.recheck_due(20 + 3 * COLD, COLD));
         assert!(age.recheck_due(20 + 4 * COLD, COLD));
     }
 
     #[test]
-    fn pages_that_keep_being_touched_are_tried_ever_more_rarely_and_calm_ones_soon_again() {
+    fn probes_of_others_do_not_put_off_the_time_when_touched_pages_are_tried() {
         let mut age = ExtentAge::default();
-        let mut gaps = [0; 4];
-        let mut now = 0;
-        for gap in &mut gaps {
-            age.probed(now, COLD, 100, 50);
-            let start = now;
-            while !age.recheck_due(now, COLD) {
-                now += COLD;
-            }
-            *gap = now - start;
+        age.probed(0, 100, 50);
+        for look in 1..4 {
+            age.probed(look * COLD, 100, 50);
+            assert!(!age.recheck_due(look * COLD, COLD));
         }
-        assert_eq!(gaps, [4 * COLD, 8 * COLD, 16 * COLD, 32 * COLD]);
-        age.probed(now, COLD, 100, 0);
-        assert!(!age.recheck_due(now + 15 * COLD, COLD));
-        assert!(age.recheck_due(now + 16 * COLD, COLD));
+        assert!(age.recheck_due(4 * COLD, COLD));
+        assert!(age.recheck(4 * COLD, 0, 0, 100).is_some());
+        assert!(!age.recheck_due(5 * COLD, COLD));
     }
 }

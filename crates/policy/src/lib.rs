@@ -19,6 +19,7 @@ pub mod foresight;
 pub mod learning;
 pub mod pace;
 pub mod period;
+pub mod recheck;
 #[cfg(feature = "replace")]
 pub mod replace;
 pub mod returns;

@@ -18,6 +18,7 @@ fn options(runs: usize) -> Options {
         cold_millis: 100,
         hot_percent: None,
         cold_rate: None,
+        phase_millis: None,
         max_cpu_percent: None,
     };
     let workloads = vec![Kind::ZipfHeap, Kind::MmapChurn];

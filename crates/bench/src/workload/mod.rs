@@ -93,9 +93,6 @@ pub struct Options {
     /// Rounds of computing in a unit, about 2 ns each.
     #[arg(long, value_name = "N")]
     work: Option<u64>,
-    /// How long a working set stays where it is, such as 2s.
-    #[arg(long, value_name = "TIME", value_parser = millis)]
-    phase: Option<u64>,
     /// Exponent of the popularity of pieces (zipf_heap).
     #[arg(long, value_name = "X", value_parser = number(0.0, 10.0))]
     skew: Option<f64>,
@@ -131,6 +128,10 @@ pub struct Measures {
     /// Touches of memory anywhere, a second and worker.
     #[arg(long, value_name = "N", value_parser = number(0.0, 1e9))]
     pub cold_rate: Option<f64>,
+    /// How long a working set stays where it is, such as 2s (anon_streamer, phase_shift).
+    #[arg(long = "phase", value_name = "TIME", value_parser = millis)]
+    #[serde(default)]
+    pub phase_millis: Option<u64>,
     /// How long memory must be untouched to be cold.
     #[arg(long = "cold-age", value_name = "TIME", default_value = "1s", value_parser = millis)]
     pub cold_millis: u64,
@@ -144,7 +145,17 @@ impl Measures {
     /// A workload with them.
     pub fn of(&self, kind: Kind) -> Workload {
         let Measures {
-            millis, bytes, workers, seed, data, rate, cold_millis, hot_percent, cold_rate, ..
+            millis,
+            bytes,
+            workers,
+            seed,
+            data,
+            rate,
+            cold_millis,
+            hot_percent,
+            cold_rate,
+            phase_millis,
+            ..
         } = *self;
         let usual = Workload::new(kind);
         Workload {
@@ -157,6 +168,7 @@ impl Measures {
             cold_millis,
             hot_percent: hot_percent.unwrap_or(usual.hot_percent),
             cold_rate: cold_rate.unwrap_or(usual.cold_rate),
+            phase_millis: phase_millis.unwrap_or(usual.phase_millis),
             ..usual
         }
     }
@@ -171,7 +183,6 @@ pub fn run(options: &Options) -> Result<WorkloadReport> {
     let workload = Workload {
         touches: options.touches.unwrap_or(usual.touches),
         work: options.work.unwrap_or(usual.work),
-        phase_millis: options.phase.unwrap_or(usual.phase_millis),
         skew: options.skew.unwrap_or(usual.skew),
         churn_bytes: options.churn.unwrap_or(usual.churn_bytes),
         ..usual

@@ -489,6 +489,7 @@ impl Engine {
         extent.uncut.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
+        extent.tried.remove(pages);
         extent.along.remove(pages);
         extent.back_soon.remove(pages);
         extent.refused.remove(pages);

@@ -51,6 +51,30 @@ impl ByAge {
         ByAge { cold_age: worker.cold_age(), broken, begun: false, looks: None, resident: 0 }
     }
 
+    /// Has pages that were in use tried again, if their time has come: some of them, or all of a huge page, of which no part goes.
+    fn try_again(&self, worker: &Worker, extent: &mut Locked, huge: bool) {
+        if !extent.age().recheck_due(worker.now.0, self.cold_age) {
+            return;
+        }
+        let mut used = extent.hot.load().or(&extent.back_soon.load());
+        if !worker.kernel.tracks_writes {
+            used = used.or(&extent.incompressible.load());
+        }
+        let last = extent.tried.load();
+        let stayed = last.and(&extent.away_pages()).len();
+        let Some(sample) = extent.age().recheck(worker.now.0, last.len(), stayed, used.len()) else { return };
+        extent.tried.remove(&last);
+        let places = used.pages().enumerate().filter(|&(place, _)| huge || sample.takes(place));
+        let mut tried = PageSet::EMPTY;
+        places.for_each(|(_, page)| tried.insert(page));
+        extent.tried.insert(&tried);
+        extent.hot.remove(&tried);
+        extent.back_soon.remove(&tried);
+        if !worker.kernel.tracks_writes {
+            extent.incompressible.remove(&tried);
+        }
+    }
+
     /// How expensive looks are is seen long before the first of them are over.
     fn look_at_probe(&self, worker: &mut Worker, extent: &Extent) {
         let early = worker.now.since(Nanos(extent.last_aside.load(Relaxed))).0 < self.cold_age / 4;
@@ -146,20 +170,13 @@ impl Policy for ByAge {
         if watching {
             extent.age().watched(worker.now.0);
         } else {
-            extent.age().nothing_cold(worker.now.0, self.cold_age);
+            extent.age().nothing_cold(worker.now.0);
             extent.age().in_use(worker.utilization.level(worker.now.0, self.cold_age));
         }
     }
 
     /// What the access source takes for cold.
     fn choose(&mut self, worker: &mut Worker, extent: &mut Locked) -> Choice {
-        if extent.age().recheck_due(worker.now.0, self.cold_age) {
-            extent.hot.remove(&PageSet::ALL);
-            extent.back_soon.remove(&PageSet::ALL);
-            if !worker.kernel.tracks_writes {
-                extent.incompressible.remove(&PageSet::ALL);
-            }
-        }
         if extent.age().retry_due(worker.now.0) {
             extent.refused.remove(&PageSet::ALL);
         }
@@ -174,6 +191,7 @@ impl Policy for ByAge {
         extent.incompressible.remove(&scan.written);
         extent.refused.remove(&scan.written);
         worker.let_dense_go(extent);
+        self.try_again(worker, extent, scan.huge);
         Choice { pages: Some(cold.minus(&extent.spared())), huge: scan.huge, refused }
     }
 
@@ -185,7 +203,7 @@ impl Policy for ByAge {
             extent.age().refused(now, cold_age);
         }
         if pages == 0 {
-            extent.age().nothing_cold(now, cold_age);
+            extent.age().nothing_cold(now);
             extent.age().in_use(worker.utilization.level(now, cold_age));
         } else {
             extent.probed_pages.store(pages as u32, Relaxed);
@@ -208,7 +226,7 @@ impl Policy for ByAge {
         let Some(mut locked) = extent.try_lock() else { return true };
         let probed = u64::from(extent.probed_pages.load(Relaxed));
         let touched = u64::from(extent.touched.swap(0, Relaxed) - 1);
-        locked.age().probed(worker.now.0, self.cold_age, probed as usize, touched as usize);
+        locked.age().probed(worker.now.0, probed as usize, touched as usize);
         if touched != 0 {
             locked.age().in_use(worker.utilization.level(worker.now.0, self.cold_age));
         }

@@ -58,6 +58,8 @@ pub struct Extent {
     pub hot: AtomicPageSet,
     /// Of those the ones that were touched so soon after they were stored that it was not worth it; others may be in it too.
     pub back_soon: AtomicPageSet,
+    /// Of the pages that were hot the ones that were last tried again. Set by the background thread.
+    pub tried: AtomicPageSet,
     /// Pages that a thread touched while they were away, and waited for, since a page daemon last looked. Written by the fault
     /// thread.
     pub asked: AtomicPageSet,

@@ -1,0 +1,194 @@
+//! When pages that were in use are tried anew, and how many of them at a time.
+//!
+//! Whether a page is still in use costs a touch to find out, if it is. So a few of an extent's are tried first, spread over all of them, and what became of these
+//! says how many are tried next: who stays in use is asked for a few pages now and then, and memory that is used no more is found by a few pages of it.
+//!
+//! They are judged some time after they were tried, so that a page that was compressed and came back soon was in use.
+
+/// After how many cold ages a few are tried, at first and at most.
+const FIRST: u32 = 4;
+const MOST: u32 = 8;
+/// After how many cold ages those are judged that were tried.
+const JUDGED: u32 = 2;
+/// At least so many are tried at a time, if there are so many: fewer are not worth the making of tables.
+const FEW: u32 = 16;
+const ALL: u32 = u32::MAX;
+/// So many times as many are tried next where half of them stayed away.
+const MORE: u32 = 4;
+
+/// When and how many. All of it is zero before any page was in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recheck {
+    /// When some were last tried, or the time began, ns.
+    since: u64,
+    /// In cold ages; 0 while no time is running.
+    pause: u32,
+    /// How many were tried last, or are next.
+    tries: u32,
+    /// Those that were tried last are not judged yet.
+    open: bool,
+    /// Who is tried next, another each time.
+    turn: u32,
+}
+
+/// Which of them are tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    step: usize,
+    first: usize,
+}
+
+impl Sample {
+    /// Whether the page in this place among those that were in use is tried.
+    pub fn takes(&self, place: usize) -> bool {
+        place % self.step == self.first
+    }
+}
+
+impl Recheck {
+    /// Pages were found in use at `now`. The time begins, if none is running.
+    pub fn begin(&mut self, now: u64) {
+        if self.pause == 0 {
+            *self = Recheck { since: now, pause: FIRST, tries: FEW, open: false, turn: self.turn };
+        }
+    }
+
+    /// All are tried at the next look after `now`.
+    pub fn all_at(&mut self, now: u64) {
+        *self =
+            Recheck { since: now, pause: self.pause.max(FIRST), tries: ALL, open: false, turn: self.turn };
+    }
+
+    /// Whether some are to be tried or judged.
+    pub fn is_due(&self, now: u64, cold_age: u64) -> bool {
+        let ages = match (self.open, self.tries) {
+            (true, _) => JUDGED,
+            (false, ALL) => 0,
+            (false, _) => self.pause,
+        };
+        self.pause != 0 && now >= self.since.saturating_add(cold_age.saturating_mul(u64::from(ages)))
+    }
+
+    /// Which of the `used` pages that were in use are tried now that this [is due](Self::is_due), if any. Of those that were tried the last time, `tried`, `stayed` have
+    /// stayed away.
+    pub fn next(&mut self, now: u64, tried: usize, stayed: usize, used: usize) -> Option<Sample> {
+        if used == 0 {
+            self.pause = 0;
+            return None;
+        }
+        if core::mem::replace(&mut self.open, false) && tried != 0 {
+            let (most, half, quarter) = (stayed * 10 >= tried * 9, stayed * 2 >= tried, stayed * 4 >= tried);
+            if !half {
+                self.pause = if quarter { self.pause } else { (self.pause * 2).min(MOST) };
+                self.tries = FEW;
+                return None;
+            }
+            self.pause = FIRST;
+            self.tries = if most { ALL } else { self.tries.saturating_mul(MORE) };
+        }
+        let step = (used / self.tries as usize).max(1);
+        let sample = Sample { step, first: self.turn as usize % step };
+        if self.tries == ALL {
+            // What comes of all of them says no more than a few would of the others.
+            self.tries = FEW;
+        }
+        (self.since, self.open, self.turn) = (now, true, self.turn.wrapping_add(1));
+        Some(sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLD: u64 = 1_000;
+
+    /// The time until the next are tried, in cold ages, and how many are, of so many. Of those tried before, `stayed` per cent stayed away.
+    fn next(recheck: &mut Recheck, now: &mut u64, stayed: usize, used: usize) -> (u64, usize) {
+        let began = *now;
+        loop {
+            while !recheck.is_due(*now, COLD) {
+                *now += COLD;
+            }
+            if let Some(sample) = recheck.next(*now, 100, stayed, used) {
+                return ((*now - began) / COLD, (0..used).filter(|&place| sample.takes(place)).count());
+            }
+        }
+    }
+
+    fn begun() -> (Recheck, u64) {
+        let mut recheck = Recheck::default();
+        assert!(!recheck.is_due(u64::MAX, COLD));
+        recheck.begin(7);
+        // Others of the extent are found in use meanwhile.
+        recheck.begin(7 + 3 * COLD);
+        (recheck, 7)
+    }
+
+    #[test]
+    fn what_stays_in_use_is_asked_for_a_few_pages_and_more_rarely() {
+        let (mut recheck, mut now) = begun();
+        let asked = [0; 4].map(|_| next(&mut recheck, &mut now, 10, 512));
+        assert_eq!(asked, [4, 8, 8, 8].map(|ages| (ages, 16)));
+    }
+
+    #[test]
+    fn of_what_is_used_no_more_all_is_tried_as_soon_as_a_few_have_stayed_away() {
+        let (mut recheck, mut now) = begun();
+        for _ in 0..9 {
+            next(&mut recheck, &mut now, 0, 512);
+        }
+        assert_eq!(next(&mut recheck, &mut now, 95, 512), (2, 512));
+        // Where many of these come back, a few of them are tried as at first.
+        assert_eq!(next(&mut recheck, &mut now, 30, 288), (4, 16));
+    }
+
+    #[test]
+    fn where_half_stays_away_more_are_tried_and_where_a_quarter_does_as_many() {
+        let (mut recheck, mut now) = begun();
+        next(&mut recheck, &mut now, 0, 512);
+        assert_eq!([0; 3].map(|_| next(&mut recheck, &mut now, 60, 512)), [(2, 64), (2, 256), (2, 512)]);
+        assert_eq!(next(&mut recheck, &mut now, 10, 512), (8, 16));
+        recheck.pause = FIRST;
+        assert_eq!([0; 3].map(|_| next(&mut recheck, &mut now, 30, 512)), [(4, 16); 3]);
+    }
+
+    #[test]
+    fn each_page_has_its_turn() {
+        let (mut recheck, mut now) = begun();
+        let mut seen = [false; 200];
+        for _ in 0..12 {
+            now += 8 * COLD;
+            assert!(recheck.is_due(now, COLD));
+            recheck.open = false;
+            let sample = recheck.next(now, 16, 0, 200).unwrap();
+            (0..200).filter(|&place| sample.takes(place)).for_each(|place| seen[place] = true);
+        }
+        assert_eq!(seen, [true; 200]);
+        // Of few all are.
+        assert_eq!(next(&mut recheck, &mut now, 0, 31).1, 31);
+    }
+
+    #[test]
+    fn all_are_tried_at_once_when_something_else_says_so() {
+        let (mut recheck, mut now) = begun();
+        for _ in 0..9 {
+            next(&mut recheck, &mut now, 0, 512);
+        }
+        recheck.all_at(now + 5);
+        assert!(!recheck.is_due(now + 4, COLD) && recheck.is_due(now + 5, COLD));
+        now += 5;
+        assert_eq!(next(&mut recheck, &mut now, 0, 512), (0, 512));
+        assert_eq!(next(&mut recheck, &mut now, 0, 512), (8, 16));
+    }
+
+    #[test]
+    fn where_nothing_was_in_use_no_time_runs() {
+        let (mut recheck, now) = begun();
+        assert_eq!(recheck.next(now + 4 * COLD, 0, 0, 0), None);
+        assert!(!recheck.is_due(u64::MAX, COLD));
+        recheck.begin(now + 9 * COLD);
+        let is_due = |now: u64| recheck.is_due(now, COLD);
+        assert!(!is_due(now + 13 * COLD - 1) && is_due(now + 13 * COLD));
+    }
+}
