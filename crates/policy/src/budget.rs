@@ -12,6 +12,9 @@ pub const BROKEN: u64 = 2;
 const BUCKETS: usize = 20;
 const BUCKET: u64 = WINDOW / BUCKETS as u64;
 
+/// The last moment of the window, ns.
+pub const MOMENT: u64 = 2 * BUCKET;
+
 /// What was spent in the last ten seconds, in buckets of half a second. It is charged by what a running total has grown.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
@@ -56,6 +59,13 @@ impl Budget {
         self.advance(now);
         self.buckets.iter().fold(0, |sum, &b| sum.saturating_add(b))
     }
+
+    /// Spent within the last [`MOMENT`], or at least half of it, ns.
+    pub fn lately(&mut self, now: u64) -> u64 {
+        self.advance(now);
+        let bucket = |age: u64| self.buckets[(self.newest.wrapping_sub(age) % BUCKETS as u64) as usize];
+        bucket(0).saturating_add(bucket(1))
+    }
 }
 
 #[cfg(test)]
@@ -95,6 +105,8 @@ mod tests {
                 let within = |span: u64| all.iter().filter(|(t, _)| now - t < span).map(|(_, s)| s).sum::<u64>();
                 let used = budget.used(now);
                 prop_assert!(used >= within(WINDOW - BUCKET) && used <= within(WINDOW));
+                let lately = budget.lately(now);
+                prop_assert!(lately >= within(MOMENT - BUCKET) && lately <= within(MOMENT));
             }
         }
     }

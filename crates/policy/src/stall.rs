@@ -8,7 +8,7 @@
 //! Invariants: over any stretch of time what was waited is at most the share of it, and the credit, and what was under way. What is waited for pages
 //! that come back from the store never counts as looking.
 
-use crate::budget::{Budget, BROKEN, WINDOW};
+use crate::budget::{Budget, BROKEN, MOMENT, WINDOW};
 use crate::pace::worth;
 
 /// The credit is what the share comes to in this time, ns.
@@ -148,17 +148,17 @@ impl Stall {
         looks.max(u64::from(dearest > 0 && unspent >= dearest))
     }
 
-    /// Whether so much was waited in the window that ends at `now` that it must not be repeated, and for what.
+    /// Whether so much was waited in the window that ends at `now` that it must not be repeated, and still is, and for what.
     pub fn broken(&mut self, now: u64, limit: u64) -> Option<Cause> {
+        let bound = |time: u64| worth(time, limit.saturating_mul(BROKEN));
         let waited = self.waited.used(now);
         let counted = waited.saturating_sub(self.credited.used(now));
-        let returns = waited.saturating_sub(self.looked_for.used(now));
-        let bound = worth(WINDOW, limit.saturating_mul(BROKEN));
-        match (counted >= bound, returns >= bound) {
-            (false, _) => None,
-            (true, true) => Some(Cause::Returns),
-            (true, false) => Some(Cause::Looks),
+        let lately = self.waited.lately(now).saturating_sub(self.credited.lately(now));
+        if counted < bound(WINDOW) || lately < bound(MOMENT) {
+            return None;
         }
+        let returns = waited.saturating_sub(self.looked_for.used(now));
+        Some(if returns >= bound(WINDOW) { Cause::Returns } else { Cause::Looks })
     }
 
     /// Waited within the window that ends at `now`, ns.
@@ -275,7 +275,13 @@ mod tests {
             (0..64).for_each(|_| stall.looked(500, 400));
             stall.charge(SECOND, 7 + (looks + returns) * MS, 3 + looks * MS, LIMIT);
             assert_eq!(stall.broken(SECOND, LIMIT), cause, "{looks} {returns}");
-            assert_eq!(stall.broken(12 * SECOND, LIMIT), None);
+            // It is over, and a little is no repetition.
+            stall.charge(3 * SECOND, 7 + (looks + returns + 5) * MS, 3 + looks * MS, LIMIT);
+            assert_eq!(stall.broken(3 * SECOND, LIMIT), None);
+            stall.charge(3 * SECOND, 7 + (looks + returns + 10) * MS, 3 + looks * MS, LIMIT);
+            let again = if returns + 10 >= 100 { Cause::Returns } else { Cause::Looks };
+            assert_eq!(stall.broken(3 * SECOND, LIMIT), Some(again), "{looks} {returns}");
+            assert_eq!(stall.broken(14 * SECOND, LIMIT), None);
         }
     }
 

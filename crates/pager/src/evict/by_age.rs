@@ -7,6 +7,7 @@
 //! Background thread only.
 
 use crate::config::Setting;
+use crate::engine::Engine;
 use crate::evict::round::{Choice, Due, Policy};
 use crate::evict::set_aside;
 use crate::evict::worker::{Round, Worker};
@@ -24,6 +25,9 @@ use memfold_sys::{thread, PAGE_SIZE};
 
 /// How often what is being touched comes back while the stall budget is used up.
 const BRING_BACK: Nanos = Nanos::from_millis(20);
+
+/// So many touches within a second tell that an extent is in use.
+const IN_USE: u32 = 2;
 
 /// How often resident pages are counted, where a limit or a daemon wants to know how many there are.
 const CENSUS: Nanos = Nanos::from_secs(1);
@@ -118,9 +122,13 @@ impl Policy for ByAge {
             return Due::Empty;
         }
         match self.broken {
-            Some(Cause::Returns) if recently_touched(extent, worker.now) => return Due::BringBack,
+            Some(Cause::Returns) if recently_touched(worker.engine, extent, worker.now) => {
+                return Due::BringBack
+            }
             // What has proved to be cold is not what is waited for.
-            Some(Cause::Looks) if recently_touched(extent, worker.now) && count_aside(extent) != 0 => {
+            Some(Cause::Looks)
+                if recently_touched(worker.engine, extent, worker.now) && count_aside(extent) != 0 =>
+            {
                 return Due::BringBackAside
             }
             _ => {}
@@ -300,10 +308,11 @@ impl Worker {
     }
 }
 
-/// Whether pages of it were needed back within the last second.
-fn recently_touched(extent: &Extent, now: Nanos) -> bool {
+/// Whether pages of it were needed back within the last second, and so many that it is in use: all of it for one that is touched by chance would be dear.
+fn recently_touched(engine: &Engine, extent: &Extent, now: Nanos) -> bool {
     extent.away.load(Relaxed) != 0
         && now.since(Nanos(extent.last_restore.load(Relaxed))) < Nanos::from_secs(1)
+        && (extent.burst().touches >= IN_USE || !engine.takes_guesses())
 }
 
 /// What came back unasked was not written by that.

@@ -266,7 +266,7 @@ impl Extent {
         self.hot.load().or(&self.refused.load()).or(&self.incompressible.load())
     }
 
-    /// The last touches of it. By the fault thread.
+    /// The last touches of it. The fault thread keeps count of them.
     pub fn burst(&self) -> Burst {
         let touches = self.burst.load(Relaxed);
         Burst {
