@@ -15,7 +15,7 @@
 //! That is how it goes where touches are told by setting pages aside. Whoever else tells of them has another [`Timing`]: what is known to be
 //! cold already need not prove it.
 
-use crate::recheck::{Recheck, Sample};
+use crate::recheck::{Recheck, Sample, Tempo, RETURNED, TOUCHED};
 use crate::utilization::{Level, Utilization};
 
 /// What to do with an extent now.
@@ -86,6 +86,28 @@ const RETREAT_FIRST: u32 = 4;
 const CHURN: usize = 10;
 const CALM: usize = 2;
 
+/// How pages are known to be in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Used {
+    /// They were touched while they were set aside.
+    Touched,
+    /// They came back soon after they were compressed.
+    Returned,
+}
+
+impl Used {
+    /// Both.
+    pub const ALL: [Used; 2] = [Used::Touched, Used::Returned];
+
+    /// How soon they are tried again.
+    const fn tempo(self) -> Tempo {
+        match self {
+            Used::Touched => TOUCHED,
+            Used::Returned => RETURNED,
+        }
+    }
+}
+
 /// What is known of one extent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ExtentAge {
@@ -94,8 +116,8 @@ pub struct ExtentAge {
     since: u64,
     /// Pause until the next look, in half cold ages.
     backoff: u32,
-    /// When pages that were touched are set aside again.
-    recheck: Recheck,
+    /// When pages that were touched while set aside, and that came back soon, are set aside again.
+    rechecks: [Recheck; 2],
     /// How long refused pages are left alone, in cold ages; 0 before any was.
     refused: u32,
     /// When refused pages may be tried again; 0 where there are none.
@@ -178,14 +200,25 @@ impl ExtentAge {
         }
     }
 
-    /// Whether some of the pages that were touched while set aside are to be tried again, or those to be judged that were.
-    pub fn recheck_due(&self, now: u64, cold_age: u64) -> bool {
-        self.recheck.is_due(now, cold_age)
+    /// Whether some pages that were in use are to be tried again, or those to be judged that were.
+    pub fn recheck_due(&self, used: Used, now: u64, cold_age: u64) -> bool {
+        self.rechecks[used as usize].is_due(used.tempo(), now, cold_age)
     }
 
-    /// Which of the `used` pages that were touched are tried now that it is due. Of those that were tried the last time, `tried`, `stayed` have stayed away.
-    pub fn recheck(&mut self, now: u64, tried: usize, stayed: usize, used: usize) -> Option<Sample> {
-        self.recheck.next(now, tried, stayed, used)
+    /// Which of so many such `pages` are tried now that it is due. Of those that were tried the last time, `tried`, `stayed` have stayed away.
+    pub fn recheck(
+        &mut self,
+        used: Used,
+        now: u64,
+        tried: usize,
+        stayed: usize,
+        pages: usize,
+    ) -> Option<Sample> {
+        self.rechecks[used as usize].next(used.tempo(), now, tried, stayed, pages)
+    }
+
+    fn begin_rechecks(&mut self, now: u64) {
+        Used::ALL.iter().for_each(|&used| self.rechecks[used as usize].begin(used.tempo(), now));
     }
 
     /// Pages were found in use, or nothing was cold, while the program did so much.
@@ -212,7 +245,7 @@ impl ExtentAge {
         }
         self.busy = 0;
         self.backoff = 1;
-        self.recheck.all_at(now);
+        Used::ALL.iter().for_each(|&used| self.rechecks[used as usize].all_at(used.tempo(), now));
         if self.retry_at != 0 {
             self.retry_at = now.max(1);
         }
@@ -254,7 +287,7 @@ impl ExtentAge {
     pub fn nothing_cold(&mut self, now: u64) {
         self.watched(now);
         self.backoff = (self.backoff * 2).min(BACKOFF_MOST);
-        self.recheck.begin(now);
+        self.begin_rechecks(now);
     }
 
     /// Pages were set aside at `now`.
@@ -290,7 +323,7 @@ impl ExtentAge {
                 self.calmed_too_soon();
             }
         }
-        self.recheck.begin(now);
+        self.begin_rechecks(now);
         if touched * 100 < pages * CALM {
             // What rests for longer each time it is walked through does so also where short probes end between two walks.
             if !lent {
@@ -390,7 +423,7 @@ mod tests {
             assert_eq!(age.due(start + 2 * DAYS - 1, DAYS, Timing::PROBE), Step::Wait);
             assert_eq!(age.due(start + 2 * DAYS, DAYS, Timing::PROBE), Step::Launder);
             age.probed(start + 2 * DAYS, 100, 100);
-            assert!(!age.recheck_due(start + 3 * DAYS, DAYS));
+            assert!(!age.recheck_due(Used::Touched, start + 3 * DAYS, DAYS));
         }
     }
 
@@ -401,13 +434,13 @@ mod tests {
         age.watched(5_500);
         // Back: it is as if no time had passed, until the clock is there again.
         assert_eq!(age.due(100, COLD, Timing::PROBE), Step::Wait);
-        assert!(!age.recheck_due(100, COLD));
+        assert!(!age.recheck_due(Used::Touched, 100, COLD));
         assert_eq!(age.due(6_000, COLD, Timing::PROBE), Step::Probe);
         age.set_aside(6_000);
         // Forth, to the end of time.
         assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Launder);
         age.probed(u64::MAX, 100, 100);
-        assert!(age.recheck_due(u64::MAX, COLD));
+        assert!(age.recheck_due(Used::Touched, u64::MAX, COLD));
         assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Wait);
     }
 
@@ -620,9 +653,12 @@ mod tests {
         // Looks meanwhile find nothing, for what was in use is not tried.
         age.nothing_cold(later);
         age.in_use(calm.level(later, COLD));
-        assert!(!age.recheck_due(later, COLD));
+        assert!(!age.recheck_due(Used::Touched, later, COLD));
         assert!(age.calmed(later, COLD, &calm, false));
-        assert!(age.next(COLD, Timing::PROBE) <= later + COLD / 2 && age.recheck_due(later + COLD / 2, COLD));
+        assert!(
+            age.next(COLD, Timing::PROBE) <= later + COLD / 2
+                && age.recheck_due(Used::Touched, later + COLD / 2, COLD)
+        );
         assert!(!age.calmed(later + COLD, COLD, &calm, false), "once");
     }
 
@@ -655,8 +691,8 @@ mod tests {
         age.set_aside(0);
         age.retreated(10);
         age.nothing_cold(20);
-        assert!(!age.recheck_due(20 + 3 * COLD, COLD));
-        assert!(age.recheck_due(20 + 4 * COLD, COLD));
+        assert!(!age.recheck_due(Used::Touched, 20 + 3 * COLD, COLD));
+        assert!(age.recheck_due(Used::Touched, 20 + 4 * COLD, COLD));
     }
 
     #[test]
@@ -665,10 +701,10 @@ mod tests {
         age.probed(0, 100, 50);
         for look in 1..4 {
             age.probed(look * COLD, 100, 50);
-            assert!(!age.recheck_due(look * COLD, COLD));
+            assert!(!age.recheck_due(Used::Touched, look * COLD, COLD));
         }
-        assert!(age.recheck_due(4 * COLD, COLD));
-        assert!(age.recheck(4 * COLD, 0, 0, 100).is_some());
-        assert!(!age.recheck_due(5 * COLD, COLD));
+        assert!(age.recheck_due(Used::Touched, 4 * COLD, COLD));
+        assert!(age.recheck(Used::Touched, 4 * COLD, 0, 0, 100).is_some());
+        assert!(!age.recheck_due(Used::Touched, 5 * COLD, COLD));
     }
 }

@@ -5,11 +5,20 @@
 //!
 //! They are judged some time after they were tried, so that a page that was compressed and came back soon was in use.
 
-/// After how many cold ages a few are tried, at first and at most.
-const FIRST: u32 = 4;
-const MOST: u32 = 8;
-/// After how many cold ages those are judged that were tried.
-const JUDGED: u32 = 2;
+/// How soon pages are tried, in cold ages.
+#[derive(Clone, Copy, Debug)]
+pub struct Tempo {
+    /// How long they are left alone, at first and at most.
+    pause: (u32, u32),
+    /// After how long those are judged that were tried.
+    judged: u32,
+}
+
+/// Of pages that were touched while they were set aside.
+pub const TOUCHED: Tempo = Tempo { pause: (4, 8), judged: 2 };
+/// Of pages that came back soon after they were compressed, which is dear: they have to stay away for as long as that is soon.
+pub const RETURNED: Tempo = Tempo { pause: (16, 64), judged: crate::returns::SOON as u32 };
+
 /// At least so many are tried at a time, if there are so many: fewer are not worth the making of tables.
 const FEW: u32 = 16;
 const ALL: u32 = u32::MAX;
@@ -47,22 +56,27 @@ impl Sample {
 
 impl Recheck {
     /// Pages were found in use at `now`. The time begins, if none is running.
-    pub fn begin(&mut self, now: u64) {
+    pub fn begin(&mut self, tempo: Tempo, now: u64) {
         if self.pause == 0 {
-            *self = Recheck { since: now, pause: FIRST, tries: FEW, open: false, turn: self.turn };
+            (self.since, self.pause, self.tries, self.open) = (now, tempo.pause.0, FEW, false);
         }
     }
 
     /// All are tried at the next look after `now`.
-    pub fn all_at(&mut self, now: u64) {
-        *self =
-            Recheck { since: now, pause: self.pause.max(FIRST), tries: ALL, open: false, turn: self.turn };
+    pub fn all_at(&mut self, tempo: Tempo, now: u64) {
+        *self = Recheck {
+            since: now,
+            pause: self.pause.max(tempo.pause.0),
+            tries: ALL,
+            open: false,
+            turn: self.turn,
+        };
     }
 
     /// Whether some are to be tried or judged.
-    pub fn is_due(&self, now: u64, cold_age: u64) -> bool {
+    pub fn is_due(&self, tempo: Tempo, now: u64, cold_age: u64) -> bool {
         let ages = match (self.open, self.tries) {
-            (true, _) => JUDGED,
+            (true, _) => tempo.judged,
             (false, ALL) => 0,
             (false, _) => self.pause,
         };
@@ -71,7 +85,14 @@ impl Recheck {
 
     /// Which of the `used` pages that were in use are tried now that this [is due](Self::is_due), if any. Of those that were tried the last time, `tried`, `stayed` have
     /// stayed away.
-    pub fn next(&mut self, now: u64, tried: usize, stayed: usize, used: usize) -> Option<Sample> {
+    pub fn next(
+        &mut self,
+        tempo: Tempo,
+        now: u64,
+        tried: usize,
+        stayed: usize,
+        used: usize,
+    ) -> Option<Sample> {
         if used == 0 {
             self.pause = 0;
             return None;
@@ -79,11 +100,11 @@ impl Recheck {
         if core::mem::replace(&mut self.open, false) && tried != 0 {
             let (most, half, quarter) = (stayed * 10 >= tried * 9, stayed * 2 >= tried, stayed * 4 >= tried);
             if !half {
-                self.pause = if quarter { self.pause } else { (self.pause * 2).min(MOST) };
+                self.pause = if quarter { self.pause } else { (self.pause * 2).min(tempo.pause.1) };
                 self.tries = FEW;
                 return None;
             }
-            self.pause = FIRST;
+            self.pause = tempo.pause.0;
             self.tries = if most { ALL } else { self.tries.saturating_mul(MORE) };
         }
         let step = (used / self.tries as usize).max(1);
@@ -105,12 +126,22 @@ mod tests {
 
     /// The time until the next are tried, in cold ages, and how many are, of so many. Of those tried before, `stayed` per cent stayed away.
     fn next(recheck: &mut Recheck, now: &mut u64, stayed: usize, used: usize) -> (u64, usize) {
+        next_at(TOUCHED, recheck, now, stayed, used)
+    }
+
+    fn next_at(
+        tempo: Tempo,
+        recheck: &mut Recheck,
+        now: &mut u64,
+        stayed: usize,
+        used: usize,
+    ) -> (u64, usize) {
         let began = *now;
         loop {
-            while !recheck.is_due(*now, COLD) {
+            while !recheck.is_due(tempo, *now, COLD) {
                 *now += COLD;
             }
-            if let Some(sample) = recheck.next(*now, 100, stayed, used) {
+            if let Some(sample) = recheck.next(tempo, *now, 100, stayed, used) {
                 return ((*now - began) / COLD, (0..used).filter(|&place| sample.takes(place)).count());
             }
         }
@@ -118,10 +149,10 @@ mod tests {
 
     fn begun() -> (Recheck, u64) {
         let mut recheck = Recheck::default();
-        assert!(!recheck.is_due(u64::MAX, COLD));
-        recheck.begin(7);
+        assert!(!recheck.is_due(TOUCHED, u64::MAX, COLD));
+        recheck.begin(TOUCHED, 7);
         // Others of the extent are found in use meanwhile.
-        recheck.begin(7 + 3 * COLD);
+        recheck.begin(TOUCHED, 7 + 3 * COLD);
         (recheck, 7)
     }
 
@@ -149,8 +180,16 @@ mod tests {
         next(&mut recheck, &mut now, 0, 512);
         assert_eq!([0; 3].map(|_| next(&mut recheck, &mut now, 60, 512)), [(2, 64), (2, 256), (2, 512)]);
         assert_eq!(next(&mut recheck, &mut now, 10, 512), (8, 16));
-        recheck.pause = FIRST;
+        recheck.pause = 4;
         assert_eq!([0; 3].map(|_| next(&mut recheck, &mut now, 30, 512)), [(4, 16); 3]);
+    }
+
+    #[test]
+    fn what_came_back_soon_has_to_stay_away_for_longer() {
+        let (mut recheck, mut now) = (Recheck::default(), 0);
+        recheck.begin(RETURNED, now);
+        let asked = [10, 10, 95, 10, 10].map(|stayed| next_at(RETURNED, &mut recheck, &mut now, stayed, 512));
+        assert_eq!(asked, [(16, 16), (32, 16), (30, 512), (32, 16), (64, 16)]);
     }
 
     #[test]
@@ -159,9 +198,9 @@ mod tests {
         let mut seen = [false; 200];
         for _ in 0..12 {
             now += 8 * COLD;
-            assert!(recheck.is_due(now, COLD));
+            assert!(recheck.is_due(TOUCHED, now, COLD));
             recheck.open = false;
-            let sample = recheck.next(now, 16, 0, 200).unwrap();
+            let sample = recheck.next(TOUCHED, now, 16, 0, 200).unwrap();
             (0..200).filter(|&place| sample.takes(place)).for_each(|place| seen[place] = true);
         }
         assert_eq!(seen, [true; 200]);
@@ -175,8 +214,8 @@ mod tests {
         for _ in 0..9 {
             next(&mut recheck, &mut now, 0, 512);
         }
-        recheck.all_at(now + 5);
-        assert!(!recheck.is_due(now + 4, COLD) && recheck.is_due(now + 5, COLD));
+        recheck.all_at(TOUCHED, now + 5);
+        assert!(!recheck.is_due(TOUCHED, now + 4, COLD) && recheck.is_due(TOUCHED, now + 5, COLD));
         now += 5;
         assert_eq!(next(&mut recheck, &mut now, 0, 512), (0, 512));
         assert_eq!(next(&mut recheck, &mut now, 0, 512), (8, 16));
@@ -185,10 +224,10 @@ mod tests {
     #[test]
     fn where_nothing_was_in_use_no_time_runs() {
         let (mut recheck, now) = begun();
-        assert_eq!(recheck.next(now + 4 * COLD, 0, 0, 0), None);
-        assert!(!recheck.is_due(u64::MAX, COLD));
-        recheck.begin(now + 9 * COLD);
-        let is_due = |now: u64| recheck.is_due(now, COLD);
+        assert_eq!(recheck.next(TOUCHED, now + 4 * COLD, 0, 0, 0), None);
+        assert!(!recheck.is_due(TOUCHED, u64::MAX, COLD));
+        recheck.begin(TOUCHED, now + 9 * COLD);
+        let is_due = |now: u64| recheck.is_due(TOUCHED, now, COLD);
         assert!(!is_due(now + 13 * COLD - 1) && is_due(now + 13 * COLD));
     }
 }

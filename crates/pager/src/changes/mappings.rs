@@ -489,7 +489,9 @@ impl Engine {
         extent.uncut.remove(pages);
         extent.armed.remove(pages);
         extent.hot.remove(pages);
-        extent.tried.remove(pages);
+        for tried in &extent.tried {
+            tried.remove(pages);
+        }
         extent.along.remove(pages);
         extent.back_soon.remove(pages);
         extent.refused.remove(pages);

@@ -16,9 +16,9 @@ use crate::source::Seen;
 use crate::tables::bitmap::PageSet;
 use crate::tables::entries::Entries;
 use crate::tables::entry::State;
-use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, WAITS_FOR_STALL, WALKED};
+use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, TRIES, WAITS_FOR_STALL, WALKED};
 use core::sync::atomic::Ordering::*;
-use memfold_policy::age::Step;
+use memfold_policy::age::{Step, Used};
 use memfold_policy::stall::Cause;
 use memfold_sys::time::Nanos;
 use memfold_sys::{thread, PAGE_SIZE};
@@ -57,25 +57,31 @@ impl ByAge {
 
     /// Has pages that were in use tried again, if their time has come: some of them, or all of a huge page, of which no part goes.
     fn try_again(&self, worker: &Worker, extent: &mut Locked, huge: bool) {
-        if !extent.age().recheck_due(worker.now.0, self.cold_age) {
-            return;
-        }
-        let mut used = extent.hot.load().or(&extent.back_soon.load());
-        if !worker.kernel.tracks_writes {
-            used = used.or(&extent.incompressible.load());
-        }
-        let last = extent.tried.load();
-        let stayed = last.and(&extent.away_pages()).len();
-        let Some(sample) = extent.age().recheck(worker.now.0, last.len(), stayed, used.len()) else { return };
-        extent.tried.remove(&last);
-        let places = used.pages().enumerate().filter(|&(place, _)| huge || sample.takes(place));
-        let mut tried = PageSet::EMPTY;
-        places.for_each(|(_, page)| tried.insert(page));
-        extent.tried.insert(&tried);
-        extent.hot.remove(&tried);
-        extent.back_soon.remove(&tried);
-        if !worker.kernel.tracks_writes {
-            extent.incompressible.remove(&tried);
+        extent.flags.fetch_and(!TRIES, Relaxed);
+        for used in Used::ALL {
+            if !extent.age().recheck_due(used, worker.now.0, self.cold_age) {
+                continue;
+            }
+            let (hot, returned) = (extent.hot.load(), extent.back_soon.load());
+            let mut pages = if used == Used::Returned { returned } else { hot.minus(&returned) };
+            if used == Used::Touched && !worker.kernel.tracks_writes {
+                pages = pages.or(&extent.incompressible.load());
+            }
+            let last = extent.tried[used as usize].load();
+            let stayed = last.and(&extent.away_pages()).len();
+            let sample = extent.age().recheck(used, worker.now.0, last.len(), stayed, pages.len());
+            let Some(sample) = sample else { continue };
+            let places = pages.pages().enumerate().filter(|&(place, _)| huge || sample.takes(place));
+            let mut tried = PageSet::EMPTY;
+            places.for_each(|(_, page)| tried.insert(page));
+            extent.tried[used as usize].remove(&last);
+            extent.tried[used as usize].insert(&tried);
+            extent.flags.fetch_or(TRIES, Relaxed);
+            extent.hot.remove(&tried);
+            extent.back_soon.remove(&tried);
+            if !worker.kernel.tracks_writes {
+                extent.incompressible.remove(&tried);
+            }
         }
     }
 
@@ -85,7 +91,9 @@ impl ByAge {
         if !early && extent.flags.load(Relaxed) & SEEN == 0 {
             extent.flags.fetch_or(SEEN, Relaxed);
             let (pages, touched) = touched_of(extent);
-            worker.budgets.stall.has_seen(pages, touched);
+            if let Some((pages, touched)) = besides_tried(extent, pages, touched) {
+                worker.budgets.stall.has_seen(pages, touched);
+            }
         }
     }
 }
@@ -243,8 +251,8 @@ impl Policy for ByAge {
         if walked {
             // Which says nothing of what the next look costs.
             locked.age().walked(worker.now.0, self.cold_age);
-        } else {
-            worker.budgets.stall.looked(probed, touched);
+        } else if let Some((pages, touched)) = besides_tried(extent, probed, touched) {
+            worker.budgets.stall.looked(pages, touched);
         }
         false
     }
@@ -332,6 +340,17 @@ fn touched_of(extent: &Extent) -> (u64, u64) {
     let probed = extent.probed_pages.load(Relaxed);
     let came = probed.saturating_sub(count_aside(extent));
     (u64::from(probed), u64::from(came.saturating_sub(extent.unasked.load(Relaxed))))
+}
+
+/// The same without the pages that are tried again: that they are touched is likely, and says nothing of what other looks cost. `None` where there are no others.
+fn besides_tried(extent: &Extent, pages: u64, touched: u64) -> Option<(u64, u64)> {
+    if extent.flags.load(Relaxed) & TRIES == 0 {
+        return Some((pages, touched));
+    }
+    let tried = extent.tried[0].load().or(&extent.tried[1].load());
+    let used = tried.and(&extent.hot.load()).len() as u64;
+    let others = pages.checked_sub(tried.len() as u64).filter(|&others| others != 0)?;
+    Some((others, touched.saturating_sub(used).min(others)))
 }
 
 fn count_aside(extent: &Extent) -> u32 {

@@ -58,8 +58,8 @@ pub struct Extent {
     pub hot: AtomicPageSet,
     /// Of those the ones that were touched so soon after they were stored that it was not worth it; others may be in it too.
     pub back_soon: AtomicPageSet,
-    /// Of the pages that were hot the ones that were last tried again. Set by the background thread.
-    pub tried: AtomicPageSet,
+    /// Of the pages that were hot, and of those that were back soon, the ones that were last tried again. Set by the background thread.
+    pub tried: [AtomicPageSet; 2],
     /// Pages that a thread touched while they were away, and waited for, since a page daemon last looked. Written by the fault
     /// thread.
     pub asked: AtomicPageSet,
@@ -92,7 +92,7 @@ pub struct Extent {
     pub staging: AtomicU32,
     /// Pages that restores copied out of staging or that the program gave up there, and that still lie there.
     pub copies: AtomicU32,
-    /// [`STAGED_HUGE`], [`SETTLED`], [`WALKED`], [`RECALLED`], [`SEEN`], [`WHOLE`], [`SPLITS`], [`WAS_HUGE`] and [`DROPPED`].
+    /// [`STAGED_HUGE`], [`SETTLED`], [`WALKED`], [`RECALLED`], [`SEEN`], [`WHOLE`], [`SPLITS`], [`WAS_HUGE`], [`DROPPED`] and [`TRIES`].
     pub flags: AtomicU32,
     /// The program thread that holds the lock, by the kernel's number; 0 for none or another kind of thread.
     pub holder: AtomicU32,
@@ -152,6 +152,8 @@ pub const SPLITS: u32 = 128;
 pub const WAS_HUGE: u32 = 256;
 /// [`Extent::flags`]: the kernel reported that something was dropped here, since the memory was found.
 pub const DROPPED: u32 = 512;
+/// [`Extent::flags`]: of the probe under way, those pages that are in `tried` had been in use.
+pub const TRIES: u32 = 1024;
 
 /// [`Extent::waits_for`]: CPU time of the pager's.
 pub const WAITS_FOR_CPU: u32 = 1;
