@@ -15,7 +15,7 @@
 //! That is how it goes where touches are told by setting pages aside. Whoever else tells of them has another [`Timing`]: what is known to be
 //! cold already need not prove it.
 
-use crate::recheck::{Recheck, Sample, Tempo, RETURNED, TOUCHED};
+use crate::recheck::{Recheck, Sample, Used};
 use crate::utilization::{Level, Utilization};
 
 /// What to do with an extent now.
@@ -85,28 +85,6 @@ const RETREAT_FIRST: u32 = 4;
 /// Share of the pages set aside, in per cent, above which touching counts as churn, and below which as calm.
 const CHURN: usize = 10;
 const CALM: usize = 2;
-
-/// How pages are known to be in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Used {
-    /// They were touched while they were set aside.
-    Touched,
-    /// They came back soon after they were compressed.
-    Returned,
-}
-
-impl Used {
-    /// Both.
-    pub const ALL: [Used; 2] = [Used::Touched, Used::Returned];
-
-    /// How soon they are tried again.
-    const fn tempo(self) -> Tempo {
-        match self {
-            Used::Touched => TOUCHED,
-            Used::Returned => RETURNED,
-        }
-    }
-}
 
 /// What is known of one extent.
 #[derive(Clone, Copy, Debug, Default)]

@@ -15,9 +15,31 @@ pub struct Tempo {
 }
 
 /// Of pages that were touched while they were set aside.
-pub const TOUCHED: Tempo = Tempo { pause: (4, 8), judged: 2 };
+const TOUCHED: Tempo = Tempo { pause: (4, 8), judged: 2 };
 /// Of pages that came back soon after they were compressed, which is dear: they have to stay away for as long as that is soon.
-pub const RETURNED: Tempo = Tempo { pause: (16, 64), judged: crate::returns::SOON as u32 };
+const RETURNED: Tempo = Tempo { pause: (16, 64), judged: crate::returns::SOON as u32 };
+
+/// How pages are known to be in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Used {
+    /// They were touched while they were set aside.
+    Touched,
+    /// They came back soon after they were compressed.
+    Returned,
+}
+
+impl Used {
+    /// Both.
+    pub const ALL: [Used; 2] = [Used::Touched, Used::Returned];
+
+    /// How soon they are tried again.
+    pub(crate) const fn tempo(self) -> Tempo {
+        match self {
+            Used::Touched => TOUCHED,
+            Used::Returned => RETURNED,
+        }
+    }
+}
 
 /// At least so many are tried at a time, if there are so many: fewer are not worth the making of tables.
 const FEW: u32 = 16;

@@ -144,31 +144,18 @@ pub struct Measures {
 impl Measures {
     /// A workload with them.
     pub fn of(&self, kind: Kind) -> Workload {
-        let Measures {
-            millis,
-            bytes,
-            workers,
-            seed,
-            data,
-            rate,
-            cold_millis,
-            hot_percent,
-            cold_rate,
-            phase_millis,
-            ..
-        } = *self;
         let usual = Workload::new(kind);
         Workload {
-            millis,
-            bytes,
-            workers,
-            seed,
-            data,
-            rate,
-            cold_millis,
-            hot_percent: hot_percent.unwrap_or(usual.hot_percent),
-            cold_rate: cold_rate.unwrap_or(usual.cold_rate),
-            phase_millis: phase_millis.unwrap_or(usual.phase_millis),
+            millis: self.millis,
+            bytes: self.bytes,
+            workers: self.workers,
+            seed: self.seed,
+            data: self.data,
+            rate: self.rate,
+            cold_millis: self.cold_millis,
+            hot_percent: self.hot_percent.unwrap_or(usual.hot_percent),
+            cold_rate: self.cold_rate.unwrap_or(usual.cold_rate),
+            phase_millis: self.phase_millis.unwrap_or(usual.phase_millis),
             ..usual
         }
     }

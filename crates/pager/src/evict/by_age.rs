@@ -18,7 +18,8 @@ use crate::tables::entries::Entries;
 use crate::tables::entry::State;
 use crate::tables::extent::{Extent, Locked, RECALLED, SEEN, TRIES, WAITS_FOR_STALL, WALKED};
 use core::sync::atomic::Ordering::*;
-use memfold_policy::age::{Step, Used};
+use memfold_policy::age::Step;
+use memfold_policy::recheck::Used;
 use memfold_policy::stall::Cause;
 use memfold_sys::time::Nanos;
 use memfold_sys::{thread, PAGE_SIZE};
@@ -129,16 +130,10 @@ impl Policy for ByAge {
             worker.let_empty_rest(extent);
             return Due::Empty;
         }
-        match self.broken {
-            Some(Cause::Returns) if recently_touched(worker.engine, extent, worker.now) => {
-                return Due::BringBack
-            }
+        match self.broken.filter(|_| recently_touched(worker.engine, extent, worker.now)) {
+            Some(Cause::Returns) => return Due::BringBack,
             // What has proved to be cold is not what is waited for.
-            Some(Cause::Looks)
-                if recently_touched(worker.engine, extent, worker.now) && count_aside(extent) != 0 =>
-            {
-                return Due::BringBackAside
-            }
+            Some(Cause::Looks) if count_aside(extent) != 0 => return Due::BringBackAside,
             _ => {}
         }
         let Some(mut locked) = extent.try_lock() else { return Due::Nothing };
