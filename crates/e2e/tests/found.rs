@@ -139,6 +139,26 @@ fn of_a_program_that_is_not_folded_the_true_reason_is_given() {
     assert!(reason(home.path(), "slept-plainly").contains("not started by `memfold run`"));
 }
 
+/// As browsers' pages and mail servers' workers do. A filter that permits everything is one as well.
+#[test]
+fn a_child_that_confines_its_system_calls_says_so() {
+    if !fs::read_to_string("/proc/self/status").unwrap().contains("Seccomp_filters:") {
+        eprintln!(
+            "not tested: this kernel does not tell how many filters a process is under (before Linux 5.9)"
+        );
+        return;
+    }
+    let home = scratch();
+    let script = "if (fork == 0) { $0 = 'slept-confined'; my $all = pack 'SCCL', 6, 0, 0, 0x7fff0000; \
+                  syscall(157, 38, 1, 0, 0, 0) == 0 && syscall(157, 22, 2, pack('Sx6P', 1, $all)) == 0 or exit 1; \
+                  sleep 60 } else { wait }";
+    let mut command = memfold(home.path());
+    let _server = Server(command.args(["run", "--quiet", "--", "perl", "-e", script]).spawn().unwrap());
+    wait_until(LIMIT, "the reason", || {
+        reason(home.path(), "slept-confined").contains("confined its system calls (seccomp)")
+    });
+}
+
 #[test]
 fn a_summary_does_not_blame_the_memory_of_what_was_not_followed() {
     let home = scratch();

@@ -70,6 +70,7 @@ fn with_library(pid: u32) -> String {
         },
         (None, _) if folds => format!("is folded, and has {NOWHERE}"),
         (_, Some("off" | "")) => format!("has memfold's allocator alone: {OFF}"),
+        _ if has_confined_itself(pid) => "is not folded: it confined its system calls (seccomp) before it had a control page".into(),
         (Some(dir), _) => format!(
             "is not folded so far: a forked child begins, and makes its control page, when it has as much memory to manage as \
              --start-at asks for (a program that was not forked has none where there is no room in {})",
@@ -77,6 +78,12 @@ fn with_library(pid: u32) -> String {
         ),
         (None, _) => format!("has memfold's library and no control page: {OFF}, or there was no room for the page"),
     }
+}
+
+/// Whether the process is under more filters of system calls than the one that started it: a container's or a service's are both under.
+fn has_confined_itself(pid: u32) -> bool {
+    let above = process::parent(pid).and_then(process::filters);
+    above.is_some_and(|above| process::filters(pid) > Some(above))
 }
 
 fn without_library(pid: u32) -> String {

@@ -104,6 +104,11 @@ pub fn parent(pid: u32) -> Option<u32> {
     field(&format!("/proc/{pid}/status"), "PPid")?.parse().ok().filter(|&parent| parent != 0)
 }
 
+/// How many filters of system calls (seccomp) the process's main thread is under; `None` too before Linux 5.9, which does not tell.
+pub fn filters(pid: u32) -> Option<u32> {
+    field(&format!("/proc/{pid}/status"), "Seccomp_filters")?.parse().ok()
+}
+
 /// A variable of the environment that the process's program was started with; `None` too where that may not be read.
 pub fn variable(pid: u32, name: &str) -> Option<String> {
     let block = fs::read(format!("/proc/{pid}/environ")).ok()?;
