@@ -18,7 +18,7 @@ extern "C" {
 struct memfold_options {
     uint64_t cold_age_ms;    /* how long memory must go untouched before it is folded: 10000 */
     uint64_t max_stall_ppm;  /* share of time that the program may wait for it, in millionths: 5000 */
-    uint64_t resident_limit; /* registered bytes above which memory is folded more eagerly: none */
+    uint64_t resident_limit; /* bytes that the process may have resident; threads wait for room above: by its control group's limit */
     uint64_t max_cpu_ppm;    /* share of one CPU that folding may take below that, in millionths: 250000 */
 };
 

@@ -45,7 +45,10 @@ impl<'a> FromIterator<(&'a str, &'a str)> for Environment {
 
 /// Takes note of what agent threads need to know. To be called once, before there are any.
 pub fn settle() {
-    QUIET.store(variable("MEMFOLD_QUIET").is_some_and(|value| value != "0"), Relaxed);
+    QUIET.store(
+        variable("MEMFOLD_QUIET").is_some_and(|value| !["", "0", "off"].iter().any(|off| value == *off)),
+        Relaxed,
+    );
 }
 
 /// Whether no lines are wanted on standard error (`MEMFOLD_QUIET`).

@@ -33,7 +33,8 @@ impl Options {
         self.set(Setting::MaxCpu, millionths)
     }
 
-    /// Registered bytes above which memory is folded more eagerly; no limit by default.
+    /// Bytes of anonymous memory that the process may have resident: a thread that would take more waits for room. By default it goes by the
+    /// limit of the control group, once half of that is in use (`group` of `memfold run`).
     pub fn resident_limit(self, bytes: u64) -> Options {
         self.set(Setting::ResidentLimit, bytes)
     }

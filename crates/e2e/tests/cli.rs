@@ -155,6 +155,48 @@ fn a_summary_that_cannot_be_written_is_noticed_before_the_program_starts() {
 }
 
 #[test]
+fn what_a_variable_asks_for_and_cannot_be_had_is_left_out_and_said() {
+    let dir = scratch();
+    for (variable, value, said) in [
+        ("MEMFOLD_SUMMARY", "/nonexistent/s.json", "left out: summary (variable MEMFOLD_SUMMARY)"),
+        (
+            "MEMFOLD_TIER",
+            "redis://127.0.0.1:1",
+            "left out: tier (variable MEMFOLD_TIER): redis://127.0.0.1:1",
+        ),
+        ("MEMFOLD_BUDGET_OF", &"/x".repeat(60), "left out: daemon (variable MEMFOLD_BUDGET_OF)"),
+    ] {
+        let mut command = memfold(dir.path());
+        let result = command.env(variable, value).args(["run", "--", "sh", "-c", "exit 7"]).output().unwrap();
+        assert_eq!(result.status.code(), Some(7), "{}", error_text(&result));
+        assert!(error_text(&result).contains(said), "{}", error_text(&result));
+    }
+    let file = dir.path().join("settings.toml");
+    fs::write(&file, "[defaults]\ntier = \"redis://127.0.0.1:1\"\n").unwrap();
+    let mut command = memfold(dir.path());
+    let result = command.env("MEMFOLD_CONFIG", &file).args(["run", "--", "true"]).output().unwrap();
+    assert!(
+        result.status.success() && error_text(&result).contains("settings.toml:2"),
+        "{}",
+        error_text(&result)
+    );
+}
+
+#[test]
+fn a_switch_in_a_variable_is_read_in_all_its_spellings() {
+    let dir = scratch();
+    let inside = |variable: &str, value: &str| {
+        let mut command = memfold(dir.path());
+        command.env(variable, value).args(["run", "--quiet", "--", "sh", "-c", "cat /proc/self/maps"]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap().contains("libmemfold.so")
+    };
+    for off in ["off", "0", "OFF"] {
+        assert!(!inside("MEMFOLD_FOLLOW", off), "{off}");
+    }
+    assert!(inside("MEMFOLD_FOLLOW", "on") && inside("MEMFOLD_FOLLOW", "no such value"));
+}
+
+#[test]
 fn the_summary_survives_the_program_and_tells_how_it_died() {
     let dir = scratch();
     let file = dir.path().join("s.json");

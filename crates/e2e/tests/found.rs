@@ -149,11 +149,16 @@ fn a_child_that_confines_its_system_calls_says_so() {
         return;
     }
     let home = scratch();
-    let script = "if (fork == 0) { $0 = 'slept-confined'; my $all = pack 'SCCL', 6, 0, 0, 0x7fff0000; \
-                  syscall(157, 38, 1, 0, 0, 0) == 0 && syscall(157, 22, 2, pack('Sx6P', 1, $all)) == 0 or exit 1; \
-                  sleep 60 } else { wait }";
+    let script = format!(
+        "if (fork == 0) {{ $0 = 'slept-confined'; my $all = pack 'SCCL', 6, 0, 0, 0x7fff0000; \
+         syscall({0}, {1}, 1, 0, 0, 0) == 0 && syscall({0}, {2}, 2, pack('Sx6P', 1, $all)) == 0 or exit 1; \
+         sleep 60 }} else {{ wait }}",
+        libc::SYS_prctl,
+        libc::PR_SET_NO_NEW_PRIVS,
+        libc::PR_SET_SECCOMP
+    );
     let mut command = memfold(home.path());
-    let _server = Server(command.args(["run", "--quiet", "--", "perl", "-e", script]).spawn().unwrap());
+    let _server = Server(command.args(["run", "--quiet", "--", "perl", "-e", &script]).spawn().unwrap());
     wait_until(LIMIT, "the reason", || {
         reason(home.path(), "slept-confined").contains("confined its system calls (seccomp)")
     });

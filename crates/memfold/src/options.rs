@@ -8,6 +8,7 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use memfold_pager::config::{parse_duration, parse_size, BadValue, Setting, Unit, BY_GROUP, SWITCH};
 use memfold_pager::source::Kind;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -52,6 +53,16 @@ pub const WIPE: Named = Named::flag("wipe", "MEMFOLD_WIPE", "on");
 pub const NO_FOLLOW: Named = Named::flag("no-follow", "MEMFOLD_FOLLOW", "off");
 /// Nothing of memfold's own is printed.
 pub const QUIET: Named = Named::flag("quiet", "MEMFOLD_QUIET", "1");
+
+/// What the variable of a switch says; `None` where that is neither on nor off.
+pub fn switch(value: &OsStr) -> Option<bool> {
+    let is = |words: [&str; 2]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
+    match (is(["on", "1"]), is(["off", "0"])) {
+        (true, _) => Some(true),
+        (_, true) => Some(false),
+        _ => None,
+    }
+}
 
 /// The pager's settings.
 pub fn settings() -> impl Iterator<Item = Named> {
@@ -119,7 +130,11 @@ impl clap::Args for PagerOptions {
                 .allow_negative_numbers(true)
                 .value_parser(value_of(setting))
                 .help(format!("{} [default: {default}]", first_words(setting.help())))
-                .long_help(format!("{} [default: {default}] [env: {variable}]", setting.help()))
+                .long_help(format!(
+                    "{} [default: {default}]{} [env: {variable}]",
+                    setting.help(),
+                    range(setting)
+                ))
                 .hide_short_help(!matches!(
                     setting,
                     Setting::ColdAge | Setting::MaxStall | Setting::ResidentLimit
@@ -129,6 +144,15 @@ impl clap::Args for PagerOptions {
 
     fn augment_args_for_update(command: Command) -> Command {
         Self::augment_args(command)
+    }
+}
+
+/// Between which values a setting lies, for those that are an amount of something.
+fn range(setting: Setting) -> String {
+    match (setting.unit(), setting.range()) {
+        (Unit::Source | Unit::Switch, _) => String::new(),
+        (unit, (least, u64::MAX)) => format!(" [at least {}]", show_unit(unit, least)),
+        (unit, (least, most)) => format!(" [{} to {}]", show_unit(unit, least), show_unit(unit, most)),
     }
 }
 

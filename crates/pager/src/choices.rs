@@ -42,7 +42,8 @@ impl Engine {
                 Err(bad) => complain(Nonsense { variable, text, allowed: allowed(bad) }),
             }
         }
-        let (variable, allowed) = ("MEMFOLD_POLICY", "a policy that `memfold run --help` names");
+        let (variable, allowed) =
+            ("MEMFOLD_POLICY", "`age`, or a page daemon such as freebsd, bonchance or s3fifo:small=0.1");
         if let Some(text) = text_of(variable) {
             let known = Choice::parse(text);
             if matches!(known, Some(Choice::Daemon(_))) && !self.has_own_heap() {
@@ -94,7 +95,7 @@ fn allowed(bad: BadValue) -> &'static str {
         BadValue::Syntax(Unit::Patience) => "a time such as 30m, or none",
         BadValue::Syntax(Unit::Size) => "a size such as 64K, 256M or 2G",
         BadValue::Syntax(Unit::Limit) => {
-            "a size such as 256M, `none`, or of the control group's limit `auto` or a part such as 60%"
+            "a size such as 256M, `none`, `group`, or of the control group's limit `auto` or a part such as 60%"
         }
         BadValue::NoGroupLimit => {
             "a size such as 256M here, as no control group limits the memory of this process"
@@ -102,6 +103,6 @@ fn allowed(bad: BadValue) -> &'static str {
         BadValue::Syntax(Unit::Percent) => "a share in per cent such as 0.5",
         BadValue::Syntax(Unit::Switch) => "on or off",
         BadValue::Syntax(Unit::Source) => "auto, writes, probe, damon-vaddr, damon-paddr or idle",
-        BadValue::Range { .. } => "a value within the range that `memfold run --help` gives",
+        BadValue::Range { .. } => "a value within the range that `memfold help run` gives",
     }
 }

@@ -12,6 +12,7 @@ use crate::{agent, exit, process, runtime, text};
 use anyhow::bail;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_attach::Error;
+use memfold_pager::config::Setting;
 use memfold_pager::tier::choice::BadTier;
 use regex_lite::Regex;
 use std::collections::BTreeSet;
@@ -110,6 +111,9 @@ struct Meant {
 pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
     if args.now {
         args.settings.hurry();
+    }
+    if args.settings.get(Setting::HeapSample).is_some() && !args.quiet {
+        text::say("--heap-sample does nothing here: a process that is attached to keeps its own allocator");
     }
     let meant = all_meant(&args)?;
     speak_of_seal(&args, &meant)?;

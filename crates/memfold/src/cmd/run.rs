@@ -21,6 +21,7 @@ use crate::run::supervise::{self, End, Ended};
 use crate::run::tally::{Tally, Total};
 use crate::run_dir::RunDir;
 use crate::{agent, library, pages, process, runtime, text};
+use anyhow::Context;
 use clap_complete::engine::ArgValueCompleter;
 use memfold_daemon::observe::Places;
 use memfold_pager::config::Setting;
@@ -60,7 +61,7 @@ standard error says why. `memfold doctor` says more.";
 /// Start a program and fold its cold memory.
 ///
 /// The program is not changed: it gets a fast allocator and a pager that compresses the pages it does not
-/// use. Every option has an environment variable; an option overrides its variable, and a variable the files of memfold.toml(5).
+/// use. Settings have environment variables; an option overrides its variable, and a variable the files of memfold.toml(5).
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Args {
@@ -141,15 +142,13 @@ pub fn run(mut args: Args) -> anyhow::Result<ExitCode> {
         }
         open_named(log).map_err(|error| exit::usage(format!("--policy-log {}: {error}", log.display())))?;
     }
-    let quiet = args.quiet || variable(options::QUIET.variable).is_some_and(|v| v != "0" && v != "off");
+    let quiet = args.quiet
+        || variable(options::QUIET.variable).is_some_and(|text| options::switch(&text) != Some(false));
     if !quiet {
         launch::complain();
     }
-    let summary_path =
-        args.summary.clone().or_else(|| variable(options::SUMMARY.variable).map(PathBuf::from));
-    let destination = summary_path.as_deref().map(open_summary).transpose()?;
-
-    let daemon = daemon(&args)?;
+    let destination = destination(&args, &origins, quiet)?;
+    let daemon = daemon(&args, &origins, quiet)?;
     if let Some(socket) = daemon.as_deref().filter(|_| !quiet) {
         warn_without_daemon(socket, args.no_pager);
     }
@@ -255,7 +254,7 @@ fn start(
         None => prepare(args, daemon, &library, quiet)?,
     };
     let mut depot = match &mut launch {
-        Ok(launch) if !launch::pager_off(args.no_pager) => depot(args, launch, quiet)?,
+        Ok(launch) if !launch::pager_off(args.no_pager) => depot(args, origins, launch, quiet)?,
         _ => None,
     };
     let begun = Instant::now();
@@ -313,8 +312,7 @@ fn start(
     };
     let wall = begun.elapsed();
     let beyond = launch.as_ref().map_or(Beyond::default(), |launch| Beyond {
-        not_followed: args.no_follow
-            || variable(options::NO_FOLLOW.variable).is_some_and(|value| value == "off"),
+        not_followed: launch::follows_nobody(args.no_follow),
         left: if total.some_left { left_behind(launch.control_dir()) } else { 0 },
     });
     let turned_off = launch::pager_off(args.no_pager).then(|| "the pager was turned off".to_owned());
@@ -323,14 +321,39 @@ fn start(
     Ok((ended, summary))
 }
 
-/// Starts the process that keeps the program's tier, if that is on the network.
-fn depot(args: &Args, launch: &mut Launch, quiet: bool) -> anyhow::Result<Option<Depot>> {
-    let Some(tier) = tier(args) else { return Ok(None) };
-    let depot = Depot::start(&tier, quiet)?;
-    if let Some(depot) = &depot {
-        launch.have_depot(depot.directory());
+/// What to do where something that was asked for cannot be had: who asked by an option is told, and nothing is started; what a variable or a file
+/// of settings asks for keeps no program from starting, and is left out.
+fn cannot_be_had(
+    args: &Args,
+    origins: &Origins,
+    quiet: bool,
+    named: Named,
+    why: &anyhow::Error,
+) -> anyhow::Result<()> {
+    if args.given(named).is_some() {
+        return Err(exit::usage(format!("--{}: {why:#}; nothing was started", named.option)));
     }
-    Ok(depot)
+    if !quiet {
+        let from = origins.get(named.option).map_or(named.variable, |origin| &origin.from);
+        text::say(format_args!("left out: {} ({from}): {why:#}", named.option));
+    }
+    Ok(())
+}
+
+/// Starts the process that keeps the program's tier, if that is on the network.
+fn depot(args: &Args, origins: &Origins, launch: &mut Launch, quiet: bool) -> anyhow::Result<Option<Depot>> {
+    let Some(tier) = tier(args) else { return Ok(None) };
+    match Depot::start(&tier, quiet) {
+        Ok(Some(depot)) => {
+            launch.have_depot(depot.directory());
+            Ok(Some(depot))
+        }
+        Ok(None) => Ok(None),
+        Err(why) => {
+            launch.leave_out(options::TIER);
+            cannot_be_had(args, origins, quiet, options::TIER, &why).map(|()| None)
+        }
+    }
 }
 
 /// The tier that was asked for.
@@ -344,7 +367,11 @@ fn speak_of_seal(args: &Args, quiet: bool) -> anyhow::Result<()> {
     let Some(tier) = tier(args).filter(|_| !launch::pager_off(args.no_pager)) else { return Ok(()) };
     let Some(said) = launch::word_on_seal(&tier) else { return Ok(()) };
     if wipes(args) {
-        return Err(exit::usage(format!("--tier {tier}: {}", BadTier::SealOfWiped)));
+        // That of a variable the program's library leaves out, and says so.
+        return match args.tier {
+            Some(_) => Err(exit::usage(format!("--tier {tier}: {}", BadTier::SealOfWiped))),
+            None => Ok(()),
+        };
     }
     if !quiet {
         text::say(said);
@@ -372,6 +399,7 @@ fn attaching(args: &Args, daemon: Option<&Path>, file: &Path, quiet: bool) -> Op
     choices.push((pages::VARIABLE.into(), run_dir.path().to_str()?.to_owned()));
     let unused = [
         ("--profile", args.profile.is_some()),
+        ("--heap-sample", args.settings.get(Setting::HeapSample).is_some()),
         ("--tier on the network", args.tier.is_some() && on_disk.is_none()),
         ("--no-follow", args.no_follow),
     ];
@@ -441,10 +469,13 @@ fn left_behind(dir: &Path) -> usize {
 }
 
 /// The socket of the daemon that was asked for.
-fn daemon(args: &Args) -> anyhow::Result<Option<PathBuf>> {
+fn daemon(args: &Args, origins: &Origins, quiet: bool) -> anyhow::Result<Option<PathBuf>> {
     let from_variable = || variable(options::DAEMON.variable).map(|path| Some(path.into()));
     let asked = args.daemon.clone().or_else(from_variable);
-    asked.map(|path| runtime::socket(path.as_deref())).transpose()
+    let Some(path) = asked else { return Ok(None) };
+    runtime::socket(path.as_deref())
+        .map(Some)
+        .or_else(|why| cannot_be_had(args, origins, quiet, options::DAEMON, &why).map(|()| None))
 }
 
 /// Says why the budget does not hold from the start, where it does not.
@@ -520,13 +551,12 @@ fn not_started(args: &Args, absent: Absent) -> (Ended, Summary) {
     )
 }
 
-fn open_summary(path: &Path) -> anyhow::Result<Destination> {
-    Destination::open(path).map_err(|error| {
-        exit::usage(format!(
-            "cannot write the file of --summary, {}: {error}; nothing was started",
-            path.display()
-        ))
-    })
+/// Where the summary goes.
+fn destination(args: &Args, origins: &Origins, quiet: bool) -> anyhow::Result<Option<Destination>> {
+    let from_variable = || variable(options::SUMMARY.variable).map(PathBuf::from);
+    let Some(path) = args.summary.clone().or_else(from_variable) else { return Ok(None) };
+    let opened = Destination::open(&path).with_context(|| format!("cannot write {}", path.display()));
+    opened.map(Some).or_else(|why| cannot_be_had(args, origins, quiet, options::SUMMARY, &why).map(|()| None))
 }
 
 fn variable(name: &str) -> Option<OsString> {

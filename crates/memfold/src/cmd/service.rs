@@ -1,10 +1,14 @@
 //! `memfold service`: fold a service of systemd from its next start on.
 
+use crate::config::decide::{self, Decision, Start};
+use crate::config::keys::SYSTEM_FILE;
+use crate::options::{self, Named};
 use crate::service::dropin::{self, Host};
 use crate::service::unit::{self, Unit};
 use crate::setup::{machine, DEVICE, GROUP};
 use crate::{exit, library, text};
 use anyhow::{bail, Context};
+use nix::unistd::User;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,8 +52,8 @@ pub struct Args {
 /// # Errors
 /// There is no such service, it cannot be folded this way, or the file cannot be written; bad options of `run` (exit code 2).
 pub fn run(args: Args, run: &clap::Command) -> anyhow::Result<ExitCode> {
-    check_options(&args.options, run)?;
     let unit = Unit::read(&args.root, &args.name, dropin::NAME)?;
+    let told = Told::of(&args, &unit, run)?;
     let path = unit::dropins(&args.root, &unit.name).join(dropin::NAME);
     if !args.dry_run && args.root == Path::new("/") && !nix::unistd::geteuid().is_root() {
         bail!("service changes the system and needs root: sudo memfold service {} (or see what it would do: --dry-run)", args.name);
@@ -70,6 +74,8 @@ pub fn run(args: Args, run: &clap::Command) -> anyhow::Result<ExitCode> {
             .and_then(Path::to_str)
             .context("the path of the library must be UTF-8")?,
         options: &args.options,
+        tier: told.tier.as_deref(),
+        daemon: told.daemon,
         has_group: has_group(&args.root),
         is_open: fs::metadata(DEVICE).is_ok_and(|meta| meta.mode() & 0o006 == 0o006),
     };
@@ -140,13 +146,50 @@ fn has_group(root: &Path) -> bool {
         || root == Path::new("/") && nix::unistd::Group::from_name(GROUP).ok().flatten().is_some()
 }
 
-/// Whether `memfold run` would take these options.
-fn check_options(options: &[String], command: &clap::Command) -> anyhow::Result<()> {
-    let run = command.find_subcommand("run").unwrap_or(command).clone().no_binary_name(true);
-    let words = options.iter().map(String::as_str).chain(["--", "true"]);
-    match run.try_get_matches_from(words) {
-        Ok(matches) if matches.get_raw("command").is_some_and(|words| words.len() == 1) => Ok(()),
-        Ok(_) => Err(exit::usage("options of `memfold run` are expected behind --, and no command")),
-        Err(error) => Err(exit::usage(error.render().to_string().trim_start_matches("error: ").trim_end())),
+/// What a service is to have that it needs further rights for.
+struct Told {
+    tier: Option<String>,
+    daemon: bool,
+}
+
+impl Told {
+    /// Of the options behind `--`, or where they say nothing of the machine's file of settings.
+    ///
+    /// # Errors
+    /// `memfold run` would not take these options.
+    fn of(args: &Args, unit: &Unit, command: &clap::Command) -> anyhow::Result<Told> {
+        let run = command.find_subcommand("run").unwrap_or(command).clone().no_binary_name(true);
+        let words = args.options.iter().map(String::as_str).chain(["--", "true"]);
+        let given = match run.try_get_matches_from(words) {
+            Ok(matches) if matches.get_raw("command").is_some_and(|words| words.len() == 1) => matches,
+            Ok(_) => {
+                return Err(exit::usage("options of `memfold run` are expected behind --, and no command"))
+            }
+            Err(error) => {
+                return Err(exit::usage(error.render().to_string().trim_start_matches("error: ").trim_end()))
+            }
+        };
+        let decided = settings(args, unit);
+        let in_file = |key: Named| decided.iter().find(|decision| decision.key == key)?.value.clone();
+        Ok(Told {
+            tier: given.get_one::<String>("tier").cloned().or_else(|| in_file(options::TIER)),
+            daemon: given.contains_id("daemon") || in_file(options::DAEMON).is_some(),
+        })
     }
+}
+
+/// What the machine's file of settings says of the service's program.
+fn settings(args: &Args, unit: &Unit) -> Vec<Decision> {
+    let command = unit.last("ExecStart").and_then(|line| line.split_whitespace().next());
+    let Some(program) = command.filter(|_| args.root == Path::new("/")) else { return Vec::new() };
+    let user = unit.last("User").unwrap_or("root").to_owned();
+    let start = Start {
+        program: program.trim_start_matches(|c| "-:+!@|".contains(c)).into(),
+        uid: User::from_name(&user).ok().flatten().map_or(0, |user| user.uid.as_raw()),
+        user,
+        cgroup: format!("/{}/{}", unit.last("Slice").unwrap_or("system.slice"), unit.name),
+    };
+    let (mut files, _) = decide::files();
+    files.retain(|file| file.path == Path::new(SYSTEM_FILE));
+    decide::decide(&files, &start)
 }

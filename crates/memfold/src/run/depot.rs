@@ -6,7 +6,7 @@
 //! long as a program needs it.
 
 use super::supervise;
-use crate::{exit, text};
+use crate::text;
 use anyhow::{Context, Result};
 use memfold_depot::engines::Config;
 use memfold_pager::tier::choice::Choice;
@@ -44,7 +44,7 @@ impl Depot {
         let Ok(choice) = Choice::parse(tier) else { return Ok(None) };
         let Some(engines) = choice.engines() else { return Ok(None) };
         let config = Config::new(&engines, false).and_then(|mut config| config.check().map(|()| config));
-        let config = config.map_err(|error| exit::usage(format!("--tier {}: {error:#}", choice.name())))?;
+        let config = config.with_context(|| choice.name().to_owned())?;
         if config.is_single() && engines.disk.is_none() && !quiet {
             text::say(format_args!(
                 "what goes to {} is kept there alone: if that loses it, the program ends \

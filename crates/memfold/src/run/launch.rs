@@ -6,7 +6,7 @@
 //! of the program stays as it is.
 
 use crate::library;
-use crate::options::{self, PagerOptions};
+use crate::options::{self, Named, PagerOptions};
 use crate::run_dir::RunDir;
 use crate::setup::DEVICE;
 use crate::text;
@@ -19,7 +19,7 @@ use nix::fcntl::{fcntl, open, FcntlArg, OFlag};
 use nix::sys::resource::{getrlimit, Resource};
 use nix::sys::stat::Mode;
 use nix::sys::statfs::TMPFS_MAGIC;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,7 @@ pub struct Choices {
 #[derive(Debug)]
 pub struct Launch {
     variables: Vec<(&'static str, OsString)>,
+    left_out: Option<Named>,
     uffd: Option<OwnedFd>,
     run_dir: RunDir,
 }
@@ -81,7 +82,7 @@ impl Launch {
             (options::NO_PAGER.variable, pager_variable(choices.no_pager)),
         ];
         let flags = [
-            (options::NO_FOLLOW, choices.no_follow),
+            (options::NO_FOLLOW, follows_nobody(choices.no_follow)),
             (options::WIPE, choices.wipe),
             (options::QUIET, choices.quiet),
         ];
@@ -105,7 +106,12 @@ impl Launch {
         if let Some(fd) = &uffd {
             set(DEVICE_VARIABLE, &fd.as_raw_fd().to_string());
         }
-        Ok(Launch { variables, uffd, run_dir })
+        Ok(Launch { variables, left_out: None, uffd, run_dir })
+    }
+
+    /// The program does without this, whatever its environment says.
+    pub fn leave_out(&mut self, named: Named) {
+        self.left_out = Some(named);
     }
 
     /// The program's processes find the process that keeps their tier in this directory.
@@ -122,6 +128,9 @@ impl Launch {
     pub fn apply(&self, command: &mut Command) {
         if self.uffd.is_none() {
             command.env_remove(DEVICE_VARIABLE);
+        }
+        if let Some(named) = self.left_out {
+            command.env_remove(named.variable);
         }
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         if let Some(fd) = self.uffd.as_ref().map(AsRawFd::as_raw_fd) {
@@ -174,13 +183,23 @@ pub fn strip(command: &mut Command) {
 
 /// Says which variables that the launcher reads have a value that they cannot have.
 pub fn complain() {
-    for (named, allowed) in [(options::NO_PAGER, "`on` or `off`"), (options::NO_FOLLOW, "`on` or `off`")] {
+    for named in [options::NO_PAGER, options::NO_FOLLOW] {
         let Some(value) = std::env::var_os(named.variable) else { continue };
-        if !["", "on", "off", "0", "1"].iter().any(|known| value.eq_ignore_ascii_case(known)) {
+        if !value.is_empty() && options::switch(&value).is_none() {
             let (name, value) = (named.variable, value.to_string_lossy().into_owned());
-            text::say(format_args!("ignoring {name}={value}: it takes {allowed}"));
+            text::say(format_args!("ignoring {name}={value}: it takes `on` or `off`"));
         }
     }
+}
+
+/// Whether a variable turns off what it is for.
+fn turns_off(named: Named) -> bool {
+    std::env::var_os(named.variable).is_some_and(|value| options::switch(&value) == Some(false))
+}
+
+/// Whether the environment or an option has what the program starts run plainly.
+pub fn follows_nobody(no_follow: bool) -> bool {
+    no_follow || turns_off(options::NO_FOLLOW)
 }
 
 /// Whether the environment or an option turns the pager off.
@@ -189,12 +208,7 @@ pub fn pager_off(no_pager: bool) -> bool {
 }
 
 fn pager_variable(no_pager: bool) -> OsString {
-    let off = |v: &OsStr| v.eq_ignore_ascii_case("off") || v == "0";
-    match std::env::var_os(options::NO_PAGER.variable) {
-        _ if no_pager => "off".into(),
-        Some(value) if off(&value) => "off".into(),
-        _ => "on".into(),
-    }
+    if no_pager || turns_off(options::NO_PAGER) { "off" } else { "on" }.into()
 }
 
 /// `LD_PRELOAD` with the library first and what was there behind it.

@@ -1,6 +1,7 @@
 //! What has to be added to a service so that it is folded: pure, from the service to a text.
 
 use super::unit::Unit;
+use memfold_pager::tier::choice::Choice;
 use std::path::Path;
 
 /// The file's name among the drop-ins: late, as it takes up what those before it say.
@@ -25,6 +26,10 @@ pub struct Host<'a> {
     pub library_dir: &'a str,
     /// Options of `memfold run`.
     pub options: &'a [String],
+    /// The tier below memory that it has, whoever says so.
+    pub tier: Option<&'a str>,
+    /// Whether it is to be under the budget of a daemon, likewise.
+    pub daemon: bool,
     /// Whether the group whose members may open the device is there.
     pub has_group: bool,
     /// Whether every user may open the device.
@@ -46,6 +51,7 @@ pub struct DropIn {
 /// Why the service cannot be folded by one.
 pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     let kind = unit.last("Type").unwrap_or("simple");
+    let tier = host.tier.and_then(|text| Choice::parse(text).ok());
     let mut lines = Vec::new();
     let mut notes = Vec::new();
     let mut line = |why: &str, settings: &[String]| {
@@ -99,8 +105,7 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
         line("Faults are short also while the CPUs are busy.", &["LimitRTPRIO=10".into()]);
     }
     if !unit.all("SystemCallFilter").is_empty() {
-        let tier =
-            if host.options.iter().any(|option| option.starts_with("--tier")) { TIER_CALLS } else { "" };
+        let tier = if host.tier.is_some() { TIER_CALLS } else { "" };
         line(
             "System calls of folding that the service does not make itself.",
             &[format!("SystemCallFilter={CALLS} {tier}").trim_end().to_owned()],
@@ -110,7 +115,13 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     let has_unix = families
         .iter()
         .any(|list| !list.starts_with('~') && list.split_whitespace().any(|name| name == "AF_UNIX"));
-    if !families.is_empty() && !has_unix && host.options.iter().any(|option| option.starts_with("--daemon")) {
+    let on_network = tier.is_some_and(|tier| tier.engines().is_some());
+    if !families.is_empty() && on_network {
+        line(
+            "The tier is on the network, and kept by a process beside the program.",
+            &["RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6".into()],
+        );
+    } else if !families.is_empty() && !has_unix && host.daemon {
         line(
             "The daemon with the budget listens on a socket of this kind.",
             &["RestrictAddressFamilies=AF_UNIX".into()],
@@ -118,6 +129,10 @@ pub fn compose(unit: &Unit, host: &Host<'_>) -> Result<DropIn, String> {
     }
     if !unit.all("NoExecPaths").is_empty() {
         line("What the service may execute.", &[format!("ExecPaths={} {}", host.memfold, host.library_dir)]);
+    }
+    let directory = tier.and_then(|tier| tier.directory());
+    if let Some(directory) = directory.filter(|_| unit.last("ProtectSystem") == Some("strict")) {
+        line("Where the tier's files are.", &[format!("ReadWritePaths={}", quoted(directory))]);
     }
     if unit.last("ProtectSystem") == Some("strict") && !unit.is("PrivateTmp") && !unit.is("DynamicUser") {
         line(
@@ -197,6 +212,8 @@ mod tests {
             memfold: "/usr/bin/memfold",
             library_dir: "/usr/lib/memfold",
             options: &options,
+            tier: options.iter().find_map(|option| option.strip_prefix("--tier=")),
+            daemon: options.iter().any(|option| option == "--daemon"),
             has_group: true,
             is_open: false,
         };
@@ -247,6 +264,21 @@ mod tests {
         assert!(!found.iter().any(|line| line.contains("RTPRIO")));
         assert!(composed(text, &[]).unwrap().notes[0].contains("RestrictRealtime"));
         assert!(!settings(text, &[]).iter().any(|line| line.contains("AF_UNIX")));
+    }
+
+    #[test]
+    fn a_tier_gets_its_directory_its_calls_and_its_sockets() {
+        let text = "ExecStart=/bin/a\nProtectSystem=strict\nSystemCallFilter=@system-service\nRestrictAddressFamilies=AF_UNIX\n";
+        let has =
+            |options: &[&str], wanted: &str| settings(text, options).iter().any(|line| line.contains(wanted));
+        let (disk, network) = (["--tier=disk=/srv/a b"], ["--tier=redis://cache:6379"]);
+        assert!(
+            has(&disk, "ReadWritePaths=\"/srv/a b\"")
+                && has(&disk, "io_uring_enter")
+                && !has(&disk, "AF_INET")
+        );
+        assert!(has(&network, "AF_UNIX AF_INET AF_INET6") && !has(&network, "ReadWritePaths"));
+        assert!(!has(&[], "ReadWritePaths") && !has(&[], "io_uring") && !has(&[], "AF_"));
     }
 
     #[test]
