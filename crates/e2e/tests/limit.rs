@@ -31,6 +31,16 @@ blocks = [block(i) for i in range(160)]
 print(sum(block(i) == each for i, each in enumerate(blocks)))
 ";
 
+/// All of 256 MiB in use, again and again: four fifths of the group below.
+const IN_USE: &str = "
+block = bytearray(256 << 20)
+pages = range(0, len(block), 4096)
+for round in range(40):
+    for page in pages:
+        block[page] = round
+print(sum(block[page] for page in pages))
+";
+
 /// The script in a group.
 fn in_group(group: &Group, script: &str) -> Command {
     let mut command = Command::new(program("python3", "python3"));
@@ -61,8 +71,8 @@ fn hold_python() {
     }
 }
 
-/// A group of 96 MiB, which kills the script; none where no group can be made.
-fn small_group(name: &str, script: &str) -> Option<Group> {
+/// A group of so many MiB; none where no group can be made.
+fn group_of(name: &str, mib: u64) -> Option<Group> {
     let hierarchy = match Hierarchy::find() {
         Ok(hierarchy) => hierarchy,
         Err(error) => {
@@ -71,9 +81,15 @@ fn small_group(name: &str, script: &str) -> Option<Group> {
         }
     };
     let group = Group::create(&hierarchy, name).unwrap();
-    group.limit(96 * MIB).unwrap();
+    group.limit(mib * MIB).unwrap();
     group.never_swap().unwrap();
     hold_python();
+    Some(group)
+}
+
+/// A group of 96 MiB, which kills the script; none where no group can be made.
+fn small_group(name: &str, script: &str) -> Option<Group> {
+    let group = group_of(name, 96)?;
     let plain = run_plain(in_group(&group, script), LIMIT);
     assert!(!plain.status.success(), "160 MiB fit into a group of 96: {}", plain.stderr);
     Some(group)
@@ -99,6 +115,20 @@ fn what_the_kernel_kills_in_a_small_group_finishes_folded() {
         .set(Setting::ResidentLimit, "none");
     let killed = run_folded(in_group(&group, SHRINKS), &unlimited, LIMIT);
     assert!(!killed.status.success(), "a limit was kept that was not to be");
+}
+
+#[test]
+fn a_program_that_uses_most_of_what_its_group_has_is_not_made_to_wait() {
+    let Some(group) = group_of("limit-in-use", 320) else { return };
+    let folding = memfold_bench::launch::Folding::new(&memfold_e2e::preload_library()).unwrap();
+    let folded =
+        run_folded(in_group(&group, IN_USE), &folding, LIMIT).expect_success("python3 in a group of 320 MiB");
+    assert_eq!(String::from_utf8_lossy(&folded.stdout), format!("{}\n", 39 * 65_536));
+    for counters in counters(&folding) {
+        assert_eq!(counters.costs.limit_waits, 0, "{counters:?}");
+        // As much as there is, once: what is in use is not folded round after round.
+        assert!(counters.pages.evicted < 65_536, "{counters:?}");
+    }
 }
 
 #[test]

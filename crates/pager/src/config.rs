@@ -136,7 +136,7 @@ settings! {
         range: (1 << 20, u64::MAX),
         default: "group",
         help: "Keep resident memory at this: the program waits while it would take more. A size such as 256M; 60% of what its \
-               control group may use, or `auto`, three quarters of that; `group`, which is `auto` once half of it is in use; or `none`",
+               control group may use, or `auto`, three quarters of that; `group`, which is next to all of it once half of it is in use; or `none`",
     }
     /// Managed bytes below which no agent is started.
     StartAt {

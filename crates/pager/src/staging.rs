@@ -23,7 +23,7 @@ use memfold_sys::uffd::{Features, Modes, Userfaultfd};
 use memfold_sys::{mem, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// Most slots; their address space costs nothing but a limit on address space.
-const MOST_SLOTS: usize = 1024;
+const MOST_SLOTS: usize = 4096;
 /// Fewest slots that are worth having.
 const LEAST_SLOTS: usize = 4;
 /// So many slots are always in a core dump, and others while they are needed: address space with nothing in it makes it longer, and
@@ -47,26 +47,36 @@ pub struct Staging {
 // SAFETY: `taken` and `dumped` are reached by the background thread only; the rest does not change.
 unsafe impl Sync for Staging {}
 
+/// Address space that can be read and written. It stays MAP_NORESERVE: nothing is committed before pages move in, unless the machine commits to all
+/// that is mapped (`vm.overcommit_memory=2`).
+fn accessible(len: usize) -> Result<usize> {
+    let base = mem::reserve_aligned(len, EXTENT_SIZE)?;
+    // SAFETY: our own mapping, unused.
+    unsafe {
+        mem::mprotect(base, len, libc::PROT_READ | libc::PROT_WRITE).inspect_err(|_| {
+            let _ = mem::munmap(base, len);
+        })?;
+    }
+    Ok(base)
+}
+
 impl Staging {
-    /// Maps and registers as many slots as the limit on address space allows, up to 1024 (2 GiB).
+    /// Maps and registers as many slots as the limit on address space allows, up to 4096 (8 GiB).
     pub fn new(uffd: Option<Userfaultfd>) -> Result<Staging> {
         if let Some(uffd) = &uffd {
             uffd.handshake(Features::MOVE | Features::PAGEFAULT_FLAG_WP)?;
         }
         let mut slots = MOST_SLOTS;
         let base = loop {
-            match mem::reserve_aligned(slots * EXTENT_SIZE, EXTENT_SIZE) {
+            match accessible(slots * EXTENT_SIZE) {
                 Ok(base) => break base,
                 Err(e) if slots <= LEAST_SLOTS => return Err(e),
                 Err(_) => slots /= 2,
             }
         };
         let len = slots * EXTENT_SIZE;
-        // SAFETY: our own mapping, unused. It stays MAP_NORESERVE: nothing is committed before pages move in.
-        unsafe {
-            mem::mprotect(base, len, libc::PROT_READ | libc::PROT_WRITE)?;
-            let _ = mem::madvise(base, len, libc::MADV_NOHUGEPAGE);
-        }
+        // SAFETY: our own mapping, unused.
+        let _ = unsafe { mem::madvise(base, len, libc::MADV_NOHUGEPAGE) };
         mem::name_range(base, len, c"memfold staging");
         if let Some(uffd) = &uffd {
             patiently(|| uffd.register(base, len, Modes::WP))?;

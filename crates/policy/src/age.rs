@@ -179,8 +179,8 @@ impl ExtentAge {
     }
 
     /// Whether some pages that were in use are to be tried again, or those to be judged that were.
-    pub fn recheck_due(&self, used: Used, now: u64, cold_age: u64) -> bool {
-        self.rechecks[used as usize].is_due(used.tempo(), now, cold_age)
+    pub fn recheck_due(&self, used: Used, now: u64, cold_age: u64, stretch: u32) -> bool {
+        self.rechecks[used as usize].is_due(used.tempo(), now, cold_age, stretch)
     }
 
     /// Which of so many such `pages` are tried now that it is due. Of those that were tried the last time, `tried`, `stayed` have stayed away.
@@ -401,7 +401,7 @@ mod tests {
             assert_eq!(age.due(start + 2 * DAYS - 1, DAYS, Timing::PROBE), Step::Wait);
             assert_eq!(age.due(start + 2 * DAYS, DAYS, Timing::PROBE), Step::Launder);
             age.probed(start + 2 * DAYS, 100, 100);
-            assert!(!age.recheck_due(Used::Touched, start + 3 * DAYS, DAYS));
+            assert!(!age.recheck_due(Used::Touched, start + 3 * DAYS, DAYS, 1));
         }
     }
 
@@ -412,13 +412,13 @@ mod tests {
         age.watched(5_500);
         // Back: it is as if no time had passed, until the clock is there again.
         assert_eq!(age.due(100, COLD, Timing::PROBE), Step::Wait);
-        assert!(!age.recheck_due(Used::Touched, 100, COLD));
+        assert!(!age.recheck_due(Used::Touched, 100, COLD, 1));
         assert_eq!(age.due(6_000, COLD, Timing::PROBE), Step::Probe);
         age.set_aside(6_000);
         // Forth, to the end of time.
         assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Launder);
         age.probed(u64::MAX, 100, 100);
-        assert!(age.recheck_due(Used::Touched, u64::MAX, COLD));
+        assert!(age.recheck_due(Used::Touched, u64::MAX, COLD, 1));
         assert_eq!(age.due(u64::MAX, COLD, Timing::PROBE), Step::Wait);
     }
 
@@ -631,11 +631,11 @@ mod tests {
         // Looks meanwhile find nothing, for what was in use is not tried.
         age.nothing_cold(later);
         age.in_use(calm.level(later, COLD));
-        assert!(!age.recheck_due(Used::Touched, later, COLD));
+        assert!(!age.recheck_due(Used::Touched, later, COLD, 1));
         assert!(age.calmed(later, COLD, &calm, false));
         assert!(
             age.next(COLD, Timing::PROBE) <= later + COLD / 2
-                && age.recheck_due(Used::Touched, later + COLD / 2, COLD)
+                && age.recheck_due(Used::Touched, later + COLD / 2, COLD, 1)
         );
         assert!(!age.calmed(later + COLD, COLD, &calm, false), "once");
     }
@@ -669,8 +669,8 @@ mod tests {
         age.set_aside(0);
         age.retreated(10);
         age.nothing_cold(20);
-        assert!(!age.recheck_due(Used::Touched, 20 + 3 * COLD, COLD));
-        assert!(age.recheck_due(Used::Touched, 20 + 4 * COLD, COLD));
+        assert!(!age.recheck_due(Used::Touched, 20 + 3 * COLD, COLD, 1));
+        assert!(age.recheck_due(Used::Touched, 20 + 4 * COLD, COLD, 1));
     }
 
     #[test]
@@ -679,10 +679,10 @@ mod tests {
         age.probed(0, 100, 50);
         for look in 1..4 {
             age.probed(look * COLD, 100, 50);
-            assert!(!age.recheck_due(Used::Touched, look * COLD, COLD));
+            assert!(!age.recheck_due(Used::Touched, look * COLD, COLD, 1));
         }
-        assert!(age.recheck_due(Used::Touched, 4 * COLD, COLD));
+        assert!(age.recheck_due(Used::Touched, 4 * COLD, COLD, 1));
         assert!(age.recheck(Used::Touched, 4 * COLD, 0, 0, 100).is_some());
-        assert!(!age.recheck_due(Used::Touched, 5 * COLD, COLD));
+        assert!(!age.recheck_due(Used::Touched, 5 * COLD, COLD, 1));
     }
 }

@@ -26,5 +26,6 @@ pub mod returns;
 #[cfg(feature = "replace")]
 pub mod spec;
 pub mod stall;
+pub mod touch;
 pub mod utilization;
 pub mod walk;

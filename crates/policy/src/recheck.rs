@@ -5,6 +5,8 @@
 //!
 //! They are judged some time after they were tried, so that a page that was compressed and came back soon was in use.
 
+use crate::pace::worth;
+
 /// How soon pages are tried, in cold ages.
 #[derive(Clone, Copy, Debug)]
 pub struct Tempo {
@@ -95,12 +97,12 @@ impl Recheck {
         };
     }
 
-    /// Whether some are to be tried or judged.
-    pub fn is_due(&self, tempo: Tempo, now: u64, cold_age: u64) -> bool {
+    /// Whether some are to be tried, after a pause that is so many times as long, or judged.
+    pub fn is_due(&self, tempo: Tempo, now: u64, cold_age: u64, stretch: u32) -> bool {
         let ages = match (self.open, self.tries) {
             (true, _) => tempo.judged,
             (false, ALL) => 0,
-            (false, _) => self.pause,
+            (false, _) => self.pause.saturating_mul(stretch),
         };
         self.pause != 0 && now >= self.since.saturating_add(cold_age.saturating_mul(u64::from(ages)))
     }
@@ -140,9 +142,87 @@ impl Recheck {
     }
 }
 
+/// One part in so many of what the program may wait is for trying pages that were in use: what was never looked at gains more.
+const PART: u64 = 4;
+/// The pause is so many times as long at most.
+const LONGEST: u32 = 64;
+
+/// How many times as long pages in use are left alone, where there are so many of them that trying them again would take more of the stall budget than a part of it.
+#[derive(Clone, Debug)]
+pub struct Stretch {
+    times: u32,
+    /// What trying has cost since then, ns.
+    spent: u64,
+    since: u64,
+}
+
+impl Stretch {
+    /// Nothing was tried before `now`.
+    pub const fn new(now: u64) -> Stretch {
+        Stretch { times: 1, spent: 0, since: now }
+    }
+
+    /// So many of the pages that were tried were touched, each of which cost the program so much, ns.
+    pub fn charge(&mut self, touched: u64, cost: u64) {
+        self.spent = self.spent.saturating_add(touched.saturating_mul(cost));
+    }
+
+    /// By the time `now`. It is judged once in a cold age; `limit` is the share that the program may wait, in millionths.
+    pub fn times(&mut self, now: u64, cold_age: u64, limit: u64) -> u32 {
+        let passed = now.saturating_sub(self.since);
+        if passed >= cold_age.max(1) {
+            let most = worth(passed, limit) / PART;
+            if self.spent > most {
+                self.times = (self.times * 2).min(LONGEST);
+            } else if self.spent < most / 4 {
+                self.times = (self.times / 2).max(1);
+            }
+            (self.spent, self.since) = (0, now);
+        }
+        self.times
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_too_many_pages_are_in_use_each_is_tried_more_rarely() {
+        // Half a per cent of cold ages of ten seconds: a quarter of it is 12.5 ms.
+        let (age, limit, touch) = (10_000_000_000, 5_000, 20_000);
+        let mut stretch = Stretch::new(7);
+        let mut now = 7;
+        let mut go_on = |touched: u64, ages: u64| {
+            (0..ages).for_each(|_| {
+                stretch.charge(touched / 2, touch);
+                assert_ne!(stretch.times(now + age / 2, age, limit), 0, "it is not judged before");
+                stretch.charge(touched - touched / 2, touch);
+                now += age;
+                stretch.times(now, age, limit);
+            });
+            stretch.times(now, age, limit)
+        };
+        assert_eq!(go_on(600, 9), 1);
+        assert_eq!(go_on(700, 3), 8);
+        assert_eq!(go_on(400, 9), 8);
+        assert_eq!(go_on(700, 9), 64);
+        assert_eq!(go_on(100, 2), 16);
+        assert_eq!(go_on(0, 9), 1);
+    }
+
+    #[test]
+    fn a_stretched_pause_is_so_many_times_as_long_and_judging_is_not() {
+        let (recheck, now) = begun();
+        assert!(
+            !recheck.is_due(TOUCHED, now + 4 * COLD, COLD, 2)
+                && recheck.is_due(TOUCHED, now + 8 * COLD, COLD, 2)
+        );
+        let judged = Recheck { open: true, ..recheck };
+        assert!(judged.is_due(TOUCHED, now + 2 * COLD, COLD, 64));
+        let all = Recheck { tries: ALL, ..recheck };
+        assert!(all.is_due(TOUCHED, now, COLD, 64));
+    }
 
     const COLD: u64 = 1_000;
 
@@ -160,7 +240,7 @@ mod tests {
     ) -> (u64, usize) {
         let began = *now;
         loop {
-            while !recheck.is_due(tempo, *now, COLD) {
+            while !recheck.is_due(tempo, *now, COLD, 1) {
                 *now += COLD;
             }
             if let Some(sample) = recheck.next(tempo, *now, 100, stayed, used) {
@@ -171,7 +251,7 @@ mod tests {
 
     fn begun() -> (Recheck, u64) {
         let mut recheck = Recheck::default();
-        assert!(!recheck.is_due(TOUCHED, u64::MAX, COLD));
+        assert!(!recheck.is_due(TOUCHED, u64::MAX, COLD, 1));
         recheck.begin(TOUCHED, 7);
         // Others of the extent are found in use meanwhile.
         recheck.begin(TOUCHED, 7 + 3 * COLD);
@@ -220,7 +300,7 @@ mod tests {
         let mut seen = [false; 200];
         for _ in 0..12 {
             now += 8 * COLD;
-            assert!(recheck.is_due(TOUCHED, now, COLD));
+            assert!(recheck.is_due(TOUCHED, now, COLD, 1));
             recheck.open = false;
             let sample = recheck.next(TOUCHED, now, 16, 0, 200).unwrap();
             (0..200).filter(|&place| sample.takes(place)).for_each(|place| seen[place] = true);
@@ -237,7 +317,7 @@ mod tests {
             next(&mut recheck, &mut now, 0, 512);
         }
         recheck.all_at(TOUCHED, now + 5);
-        assert!(!recheck.is_due(TOUCHED, now + 4, COLD) && recheck.is_due(TOUCHED, now + 5, COLD));
+        assert!(!recheck.is_due(TOUCHED, now + 4, COLD, 1) && recheck.is_due(TOUCHED, now + 5, COLD, 1));
         now += 5;
         assert_eq!(next(&mut recheck, &mut now, 0, 512), (0, 512));
         assert_eq!(next(&mut recheck, &mut now, 0, 512), (8, 16));
@@ -247,9 +327,9 @@ mod tests {
     fn where_nothing_was_in_use_no_time_runs() {
         let (mut recheck, now) = begun();
         assert_eq!(recheck.next(TOUCHED, now + 4 * COLD, 0, 0, 0), None);
-        assert!(!recheck.is_due(TOUCHED, u64::MAX, COLD));
+        assert!(!recheck.is_due(TOUCHED, u64::MAX, COLD, 1));
         recheck.begin(TOUCHED, now + 9 * COLD);
-        let is_due = |now: u64| recheck.is_due(TOUCHED, now, COLD);
+        let is_due = |now: u64| recheck.is_due(TOUCHED, now, COLD, 1);
         assert!(!is_due(now + 13 * COLD - 1) && is_due(now + 13 * COLD));
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::{Agent, Engine, Phase};
 use crate::evict::by_age::ByAge;
 use crate::evict::demote::MOST_WHOLE;
 use crate::evict::set_aside;
-use crate::evict::worker::{Worker, SLICE};
+use crate::evict::worker::{Worker, SLICE, SLICE_AT_LIMIT};
 use crate::fault::reason::{Outcome, Reason};
 use crate::fault::run::MAX_WINDOW;
 use crate::sabotage::fault_point;
@@ -129,8 +129,9 @@ impl Worker {
             self.engine.traffic.brake.unpark();
             let bell = self.engine.agents.bell.load(Acquire);
             self.now = time::now();
+            let longest = if self.engine.room.is_kept() { SLICE_AT_LIMIT } else { SLICE };
             (self.slice.began, self.slice.length) =
-                (self.now, self.group_pause().map_or(SLICE, |pause| pause.min(SLICE)));
+                (self.now, self.group_pause().map_or(longest, |pause| pause.min(longest)));
             if self.program_has_ended() {
                 self.engine.end_servants(self.kernel);
                 thread::exit(self.kernel.life.status(self.engine.lifecycle.last_status()));
@@ -168,7 +169,7 @@ impl Worker {
             self.wipe_working_memory(!busy);
             self.park();
             if !busy {
-                thread::sleep_on(&self.engine.agents.bell, bell, self.tick());
+                self.sleep(bell);
                 self.activities.slept();
             }
         }
@@ -212,13 +213,15 @@ impl Worker {
     fn let_allocator_decay(&mut self) {
         if self.now.since(self.upkeep.last_decay) >= DECAY {
             self.upkeep.last_decay = self.now;
-            self.park();
-            self.engine.decay();
-            self.engine.traffic.brake.unpark();
+            self.with_room_for_all(|worker| {
+                worker.park();
+                worker.engine.decay();
+                worker.engine.traffic.brake.unpark();
+            });
         }
     }
 
-    fn tick(&self) -> Nanos {
+    pub(crate) fn tick(&self) -> Nanos {
         if let Some(recording) = &self.recording {
             return recording.pause(time::now());
         }
@@ -226,7 +229,6 @@ impl Worker {
             return daemon.pause();
         }
         let longest = if self.engine.room.is_kept() { TICK_AT_LIMIT } else { TICK.1 };
-        let longest = self.group_pause().map_or(longest, |pause| pause.clamp(TICK.0, longest));
         Nanos(self.cold_age() / 8).clamp(TICK.0, longest)
     }
 

@@ -13,8 +13,6 @@ use memfold_policy::pace;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::PAGE_SIZE;
 
-/// What a touch is expected to cost before any was, ns.
-const TOUCH_COST_AT_FIRST: u64 = 10_000;
 /// CPU time for which folding is worth going on with: looking at all extents takes some, ns.
 const WORTHWHILE: u64 = 1_000_000;
 /// What an eviction is taken to cost this thread from scan to store, ns a page, unless it has cost less so far.
@@ -97,9 +95,10 @@ impl Worker {
         ))
     }
 
-    /// What a fault has cost the program on average, ns.
-    pub(crate) fn touch_cost(&self) -> u64 {
-        let faults = self.engine.control().fault_ns.count.load(Relaxed);
-        self.engine.latency.stall.load(Relaxed).checked_div(faults).unwrap_or(TOUCH_COST_AT_FIRST)
+    /// What a fault costs the program, by the last ones, ns.
+    pub(crate) fn touch_cost(&mut self) -> u64 {
+        let waited = self.engine.latency.stall.load(Relaxed);
+        self.budgets.touch.note(waited, self.engine.control().fault_ns.count.load(Relaxed));
+        self.budgets.touch.get()
     }
 }

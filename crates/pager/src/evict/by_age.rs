@@ -36,6 +36,8 @@ const CENSUS: Nanos = Nanos::from_secs(1);
 /// The policy, for one round or a part of it.
 pub(crate) struct ByAge {
     cold_age: u64,
+    /// How many times as long pages in use are left alone.
+    stretch: u32,
     /// The stall budget is used up, by what: of what is being touched, that comes back.
     broken: Option<Cause>,
     begun: bool,
@@ -53,14 +55,16 @@ impl ByAge {
         let rested = worker.now.since(worker.eviction.brought_back) >= BRING_BACK;
         let may = rested && !worker.engine.room.is_kept();
         let broken = may.then(|| worker.budgets.stall.broken(worker.now.0, limit)).flatten();
-        ByAge { cold_age: worker.cold_age(), broken, begun: false, looks: None, resident: 0 }
+        let cold_age = worker.cold_age();
+        let stretch = worker.budgets.tries.times(worker.now.0, cold_age, limit);
+        ByAge { cold_age, stretch, broken, begun: false, looks: None, resident: 0 }
     }
 
     /// Has pages that were in use tried again, if their time has come: some of them, or all of a huge page, of which no part goes.
     fn try_again(&self, worker: &Worker, extent: &mut Locked, huge: bool) {
         extent.flags.fetch_and(!TRIES, Relaxed);
         for used in Used::ALL {
-            if !extent.age().recheck_due(used, worker.now.0, self.cold_age) {
+            if !extent.age().recheck_due(used, worker.now.0, self.cold_age, self.stretch) {
                 continue;
             }
             let (hot, returned) = (extent.hot.load(), extent.back_soon.load());
@@ -121,6 +125,9 @@ impl Policy for ByAge {
             // Who rests was told so by the cold age that held then.
             let before = core::mem::replace(&mut worker.eviction.paced_by, self.cold_age);
             round.all = round.census || before != self.cold_age;
+            if let (false, Some(held)) = (round.all, worker.eviction.held) {
+                round.at = held;
+            }
         }
         Some(round)
     }
@@ -243,6 +250,10 @@ impl Policy for ByAge {
         }
         let walked = took_walk(extent);
         beside::settle(extent, walked);
+        if extent.flags.load(Relaxed) & TRIES != 0 {
+            let cost = worker.touch_cost();
+            worker.budgets.tries.charge(tried(extent).and(&extent.hot.load()).len() as u64, cost);
+        }
         if walked {
             // Which says nothing of what the next look costs.
             locked.age().walked(worker.now.0, self.cold_age);
@@ -342,10 +353,15 @@ fn besides_tried(extent: &Extent, pages: u64, touched: u64) -> Option<(u64, u64)
     if extent.flags.load(Relaxed) & TRIES == 0 {
         return Some((pages, touched));
     }
-    let tried = extent.tried[0].load().or(&extent.tried[1].load());
+    let tried = tried(extent);
     let used = tried.and(&extent.hot.load()).len() as u64;
     let others = pages.checked_sub(tried.len() as u64).filter(|&others| others != 0)?;
     Some((others, touched.saturating_sub(used).min(others)))
+}
+
+/// The pages that were in use and are tried again, if any are.
+fn tried(extent: &Extent) -> PageSet {
+    extent.tried[0].load().or(&extent.tried[1].load())
 }
 
 fn count_aside(extent: &Extent) -> u32 {

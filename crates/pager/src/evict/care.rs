@@ -43,6 +43,8 @@ impl Worker {
         let away = self.now.since(Nanos(extent.last_laundry.load(Relaxed))).0;
         if away >= self.cold_age().saturating_mul(SOON) {
             extent.flags.fetch_or(SETTLED, Relaxed);
+        } else {
+            self.let_stored_grow_old(extent);
         }
         let wanted = !is_dense && away >= self.engine.setting(Setting::RecompressAge);
         if wanted && self.may_compress_again() {

@@ -145,7 +145,7 @@ impl Worker {
 
     /// Hands over what the extent has in memory, if it has been there for long or does not shrink. False where some of it must wait.
     fn demote_extent(&mut self, below: &'static Below, extent: &Extent, after: Nanos) -> bool {
-        let used = extent.last_laundry.load(Relaxed).max(extent.last_restore.load(Relaxed));
+        let used = extent.last_laundry.load(Relaxed).max(extent.last_return.load(Relaxed));
         let due = self.now.since(Nanos(used)).0 >= after.0;
         if extent.away.load(Relaxed) == 0 || !due && extent.flags.load(Relaxed) & WHOLE == 0 {
             return true;

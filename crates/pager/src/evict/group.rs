@@ -1,7 +1,7 @@
 //! The limit that control groups set on the process: kept once it comes near, so that a container is folded before it is killed.
 //!
 //! While little of the group's limit is in use, nothing of this costs anything. Once a part of it is in use and more could be, a limit on
-//! resident memory is kept ([`crate::evict::limit`]): three quarters of the group's, less what its other processes have. As that comes near, what is
+//! resident memory is kept ([`crate::evict::limit`]): the group's but for a margin, less what its other processes have. As that comes near, what is
 //! cold goes sooner, and folding takes the CPU that it needs.
 //!
 //! Background thread only.

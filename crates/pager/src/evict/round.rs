@@ -92,14 +92,14 @@ pub(crate) trait Policy {
 struct Allowance {
     /// Extents of which something may be set aside.
     probes: u64,
-    /// It was less than was due.
-    held: bool,
+    /// It was less than was due, from this extent on.
+    held: Option<usize>,
 }
 
 impl Allowance {
     /// Nothing waits for the stall budget.
     const fn all() -> Allowance {
-        Allowance { probes: u64::MAX, held: false }
+        Allowance { probes: u64::MAX, held: None }
     }
 }
 
@@ -140,9 +140,11 @@ impl Worker {
                 break;
             }
         }
-        if allowance.held {
+        if allowance.held.is_some() {
             self.engine.control().budget_holds.fetch_add(1, Relaxed);
         }
+        // The first extents would have what is allowed for ever: it is the turn of who went without.
+        self.eviction.held = allowance.held;
         round.from_start = began == 0;
         policy.end(self, round)
     }
@@ -156,7 +158,8 @@ impl Worker {
             self.slice.length = self.slice.length.min(Nanos(self.budgets.pace.left()));
         }
         let limit = self.engine.setting(Setting::MaxStall);
-        Allowance { probes: self.budgets.stall.looks(self.now.0, limit, self.touch_cost()), held: false }
+        let cost = self.touch_cost();
+        Allowance { probes: self.budgets.stall.looks(self.now.0, limit, cost), held: None }
     }
 
     /// Does what is due for one extent. Returns whether it must be gone on with at once; `None` where there was nothing that could go.
@@ -207,11 +210,11 @@ impl Worker {
     ) -> bool {
         if !P::KEEPS_LIMIT {
             if allowance.probes == 0 {
-                allowance.held = true;
+                allowance.held.get_or_insert(extent.base());
                 extent.waits_for.store(WAITS_FOR_STALL, Relaxed);
                 return false;
             }
-            if !self.may_set_aside() {
+            if !self.may_set_aside() || !self.has_place_for(&extent) {
                 return self.put_off_for_cpu(&extent);
             }
             // Who walks would come to it at once.
@@ -231,6 +234,12 @@ impl Worker {
             self.set_aside_unshared(place, &refused);
         }
         false
+    }
+
+    /// Whether there is a slot for what is set aside of the extent.
+    fn has_place_for(&self, extent: &Extent) -> bool {
+        // SAFETY: we are the background thread.
+        extent.staging.load(Relaxed) != 0 || unsafe { self.kernel.staging.has_room() }
     }
 
     /// What is due for an extent has to wait for CPU time. Returns that it is not to be gone on with at once.

@@ -26,14 +26,18 @@ use memfold_policy::budget::WINDOW;
 use memfold_policy::effort::{self, Effort, Gains};
 use memfold_policy::learning::Learning;
 use memfold_policy::pace::{self, Pace};
+use memfold_policy::recheck::Stretch;
 use memfold_policy::returns::Returns;
 use memfold_policy::stall::Stall;
+use memfold_policy::touch::TouchCost;
 use memfold_policy::utilization::Utilization;
 use memfold_sys::time::{self, Nanos};
 use memfold_sys::{mem, Result, PAGE_SIZE};
 
 /// Longest stretch of work before the settings, requests and counters are looked at again.
 pub(crate) const SLICE: Nanos = Nanos::from_millis(50);
+/// The same where a limit is kept: somebody may wait for room.
+pub(crate) const SLICE_AT_LIMIT: Nanos = Nanos::from_millis(10);
 
 /// For how long bytes that the program may have erased since can be found in staging or in working memory: two passes may come
 /// between, and half a second later they are gone.
@@ -132,6 +136,10 @@ impl Packing {
 pub(crate) struct Budgets {
     /// The program's waiting.
     pub stall: Stall,
+    /// What a touch costs the program.
+    pub touch: TouchCost,
+    /// What it costs to try again what was in use.
+    pub tries: Stretch,
     /// This thread's CPU time.
     pub pace: Pace,
     /// CPU time that counts as spent beside it, ns: a forked child is no new program, and has no credit.
@@ -149,6 +157,8 @@ impl Budgets {
         let (stall, looking) = (latency.stall.load(Relaxed), latency.stall_looking.load(Relaxed));
         Budgets {
             stall: Stall::new(now.0, stall, looking, forked),
+            tries: Stretch::new(now.0),
+            touch: TouchCost::new(stall, engine.control().fault_ns.count.load(Relaxed)),
             // What the thread has used so far, to start, counts too.
             pace: Pace::new(now.0, 0),
             spent_before: if forked { pace::CREDIT } else { 0 },
@@ -164,6 +174,8 @@ pub(crate) struct Eviction {
     pub daemon: Option<DaemonPolicy>,
     /// The round over all extents that the last pass did not finish.
     pub round: Round,
+    /// The first extent for which the last round had none of the stall budget left: the next one begins there.
+    pub held: Option<usize>,
     /// The cold age of the last pass, by which extents rest; 0 before any.
     pub paced_by: u64,
     /// Until when no round begins that can do no more than look.
@@ -183,6 +195,7 @@ impl Eviction {
         Eviction {
             daemon: None,
             round: Round::default(),
+            held: None,
             paced_by: 0,
             next_look: Nanos(0),
             brought_back: Nanos(0),

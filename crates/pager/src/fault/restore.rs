@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::sabotage::{fault_point, linger, planted, Bug};
 use crate::tables::bitmap::PageRange;
 use crate::tables::entry::{Entry, State};
-use crate::tables::extent::{Extent, RECALLED, SETTLED, SPLITS, STAGED_HUGE};
+use crate::tables::extent::{Extent, RECALLED, SPLITS, STAGED_HUGE};
 use crate::tier::arrived::Arrived;
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
@@ -289,10 +289,13 @@ impl Restorer {
             // SAFETY: as above, for one page.
             unsafe { kernel.uffd.copy(page + at, buffer + at, PAGE_SIZE) }
         })?;
-        let soon = extent.flags.load(Relaxed) & SETTLED == 0 && !run.walked;
+        let mut soon = 0;
         for index in PageRange::from(segment.lo, pages).indices() {
-            if soon && run.reason == Reason::Fault {
-                extent.back_soon.add(index);
+            if !run.walked && extent.was_stored_lately(index) {
+                soon += 1;
+                if run.reason == Reason::Fault {
+                    extent.back_soon.add(index);
+                }
             }
             let entry = run.finish(index);
             if let Some(location) = Location::of(entry) {
@@ -305,9 +308,7 @@ impl Restorer {
         if run.reason == Reason::Ahead {
             control.pages_prefetched.fetch_add(pages as u64, Relaxed);
         }
-        if soon {
-            engine.counts.soon_back.fetch_add(pages as u64, Relaxed);
-        }
+        engine.counts.soon_back.fetch_add(soon, Relaxed);
         Ok(pages)
     }
 

@@ -239,6 +239,9 @@ impl Service {
                         self.follower.watch(ended.since(began));
                         let reach = self.reach(extent, ended);
                         extent.last_restore.store(ended.0, Relaxed);
+                        if !looked {
+                            extent.last_return.store(ended.0, Relaxed);
+                        }
                         let behind = window(self.engine, extent, index).saturating_sub(pages);
                         if let Some(foresight) = self.foresight.as_mut().filter(|_| !looked) {
                             foresight.touched(self.engine, page, ended);

@@ -116,8 +116,14 @@ pub struct Extent {
     burst: AtomicU32,
     /// Pages of the last probe that came back because the extent was walked through, and not by a touch of their own.
     pub unasked: AtomicU32,
-    /// When pages of it were last compressed, ns; background thread only.
+    /// When pages of it were last stored, ns; background thread only.
     pub last_laundry: AtomicU64,
+    /// Pages that were stored since a moment, and in as long a time before it. Set by the background thread.
+    pub stored_lately: [AtomicPageSet; 2],
+    /// That moment, ns; background thread only.
+    pub stored_since: AtomicU64,
+    /// When the fault thread last brought a page of it back from the store, ns.
+    pub last_return: AtomicU64,
     /// What is stored of the pages below this one was compressed with the strong codec, as far as that saves anything; background thread only.
     pub dense_below: AtomicU32,
     /// When pages of it did not shrink, first since such pages went below memory, ns; 0 before. Background thread only.
@@ -261,6 +267,11 @@ impl Extent {
     /// Who has no part of a page.
     pub fn apart_of(&self, index: usize) -> Apart {
         Apart { unforked: self.unforked.contains(index), undumped: self.undumped.contains(index) }
+    }
+
+    /// Whether a page that is stored was stored not long ago.
+    pub fn was_stored_lately(&self, index: usize) -> bool {
+        self.flags.load(Relaxed) & SETTLED == 0 && self.stored_lately.iter().any(|set| set.contains(index))
     }
 
     /// The pages that are not tried for the time being.

@@ -74,7 +74,9 @@ pub fn bring(
                 if pages > 1 {
                     kernel.uffd.wake(page + PAGE_SIZE, (pages - 1) * PAGE_SIZE);
                 }
-                extent.last_restore.store(time::now().0, Relaxed);
+                let now = time::now().0;
+                extent.last_restore.store(now, Relaxed);
+                extent.last_return.store(now, Relaxed);
                 return Some((extent, berth.cluster));
             }
             Outcome::TryAgain => {

@@ -26,21 +26,29 @@ impl Group {
         Ok(Group { limit, stat })
     }
 
-    /// Anonymous memory of all processes in it, bytes; `None` where that cannot be read.
-    pub fn anonymous(&self) -> Option<u64> {
+    /// What all processes in it have that the kernel cannot take from them without swap, bytes: anonymous memory, shared memory, and its own for
+    /// them. `None` where that cannot be read.
+    pub fn held(&self) -> Option<u64> {
         let mut text = [0; LONGEST];
         let len = file::pread(self.stat.as_ref()?.raw(), &mut text, 0).ok()?;
-        anonymous(&text[..len])
+        held(&text[..len])
     }
 }
 
-/// What `memory.stat` says of anonymous memory: `anon` in version 2, in version 1 `total_rss`.
-fn anonymous(stat: &[u8]) -> Option<u64> {
-    let value = |line: &[u8]| {
-        let number = line.strip_prefix(b"anon ").or_else(|| line.strip_prefix(b"total_rss "))?;
-        core::str::from_utf8(number).ok()?.parse().ok()
+/// What `memory.stat` says of it: `anon`, `shmem` and `kernel` but for `slab_reclaimable` in version 2, in version 1 `total_rss` and `total_shmem`.
+fn held(stat: &[u8]) -> Option<u64> {
+    let value = |names: [&[u8]; 2]| {
+        let number = |line: &[u8]| {
+            let number = names.iter().find_map(|name| line.strip_prefix(*name)?.strip_prefix(b" "))?;
+            core::str::from_utf8(number).ok()?.parse::<u64>().ok()
+        };
+        stat.split(|&byte| byte == b'\n').find_map(number)
     };
-    stat.split(|&byte| byte == b'\n').find_map(value)
+    let anonymous = value([b"anon", b"total_rss"])?;
+    let shared = value([b"shmem", b"total_shmem"]).unwrap_or(0);
+    let kernel = value([b"kernel", b"kernel"]).unwrap_or(0);
+    let reclaimable = value([b"slab_reclaimable", b"slab_reclaimable"]).unwrap_or(0);
+    Some(anonymous + shared + kernel.saturating_sub(reclaimable))
 }
 
 /// The tightest limit on the memory of a process, bytes: of `pid` as seen from here, or of the calling process. `ENODATA` where
@@ -71,10 +79,17 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn anonymous_memory_of_a_group_is_found_in_either_version() {
-        assert_eq!(anonymous(b"anon 8192\nfile 5\nanon_thp 7\n"), Some(8192));
-        assert_eq!(anonymous(b"cache 1\nrss 2\ntotal_cache 3\ntotal_rss 4096\n"), Some(4096));
-        assert_eq!(anonymous(b"file 5\n"), None);
+    fn what_a_group_holds_is_found_in_either_version() {
+        assert_eq!(held(b"anon 8192\nfile 5\nanon_thp 7\n"), Some(8192));
+        assert_eq!(
+            held(b"anon 8192\nfile 5\nkernel 300\nkernel_stack 7\nshmem 40\nslab_reclaimable 100\n"),
+            Some(8432)
+        );
+        assert_eq!(
+            held(b"cache 1\nrss 2\nshmem 9\ntotal_cache 3\ntotal_rss 4096\ntotal_shmem 8\n"),
+            Some(4113)
+        );
+        assert_eq!(held(b"file 5\n"), None);
     }
 
     #[test]

@@ -119,6 +119,19 @@ impl Worker {
         self.engine.wake_everybody(self.kernel);
     }
 
+    /// Does what may wait for a lock of the program's. A thread that has it may be about to wait for room, as its stack may be folded memory: nobody does meanwhile.
+    pub(crate) fn with_room_for_all(&mut self, work: impl FnOnce(&mut Worker)) {
+        let limit = self.limit_to_keep();
+        if limit.is_some() {
+            self.engine.room.grant(self.engine.room.taken(), u64::MAX / 2, 0);
+            self.release();
+        }
+        work(self);
+        if let Some(limit) = limit {
+            self.measure(limit);
+        }
+    }
+
     /// Evicts until there is as much room below the limit as there should be. Returns whether there is more to do at once.
     pub(crate) fn make_room(&mut self) -> bool {
         let Some(limit) = self.limit_to_keep() else { return false };
@@ -130,7 +143,7 @@ impl Worker {
 
     fn make_room_below(&mut self, limit: u64) -> bool {
         let slice_began = self.slice.began;
-        let extents = self.engine.space().all().filter(may_have_any).count();
+        let mut extents = None;
         loop {
             let room = self.measure(limit);
             if room > 0 {
@@ -140,6 +153,8 @@ impl Worker {
                 self.eviction.hand.in_vain = 0;
                 return false;
             }
+            let count = || self.engine.space().all().filter(may_have_any).count();
+            let extents = *extents.get_or_insert_with(count);
             let round = self.eviction.hand.in_vain / extents.max(1);
             if round >= ROUNDS {
                 self.eviction.hand.in_vain = 0;
