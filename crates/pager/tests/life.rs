@@ -11,8 +11,8 @@ use memfold_pager::config::Setting;
 use memfold_pager::control::Command;
 use memfold_pager::why::Why;
 use memfold_pager::{Engine, Phase};
-use memfold_sys::{mem, PAGE_SIZE};
-use std::sync::atomic::Ordering::*;
+use memfold_sys::{mem, EXTENT_PAGES, PAGE_SIZE};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -586,6 +586,32 @@ fn pages_that_came_back_soon_are_told_from_those_that_were_away_for_long() {
         let before = engine.soon_back();
         memory.check(16);
         engine.soon_back() - before <= memory.pages as u64 / 4
+    });
+}
+
+/// What is in use is tried again and again, and what lies beside it is no younger for that.
+#[test]
+fn pages_that_were_away_for_long_are_told_from_those_in_use_beside_them() {
+    let (engine, memory) = evicted_memory(8 * MIB, 16);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                (0..memory.pages).step_by(EXTENT_PAGES).for_each(|page| memory.check_page(16, page));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let others = |page: &usize| page % EXTENT_PAGES != 0;
+        let mut long = Duration::from_secs(2);
+        wait_until("what was away for long is told from it", || {
+            wait_until("everything else is evicted", || evicted(engine) >= 7 * MIB as u64);
+            std::thread::sleep(long);
+            long *= 2;
+            let before = engine.soon_back();
+            (0..memory.pages).filter(others).for_each(|page| memory.check_page(16, page));
+            engine.soon_back() - before <= memory.pages as u64 / 4
+        });
+        over.store(true, Relaxed);
     });
 }
 
