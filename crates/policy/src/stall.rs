@@ -3,7 +3,8 @@
 //! Only a touch tells that a page is in use, so whoever sets aside what may be cold has the program wait for what is not. For a heap that
 //! is looked at for the first time that comes to seconds of the share, however much of it is cold, and is over with once it is known. So such waits
 //! may take a credit, as long as they are rewarded: a page stays away for each that is touched. It is what the share comes to in
-//! [`CREDIT`], it comes back with what of the share is not used, and a part of it at a time may be spent.
+//! [`CREDIT`], for each gibibyte that there is to look at, it comes back with what of the share is not used, and a part of it at a time may be spent: a larger heap
+//! takes longer, and no more at a time.
 //!
 //! Invariants: over any stretch of time what was waited is at most the share of it, and the credit, and what was under way. What is waited for pages
 //! that come back from the store never counts as looking.
@@ -11,13 +12,16 @@
 use crate::budget::{Budget, BROKEN, MOMENT, WINDOW};
 use crate::pace::worth;
 
-/// The credit is what the share comes to in this time, ns.
+/// The credit is what the share comes to in this time, ns, for the first [`HEAP`] and for each further one.
 pub const CREDIT: u64 = 100_000_000_000;
+/// See there, bytes.
+pub const HEAP: u64 = 1 << 30;
 /// One part in so many of it pays for the first looks before it is seen how they are rewarded.
 const ADVANCE: u64 = 2;
 /// One part in so many of what is left may be spent by a pass, of the share and of the credit: the next one sees what it has cost.
 const PARTS: u64 = 4;
 const CREDIT_PARTS: u64 = 64;
+const MILLION: u64 = 1_000_000;
 /// Pages that must stay away, at least, for each one that is touched.
 pub const REWARD: u64 = 1;
 /// Looks of which it is seen how they are rewarded, before that counts.
@@ -50,6 +54,8 @@ pub struct Stall {
     paid: u64,
     /// How much of the credit is used, ns.
     used: u64,
+    /// For so many millionths of a heap there is a credit, a whole one at least.
+    heaps: u64,
     /// What the running total of waiting for pages that were looked at stood at, ns.
     looking: u64,
     /// What of the share has not been waited lately, ns: as much as the credit at the most.
@@ -74,6 +80,7 @@ impl Stall {
             looked_for: Budget::new(looking),
             paid: 0,
             used: if forked { u64::MAX } else { 0 },
+            heaps: MILLION,
             looking,
             unspent: 0,
             at: now,
@@ -83,9 +90,19 @@ impl Stall {
         }
     }
 
+    /// There are so many bytes to look at.
+    pub fn have(&mut self, bytes: u64) {
+        self.heaps = ((u128::from(bytes) * u128::from(MILLION) / u128::from(HEAP)) as u64).max(MILLION);
+    }
+
+    /// The whole of the credit, ns.
+    fn credit(&self, limit: u64) -> u64 {
+        (u128::from(worth(CREDIT, limit)) * u128::from(self.heaps) / u128::from(MILLION)) as u64
+    }
+
     /// Charges what the running totals have grown to, as waited at `now`; `limit` is the share, in millionths. Totals that fell charge nothing.
     pub fn charge(&mut self, now: u64, total: u64, looking: u64, limit: u64) {
-        let credit = worth(CREDIT, limit);
+        let credit = self.credit(limit);
         let spent = total.saturating_sub(self.waited.total());
         let looked = looking.saturating_sub(self.looking).min(spent);
         self.looking = looking;
@@ -140,7 +157,8 @@ impl Stall {
         let counted = self.waited.used(now).saturating_sub(credited);
         let mut left = worth(WINDOW, limit).saturating_sub(counted) / PARTS;
         if rewarded == Some(true) {
-            left += worth(CREDIT, limit).saturating_sub(self.used) / CREDIT_PARTS;
+            left += (self.credit(limit).saturating_sub(self.used) / CREDIT_PARTS)
+                .min(worth(CREDIT, limit) / CREDIT_PARTS);
         }
         let looks = left / ((self.touches / 16 + 1) * touch_cost).max(1);
         let unspent = self.unspent.saturating_add(worth(now.saturating_sub(self.at), limit));
@@ -300,6 +318,32 @@ mod tests {
         let before = stall.used;
         stall.charge(160 * SECOND, total, total, LIMIT);
         assert!(before > 200 * MS && stall.used == 0);
+    }
+
+    #[test]
+    fn a_larger_heap_has_more_credit_and_no_more_at_a_time() {
+        let (mut small, mut large) = (seen(500, 100), seen(500, 100));
+        small.have(HEAP / 3);
+        large.have(4 * HEAP);
+        assert_eq!(large.looks(0, LIMIT, TOUCH), small.looks(0, LIMIT, TOUCH));
+        let mut total = 0;
+        let go_on = |stall: &mut Stall, total: u64, second: u64| {
+            stall.charge(second * SECOND, total, total, LIMIT);
+            stall.looks(second * SECOND, LIMIT, TOUCH)
+        };
+        for second in 1..=10 {
+            total += 100 * MS;
+            go_on(&mut small, total, second);
+            go_on(&mut large, total, second);
+        }
+        assert_eq!(small.looks(10 * SECOND, LIMIT, TOUCH), 0);
+        assert_ne!(large.looks(10 * SECOND, LIMIT, TOUCH), 0);
+        for second in 11..=30 {
+            total += 100 * MS;
+            go_on(&mut large, total, second);
+        }
+        assert_eq!(large.looks(30 * SECOND, LIMIT, TOUCH), 0, "all is used up");
+        assert!(large.paid > 1_900 * MS && large.paid <= 2_200 * MS, "{}", large.paid);
     }
 
     #[test]

@@ -371,6 +371,7 @@ impl Worker {
         // What was for looking first: it is counted after the whole.
         let looking = self.engine.latency.stall_looking.load(Acquire);
         let limit = self.engine.setting(Setting::MaxStall);
+        self.budgets.stall.have(self.engine.counts.managed.load(Relaxed));
         self.budgets.stall.charge(self.now.0, self.engine.latency.stall.load(Relaxed), looking, limit);
         let control = self.engine.control();
         control.stall_ns.store(self.budgets.stall.total(), Relaxed);
