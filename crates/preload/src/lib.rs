@@ -1,7 +1,7 @@
 //! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
 //!
 //! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`brk`], [`fork`],
-//! [`sandbox`], [`loading`], [`lookup`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
+//! [`sandbox`], [`loading`], [`lookup`], [`syscall`], and by other names [`names`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
 //!
 //! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
@@ -18,6 +18,7 @@ mod loading;
 mod lookup;
 mod malloc;
 mod mapping;
+mod names;
 mod notice;
 mod real;
 mod sandbox;

@@ -40,13 +40,16 @@ static int look_and_exit(void *flags)
 
 typedef int (*cloner)(int (*function)(void *), void *stack, int flags, void *argument, ...);
 
-enum way { BY_CLONE, BY_LIBCS_HANDLE, BY_SYSCALL, BY_CLONE3, WAYS };
+/* libc's other name of `clone`. */
+int __clone(int (*function)(void *), void *stack, int flags, void *argument, ...);
+
+enum way { BY_CLONE, BY_ITS_OTHER_NAME, BY_LIBCS_HANDLE, BY_SYSCALL, BY_CLONE3, WAYS };
 
 static pid_t make(enum way way, long flags)
 {
     if (way < BY_SYSCALL) {
         cloner by_handle = (cloner)dlsym(dlopen("libc.so.6", RTLD_NOW), "clone");
-        cloner by[] = {[BY_CLONE] = clone, [BY_LIBCS_HANDLE] = by_handle};
+        cloner by[] = {[BY_CLONE] = clone, [BY_ITS_OTHER_NAME] = __clone, [BY_LIBCS_HANDLE] = by_handle};
         char *stack = malloc(STACK);
         CHECK(stack && by_handle);
         return by[way](look_and_exit, stack + STACK, (int)flags | SIGCHLD, (void *)flags);
