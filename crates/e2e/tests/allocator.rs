@@ -149,6 +149,24 @@ fn functions_of_libc_are_the_same_by_its_handle_and_by_name() {
     }
 }
 
+/// Valgrind has an allocator of its own in place of libc's.
+#[test]
+fn inside_valgrind_functions_by_the_handle_of_libc_are_libcs() {
+    const PROGRAM: &str = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n\
+        int main(void) {\n\
+            Dl_info found;\n\
+            return !dladdr(dlsym(dlopen(\"libc.so.6\", RTLD_NOW), \"free\"), &found) || puts(found.dli_fname) < 0;\n\
+        }\n";
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("free.c"), dir.path().join("free"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    run(Command::new("cc").arg("-o").arg(&program).arg(&source));
+    let outside = String::from_utf8(run(&mut preloaded(&program)).stdout).unwrap();
+    assert!(outside.ends_with("/libmemfold.so\n"), "{outside}");
+    let inside = String::from_utf8(run(preloaded("valgrind").arg("-q").arg(&program)).stdout).unwrap();
+    assert!(inside.ends_with("/libc.so.6\n"), "{inside}");
+}
+
 #[test]
 fn python_frees_by_the_handle_of_libc_what_libc_allocates() {
     const PROGRAM: &str = "
