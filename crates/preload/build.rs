@@ -7,5 +7,7 @@ fn main() {
     // Calls from within the library go to its own functions directly.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // It looks its own functions up by that table (`symbols.rs`).
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--hash-style=gnu");
     println!("cargo:rerun-if-changed=build.rs");
 }

@@ -2,20 +2,26 @@
 //!
 //! The C and C++ programs of `c/` are built here with the system's compiler.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Builds a program of `c/` and returns its path.
 fn build(dir: &Path, source: &str, compiler: &str) -> PathBuf {
-    let program = dir.join(source.replace('.', "-"));
+    build_part(&dir.join(source.replace('.', "-")), source, compiler, &[])
+}
+
+/// Builds what a source in `c/` is with these options.
+fn build_part(out: &Path, source: &str, compiler: &str, options: &[&str]) -> PathBuf {
     let status = Command::new(compiler)
         .args(["-O2", "-g", "-Wall", "-Wextra", "-Wno-use-after-free", "-pthread", "-o"])
-        .arg(&program)
+        .arg(out)
+        .args(options)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("c").join(source))
         .status()
         .unwrap_or_else(|error| panic!("{compiler}: {error}. Install it: apt-get install gcc g++"));
-    assert!(status.success(), "{compiler} {source}: {status}");
-    program
+    assert!(status.success(), "{compiler} {source} {options:?}: {status}");
+    out.to_owned()
 }
 
 /// A command that runs with the library preloaded and the pager off.
@@ -111,6 +117,115 @@ fn blocks_that_a_program_calls_cold_lie_apart_and_are_freed_like_any_others() {
     }
     let folded = run(preloaded(&program).env("MEMFOLD_PAGER", "on"));
     assert_eq!(String::from_utf8_lossy(&folded.stdout), "cold blocks lie apart\n", "with the pager");
+}
+
+#[test]
+fn functions_of_libc_are_the_same_by_its_handle_and_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let part =
+        |name: &str, options: &[&str]| build_part(&dir.path().join(name), "by_handle.c", "cc", options);
+    let (program, own) = (part("by_handle", &[]), part("own_dlsym", &["-DOWN_DLSYM"]));
+    let between = part("libbetween.so", &["-DBETWEEN", "-shared", "-fPIC"]);
+    part("libplugin.so", &["-DPLUGIN", "-shared", "-fPIC"]);
+    // What is printed, with these libraries preloaded.
+    let printed = |program: &Path, libraries: &[&Path], pager: &str, args: &[&str]| {
+        let list: Vec<_> = libraries.iter().map(|library| library.to_str().unwrap()).collect();
+        let mut command = Command::new(program);
+        command.args(args).env("LD_PRELOAD", list.join(":")).env("MEMFOLD_PAGER", pager).current_dir(&dir);
+        let output = run(&mut command);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (libcs, ours) = ("libc.so.6", "libmemfold.so");
+    let plain = printed(&program, &[], "off", &[libcs]);
+    assert!(plain.ends_with("as by name\n"), "{plain}");
+    printed(&own, &[], "off", &[libcs]);
+    let library = memfold_e2e::preload_library();
+    for pager in ["off", "on"] {
+        assert_eq!(printed(&program, &[&library], pager, &[ours]), plain);
+        assert_eq!(printed(&program, &[&library, &between], pager, &[ours, libcs]), plain);
+        assert_eq!(printed(&program, &[&between, &library], pager, &[ours, ours]), plain);
+        assert_eq!(printed(&own, &[&library], pager, &[ours]), "as by name\n");
+    }
+}
+
+/// Valgrind has an allocator of its own in place of libc's.
+#[test]
+fn inside_valgrind_functions_by_the_handle_of_libc_are_libcs() {
+    const PROGRAM: &str = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n\
+        int main(void) {\n\
+            Dl_info found;\n\
+            return !dladdr(dlsym(dlopen(\"libc.so.6\", RTLD_NOW), \"free\"), &found) || puts(found.dli_fname) < 0;\n\
+        }\n";
+    let dir = tempfile::tempdir().unwrap();
+    let (source, program) = (dir.path().join("free.c"), dir.path().join("free"));
+    std::fs::write(&source, PROGRAM).unwrap();
+    run(Command::new("cc").arg("-o").arg(&program).arg(&source));
+    let outside = String::from_utf8(run(&mut preloaded(&program)).stdout).unwrap();
+    assert!(outside.ends_with("/libmemfold.so\n"), "{outside}");
+    let inside = String::from_utf8(run(preloaded("valgrind").arg("-q").arg(&program)).stdout).unwrap();
+    assert!(inside.ends_with("/libc.so.6\n"), "{inside}");
+}
+
+#[test]
+fn python_frees_by_the_handle_of_libc_what_libc_allocates() {
+    const PROGRAM: &str = "
+import ctypes
+libc = ctypes.CDLL('libc.so.6')
+for function in libc.strdup, libc.realloc:
+    function.restype = ctypes.c_void_p
+libc.realloc.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.free.argtypes = libc.malloc_usable_size.argtypes = [ctypes.c_void_p]
+libc.free(libc.strdup(b'x' * 99))
+block = libc.realloc(libc.strdup(b'x' * 99), 5000)
+print(libc.malloc_usable_size(block) >= 5000, ctypes.string_at(block))
+libc.free(block)
+";
+    let plain = same_output("python3", &["-c", PROGRAM]);
+    let folded = run(preloaded("python3").args(["-c", PROGRAM]).env("MEMFOLD_PAGER", "on"));
+    assert_eq!(folded.stdout, plain);
+}
+
+#[test]
+fn functions_around_those_of_libc_have_their_blocks_freed() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = build(dir.path(), "wrapped.c", "cc");
+    run(Command::new(&program).env_remove("LD_PRELOAD"));
+    for profile in ["balanced", "secure"] {
+        for pager in ["off", "on"] {
+            let output = run(preloaded(&program).env("MEMFOLD_PROFILE", profile).env("MEMFOLD_PAGER", pager));
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "every block is freed\n");
+        }
+    }
+}
+
+/// The functions that a library defines, with the addresses that they have there. Those that glibc keeps to itself are left out.
+fn functions_of(library: &Path) -> Vec<(String, String)> {
+    let table = run(Command::new("nm").args(["-D", "--defined-only"]).arg(library)).stdout;
+    let table = String::from_utf8(table).unwrap();
+    let public = table.lines().filter(|line| !line.ends_with("@GLIBC_PRIVATE"));
+    let function = |line: &str| {
+        let [address, kind, name] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        let name = name.split('@').next()?;
+        ["T", "W"].contains(&kind).then(|| (name.to_owned(), address.to_owned()))
+    };
+    public.filter_map(function).collect()
+}
+
+#[test]
+fn no_other_public_name_leads_to_a_function_of_libc_that_is_replaced() {
+    let shown = run(Command::new("ldd").arg(std::env::current_exe().unwrap())).stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    let path = shown.lines().find_map(|line| line.trim().strip_prefix("libc.so.6 => ")?.split(' ').next());
+    let libcs = functions_of(Path::new(path.expect("tests are linked to libc")));
+    let ours: HashSet<_> =
+        functions_of(&memfold_e2e::preload_library()).into_iter().map(|(name, _)| name).collect();
+    let replaced: HashSet<_> =
+        libcs.iter().filter(|(name, _)| ours.contains(name)).map(|(_, at)| at).collect();
+    assert!(replaced.len() > 40, "{replaced:?}");
+    let missed: Vec<_> =
+        libcs.iter().filter(|(name, at)| replaced.contains(at) && !ours.contains(name)).collect();
+    assert!(missed.is_empty(), "{missed:?}");
 }
 
 #[test]

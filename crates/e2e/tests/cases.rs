@@ -256,6 +256,11 @@ mod sandbox {
     }
 
     #[test]
+    fn root_directory_by_libcs_handle() {
+        stops("sandbox", "root_directory_by_libcs_handle", "chroot");
+    }
+
+    #[test]
     fn another_namespace() {
         super::holds("sandbox", "another_namespace");
     }

@@ -1,7 +1,7 @@
 //! `libmemfold.so`: the allocator and the pager, put before a program by `LD_PRELOAD`.
 //!
 //! Glue and no more: the C functions that it exports ([`malloc`], [`mapping`], [`brk`], [`fork`],
-//! [`sandbox`], [`loading`], [`syscall`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
+//! [`sandbox`], [`loading`], [`lookup`], [`syscall`], and by other names [`names`]) turn into calls of the crates below, and the constructor ([`start`]) joins heap and pager ([`host`]).
 //!
 //! Everything here runs inside somebody else's process: no `std`, no allocation, no panic that unwinds, and
 //! with `MEMFOLD_PAGER` unset nothing but the allocator.
@@ -15,8 +15,10 @@ mod fork;
 mod host;
 mod hot_cold;
 mod loading;
+mod lookup;
 mod malloc;
 mod mapping;
+mod names;
 mod notice;
 mod real;
 mod sandbox;
@@ -24,11 +26,11 @@ mod sanitizer;
 mod small;
 mod start;
 mod statistics;
+mod symbols;
 mod syscall;
 mod valgrind;
 mod weak;
 
-use core::ffi::{c_void, CStr};
 use core::fmt::Write;
 
 /// How often calls to the kernel were made to fail, for the verifier's report.
@@ -50,12 +52,6 @@ fn panic(info: &core::panic::PanicInfo<'_>) -> ! {
 /// Named by the precompiled `core`, never called: panics abort.
 #[no_mangle]
 extern "C" fn rust_eh_personality() {}
-
-/// The next definition of a function behind this library's own.
-pub(crate) fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: a look-up.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
 
 /// Turns a result into what a C function returns: the value, or −1 with `errno` set.
 pub(crate) fn or_errno(result: memfold_sys::Result<usize>) -> isize {

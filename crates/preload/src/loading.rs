@@ -6,17 +6,13 @@
 //! In assembly, because libc's function looks at who called it: whose search path counts, and which namespace. So it must see the
 //! program's return address, and not one in here.
 
-use crate::next;
+use crate::lookup::{absent, next};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering::*};
 
+// Up to glibc 2.33 they are in a library of their own, which a program need not have.
 static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(absent as *mut c_void);
 static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(absent as *mut c_void);
-
-/// Stands for a function that there is none of: up to glibc 2.33 they are in a library of their own, which a program need not have.
-extern "C" fn absent() -> *mut c_void {
-    core::ptr::null_mut()
-}
 
 /// Looks libc's functions up, before anybody calls them.
 pub fn find() {

@@ -3,7 +3,7 @@
 //! To look one up when it is first called could wait for ever: `dlsym(3)` takes the loader's lock, which a thread that loads a library has while that
 //! library's constructors run, and these may wait for the very thread that calls.
 
-use crate::next;
+use crate::lookup::next;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -15,10 +15,15 @@ weak! {
     allocator = "__sanitizer_get_heap_size"
 }
 
+/// Whether the program has one.
+pub fn has_this_program() -> bool {
+    !allocator().is_null()
+}
+
 /// Executes a program with a sanitizer again without this library. Returns where it has none, or where it cannot be done.
 pub fn step_aside(argv: *mut *mut c_char, envp: *mut *mut c_char, environment: Environment) {
     // Where the loader itself was executed, with the program as its argument, the file below is the loader's. SAFETY: a look-up.
-    if allocator().is_null() || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
+    if !has_this_program() || unsafe { libc::getauxval(libc::AT_BASE) } == 0 {
         return;
     }
     let mut path = [0; libc::PATH_MAX as usize];

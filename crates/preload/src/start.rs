@@ -5,7 +5,9 @@
 use crate::environment::Environment;
 use crate::host::{find_rseq, pager, sample, ENGINE, PAGER};
 use crate::notice::{complain, say_once, CONTROL_DIR, QUIET};
-use crate::{allocator, clock, fork, loading, mapping, real, sanitizer, statistics, syscall, valgrind};
+use crate::{
+    allocator, clock, fork, loading, lookup, mapping, real, sanitizer, statistics, syscall, valgrind,
+};
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::config::Setting;
@@ -30,10 +32,15 @@ extern "C" fn construct(_argc: c_int, argv: *mut *mut c_char, envp: *mut *mut c_
         // SAFETY: constructors run before any other thread exists.
         unsafe { CONTROL_DIR.set(dir) };
     }
+    lookup::find();
     loading::find();
     real::find();
     clock::find();
     sanitizer::step_aside(argv, envp, environment);
+    // Both have an allocator of their own in libc's place.
+    if !sanitizer::has_this_program() && !valgrind::has_this_program() {
+        lookup::answer();
+    }
     fork::register();
     allocator::configure(environment);
     if environment.get("MEMFOLD_STATS").is_some_and(|value| !matches!(value, "" | "0" | "off")) {

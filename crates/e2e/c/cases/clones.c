@@ -2,6 +2,7 @@
  * libc. Each row of the table in docs/compatibility.md is a case here. */
 #include "case.h"
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <sched.h>
@@ -37,14 +38,21 @@ static int look_and_exit(void *flags)
     _exit(look(flags));
 }
 
-enum way { BY_CLONE, BY_SYSCALL, BY_CLONE3, WAYS };
+typedef int (*cloner)(int (*function)(void *), void *stack, int flags, void *argument, ...);
+
+/* libc's other name of `clone`. */
+int __clone(int (*function)(void *), void *stack, int flags, void *argument, ...);
+
+enum way { BY_CLONE, BY_ITS_OTHER_NAME, BY_LIBCS_HANDLE, BY_SYSCALL, BY_CLONE3, WAYS };
 
 static pid_t make(enum way way, long flags)
 {
-    if (way == BY_CLONE) {
+    if (way < BY_SYSCALL) {
+        cloner by_handle = (cloner)dlsym(dlopen("libc.so.6", RTLD_NOW), "clone");
+        cloner by[] = {[BY_CLONE] = clone, [BY_ITS_OTHER_NAME] = __clone, [BY_LIBCS_HANDLE] = by_handle};
         char *stack = malloc(STACK);
-        CHECK(stack);
-        return clone(look_and_exit, stack + STACK, (int)flags | SIGCHLD, (void *)flags);
+        CHECK(stack && by_handle);
+        return by[way](look_and_exit, stack + STACK, (int)flags | SIGCHLD, (void *)flags);
     }
     struct clone_args args = {.flags = (uint64_t)flags, .exit_signal = SIGCHLD};
     long child = way == BY_SYSCALL ? syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0)
