@@ -4,6 +4,9 @@
 //! for a time slice like everybody else. When a CPU is idle, real-time priority does harm: the scheduler then sends the program's thread,
 //! when it is woken, away from the CPU on which the fault thread still runs, to an idle one that must be woken by an interrupt.
 //!
+//! A process that may use some of the machine's CPUs alone (cpuset, taskset) is told nothing by how many threads want to run somewhere: there it goes by how much of their
+//! time these CPUs were idle.
+//!
 //! *Spare*: nobody is in folding's way, nor folding in anybody's. The machine is not contended, hardly anything waits for a CPU (which tells
 //! of a quota that is used up, too, while CPUs are idle), and it does not run on a battery.
 //!
@@ -20,6 +23,10 @@ use memfold_sys::time::Nanos;
 
 /// How often the waiting is looked at, whether there is a battery in use, and what the quota is.
 const WAITING: Nanos = Nanos::from_secs(1);
+/// How often it is looked at for how long the CPUs were idle: the kernel counts that in hundredths of a second.
+const IDLE: Nanos = Nanos::from_millis(500);
+/// How often it is looked at which CPUs the process may use.
+const ALLOWED: Nanos = Nanos::from_secs(10);
 const POWER: Nanos = Nanos::from_secs(30);
 const QUOTA: Nanos = Nanos::from_secs(10);
 /// A quota of so many millionths of a CPU leaves the program one even while a thread of the pager works without a pause.
@@ -33,8 +40,17 @@ pub struct Contention {
     /// `/proc/loadavg` and `/proc/pressure/cpu`, where they can be read.
     loadavg: Option<Fd>,
     pressure: Option<Fd>,
-    /// CPUs that this process may use.
+    /// CPUs that this process may use, where they can be told, and how many they are.
+    allowed: Option<CpuSet>,
     cpus: u32,
+    allowed_at: Nanos,
+    /// Whether the machine has others.
+    restricted: bool,
+    /// `/proc/stat`; for how long, in hundredths of a second, the allowed ones have been idle since the machine was started, and when
+    /// that was read.
+    stat: Option<Fd>,
+    idle: u64,
+    idle_at: Nanos,
     /// Moving average of the runnable threads beside ourselves, in sixteenths.
     runnable: u32,
     contended: bool,
@@ -52,9 +68,16 @@ pub struct Contention {
 impl Contention {
     /// Nothing sampled yet: there is nothing to spare.
     pub fn new() -> Contention {
-        let cpus = CpuSet::of_current_thread().map_or(1, |set| set.len());
+        let allowed = CpuSet::of_current_thread().ok();
+        let cpus = allowed.as_ref().map_or(1, CpuSet::len);
         let open = |path| file::open(path, libc::O_RDONLY, 0).ok();
         Contention {
+            allowed,
+            allowed_at: Nanos(0),
+            restricted: false,
+            stat: open(c"/proc/stat"),
+            idle: 0,
+            idle_at: Nanos(0),
             loadavg: open(c"/proc/loadavg"),
             pressure: open(c"/proc/pressure/cpu"),
             cpus,
@@ -72,7 +95,14 @@ impl Contention {
 
     /// Takes a sample at `now`, at which so many threads of the pager's have work to do that others could do without.
     pub fn look(&mut self, now: Nanos, own: u32) {
-        self.count_runnable(own);
+        if now.since(self.allowed_at) >= ALLOWED {
+            self.look_at_allowed(now);
+        }
+        if self.restricted {
+            self.look_at_idle(now);
+        } else {
+            self.count_runnable(own);
+        }
         if now.since(self.waited_at) >= WAITING {
             self.look_at_waiting(now);
         }
@@ -110,10 +140,42 @@ impl Contention {
         let sample = read(&self.loadavg, &mut text).and_then(running);
         // This thread is running too.
         let others = sample.map_or(u32::MAX / 64, |running| running.saturating_sub(1 + own));
-        self.runnable = (self.runnable * 3 + others.min(1 << 16) * 16) / 4;
+        self.judge((self.runnable * 3 + others.min(1 << 16) * 16) / 4);
+    }
+
+    /// So many threads, in sixteenths, want to run beside ourselves.
+    fn judge(&mut self, runnable: u32) {
+        self.runnable = runnable;
         // No CPU is idle; a quarter of one must be for contention to end.
         let free = if self.contended { 4 } else { 2 };
         self.contended = self.runnable + free > 16 * self.cpus;
+    }
+
+    /// Which CPUs the process may use may have changed.
+    fn look_at_allowed(&mut self, now: Nanos) {
+        self.allowed_at = now;
+        let Ok(allowed) = CpuSet::of_process() else { return };
+        if self.allowed != Some(allowed) {
+            (self.allowed, self.cpus, self.idle_at) = (Some(allowed), allowed.len(), Nanos(0));
+        }
+        let all = self.stat.as_ref().and_then(|stat| idle(stat, &allowed)).map_or(0, |idle| idle.cpus);
+        self.restricted = all > self.cpus;
+    }
+
+    /// By `/proc/stat` (proc_stat(5)): what the CPUs that may be used did beside being idle counts as so many threads.
+    fn look_at_idle(&mut self, now: Nanos) {
+        let passed = now.since(self.idle_at);
+        if passed < IDLE {
+            return;
+        }
+        let (Some(stat), Some(allowed)) = (&self.stat, &self.allowed) else { return };
+        let Some(Idle { time: idle, .. }) = idle(stat, allowed) else { return };
+        let before = core::mem::replace(&mut self.idle, idle);
+        if core::mem::replace(&mut self.idle_at, now) != Nanos(0) {
+            let hundredths = passed.0 / 10_000_000;
+            let busy = (hundredths * u64::from(self.cpus)).saturating_sub(idle.saturating_sub(before));
+            self.judge((busy * 16 / hundredths.max(1)).min(1 << 20) as u32);
+        }
     }
 
     /// By `/proc/pressure/cpu` (Documentation/accounting/psi.rst). Where it cannot be read, that nothing is contended must do.
@@ -145,6 +207,49 @@ fn read<'a>(file: &Option<Fd>, text: &'a mut [u8]) -> Option<&'a [u8]> {
 fn running(loadavg: &[u8]) -> Option<u32> {
     let field = loadavg.split(|&b| b == b' ').nth(3)?;
     number(field.split(|&b| b == b'/').next()?).and_then(|n| n.try_into().ok())
+}
+
+/// What `/proc/stat` says of CPUs.
+#[derive(Debug, PartialEq, Eq)]
+struct Idle {
+    /// For how long those asked about have been idle, in hundredths of a second.
+    time: u64,
+    /// How many there are in all.
+    cpus: u32,
+}
+
+/// Of these CPUs; `None` where it says nothing of any of them.
+fn idle(stat: &Fd, allowed: &CpuSet) -> Option<Idle> {
+    let mut text = [0u8; 4096];
+    let (mut at, mut kept, mut any) = (0, 0, false);
+    let mut found = Idle { time: 0, cpus: 0 };
+    loop {
+        let len = file::pread(stat.raw(), &mut text[kept..], at).ok()?;
+        at += len as u64;
+        let all = kept + len;
+        let end = text[..all].iter().rposition(|&b| b == b'\n').map_or(0, |place| place + 1);
+        for line in text[..end].split(|&b| b == b'\n') {
+            if let Some((cpu, idle)) = idle_of(line) {
+                found.cpus += 1;
+                if allowed.contains(cpu) {
+                    (found.time, any) = (found.time + idle, true);
+                }
+            }
+        }
+        // The long line of interrupts comes behind the CPUs.
+        if len == 0 || end == 0 {
+            return any.then_some(found);
+        }
+        text.copy_within(end..all, 0);
+        kept = all - end;
+    }
+}
+
+/// The number of a CPU, and for how long it has been idle: `idle` and `iowait` of its line.
+fn idle_of(line: &[u8]) -> Option<(u32, u64)> {
+    let mut words = line.split(|&b| b == b' ');
+    let cpu = number(words.next()?.strip_prefix(b"cpu")?)?.try_into().ok()?;
+    Some((cpu, number(words.nth(3)?)? + number(words.next()?)?))
 }
 
 /// The number behind `total=` in the line `some`, us.
@@ -192,6 +297,38 @@ mod tests {
         assert_eq!(running(b"0.57 1.10 2.71 3/120 4711\n"), Some(3));
         assert_eq!(running(b"0.57 1.10"), None);
         assert_eq!(running(b""), None);
+    }
+
+    #[test]
+    fn the_idle_time_of_a_cpu_is_found_and_that_of_those_allowed_added_up() {
+        assert_eq!(idle_of(b"cpu12 1 2 3 400 50 6 7 8 9 10"), Some((12, 450)));
+        assert_eq!(idle_of(b"cpu  1 2 3 400 50 6 7 8 9 10"), None);
+        assert_eq!(idle_of(b"intr 5 6 7 8 9 10"), None);
+        // More of it than is read at a time.
+        let path = std::env::temp_dir().join(std::format!("memfold-stat-{}", std::process::id()));
+        let lines = (0..200).map(|cpu| std::format!("cpu{cpu} 10 20 30 {} 1 0 0 0 0 0\n", cpu * 1000));
+        let text = std::format!(
+            "cpu  1 2 3 4 5 6\n{}intr {}\n",
+            lines.collect::<std::string::String>(),
+            "0 ".repeat(9000)
+        );
+        fs::write(&path, text).unwrap();
+        let stat = file::open(&CString::new(path.to_str().unwrap()).unwrap(), libc::O_RDONLY, 0).unwrap();
+        assert_eq!(idle(&stat, &CpuSet::only(0)), Some(Idle { time: 1, cpus: 200 }));
+        assert_eq!(idle(&stat, &CpuSet::only(199)), Some(Idle { time: 199_001, cpus: 200 }));
+        assert_eq!(idle(&stat, &CpuSet::only(700)), None);
+        fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn cpus_that_the_process_may_use_alone_are_contended_when_they_are_busy() {
+        let mut contention = Contention::new();
+        (contention.cpus, contention.idle_at) = (4, Nanos(1));
+        let mut look = |busy: u32| {
+            contention.judge(busy);
+            contention.is_contended()
+        };
+        assert_eq!([64, 61, 60, 62, 63, 0].map(&mut look), [true, true, false, false, true, false]);
     }
 
     #[test]

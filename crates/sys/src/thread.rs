@@ -286,7 +286,7 @@ pub fn exit(status: u32) -> ! {
 pub const MAX_CPUS: usize = 1024;
 
 /// A set of CPUs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuSet([u64; MAX_CPUS / 64]);
 
 impl CpuSet {
@@ -304,12 +304,21 @@ impl CpuSet {
 
     /// The CPUs that the calling thread may run on.
     pub fn of_current_thread() -> Result<CpuSet> {
+        CpuSet::of(0)
+    }
+
+    fn of(tid: u32) -> Result<CpuSet> {
         let mut set = CpuSet([0; MAX_CPUS / 64]);
         // SAFETY: the set is valid for its size.
         unsafe {
-            syscall!(sched_getaffinity, 0, core::mem::size_of_val(&set.0), set.0.as_mut_ptr() as usize)
+            syscall!(sched_getaffinity, tid, core::mem::size_of_val(&set.0), set.0.as_mut_ptr() as usize)
         }?;
         Ok(set)
+    }
+
+    /// The CPUs that the process's first thread may run on.
+    pub fn of_process() -> Result<CpuSet> {
+        CpuSet::of(current_pid())
     }
 
     /// How many CPUs are in the set.
