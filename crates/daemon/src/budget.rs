@@ -2,7 +2,8 @@
 //!
 //! A pure decision, taken about once a second. Each process has a limit on what it keeps resident; above it, it folds more
 //! eagerly. While all of them together exceed the budget, the process that loses least with what it has folded, by the time
-//! that its threads wait for each folded byte, gives up a part; while there is room, the one that loses most gets some back.
+//! that its threads wait for each folded byte, gives up a part; while there is room, the one that loses most of those that keep
+//! about as much as they may gets some back. Who keeps less is not held by its limit, whatever it waits for.
 //!
 //! What it is not: a measurement. Numbers that a process reports decide its own share only, and only within the budget.
 
@@ -52,7 +53,13 @@ pub fn divide(budget: u64, loads: &[Load]) -> Vec<u64> {
             let want = loads[n].resident_bytes.saturating_sub(step(&loads[n]).min(total - budget));
             limits[n] = want.max(LEAST).min(limits[n]);
         }
-    } else if let Some(n) = (0..loads.len()).filter(|&n| limits[n] != u64::MAX).max_by(by_loss) {
+        return limits;
+    }
+    // No more than the budget is ever granted, and who is not near its limit has no use for more.
+    let can_take = |&n: &usize| {
+        limits[n] < budget && loads[n].resident_bytes.saturating_add(step(&loads[n])) >= limits[n]
+    };
+    if let Some(n) = (0..loads.len()).filter(can_take).max_by(by_loss) {
         let room = budget - total;
         // Half of the room at most: what is let go comes back by itself, and all at once.
         limits[n] =
@@ -100,6 +107,32 @@ mod tests {
         let limits = divide(150 * MIB, &[liar, load(100, 50, 1_000_000)]);
         assert_eq!(limits[0], LEAST);
         assert!(limits[1] < 100 * MIB, "{limits:?}");
+    }
+
+    #[test]
+    fn after_a_peak_room_goes_to_who_is_held_by_its_limit_and_not_to_who_waits_anyway() {
+        let budget = 4000 * MIB;
+        // What is folded of the small ones is so by its age, and waited for now and then.
+        let mut loads = [
+            Load { limit: 12 * MIB, ..load(8, 2, 1_000_000) },
+            Load { limit: budget, ..load(8, 2, 2_000_000) },
+            Load { limit: 2 * budget, ..load(8, 2, 3_000_000) },
+            Load { limit: 100 * MIB, ..load(100, 1024, 100_000_000) },
+        ];
+        while loads[3].limit < 1124 * MIB {
+            let limits = divide(budget, &loads);
+            assert!(loads.iter().zip(&limits).any(|(load, &limit)| limit > load.limit), "{loads:?}");
+            for (load, limit) in loads.iter_mut().zip(limits) {
+                assert!(limit >= load.limit, "{load:?}");
+                load.limit = limit;
+            }
+            loads[3].resident_bytes = loads[3].limit.min(1124 * MIB);
+        }
+        assert!(loads[0].limit <= 8 * MIB + 2 * LEAST);
+        // Who may keep all of the budget can be given no more of it.
+        let has_all = Load { limit: 200 * MIB, ..load(180, 50, 1_000_000) };
+        let limits = divide(200 * MIB, &[has_all, Load { limit: 8 * MIB, ..load(8, 50, 1) }]);
+        assert!(limits[0] == 200 * MIB && limits[1] > 8 * MIB, "{limits:?}");
     }
 
     #[test]

@@ -11,11 +11,12 @@ pub const NAME: &str = "90-memfold.conf";
 pub const HEADER: &str = "# Written by `memfold service`; `memfold service NAME --undo` removes it.";
 
 /// What folding calls and what services are forbidden here and there: of the launcher, of the library, and of who starts a thread.
-const CALLS: &str = "capget capset clone3 close_range fallocate flock futex getcpu ioctl madvise membarrier mlock mremap \
-                     process_vm_readv process_vm_writev pwrite64 renameat2 sched_getaffinity sched_setaffinity sched_setscheduler \
-                     setpriority signalfd4 socketpair statfs statx tgkill unlinkat userfaultfd";
-/// The same of the tier below memory.
-const TIER_CALLS: &str = "io_uring_setup io_uring_enter io_uring_register";
+const CALLS: &str = "capget capset clone3 close_range fallocate flock futex getcpu io_destroy io_setup io_submit \
+                     io_uring_register io_uring_setup ioctl madvise membarrier mincore mlock mremap process_vm_readv \
+                     process_vm_writev pwrite64 renameat2 sched_getaffinity sched_setaffinity sched_setscheduler setpriority \
+                     signalfd4 socketpair statfs statx tgkill unlinkat userfaultfd";
+/// The same of the tier below memory, whose thread waits for what it reads.
+const TIER_CALLS: &str = "io_getevents";
 
 /// What is there besides the service.
 #[derive(Clone, Debug)]
@@ -267,18 +268,36 @@ mod tests {
     }
 
     #[test]
+    fn what_holds_the_userfaultfd_is_permitted_without_a_tier_and_what_is_never_called_is_not() {
+        let calls = |options: &[&str]| {
+            let found = settings("ExecStart=/bin/a\nSystemCallFilter=@basic-io\n", options);
+            let line =
+                found.iter().find_map(|line| line.strip_prefix("SystemCallFilter=")).unwrap().to_owned();
+            line.split(' ').map(str::to_owned).collect::<Vec<_>>()
+        };
+        let of_io = |options: &[&str]| {
+            let mut calls = calls(options);
+            calls.retain(|call| call.starts_with("io_"));
+            calls
+        };
+        let holding = ["io_destroy", "io_setup", "io_submit", "io_uring_register", "io_uring_setup"];
+        assert_eq!(of_io(&[]), holding);
+        assert_eq!(of_io(&["--tier=disk=/srv"]), [&holding[..], &["io_getevents"]].concat());
+        // The groups that services name have this one not everywhere (systemd 252).
+        assert!(calls(&[]).iter().any(|call| call == "mincore") && calls(&[]).is_sorted());
+    }
+
+    #[test]
     fn a_tier_gets_its_directory_its_calls_and_its_sockets() {
         let text = "ExecStart=/bin/a\nProtectSystem=strict\nSystemCallFilter=@system-service\nRestrictAddressFamilies=AF_UNIX\n";
         let has =
             |options: &[&str], wanted: &str| settings(text, options).iter().any(|line| line.contains(wanted));
         let (disk, network) = (["--tier=disk=/srv/a b"], ["--tier=redis://cache:6379"]);
         assert!(
-            has(&disk, "ReadWritePaths=\"/srv/a b\"")
-                && has(&disk, "io_uring_enter")
-                && !has(&disk, "AF_INET")
+            has(&disk, "ReadWritePaths=\"/srv/a b\"") && has(&disk, "io_getevents") && !has(&disk, "AF_INET")
         );
         assert!(has(&network, "AF_UNIX AF_INET AF_INET6") && !has(&network, "ReadWritePaths"));
-        assert!(!has(&[], "ReadWritePaths") && !has(&[], "io_uring") && !has(&[], "AF_"));
+        assert!(!has(&[], "ReadWritePaths") && !has(&[], "io_getevents") && !has(&[], "AF_"));
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! meanwhile has the same bytes, and whoever comes later finds the new place.
 //!
 //! What it is not: a reason to read much. It begins where half of what the files take is wanted by nobody, and moves what is left of segments
-//! of which no more than a quarter is.
+//! of which no more than a quarter is; or where there are many files, and moves what is in the smallest.
 
 use crate::control::bump;
 use crate::evict::worker::Worker;
 use crate::sabotage::fault_point;
 use crate::tier::below::{Below, Job};
+use crate::tier::clusters::Place;
 use core::sync::atomic::Ordering::*;
 use memfold_sys::time::Nanos;
 use memfold_sys::Result;
@@ -20,11 +21,12 @@ const LOOKS: u32 = 16384;
 const PAUSE: Nanos = Nanos::from_secs(10);
 
 impl Worker {
-    /// Has clusters move out of sparse segments, as far as jobs are free.
+    /// Has clusters move out of sparse segments, and out of a file that is to go, as far as jobs are free.
     pub(crate) fn compact_tier(&mut self, below: &'static Below) {
         // SAFETY: we are the background thread.
         let keeper = unsafe { below.keeper() };
-        if !keeper.is_wasteful() || self.now.0 < self.demotion.compact_after.0 {
+        let (is_wasteful, emptied) = (keeper.is_wasteful(), keeper.to_empty(&below.files));
+        if !is_wasteful && emptied.is_none() || self.now.0 < self.demotion.compact_after.0 {
             return;
         }
         if self.demotion.gives_way(self.now, self.engine.control().tier_asked_bytes.load(Relaxed)) {
@@ -36,8 +38,11 @@ impl Worker {
                 self.demotion.cluster = 0;
                 return;
             }
-            let sparse = below.clusters.wanted(number).filter(|&place| keeper.is_sparse(&below.files, place));
-            if let Some(from) = sparse.filter(|_| !below.is_moving(number)) {
+            let leaves = |place: &Place| {
+                emptied == Some(place.file()) || is_wasteful && keeper.is_sparse(&below.files, *place)
+            };
+            let leaving = below.clusters.wanted(number).filter(leaves);
+            if let Some(from) = leaving.filter(|_| !below.is_moving(number)) {
                 let Some(job) = below.jobs.iter().find(|job| job.is_free()) else { return };
                 match keeper.reserve_other(&below.files, &self.engine.tables.pool, from.blocks()) {
                     Ok(to) => below.move_over(job, number, from, to),

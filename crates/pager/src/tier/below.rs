@@ -527,7 +527,7 @@ impl Below {
     pub fn reset_in_child(&self) {
         self.files.inherit();
         // SAFETY: the only thread of the process.
-        unsafe { self.keeper() }.inherit();
+        unsafe { self.keeper() }.inherit(&self.files);
         self.wanted.reset_in_child();
         self.early.reset_in_child();
         // SAFETY: as above.

@@ -2,12 +2,16 @@
 //!
 //! A file is a row of segments of 1 MiB, filled one after another. A segment in which nothing is wanted any more is given back to the file
 //! system, and filled again. After a fork the child may read what lay in the files then: nothing of them is given back or overwritten until
-//! it is known that no child has them, and what goes down meanwhile goes to a new file.
+//! it is known that no child has them. What goes down meanwhile goes to another file: one that was left so before and that no child has any
+//! more, or a new one.
+//!
+//! There are [`FILES`] at most, and a forked child begins with its parent's. So where there are many, the smallest is emptied: what is in it
+//! moves to the file that is filled ([`crate::evict::compact`]). A child that has it finds everything where it lay.
 //!
 //! Background thread only, which a fork finds standing still.
 
 use super::choice::Choice;
-use super::clusters::{Place, FILES, FILE_BLOCKS, MOST_BLOCKS, SEGMENT_BLOCKS, SEQUENCES};
+use super::clusters::{Place, FILES, FILE_BLOCKS, SEGMENT_BLOCKS, SEQUENCES};
 use super::files::{File, Files};
 use super::seal;
 use super::wire::{Name, NameText, Op};
@@ -36,6 +40,11 @@ const FEW: u64 = 4;
 /// A segment is sparse where no more than one block in so many is wanted, and the tier wasteful where one in [`WASTE`] of all is.
 const SPARSE: usize = 4;
 const WASTE: u64 = 2;
+/// Where there are more files of its own, or more with those of its parents, the smallest is emptied.
+const MOST_OWN: usize = FILES / 2;
+const MOST: usize = FILES / 4 * 3;
+/// So many files are opened for what moves alone, without which none could be emptied any more.
+const SPARE: usize = 4;
 /// Random numbers that are tried as names, where the file system has no files without one.
 const NAMES: usize = 8;
 
@@ -203,38 +212,44 @@ impl Keeper {
         let wanted = |segments: &Segments| usize::from(segments.0[segment].load(Relaxed) & !HELD);
         file.descriptor().is_some()
             && !file.is_shared()
-            && segment != state.current
+            && !self.is_filled(place.file(), segment)
             && state.segments.is_some_and(|segments| wanted(segments) * SPARSE <= SEGMENT_BLOCKS)
+    }
+
+    /// The file out of which all clusters are to move, where there are many files: the one that has the fewest. It goes once nothing of this process's is
+    /// there. What a parent has is less easily copied, and only as far as there is room.
+    pub fn to_empty(&self, files: &Files) -> Option<usize> {
+        let all = files.all().count();
+        let own = files.all().filter(|(_, file)| !file.is_inherited()).count();
+        let may_go = |&(number, file): &(usize, &File)| {
+            let are_many = all > MOST || own > MOST_OWN && !file.is_inherited();
+            are_many && self.filled != Some(number) && (!file.is_inherited() || self.has_room())
+        };
+        let least = files.all().filter(may_go).min_by_key(|&(number, _)| self.files[number].clusters);
+        least.map(|(number, _)| number)
     }
 
     /// A place for a cluster of so many blocks. `ENOSPC` where the tier may take no more, and what opening a file answers.
     pub fn reserve(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
-        self.reserve_within(files, pool, blocks, self.allowed())
+        self.reserve_within(files, pool, blocks, self.allowed(), SPARE)
     }
 
     /// The same for one that lies elsewhere in the tier, and leaves there: also where the tier is full.
     pub fn reserve_other(&mut self, files: &Files, pool: &Pool, blocks: usize) -> Result<Place> {
-        self.reserve_within(files, pool, blocks, self.allowed().max(self.file_bytes()) + SEGMENT as u64)
+        let size = self.allowed().max(self.file_bytes()) + SEGMENT as u64;
+        self.reserve_within(files, pool, blocks, size, 0)
     }
 
-    fn reserve_within(&mut self, files: &Files, pool: &Pool, blocks: usize, size: u64) -> Result<Place> {
-        let mut number = match self.filled {
-            Some(number) if self.may_fill(files, number) => number,
-            _ => self.open(files, pool)?,
-        };
-        self.filled = Some(number);
-        let State { current, next, .. } = self.files[number];
-        if current == usize::MAX || next + blocks > SEGMENT_BLOCKS {
-            match self.begin_segment(files, number, size) {
-                // The tier has become larger than what is mapped of this one.
-                Err(END_OF_FILE) => {
-                    number = self.open(files, pool)?;
-                    self.filled = Some(number);
-                    self.begin_segment(files, number, size)?;
-                }
-                done => done?,
-            }
-        }
+    /// The same in a tier of that size, of whose files so many are left alone.
+    fn reserve_within(
+        &mut self,
+        files: &Files,
+        pool: &Pool,
+        blocks: usize,
+        size: u64,
+        spare: usize,
+    ) -> Result<Place> {
+        let number = self.find_room(files, pool, blocks, size, spare)?;
         let state = &mut self.files[number];
         let block = state.current * SEGMENT_BLOCKS + state.next;
         state.next += blocks;
@@ -248,16 +263,61 @@ impl Keeper {
         Ok(place)
     }
 
+    /// The file that is filled from now on, with room for so many blocks in its segment: as before, or one that was left, or a new one.
+    fn find_room(
+        &mut self,
+        files: &Files,
+        pool: &Pool,
+        blocks: usize,
+        size: u64,
+        spare: usize,
+    ) -> Result<usize> {
+        for number in self.filled.into_iter().chain(0..FILES) {
+            if !self.may_fill(files, number) {
+                continue;
+            }
+            let found = self.make_room(files, number, blocks, size);
+            if found != Err(END_OF_FILE) {
+                if self.filled != Some(number) {
+                    self.leave_filled(files);
+                    self.filled = Some(number);
+                }
+                return found.map(|()| number);
+            }
+        }
+        self.leave_filled(files);
+        let number = self.open(files, pool, spare)?;
+        self.filled = Some(number);
+        self.make_room(files, number, blocks, size)?;
+        Ok(number)
+    }
+
     fn may_fill(&self, files: &Files, number: usize) -> bool {
         let file = files.get(number);
         let open = file.is_there() && file.descriptor().is_some();
-        let state = &self.files[number];
-        // One on the network has an end.
-        let has_room =
-            !files.remote.is_on() || state.count < SEGMENTS || state.next + MOST_BLOCKS <= SEGMENT_BLOCKS;
-        open && has_room
-            && (!file.is_shared() || planted(Bug::SharedFileFilled))
+        open && (!file.is_shared() || planted(Bug::SharedFileFilled))
             && self.files[number].sequence < SEQUENCES - 1
+    }
+
+    /// Has so many blocks fit into the current segment of the file. `EFBIG` where all of the file is in use.
+    fn make_room(&mut self, files: &Files, number: usize, blocks: usize, size: u64) -> Result<()> {
+        let State { current, next, .. } = self.files[number];
+        if current != usize::MAX && next + blocks <= SEGMENT_BLOCKS {
+            return Ok(());
+        }
+        self.begin_segment(files, number, size)
+    }
+
+    /// The file that is filled is so no more.
+    fn leave_filled(&mut self, files: &Files) {
+        if let Some(old) = self.filled.take().filter(|&old| self.files[old].clusters == 0) {
+            self.close(files, old);
+        }
+    }
+
+    /// Whether the next clusters go to that segment.
+    fn is_filled(&self, number: usize, segment: usize) -> bool {
+        self.filled == Some(number) && self.files[number].current == segment
     }
 
     /// Has the next clusters go to another segment: an empty one, or one more.
@@ -271,7 +331,10 @@ impl Keeper {
         let free = |&segment: &usize| again && segments.0[segment].load(Relaxed) == 0;
         let found = (state.cursor..state.count).chain(0..state.cursor).find(free);
         let segment = found.unwrap_or(state.count);
-        if (self.held + 1) * SEGMENT as u64 > size || segment == SEGMENTS {
+        if segment == SEGMENTS {
+            return Err(END_OF_FILE);
+        }
+        if (self.held + 1) * SEGMENT as u64 > size {
             return Err(Errno(libc::ENOSPC));
         }
         // A child reads where it is mapped. On the network alone nothing is.
@@ -301,21 +364,20 @@ impl Keeper {
         if let Some(segments) = state.segments {
             segments.0[segment].fetch_sub(place.blocks() as u16, Relaxed);
         }
-        if segment != state.current {
-            self.give_back_if_empty(files, number, segment);
-        }
+        self.give_back_if_empty(files, number, segment);
         if self.files[number].clusters == 0 && self.filled != Some(number) {
             self.close(files, number);
         }
     }
 
-    /// Gives a segment back to the file system in which nothing is wanted, unless a child may want it.
+    /// Gives a segment back to the file system in which nothing is wanted, unless a child may want it or it is being filled.
     fn give_back_if_empty(&mut self, files: &Files, number: usize, segment: usize) {
         let file = files.get(number);
         let (Some(segments), Some(fd)) = (self.files[number].segments, file.descriptor()) else { return };
         if segment < SEGMENTS
             && segments.is_held(segment)
             && segments.is_empty(segment)
+            && !self.is_filled(number, segment)
             && (!file.is_shared() || planted(Bug::SharedFileFilled))
         {
             if files.remote.is_on() {
@@ -326,17 +388,18 @@ impl Keeper {
             }
             segments.0[segment].store(0, Relaxed);
             self.held -= 1;
+            let state = &mut self.files[number];
+            if state.current == segment {
+                state.current = usize::MAX;
+            }
         }
     }
 
-    /// A new file: open, mapped for children, and with a key.
-    fn open(&mut self, files: &Files, pool: &Pool) -> Result<usize> {
-        if let Some(old) = self.filled.take().filter(|&old| self.files[old].clusters == 0) {
-            self.close(files, old);
-        }
+    /// A new file: open, mapped for children, and with a key. `ENOSPC` where only so many could be there besides.
+    fn open(&mut self, files: &Files, pool: &Pool, spare: usize) -> Result<usize> {
         // The numbers of clusters go on, so that no two places are ever alike.
         let unused = |&number: &usize| self.files[number].sequence < SEQUENCES - 1;
-        let number = files.vacant().find(unused).ok_or(Errno(libc::ENOSPC))?;
+        let number = files.vacant().filter(unused).nth(spare).ok_or(Errno(libc::ENOSPC))?;
         let segments = match self.files[number].segments {
             Some(segments) => segments,
             // SAFETY: zeros are segments that hold nothing.
@@ -385,7 +448,7 @@ impl Keeper {
 
     /// Opens the first file, to see that there can be one.
     pub fn begin(&mut self, files: &Files, pool: &Pool) -> Result<()> {
-        self.filled = Some(self.open(files, pool)?);
+        self.filled = Some(self.open(files, pool, 0)?);
         Ok(())
     }
 
@@ -491,8 +554,8 @@ impl Keeper {
 
     /// Gives back what has come to be wanted by nobody while a child might have wanted it.
     fn give_back_empty(&mut self, files: &Files, number: usize) {
-        let State { count, current, clusters, .. } = self.files[number];
-        for segment in (0..count).filter(|&segment| segment != current) {
+        let State { count, clusters, .. } = self.files[number];
+        for segment in 0..count {
             self.give_back_if_empty(files, number, segment);
         }
         if clusters == 0 && self.filled != Some(number) {
@@ -501,8 +564,8 @@ impl Keeper {
     }
 
     /// In a forked child: what there is is its parent's.
-    pub fn inherit(&mut self) {
-        self.filled = None;
+    pub fn inherit(&mut self, files: &Files) {
+        self.leave_filled(files);
         (self.held, self.wanted) = (0, 0);
         // What it may take of a tier that is shared it has yet to be told.
         fault_point!(ShareInherited: self.share = self.share.map(|_| 0));
@@ -595,3 +658,6 @@ fn make_named(directory: &FilePath, direct: i32) -> Result<Fd> {
     }
     Err(Errno::EEXIST)
 }
+
+#[cfg(test)]
+mod tests;
