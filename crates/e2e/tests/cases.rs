@@ -246,6 +246,16 @@ mod sandbox {
     }
 
     #[test]
+    fn seccomp_in_a_child_of_vfork() {
+        super::holds("sandbox", "seccomp_in_a_child_of_vfork");
+    }
+
+    #[test]
+    fn seccomp_is_refused() {
+        stops("sandbox", "seccomp_is_refused", "seccomp");
+    }
+
+    #[test]
     fn landlock() {
         stops("sandbox", "landlock", "landlock");
     }

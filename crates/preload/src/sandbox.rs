@@ -88,14 +88,16 @@ fn before_filter(filter: usize) {
 /// Before calls are forbidden. The one that shows the counters may be among them, and end the program.
 fn before_confinement() {
     static SECCOMP: &str = "the program confined its system calls (seccomp)";
-    if memfold_sys::thread::is_confined() {
+    // What a child of `vfork` notes here its parent would find.
+    let borrows = || pager().is_some_and(|engine| !engine.is_at_home());
+    if memfold_sys::thread::is_confined() || borrows() {
         return;
     }
     stop(&SECCOMP, Bug::SeccompNotSeen);
     if !planted(Bug::CallsAfterFilter) {
         memfold_sys::thread::confine();
     }
-    if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
+    if let Some(engine) = pager() {
         engine.hide_control();
     }
 }
