@@ -227,6 +227,10 @@ bugs! {
     ChrootNotSeen = "chroot-not-seen",
     /// A program that leaves or enters a namespace keeps the pager's threads.
     NamespaceNotSeen = "namespace-not-seen",
+    /// A program that sends a signal to each of its threads, and waits for their answers, waits for the pager's.
+    SignalsUnanswered = "signals-unanswered",
+    /// A copy that the program makes on another stack, where it cannot be served, finds pages away.
+    CopyUnserved = "copy-unserved",
     /// A program that becomes another user keeps the pager's threads, with its old credentials.
     UserNotSeen = "user-not-seen",
     /// A program that has become another user forks while pages are away, and its child may not open what it needs to reach them.
