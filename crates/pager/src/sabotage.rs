@@ -206,6 +206,8 @@ bugs! {
     DiskNotBeneath = "disk-not-beneath",
     /// An engine that is away counts as one that has lost what it had.
     AwayTakenForLost = "away-taken-for-lost",
+    /// What a change has unmapped before it failed counts as mapped still.
+    HalfDoneNotSeen = "half-done-not-seen",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
