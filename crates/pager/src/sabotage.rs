@@ -208,6 +208,8 @@ bugs! {
     AwayTakenForLost = "away-taken-for-lost",
     /// What a change has unmapped before it failed counts as mapped still.
     HalfDoneNotSeen = "half-done-not-seen",
+    /// The tables are told of a long mapping of which nothing is in memory.
+    TablesOfNothing = "tables-of-nothing",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
