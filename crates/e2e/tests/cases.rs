@@ -207,6 +207,21 @@ cases! {
 }
 
 #[test]
+fn a_signal_to_each_thread() {
+    stops("signals", "a_signal_to_each_thread", "signal to each of its threads");
+}
+
+#[test]
+fn copies_on_another_stack() {
+    let case = "copies_on_another_stack";
+    if cfg!(target_arch = "x86_64") {
+        stops("clones", case, "on another stack");
+    } else {
+        eprintln!("{case}: skipped, since return addresses are not on the stack here");
+    }
+}
+
+#[test]
 fn all_memory_is_locked() {
     stops("limits", "all_memory_is_locked", "mlockall");
 }
@@ -243,6 +258,16 @@ mod sandbox {
     #[test]
     fn seccomp_is_asked_about() {
         super::holds("sandbox", "seccomp_is_asked_about");
+    }
+
+    #[test]
+    fn seccomp_in_a_child_of_vfork() {
+        super::holds("sandbox", "seccomp_in_a_child_of_vfork");
+    }
+
+    #[test]
+    fn seccomp_is_refused() {
+        stops("sandbox", "seccomp_is_refused", "seccomp");
     }
 
     #[test]

@@ -206,6 +206,10 @@ bugs! {
     DiskNotBeneath = "disk-not-beneath",
     /// An engine that is away counts as one that has lost what it had.
     AwayTakenForLost = "away-taken-for-lost",
+    /// What a change has unmapped before it failed counts as mapped still.
+    HalfDoneNotSeen = "half-done-not-seen",
+    /// The tables are told of a long mapping of which nothing is in memory.
+    TablesOfNothing = "tables-of-nothing",
 
     // Of the preload library, and of processes as a whole, which the hard cases run with; what comes before is the pager's.
 
@@ -227,6 +231,10 @@ bugs! {
     ChrootNotSeen = "chroot-not-seen",
     /// A program that leaves or enters a namespace keeps the pager's threads.
     NamespaceNotSeen = "namespace-not-seen",
+    /// A program that sends a signal to each of its threads, and waits for their answers, waits for the pager's.
+    SignalsUnanswered = "signals-unanswered",
+    /// A copy that the program makes on another stack, where it cannot be served, finds pages away.
+    CopyUnserved = "copy-unserved",
     /// A program that becomes another user keeps the pager's threads, with its old credentials.
     UserNotSeen = "user-not-seen",
     /// A program that has become another user forks while pages are away, and its child may not open what it needs to reach them.

@@ -62,6 +62,30 @@ fn all_mappings_that_stay_are_evicted_however_many_there_are() {
 }
 
 #[test]
+fn the_tables_are_told_of_a_long_mapping_only_where_it_is_in_use() {
+    let engine = patient();
+    let len = 256 << 30;
+    let base = mem::map_anonymous(0, len, libc::MAP_NORESERVE).unwrap();
+    unsafe { mem::madvise(base, len, libc::MADV_NOHUGEPAGE) }.unwrap();
+    let tables = || engine.control().table_bytes.load(Relaxed);
+    let before = tables();
+    engine.mapped(base, len);
+    // The second place is used when the first is known already, and what lies between is not.
+    for (known, place) in [base, base + len / 2].into_iter().enumerate() {
+        (place..place + MIB).step_by(PAGE_SIZE).for_each(touch);
+        have(engine, Command::Evict);
+        assert_eq!(evicted(engine), ((known + 1) * MIB) as u64);
+    }
+    assert!(tables() > before && tables() - before < MIB as u64, "{} bytes of tables", tables() - before);
+    assert!([base, base + len / 2].iter().all(|&place| unsafe { *(place as *const u64) } == 1));
+    touch(base + len / 4);
+    unmap(engine, base, len);
+    have(engine, Command::Evict);
+    assert_eq!(evicted(engine), 0);
+    assert!(!engine.is_managed(base, PAGE_SIZE) && tables() - before < MIB as u64);
+}
+
+#[test]
 fn a_part_of_a_young_mapping_can_be_unmapped_and_the_rest_is_evicted() {
     let engine = patient();
     let memory = Memory::new(engine, 8 * MIB).in_small_pages();

@@ -240,23 +240,23 @@ fn after(pid: isize) {
     }
 }
 
-/// A forking system call of the program's own. `stack` is the top of the child's, where it is another than the caller's.
-pub fn raw(stack: Option<usize>, call: impl FnOnce() -> Result<usize>) -> Result<usize> {
+/// A forking system call of the program's own, on the caller's stack.
+pub fn raw(call: impl FnOnce() -> Result<usize>) -> Result<usize> {
     if planted(Bug::RawForkNotSeen) {
         return call();
     }
-    before(stack);
+    before(None);
     let result = call();
     after(result.map_or(-1, |pid| pid as isize));
     result
 }
 
 /// Whether `clone` with these flags makes a process with memory of its own.
-fn copies_memory(flags: usize) -> bool {
+pub fn copies_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize == 0
 }
 
-/// To be called before a thread or process is made in this memory, with the flags of `clone` and where its number is to be. A process that shares
+/// To be called before a thread or process is made in this memory (`CLONE_VM`), with the flags of `clone` and where its number is to be. A process that shares
 /// the memory, and for which its parent does not wait as for one of `vfork`, can outlive the parent, and with it the pager's threads: folding
 /// ends before. Where the kernel is to overwrite the number at its end, which can wait for nobody, it must be there then.
 pub fn before_sharing(flags: usize, child_tid: usize) {
@@ -267,7 +267,7 @@ pub fn before_sharing(flags: usize, child_tid: usize) {
         }
     }
     let of_its_own = flags & (libc::CLONE_THREAD | libc::CLONE_VFORK) as usize == 0;
-    if of_its_own && !copies_memory(flags) {
+    if of_its_own {
         sandbox::stop(&"the program shares its memory with another process (clone)", Bug::SharingNotSeen);
     }
 }

@@ -530,17 +530,19 @@ fn words<const N: usize>(at: usize) -> Option<[u64; N]> {
 #[no_mangle]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     /// `UFFDIO_REGISTER` (linux/userfaultfd.h); its argument begins with start and length.
-    const REGISTER: c_ulong = 0xc020_aa00;
+    const REGISTER: u32 = 0xc020_aa00;
     /// `UFFDIO_MOVE`; its argument begins with target, source and length.
-    const MOVE: c_ulong = 0xc028_aa05;
+    const MOVE: u32 = 0xc028_aa05;
+    // The kernel takes 32 bits of it; who has it in an `int` passes others with them.
+    let asked = request as u32;
     // SAFETY: the caller's contract.
     let call = || unsafe { memfold_sys::syscall!(ioctl, fd, request, argument) };
     or_errno(match pager() {
-        Some(engine) if request == REGISTER && !planted(Bug::UserfaultfdNotSeen) => match words(argument) {
+        Some(engine) if asked == REGISTER && !planted(Bug::UserfaultfdNotSeen) => match words(argument) {
             Some([start, len]) => engine.hand_over(start as usize, len as usize, call),
             None => call(),
         },
-        Some(engine) if request == MOVE && !planted(Bug::TakenAwayUnseen) => match words(argument) {
+        Some(engine) if asked == MOVE && !planted(Bug::TakenAwayUnseen) => match words(argument) {
             Some([_, from, len]) => engine.with_all_there(from as usize, len as usize, call),
             None => call(),
         },

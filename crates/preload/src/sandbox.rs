@@ -4,18 +4,24 @@
 //! that they need. So everything is brought back and they end, for good, before the confinement takes hold. After a change of credentials,
 //! which they would not take part in, they begin anew.
 //!
+//! Some libraries change what all threads have past libc (libpsx): they send a signal to each thread that the kernel counts, and wait until all have done it.
+//! Agent threads take no signals, and end before that, too.
+//!
 //! What it is not: a judgement of what a filter permits.
 
 use crate::host::pager;
 use crate::{or_errno, real, set_errno};
 use core::ffi::{c_char, c_int, c_long};
 use memfold_pager::sabotage::{planted, Bug};
+use memfold_pager::Engine;
+use memfold_sys::thread::{agents, confine, is_confined};
 use memfold_sys::{syscall, Errno, Result};
 
 /// Stops folding for good, unless `bug` is planted. A child of `vfork` only borrows the memory: the agent threads are not in its process, and what
-/// it does to itself does not concern them.
+/// it does to itself does not concern them. In a program that has confined its system calls it has stopped.
 pub fn stop(reason: &'static &'static str, bug: Bug) {
-    if let Some(engine) = pager().filter(|engine| !planted(bug) && engine.is_at_home()) {
+    let goes_on = |engine: &&'static Engine| !is_confined() && engine.is_at_home();
+    if let Some(engine) = pager().filter(|_| !planted(bug)).filter(goes_on) {
         engine.stop(reason);
         // Nobody can ask for what is sampled any more, and the calls that sampling makes may soon be forbidden.
         crate::host::sample(0);
@@ -88,14 +94,16 @@ fn before_filter(filter: usize) {
 /// Before calls are forbidden. The one that shows the counters may be among them, and end the program.
 fn before_confinement() {
     static SECCOMP: &str = "the program confined its system calls (seccomp)";
-    if memfold_sys::thread::is_confined() {
+    // What a child of `vfork` notes here its parent would find.
+    let borrows = || pager().is_some_and(|engine| !engine.is_at_home());
+    if is_confined() || borrows() {
         return;
     }
     stop(&SECCOMP, Bug::SeccompNotSeen);
     if !planted(Bug::CallsAfterFilter) {
-        memfold_sys::thread::confine();
+        confine();
     }
-    if let Some(engine) = pager().filter(|engine| engine.is_at_home()) {
+    if let Some(engine) = pager() {
         engine.hide_control();
     }
 }
@@ -124,6 +132,24 @@ pub unsafe fn landlock_restrict_self(ruleset: usize, flags: usize) -> c_long {
     stop(&"the program confined itself (landlock)", Bug::LandlockNotSeen);
     // SAFETY: the caller's contract.
     or_errno(unsafe { syscall!(landlock_restrict_self, ruleset, flags) }) as c_long
+}
+
+/// Before a signal is sent to a thread. Signal 0 only asks whether it is there.
+pub fn before_signal(tid: u32, signal: c_int) {
+    if signal != 0 && tid != 0 && agents().contains(&tid) {
+        stop(&"the program sent a signal to each of its threads (tgkill)", Bug::SignalsUnanswered);
+    }
+}
+
+/// `tgkill(2)`.
+///
+/// # Safety
+/// As for libc's.
+#[no_mangle]
+pub unsafe extern "C" fn tgkill(process: c_int, tid: c_int, signal: c_int) -> c_int {
+    before_signal(tid as u32, signal);
+    // SAFETY: the caller's contract.
+    or_errno(unsafe { syscall!(tgkill, process, tid, signal) }) as c_int
 }
 
 /// A call of the program's own that changes the credentials of the calling thread.

@@ -41,6 +41,8 @@ pub fn route() {
         libc::SYS_prctl,
         libc::SYS_seccomp,
         libc::SYS_landlock_restrict_self,
+        libc::SYS_tkill,
+        libc::SYS_tgkill,
         libc::SYS_setuid,
         libc::SYS_setgid,
         libc::SYS_setreuid,
@@ -86,6 +88,11 @@ unsafe extern "C" fn routed(
             libc::SYS_prctl => sandbox::prctl(a as i32, b, c, d, e).into(),
             libc::SYS_seccomp => sandbox::seccomp(a, b, c),
             libc::SYS_landlock_restrict_self => sandbox::landlock_restrict_self(a, b),
+            libc::SYS_tkill => {
+                sandbox::before_signal(a as u32, b as i32);
+                or_errno(straight(number, [a, b, c, d, e, f])) as c_long
+            }
+            libc::SYS_tgkill => sandbox::tgkill(a as i32, b as i32, c as i32).into(),
             libc::SYS_setuid
             | libc::SYS_setgid
             | libc::SYS_setreuid
@@ -96,21 +103,10 @@ unsafe extern "C" fn routed(
                 fork::thread_leaves(a as u32);
                 straight(number, [a, b, c, d, e, f]).map_or(-1, |_| 0)
             }
-            _ => forking(number, [a, b, c, d, e, f]),
+            // What makes a process with memory of its own, on a copy of this stack.
+            _ => or_errno(fork::raw(|| straight(number, [a, b, c, d, e, f]))) as c_long,
         }
     }
-}
-
-/// A call that makes a process with memory of its own, on the stack of this one.
-unsafe fn forking(number: c_long, args: [usize; 6]) -> c_long {
-    let stack = match number {
-        libc::SYS_clone => args[1],
-        // An older kernel's structure has it, too.
-        libc::SYS_clone3 => word(args[0] + STACK).wrapping_add(word(args[0] + STACK + 8)),
-        _ => 0,
-    };
-    // SAFETY: the program's own call.
-    or_errno(fork::raw((stack != 0).then_some(stack), || unsafe { straight(number, args) })) as c_long
 }
 
 /// The system call itself.
@@ -120,20 +116,31 @@ unsafe fn straight(number: c_long, args: [usize; 6]) -> memfold_sys::Result<usiz
     unsafe { call::call(number, args) }
 }
 
-/// What comes before a call that makes a thread or process in this memory: `clone` with these flags and its number there, or `clone3`.
-extern "C" fn before_sharing(number: usize, arguments: usize, flags: usize, child_tid: usize) {
-    let is_clone3 = number == libc::SYS_clone3 as usize;
-    fork::before_sharing(flags, if is_clone3 { word(arguments + CHILD_TID) } else { child_tid });
+/// What comes before a call that makes a thread or process: `clone` with these flags, stack and number of the child, or `clone3` with a structure of them in place of the
+/// flags. Whether the call must be the kernel's alone: what it makes begins on a stack on which no frame of ours is.
+extern "C" fn begins_elsewhere(number: c_long, first: usize, stack: usize, child_tid: usize) -> bool {
+    let (flags, stack, child_tid) = match number {
+        libc::SYS_clone3 => (
+            word(first),
+            // The length comes with it, and an older kernel's structure has both, too.
+            word(first + STACK).wrapping_add(word(first + STACK + 8)),
+            word(first + CHILD_TID),
+        ),
+        _ => (first, stack, child_tid),
+    };
+    if !fork::copies_memory(flags) {
+        fork::before_sharing(flags, child_tid);
+    } else if stack == 0 {
+        return false;
+    } else {
+        sandbox::stop(&"the program made a copy of itself on another stack (clone)", Bug::CopyUnserved);
+    }
+    true
 }
 
 /// Where `clone3`'s structure has the address of the number, and the lowest address of the stack, before its length.
 const CHILD_TID: usize = 16;
 const STACK: usize = 40;
-
-/// The flags of `clone3`, of which this is the structure.
-extern "C" fn flags_of(arguments: usize) -> usize {
-    word(arguments)
-}
 
 /// A word of the program's; 0 where there is no memory: what the kernel says of that is its own affair.
 fn word(at: usize) -> usize {
@@ -169,8 +176,8 @@ fn futex(args: [usize; 6]) -> c_long {
     }) as c_long
 }
 
-/// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread or process in this memory (`CLONE_VM`, bit 8
-/// of the flags), of which the pager is told before they happen.
+/// `syscall(2)`. Not routed: numbers without a bit, and those that make a thread or process in this memory or on another stack, of which the pager is told
+/// before they happen.
 ///
 /// # Safety
 /// As for libc's.
@@ -184,11 +191,11 @@ pub unsafe extern "C" fn syscall() {
         "lea rax, [rip + {routed_numbers}]",
         "bt qword ptr [rax], rdi",
         "jnc 2f",
-        "mov rax, rsi",
         "cmp rdi, {clone}",
         "je 4f",
         "cmp rdi, {clone3}",
         "jne 5f",
+        "4:",
         // Seven words keep the stack as a call wants it.
         "push rdi",
         "push rsi",
@@ -197,31 +204,9 @@ pub unsafe extern "C" fn syscall() {
         "push r8",
         "push r9",
         "push rax",
-        "mov rdi, rsi",
-        "call {flags_of}",
-        "pop r9",
-        "pop r9",
-        "pop r8",
-        "pop rcx",
-        "pop rdx",
-        "pop rsi",
-        "pop rdi",
-        "4:",
-        "test eax, {clone_vm}",
-        "jnz 6f",
-        "5:",
-        "jmp {routed}",
-        "6:",
-        "push rdi",
-        "push rsi",
-        "push rdx",
-        "push rcx",
-        "push r8",
-        "push r9",
-        "push rax",
-        "mov rdx, rax",
         "mov rcx, r8",
-        "call {before_sharing}",
+        "call {begins_elsewhere}",
+        "test al, al",
         "pop rax",
         "pop r9",
         "pop r8",
@@ -229,6 +214,9 @@ pub unsafe extern "C" fn syscall() {
         "pop rdx",
         "pop rsi",
         "pop rdi",
+        "jnz 2f",
+        "5:",
+        "jmp {routed}",
         "2:",
         "mov rax, rdi",
         "mov rdi, rsi",
@@ -253,10 +241,8 @@ pub unsafe extern "C" fn syscall() {
         routed_numbers = sym ROUTED,
         clone = const libc::SYS_clone,
         clone3 = const libc::SYS_clone3,
-        clone_vm = const libc::CLONE_VM,
         routed = sym routed,
-        flags_of = sym flags_of,
-        before_sharing = sym before_sharing,
+        begins_elsewhere = sym begins_elsewhere,
         errno = sym libc::__errno_location,
     )
 }
@@ -278,42 +264,27 @@ pub unsafe extern "C" fn syscall() {
         "ldr x9, [x9, x10, lsl #3]",
         "lsr x9, x9, x0",
         "tbz x9, #0, 2f",
-        "mov x9, x1",
         "cmp x0, #{clone}",
         "b.eq 4f",
         "cmp x0, #{clone3}",
         "b.ne 5f",
+        "4:",
         "stp x29, x30, [sp, #-80]!",
         "stp x0, x1, [sp, #16]",
         "stp x2, x3, [sp, #32]",
         "stp x4, x5, [sp, #48]",
         "str x6, [sp, #64]",
-        "mov x0, x1",
-        "bl {flags_of}",
-        "mov x9, x0",
+        "mov x3, x5",
+        "bl {begins_elsewhere}",
+        "mov w9, w0",
         "ldp x0, x1, [sp, #16]",
         "ldp x2, x3, [sp, #32]",
         "ldp x4, x5, [sp, #48]",
         "ldr x6, [sp, #64]",
         "ldp x29, x30, [sp], #80",
-        "4:",
-        "tbnz x9, #8, 6f",
+        "tbnz w9, #0, 2f",
         "5:",
         "b {routed}",
-        "6:",
-        "stp x29, x30, [sp, #-80]!",
-        "stp x0, x1, [sp, #16]",
-        "stp x2, x3, [sp, #32]",
-        "stp x4, x5, [sp, #48]",
-        "str x6, [sp, #64]",
-        "mov x2, x9",
-        "mov x3, x5",
-        "bl {before_sharing}",
-        "ldp x0, x1, [sp, #16]",
-        "ldp x2, x3, [sp, #32]",
-        "ldp x4, x5, [sp, #48]",
-        "ldr x6, [sp, #64]",
-        "ldp x29, x30, [sp], #80",
         "2:",
         "mov x8, x0",
         "mov x0, x1",
@@ -341,8 +312,7 @@ pub unsafe extern "C" fn syscall() {
         clone = const libc::SYS_clone,
         clone3 = const libc::SYS_clone3,
         routed = sym routed,
-        flags_of = sym flags_of,
-        before_sharing = sym before_sharing,
+        begins_elsewhere = sym begins_elsewhere,
         errno = sym libc::__errno_location,
     )
 }

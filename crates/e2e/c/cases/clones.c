@@ -98,6 +98,34 @@ static void copies_that_are_waited_for(void)
     copies(CLONE_VFORK | CLONE_FILES | CLONE_FS);
 }
 
+/* By number, on a stack of its own: there libc's `syscall` returns to the address on top, where the machine has return addresses on the stack. */
+static void look_on_another_stack(void)
+{
+    CHECK(intact(memory));
+    _exit(0);
+}
+
+static void copies_on_another_stack(void)
+{
+    for (enum way way = BY_SYSCALL; way < WAYS; way++) {
+        pid_t parent = fork();
+        if (parent == 0) {
+            memory = evicted();
+            char *stack = malloc(STACK);
+            CHECK(stack);
+            void **top = (void **)(stack + STACK) - 2;
+            *top = (void *)look_on_another_stack;
+            size_t len = (size_t)((char *)top - stack);
+            struct clone_args args = {.exit_signal = SIGCHLD, .stack = (uint64_t)(uintptr_t)stack, .stack_size = len};
+            long child = way == BY_SYSCALL ? syscall(SYS_clone, SIGCHLD, top, 0, 0, 0) : syscall(SYS_clone3, &args, sizeof args);
+            CHECK(child_is_well((pid_t)child));
+            CHECK(intact(memory));
+            _exit(0);
+        }
+        CHECK(child_is_well(parent));
+    }
+}
+
 /* By the bare instruction the library sees no fork: the child must not look, but it must not harm its parent either. */
 static void a_bare_copy_that_shares_descriptors(void)
 {
@@ -444,6 +472,7 @@ static void ends_by_a_signal(void)
 CASES({"copies_of_all", copies_of_all}, {"copies_that_share_descriptors", copies_that_share_descriptors},
       {"copies_that_share_directories", copies_that_share_directories},
       {"copies_that_are_waited_for", copies_that_are_waited_for},
+      {"copies_on_another_stack", copies_on_another_stack},
       {"a_bare_copy_that_shares_descriptors", a_bare_copy_that_shares_descriptors},
       {"descriptors_are_unshared", descriptors_are_unshared}, {"threads_past_libc", threads_past_libc},
       {"threads_with_descriptors_of_their_own", threads_with_descriptors_of_their_own},

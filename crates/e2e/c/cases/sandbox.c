@@ -117,6 +117,50 @@ static void seccomp_is_asked_about(void)
     CHECK(intact(p));
 }
 
+static void expect_children_with_every_byte(const uint64_t *p)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(!intact(p));
+    CHECK(child_is_well(child) && intact(p));
+}
+
+/* The child confines itself in the memory of its parent, which is not confined by that, and gets children that must be served. */
+static void seccomp_in_a_child_of_vfork(void)
+{
+    static struct sock_filter let_all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    static struct sock_fprog filters[] = {{1, let_all}, {0, let_all}};
+    uint64_t *p = evicted();
+    for (int refused = 0; refused < 2; refused++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            int result = prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            if (result == 0)
+                result = prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filters[refused]);
+            _exit(result != -refused);
+        }
+        CHECK(child_is_well(child));
+        CHECK(!folded || away(p, LEN) > 0);
+        expect_children_with_every_byte(p);
+        wait_until_evicted(p);
+    }
+    CHECK(intact(p));
+}
+
+/* A filter that the kernel refuses confines nothing. */
+static void seccomp_is_refused(void)
+{
+    uint64_t *p = evicted();
+    struct sock_fprog empty = {0, NULL};
+    struct sock_filter unknown = BPF_STMT(0xffff, 0);
+    struct sock_fprog wrong = {1, &unknown};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &empty) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &wrong) == -1 && errno == EINVAL);
+    CHECK(intact(p));
+    expect_children_with_every_byte(p);
+}
+
 static void seccomp_of_all_threads(void)
 {
     uint64_t *p = evicted();
@@ -150,10 +194,7 @@ static void changes_root(int (*change)(const char *))
     uint64_t *p = evicted();
     CHECK(change && (change("/") == 0 || errno == EPERM));
     expect_all_back(p);
-    pid_t child = fork();
-    if (child == 0)
-        _exit(!intact(p));
-    CHECK(child_is_well(child) && intact(p));
+    expect_children_with_every_byte(p);
 }
 
 static void root_directory(void)
@@ -338,7 +379,9 @@ static void another_namespace(void)
 }
 
 CASES({"another_namespace", another_namespace}, {"seccomp_by_prctl", seccomp_by_prctl},
-      {"seccomp_is_asked_about", seccomp_is_asked_about}, {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
+      {"seccomp_is_asked_about", seccomp_is_asked_about},
+      {"seccomp_in_a_child_of_vfork", seccomp_in_a_child_of_vfork}, {"seccomp_is_refused", seccomp_is_refused},
+      {"seccomp_of_all_threads", seccomp_of_all_threads}, {"landlock", landlock},
       {"root_directory", root_directory},
       {"root_directory_by_libcs_handle", root_directory_by_libcs_handle}, {"another_user", another_user},
       {"another_user_by_number", another_user_by_number},

@@ -1,9 +1,12 @@
 /* Signal handlers that allocate and touch evicted memory, and handlers that leave by a jump. */
 #include "case.h"
+#include <dirent.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 
 static uint64_t *memory;
@@ -276,7 +279,77 @@ static void a_handler_forks(void)
     CHECK(intact(memory));
 }
 
-CASES({"handler_faults", handler_faults},
+/* As libpsx changes the credentials of all threads: each thread that the kernel counts gets a signal, and is waited for. */
+static int answers;
+
+static void answer(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+    __atomic_fetch_add(&answers, 1, __ATOMIC_SEQ_CST);
+}
+
+static void *wait_for_ever(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
+enum { BY_TKILL, BY_TGKILL, BY_FUNCTION, WAYS };
+
+static long send_to(int way, pid_t thread, int number)
+{
+    return way == BY_TKILL ? syscall(SYS_tkill, thread, number)
+        : way == BY_TGKILL ? syscall(SYS_tgkill, getpid(), thread, number)
+                           : tgkill(getpid(), thread, number);
+}
+
+/* How many threads but this one there were that took the signal. */
+static int send_to_all(int way, int number)
+{
+    int sent = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    for (struct dirent *task; (task = readdir(tasks));) {
+        pid_t thread = atoi(task->d_name);
+        if (thread == 0 || thread == gettid())
+            continue;
+        if (send_to(way, thread, number) == 0)
+            sent++;
+        else
+            CHECK(errno == ESRCH);
+    }
+    closedir(tasks);
+    return sent;
+}
+
+static void a_signal_to_each_thread(void)
+{
+    handle(SIGUSR1, answer, SA_RESTART);
+    memory = evicted();
+    for (int way = 0; way < WAYS; way++) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t thread;
+            CHECK(pthread_create(&thread, NULL, wait_for_ever, NULL) == 0);
+            CHECK(intact(memory));
+            fill(memory);
+            wait_until_evicted(memory);
+            /* Who only asks whether they are there, or sends one to its own, is folded on. */
+            CHECK(send_to_all(way, 0) >= 1 && send_to(way, gettid(), SIGUSR1) == 0 && answers == 1);
+            CHECK(!folded || away(memory, LEN) > 0);
+            int sent = send_to_all(way, SIGUSR1);
+            CHECK(sent == 1);
+            while (__atomic_load_n(&answers, __ATOMIC_SEQ_CST) != 1 + sent)
+                sched_yield();
+            CHECK(away(memory, LEN) == 0 && threads() == 2 && intact(memory));
+            _exit(0);
+        }
+        CHECK(child_is_well(child) && intact(memory));
+    }
+}
+
+CASES({"handler_faults", handler_faults}, {"a_signal_to_each_thread", a_signal_to_each_thread},
       {"a_handler_forks", a_handler_forks},
       {"handler_faults_on_an_alternate_stack", handler_faults_on_an_alternate_stack},
       {"segv_handler_is_a_write_barrier", segv_handler_is_a_write_barrier},

@@ -40,6 +40,11 @@ pub fn map_scratch(len: usize, flags: i32) -> Result<usize> {
     map_own(len, flags)
 }
 
+/// There is none: no change of a model fails when it is half done.
+pub fn has_hole(_addr: usize, _pages: usize) -> bool {
+    false
+}
+
 /// Does nothing: the execution's end gives the memory back.
 ///
 /// # Safety

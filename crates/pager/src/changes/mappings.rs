@@ -16,7 +16,7 @@ use crate::tables::extent::{Extent, Locked};
 use crate::tier::location::Location;
 use core::sync::atomic::{fence, Ordering::*};
 use memfold_sys::thread::Backoff;
-use memfold_sys::{signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
+use memfold_sys::{mem, signal, thread, Errno, Result, EXTENT_SIZE, PAGE_SIZE};
 
 /// A mapping longer than this is left alone: it is a reservation, and tables for it would cost more than they save.
 const LONGEST: usize = 1 << 40;
@@ -92,8 +92,8 @@ impl Engine {
         self.traffic.turns.wait_for_reader();
     }
 
-    /// Runs `op`, which unmaps the range or maps something else there. If it succeeds, what was evicted is dropped
-    /// and the range no longer managed.
+    /// Runs `op`, which unmaps the range or maps something else there. Where it has, what was evicted is dropped
+    /// and the range no longer managed: also where it fails then, as the kernel refuses some mappings only when the old ones are gone.
     pub fn unmap<R>(&'static self, addr: usize, len: usize, op: impl FnOnce() -> Result<R>) -> Result<R> {
         let range = Bounds::of(addr, len);
         if self.take_young(range) && fault_point!(UnmapNotSeen: true, else false) {
@@ -103,7 +103,7 @@ impl Engine {
             // Relaxed: a statistic that orders nothing.
             self.control().ranges_removed.fetch_add(1, Relaxed);
         }
-        self.change(&[range], First::Nothing, op, |engine, extent, pages| {
+        self.change(&[range], First::Unmap, op, |engine, extent, pages| {
             fault_point!(UnmapNotSeen: engine.forget_changed(extent, pages));
             fault_point!(UnmapNotSeen: engine.forget_mapping(extent, &pages.set()));
         })
@@ -338,7 +338,7 @@ impl Engine {
         // Pairs of a range and an extent that exists in it, by ascending address.
         let pairs = || ranges.iter().flat_map(|r| space.existing(r.start, r.end).map(move |e| (r, e)));
         let back = match first {
-            First::Nothing | First::Drop => None,
+            First::Nothing | First::Drop | First::Unmap => None,
             First::BringBack | First::LetGo => fault_point!(MoveNotSeen: ranges.first(), else None),
             First::LetGoLast => fault_point!(MoveNotSeen: ranges.last(), else None),
         };
@@ -372,11 +372,15 @@ impl Engine {
         // Advice is given to all that is mapped in the range, and only then are holes complained of.
         let happened =
             |result: &Result<R>| result.is_ok() || drops && result.as_ref().err() == Some(&Errno::ENOMEM);
-        for (range, extent) in locked().filter(|_| happened(&result)) {
+        for (range, extent) in locked() {
             // SAFETY: this thread is its holder.
             let mut extent = unsafe { extent.held() };
             let pages = extent.clip(range.start, range.end);
-            after(self, &mut extent, pages);
+            if happened(&result) {
+                after(self, &mut extent, pages);
+            } else if first.unmaps() {
+                self.forget_unmapped(&extent, pages);
+            }
         }
         for (_, extent) in locked() {
             if extent.end_change() {
@@ -438,6 +442,18 @@ impl Engine {
         self.forget_pages(extent, pages);
         if let Some(stretch) = fault_point!(OverTakenForUnseen: self.traffic.turns.stretch(), else None) {
             extent.note_forgotten(stretch, pages);
+        }
+    }
+
+    /// The same of those pages of a change that are not mapped any more, and manages them no more: it has failed when it had unmapped them.
+    fn forget_unmapped(&self, extent: &Extent, pages: PageRange) {
+        let is_hole = |index| mem::has_hole(extent.page_addr(index), 1);
+        if fault_point!(HalfDoneNotSeen: !mem::has_hole(extent.page_addr(pages.lo), pages.len()), else true) {
+            return;
+        }
+        for run in PageSet::of(|index| pages.indices().contains(&index) && is_hole(index)).runs() {
+            self.forget_changed(extent, run);
+            self.forget_mapping(extent, &run.set());
         }
     }
 
@@ -521,10 +537,48 @@ pub(crate) enum First {
     Nothing,
     /// Nothing either: the contents will be dropped.
     Drop,
+    /// Nothing either: the range will be unmapped, or replaced.
+    Unmap,
     /// Everything in the first range comes back.
     BringBack,
     /// Everything in the first range comes back, and the range is unregistered.
     LetGo,
     /// The same for the last range.
     LetGoLast,
+}
+
+impl First {
+    /// Whether the change, where it fails, may have unmapped what lay in the range.
+    fn unmaps(self) -> bool {
+        matches!(self, First::Unmap | First::LetGo | First::LetGoLast)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::forking::tests::engine;
+    use memfold_sys::mem;
+
+    const REFUSED: Errno = Errno(libc::ENODEV);
+
+    #[test]
+    fn what_a_change_unmapped_before_it_failed_is_forgotten_and_the_rest_is_not() {
+        let engine = engine();
+        let base = mem::reserve_aligned(EXTENT_SIZE, EXTENT_SIZE).unwrap();
+        engine.mapped(base, EXTENT_SIZE);
+        let half = EXTENT_SIZE / 2;
+        let fails = |addr: usize| {
+            // SAFETY: within the mapping just made.
+            move || unsafe { mem::munmap(addr, half) }.and(Err::<(), _>(REFUSED))
+        };
+        assert_eq!(engine.unmap(base, half, || Err::<(), _>(REFUSED)), Err(REFUSED));
+        assert!(engine.is_managed(base, EXTENT_SIZE));
+        assert_eq!(engine.unmap(base, EXTENT_SIZE, fails(base)), Err(REFUSED));
+        assert!(!engine.is_anonymous(base, half) && engine.is_managed(base + half, half));
+        let other = mem::map_anonymous(0, half, 0).unwrap();
+        let moved = engine.remap(other, half, half, Some(base + half), || fails(base + half)().and(Ok(base)));
+        assert_eq!(moved, Err(REFUSED));
+        assert!(!engine.is_anonymous(base, EXTENT_SIZE));
+    }
 }

@@ -12,6 +12,8 @@
 //!   for that. Program threads claim with signals blocked and end it inside the gate, the background thread holds no claim
 //!   when it stands still: a forked child finds a claim only where no table was told.
 //!
+//! A long mapping stays young as long as nothing is there: who maps hundreds of gigabytes uses little of them at first, and maybe ever.
+//!
 //! A range that the tables know something of is never noted: the slow way clears that first ([`crate::changes::mappings`]).
 
 mod telling;
@@ -24,6 +26,16 @@ use memfold_sys::PAGE_SIZE;
 /// How many mappings can be young at a time; more, and the oldest way to make room is taken: one of them is told of.
 /// All are looked at for each change of a mapping, so few: four cache lines.
 const NOTES: usize = 32;
+
+/// Longer mappings are noted in pieces of so many bytes: 64 GiB.
+const PIECE: usize = 64 << 30;
+
+/// What has more pieces is not noted.
+const MOST_PIECES: usize = 16;
+
+/// Of a longer note the tables are told only while something of it is in memory: reserved address space is noted for as long as nobody uses it, for tables
+/// of all of it could take more memory than is in it. 1 GiB.
+const LONG: usize = 1 << 30;
 
 /// In a note: somebody tells the tables of it.
 const CLAIMED: u64 = 1 << 63;
@@ -51,6 +63,11 @@ fn unpack(note: u64) -> Bounds {
     let note = note & !(CLAIMED | SEEN);
     let start = (note >> LEN_BITS) as usize * PAGE_SIZE;
     Bounds { start, end: start + (note & ((1 << LEN_BITS) - 1)) as usize * PAGE_SIZE }
+}
+
+/// Whether the tables are told of the range whether there is anything or not.
+fn is_short(range: Bounds) -> bool {
+    range.end - range.start <= LONG
 }
 
 /// Whether a note is of pages of the range.

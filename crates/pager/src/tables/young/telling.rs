@@ -1,11 +1,12 @@
 //! Noting mappings, ending notes, and telling the tables of them.
 
-use super::{pack, unpack, CLAIMED, NOTES, SEEN};
+use super::{is_short, pack, unpack, CLAIMED, MOST_PIECES, NOTES, PIECE, SEEN};
 use crate::engine::{Engine, Phase};
 use crate::evict::worker::Worker;
 use crate::sabotage::fault_point;
 use crate::sync::{AtomicU64, Ordering::*};
 use crate::tables::bounds::Bounds;
+use memfold_sys::pagemap::{Categories, Query, Run};
 use memfold_sys::thread::Backoff;
 use memfold_sys::{signal, EXTENT_SIZE};
 
@@ -26,22 +27,33 @@ impl Engine {
                 self.tables.young.end(slot, note);
             });
         }
-        let Some(note) = pack(range).filter(|_| self.notes_young() && !self.is_anonymous(addr, len)) else {
+        let pieces = (range.end - range.start).div_ceil(PIECE);
+        if !self.notes_young() || !(1..=MOST_PIECES).contains(&pieces) || self.is_anonymous(addr, len) {
             return false;
-        };
+        }
         self.keep_pages_small(range.start, range.end - range.start);
+        for start in (range.start..range.end).step_by(PIECE) {
+            self.note_piece(Bounds { start, end: range.end.min(start + PIECE) });
+        }
+        true
+    }
+
+    fn note_piece(&'static self, range: Bounds) {
+        // Every piece fits.
+        let Some(note) = pack(range) else { return };
         self.tables.young.bytes.fetch_add((range.end - range.start) as u64, Relaxed);
         let first = range.start / EXTENT_SIZE;
+        let slot = |n: usize| &self.tables.young.notes[(first + n) % NOTES];
         let mut backoff = Backoff::new();
         loop {
-            for n in 0..NOTES {
-                let slot = &self.tables.young.notes[(first + n) % NOTES];
+            for slot in (0..NOTES).map(slot) {
                 if slot.load(Relaxed) == 0 && slot.compare_exchange(0, note, AcqRel, Relaxed).is_ok() {
-                    return true;
+                    return;
                 }
             }
-            // No room: the tables are told of one that is there.
-            let slot = &self.tables.young.notes[first % NOTES];
+            // No room: the tables are told of one that is there, not of a long one if there are others.
+            let is_short = |slot: &&AtomicU64| is_short(unpack(slot.load(Relaxed)));
+            let slot = (0..NOTES).map(slot).find(is_short).unwrap_or(slot(0));
             match slot.load(Acquire) {
                 0 => {}
                 other if other & CLAIMED != 0 => backoff.wait(),
@@ -111,10 +123,13 @@ impl Worker {
                 let _ = slot.compare_exchange(note, note | SEEN, AcqRel, Relaxed);
                 continue;
             }
+            if !self.is_worth_tables(note) {
+                continue;
+            }
             // Relaxed: a statistic that orders nothing.
             engine.control().ranges_added.fetch_add(1, Relaxed);
             let mut note = note;
-            while let Some(rest) = self.adopt(slot, note) {
+            while let Some(rest) = self.adopt(slot, note).filter(|&rest| self.is_worth_tables(rest)) {
                 note = rest;
                 self.stay_responsive();
             }
@@ -138,6 +153,30 @@ impl Worker {
         let rest = pack(Bounds { start: at, end }).map_or(0, |rest| rest | SEEN);
         slot.store(rest, Release);
         (rest != 0 && at > start).then_some(rest)
+    }
+
+    /// Whether something of what is noted is in memory, or it is too little for that to matter. Where the kernel does not say, something may be.
+    fn is_worth_tables(&self, note: u64) -> bool {
+        let range = unpack(note);
+        if fault_point!(TablesOfNothing: is_short(range), else true) {
+            return true;
+        }
+        let query = Query {
+            all: Categories::PRESENT,
+            none: Categories::empty(),
+            report: Categories::PRESENT,
+            protect: false,
+        };
+        // The kernel looks to the end of what it finds, so it is asked about little at first.
+        let (mut at, mut len) = (range.start, EXTENT_SIZE);
+        while at < range.end {
+            let stop = range.end.min(at + len);
+            if !matches!(self.kernel.pagemap.scan(at, stop, &query, &mut [Run::EMPTY]), Ok((0, _))) {
+                return true;
+            }
+            (at, len) = (stop, 4 * len);
+        }
+        false
     }
 }
 
