@@ -8,6 +8,7 @@
 
 use crate::kind::Domain;
 use core::cell::Cell;
+use core::sync::atomic::AtomicU64;
 use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
 /// The largest shared chunk in bytes, and so the largest block that is cut from one; larger keeps more from going back.
@@ -26,7 +27,7 @@ pub(crate) enum Purpose {
     Dedicated,
 }
 
-/// A chunk; its fields belong to the holder of its domain's lock.
+/// A chunk; but for its number, its fields belong to the holder of its domain's lock.
 pub struct Chunk {
     pub(crate) base: Cell<usize>,
     pub(crate) len: Cell<usize>,
@@ -39,6 +40,8 @@ pub struct Chunk {
     pub(crate) tail: Cell<usize>,
     pub(crate) next: Cell<Option<&'static Chunk>>,
     pub(crate) prev: Cell<Option<&'static Chunk>>,
+    /// Its place in the order in which chunks were put into lists, 0 while it is in none. Who has no lock of its domain may read it.
+    pub(crate) number: AtomicU64,
     dirty: [Cell<u64>; WORDS],
 }
 

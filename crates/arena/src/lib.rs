@@ -203,20 +203,22 @@ pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-/// Calls `f` for every span of a domain that is handed out, as [`for_each_managed`] does.
+/// Calls `f` for every span of a shared chunk of a domain that is handed out all the time, and for some of the others. `f` runs under
+/// the arena's lock, as for [`for_each_managed`], but the lock is free between two chunks: there may be very many spans.
 pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
-    let pool = pool::pool(domain).lock();
-    let mut chunk = pool.chunks;
-    while let Some(this) = chunk {
-        let mut at = this.start();
-        while at < this.end() && !this.dedicated.get() {
+    let mut place = None;
+    loop {
+        let pool = pool::pool(domain).lock();
+        place = pool.chunk_after(place);
+        let Some((chunk, _)) = place else { return };
+        let mut at = chunk.start();
+        while at < chunk.end() && !chunk.dedicated.get() {
             let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
             if matches!(span.kind(), Kind::Blocks | Kind::Large) {
                 f(span);
             }
             at = span.end();
         }
-        chunk = this.next.get();
     }
 }
 

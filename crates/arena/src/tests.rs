@@ -3,6 +3,7 @@
 //! The arena is one for the process, so each test looks only at what it made itself.
 
 use crate::*;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::Mutex as Exclusive;
 use std::vec::Vec;
 
@@ -217,6 +218,38 @@ fn with_checks_a_span_has_a_guard_within_a_mib_of_either_side() {
     // SAFETY: waits for our own child.
     unsafe { libc::waitpid(pid, &mut status, 0) };
     assert_eq!(status, 0);
+}
+
+#[test]
+fn others_are_served_while_somebody_looks_through_all_spans() {
+    let _turn = TURN.lock().unwrap();
+    let spans: Vec<_> = (0..4)
+        .map(|_| alloc(Domain::Pinned, SHARED_PAGES, PAGE_SIZE, Kind::Large).expect("a chunk full"))
+        .collect();
+    let (served, done) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let between = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                free(alloc(Domain::Pinned, 1, PAGE_SIZE, Kind::Blocks).expect("a page"), 0);
+                served.fetch_add(1, SeqCst);
+            }
+        });
+        let between = (0..1_000_000).any(|_| {
+            let mut counts = Vec::with_capacity(1024);
+            for_each_span(Domain::Pinned, |span| {
+                // The lock is held: nothing here may allocate from the arena.
+                if counts.len() < counts.capacity() && span.pages() == SHARED_PAGES {
+                    counts.push(served.load(SeqCst));
+                }
+            });
+            // Once is what was under way when the lock was taken.
+            counts.last().zip(counts.first()).is_some_and(|(last, first)| last - first > 1)
+        });
+        done.store(true, SeqCst);
+        between
+    });
+    spans.into_iter().for_each(|span| free(span, 0));
+    assert!(between, "nobody was, in a million walks");
 }
 
 /// Bytes of address space that the process has mapped, read without allocating.
