@@ -8,9 +8,7 @@
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{
-    away, checked, classes, flush, large, misuse, parcel, registry, remote, samples, sampling, slots, tls,
-};
+use crate::{away, checked, classes, flush, large, misuse, registry, remote, samples, sampling, slots, tls};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -142,20 +140,9 @@ unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
     } else {
         // SAFETY: the caller's contract; the span's owner is a heap.
         unsafe { remote::gather(heap, span, ptr.cast()) };
-        tidy_if_much_is_left();
+        registry::tidy_if_much_is_left();
     }
 }
-
-/// Who frees much of threads that are gone gives it back in their place.
-#[inline]
-fn tidy_if_much_is_left() {
-    if parcel::is_much_left() {
-        registry::tidy_some(LOOKED_AT);
-    }
-}
-
-/// Heaps that nobody uses, and that are looked at at once.
-const LOOKED_AT: u32 = 4;
 
 const FREED_NO_BLOCK: &str = "an address that is no block was freed";
 
@@ -181,9 +168,12 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
                     Some(heap) => {
                         away::look_back(span, ptr as usize);
                         remote::gather(heap, span, ptr.cast());
-                        tidy_if_much_is_left();
+                        registry::tidy_if_much_is_left();
                     }
-                    None => remote::send(span, ptr.cast()),
+                    None => {
+                        remote::send(span, ptr.cast());
+                        registry::tidy_if_much_is_left();
+                    }
                 }
             }
         }

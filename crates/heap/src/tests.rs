@@ -385,6 +385,57 @@ fn threads_that_come_and_go_leave_their_memory_to_others() {
     assert!(grown < 1 << 20, "300 threads, one at a time, cost {grown} bytes of records");
 }
 
+/// Bytes of blocks that somebody uses.
+fn used_bytes() -> usize {
+    stats::used_bytes(&stats::classes())
+}
+
+/// A thread that allocates so many blocks of 1000 bytes, and ends.
+fn blocks_of_a_thread_that_is_gone(count: usize) -> Vec<usize> {
+    thread::spawn(move || (0..count).map(|_| malloc(1000) as usize).collect()).join().unwrap()
+}
+
+#[test]
+fn a_thread_has_its_heap_while_destructors_of_other_keys_run() {
+    use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    /// How often it ran, and how often the thread had a heap.
+    static RUNS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+    extern "C" fn destroy(block: *mut libc::c_void) {
+        let has_heap = !registry::is_sentinel(tls::get());
+        RUNS[0].fetch_add(1, SeqCst);
+        RUNS[1].fetch_add(u32::from(has_heap), SeqCst);
+        release(block.cast());
+    }
+    release(malloc(100));
+    let mut key = 0;
+    // SAFETY: the function stays, and has the right type.
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(destroy)) }, 0);
+    for _ in 0..10 {
+        // SAFETY: the key exists.
+        let thread = move || unsafe { libc::pthread_setspecific(key, malloc(100).cast()) };
+        assert_eq!(thread::spawn(thread).join().unwrap(), 0);
+    }
+    assert_eq!(RUNS.each_ref().map(|runs| runs.load(SeqCst)), [10, 10]);
+}
+
+#[test]
+fn what_a_thread_that_ends_frees_of_others_that_are_gone_is_given_back() {
+    assert!(in_child(|| {
+        let before = used_bytes();
+        let blocks = blocks_of_a_thread_that_is_gone(32_000);
+        let own = tls::get();
+        // As it is when the last destructors run.
+        tls::set(&tls::EXITED);
+        blocks.into_iter().for_each(|block| release(block as *mut u8));
+        tls::set(own);
+        let left = used_bytes().saturating_sub(before);
+        if left > 8 << 20 {
+            std::eprintln!("{left} bytes were left");
+        }
+        left <= 8 << 20
+    }));
+}
+
 /// Runs `body` in a forked child and says whether it returned true.
 pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     fork_prepare();

@@ -285,6 +285,23 @@ fn a_block_of_no_bytes_has_an_address_of_its_own_and_nothing_at_it() {
 }
 
 #[test]
+fn checked_blocks_of_threads_that_are_gone_are_given_back_by_who_frees_them() {
+    assert!(in_child(|| {
+        harden(0x5555_1234_9abc_def1, report);
+        // The heap of the thread that frees is another.
+        release(malloc(100));
+        let before = used_bytes();
+        let blocks = blocks_of_a_thread_that_is_gone(64_000);
+        blocks.into_iter().for_each(|block| release(block as *mut u8));
+        let left = used_bytes().saturating_sub(before);
+        if left > 16 << 20 {
+            std::eprintln!("{left} bytes were left");
+        }
+        left <= 16 << 20
+    }));
+}
+
+#[test]
 fn checked_blocks_keep_their_bytes_while_threads_pass_them_on() {
     assert!(in_child(|| {
         harden(0x5555_1234_9abc_def1, report);
