@@ -108,6 +108,15 @@ impl Chunk {
         count
     }
 
+    /// Which of up to 64 pages from `addr` on may hold frames: the lowest bit is of the first. Bits of what lies behind the chunk may be any.
+    pub(crate) fn dirty_from(&self, addr: usize) -> u64 {
+        let first = (addr - self.base.get()) / PAGE_SIZE;
+        let (word, within) = (first / 64, first % 64);
+        let next =
+            self.dirty.get(word + 1).filter(|_| within > 0).map_or(0, |next| next.get() << (64 - within));
+        self.dirty[word].get() >> within | next
+    }
+
     pub(crate) fn set_dirty(&self, addr: usize, pages: usize) {
         self.words(addr, pages, |word, mask| self.dirty[word].set(self.dirty[word].get() | mask));
     }
@@ -147,6 +156,20 @@ mod tests {
         let chunk: Box<Chunk> = unsafe { Box::new(core::mem::zeroed()) };
         chunk.describe(Domain::Managed, EXTENT_SIZE, 2 * EXTENT_SIZE, false);
         chunk
+    }
+
+    #[test]
+    fn the_bits_of_the_pages_from_any_one_on_are_as_they_were_set() {
+        let chunk = chunk();
+        let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
+        [3, 64, 100, 700, 1023].into_iter().for_each(|page| chunk.set_dirty(at(page), 1));
+        chunk.set_dirty(at(200), 150);
+        for first in 0..1024 {
+            let bits = chunk.dirty_from(at(first));
+            for page in first..(first + 64).min(1024) {
+                assert_eq!(bits >> (page - first) & 1, chunk.count_dirty(at(page), 1) as u64, "{page}");
+            }
+        }
     }
 
     #[test]

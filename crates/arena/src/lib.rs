@@ -97,6 +97,15 @@ fn hand_out(
     Some(span)
 }
 
+/// Makes the first `bytes` bytes of a span of kind [`Kind::Large`] zero that was just handed out and that nobody has written to. Pages
+/// that are zero already are not touched, so that they need no frames.
+pub fn clear(span: &'static Span, bytes: usize) {
+    debug_assert!(span.kind() == Kind::Large && bytes <= span.bytes());
+    if !span.zero() {
+        supply::clear(span, bytes);
+    }
+}
+
 /// Hands out one block of `pages` pages at a multiple of `align` bytes, all zero, in a mapping of its own, with a MiB before and
 /// behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
 ///

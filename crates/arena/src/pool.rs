@@ -201,6 +201,7 @@ impl Pool {
             self.put(tail, dirty_left);
         }
         run.describe(domain, Some(chunk), start, pages, kind);
+        run.dirty.set(counted as u32);
         run.set_zero(counted == 0);
         match kind {
             Kind::Blocks => pagemap::set_all(run),

@@ -55,7 +55,7 @@ pub struct Span {
     pub prev: Cell<Option<&'static Span>>,
     pub(crate) older: Cell<Option<&'static Span>>,
     pub(crate) newer: Cell<Option<&'static Span>>,
-    /// Pages of a free run that may be resident.
+    /// Pages of a free run that may be resident; of one that was just handed out, those that were so.
     pub(crate) dirty: Cell<u32>,
     /// When a free run was put in the lists, in ticks of [`crate::supply`].
     pub(crate) freed: Cell<u16>,

@@ -21,6 +21,7 @@ use crate::pool::{pool, Lately, Pool};
 use crate::settings::{self, Decommit, Knob};
 use crate::span::{Domain, Kind, Span};
 use crate::{density, hooks, pagemap, records};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
@@ -232,6 +233,40 @@ fn forget_away(span: &'static Span) {
         chunk.clear_dirty(span.start(), span.pages());
         span.set_zero(true);
     }
+}
+
+/// Writes zeros to the first `bytes` bytes of a span that was just handed out, but for pages that nobody wrote to before.
+pub(crate) fn clear(span: &'static Span, bytes: usize) {
+    const AT_ONCE: usize = 64 * PAGE_SIZE;
+    let Some(chunk) = span.chunk.get() else { return };
+    let end = span.start() + bytes;
+    let write = |part: &Range<usize>| {
+        // SAFETY: a part of the span, whose user waits for it.
+        unsafe { (part.start as *mut u8).write_bytes(0, part.end.min(end) - part.start) }
+    };
+    let is_whole = span.dirty.get() as usize == span.pages();
+    let mut part = span.start()..if is_whole { end } else { span.start() };
+    for at in (part.end..end).step_by(AT_ONCE) {
+        let lock = pool(span.domain()).lock();
+        let mut dirty = chunk.dirty_from(at);
+        drop(lock);
+        while dirty != 0 {
+            let first = dirty.trailing_zeros() as usize;
+            let count = (!(dirty >> first)).trailing_zeros() as usize;
+            dirty &= u64::MAX.checked_shl((first + count) as u32).unwrap_or(0);
+            let next = at + first * PAGE_SIZE..at + (first + count) * PAGE_SIZE;
+            if next.start >= end {
+                break;
+            }
+            if part.end == next.start {
+                part.end = next.end;
+            } else {
+                write(&part);
+                part = next;
+            }
+        }
+    }
+    write(&part);
 }
 
 /// Lengthens a span by the free run behind it, as [`Pool::extend`] does.

@@ -236,10 +236,22 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     }
     let (block, zero) = alloc(tls::get(), total);
     if !zero && !block.is_null() {
-        // SAFETY: as above.
-        unsafe { block.write_bytes(0, total) };
+        // SAFETY: as above; nobody has the block yet.
+        unsafe { clear(block, total) };
     }
     block
+}
+
+/// Writes zeros to the first `size` bytes of a block, as far as they may be anything else.
+///
+/// # Safety
+/// The block has as many, was just handed out, and nobody has written to it since.
+unsafe fn clear(block: *mut u8, size: usize) {
+    match memfold_arena::lookup(block as usize).filter(|span| span.kind() == Kind::Large) {
+        Some(span) => memfold_arena::clear(span, size),
+        // SAFETY: the caller's contract.
+        None => unsafe { block.write_bytes(0, size) },
+    }
 }
 
 /// Gives a block another size, in place or elsewhere; its bytes up to the lesser size are kept. Null for
