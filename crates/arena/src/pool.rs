@@ -187,12 +187,11 @@ impl Pool {
             true => pages,
             false => chunk.count_dirty(start, pages),
         };
-        // Exact even where the kernel once refused to drop pages: their bits stay set, though uncounted.
         let counted = count(start, pages);
-        dirty_left -= counted.min(dirty_left);
+        dirty_left -= counted;
         if let Some(head) = head {
             head.describe(domain, Some(chunk), run_start, (start - run_start) / PAGE_SIZE, Kind::Free);
-            let part = count(run_start, head.pages()).min(dirty_left);
+            let part = count(run_start, head.pages());
             dirty_left -= part;
             self.put(head, part);
         }
@@ -202,7 +201,7 @@ impl Pool {
         }
         run.describe(domain, Some(chunk), start, pages, kind);
         run.dirty.set(counted as u32);
-        run.set_zero(counted == 0);
+        run.set_zero(counted == 0 && chunk.is_zero(start, pages));
         match kind {
             Kind::Blocks => pagemap::set_all(run),
             _ => pagemap::set_ends(run),
@@ -276,7 +275,7 @@ impl Pool {
         };
         self.runs.remove(after);
         let taken = chunk.count_dirty(after.start(), extra);
-        let left = (after.dirty.get() as usize).saturating_sub(taken);
+        let left = after.dirty.get() as usize - taken;
         span.resize(span.start(), pages);
         pagemap::set_ends(span);
         if after.pages() > extra {

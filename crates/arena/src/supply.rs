@@ -230,7 +230,7 @@ fn forget_away(span: &'static Span) {
     let Some(chunk) = span.chunk.get() else { return };
     if hooks::discard(managed, span.start(), span.bytes()).is_ok() {
         let _pool = pool(span.domain()).lock();
-        chunk.clear_dirty(span.start(), span.pages());
+        chunk.clear(span.start(), span.pages());
         span.set_zero(true);
     }
 }
@@ -248,12 +248,12 @@ pub(crate) fn clear(span: &'static Span, bytes: usize) {
     let mut part = span.start()..if is_whole { end } else { span.start() };
     for at in (part.end..end).step_by(AT_ONCE) {
         let lock = pool(span.domain()).lock();
-        let mut dirty = chunk.dirty_from(at);
+        let mut written = chunk.written_from(at);
         drop(lock);
-        while dirty != 0 {
-            let first = dirty.trailing_zeros() as usize;
-            let count = (!(dirty >> first)).trailing_zeros() as usize;
-            dirty &= u64::MAX.checked_shl((first + count) as u32).unwrap_or(0);
+        while written != 0 {
+            let first = written.trailing_zeros() as usize;
+            let count = (!(written >> first)).trailing_zeros() as usize;
+            written &= u64::MAX.checked_shl((first + count) as u32).unwrap_or(0);
             let next = at + first * PAGE_SIZE..at + (first + count) * PAGE_SIZE;
             if next.start >= end {
                 break;
@@ -493,13 +493,15 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
             false => hooks::discard(managed, addr, len).is_ok(),
         });
         let mut pool = crate::pool::pool(domain).lock();
-        if let (true, Some((addr, len))) = (done && !lazily, hull) {
-            chunk.clear_dirty(addr, len / PAGE_SIZE);
+        if let Some((addr, len)) = hull {
+            // Locked memory cannot be dropped, and lent memory may or may not be zero.
+            match done && !lazily {
+                true => chunk.clear(addr, len / PAGE_SIZE),
+                false => chunk.leave(addr, len / PAGE_SIZE),
+            }
         }
         gone += usize::from(done) * count;
-        // Locked memory cannot be dropped, and lent memory may or may not be zero: then the bits stay set, and nobody
-        // tries again before its reuse.
-        pool.insert(run, if done { dirty - count } else { 0 });
+        pool.insert(run, dirty - count);
     }
 }
 

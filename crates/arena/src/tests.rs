@@ -254,6 +254,48 @@ fn others_are_served_while_somebody_looks_through_all_spans() {
 }
 
 #[test]
+fn what_the_kernel_was_lent_is_lent_once_and_not_taken_for_zero() {
+    let _turn = TURN.lock().unwrap();
+    // SAFETY: the child uses the arena only and exits at once.
+    let pid = unsafe {
+        fork_prepare();
+        let pid = libc::fork();
+        fork_release();
+        pid
+    };
+    if pid == 0 {
+        settings::set(Knob::Decommit, settings::Decommit::Free as u64);
+        let span = alloc(Domain::Pinned, 4096 + 1, PAGE_SIZE, Kind::Large).unwrap();
+        fill(span, 7);
+        // What stays keeps the chunk.
+        resize(span, 1);
+        let (chunk, start) = (span.chunk.get().unwrap(), span.end());
+        let mut right = true;
+        for huge in [false, true] {
+            // So that whole extents go, where a run is partly lent already.
+            chunk.huge.set(huge);
+            let dirty = || pool::pool(Domain::Pinned).lock().runs.dirty_pages;
+            for _ in 0..4 {
+                let before = dirty();
+                let gone = supply::purge(Domain::Pinned, before - before.min(300));
+                right &= before > 0 && dirty() + gone == before;
+            }
+        }
+        supply::purge(Domain::Pinned, 0);
+        right &= pool::pool(Domain::Pinned).lock().runs.dirty_pages == 0;
+        right &= chunk.count_dirty(start, 4096) == 0;
+        let again = alloc(Domain::Pinned, 4096, PAGE_SIZE, Kind::Large).unwrap();
+        right &= again.start() != start || !again.zero();
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(status, 0);
+}
+
+#[test]
 fn a_span_is_made_zero_without_a_frame_for_what_is_so_already() {
     let _turn = TURN.lock().unwrap();
     let written = 100;
