@@ -216,19 +216,29 @@ pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
 /// the arena's lock, as for [`for_each_managed`], but the lock is free between two chunks: there may be very many spans.
 pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
     let mut place = None;
-    loop {
-        let pool = pool::pool(domain).lock();
-        place = pool.chunk_after(place);
-        let Some((chunk, _)) = place else { return };
-        let mut at = chunk.start();
-        while at < chunk.end() && !chunk.dedicated.get() {
-            let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
-            if matches!(span.kind(), Kind::Blocks | Kind::Large) {
-                f(span);
-            }
-            at = span.end();
-        }
+    while let Some(next) = for_each_span_after(domain, place, &mut f) {
+        place = Some(next);
     }
+}
+
+/// Calls `f` for every span of the chunk that follows a place in the list, or of the first, and returns where that is.
+fn for_each_span_after(
+    domain: Domain,
+    place: Option<pool::Place>,
+    f: &mut impl FnMut(&Span),
+) -> Option<pool::Place> {
+    let pool = pool::pool(domain).lock();
+    let next = pool.chunk_after(place)?;
+    let (chunk, _) = next;
+    let mut at = chunk.start();
+    while at < chunk.end() && !chunk.dedicated.get() {
+        let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
+        if matches!(span.kind(), Kind::Blocks | Kind::Large) {
+            f(span);
+        }
+        at = span.end();
+    }
+    Some(next)
 }
 
 /// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does

@@ -3,7 +3,6 @@
 //! The arena is one for the process, so each test looks only at what it made itself.
 
 use crate::*;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::Mutex as Exclusive;
 use std::vec::Vec;
 
@@ -221,36 +220,26 @@ fn with_checks_a_span_has_a_guard_within_a_mib_of_either_side() {
 }
 
 #[test]
-fn others_are_served_while_somebody_looks_through_all_spans() {
+fn spans_come_and_go_between_two_chunks_of_those_that_are_looked_through() {
     let _turn = TURN.lock().unwrap();
-    let spans: Vec<_> = (0..4)
-        .map(|_| alloc(Domain::Pinned, SHARED_PAGES, PAGE_SIZE, Kind::Large).expect("a chunk full"))
-        .collect();
-    let (served, done) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let between = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !done.load(SeqCst) {
-                free(alloc(Domain::Pinned, 1, PAGE_SIZE, Kind::Blocks).expect("a page"), 0);
-                served.fetch_add(1, SeqCst);
-            }
-        });
-        let mut between = false;
-        while !between && served.load(SeqCst) < 100_000 {
-            let mut counts = Vec::with_capacity(1024);
-            for_each_span(Domain::Pinned, |span| {
-                // The lock is held: nothing here may allocate from the arena.
-                if counts.len() < counts.capacity() && span.pages() == SHARED_PAGES {
-                    counts.push(served.load(SeqCst));
-                }
-            });
-            // Once is what was under way when the lock was taken.
-            between = counts.last().zip(counts.first()).is_some_and(|(last, first)| last - first > 1);
+    let full = || alloc(Domain::Pinned, SHARED_PAGES, PAGE_SIZE, Kind::Large).expect("a chunk full");
+    let (kept, mut gone) = ([(); 4].map(|()| full()), Vec::new());
+    let (mut place, mut seen) = (None, [0; 4]);
+    loop {
+        let mut count = |span: &Span| {
+            kept.iter().zip(&mut seen).for_each(|(kept, seen)| *seen += i32::from(kept.is(span)));
+        };
+        let Some(next) = for_each_span_after(Domain::Pinned, place, &mut count) else { break };
+        // None of the arena's locks is held here.
+        place = Some(next);
+        gone.push(full());
+        if gone.len() > 2 {
+            free(gone.remove(0), 0);
         }
-        done.store(true, SeqCst);
-        between
-    });
-    spans.into_iter().for_each(|span| free(span, 0));
-    assert!(between, "nobody was, but between two walks");
+        trim(0);
+    }
+    kept.into_iter().chain(gone).for_each(|span| free(span, 0));
+    assert_eq!(seen, [1; 4]);
 }
 
 #[test]
@@ -264,28 +253,32 @@ fn what_the_kernel_was_lent_is_lent_once_and_not_taken_for_zero() {
         pid
     };
     if pid == 0 {
-        settings::set(Knob::Decommit, settings::Decommit::Free as u64);
-        let span = alloc(Domain::Pinned, 4096 + 1, PAGE_SIZE, Kind::Large).unwrap();
-        fill(span, 7);
-        // What stays keeps the chunk.
-        resize(span, 1);
-        let (chunk, start) = (span.chunk.get().unwrap(), span.end());
-        let mut right = true;
-        for huge in [false, true] {
-            // So that whole extents go, where a run is partly lent already.
-            chunk.huge.set(huge);
-            let dirty = || pool::pool(Domain::Pinned).lock().runs.dirty_pages;
-            for _ in 0..4 {
-                let before = dirty();
-                let gone = supply::purge(Domain::Pinned, before - before.min(300));
-                right &= before > 0 && dirty() + gone == before;
+        // A panic must not leave the child.
+        let right = std::panic::catch_unwind(|| {
+            settings::set(Knob::Decommit, settings::Decommit::Free as u64);
+            let span = alloc(Domain::Pinned, 4096 + 1, PAGE_SIZE, Kind::Large).unwrap();
+            fill(span, 7);
+            // What stays keeps the chunk.
+            resize(span, 1);
+            let (chunk, start) = (span.chunk.get().unwrap(), span.end());
+            let mut right = true;
+            for huge in [false, true] {
+                // So that whole extents go, where a run is partly lent already.
+                chunk.huge.set(huge);
+                let dirty = || pool::pool(Domain::Pinned).lock().runs.dirty_pages;
+                for _ in 0..4 {
+                    let before = dirty();
+                    let gone = supply::purge(Domain::Pinned, before - before.min(300));
+                    right &= before > 0 && dirty() + gone == before;
+                }
             }
-        }
-        supply::purge(Domain::Pinned, 0);
-        right &= pool::pool(Domain::Pinned).lock().runs.dirty_pages == 0;
-        right &= chunk.count_dirty(start, 4096) == 0;
-        let again = alloc(Domain::Pinned, 4096, PAGE_SIZE, Kind::Large).unwrap();
-        right &= again.start() != start || !again.zero();
+            supply::purge(Domain::Pinned, 0);
+            right &= pool::pool(Domain::Pinned).lock().runs.dirty_pages == 0;
+            right &= chunk.count_dirty(start, 4096) == 0;
+            let again = alloc(Domain::Pinned, 4096, PAGE_SIZE, Kind::Large).unwrap();
+            right && (again.start() != start || !again.zero())
+        })
+        .unwrap_or(false);
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!right)) };
     }
