@@ -193,12 +193,12 @@ fn grow_plainly(domain: Domain, pages: usize, kind: Kind) -> bool {
     let Some(run) = records::take_span() else { return false };
     loop {
         if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, purpose) {
+            // Before anybody can be handed out a part of it.
+            hooks::mapped(domain == Domain::Managed, chunk.base.get(), len);
             run.describe(domain, Some(chunk), chunk.base.get(), len / PAGE_SIZE, Kind::Busy);
             let mut pool = pool(domain).lock();
             pool.link_chunk(chunk);
             pool.insert(run, 0);
-            drop(pool);
-            hooks::mapped(domain == Domain::Managed, chunk.base.get(), len);
             return true;
         }
         if len == least {
