@@ -178,7 +178,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
         _ if pages > span.pages() => supply::extend(span, pages),
         _ => {
             if pages < span.pages() {
-                pool::pool(span.domain()).lock().shorten(span, pages);
+                supply::shorten(span, pages);
             }
             true
         }

@@ -400,14 +400,23 @@ fn decay_ticks() -> u16 {
     settings::get(Knob::Decay).div_ceil(TICK).min(u64::from(u16::MAX)) as u16
 }
 
-/// Takes a span back, of which `touched` pages may be resident, and applies the decay rule.
+/// Takes a span back, of which `touched` pages may be resident.
 pub(crate) fn give_back(span: &'static Span, touched: usize) {
-    let domain = span.domain();
+    take_back(span.domain(), |pool| pool.give_back(span, touched.min(span.pages())));
+}
+
+/// Shortens a span, as [`Pool::shorten`] does.
+pub(crate) fn shorten(span: &'static Span, pages: usize) {
+    take_back(span.domain(), |pool| pool.shorten(span, pages));
+}
+
+/// Has `take` take something back, and applies the decay rule.
+fn take_back(domain: Domain, take: impl FnOnce(&mut Pool)) {
     let now = tick();
     let mut pool = pool(domain).lock();
     let new_tick = pool.runs.tick != now;
     pool.runs.tick = now;
-    pool.give_back(span, touched.min(span.pages()));
+    take(&mut pool);
     let (live, dirty) = (pool.live_pages, pool.runs.dirty_pages);
     let lately = pool.demand.count(0, live, now, decay_ticks());
     drop(pool);

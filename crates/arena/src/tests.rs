@@ -465,7 +465,7 @@ fn a_ceiling_has_what_is_free_go_at_once() {
         fill(span, 1);
         span
     };
-    let (early, late) = (span(2000), span(2000));
+    let (early, late, shortened) = (span(2000), span(2000), span(2000));
     let (first, second) = (early.start(), late.start());
     free(early, 2000);
     assert_eq!(resident(first, 2000), 2000);
@@ -474,6 +474,9 @@ fn a_ceiling_has_what_is_free_go_at_once() {
     assert_eq!(resident(first, 2000), 1000, "what was free before");
     free(late, 2000);
     assert!(resident(first, 2000) + resident(second, 2000) <= 1000);
+    assert!(resize(shortened, 1));
+    assert!(resident(shortened.start(), 2000) <= 1001, "of a block that is shorter now");
+    free(shortened, 1);
     settings::set_ceiling(usize::MAX);
 }
 
