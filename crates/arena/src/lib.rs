@@ -131,10 +131,32 @@ pub fn start_afresh() {
 
 /// Takes a span back, of which only the first `touched` pages were ever touched since it was handed out.
 pub fn free(span: &'static Span, touched: usize) {
-    if span.kind() == Kind::Large {
-        COUNTERS.large_blocks.sub(1);
-        COUNTERS.large_bytes.sub(span.bytes());
+    if span.kind() != Kind::Large || begin_to_free(span) {
+        give_back(span, touched);
     }
+}
+
+/// Takes a span of kind [`Kind::Large`] back, once `look` has looked at it for the last time. False, and nothing is done, if another
+/// thread was faster.
+pub fn free_large(span: &'static Span, look: impl FnOnce()) -> bool {
+    let is_first = begin_to_free(span);
+    if is_first {
+        look();
+        give_back(span, span.pages());
+    }
+    is_first
+}
+
+fn begin_to_free(large: &Span) -> bool {
+    let is_first = large.change_kind(Kind::Large, Kind::Busy);
+    if is_first {
+        COUNTERS.large_blocks.sub(1);
+        COUNTERS.large_bytes.sub(large.bytes());
+    }
+    is_first
+}
+
+fn give_back(span: &'static Span, touched: usize) {
     match span.chunk.get() {
         Some(chunk) if chunk.dedicated.get() && chunk.lead.get() > 0 => guarded::give_back(span, chunk),
         Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),

@@ -181,6 +181,12 @@ impl Span {
         }
     }
 
+    /// Makes a run of kind `from` one of kind `to`. False if it is none, or another thread was faster.
+    pub(crate) fn change_kind(&self, from: Kind, to: Kind) -> bool {
+        // Relaxed: what is in it its user hands over with the address.
+        self.kind.compare_exchange(from as u8, to as u8, Relaxed, Relaxed).is_ok()
+    }
+
     pub(crate) fn set_kind(&self, kind: Kind) {
         self.kind.store(kind as u8, Relaxed);
     }

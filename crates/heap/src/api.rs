@@ -145,6 +145,7 @@ unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
 }
 
 const FREED_NO_BLOCK: &str = "an address that is no block was freed";
+const FREED_TWICE: &str = "a block was freed twice";
 
 /// Frees a block that is large, or that belongs to another heap and is not kept.
 #[inline(never)]
@@ -178,11 +179,15 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
             }
         }
         Some(Kind::Large) => {
-            large::usable_size(span);
-            memfold_arena::free(span, span.pages());
+            let look = || {
+                large::usable_size(span);
+            };
+            if !memfold_arena::free_large(span, look) {
+                misuse::foreign(FREED_TWICE, ptr as usize);
+            }
         }
-        _ if span.kind() == Kind::Free && span.start() == ptr as usize => {
-            misuse::foreign("a block was freed twice", ptr as usize);
+        _ if matches!(span.kind(), Kind::Free | Kind::Busy) && span.start() == ptr as usize => {
+            misuse::foreign(FREED_TWICE, ptr as usize);
         }
         _ => misuse::foreign(FREED_NO_BLOCK, ptr as usize),
     }

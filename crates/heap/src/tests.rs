@@ -443,9 +443,10 @@ pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         fork_child();
-        let code = if body() { 0 } else { 1 };
+        // A panic must not leave the child.
+        let right = std::panic::catch_unwind(core::panic::AssertUnwindSafe(body)).unwrap_or(false);
         // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
+        unsafe { libc::_exit(i32::from(!right)) };
     }
     fork_parent();
     let mut status = -1;

@@ -158,6 +158,28 @@ fn a_block_that_is_freed_twice_is_found_however_late_and_whoever_does_it() {
 }
 
 /// Ends the process by 0 if it is known who allocated and who freed the block.
+#[test]
+fn a_large_block_that_another_thread_frees_at_the_same_moment_is_found() {
+    use core::sync::atomic::AtomicPtr;
+    use memfold_arena::{Hooks, PLAIN};
+    /// What is freed once more, as if by another thread, while the first free has the kernel drop its pages.
+    static BLOCK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+    static HOOKS: Hooks = Hooks {
+        discard: |addr, len| {
+            release(BLOCK.swap(core::ptr::null_mut(), Relaxed));
+            (PLAIN.discard)(addr, len)
+        },
+        ..PLAIN
+    };
+    assert!(is_caught("a block was freed twice", || {
+        memfold_arena::set_hooks(&HOOKS);
+        memfold_arena::settings::set(memfold_arena::Knob::Guard, 1);
+        let block = malloc(3 << 20);
+        BLOCK.store(block, Relaxed);
+        release(block);
+    }));
+}
+
 fn report_with_trace(_: &str, address: usize, _: usize) {
     let known = |freed| trace_of(address, freed, &mut [0; 128]) > 3;
     // SAFETY: ends the child at once.
