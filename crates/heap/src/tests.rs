@@ -515,6 +515,64 @@ fn a_forked_child_allocates_and_frees_while_other_threads_of_the_parent_were_bus
     kept.into_iter().chain(theirs).flatten().for_each(|block| release(block as *mut u8));
 }
 
+/// Thread-local variables for another thread: a copy of the calling thread's, but for its heap where that is to be `fresh`.
+#[cfg(target_arch = "x86_64")]
+fn thread_variables(memory: &mut [u8; 16384], fresh: bool) -> usize {
+    // Behind the thread pointer lies libc's record of the thread, before it the variables.
+    const BEFORE: usize = 8192;
+    const BEHIND: usize = 2048;
+    let own = memfold_sys::thread::pointer();
+    let copy = (memory.as_mut_ptr() as usize + BEFORE).next_multiple_of(64);
+    let heap = tls::get();
+    if fresh {
+        tls::set(&tls::EMPTY);
+    }
+    // SAFETY: so many bytes before and behind its pointer are the thread's, and the copy lies in `memory`.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            (own - BEFORE) as *const u8,
+            (copy - BEFORE) as *mut u8,
+            BEFORE + BEHIND,
+        );
+        (copy as *mut usize).write(copy);
+    }
+    tls::set(heap);
+    copy
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_child_with_another_thread_pointer_allocates_and_frees() {
+    for fresh in [false, true] {
+        let before = malloc(100);
+        fill(before, 100, 7);
+        let mut memory = [0; 16384];
+        let variables = thread_variables(&mut memory, fresh);
+        fork_prepare();
+        let flags = libc::CLONE_SETTLS | libc::SIGCHLD;
+        // SAFETY: the child, which has a copy of this stack, uses this allocator only and exits.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, variables) };
+        if pid == 0 {
+            // Who waits for a lock that nobody has waits for ever.
+            // SAFETY: ends the child some time.
+            unsafe { libc::alarm(60) };
+            fork_child();
+            let (other, again) = (malloc(100), malloc(3 << 20));
+            fill(other, 100, 9);
+            let right = holds(before, 100, 7) && other != before && !again.is_null();
+            [before, other, again].into_iter().for_each(release);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!right)) };
+        }
+        fork_parent();
+        let mut status = -1;
+        // SAFETY: waits for our own child.
+        unsafe { libc::waitpid(pid as i32, &mut status, 0) };
+        assert_eq!(status, 0, "fresh variables: {fresh}");
+        release(before);
+    }
+}
+
 #[test]
 fn a_child_uses_again_what_it_frees_of_its_parents_other_threads() {
     let (send, receive) = mpsc::channel();
