@@ -36,11 +36,21 @@ pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Sp
         remote::drain(heap, Some(class));
     }
     if partial.first.get().is_none() {
-        remote::dispatch(heap);
-        scavenge(heap, class);
+        return another_span(heap, class);
     }
     prefer_awake(partial);
-    partial.first.get().or_else(|| spans::new_span(heap, class))
+    partial.first.get()
+}
+
+/// A span of `class` where the heap has none with room: one that it kept, one of a thread that is gone, or a fresh one.
+fn another_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
+    let kept = spans::kept_span(heap, class);
+    if kept.is_some() {
+        return kept;
+    }
+    remote::dispatch(heap);
+    scavenge(heap, class);
+    heap.partial[class].first.get().or_else(|| spans::new_span(heap, class))
 }
 
 /// So many spans that have dormant blocks alone are passed over for one that has others.

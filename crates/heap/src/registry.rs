@@ -70,15 +70,20 @@ fn pop_of(index: usize) -> Option<&'static Heap> {
         idle.last[index] = core::ptr::null();
     }
     IDLE_COUNT[index].fetch_sub(1, Relaxed);
-    hand_over(heap);
+    give_to_caller(heap);
     heap.remote.leave(false);
     heap.state.store(State::InUse as u8, Relaxed);
     Some(heap)
 }
 
-/// Writes down that the calling thread uses the heap.
+/// Writes down that the calling thread uses the heap from now on, and by which number others know that thread.
 pub(crate) fn hand_over(heap: &Heap) {
+    give_to_caller(heap);
     heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
+}
+
+/// Writes down that the calling thread uses the heap, which may be for a moment only: no number is asked of the kernel.
+fn give_to_caller(heap: &Heap) {
     heap.user.store(memfold_sys::thread::pointer(), Relaxed);
     // With checks on no block is at hand, not even one from before.
     let keeps_none = misuse::is_on() || heap.is_cold.get();
@@ -108,6 +113,7 @@ pub fn with_thread_pointer_of<R>(tid: u32, read: impl Fn(usize) -> Option<R>) ->
 
 /// Says that the heap's thread uses it no more, and waits until nobody reads anything of that thread's.
 fn await_readers(heap: &Heap) {
+    heap.user_tid.store(0, Relaxed);
     heap.user.store(0, SeqCst);
     let mut backoff = Backoff::new();
     while heap.readers.load(SeqCst) != 0 {
@@ -118,7 +124,13 @@ fn await_readers(heap: &Heap) {
 /// A heap for the calling thread to use, an idle one if there is any. `None` if the kernel gives no more
 /// memory.
 pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
-    pop_idle(domain).or_else(|| make(domain, false))
+    match pop_idle(domain) {
+        Some(heap) => {
+            hand_over(heap);
+            Some(heap)
+        }
+        None => make(domain, false),
+    }
 }
 
 /// A cold heap for the calling thread to use, likewise.

@@ -436,6 +436,22 @@ fn what_a_thread_that_ends_frees_of_others_that_are_gone_is_given_back() {
     }));
 }
 
+#[test]
+fn a_thread_that_is_gone_is_not_found_by_its_number_whoever_has_its_heap() {
+    let tid = thread::spawn(|| {
+        release(malloc(100));
+        memfold_sys::thread::current_tid()
+    });
+    let tid = tid.join().unwrap();
+    let mut heaps = Vec::with_capacity(1000);
+    while let Some(heap) = registry::pop_idle(memfold_arena::Domain::Managed) {
+        heaps.push(heap);
+    }
+    let found = with_thread_pointer_of(tid, Some);
+    heaps.into_iter().for_each(registry::put_idle);
+    assert_eq!(found, None);
+}
+
 /// Runs `body` in a forked child and says whether it returned true.
 pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     fork_prepare();
