@@ -53,13 +53,15 @@ fn another_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     heap.partial[class].first.get().or_else(|| spans::new_span(heap, class))
 }
 
-/// So many spans that have dormant blocks alone are passed over for one that has others.
+/// So many spans that have dormant blocks alone, or pages that went away, are passed over for one that has neither: the links between free
+/// blocks lie in the blocks, and what is handed out would lie among others that are seldom touched.
 const PASSED_OVER: usize = 8;
 
 fn prefer_awake(partial: &Partial) {
+    let is_awake = |span: &Span| spans::has_block(span) && span.owner.load(Relaxed).addr() & Heap::AWAY == 0;
     for _ in 0..PASSED_OVER {
         match partial.first.get() {
-            Some(span) if !spans::has_block(span) && !partial.is_only(span) => {
+            Some(span) if !is_awake(span) && !partial.is_only(span) => {
                 partial.remove(span);
                 partial.push(span);
             }
