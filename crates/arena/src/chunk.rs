@@ -3,11 +3,12 @@
 //! What it is: where the chunk lies and which of its pages may hold frames. A shared chunk is cut into runs;
 //! a dedicated one holds a single large block, which may so be moved and resized by `mremap`.
 //!
-//! Invariants: a clear bit means that the page of a *free* run reads as zero and has no frame. The bits of
+//! Invariants: a page of a *free* run that is neither dirty nor left reads as zero and has no frame; no page is both. The bits of
 //! a handed-out span say how it was when it was handed out.
 
 use crate::kind::Domain;
 use core::cell::Cell;
+use core::sync::atomic::AtomicU64;
 use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
 /// The largest shared chunk in bytes, and so the largest block that is cut from one; larger keeps more from going back.
@@ -26,7 +27,7 @@ pub(crate) enum Purpose {
     Dedicated,
 }
 
-/// A chunk; its fields belong to the holder of its domain's lock.
+/// A chunk; but for its number, its fields belong to the holder of its domain's lock.
 pub struct Chunk {
     pub(crate) base: Cell<usize>,
     pub(crate) len: Cell<usize>,
@@ -39,7 +40,12 @@ pub struct Chunk {
     pub(crate) tail: Cell<usize>,
     pub(crate) next: Cell<Option<&'static Chunk>>,
     pub(crate) prev: Cell<Option<&'static Chunk>>,
+    /// Its place in the order in which chunks were put into lists, 0 while it is in none. Who has no lock of its domain may read it.
+    pub(crate) number: AtomicU64,
+    /// Pages that may hold frames, which may go back.
     dirty: [Cell<u64>; WORDS],
+    /// Pages that may hold something, and are not to go back again before they were used: the kernel has been lent them, or keeps them locked.
+    left: [Cell<u64>; WORDS],
 }
 
 // SAFETY: all fields are read and written under the lock of the chunk's domain.
@@ -56,9 +62,7 @@ impl Chunk {
         self.lead.set(0);
         self.tail.set(0);
         if !dedicated {
-            for word in &self.dirty[..len.div_ceil(64 * PAGE_SIZE)] {
-                word.set(0);
-            }
+            self.clear(base, len / PAGE_SIZE);
         }
     }
 
@@ -90,7 +94,7 @@ impl Chunk {
         }
     }
 
-    /// How many pages of the run may hold frames.
+    /// How many pages of the run may hold frames that may go back.
     pub(crate) fn count_dirty(&self, addr: usize, pages: usize) -> usize {
         let mut count = 0;
         self.words(addr, pages, |word, mask| {
@@ -105,12 +109,46 @@ impl Chunk {
         count
     }
 
-    pub(crate) fn set_dirty(&self, addr: usize, pages: usize) {
-        self.words(addr, pages, |word, mask| self.dirty[word].set(self.dirty[word].get() | mask));
+    /// Whether all pages of the run read as zero.
+    pub(crate) fn is_zero(&self, addr: usize, pages: usize) -> bool {
+        let mut found = 0;
+        self.words(addr, pages, |word, mask| {
+            found |= (self.dirty[word].get() | self.left[word].get()) & mask
+        });
+        found == 0
     }
 
-    pub(crate) fn clear_dirty(&self, addr: usize, pages: usize) {
-        self.words(addr, pages, |word, mask| self.dirty[word].set(self.dirty[word].get() & !mask));
+    /// Which of up to 64 pages from `addr` on may hold something: the lowest bit is of the first. Bits of what lies behind the chunk may be any.
+    pub(crate) fn written_from(&self, addr: usize) -> u64 {
+        let first = (addr - self.base.get()) / PAGE_SIZE;
+        let (word, within) = (first / 64, first % 64);
+        let written = |word: usize| self.dirty[word].get() | self.left[word].get();
+        let next = if within > 0 && word + 1 < WORDS { written(word + 1) << (64 - within) } else { 0 };
+        written(word) >> within | next
+    }
+
+    pub(crate) fn set_dirty(&self, addr: usize, pages: usize) {
+        self.words(addr, pages, |word, mask| {
+            self.dirty[word].set(self.dirty[word].get() | mask);
+            self.left[word].set(self.left[word].get() & !mask);
+        });
+    }
+
+    /// Says that the run reads as zero.
+    pub(crate) fn clear(&self, addr: usize, pages: usize) {
+        self.words(addr, pages, |word, mask| {
+            self.dirty[word].set(self.dirty[word].get() & !mask);
+            self.left[word].set(self.left[word].get() & !mask);
+        });
+    }
+
+    /// Says that the dirty pages of the run are not to go back again.
+    pub(crate) fn leave(&self, addr: usize, pages: usize) {
+        self.words(addr, pages, |word, mask| {
+            let dirty = self.dirty[word].get() & mask;
+            self.dirty[word].set(self.dirty[word].get() & !mask);
+            self.left[word].set(self.left[word].get() | dirty);
+        });
     }
 
     /// The smallest range `(address, bytes)` that holds the last `count` dirty pages of the run, or all if it has no more.
@@ -147,6 +185,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_is_neither_counted_nor_zero_until_it_is_used_or_goes() {
+        let chunk = chunk();
+        let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
+        chunk.set_dirty(at(60), 200);
+        chunk.leave(at(40), 100);
+        assert_eq!(chunk.count_dirty(at(0), 1024), 120);
+        assert!(chunk.is_zero(at(0), 60) && !chunk.is_zero(at(139), 1));
+        assert_eq!(chunk.dirty_end(at(0), 1024, usize::MAX), Some((at(140), 120 * PAGE_SIZE)));
+        chunk.set_dirty(at(70), 10);
+        assert_eq!(chunk.count_dirty(at(0), 1024), 130);
+        chunk.clear(at(60), 40);
+        assert_eq!(chunk.count_dirty(at(0), 1024), 120);
+        assert!(chunk.is_zero(at(0), 100) && !chunk.is_zero(at(100), 1));
+    }
+
+    #[test]
+    fn the_bits_of_the_pages_from_any_one_on_are_as_they_were_set() {
+        let chunk = chunk();
+        let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
+        [3, 64, 100, 700, 1023].into_iter().for_each(|page| chunk.set_dirty(at(page), 1));
+        chunk.set_dirty(at(200), 150);
+        chunk.leave(at(250), 90);
+        for first in 0..1024 {
+            let bits = chunk.written_from(at(first));
+            for page in first..(first + 64).min(1024) {
+                assert_eq!(bits >> (page - first) & 1 == 0, chunk.is_zero(at(page), 1), "{page}");
+            }
+        }
+    }
+
+    #[test]
     fn bits_are_set_counted_and_cleared_in_the_given_run_only() {
         let chunk = chunk();
         let at = |page: usize| EXTENT_SIZE + page * PAGE_SIZE;
@@ -154,7 +223,7 @@ mod tests {
         assert_eq!(chunk.count_dirty(at(0), 1024), 200);
         assert_eq!(chunk.count_dirty(at(0), 61), 1);
         assert_eq!(chunk.count_dirty(at(259), 10), 1);
-        chunk.clear_dirty(at(64), 64);
+        chunk.clear(at(64), 64);
         assert_eq!(chunk.count_dirty(at(0), 1024), 136);
         assert_eq!(chunk.count_dirty(at(64), 64), 0);
     }

@@ -13,7 +13,8 @@ use memfold_sys::{Errno, Result, EXTENT_SIZE};
 
 /// What is to be done to managed memory. Addresses and lengths are in bytes and page-aligned.
 pub struct Hooks {
-    /// `(base, len)` was mapped for managed blocks: whole extents, private, anonymous, zero.
+    /// `(base, len)` was mapped for managed blocks: whole extents, private, anonymous, zero. No other hook is called for a part of it before
+    /// this one returns.
     pub mapped: fn(usize, usize),
     /// Drop what `(addr, len)` holds and give the frames back; the range reads as zero afterwards, evicted
     /// pages too. On an error, the range holds what it held.
@@ -58,8 +59,8 @@ pub const PLAIN: Hooks = Hooks {
 /// The hooks in force; null stands for [`PLAIN`].
 static HOOKS: AtomicPtr<Hooks> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Puts `hooks` in force. What was mapped before is listed by [`crate::for_each_managed`]; a mapping made at
-/// the same time may be both reported and listed.
+/// Puts `hooks` in force. What was mapped before is listed by [`crate::for_each_managed`]; a mapping that another thread makes at
+/// the same time may be reported, listed, both or neither.
 pub fn set_hooks(hooks: &'static Hooks) {
     HOOKS.store(hooks as *const Hooks as *mut Hooks, Release);
 }

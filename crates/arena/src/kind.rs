@@ -22,6 +22,6 @@ pub enum Kind {
     Blocks = 2,
     /// Handed out as one block; its first and last page map to the record.
     Large = 3,
-    /// Taken out of the free lists while the kernel gives its frames back.
+    /// Out of the free lists while the kernel gives its frames back, or about to be put into them.
     Busy = 4,
 }

@@ -97,6 +97,15 @@ fn hand_out(
     Some(span)
 }
 
+/// Makes the first `bytes` bytes of a span of kind [`Kind::Large`] zero that was just handed out and that nobody has written to. Pages
+/// that are zero already are not touched, so that they need no frames.
+pub fn clear(span: &'static Span, bytes: usize) {
+    debug_assert!(span.kind() == Kind::Large && bytes <= span.bytes());
+    if !span.zero() {
+        supply::clear(span, bytes);
+    }
+}
+
 /// Hands out one block of `pages` pages at a multiple of `align` bytes, all zero, in a mapping of its own, with a MiB before and
 /// behind it that cannot be touched. `None` if the kernel gives no more memory or no more mappings.
 ///
@@ -122,10 +131,32 @@ pub fn start_afresh() {
 
 /// Takes a span back, of which only the first `touched` pages were ever touched since it was handed out.
 pub fn free(span: &'static Span, touched: usize) {
-    if span.kind() == Kind::Large {
-        COUNTERS.large_blocks.sub(1);
-        COUNTERS.large_bytes.sub(span.bytes());
+    if span.kind() != Kind::Large || begin_to_free(span) {
+        give_back(span, touched);
     }
+}
+
+/// Takes a span of kind [`Kind::Large`] back, once `look` has looked at it for the last time. False, and nothing is done, if another
+/// thread was faster.
+pub fn free_large(span: &'static Span, look: impl FnOnce()) -> bool {
+    let is_first = begin_to_free(span);
+    if is_first {
+        look();
+        give_back(span, span.pages());
+    }
+    is_first
+}
+
+fn begin_to_free(large: &Span) -> bool {
+    let is_first = large.change_kind(Kind::Large, Kind::Busy);
+    if is_first {
+        COUNTERS.large_blocks.sub(1);
+        COUNTERS.large_bytes.sub(large.bytes());
+    }
+    is_first
+}
+
+fn give_back(span: &'static Span, touched: usize) {
     match span.chunk.get() {
         Some(chunk) if chunk.dedicated.get() && chunk.lead.get() > 0 => guarded::give_back(span, chunk),
         Some(chunk) if chunk.dedicated.get() => supply::unmap_dedicated(span, chunk),
@@ -169,7 +200,7 @@ pub fn resize(span: &'static Span, pages: usize) -> bool {
         _ if pages > span.pages() => supply::extend(span, pages),
         _ => {
             if pages < span.pages() {
-                pool::pool(span.domain()).lock().shorten(span, pages);
+                supply::shorten(span, pages);
             }
             true
         }
@@ -203,21 +234,33 @@ pub fn for_each_managed(mut f: impl FnMut(usize, usize)) {
     }
 }
 
-/// Calls `f` for every span of a domain that is handed out, as [`for_each_managed`] does.
+/// Calls `f` for every span of a shared chunk of a domain that is handed out all the time, and for some of the others. `f` runs under
+/// the arena's lock, as for [`for_each_managed`], but the lock is free between two chunks: there may be very many spans.
 pub fn for_each_span(domain: Domain, mut f: impl FnMut(&Span)) {
-    let pool = pool::pool(domain).lock();
-    let mut chunk = pool.chunks;
-    while let Some(this) = chunk {
-        let mut at = this.start();
-        while at < this.end() && !this.dedicated.get() {
-            let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
-            if matches!(span.kind(), Kind::Blocks | Kind::Large) {
-                f(span);
-            }
-            at = span.end();
-        }
-        chunk = this.next.get();
+    let mut place = None;
+    while let Some(next) = for_each_span_after(domain, place, &mut f) {
+        place = Some(next);
     }
+}
+
+/// Calls `f` for every span of the chunk that follows a place in the list, or of the first, and returns where that is.
+fn for_each_span_after(
+    domain: Domain,
+    place: Option<pool::Place>,
+    f: &mut impl FnMut(&Span),
+) -> Option<pool::Place> {
+    let pool = pool::pool(domain).lock();
+    let next = pool.chunk_after(place)?;
+    let (chunk, _) = next;
+    let mut at = chunk.start();
+    while at < chunk.end() && !chunk.dedicated.get() {
+        let Some(span) = lookup(at).filter(|span| span.start() == at) else { break };
+        if matches!(span.kind(), Kind::Blocks | Kind::Large) {
+            f(span);
+        }
+        at = span.end();
+    }
+    Some(next)
 }
 
 /// Takes every lock of the arena, in order, so that a child sees its records at rest. The caller does

@@ -13,6 +13,7 @@ use crate::pagemap;
 use crate::records;
 use crate::runs::FreeRuns;
 use crate::span::{Domain, Kind, Span};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use memfold_sys::PAGE_SIZE;
 
 /// Where a block of more pages than this lies, in a run that is longer, is looked at.
@@ -24,6 +25,12 @@ static POOLS: [Mutex<Pool>; 2] = [Mutex::new(Pool::new()), Mutex::new(Pool::new(
 pub(crate) fn pool(domain: Domain) -> &'static Mutex<Pool> {
     &POOLS[domain as usize]
 }
+
+/// The number of the chunk that was put into a list last.
+static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// A chunk that somebody who goes through a list was at, and its number then. The list may change meanwhile.
+pub(crate) type Place = (&'static Chunk, u64);
 
 pub(crate) struct Pool {
     pub(crate) runs: FreeRuns,
@@ -88,6 +95,8 @@ impl Pool {
     }
 
     pub(crate) fn link_chunk(&mut self, chunk: &'static Chunk) {
+        // Relaxed, here and below: the lock orders it; another domain's list has no chunk of the same number.
+        chunk.number.store(LAST_NUMBER.fetch_add(1, Relaxed) + 1, Relaxed);
         chunk.prev.set(None);
         chunk.next.set(self.chunks);
         if let Some(head) = self.chunks {
@@ -100,6 +109,7 @@ impl Pool {
     }
 
     pub(crate) fn unlink_chunk(&mut self, chunk: &'static Chunk) {
+        chunk.number.store(0, Relaxed);
         if let Some(next) = chunk.next.get() {
             next.prev.set(chunk.prev.get());
         }
@@ -110,6 +120,20 @@ impl Pool {
         self.mapped -= chunk.len.get();
         self.shared -= usize::from(!chunk.dedicated.get());
         COUNTERS.mapped_bytes.sub(chunk.len.get());
+    }
+
+    /// The chunk that follows a place in the list, or the first. Who began at the first sees each chunk that is in the list all the time
+    /// once: the list is in the order of the numbers, the highest first.
+    pub(crate) fn chunk_after(&self, place: Option<Place>) -> Option<Place> {
+        let mut next = match place {
+            Some((chunk, number)) if chunk.number.load(Relaxed) == number => chunk.next.get(),
+            _ => self.chunks,
+        };
+        let last = place.map_or(u64::MAX, |(_, number)| number);
+        while let Some(chunk) = next.filter(|chunk| chunk.number.load(Relaxed) >= last) {
+            next = chunk.next.get();
+        }
+        next.map(|chunk| (chunk, chunk.number.load(Relaxed)))
     }
 
     /// Counts `pages` more as handed out.
@@ -163,12 +187,11 @@ impl Pool {
             true => pages,
             false => chunk.count_dirty(start, pages),
         };
-        // Exact even where the kernel once refused to drop pages: their bits stay set, though uncounted.
         let counted = count(start, pages);
-        dirty_left -= counted.min(dirty_left);
+        dirty_left -= counted;
         if let Some(head) = head {
             head.describe(domain, Some(chunk), run_start, (start - run_start) / PAGE_SIZE, Kind::Free);
-            let part = count(run_start, head.pages()).min(dirty_left);
+            let part = count(run_start, head.pages());
             dirty_left -= part;
             self.put(head, part);
         }
@@ -177,7 +200,8 @@ impl Pool {
             self.put(tail, dirty_left);
         }
         run.describe(domain, Some(chunk), start, pages, kind);
-        run.set_zero(counted == 0);
+        run.dirty.set(counted as u32);
+        run.set_zero(counted == 0 && chunk.is_zero(start, pages));
         match kind {
             Kind::Blocks => pagemap::set_all(run),
             _ => pagemap::set_ends(run),
@@ -251,7 +275,7 @@ impl Pool {
         };
         self.runs.remove(after);
         let taken = chunk.count_dirty(after.start(), extra);
-        let left = (after.dirty.get() as usize).saturating_sub(taken);
+        let left = after.dirty.get() as usize - taken;
         span.resize(span.start(), pages);
         pagemap::set_ends(span);
         if after.pages() > extra {
@@ -282,6 +306,39 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::boxed::Box;
+
+    #[test]
+    fn who_goes_through_a_list_that_changes_sees_what_stays_once_and_nothing_twice() {
+        let new_chunk = || {
+            // SAFETY: all-zero bytes are a valid `Chunk`: integers, `None`, `false` and `Domain::Managed`.
+            let chunk: &'static Chunk = Box::leak(unsafe { Box::new(core::mem::zeroed()) });
+            chunk.describe(Domain::Managed, 0, memfold_sys::EXTENT_SIZE, true);
+            chunk
+        };
+        let (mut pool, all) = (Pool::new(), [(); 6].map(|()| new_chunk()));
+        all.iter().for_each(|chunk| pool.link_chunk(chunk));
+        let is = |place: Option<Place>, index: usize| {
+            place.is_some_and(|(chunk, _)| core::ptr::eq(chunk, all[index]))
+        };
+        let first = pool.chunk_after(None);
+        assert!(is(first, 5));
+        pool.unlink_chunk(all[4]);
+        let second = pool.chunk_after(first);
+        assert!(is(second, 3), "the one that followed is gone");
+        pool.unlink_chunk(all[3]);
+        pool.unlink_chunk(all[2]);
+        pool.link_chunk(all[2]);
+        let third = pool.chunk_after(second);
+        assert!(is(third, 1), "the place itself is gone, and one behind it is before it now");
+        pool.unlink_chunk(all[1]);
+        pool.link_chunk(all[1]);
+        let fourth = pool.chunk_after(third);
+        assert!(is(fourth, 0), "the place itself is in the list, but elsewhere");
+        assert!(pool.chunk_after(fourth).is_none());
+        all.iter().filter(|chunk| chunk.number.load(Relaxed) > 0).for_each(|chunk| pool.unlink_chunk(chunk));
+        assert_eq!(pool.mapped, 0);
+    }
 
     #[test]
     fn what_was_handed_out_counts_for_one_to_two_times_of_decay_and_no_longer() {

@@ -4,7 +4,7 @@
 //! freeing for decommit. What it is not: aware of neighbours or chunks; coalescing is [`crate::pool`]'s.
 //!
 //! Invariants: a run is in exactly one length list if it is in here; it is in the age list if and only if
-//! its `dirty` count is not zero; `dirty_pages` is the sum of those counts.
+//! its `dirty` count, of the bits that its chunk has for its pages, is not zero; `dirty_pages` is the sum of those counts.
 
 use crate::counters::COUNTERS;
 use crate::span::Span;

@@ -55,7 +55,7 @@ pub struct Span {
     pub prev: Cell<Option<&'static Span>>,
     pub(crate) older: Cell<Option<&'static Span>>,
     pub(crate) newer: Cell<Option<&'static Span>>,
-    /// Pages of a free run that may be resident.
+    /// Pages of a free run that may be resident; of one that was just handed out, those that were so.
     pub(crate) dirty: Cell<u32>,
     /// When a free run was put in the lists, in ticks of [`crate::supply`].
     pub(crate) freed: Cell<u16>,
@@ -179,6 +179,12 @@ impl Span {
             4 => Kind::Busy,
             _ => Kind::Unused,
         }
+    }
+
+    /// Makes a run of kind `from` one of kind `to`. False if it is none, or another thread was faster.
+    pub(crate) fn change_kind(&self, from: Kind, to: Kind) -> bool {
+        // Relaxed: what is in it its user hands over with the address.
+        self.kind.compare_exchange(from as u8, to as u8, Relaxed, Relaxed).is_ok()
     }
 
     pub(crate) fn set_kind(&self, kind: Kind) {

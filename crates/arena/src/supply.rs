@@ -21,6 +21,7 @@ use crate::pool::{pool, Lately, Pool};
 use crate::settings::{self, Decommit, Knob};
 use crate::span::{Domain, Kind, Span};
 use crate::{density, hooks, pagemap, records};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use memfold_sys::{EXTENT_SIZE, PAGE_SIZE};
 
@@ -192,12 +193,12 @@ fn grow_plainly(domain: Domain, pages: usize, kind: Kind) -> bool {
     let Some(run) = records::take_span() else { return false };
     loop {
         if let Some(chunk) = map_chunk(domain, len, EXTENT_SIZE, purpose) {
+            // Before anybody can be handed out a part of it.
+            hooks::mapped(domain == Domain::Managed, chunk.base.get(), len);
             run.describe(domain, Some(chunk), chunk.base.get(), len / PAGE_SIZE, Kind::Busy);
             let mut pool = pool(domain).lock();
             pool.link_chunk(chunk);
             pool.insert(run, 0);
-            drop(pool);
-            hooks::mapped(domain == Domain::Managed, chunk.base.get(), len);
             return true;
         }
         if len == least {
@@ -229,9 +230,43 @@ fn forget_away(span: &'static Span) {
     let Some(chunk) = span.chunk.get() else { return };
     if hooks::discard(managed, span.start(), span.bytes()).is_ok() {
         let _pool = pool(span.domain()).lock();
-        chunk.clear_dirty(span.start(), span.pages());
+        chunk.clear(span.start(), span.pages());
         span.set_zero(true);
     }
+}
+
+/// Writes zeros to the first `bytes` bytes of a span that was just handed out, but for pages that nobody wrote to before.
+pub(crate) fn clear(span: &'static Span, bytes: usize) {
+    const AT_ONCE: usize = 64 * PAGE_SIZE;
+    let Some(chunk) = span.chunk.get() else { return };
+    let end = span.start() + bytes;
+    let write = |part: &Range<usize>| {
+        // SAFETY: a part of the span, whose user waits for it.
+        unsafe { (part.start as *mut u8).write_bytes(0, part.end.min(end) - part.start) }
+    };
+    let is_whole = span.dirty.get() as usize == span.pages();
+    let mut part = span.start()..if is_whole { end } else { span.start() };
+    for at in (part.end..end).step_by(AT_ONCE) {
+        let lock = pool(span.domain()).lock();
+        let mut written = chunk.written_from(at);
+        drop(lock);
+        while written != 0 {
+            let first = written.trailing_zeros() as usize;
+            let count = (!(written >> first)).trailing_zeros() as usize;
+            written &= u64::MAX.checked_shl((first + count) as u32).unwrap_or(0);
+            let next = at + first * PAGE_SIZE..at + (first + count) * PAGE_SIZE;
+            if next.start >= end {
+                break;
+            }
+            if part.end == next.start {
+                part.end = next.end;
+            } else {
+                write(&part);
+                part = next;
+            }
+        }
+    }
+    write(&part);
 }
 
 /// Lengthens a span by the free run behind it, as [`Pool::extend`] does.
@@ -365,14 +400,23 @@ fn decay_ticks() -> u16 {
     settings::get(Knob::Decay).div_ceil(TICK).min(u64::from(u16::MAX)) as u16
 }
 
-/// Takes a span back, of which `touched` pages may be resident, and applies the decay rule.
+/// Takes a span back, of which `touched` pages may be resident.
 pub(crate) fn give_back(span: &'static Span, touched: usize) {
-    let domain = span.domain();
+    take_back(span.domain(), |pool| pool.give_back(span, touched.min(span.pages())));
+}
+
+/// Shortens a span, as [`Pool::shorten`] does.
+pub(crate) fn shorten(span: &'static Span, pages: usize) {
+    take_back(span.domain(), |pool| pool.shorten(span, pages));
+}
+
+/// Has `take` take something back, and applies the decay rule.
+fn take_back(domain: Domain, take: impl FnOnce(&mut Pool)) {
     let now = tick();
     let mut pool = pool(domain).lock();
     let new_tick = pool.runs.tick != now;
     pool.runs.tick = now;
-    pool.give_back(span, touched.min(span.pages()));
+    take(&mut pool);
     let (live, dirty) = (pool.live_pages, pool.runs.dirty_pages);
     let lately = pool.demand.count(0, live, now, decay_ticks());
     drop(pool);
@@ -458,13 +502,15 @@ fn purge_while(domain: Domain, surplus: impl Fn(&Pool, &'static Span) -> usize) 
             false => hooks::discard(managed, addr, len).is_ok(),
         });
         let mut pool = crate::pool::pool(domain).lock();
-        if let (true, Some((addr, len))) = (done && !lazily, hull) {
-            chunk.clear_dirty(addr, len / PAGE_SIZE);
+        if let Some((addr, len)) = hull {
+            // Locked memory cannot be dropped, and lent memory may or may not be zero.
+            match done && !lazily {
+                true => chunk.clear(addr, len / PAGE_SIZE),
+                false => chunk.leave(addr, len / PAGE_SIZE),
+            }
         }
         gone += usize::from(done) * count;
-        // Locked memory cannot be dropped, and lent memory may or may not be zero: then the bits stay set, and nobody
-        // tries again before its reuse.
-        pool.insert(run, if done { dirty - count } else { 0 });
+        pool.insert(run, dirty - count);
     }
 }
 

@@ -3,6 +3,7 @@
 //! The arena is one for the process, so each test looks only at what it made itself.
 
 use crate::*;
+use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::Mutex as Exclusive;
 use std::vec::Vec;
 
@@ -29,6 +30,27 @@ fn resident(addr: usize, pages: usize) -> usize {
         return 0;
     }
     map.iter().filter(|byte| **byte & 1 != 0).count()
+}
+
+/// Whether `body` returns true in a forked child, which uses the arena only.
+fn in_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `body` and exits at once.
+    let pid = unsafe {
+        fork_prepare();
+        let pid = libc::fork();
+        fork_release();
+        pid
+    };
+    if pid == 0 {
+        // A panic must not leave the child.
+        let right = std::panic::catch_unwind(core::panic::AssertUnwindSafe(body)).unwrap_or(false);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child.
+    unsafe { libc::waitpid(pid, &mut status, 0) };
+    status == 0
 }
 
 #[test]
@@ -187,14 +209,7 @@ fn addresses_that_can_never_be_touched_are_found() {
 #[test]
 fn with_checks_a_span_has_a_guard_within_a_mib_of_either_side() {
     let _turn = TURN.lock().unwrap();
-    // SAFETY: the child uses the arena only and exits at once.
-    let pid = unsafe {
-        fork_prepare();
-        let pid = libc::fork();
-        fork_release();
-        pid
-    };
-    if pid == 0 {
+    assert!(in_child(|| {
         settings::set(Knob::Check, 1);
         settings::set(Knob::Guard, 1);
         start_afresh();
@@ -210,13 +225,110 @@ fn with_checks_a_span_has_a_guard_within_a_mib_of_either_side() {
             for_each_span(Domain::Managed, |found| listed |= found.is(span));
             bad += i32::from(!listed);
         }
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(bad) };
+        bad == 0
+    }));
+}
+
+#[test]
+fn spans_come_and_go_between_two_chunks_of_those_that_are_looked_through() {
+    let _turn = TURN.lock().unwrap();
+    let full = || alloc(Domain::Pinned, SHARED_PAGES, PAGE_SIZE, Kind::Large).expect("a chunk full");
+    let (kept, mut gone) = ([(); 4].map(|()| full()), Vec::new());
+    let (mut place, mut seen) = (None, [0; 4]);
+    loop {
+        let mut count = |span: &Span| {
+            kept.iter().zip(&mut seen).for_each(|(kept, seen)| *seen += i32::from(kept.is(span)));
+        };
+        let Some(next) = for_each_span_after(Domain::Pinned, place, &mut count) else { break };
+        // None of the arena's locks is held here.
+        place = Some(next);
+        gone.push(full());
+        if gone.len() > 2 {
+            free(gone.remove(0), 0);
+        }
+        trim(0);
     }
-    let mut status = -1;
-    // SAFETY: waits for our own child.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
-    assert_eq!(status, 0);
+    kept.into_iter().chain(gone).for_each(|span| free(span, 0));
+    assert_eq!(seen, [1; 4]);
+}
+
+#[test]
+fn what_the_kernel_was_lent_is_lent_once_and_not_taken_for_zero() {
+    let _turn = TURN.lock().unwrap();
+    assert!(in_child(|| {
+        settings::set(Knob::Decommit, settings::Decommit::Free as u64);
+        let span = alloc(Domain::Pinned, 4096 + 1, PAGE_SIZE, Kind::Large).unwrap();
+        fill(span, 7);
+        // What stays keeps the chunk.
+        resize(span, 1);
+        let (chunk, start) = (span.chunk.get().unwrap(), span.end());
+        let mut right = true;
+        for huge in [false, true] {
+            // So that whole extents go, where a run is partly lent already.
+            chunk.huge.set(huge);
+            let dirty = || pool::pool(Domain::Pinned).lock().runs.dirty_pages;
+            for _ in 0..4 {
+                let before = dirty();
+                let gone = supply::purge(Domain::Pinned, before - before.min(300));
+                right &= before > 0 && dirty() + gone == before;
+            }
+        }
+        supply::purge(Domain::Pinned, 0);
+        right &= pool::pool(Domain::Pinned).lock().runs.dirty_pages == 0;
+        right &= chunk.count_dirty(start, 4096) == 0;
+        let again = alloc(Domain::Pinned, 4096, PAGE_SIZE, Kind::Large).unwrap();
+        right && (again.start() != start || !again.zero())
+    }));
+}
+
+#[test]
+fn a_chunk_is_reported_before_anybody_can_be_handed_out_a_part_of_it() {
+    /// How many were reported, and how many of those were in the list by then.
+    static REPORTED: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    static HOOKS: Hooks = Hooks {
+        mapped: |base, _| {
+            REPORTED[0].fetch_add(1, SeqCst);
+            for_each_managed(|listed, _| {
+                REPORTED[1].fetch_add(usize::from(listed == base), SeqCst);
+            });
+        },
+        ..PLAIN
+    };
+    let _turn = TURN.lock().unwrap();
+    assert!(in_child(|| {
+        set_hooks(&HOOKS);
+        while REPORTED[0].load(SeqCst) < 3 {
+            alloc(Domain::Managed, SHARED_PAGES, PAGE_SIZE, Kind::Blocks).unwrap();
+        }
+        REPORTED[1].load(SeqCst) == 0
+    }));
+}
+
+#[test]
+fn a_span_is_made_zero_without_a_frame_for_what_is_so_already() {
+    let _turn = TURN.lock().unwrap();
+    let written = 100;
+    let span = alloc(Domain::Pinned, SHARED_PAGES, PAGE_SIZE, Kind::Large).unwrap();
+    // SAFETY: the span is the test's.
+    unsafe { (span.start() as *mut u8).write_bytes(0xa5, written * PAGE_SIZE) };
+    free(span, written);
+    let mut spans = Vec::new();
+    let again = loop {
+        let next = alloc(Domain::Pinned, SHARED_PAGES, PAGE_SIZE, Kind::Large).unwrap();
+        match next.zero() {
+            true => spans.push(next),
+            false => break next,
+        }
+    };
+    let bytes = again.bytes() - 1000;
+    clear(again, bytes);
+    // Other tests may have written to more of it.
+    let (frames, written) = (resident(again.start(), again.pages()), again.dirty.get() as usize);
+    assert!(frames <= written && written < SHARED_PAGES, "{frames} are resident of {written} written to");
+    // SAFETY: as above.
+    let found = unsafe { core::slice::from_raw_parts(again.start() as *const u8, bytes) };
+    assert!(found.iter().all(|byte| *byte == 0));
+    spans.into_iter().chain([again]).for_each(|span| free(span, SHARED_PAGES));
 }
 
 /// Bytes of address space that the process has mapped, read without allocating.
@@ -235,14 +347,7 @@ fn address_space() -> u64 {
 #[test]
 fn a_limit_on_address_space_refuses_large_requests_and_still_serves_small_ones() {
     let _turn = TURN.lock().unwrap();
-    // SAFETY: the child uses the arena only and exits at once.
-    let pid = unsafe {
-        fork_prepare();
-        let pid = libc::fork();
-        fork_release();
-        pid
-    };
-    if pid == 0 {
+    assert!(in_child(|| {
         let bytes = address_space() + (1 << 30);
         let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
         // SAFETY: limits this child.
@@ -253,14 +358,8 @@ fn a_limit_on_address_space_refuses_large_requests_and_still_serves_small_ones()
             served += 1;
         }
         // Of 1 GiB, records and chunk alignment take a little.
-        let code = if huge && served * 16 * PAGE_SIZE > 900 << 20 { 0 } else { 1 };
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
-    }
-    let mut status = -1;
-    // SAFETY: waits for our own child.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
-    assert_eq!(status, 0);
+        huge && served * 16 * PAGE_SIZE > 900 << 20
+    }));
 }
 
 #[test]
@@ -366,7 +465,7 @@ fn a_ceiling_has_what_is_free_go_at_once() {
         fill(span, 1);
         span
     };
-    let (early, late) = (span(2000), span(2000));
+    let (early, late, shortened) = (span(2000), span(2000), span(2000));
     let (first, second) = (early.start(), late.start());
     free(early, 2000);
     assert_eq!(resident(first, 2000), 2000);
@@ -375,6 +474,9 @@ fn a_ceiling_has_what_is_free_go_at_once() {
     assert_eq!(resident(first, 2000), 1000, "what was free before");
     free(late, 2000);
     assert!(resident(first, 2000) + resident(second, 2000) <= 1000);
+    assert!(resize(shortened, 1));
+    assert!(resident(shortened.start(), 2000) <= 1001, "of a block that is shorter now");
+    free(shortened, 1);
     settings::set_ceiling(usize::MAX);
 }
 

@@ -8,9 +8,7 @@
 
 use crate::bin::Block;
 use crate::heap::Heap;
-use crate::{
-    away, checked, classes, flush, large, misuse, parcel, registry, remote, samples, sampling, slots, tls,
-};
+use crate::{away, checked, classes, flush, large, misuse, registry, remote, samples, sampling, slots, tls};
 use memfold_arena::{Kind, Span};
 use memfold_sys::PAGE_SIZE;
 
@@ -142,22 +140,12 @@ unsafe fn free_full(heap: &'static Heap, span: &'static Span, ptr: *mut u8) {
     } else {
         // SAFETY: the caller's contract; the span's owner is a heap.
         unsafe { remote::gather(heap, span, ptr.cast()) };
-        tidy_if_much_is_left();
+        registry::tidy_if_much_is_left();
     }
 }
-
-/// Who frees much of threads that are gone gives it back in their place.
-#[inline]
-fn tidy_if_much_is_left() {
-    if parcel::is_much_left() {
-        registry::tidy_some(LOOKED_AT);
-    }
-}
-
-/// Heaps that nobody uses, and that are looked at at once.
-const LOOKED_AT: u32 = 4;
 
 const FREED_NO_BLOCK: &str = "an address that is no block was freed";
+const FREED_TWICE: &str = "a block was freed twice";
 
 /// Frees a block that is large, or that belongs to another heap and is not kept.
 #[inline(never)]
@@ -181,18 +169,25 @@ unsafe fn free_foreign(span: &'static Span, ptr: *mut u8) {
                     Some(heap) => {
                         away::look_back(span, ptr as usize);
                         remote::gather(heap, span, ptr.cast());
-                        tidy_if_much_is_left();
+                        registry::tidy_if_much_is_left();
                     }
-                    None => remote::send(span, ptr.cast()),
+                    None => {
+                        remote::send(span, ptr.cast());
+                        registry::tidy_if_much_is_left();
+                    }
                 }
             }
         }
         Some(Kind::Large) => {
-            large::usable_size(span);
-            memfold_arena::free(span, span.pages());
+            let look = || {
+                large::usable_size(span);
+            };
+            if !memfold_arena::free_large(span, look) {
+                misuse::foreign(FREED_TWICE, ptr as usize);
+            }
         }
-        _ if span.kind() == Kind::Free && span.start() == ptr as usize => {
-            misuse::foreign("a block was freed twice", ptr as usize);
+        _ if matches!(span.kind(), Kind::Free | Kind::Busy) && span.start() == ptr as usize => {
+            misuse::foreign(FREED_TWICE, ptr as usize);
         }
         _ => misuse::foreign(FREED_NO_BLOCK, ptr as usize),
     }
@@ -246,10 +241,22 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     }
     let (block, zero) = alloc(tls::get(), total);
     if !zero && !block.is_null() {
-        // SAFETY: as above.
-        unsafe { block.write_bytes(0, total) };
+        // SAFETY: as above; nobody has the block yet.
+        unsafe { clear(block, total) };
     }
     block
+}
+
+/// Writes zeros to the first `size` bytes of a block, as far as they may be anything else.
+///
+/// # Safety
+/// The block has as many, was just handed out, and nobody has written to it since.
+unsafe fn clear(block: *mut u8, size: usize) {
+    match memfold_arena::lookup(block as usize).filter(|span| span.kind() == Kind::Large) {
+        Some(span) => memfold_arena::clear(span, size),
+        // SAFETY: the caller's contract.
+        None => unsafe { block.write_bytes(0, size) },
+    }
 }
 
 /// Gives a block another size, in place or elsewhere; its bytes up to the lesser size are kept. Null for

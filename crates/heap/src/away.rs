@@ -84,7 +84,7 @@ pub(crate) fn keep(heap: &'static Heap, span: &'static Span, block: usize) -> bo
 mod tests {
     use super::*;
     use crate::tests::{fill, holds, in_child, release};
-    use crate::{malloc, stats};
+    use crate::{flush, malloc, stats, tls};
     use core::sync::atomic::{AtomicBool, AtomicUsize};
     use memfold_arena::{Domain, Hooks, PLAIN};
     use memfold_sys::mem;
@@ -175,6 +175,29 @@ mod tests {
                 others.into_iter().for_each(release);
                 taken.into_iter().for_each(|span| memfold_arena::free(span, 0));
                 kept && gone && uses_less && dropped
+            })
+        }));
+    }
+
+    #[test]
+    fn free_blocks_of_a_span_that_is_away_are_not_touched_while_others_have_some() {
+        assert!(in_child(|| {
+            memfold_arena::set_hooks(&HOOKS);
+            SIZES.iter().all(|&size| {
+                let (span, within, others) = a_full_span(size);
+                for blocks in [&within, &others] {
+                    blocks.iter().step_by(2).for_each(|block| release(*block));
+                    flush::flush_all(tls::get());
+                }
+                send_away(span);
+                // Touching one would be the end.
+                let again: Vec<_> = (0..others.len() / 2).map(|_| malloc(size)).collect();
+                let right =
+                    again.iter().all(|block| !(span.start()..span.end()).contains(&(*block as usize)));
+                bring_back(span);
+                let kept = [&within, &others].into_iter().flat_map(|blocks| blocks.iter().skip(1).step_by(2));
+                kept.chain(&again).for_each(|block| release(*block));
+                right
             })
         }));
     }

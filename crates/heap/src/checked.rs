@@ -103,10 +103,17 @@ fn choose_ahead(heap: &'static Heap, class: usize) {
 /// # Safety
 /// The span's owner is a heap, or it is one of blocks of no bytes.
 pub(crate) unsafe fn free(span: &'static Span, block: *mut Block) {
-    let at = block as usize;
     if voids::is_void(span) {
-        return voids::free(span, at);
+        return voids::free(span, block as usize);
     }
+    // SAFETY: the caller's contract.
+    unsafe { free_of_heap(span, block) };
+    registry::tidy_if_much_is_left();
+}
+
+/// The same, where the span's owner is a heap.
+unsafe fn free_of_heap(span: &'static Span, block: *mut Block) {
+    let at = block as usize;
     let heap = registry::heap_to_free_with();
     if !slots::is_checked(span) {
         if !(at - span.start()).is_multiple_of(span.block_size() as usize) {

@@ -32,16 +32,18 @@ pub fn fork_prepare() {
 /// Called in the parent after `fork`, whether it worked or not. Does nothing in a thread that did not call
 /// [`fork_prepare`].
 pub fn fork_parent() {
-    release();
+    if HOLDER.load(Relaxed) == memfold_sys::thread::pointer() {
+        release();
+    }
 }
 
-/// Called in the child, before anything in it allocates or frees. Does nothing in a thread that did not call
-/// [`fork_prepare`] before the fork.
+/// Called in the child of a thread that called [`fork_prepare`], before anything in it allocates or frees.
+///
+/// The child has one thread, a copy of that one; but `clone` may have given it another thread pointer (`CLONE_SETTLS`, clone(2)).
 pub fn fork_child() {
-    let me = memfold_sys::thread::pointer();
-    if HOLDER.load(Relaxed) != me {
-        return;
-    }
+    let forked = HOLDER.load(Relaxed);
+    // With fresh thread-local variables it goes on with no heap.
+    let goes_on = forked == memfold_sys::thread::pointer() || !registry::is_sentinel(tls::get());
     slots::begin_anew();
     registry::for_each(|heap| {
         // What was sent between the preparation and the copy: its links cannot be believed.
@@ -49,8 +51,8 @@ pub fn fork_child() {
         // Nor does anybody read anything of a thread's here.
         heap.readers.store(0, Relaxed);
         let in_use = heap.state.load(Relaxed) == State::InUse as u8;
-        if in_use && heap.user.load(Relaxed) == me {
-            // The same thread pointer, but another number.
+        if in_use && goes_on && heap.user.load(Relaxed) == forked {
+            // The same thread by another number.
             registry::hand_over(heap);
         } else if in_use {
             orphans::make(heap);
@@ -60,9 +62,6 @@ pub fn fork_child() {
 }
 
 fn release() {
-    if HOLDER.load(Relaxed) != memfold_sys::thread::pointer() {
-        return;
-    }
     HOLDER.store(0, Relaxed);
     // SAFETY: this thread, or the one that it is a copy of, took the locks in `fork_prepare`.
     unsafe {

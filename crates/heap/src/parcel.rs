@@ -200,6 +200,12 @@ pub(crate) fn is_much_left() -> bool {
     LEFT.load(Relaxed) >= MOST_LEFT && LEFT.swap(0, Relaxed) >= MOST_LEFT
 }
 
+/// How much so many blocks of `size` bytes are, in those units.
+#[inline(always)]
+fn amount(count: u32, size: u32) -> u32 {
+    count * size.div_ceil(GATHERED_LEAST)
+}
+
 impl List {
     /// With nothing in it; all zero.
     pub(crate) const fn new() -> List {
@@ -228,20 +234,23 @@ impl List {
         self.first.store(core::ptr::null_mut(), Relaxed);
     }
 
-    /// Puts parcels, linked from `first` to `last`, onto the list.
+    /// Puts parcels, linked from `first` to `last`, onto the list, and counts what is in them, in units of [`GATHERED_LEAST`] bytes.
     ///
     /// # Safety
     /// Their blocks are free and in no other list.
     #[inline]
-    unsafe fn push(&self, first: *mut Block, last: Parcel) {
+    unsafe fn push(&self, first: *mut Block, last: Parcel, amount: u32) {
         let mut head = self.first.load(Relaxed);
         loop {
             // SAFETY: the caller's contract.
             unsafe { last.link(head) };
             match self.first.compare_exchange_weak(head, first, Release, Relaxed) {
-                Ok(_) => return,
+                Ok(_) => break,
                 Err(now) => head = now,
             }
+        }
+        if self.left.load(Relaxed) != 0 {
+            LEFT.fetch_add(amount, Relaxed);
         }
     }
 
@@ -252,7 +261,7 @@ impl List {
     #[inline]
     pub(crate) unsafe fn push_run(&self, run: Run, size: u32) {
         // SAFETY: the caller's contract.
-        unsafe { self.push(run.first, Parcel::of(run, Parcel::room(size))) };
+        unsafe { self.push(run.first, Parcel::of(run, Parcel::room(size)), amount(run.count, size)) };
     }
 }
 
@@ -411,7 +420,7 @@ impl Outbox {
             room: Parcel::room(size) as u8,
         });
         self.count.set(count + 1);
-        self.gathered.set(self.gathered.get() + run.count * size.div_ceil(GATHERED_LEAST));
+        self.gathered.set(self.gathered.get() + amount(run.count, size));
         if count + 1 == RUNS || self.gathered.get() >= GATHERED {
             self.dispatch();
         }
@@ -446,10 +455,7 @@ impl Outbox {
         // SAFETY: parcels, linked from the first to the last, and in no other list; lists live for ever.
         let list = unsafe { &*self.to.get() };
         // SAFETY: as above.
-        unsafe { list.push(first, last) };
-        if list.left.load(Relaxed) != 0 {
-            LEFT.fetch_add(gathered, Relaxed);
-        }
+        unsafe { list.push(first, last, gathered) };
     }
 }
 

@@ -36,20 +36,32 @@ pub(crate) fn with_room(heap: &'static Heap, class: usize) -> Option<&'static Sp
         remote::drain(heap, Some(class));
     }
     if partial.first.get().is_none() {
-        remote::dispatch(heap);
-        scavenge(heap, class);
+        return another_span(heap, class);
     }
     prefer_awake(partial);
-    partial.first.get().or_else(|| spans::new_span(heap, class))
+    partial.first.get()
 }
 
-/// So many spans that have dormant blocks alone are passed over for one that has others.
+/// A span of `class` where the heap has none with room: one that it kept, one of a thread that is gone, or a fresh one.
+fn another_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
+    let kept = spans::kept_span(heap, class);
+    if kept.is_some() {
+        return kept;
+    }
+    remote::dispatch(heap);
+    scavenge(heap, class);
+    heap.partial[class].first.get().or_else(|| spans::new_span(heap, class))
+}
+
+/// So many spans that have dormant blocks alone, or pages that went away, are passed over for one that has neither: the links between free
+/// blocks lie in the blocks, and what is handed out would lie among others that are seldom touched.
 const PASSED_OVER: usize = 8;
 
 fn prefer_awake(partial: &Partial) {
+    let is_awake = |span: &Span| spans::has_block(span) && span.owner.load(Relaxed).addr() & Heap::AWAY == 0;
     for _ in 0..PASSED_OVER {
         match partial.first.get() {
-            Some(span) if !spans::has_block(span) && !partial.is_only(span) => {
+            Some(span) if !is_awake(span) && !partial.is_only(span) => {
                 partial.remove(span);
                 partial.push(span);
             }

@@ -9,7 +9,7 @@
 
 use crate::heap::{shelf, Heap, State, NO_SHELF};
 use crate::sync::{AtomicPtr, AtomicUsize, Cell, Ordering::*};
-use crate::{flush, misuse, remote, tls};
+use crate::{flush, misuse, parcel, remote, tls};
 use memfold_arena::{Domain, Mutex};
 use memfold_sys::thread::Backoff;
 
@@ -70,15 +70,20 @@ fn pop_of(index: usize) -> Option<&'static Heap> {
         idle.last[index] = core::ptr::null();
     }
     IDLE_COUNT[index].fetch_sub(1, Relaxed);
-    hand_over(heap);
+    give_to_caller(heap);
     heap.remote.leave(false);
     heap.state.store(State::InUse as u8, Relaxed);
     Some(heap)
 }
 
-/// Writes down that the calling thread uses the heap.
+/// Writes down that the calling thread uses the heap from now on, and by which number others know that thread.
 pub(crate) fn hand_over(heap: &Heap) {
+    give_to_caller(heap);
     heap.user_tid.store(memfold_sys::thread::current_tid_if_free(), Relaxed);
+}
+
+/// Writes down that the calling thread uses the heap, which may be for a moment only: no number is asked of the kernel.
+fn give_to_caller(heap: &Heap) {
     heap.user.store(memfold_sys::thread::pointer(), Relaxed);
     // With checks on no block is at hand, not even one from before.
     let keeps_none = misuse::is_on() || heap.is_cold.get();
@@ -108,6 +113,7 @@ pub fn with_thread_pointer_of<R>(tid: u32, read: impl Fn(usize) -> Option<R>) ->
 
 /// Says that the heap's thread uses it no more, and waits until nobody reads anything of that thread's.
 fn await_readers(heap: &Heap) {
+    heap.user_tid.store(0, Relaxed);
     heap.user.store(0, SeqCst);
     let mut backoff = Backoff::new();
     while heap.readers.load(SeqCst) != 0 {
@@ -118,7 +124,13 @@ fn await_readers(heap: &Heap) {
 /// A heap for the calling thread to use, an idle one if there is any. `None` if the kernel gives no more
 /// memory.
 pub(crate) fn acquire(domain: Domain) -> Option<&'static Heap> {
-    pop_idle(domain).or_else(|| make(domain, false))
+    match pop_idle(domain) {
+        Some(heap) => {
+            hand_over(heap);
+            Some(heap)
+        }
+        None => make(domain, false),
+    }
 }
 
 /// A cold heap for the calling thread to use, likewise.
@@ -231,11 +243,23 @@ fn attach() -> Option<&'static Heap> {
     Some(heap)
 }
 
+/// How many rounds of destructors a thread keeps its heap for. Ours is of one of the first keys, so in each round the others run after
+/// it; libc makes no more than four rounds (`PTHREAD_DESTRUCTOR_ITERATIONS`).
+const ROUNDS: usize = 2;
+
 /// Runs at the exit of a thread that has a heap. Destructors that run later may still allocate.
-unsafe extern "C" fn at_thread_exit(heap: *mut libc::c_void) {
+unsafe extern "C" fn at_thread_exit(value: *mut libc::c_void) {
+    let round = value.addr() % core::mem::align_of::<Heap>();
+    let key = *KEY.lock();
+    if let Some(key) = key.filter(|_| round < ROUNDS) {
+        // SAFETY: the key exists, and this thread had a value of it, so nothing is allocated for one.
+        if unsafe { libc::pthread_setspecific(key, value.wrapping_byte_add(1)) } == 0 {
+            return;
+        }
+    }
     tls::set(&tls::EXITED);
-    // SAFETY: the value of the key is the heap that `attach` gave this thread.
-    release(unsafe { &*heap.cast::<Heap>() });
+    // SAFETY: the value of the key is the heap that `attach` gave this thread, and how often it was put off.
+    release(unsafe { &*value.wrapping_byte_sub(round).cast::<Heap>() });
 }
 
 /// Gives back what is free in the heaps of threads that are gone, and in cold ones.
@@ -244,7 +268,7 @@ pub(crate) fn tidy_idle() {
 }
 
 /// The same for at most so many of each list, those first that were looked at longest ago.
-pub(crate) fn tidy_some(most: u32) {
+fn tidy_some(most: u32) {
     for (index, count) in IDLE_COUNT.iter().enumerate() {
         for _ in 0..count.load(Relaxed).min(most as _) {
             let Some(idle) = pop_of(index) else { break };
@@ -252,6 +276,17 @@ pub(crate) fn tidy_some(most: u32) {
         }
     }
 }
+
+/// Who frees much of threads that are gone gives it back in their place.
+#[inline]
+pub(crate) fn tidy_if_much_is_left() {
+    if parcel::is_much_left() {
+        tidy_some(LOOKED_AT);
+    }
+}
+
+/// Heaps that nobody uses, and that are looked at at once.
+const LOOKED_AT: u32 = 4;
 
 /// Keeps idle heaps and the key at rest for the time around `fork`.
 pub(crate) fn hold() {

@@ -2,7 +2,7 @@
 //!
 //! What it is: each heap has a list onto which any thread pushes blocks ([`crate::parcel`]). A thread gathers what it frees of a span of
 //! another heap, and what it gathered for that heap, and pushes many blocks at once. What it is not: urgent; the user of the heap looks
-//! when a bin runs dry, and sends what it gathered before it asks for more memory.
+//! when a bin runs dry, and sends what it gathered before it asks others for memory.
 //!
 //! Invariants: a block in a parcel, or gathered for one, counts as used in its span, so the span stays. A span may
 //! change hands while a block is under way to the old hands, which then send it on.

@@ -37,11 +37,19 @@ pub(crate) fn change_owner(span: &Span, change: impl Fn(usize) -> usize) {
     let _ = span.owner.fetch_update(SeqCst, Relaxed, |owner| Some(owner.map_addr(&change)));
 }
 
-/// A fresh span of `class`, in the list of its class.
+/// An empty span that the heap kept, as one of `class`, in the list of its class.
+pub(crate) fn kept_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
+    begin(heap, class, heap.front.take(classes::span_pages(class))?)
+}
+
+/// A fresh span of `class` from the arena, likewise.
 pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Span> {
     let pages = classes::span_pages(class);
-    let kept = heap.front.take(pages);
-    let span = kept.or_else(|| memfold_arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks))?;
+    begin(heap, class, memfold_arena::alloc(heap.domain.get(), pages, PAGE_SIZE, Kind::Blocks)?)
+}
+
+/// Makes an empty span one of `class`. `None`, and it is gone, if there is no memory for its records.
+fn begin(heap: &'static Heap, class: usize, span: &'static Span) -> Option<&'static Span> {
     let block_size = classes::block_size(class);
     span.set_blocks(block_size as u32, class as u8);
     // What a kept span's last blocks were linked to are no blocks of this class.
@@ -53,7 +61,7 @@ pub(crate) fn new_span(heap: &'static Heap, class: usize) -> Option<&'static Spa
         if misuse::is_on() { core::ptr::without_provenance_mut(Heap::TAG) } else { core::ptr::null_mut() };
     if misuse::is_on() && !slots::prepare(span, span.zero()) {
         // One that was kept has been written to.
-        memfold_arena::free(span, if kept.is_some() { pages } else { 0 });
+        memfold_arena::free(span, if span.reused() { span.pages() } else { 0 });
         return None;
     }
     span.shelf.store(shelf_for(span, heap.is_cold.get()), Relaxed);

@@ -21,7 +21,7 @@ pub struct Class {
 /// All size classes, by number; see [`classes::block_size`].
 pub type Classes = [Class; classes::COUNT];
 
-/// Counts spans and blocks of both domains. Takes the arena's locks, one after the other.
+/// Counts spans and blocks of both domains. Takes the arena's locks, one after the other and for a chunk at a time.
 pub fn classes() -> Classes {
     let mut found = [Class::default(); classes::COUNT];
     for domain in [Domain::Managed, Domain::Pinned] {

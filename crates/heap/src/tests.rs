@@ -385,6 +385,73 @@ fn threads_that_come_and_go_leave_their_memory_to_others() {
     assert!(grown < 1 << 20, "300 threads, one at a time, cost {grown} bytes of records");
 }
 
+/// Bytes of blocks that somebody uses.
+fn used_bytes() -> usize {
+    stats::used_bytes(&stats::classes())
+}
+
+/// A thread that allocates so many blocks of 1000 bytes, and ends.
+fn blocks_of_a_thread_that_is_gone(count: usize) -> Vec<usize> {
+    thread::spawn(move || (0..count).map(|_| malloc(1000) as usize).collect()).join().unwrap()
+}
+
+#[test]
+fn a_thread_has_its_heap_while_destructors_of_other_keys_run() {
+    use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    /// How often it ran, and how often the thread had a heap.
+    static RUNS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+    extern "C" fn destroy(block: *mut libc::c_void) {
+        let has_heap = !registry::is_sentinel(tls::get());
+        RUNS[0].fetch_add(1, SeqCst);
+        RUNS[1].fetch_add(u32::from(has_heap), SeqCst);
+        release(block.cast());
+    }
+    release(malloc(100));
+    let mut key = 0;
+    // SAFETY: the function stays, and has the right type.
+    assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(destroy)) }, 0);
+    for _ in 0..10 {
+        // SAFETY: the key exists.
+        let thread = move || unsafe { libc::pthread_setspecific(key, malloc(100).cast()) };
+        assert_eq!(thread::spawn(thread).join().unwrap(), 0);
+    }
+    assert_eq!(RUNS.each_ref().map(|runs| runs.load(SeqCst)), [10, 10]);
+}
+
+#[test]
+fn what_a_thread_that_ends_frees_of_others_that_are_gone_is_given_back() {
+    assert!(in_child(|| {
+        let before = used_bytes();
+        let blocks = blocks_of_a_thread_that_is_gone(32_000);
+        let own = tls::get();
+        // As it is when the last destructors run.
+        tls::set(&tls::EXITED);
+        blocks.into_iter().for_each(|block| release(block as *mut u8));
+        tls::set(own);
+        let left = used_bytes().saturating_sub(before);
+        if left > 8 << 20 {
+            std::eprintln!("{left} bytes were left");
+        }
+        left <= 8 << 20
+    }));
+}
+
+#[test]
+fn a_thread_that_is_gone_is_not_found_by_its_number_whoever_has_its_heap() {
+    let tid = thread::spawn(|| {
+        release(malloc(100));
+        memfold_sys::thread::current_tid()
+    });
+    let tid = tid.join().unwrap();
+    let mut heaps = Vec::with_capacity(1000);
+    while let Some(heap) = registry::pop_idle(memfold_arena::Domain::Managed) {
+        heaps.push(heap);
+    }
+    let found = with_thread_pointer_of(tid, Some);
+    heaps.into_iter().for_each(registry::put_idle);
+    assert_eq!(found, None);
+}
+
 /// Runs `body` in a forked child and says whether it returned true.
 pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     fork_prepare();
@@ -392,9 +459,10 @@ pub(crate) fn in_child(body: impl FnOnce() -> bool) -> bool {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         fork_child();
-        let code = if body() { 0 } else { 1 };
+        // A panic must not leave the child.
+        let right = std::panic::catch_unwind(core::panic::AssertUnwindSafe(body)).unwrap_or(false);
         // SAFETY: ends the child at once.
-        unsafe { libc::_exit(code) };
+        unsafe { libc::_exit(i32::from(!right)) };
     }
     fork_parent();
     let mut status = -1;
@@ -461,6 +529,64 @@ fn a_forked_child_allocates_and_frees_while_other_threads_of_the_parent_were_bus
     stop.store(true, core::sync::atomic::Ordering::Relaxed);
     busy.into_iter().for_each(|thread| thread.join().unwrap());
     kept.into_iter().chain(theirs).flatten().for_each(|block| release(block as *mut u8));
+}
+
+/// Thread-local variables for another thread: a copy of the calling thread's, but for its heap where that is to be `fresh`.
+#[cfg(target_arch = "x86_64")]
+fn thread_variables(memory: &mut [u8; 16384], fresh: bool) -> usize {
+    // Behind the thread pointer lies libc's record of the thread, before it the variables.
+    const BEFORE: usize = 8192;
+    const BEHIND: usize = 2048;
+    let own = memfold_sys::thread::pointer();
+    let copy = (memory.as_mut_ptr() as usize + BEFORE).next_multiple_of(64);
+    let heap = tls::get();
+    if fresh {
+        tls::set(&tls::EMPTY);
+    }
+    // SAFETY: so many bytes before and behind its pointer are the thread's, and the copy lies in `memory`.
+    unsafe {
+        core::ptr::copy_nonoverlapping(
+            (own - BEFORE) as *const u8,
+            (copy - BEFORE) as *mut u8,
+            BEFORE + BEHIND,
+        );
+        (copy as *mut usize).write(copy);
+    }
+    tls::set(heap);
+    copy
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_child_with_another_thread_pointer_allocates_and_frees() {
+    for fresh in [false, true] {
+        let before = malloc(100);
+        fill(before, 100, 7);
+        let mut memory = [0; 16384];
+        let variables = thread_variables(&mut memory, fresh);
+        fork_prepare();
+        let flags = libc::CLONE_SETTLS | libc::SIGCHLD;
+        // SAFETY: the child, which has a copy of this stack, uses this allocator only and exits.
+        let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, variables) };
+        if pid == 0 {
+            // Who waits for a lock that nobody has waits for ever.
+            // SAFETY: ends the child some time.
+            unsafe { libc::alarm(60) };
+            fork_child();
+            let (other, again) = (malloc(100), malloc(3 << 20));
+            fill(other, 100, 9);
+            let right = holds(before, 100, 7) && other != before && !again.is_null();
+            [before, other, again].into_iter().for_each(release);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!right)) };
+        }
+        fork_parent();
+        let mut status = -1;
+        // SAFETY: waits for our own child.
+        unsafe { libc::waitpid(pid as i32, &mut status, 0) };
+        assert_eq!(status, 0, "fresh variables: {fresh}");
+        release(before);
+    }
 }
 
 #[test]

@@ -219,8 +219,8 @@ mod tls;
 mod voids;
 
 pub use address_space::{
-    alloc, alloc_guarded, alloc_movable, fork_prepare, fork_release, free, is_away, lookup, pinned_bytes,
-    resize, trim,
+    alloc, alloc_guarded, alloc_movable, clear, fork_prepare, fork_release, free, free_large, is_away,
+    lookup, pinned_bytes, resize, trim,
 };
 pub use arena_lock::Mutex;
 pub use settings::Knob;

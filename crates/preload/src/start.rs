@@ -11,7 +11,7 @@ use crate::{
 use core::ffi::{c_char, c_int};
 use core::sync::atomic::Ordering::*;
 use memfold_pager::config::Setting;
-use memfold_pager::Nonsense;
+use memfold_pager::{Nonsense, Phase};
 use memfold_sys::{mem, thread};
 
 #[used]
@@ -126,7 +126,10 @@ fn start_pager(environment: Environment) {
 static HOOKS: memfold_arena::Hooks = memfold_arena::Hooks {
     mapped: |base, len| {
         ENGINE.mapped(base, len);
-        statistics::publish_if_due(&ENGINE);
+        // Once the pager runs, its background thread does so, and nobody waits for it.
+        if ENGINE.phase() != Phase::Running {
+            statistics::publish_if_due(&ENGINE);
+        }
     },
     discard: |addr, len| {
         // SAFETY: the arena gives up what the range holds.

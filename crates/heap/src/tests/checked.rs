@@ -158,6 +158,28 @@ fn a_block_that_is_freed_twice_is_found_however_late_and_whoever_does_it() {
 }
 
 /// Ends the process by 0 if it is known who allocated and who freed the block.
+#[test]
+fn a_large_block_that_another_thread_frees_at_the_same_moment_is_found() {
+    use core::sync::atomic::AtomicPtr;
+    use memfold_arena::{Hooks, PLAIN};
+    /// What is freed once more, as if by another thread, while the first free has the kernel drop its pages.
+    static BLOCK: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+    static HOOKS: Hooks = Hooks {
+        discard: |addr, len| {
+            release(BLOCK.swap(core::ptr::null_mut(), Relaxed));
+            (PLAIN.discard)(addr, len)
+        },
+        ..PLAIN
+    };
+    assert!(is_caught("a block was freed twice", || {
+        memfold_arena::set_hooks(&HOOKS);
+        memfold_arena::settings::set(memfold_arena::Knob::Guard, 1);
+        let block = malloc(3 << 20);
+        BLOCK.store(block, Relaxed);
+        release(block);
+    }));
+}
+
 fn report_with_trace(_: &str, address: usize, _: usize) {
     let known = |freed| trace_of(address, freed, &mut [0; 128]) > 3;
     // SAFETY: ends the child at once.
@@ -281,6 +303,23 @@ fn a_block_of_no_bytes_has_an_address_of_its_own_and_nothing_at_it() {
         let block = malloc(0);
         // SAFETY: the kernel reads the byte, or says that it cannot.
         unsafe { libc::pipe(pipe.as_mut_ptr()) == 0 && libc::write(pipe[1], block.cast(), 1) == -1 }
+    }));
+}
+
+#[test]
+fn checked_blocks_of_threads_that_are_gone_are_given_back_by_who_frees_them() {
+    assert!(in_child(|| {
+        harden(0x5555_1234_9abc_def1, report);
+        // The heap of the thread that frees is another.
+        release(malloc(100));
+        let before = used_bytes();
+        let blocks = blocks_of_a_thread_that_is_gone(64_000);
+        blocks.into_iter().for_each(|block| release(block as *mut u8));
+        let left = used_bytes().saturating_sub(before);
+        if left > 16 << 20 {
+            std::eprintln!("{left} bytes were left");
+        }
+        left <= 16 << 20
     }));
 }
 

@@ -66,6 +66,14 @@ pub fn free(span: &'static Span, _touched: usize) {
     FREE.with_borrow_mut(|free| free.push(span));
 }
 
+/// Large blocks are not modelled.
+pub fn free_large(_: &'static Span, _: impl FnOnce()) -> bool {
+    false
+}
+
+/// Nobody looks at the bytes of large blocks.
+pub fn clear(_: &'static Span, _: usize) {}
+
 /// Every page, or none.
 pub fn is_away(_: usize, _: usize) -> bool {
     AWAY.get()
