@@ -10,6 +10,7 @@
 //! lie on different nodes which could be reached. To read, all keys are asked for in their order.
 
 use crate::slots::{self, Range};
+use crate::spare;
 use anyhow::{bail, Context, Result};
 use memfold_pager::tier::choice::Engines as Choice;
 use memfold_pager::tier::wire::{Name, NameText};
@@ -46,6 +47,8 @@ pub enum Failure {
     Away,
     /// They take no more.
     Full,
+    /// This process has as many descriptors as it may have, or the system has.
+    Crowded,
     /// They do not let us.
     Refused,
     /// Another node of the cluster has it by now.
@@ -489,6 +492,10 @@ impl Engines {
                     true => (place_of(info).0, port),
                     false => (host, port),
                 });
+            }
+            if failure == Failure::Away && spare::is_none_left() {
+                *connection = None;
+                return Failure::Crowded;
             }
             if failure == Failure::Away {
                 // What comes later on it would be taken for the answer to something else.

@@ -12,5 +12,6 @@ pub mod engines;
 pub mod kept;
 pub mod serve;
 mod slots;
+mod spare;
 
 pub use serve::serve;

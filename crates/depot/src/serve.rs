@@ -2,11 +2,13 @@
 
 use crate::engines::{Config, Engines, Failure};
 use crate::kept::Kept;
+use crate::spare;
 use anyhow::{Context, Result};
 use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
 use memfold_pager::tier::CLUSTER_BYTES;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,6 +23,9 @@ const LOOK: Duration = Duration::from_millis(500);
 const PARTING: Duration = Duration::from_secs(10);
 /// Each expiry is renewed so many times before it comes.
 const RENEWALS: u32 = 4;
+/// What people are told where no descriptor is left for a program that comes.
+const CROWDED: &str = "the process for the tier has as many files open as it may: what is started from now on finds the tier away \
+                       until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)";
 
 struct Shared {
     config: Config,
@@ -28,6 +33,7 @@ struct Shared {
     connections: AtomicUsize,
     /// The launcher is gone, and with it whoever would ask for more.
     over: AtomicBool,
+    launcher: UnixStream,
 }
 
 impl Shared {
@@ -36,29 +42,32 @@ impl Shared {
     }
 }
 
-/// Serves the programs that come to the socket in this directory, until `launcher` ends and no program that was served lives.
+/// Serves the programs that come to the socket in this directory, until `launcher` is closed at its other end and no program that was served lives. What
+/// people should know goes there too, a line each.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn serve(directory: &Path, config: Config, launcher: impl Read + Send + 'static) -> Result<()> {
+pub fn serve(directory: &Path, config: Config, launcher: UnixStream) -> Result<()> {
     let path = directory.join(SOCKET);
     // Of one before us, which has ended.
     let _ = std::fs::remove_file(&path);
     let listener =
         UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    let spare = spare::open().context("cannot begin")?;
     let shared = Arc::new(Shared {
         config,
         kept: Mutex::new(Kept::new(directory)),
         connections: AtomicUsize::new(0),
         over: AtomicBool::new(false),
+        launcher,
     });
     std::thread::spawn({
         let shared = shared.clone();
-        move || watch(launcher, &shared)
+        move || watch(&shared)
     });
     std::thread::spawn({
         let shared = shared.clone();
-        move || accept(&listener, &shared)
+        move || accept(&listener, spare, &shared)
     });
     look_after(&shared);
     let _ = std::fs::remove_file(&path);
@@ -67,10 +76,10 @@ pub fn serve(directory: &Path, config: Config, launcher: impl Read + Send + 'sta
     Ok(())
 }
 
-fn watch(mut launcher: impl Read, shared: &Shared) {
+fn watch(shared: &Shared) {
     let mut byte = [0];
     loop {
-        match launcher.read(&mut byte) {
+        match (&shared.launcher).read(&mut byte) {
             Ok(1..) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => break,
@@ -79,24 +88,39 @@ fn watch(mut launcher: impl Read, shared: &Shared) {
     shared.over.store(true, SeqCst);
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+fn accept(listener: &UnixListener, spare: File, shared: &Arc<Shared>) {
+    let (mut spare, mut told) = (Some(spare), false);
     for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Too many are open for the moment.
-            std::thread::sleep(LOOK);
-            continue;
-        };
-        shared.connections.fetch_add(1, SeqCst);
-        let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(move || {
-            let mut connection = Connection::new(&of_thread, stream);
-            while connection.step().is_ok() {}
-            drop(connection);
-            of_thread.connections.fetch_sub(1, SeqCst);
-        });
-        if thread.is_err() {
-            shared.connections.fetch_sub(1, SeqCst);
+        match stream {
+            Ok(stream) => converse(stream, shared),
+            Err(error) if spare::is_crowded(&error) => {
+                // Who comes is sent away, and knows it: it would wait for an answer.
+                drop(spare.take());
+                let came = listener.accept().map(drop);
+                spare = spare::open().ok();
+                if came.is_err() {
+                    std::thread::sleep(LOOK);
+                } else if !std::mem::replace(&mut told, true) {
+                    let _ = writeln!(&shared.launcher, "{CROWDED}");
+                }
+            }
+            Err(_) => std::thread::sleep(LOOK),
         }
+    }
+}
+
+/// Serves who came, on a thread of its own.
+fn converse(stream: UnixStream, shared: &Arc<Shared>) {
+    shared.connections.fetch_add(1, SeqCst);
+    let of_thread = shared.clone();
+    let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(move || {
+        let mut connection = Connection::new(&of_thread, stream);
+        while connection.step().is_ok() {}
+        drop(connection);
+        of_thread.connections.fetch_sub(1, SeqCst);
+    });
+    if thread.is_err() {
+        shared.connections.fetch_sub(1, SeqCst);
     }
 }
 
@@ -222,6 +246,7 @@ fn error_of(failure: Failure) -> i32 {
     libc_error(match failure {
         Failure::Away | Failure::Moved | Failure::Moving => Errno::EHOSTDOWN,
         Failure::Full => Errno::ENOSPC,
+        Failure::Crowded => Errno::EMFILE,
         Failure::Refused => Errno::EACCES,
     })
 }

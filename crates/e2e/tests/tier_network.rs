@@ -218,6 +218,33 @@ fn who_keeps_the_tier_may_be_killed_and_the_launcher_too() {
     wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
 }
 
+#[test]
+fn who_keeps_the_tier_may_open_as_much_as_it_can_however_little_the_program_does_with() {
+    let mut engine = Engine::start(&[]);
+    let folded = Folded::begin(|home| {
+        let plain = launch(home, &tier(&[&engine], ""));
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"])
+            .arg(plain.get_program())
+            .args(plain.get_args());
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    });
+    let limits = |pid: u32| {
+        let all = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = all.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap().to_owned();
+        let mut words = line.split_whitespace().map(str::to_owned);
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    let (soft, hard) = limits(folded.depot());
+    assert_eq!(soft, hard);
+    assert_eq!(limits(folded.pid).0, "256", "the program has what it was given");
+    await_below(&mut engine);
+    assert!(folded.end().0.success());
+}
+
 /// Waits until two of three have what goes there, and puts the one that has most first. By chance the third has nothing: there are few segments.
 fn await_copies(engines: &mut [Engine]) {
     wait_until(LIMIT, "something goes to two of them", || {

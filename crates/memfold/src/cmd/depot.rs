@@ -3,6 +3,9 @@
 use anyhow::anyhow;
 use memfold_depot::engines::Config;
 use memfold_pager::tier::choice::Choice;
+use nix::sys::resource::{getrlimit, setrlimit, Resource};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -30,6 +33,15 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let choice = Choice::parse(&args.tier).map_err(|wrong| anyhow!("{wrong}"))?;
     let engines = choice.engines().ok_or_else(|| anyhow!("{} is not on the network", args.tier))?;
     let config = Config::new(&engines, args.cluster)?.with_copies(args.copies);
-    memfold_depot::serve(&args.directory, config, std::io::stdin())?;
+    let launcher = std::io::stdin().as_fd().try_clone_to_owned()?;
+    raise_limit();
+    memfold_depot::serve(&args.directory, config, UnixStream::from(launcher))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// It has some descriptors for each process of the program, however few the program itself makes do with.
+fn raise_limit() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
 }

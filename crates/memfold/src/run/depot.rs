@@ -12,7 +12,10 @@ use memfold_depot::engines::Config;
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::tier::wire::SOCKET;
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -28,11 +31,14 @@ const APART: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Depot {
     child: Child,
+    /// Our end of its standard input: by that it learns that we are gone, and there it says what people should know.
+    talk: BufReader<UnixStream>,
     directory: PathBuf,
     tier: String,
     /// Whether its engines are nodes of a cluster, and on how many everything is kept.
     found: (bool, usize),
     started: Instant,
+    quiet: bool,
 }
 
 impl Depot {
@@ -59,8 +65,9 @@ impl Depot {
             .context("cannot make a directory for the tier")?
             .keep();
         let found = (config.is_cluster(), config.copies());
-        let child = spawn(&directory, tier, found)?;
-        let depot = Depot { child, directory, tier: tier.to_owned(), found, started: Instant::now() };
+        let (child, talk) = spawn(&directory, tier, found)?;
+        let (tier, started) = (tier.to_owned(), Instant::now());
+        let depot = Depot { child, talk, directory, tier, found, started, quiet };
         while !depot.directory.join(SOCKET).exists() {
             anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
             sleep(Duration::from_millis(5));
@@ -73,19 +80,35 @@ impl Depot {
         &self.directory
     }
 
-    /// Starts it again if it has ended.
+    /// Says what it has to say, and starts it again if it has ended.
     pub fn look_after(&mut self) {
+        self.hear();
         let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
         if ended && self.started.elapsed() >= APART {
             self.started = Instant::now();
-            if let Ok(child) = spawn(&self.directory, &self.tier, self.found) {
-                self.child = child;
+            if let Ok(anew) = spawn(&self.directory, &self.tier, self.found) {
+                (self.child, self.talk) = anew;
             }
+        }
+    }
+
+    /// Passes on what it has said, each line as a whole.
+    fn hear(&mut self) {
+        let mut line = String::new();
+        while self.talk.read_line(&mut line).is_ok_and(|len| len > 0) {
+            if !self.quiet {
+                text::say(line.trim_end());
+            }
+            line.clear();
         }
     }
 }
 
-fn spawn(directory: &Path, tier: &str, (cluster, copies): (bool, usize)) -> Result<Child> {
+fn spawn(
+    directory: &Path,
+    tier: &str,
+    (cluster, copies): (bool, usize),
+) -> Result<(Child, BufReader<UnixStream>)> {
     // The file that is being executed, also when its name is gone: there may be a newer version by now.
     let executable = std::env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(executable.unwrap_or_else(|| "/proc/self/exe".into()));
@@ -94,8 +117,10 @@ fn spawn(directory: &Path, tier: &str, (cluster, copies): (bool, usize)) -> Resu
         command.arg("--cluster");
     }
     crate::run::launch::strip(&mut command);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let (ours, theirs) = UnixStream::pair().context("cannot speak with the process for the tier")?;
+    ours.set_nonblocking(true)?;
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     let child = command.spawn().context("cannot start the process for the tier")?;
     supervise::keep(child.id());
-    Ok(child)
+    Ok((child, BufReader::new(ours)))
 }
