@@ -16,7 +16,7 @@ use memfold_pager::tier::choice::Engines as Choice;
 use memfold_pager::tier::wire::{Name, NameText};
 use redis::{
     Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, ServerErrorKind, Value,
+    RedisError, ServerError, Value,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ pub struct Config {
 /// What an engine could not do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// Too few of them could be reached: it is worth trying again.
+    /// Too few of them could be reached, or do it now: it is worth trying again.
     Away,
     /// They take no more.
     Full,
@@ -258,6 +258,7 @@ impl Engines {
     pub fn put(&mut self, file: Name, segment: u32, number: u32, bytes: &[u8]) -> Result<(), Failure> {
         let expire = self.config.expire.as_millis() as i64;
         let (mut kept, mut failure) = (Vec::new(), Failure::Away);
+        self.know_nodes();
         for way in self.ways(file, segment) {
             let Some(key) = self.key(file, segment, way) else { continue };
             if kept.contains(&place_of(&self.nodes[key.node].info)) {
@@ -294,6 +295,7 @@ impl Engines {
     /// One that could not be asked may have it.
     pub fn get(&mut self, file: Name, segment: u32, number: u32) -> Result<Option<Vec<u8>>, Failure> {
         let mut failure = None;
+        self.know_nodes();
         for way in self.ways(file, segment) {
             let Some(key) = self.key(file, segment, way) else {
                 failure = Some(Failure::Away);
@@ -334,9 +336,7 @@ impl Engines {
         let named =
             segments.iter().flat_map(|&segment| self.ways(file, segment).map(move |way| (segment, way)));
         let named: Vec<(u32, usize)> = named.collect();
-        if self.config.cluster && self.ranges.is_empty() {
-            self.find_nodes();
-        }
+        self.know_nodes();
         // Of each node the keys that it is asked for.
         let mut keys: Vec<Vec<String>> = self.nodes.iter().map(|_| Vec::new()).collect();
         for (segment, way) in named {
@@ -366,17 +366,21 @@ impl Engines {
     }
 
     /// What it is called that way, and who has it. `None` where that cannot be said now.
-    fn key(&mut self, file: Name, segment: u32, way: usize) -> Option<Key> {
+    fn key(&self, file: Name, segment: u32, way: usize) -> Option<Key> {
         let text = format!("memfold:{}:{segment}", NameText(file));
         if !self.config.cluster {
             return Some(Key { text, node: way });
         }
-        if self.ranges.is_empty() {
-            self.find_nodes();
-        }
         let text = format!("{text}:{way}");
         let node = self.owner(&text)?;
         Some(Key { text, node })
+    }
+
+    /// Finds the nodes of a cluster if none of them is known to have anything. Nodes have other numbers afterwards.
+    fn know_nodes(&mut self) {
+        if self.config.cluster && self.ranges.is_empty() {
+            self.find_nodes();
+        }
     }
 
     /// The node of a cluster that has a key, as far as is known.
@@ -484,22 +488,25 @@ impl Engines {
             None => connect(info).and_then(|new| ask(connection.insert(new))),
         };
         result.map_err(|error| {
-            let failure = failure_of(&error);
+            let said = said_by(&error);
+            let failure = failure_of(&error, said.as_ref());
             if failure == Failure::Moving {
-                let named = error.redirect_node().and_then(|(place, _)| split(place).ok());
+                let named = said.as_ref().and_then(place_in);
                 // Who does not know its own name is where the other one is.
                 self.moving_to = named.map(|(host, port)| match host.is_empty() {
                     true => (place_of(info).0, port),
                     false => (host, port),
                 });
             }
-            if failure == Failure::Away && spare::is_none_left() {
-                *connection = None;
-                return Failure::Crowded;
-            }
-            if failure == Failure::Away {
+            if said.is_none() {
                 // What comes later on it would be taken for the answer to something else.
-                (*connection, *rests) = (None, Some(Instant::now() + REST));
+                *connection = None;
+            }
+            if failure == Failure::Away && connection.is_none() {
+                if spare::is_none_left() {
+                    return Failure::Crowded;
+                }
+                *rests = Some(Instant::now() + REST);
             }
             failure
         })
@@ -540,26 +547,129 @@ fn moved_to(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionIn
     info.clone().set_addr(address)
 }
 
-fn failure_of(error: &RedisError) -> Failure {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => Failure::Refused,
-        ErrorKind::Server(ServerErrorKind::Moved) => Failure::Moved,
-        ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) => Failure::Moving,
-        _ => match error.code() {
-            Some("OOM") => Failure::Full,
-            Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE") => Failure::Refused,
-            _ => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::ExecAbort) => Failure::Full,
-                _ => Failure::Away,
-            },
-        },
+/// What an engine has answered that did not do what it was asked to; `None` where it has not answered. Of several commands it is that to the first that
+/// it did not execute: a transaction then says less, and only that it was given up.
+fn said_by(error: &RedisError) -> Option<ServerError> {
+    error.clone().into_server_errors().and_then(|all| all.first().map(|(_, said)| said.clone()))
+}
+
+/// The place that it names: `SLOT HOST:PORT`.
+fn place_in(said: &ServerError) -> Option<(String, u16)> {
+    split(said.details()?.split_whitespace().nth(1)?).ok()
+}
+
+fn failure_of(error: &RedisError, said: Option<&ServerError>) -> Failure {
+    match said.map(ServerError::code) {
+        Some("OOM") => Failure::Full,
+        Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE") => Failure::Refused,
+        Some("MOVED") => Failure::Moved,
+        Some("ASK" | "TRYAGAIN") => Failure::Moving,
+        None if error.kind() == ErrorKind::AuthenticationFailed => Failure::Refused,
+        // It starts, follows another one, or cannot write what it has to its disk: none of that lasts.
+        _ => Failure::Away,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::{self, config, Fake};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Arc, OnceLock};
+
+    const FILE: Name = [1; 16];
+    const OK: &str = "+OK\r\n";
+
+    fn said(text: &str) -> Option<String> {
+        Some(format!("{text}\r\n"))
+    }
+
+    /// Two nodes that have a half each, and answer anything else in this way; with their ports.
+    fn halves(answer: impl Fn(usize, &str, [u16; 2]) -> fake::Answer + Clone + Send + 'static) -> [Fake; 2] {
+        let ports = Arc::new(OnceLock::<[u16; 2]>::new());
+        let nodes = [0, 1].map(|number| {
+            let (ports, answer) = (ports.clone(), answer.clone());
+            Fake::start(move |words| match &words[0][..] {
+                "CLUSTER" => Some(fake::halves(*ports.get().unwrap())),
+                word => answer(number, word, *ports.get().unwrap()),
+            })
+        });
+        ports.set(nodes.each_ref().map(|node| node.port)).unwrap();
+        nodes
+    }
+
+    #[test]
+    fn a_cluster_that_is_found_late_has_as_many_nodes_as_it_says() {
+        let ports = Arc::new(OnceLock::new());
+        let (known, mut asked) = (ports.clone(), 0);
+        let first = Fake::start(move |words| {
+            asked += usize::from(words[0] == "CLUSTER");
+            match &words[0][..] {
+                // It takes so long that it may be asked again at once.
+                "CLUSTER" if asked == 1 => {
+                    std::thread::sleep(REST);
+                    said("-LOADING not yet")
+                }
+                "CLUSTER" => Some(fake::halves(*known.get().unwrap())),
+                _ => said(":1"),
+            }
+        });
+        let second = Fake::start(|_| said(":1"));
+        ports.set([first.port, second.port]).unwrap();
+        let mut engines = Engines::new(config(&[&first], true, ""));
+        assert!(!engines.forget(FILE, &[0, 1]), "nobody could be asked");
+        assert!(engines.forget(FILE, &[0, 1]));
+        assert!(second.asked().contains(&"UNLINK".to_owned()));
+    }
+
+    #[test]
+    fn a_key_that_is_on_its_way_is_asked_for_where_it_goes() {
+        let nodes = halves(|number, word, ports| match (number, word) {
+            (0, "ASKING") => said("+OK"),
+            (0, "HGET") => said("$1\r\nx"),
+            (0, _) => said(":1"),
+            _ => said(&format!("-ASK 9000 127.0.0.1:{}", ports[0])),
+        });
+        let mut engines = Engines::new(config(&[&nodes[0]], true, ",copies=1"));
+        let of_second = (0..).find(|&segment| {
+            engines.know_nodes();
+            let way = engines.ways(FILE, segment).next().unwrap();
+            engines.key(FILE, segment, way).unwrap().node == 1
+        });
+        let segment = of_second.unwrap();
+        engines.put(FILE, segment, 0, b"x").unwrap();
+        assert_eq!(nodes[0].asked(), ["CLUSTER", "ASKING", "HSET", "ASKING", "PEXPIRE"]);
+        assert_eq!(engines.get(FILE, segment, 0), Ok(Some(b"x".to_vec())));
+        assert_eq!(nodes[0].asked(), ["ASKING", "HGET"]);
+    }
+
+    #[test]
+    fn what_an_engine_says_is_told_as_what_it_is_of_a_cluster_and_of_one_alone() {
+        let put = |cluster: bool, says: &'static str| {
+            let answer = move |word: &str| match word {
+                "MULTI" => Some(OK.into()),
+                "EXEC" => said("-EXECABORT Transaction discarded because of previous errors."),
+                "HSET" => said(says),
+                _ => said("+QUEUED"),
+            };
+            let nodes = halves(move |_, word, _| answer(word));
+            let mut engines = Engines::new(config(&[&nodes[0]], cluster, ",copies=1"));
+            let failure = engines.put(FILE, 0, 0, b"x").unwrap_err();
+            assert_eq!(
+                engines.put(FILE, 0, 0, b"x"),
+                Err(failure),
+                "it has answered, and can be asked again"
+            );
+            failure
+        };
+        for cluster in [false, true] {
+            assert_eq!(put(cluster, "-OOM command not allowed"), Failure::Full);
+            assert_eq!(put(cluster, "-NOPERM no"), Failure::Refused);
+            assert_eq!(put(cluster, "-LOADING a dump"), Failure::Away);
+            assert_eq!(put(cluster, "-READONLY a replica"), Failure::Away);
+            assert_eq!(put(cluster, "-MISCONF no disk"), Failure::Away);
+        }
+    }
 
     #[test]
     fn an_address_has_a_host_and_a_port_or_the_usual_one() {

@@ -9,6 +9,8 @@
 //! lives: one that has a connection and owns the file, or one that has the file's mark locked, as every forked child has.
 
 pub mod engines;
+#[cfg(test)]
+mod fake;
 pub mod kept;
 pub mod serve;
 mod slots;
