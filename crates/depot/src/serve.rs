@@ -10,15 +10,23 @@ use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often it is looked what nobody wants any more.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often that is where the launcher is gone and no process of its was found: somebody waits then.
+const HASTE: Duration = Duration::from_millis(100);
+/// How often processes of a launcher that is gone are looked for while there are some.
+const SELDOM: Duration = Duration::from_secs(5);
+/// So often none must be found: one that executes another program is for a moment nobody's (execve(2)).
+const LOOKS: u32 = 2;
 /// How long it is tried to delete what is left when the launcher is gone.
 const PARTING: Duration = Duration::from_secs(10);
 /// Each expiry is renewed so many times before it comes.
@@ -31,8 +39,6 @@ struct Shared {
     config: Config,
     kept: Mutex<Kept>,
     connections: AtomicUsize,
-    /// The launcher is gone, and with it whoever would ask for more.
-    over: AtomicBool,
     launcher: UnixStream,
 }
 
@@ -42,12 +48,18 @@ impl Shared {
     }
 }
 
-/// Serves the programs that come to the socket in this directory, until `launcher` is closed at its other end and no program that was served lives. What
-/// people should know goes there too, a line each.
+/// Serves the programs that come to the socket in this directory, until `launcher` is closed at its other end and none of them is left: none that was
+/// served, and none that may come yet, as `others` says. What people should know goes to the launcher, a line each; and the end of that, when it is gone and
+/// need not wait for what is still to be deleted.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn serve(directory: &Path, config: Config, launcher: UnixStream) -> Result<()> {
+pub fn serve(
+    directory: &Path,
+    config: Config,
+    launcher: UnixStream,
+    others: impl Fn() -> bool,
+) -> Result<()> {
     let path = directory.join(SOCKET);
     // Of one before us, which has ended.
     let _ = std::fs::remove_file(&path);
@@ -58,25 +70,26 @@ pub fn serve(directory: &Path, config: Config, launcher: UnixStream) -> Result<(
         config,
         kept: Mutex::new(Kept::new(directory)),
         connections: AtomicUsize::new(0),
-        over: AtomicBool::new(false),
         launcher,
     });
+    let (gone, launcher_is_gone) = mpsc::channel();
     std::thread::spawn({
         let shared = shared.clone();
-        move || watch(&shared)
+        move || watch(&shared, gone)
     });
     std::thread::spawn({
         let shared = shared.clone();
         move || accept(&listener, spare, &shared)
     });
-    look_after(&shared);
+    look_after(&shared, &launcher_is_gone, others);
     let _ = std::fs::remove_file(&path);
     // Children that go on without the pager may have left marks.
     let _ = std::fs::remove_dir(directory);
     Ok(())
 }
 
-fn watch(shared: &Shared) {
+/// Drops what it is given when the launcher is gone.
+fn watch(shared: &Shared, _gone: Sender<()>) {
     let mut byte = [0];
     loop {
         match (&shared.launcher).read(&mut byte) {
@@ -85,7 +98,6 @@ fn watch(shared: &Shared) {
             Ok(0) | Err(_) => break,
         }
     }
-    shared.over.store(true, SeqCst);
 }
 
 fn accept(listener: &UnixListener, spare: File, shared: &Arc<Shared>) {
@@ -125,14 +137,20 @@ fn converse(stream: UnixStream, shared: &Arc<Shared>) {
 }
 
 /// Renews what is wanted and deletes what is not, until nobody is left to want anything.
-fn look_after(shared: &Shared) {
+fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn() -> bool) {
     let mut engines = Engines::new(shared.config.clone());
     let every = shared.config.expire() / RENEWALS;
     let mut renewed = Instant::now();
     // What could not be deleted yet.
     let mut left: Vec<(Instant, Name, Vec<u32>)> = Vec::new();
+    let mut over = false;
+    // How often in a row no other process was found, and when that was looked last.
+    let (mut alone, mut looked) = (0, None::<Instant>);
     loop {
-        std::thread::sleep(LOOK);
+        match over {
+            true => std::thread::sleep(if alone > 0 { HASTE } else { LOOK }),
+            false => over = launcher_is_gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected),
+        }
         let now = Instant::now();
         if now.duration_since(renewed) >= every {
             let all = shared.kept().all();
@@ -143,13 +161,23 @@ fn look_after(shared: &Shared) {
         }
         left.extend(shared.kept().ended().into_iter().map(|(file, segments)| (now, file, segments)));
         // By itself it goes when it expires, and nobody stays for an hour for that.
-        let patience = if shared.over.load(SeqCst) { PARTING } else { shared.config.expire() };
+        let patience = if over { PARTING } else { shared.config.expire() };
         left.retain(|(since, file, segments)| {
             now.duration_since(*since) < patience && !engines.forget(*file, segments)
         });
+        if !over {
+            continue;
+        }
+        if alone > 0 || looked.is_none_or(|looked| now.duration_since(looked) >= SELDOM) {
+            (alone, looked) = (if others() { 0 } else { alone + 1 }, Some(now));
+        }
         let idle = shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
-        if shared.over.load(SeqCst) && idle {
+        if idle && alone >= LOOKS {
             return;
+        }
+        if idle || alone == 0 {
+            // It waits for what is deleted soon, and neither for others nor for nothing.
+            let _ = shared.launcher.shutdown(Shutdown::Write);
         }
     }
 }

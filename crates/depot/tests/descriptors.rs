@@ -29,7 +29,7 @@ fn who_comes_where_no_descriptor_is_left_is_sent_away_and_that_is_said_once() {
     let directory = tempfile::tempdir().unwrap();
     let (launcher, theirs) = UnixStream::pair().unwrap();
     let served = directory.path().to_owned();
-    std::thread::spawn(move || memfold_depot::serve(&served, config, theirs).unwrap());
+    std::thread::spawn(move || memfold_depot::serve(&served, config, theirs, || false).unwrap());
     let path = directory.path().join(SOCKET);
     let mut first = loop {
         match UnixStream::connect(&path) {

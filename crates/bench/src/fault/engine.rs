@@ -41,7 +41,7 @@ impl Beside {
         let directory = tempfile::Builder::new().prefix("memfold-tier-").tempdir()?;
         let (launcher, over) = UnixStream::pair()?;
         let (path, of_thread) = (directory.path().to_owned(), config.clone());
-        std::thread::spawn(move || memfold_depot::serve(&path, of_thread, launcher));
+        std::thread::spawn(move || memfold_depot::serve(&path, of_thread, launcher, || false));
         let began = Instant::now();
         while !directory.path().join(SOCKET).exists() {
             anyhow::ensure!(began.elapsed() < PATIENCE, "what serves the tier does not begin");
