@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long an engine that did not answer is left alone.
 const REST: Duration = Duration::from_millis(500);
+/// For how long at most one that goes on so is given nothing, where others have what it has.
+const LONGEST_REST: Duration = Duration::from_secs(30);
+/// Each expiry is renewed so many times before it comes.
+pub const RENEWALS: u32 = 4;
 const DEFAULT_PORT: u16 = 6379;
 /// Keys that a segment can have in a cluster: of nodes that have as much each, one in two to the fifteenth of these is all on one.
 const WAYS: usize = 16;
@@ -234,13 +238,23 @@ pub struct Engines {
 struct Node {
     info: ConnectionInfo,
     connection: Option<Connection>,
-    /// It is left alone until then.
-    rests: Option<Instant>,
+    /// It has not answered since it was asked last.
+    away: Option<Away>,
+}
+
+struct Away {
+    since: Instant,
+    /// For so long it is asked only for what no other one has.
+    rest: Duration,
 }
 
 impl Node {
     fn new(info: ConnectionInfo) -> Node {
-        Node { info, connection: None, rests: None }
+        Node { info, connection: None, away: None }
+    }
+
+    fn rests(&self) -> bool {
+        self.away.as_ref().is_some_and(|away| away.since.elapsed() < away.rest)
     }
 }
 
@@ -261,6 +275,9 @@ impl Engines {
         self.know_nodes();
         for way in self.ways(file, segment) {
             let Some(key) = self.key(file, segment, way) else { continue };
+            if self.nodes[key.node].rests() {
+                continue;
+            }
             if kept.contains(&place_of(&self.nodes[key.node].info)) {
                 continue;
             }
@@ -296,7 +313,13 @@ impl Engines {
     pub fn get(&mut self, file: Name, segment: u32, number: u32) -> Result<Option<Vec<u8>>, Failure> {
         let mut failure = None;
         self.know_nodes();
-        for way in self.ways(file, segment) {
+        let mut ways: Vec<usize> = self.ways(file, segment).collect();
+        // Who has answered is asked first.
+        let is_away = |key: Option<Key>| key.is_none_or(|key| self.nodes[key.node].away.is_some());
+        if self.nodes.iter().any(|node| node.away.is_some()) {
+            ways.sort_by_cached_key(|&way| is_away(self.key(file, segment, way)));
+        }
+        for way in ways {
             let Some(key) = self.key(file, segment, way) else {
                 failure = Some(Failure::Away);
                 continue;
@@ -346,6 +369,10 @@ impl Engines {
             }
         }
         for (node, keys) in keys.iter().enumerate() {
+            if self.nodes[node].rests() && !keys.is_empty() {
+                all = false;
+                continue;
+            }
             for some in keys.chunks(500) {
                 let mut pipe = redis::pipe();
                 some.iter().for_each(|key| each(&mut pipe, key));
@@ -401,7 +428,9 @@ impl Engines {
                 self.nodes.push(Node::new(named));
             }
         }
-        for number in 0..self.nodes.len() {
+        let mut numbers: Vec<usize> = (0..self.nodes.len()).collect();
+        numbers.sort_by_key(|&number| self.nodes[number].away.is_some());
+        for number in numbers {
             let mut ask = redis::cmd("CLUSTER");
             ask.arg("SLOTS");
             let Ok(answer) = self.ask(number, |connection| ask.query::<Value>(connection)) else { continue };
@@ -477,16 +506,29 @@ impl Engines {
     fn ask<T>(
         &mut self,
         node: usize,
-        ask: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
+        ask: impl Fn(&mut Connection) -> redis::RedisResult<T>,
     ) -> Result<T, Failure> {
-        let Node { info, connection, rests } = &mut self.nodes[node];
-        if rests.is_some_and(|until| Instant::now() < until) {
+        let grows = self.config.copies() > 1;
+        let most = LONGEST_REST.min(self.config.expire / RENEWALS);
+        let Node { info, connection, away } = &mut self.nodes[node];
+        if away.as_ref().is_some_and(|away| away.since.elapsed() < REST) {
             return Err(Failure::Away);
         }
-        let result = match connection {
+        let began = Instant::now();
+        let had_worked = connection.is_some();
+        let mut result = match connection {
             Some(connection) => ask(connection),
             None => connect(info).and_then(|new| ask(connection.insert(new))),
         };
+        // It was closed while nobody used it: then it is found so at once.
+        let is_closed = |error: &RedisError| said_by(error).is_none() && !error.is_timeout();
+        if had_worked && result.as_ref().is_err_and(is_closed) {
+            *connection = None;
+            result = connect(info).and_then(|new| ask(connection.insert(new)));
+        }
+        if result.is_ok() {
+            *away = None;
+        }
         result.map_err(|error| {
             let said = said_by(&error);
             let failure = failure_of(&error, said.as_ref());
@@ -506,7 +548,12 @@ impl Engines {
                 if spare::is_none_left() {
                     return Failure::Crowded;
                 }
-                *rests = Some(Instant::now() + REST);
+                // One that lets us wait is asked ever more seldom, where others have what it has.
+                let rest = match away {
+                    Some(away) if grows && began.elapsed() > REST => (away.rest * 2).min(most),
+                    _ => REST,
+                };
+                *away = Some(Away { since: Instant::now(), rest });
             }
             failure
         })
@@ -641,6 +688,53 @@ mod tests {
         assert_eq!(nodes[0].asked(), ["CLUSTER", "ASKING", "HSET", "ASKING", "PEXPIRE"]);
         assert_eq!(engines.get(FILE, segment, 0), Ok(Some(b"x".to_vec())));
         assert_eq!(nodes[0].asked(), ["ASKING", "HGET"]);
+    }
+
+    #[test]
+    fn a_connection_that_was_closed_while_it_was_idle_is_made_anew_at_once() {
+        let mut count = 0;
+        let engine = Fake::start(move |_| {
+            count += 1;
+            // As an engine with `timeout`, after every two answers.
+            (count % 3 != 0).then(|| "$1\r\nx\r\n".into())
+        });
+        let mut engines = Engines::new(config(&[&engine], false, ""));
+        for _ in 0..6 {
+            assert_eq!(engines.get(FILE, 0, 0), Ok(Some(b"x".to_vec())));
+        }
+    }
+
+    #[test]
+    fn an_engine_that_lets_us_wait_is_asked_ever_more_seldom_where_another_has_what_it_has() {
+        let [silent, other] = [false, true].map(|answers| {
+            Fake::start(move |words| match (answers, &words[0][..]) {
+                (false, _) => loop {
+                    std::thread::park();
+                },
+                (true, "HGET") => said("$1\r\nx"),
+                (true, "MULTI") => said("+OK"),
+                (true, "EXEC") => said("*2\r\n:1\r\n:1"),
+                (true, _) => said("+QUEUED"),
+            })
+        });
+        let mut engines = Engines::new(config(&[&silent, &other], false, ""));
+        // In whose order the silent one is the first.
+        let segment = (0..).find(|&segment| engines.ways(FILE, segment).next() == Some(0)).unwrap();
+        let is_kept = Ok(Some(b"x".to_vec()));
+        let later = |engines: &mut Engines| {
+            let away = engines.nodes[0].away.as_mut().unwrap();
+            away.since -= REST;
+            away.rest
+        };
+        assert_eq!(engines.get(FILE, segment, 0), is_kept);
+        assert_eq!(silent.asked(), ["HGET"]);
+        assert_eq!(later(&mut engines), REST);
+        assert_eq!(engines.get(FILE, segment, 0), is_kept);
+        assert_eq!(engines.put(FILE, segment, 0, b"x"), Err(Failure::Away), "there are no two");
+        assert_eq!(silent.asked(), ["MULTI"], "a touch has not asked it");
+        assert_eq!(later(&mut engines), 2 * REST);
+        assert_eq!(engines.put(FILE, segment, 0, b"x"), Err(Failure::Away));
+        assert_eq!(silent.asked(), [""; 0], "it is left alone for longer");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
 
-use crate::engines::{Config, Engines, Failure};
+use crate::engines::{Config, Engines, Failure, RENEWALS};
 use crate::kept::Kept;
 use crate::spare;
 use anyhow::{Context, Result};
@@ -29,8 +29,6 @@ const SELDOM: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 2;
 /// How long it is tried to delete what is left when the launcher is gone.
 const PARTING: Duration = Duration::from_secs(10);
-/// Each expiry is renewed so many times before it comes.
-const RENEWALS: u32 = 4;
 /// What people are told where no descriptor is left for a program that comes.
 const CROWDED: &str = "the process for the tier has as many files open as it may: what is started from now on finds the tier away \
                        until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)";
