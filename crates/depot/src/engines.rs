@@ -10,12 +10,13 @@
 //! lie on different nodes which could be reached. To read, all keys are asked for in their order.
 
 use crate::slots::{self, Range};
+use crate::spare;
 use anyhow::{bail, Context, Result};
 use memfold_pager::tier::choice::Engines as Choice;
 use memfold_pager::tier::wire::{Name, NameText};
 use redis::{
     Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, ServerErrorKind, Value,
+    RedisError, ServerError, Value,
 };
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,6 +25,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(2);
 /// For how long an engine that did not answer is left alone.
 const REST: Duration = Duration::from_millis(500);
+/// For how long at most one that goes on so is given nothing, where others have what it has.
+const LONGEST_REST: Duration = Duration::from_secs(30);
+/// Each expiry is renewed so many times before it comes.
+pub const RENEWALS: u32 = 4;
 const DEFAULT_PORT: u16 = 6379;
 /// Keys that a segment can have in a cluster: of nodes that have as much each, one in two to the fifteenth of these is all on one.
 const WAYS: usize = 16;
@@ -42,10 +47,12 @@ pub struct Config {
 /// What an engine could not do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// Too few of them could be reached: it is worth trying again.
+    /// Too few of them could be reached, or do it now: it is worth trying again.
     Away,
     /// They take no more.
     Full,
+    /// This process has as many descriptors as it may have, or the system has.
+    Crowded,
     /// They do not let us.
     Refused,
     /// Another node of the cluster has it by now.
@@ -231,13 +238,23 @@ pub struct Engines {
 struct Node {
     info: ConnectionInfo,
     connection: Option<Connection>,
-    /// It is left alone until then.
-    rests: Option<Instant>,
+    /// It has not answered since it was asked last.
+    away: Option<Away>,
+}
+
+struct Away {
+    since: Instant,
+    /// For so long it is asked only for what no other one has.
+    rest: Duration,
 }
 
 impl Node {
     fn new(info: ConnectionInfo) -> Node {
-        Node { info, connection: None, rests: None }
+        Node { info, connection: None, away: None }
+    }
+
+    fn rests(&self) -> bool {
+        self.away.as_ref().is_some_and(|away| away.since.elapsed() < away.rest)
     }
 }
 
@@ -255,8 +272,12 @@ impl Engines {
     pub fn put(&mut self, file: Name, segment: u32, number: u32, bytes: &[u8]) -> Result<(), Failure> {
         let expire = self.config.expire.as_millis() as i64;
         let (mut kept, mut failure) = (Vec::new(), Failure::Away);
+        self.know_nodes();
         for way in self.ways(file, segment) {
             let Some(key) = self.key(file, segment, way) else { continue };
+            if self.nodes[key.node].rests() {
+                continue;
+            }
             if kept.contains(&place_of(&self.nodes[key.node].info)) {
                 continue;
             }
@@ -291,7 +312,14 @@ impl Engines {
     /// One that could not be asked may have it.
     pub fn get(&mut self, file: Name, segment: u32, number: u32) -> Result<Option<Vec<u8>>, Failure> {
         let mut failure = None;
-        for way in self.ways(file, segment) {
+        self.know_nodes();
+        let mut ways: Vec<usize> = self.ways(file, segment).collect();
+        // Who has answered is asked first.
+        let is_away = |key: Option<Key>| key.is_none_or(|key| self.nodes[key.node].away.is_some());
+        if self.nodes.iter().any(|node| node.away.is_some()) {
+            ways.sort_by_cached_key(|&way| is_away(self.key(file, segment, way)));
+        }
+        for way in ways {
             let Some(key) = self.key(file, segment, way) else {
                 failure = Some(Failure::Away);
                 continue;
@@ -331,9 +359,7 @@ impl Engines {
         let named =
             segments.iter().flat_map(|&segment| self.ways(file, segment).map(move |way| (segment, way)));
         let named: Vec<(u32, usize)> = named.collect();
-        if self.config.cluster && self.ranges.is_empty() {
-            self.find_nodes();
-        }
+        self.know_nodes();
         // Of each node the keys that it is asked for.
         let mut keys: Vec<Vec<String>> = self.nodes.iter().map(|_| Vec::new()).collect();
         for (segment, way) in named {
@@ -343,6 +369,10 @@ impl Engines {
             }
         }
         for (node, keys) in keys.iter().enumerate() {
+            if self.nodes[node].rests() && !keys.is_empty() {
+                all = false;
+                continue;
+            }
             for some in keys.chunks(500) {
                 let mut pipe = redis::pipe();
                 some.iter().for_each(|key| each(&mut pipe, key));
@@ -363,17 +393,21 @@ impl Engines {
     }
 
     /// What it is called that way, and who has it. `None` where that cannot be said now.
-    fn key(&mut self, file: Name, segment: u32, way: usize) -> Option<Key> {
+    fn key(&self, file: Name, segment: u32, way: usize) -> Option<Key> {
         let text = format!("memfold:{}:{segment}", NameText(file));
         if !self.config.cluster {
             return Some(Key { text, node: way });
         }
-        if self.ranges.is_empty() {
-            self.find_nodes();
-        }
         let text = format!("{text}:{way}");
         let node = self.owner(&text)?;
         Some(Key { text, node })
+    }
+
+    /// Finds the nodes of a cluster if none of them is known to have anything. Nodes have other numbers afterwards.
+    fn know_nodes(&mut self) {
+        if self.config.cluster && self.ranges.is_empty() {
+            self.find_nodes();
+        }
     }
 
     /// The node of a cluster that has a key, as far as is known.
@@ -394,7 +428,9 @@ impl Engines {
                 self.nodes.push(Node::new(named));
             }
         }
-        for number in 0..self.nodes.len() {
+        let mut numbers: Vec<usize> = (0..self.nodes.len()).collect();
+        numbers.sort_by_key(|&number| self.nodes[number].away.is_some());
+        for number in numbers {
             let mut ask = redis::cmd("CLUSTER");
             ask.arg("SLOTS");
             let Ok(answer) = self.ask(number, |connection| ask.query::<Value>(connection)) else { continue };
@@ -470,29 +506,54 @@ impl Engines {
     fn ask<T>(
         &mut self,
         node: usize,
-        ask: impl FnOnce(&mut Connection) -> redis::RedisResult<T>,
+        ask: impl Fn(&mut Connection) -> redis::RedisResult<T>,
     ) -> Result<T, Failure> {
-        let Node { info, connection, rests } = &mut self.nodes[node];
-        if rests.is_some_and(|until| Instant::now() < until) {
+        let grows = self.config.copies() > 1;
+        let most = LONGEST_REST.min(self.config.expire / RENEWALS);
+        let Node { info, connection, away } = &mut self.nodes[node];
+        if away.as_ref().is_some_and(|away| away.since.elapsed() < REST) {
             return Err(Failure::Away);
         }
-        let result = match connection {
+        let began = Instant::now();
+        let had_worked = connection.is_some();
+        let mut result = match connection {
             Some(connection) => ask(connection),
             None => connect(info).and_then(|new| ask(connection.insert(new))),
         };
+        // It was closed while nobody used it: then it is found so at once.
+        let is_closed = |error: &RedisError| said_by(error).is_none() && !error.is_timeout();
+        if had_worked && result.as_ref().is_err_and(is_closed) {
+            *connection = None;
+            result = connect(info).and_then(|new| ask(connection.insert(new)));
+        }
+        if result.is_ok() {
+            *away = None;
+        }
         result.map_err(|error| {
-            let failure = failure_of(&error);
+            let said = said_by(&error);
+            let failure = failure_of(&error, said.as_ref());
             if failure == Failure::Moving {
-                let named = error.redirect_node().and_then(|(place, _)| split(place).ok());
+                let named = said.as_ref().and_then(place_in);
                 // Who does not know its own name is where the other one is.
                 self.moving_to = named.map(|(host, port)| match host.is_empty() {
                     true => (place_of(info).0, port),
                     false => (host, port),
                 });
             }
-            if failure == Failure::Away {
+            if said.is_none() {
                 // What comes later on it would be taken for the answer to something else.
-                (*connection, *rests) = (None, Some(Instant::now() + REST));
+                *connection = None;
+            }
+            if failure == Failure::Away && connection.is_none() {
+                if spare::is_none_left() {
+                    return Failure::Crowded;
+                }
+                // One that lets us wait is asked ever more seldom, where others have what it has.
+                let rest = match away {
+                    Some(away) if grows && began.elapsed() > REST => (away.rest * 2).min(most),
+                    _ => REST,
+                };
+                *away = Some(Away { since: Instant::now(), rest });
             }
             failure
         })
@@ -533,26 +594,176 @@ fn moved_to(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionIn
     info.clone().set_addr(address)
 }
 
-fn failure_of(error: &RedisError) -> Failure {
-    match error.kind() {
-        ErrorKind::AuthenticationFailed => Failure::Refused,
-        ErrorKind::Server(ServerErrorKind::Moved) => Failure::Moved,
-        ErrorKind::Server(ServerErrorKind::Ask | ServerErrorKind::TryAgain) => Failure::Moving,
-        _ => match error.code() {
-            Some("OOM") => Failure::Full,
-            Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE") => Failure::Refused,
-            _ => match error.kind() {
-                ErrorKind::Server(ServerErrorKind::ExecAbort) => Failure::Full,
-                _ => Failure::Away,
-            },
-        },
+/// What an engine has answered that did not do what it was asked to; `None` where it has not answered. Of several commands it is that to the first that
+/// it did not execute: a transaction then says less, and only that it was given up.
+fn said_by(error: &RedisError) -> Option<ServerError> {
+    error.clone().into_server_errors().and_then(|all| all.first().map(|(_, said)| said.clone()))
+}
+
+/// The place that it names: `SLOT HOST:PORT`.
+fn place_in(said: &ServerError) -> Option<(String, u16)> {
+    split(said.details()?.split_whitespace().nth(1)?).ok()
+}
+
+fn failure_of(error: &RedisError, said: Option<&ServerError>) -> Failure {
+    match said.map(ServerError::code) {
+        Some("OOM") => Failure::Full,
+        Some("NOAUTH" | "NOPERM" | "WRONGPASS" | "WRONGTYPE") => Failure::Refused,
+        Some("MOVED") => Failure::Moved,
+        Some("ASK" | "TRYAGAIN") => Failure::Moving,
+        None if error.kind() == ErrorKind::AuthenticationFailed => Failure::Refused,
+        // It starts, follows another one, or cannot write what it has to its disk: none of that lasts.
+        _ => Failure::Away,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake::{self, config, Fake};
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::{Arc, OnceLock};
+
+    const FILE: Name = [1; 16];
+    const OK: &str = "+OK\r\n";
+
+    fn said(text: &str) -> Option<String> {
+        Some(format!("{text}\r\n"))
+    }
+
+    /// Two nodes that have a half each, and answer anything else in this way; with their ports.
+    fn halves(answer: impl Fn(usize, &str, [u16; 2]) -> fake::Answer + Clone + Send + 'static) -> [Fake; 2] {
+        let ports = Arc::new(OnceLock::<[u16; 2]>::new());
+        let nodes = [0, 1].map(|number| {
+            let (ports, answer) = (ports.clone(), answer.clone());
+            Fake::start(move |words| match &words[0][..] {
+                "CLUSTER" => Some(fake::halves(*ports.get().unwrap())),
+                word => answer(number, word, *ports.get().unwrap()),
+            })
+        });
+        ports.set(nodes.each_ref().map(|node| node.port)).unwrap();
+        nodes
+    }
+
+    #[test]
+    fn a_cluster_that_is_found_late_has_as_many_nodes_as_it_says() {
+        let ports = Arc::new(OnceLock::new());
+        let (known, mut asked) = (ports.clone(), 0);
+        let first = Fake::start(move |words| {
+            asked += usize::from(words[0] == "CLUSTER");
+            match &words[0][..] {
+                // It takes so long that it may be asked again at once.
+                "CLUSTER" if asked == 1 => {
+                    std::thread::sleep(REST);
+                    said("-LOADING not yet")
+                }
+                "CLUSTER" => Some(fake::halves(*known.get().unwrap())),
+                _ => said(":1"),
+            }
+        });
+        let second = Fake::start(|_| said(":1"));
+        ports.set([first.port, second.port]).unwrap();
+        let mut engines = Engines::new(config(&[&first], true, ""));
+        assert!(!engines.forget(FILE, &[0, 1]), "nobody could be asked");
+        assert!(engines.forget(FILE, &[0, 1]));
+        assert!(second.asked().contains(&"UNLINK".to_owned()));
+    }
+
+    #[test]
+    fn a_key_that_is_on_its_way_is_asked_for_where_it_goes() {
+        let nodes = halves(|number, word, ports| match (number, word) {
+            (0, "ASKING") => said("+OK"),
+            (0, "HGET") => said("$1\r\nx"),
+            (0, _) => said(":1"),
+            _ => said(&format!("-ASK 9000 127.0.0.1:{}", ports[0])),
+        });
+        let mut engines = Engines::new(config(&[&nodes[0]], true, ",copies=1"));
+        let of_second = (0..).find(|&segment| {
+            engines.know_nodes();
+            let way = engines.ways(FILE, segment).next().unwrap();
+            engines.key(FILE, segment, way).unwrap().node == 1
+        });
+        let segment = of_second.unwrap();
+        engines.put(FILE, segment, 0, b"x").unwrap();
+        assert_eq!(nodes[0].asked(), ["CLUSTER", "ASKING", "HSET", "ASKING", "PEXPIRE"]);
+        assert_eq!(engines.get(FILE, segment, 0), Ok(Some(b"x".to_vec())));
+        assert_eq!(nodes[0].asked(), ["ASKING", "HGET"]);
+    }
+
+    #[test]
+    fn a_connection_that_was_closed_while_it_was_idle_is_made_anew_at_once() {
+        let mut count = 0;
+        let engine = Fake::start(move |_| {
+            count += 1;
+            // As an engine with `timeout`, after every two answers.
+            (count % 3 != 0).then(|| "$1\r\nx\r\n".into())
+        });
+        let mut engines = Engines::new(config(&[&engine], false, ""));
+        for _ in 0..6 {
+            assert_eq!(engines.get(FILE, 0, 0), Ok(Some(b"x".to_vec())));
+        }
+    }
+
+    #[test]
+    fn an_engine_that_lets_us_wait_is_asked_ever_more_seldom_where_another_has_what_it_has() {
+        let [silent, other] = [false, true].map(|answers| {
+            Fake::start(move |words| match (answers, &words[0][..]) {
+                (false, _) => loop {
+                    std::thread::park();
+                },
+                (true, "HGET") => said("$1\r\nx"),
+                (true, "MULTI") => said("+OK"),
+                (true, "EXEC") => said("*2\r\n:1\r\n:1"),
+                (true, _) => said("+QUEUED"),
+            })
+        });
+        let mut engines = Engines::new(config(&[&silent, &other], false, ""));
+        // In whose order the silent one is the first.
+        let segment = (0..).find(|&segment| engines.ways(FILE, segment).next() == Some(0)).unwrap();
+        let is_kept = Ok(Some(b"x".to_vec()));
+        let later = |engines: &mut Engines| {
+            let away = engines.nodes[0].away.as_mut().unwrap();
+            away.since -= REST;
+            away.rest
+        };
+        assert_eq!(engines.get(FILE, segment, 0), is_kept);
+        assert_eq!(silent.asked(), ["HGET"]);
+        assert_eq!(later(&mut engines), REST);
+        assert_eq!(engines.get(FILE, segment, 0), is_kept);
+        assert_eq!(engines.put(FILE, segment, 0, b"x"), Err(Failure::Away), "there are no two");
+        assert_eq!(silent.asked(), ["MULTI"], "a touch has not asked it");
+        assert_eq!(later(&mut engines), 2 * REST);
+        assert_eq!(engines.put(FILE, segment, 0, b"x"), Err(Failure::Away));
+        assert_eq!(silent.asked(), [""; 0], "it is left alone for longer");
+    }
+
+    #[test]
+    fn what_an_engine_says_is_told_as_what_it_is_of_a_cluster_and_of_one_alone() {
+        let put = |cluster: bool, says: &'static str| {
+            let answer = move |word: &str| match word {
+                "MULTI" => Some(OK.into()),
+                "EXEC" => said("-EXECABORT Transaction discarded because of previous errors."),
+                "HSET" => said(says),
+                _ => said("+QUEUED"),
+            };
+            let nodes = halves(move |_, word, _| answer(word));
+            let mut engines = Engines::new(config(&[&nodes[0]], cluster, ",copies=1"));
+            let failure = engines.put(FILE, 0, 0, b"x").unwrap_err();
+            assert_eq!(
+                engines.put(FILE, 0, 0, b"x"),
+                Err(failure),
+                "it has answered, and can be asked again"
+            );
+            failure
+        };
+        for cluster in [false, true] {
+            assert_eq!(put(cluster, "-OOM command not allowed"), Failure::Full);
+            assert_eq!(put(cluster, "-NOPERM no"), Failure::Refused);
+            assert_eq!(put(cluster, "-LOADING a dump"), Failure::Away);
+            assert_eq!(put(cluster, "-READONLY a replica"), Failure::Away);
+            assert_eq!(put(cluster, "-MISCONF no disk"), Failure::Away);
+        }
+    }
 
     #[test]
     fn an_address_has_a_host_and_a_port_or_the_usual_one() {

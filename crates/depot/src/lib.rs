@@ -9,8 +9,11 @@
 //! lives: one that has a connection and owns the file, or one that has the file's mark locked, as every forked child has.
 
 pub mod engines;
+#[cfg(test)]
+mod fake;
 pub mod kept;
 pub mod serve;
 mod slots;
+mod spare;
 
 pub use serve::serve;

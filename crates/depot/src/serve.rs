@@ -1,33 +1,43 @@
 //! Serving programs: a socket, a thread for each connection, and one that renews and deletes.
 
-use crate::engines::{Config, Engines, Failure};
+use crate::engines::{Config, Engines, Failure, RENEWALS};
 use crate::kept::Kept;
+use crate::spare;
 use anyhow::{Context, Result};
 use memfold_pager::tier::wire::{Answer, Name, Op, Request, REQUEST, SOCKET};
 use memfold_pager::tier::CLUSTER_BYTES;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often it is looked what nobody wants any more.
 const LOOK: Duration = Duration::from_millis(500);
+/// How often that is where the launcher is gone and no process of its was found: somebody waits then.
+const HASTE: Duration = Duration::from_millis(100);
+/// How often processes of a launcher that is gone are looked for while there are some.
+const SELDOM: Duration = Duration::from_secs(5);
+/// So often none must be found: one that executes another program is for a moment nobody's (execve(2)).
+const LOOKS: u32 = 2;
 /// How long it is tried to delete what is left when the launcher is gone.
 const PARTING: Duration = Duration::from_secs(10);
-/// Each expiry is renewed so many times before it comes.
-const RENEWALS: u32 = 4;
+/// What people are told where no descriptor is left for a program that comes.
+const CROWDED: &str = "the process for the tier has as many files open as it may: what is started from now on finds the tier away \
+                       until some of the program's processes end (a higher hard limit, ulimit -Hn, prevents that)";
 
 struct Shared {
     config: Config,
     kept: Mutex<Kept>,
     connections: AtomicUsize,
-    /// The launcher is gone, and with it whoever would ask for more.
-    over: AtomicBool,
+    launcher: UnixStream,
 }
 
 impl Shared {
@@ -36,79 +46,109 @@ impl Shared {
     }
 }
 
-/// Serves the programs that come to the socket in this directory, until `launcher` ends and no program that was served lives.
+/// Serves the programs that come to the socket in this directory, until `launcher` is closed at its other end and none of them is left: none that was
+/// served, and none that may come yet, as `others` says. What people should know goes to the launcher, a line each; and the end of that, when it is gone and
+/// need not wait for what is still to be deleted.
 ///
 /// # Errors
 /// The socket cannot be made.
-pub fn serve(directory: &Path, config: Config, launcher: impl Read + Send + 'static) -> Result<()> {
+pub fn serve(
+    directory: &Path,
+    config: Config,
+    launcher: UnixStream,
+    others: impl Fn() -> bool,
+) -> Result<()> {
     let path = directory.join(SOCKET);
     // Of one before us, which has ended.
     let _ = std::fs::remove_file(&path);
     let listener =
         UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    let spare = spare::open().context("cannot begin")?;
     let shared = Arc::new(Shared {
         config,
         kept: Mutex::new(Kept::new(directory)),
         connections: AtomicUsize::new(0),
-        over: AtomicBool::new(false),
+        launcher,
+    });
+    let (gone, launcher_is_gone) = mpsc::channel();
+    std::thread::spawn({
+        let shared = shared.clone();
+        move || watch(&shared, gone)
     });
     std::thread::spawn({
         let shared = shared.clone();
-        move || watch(launcher, &shared)
+        move || accept(&listener, spare, &shared)
     });
-    std::thread::spawn({
-        let shared = shared.clone();
-        move || accept(&listener, &shared)
-    });
-    look_after(&shared);
+    look_after(&shared, &launcher_is_gone, others);
     let _ = std::fs::remove_file(&path);
     // Children that go on without the pager may have left marks.
     let _ = std::fs::remove_dir(directory);
     Ok(())
 }
 
-fn watch(mut launcher: impl Read, shared: &Shared) {
+/// Drops what it is given when the launcher is gone.
+fn watch(shared: &Shared, _gone: Sender<()>) {
     let mut byte = [0];
     loop {
-        match launcher.read(&mut byte) {
+        match (&shared.launcher).read(&mut byte) {
             Ok(1..) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(0) | Err(_) => break,
         }
     }
-    shared.over.store(true, SeqCst);
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+fn accept(listener: &UnixListener, spare: File, shared: &Arc<Shared>) {
+    let (mut spare, mut told) = (Some(spare), false);
     for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Too many are open for the moment.
-            std::thread::sleep(LOOK);
-            continue;
-        };
-        shared.connections.fetch_add(1, SeqCst);
-        let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(move || {
-            let mut connection = Connection::new(&of_thread, stream);
-            while connection.step().is_ok() {}
-            drop(connection);
-            of_thread.connections.fetch_sub(1, SeqCst);
-        });
-        if thread.is_err() {
-            shared.connections.fetch_sub(1, SeqCst);
+        match stream {
+            Ok(stream) => converse(stream, shared),
+            Err(error) if spare::is_crowded(&error) => {
+                // Who comes is sent away, and knows it: it would wait for an answer.
+                drop(spare.take());
+                let came = listener.accept().map(drop);
+                spare = spare::open().ok();
+                if came.is_err() {
+                    std::thread::sleep(LOOK);
+                } else if !std::mem::replace(&mut told, true) {
+                    let _ = writeln!(&shared.launcher, "{CROWDED}");
+                }
+            }
+            Err(_) => std::thread::sleep(LOOK),
         }
     }
 }
 
+/// Serves who came, on a thread of its own.
+fn converse(stream: UnixStream, shared: &Arc<Shared>) {
+    shared.connections.fetch_add(1, SeqCst);
+    let of_thread = shared.clone();
+    let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(move || {
+        let mut connection = Connection::new(&of_thread, stream);
+        while connection.step().is_ok() {}
+        drop(connection);
+        of_thread.connections.fetch_sub(1, SeqCst);
+    });
+    if thread.is_err() {
+        shared.connections.fetch_sub(1, SeqCst);
+    }
+}
+
 /// Renews what is wanted and deletes what is not, until nobody is left to want anything.
-fn look_after(shared: &Shared) {
+fn look_after(shared: &Shared, launcher_is_gone: &Receiver<()>, others: impl Fn() -> bool) {
     let mut engines = Engines::new(shared.config.clone());
     let every = shared.config.expire() / RENEWALS;
     let mut renewed = Instant::now();
     // What could not be deleted yet.
     let mut left: Vec<(Instant, Name, Vec<u32>)> = Vec::new();
+    let mut over = false;
+    // How often in a row no other process was found, and when that was looked last.
+    let (mut alone, mut looked) = (0, None::<Instant>);
     loop {
-        std::thread::sleep(LOOK);
+        match over {
+            true => std::thread::sleep(if alone > 0 { HASTE } else { LOOK }),
+            false => over = launcher_is_gone.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected),
+        }
         let now = Instant::now();
         if now.duration_since(renewed) >= every {
             let all = shared.kept().all();
@@ -119,13 +159,23 @@ fn look_after(shared: &Shared) {
         }
         left.extend(shared.kept().ended().into_iter().map(|(file, segments)| (now, file, segments)));
         // By itself it goes when it expires, and nobody stays for an hour for that.
-        let patience = if shared.over.load(SeqCst) { PARTING } else { shared.config.expire() };
+        let patience = if over { PARTING } else { shared.config.expire() };
         left.retain(|(since, file, segments)| {
             now.duration_since(*since) < patience && !engines.forget(*file, segments)
         });
+        if !over {
+            continue;
+        }
+        if alone > 0 || looked.is_none_or(|looked| now.duration_since(looked) >= SELDOM) {
+            (alone, looked) = (if others() { 0 } else { alone + 1 }, Some(now));
+        }
         let idle = shared.connections.load(SeqCst) == 0 && shared.kept().is_empty() && left.is_empty();
-        if shared.over.load(SeqCst) && idle {
+        if idle && alone >= LOOKS {
             return;
+        }
+        if idle || alone == 0 {
+            // It waits for what is deleted soon, and neither for others nor for nothing.
+            let _ = shared.launcher.shutdown(Shutdown::Write);
         }
     }
 }
@@ -222,6 +272,7 @@ fn error_of(failure: Failure) -> i32 {
     libc_error(match failure {
         Failure::Away | Failure::Moved | Failure::Moving => Errno::EHOSTDOWN,
         Failure::Full => Errno::ENOSPC,
+        Failure::Crowded => Errno::EMFILE,
         Failure::Refused => Errno::EACCES,
     })
 }

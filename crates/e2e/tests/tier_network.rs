@@ -37,6 +37,10 @@ struct Folded {
 }
 
 fn launch(home: &Path, tier: &str) -> Command {
+    launch_script(home, tier, SCRIPT)
+}
+
+fn launch_script(home: &Path, tier: &str, script: &str) -> Command {
     let mut command = memfold(home);
     command.args([
         "run",
@@ -50,7 +54,7 @@ fn launch(home: &Path, tier: &str) -> Command {
         tier,
         "--",
     ]);
-    command.arg(program("python3", "python3")).args(["-c", SCRIPT]);
+    command.arg(program("python3", "python3")).args(["-c", script]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -216,6 +220,80 @@ fn who_keeps_the_tier_may_be_killed_and_the_launcher_too() {
     assert_eq!(line, "kept\n");
     drop(folded.stdin.take());
     wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
+}
+
+#[test]
+fn who_keeps_the_tier_may_open_as_much_as_it_can_however_little_the_program_does_with() {
+    let mut engine = Engine::start(&[]);
+    let folded = Folded::begin(|home| {
+        let plain = launch(home, &tier(&[&engine], ""));
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"])
+            .arg(plain.get_program())
+            .args(plain.get_args());
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    });
+    let limits = |pid: u32| {
+        let all = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = all.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap().to_owned();
+        let mut words = line.split_whitespace().map(str::to_owned);
+        (words.next().unwrap(), words.next().unwrap())
+    };
+    let (soft, hard) = limits(folded.depot());
+    assert_eq!(soft, hard);
+    assert_eq!(limits(folded.pid).0, "256", "the program has what it was given");
+    await_below(&mut engine);
+    assert!(folded.end().0.success());
+}
+
+#[test]
+fn a_program_that_leaves_its_work_to_a_child_before_it_has_much_memory_has_its_tier() {
+    let mut engine = Engine::start(&[]);
+    let home = scratch();
+    let go_on = home.path().join("go on");
+    // The child has nothing to fold until the launcher is gone.
+    let script = format!(
+        "import os, time\n\
+         if os.fork(): os._exit(0)\n\
+         while not os.path.exists({go_on:?}): time.sleep(0.01)\n{SCRIPT}"
+    );
+    let mut command = launch_script(home.path(), &tier(&[&engine], ""), &script);
+    let mut launcher = Server(command.spawn().unwrap());
+    let stdin = launcher.0.stdin.take();
+    let mut stdout = BufReader::new(launcher.0.stdout.take().unwrap());
+    assert!(launcher.0.wait().unwrap().success());
+    // It looked for processes that are left more than once before it would go.
+    std::thread::sleep(Duration::from_secs(2));
+    std::fs::write(&go_on, "").unwrap();
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.starts_with("made "), "{line:?}");
+    await_below(&mut engine);
+    let mut stdin = stdin.unwrap();
+    stdin.write_all(b"look\n").unwrap();
+    line.clear();
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "kept\n");
+    drop(stdin);
+    wait_until(LIMIT, "nothing of it is left there", || engine.keys() == 0);
+}
+
+#[test]
+fn a_launcher_whose_whole_service_is_ended_has_nothing_left_on_the_engine() {
+    let mut engine = Engine::start(&[]);
+    let mut folded = Folded::start(&tier(&[&engine], ""));
+    await_below(&mut engine);
+    let depot = folded.depot();
+    // As systemd(1) does: all of them are asked to end.
+    for pid in [depot, folded.pid, folded.launcher.0.id()] {
+        // SAFETY: signals to our child, and to children of it.
+        unsafe { libc::kill(pid as i32, libc::SIGTERM) };
+    }
+    folded.launcher.0.wait().unwrap();
+    assert_eq!(engine.keys(), 0);
 }
 
 /// Waits until two of three have what goes there, and puts the one that has most first. By chance the third has nothing: there are few segments.

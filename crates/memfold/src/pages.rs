@@ -176,6 +176,11 @@ pub fn told(pid: u32) -> Option<PathBuf> {
     mapped.or_else(variable)
 }
 
+/// Whether a process was told to put its page in the directory of this run, or, as another user, in one of the same name.
+pub fn is_of(pid: u32, run: &Path) -> bool {
+    told(pid).is_some_and(|told| told.file_name() == run.file_name())
+}
+
 fn is_of_run(page: &Path) -> bool {
     page.parent().is_some_and(|dir| runtime::launcher_of(dir).is_some())
 }

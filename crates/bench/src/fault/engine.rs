@@ -12,7 +12,7 @@ use memfold_pager::tier::CLUSTER;
 use memfold_stats::{Histogram, Rng};
 use memfold_sys::PAGE_SIZE;
 use redis::Commands;
-use std::io::PipeWriter;
+use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -27,7 +27,7 @@ pub(super) struct Beside {
     directory: TempDir,
     config: Config,
     /// Closed when nobody wants it any more.
-    _over: PipeWriter,
+    _over: UnixStream,
 }
 
 impl Beside {
@@ -39,9 +39,9 @@ impl Beside {
         let mut config = Config::new(engines, false)?;
         config.check()?;
         let directory = tempfile::Builder::new().prefix("memfold-tier-").tempdir()?;
-        let (launcher, over) = std::io::pipe()?;
+        let (launcher, over) = UnixStream::pair()?;
         let (path, of_thread) = (directory.path().to_owned(), config.clone());
-        std::thread::spawn(move || memfold_depot::serve(&path, of_thread, launcher));
+        std::thread::spawn(move || memfold_depot::serve(&path, of_thread, launcher, || false));
         let began = Instant::now();
         while !directory.path().join(SOCKET).exists() {
             anyhow::ensure!(began.elapsed() < PATIENCE, "what serves the tier does not begin");

@@ -307,7 +307,11 @@ fn start(
                 }
             });
             line.clear();
-            (ended, tally.finish())
+            let total = tally.finish();
+            if let Some(depot) = depot {
+                depot.part();
+            }
+            (ended, total)
         }
     };
     let wall = begun.elapsed();
@@ -343,7 +347,7 @@ fn cannot_be_had(
 /// Starts the process that keeps the program's tier, if that is on the network.
 fn depot(args: &Args, origins: &Origins, launch: &mut Launch, quiet: bool) -> anyhow::Result<Option<Depot>> {
     let Some(tier) = tier(args) else { return Ok(None) };
-    match Depot::start(&tier, quiet) {
+    match Depot::start(&tier, launch.control_dir(), quiet) {
         Ok(Some(depot)) => {
             launch.have_depot(depot.directory());
             Ok(Some(depot))

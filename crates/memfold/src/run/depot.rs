@@ -3,7 +3,7 @@
 //! What it is not: needed for the program's bytes by itself. They are on the engines, and whoever is started here finds them.
 //!
 //! Invariants: it has nothing of the terminal, so that a key that interrupts the program does not end it, and goes on when the launcher is gone, for as
-//! long as a program needs it.
+//! long as a process of the run lives.
 
 use super::supervise;
 use crate::text;
@@ -12,7 +12,11 @@ use memfold_depot::engines::Config;
 use memfold_pager::tier::choice::Choice;
 use memfold_pager::tier::wire::SOCKET;
 use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -21,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How long it may take to begin.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long we stay for what it deletes when the program has ended.
+const PARTING: Duration = Duration::from_secs(5);
 /// It is not started again sooner than that after its start.
 const APART: Duration = Duration::from_millis(200);
 
@@ -28,19 +34,23 @@ const APART: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct Depot {
     child: Child,
+    /// Our end of its standard input: by that it learns that we are gone, and there it says what people should know.
+    talk: BufReader<UnixStream>,
     directory: PathBuf,
+    run: PathBuf,
     tier: String,
     /// Whether its engines are nodes of a cluster, and on how many everything is kept.
     found: (bool, usize),
     started: Instant,
+    quiet: bool,
 }
 
 impl Depot {
-    /// Starts one, if the tier is on the network. Its engines must be there now.
+    /// Starts one for the processes of a run, if the tier is on the network. Its engines must be there now.
     ///
     /// # Errors
     /// They are not, or will not do, or it does not begin; each with the remedy.
-    pub fn start(tier: &str, quiet: bool) -> Result<Option<Depot>> {
+    pub fn start(tier: &str, run: &Path, quiet: bool) -> Result<Option<Depot>> {
         let Ok(choice) = Choice::parse(tier) else { return Ok(None) };
         let Some(engines) = choice.engines() else { return Ok(None) };
         let config = Config::new(&engines, false).and_then(|mut config| config.check().map(|()| config));
@@ -59,8 +69,9 @@ impl Depot {
             .context("cannot make a directory for the tier")?
             .keep();
         let found = (config.is_cluster(), config.copies());
-        let child = spawn(&directory, tier, found)?;
-        let depot = Depot { child, directory, tier: tier.to_owned(), found, started: Instant::now() };
+        let (child, talk) = spawn(&directory, run, tier, found)?;
+        let (run, tier, started) = (run.to_owned(), tier.to_owned(), Instant::now());
+        let depot = Depot { child, talk, directory, run, tier, found, started, quiet };
         while !depot.directory.join(SOCKET).exists() {
             anyhow::ensure!(depot.started.elapsed() < PATIENCE, "the process for the tier does not begin");
             sleep(Duration::from_millis(5));
@@ -73,29 +84,61 @@ impl Depot {
         &self.directory
     }
 
-    /// Starts it again if it has ended.
+    /// Says what it has to say, and starts it again if it has ended.
     pub fn look_after(&mut self) {
+        self.hear();
         let ended = self.child.try_wait().is_ok_and(|status| status.is_some());
         if ended && self.started.elapsed() >= APART {
             self.started = Instant::now();
-            if let Ok(child) = spawn(&self.directory, &self.tier, self.found) {
-                self.child = child;
+            if let Ok(anew) = spawn(&self.directory, &self.run, &self.tier, self.found) {
+                (self.child, self.talk) = anew;
+            }
+        }
+    }
+
+    /// Leaves it, and waits for a while until what the program had on the engines is deleted: as process 1 we would end it too. Not where other processes
+    /// of the run are left.
+    pub fn part(mut self) {
+        let _ = self.talk.get_ref().shutdown(Shutdown::Write);
+        let until = Instant::now() + PARTING;
+        while !self.hear() && Instant::now() < until {
+            sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Passes on what it has said, each line as a whole.
+    /// Whether that was all that it will ever say.
+    fn hear(&mut self) -> bool {
+        loop {
+            let mut line = String::new();
+            match self.talk.read_line(&mut line) {
+                Ok(0) => return true,
+                Ok(_) if !self.quiet => text::say(line.trim_end()),
+                Ok(_) => {}
+                Err(_) => return false,
             }
         }
     }
 }
 
-fn spawn(directory: &Path, tier: &str, (cluster, copies): (bool, usize)) -> Result<Child> {
+fn spawn(
+    directory: &Path,
+    run: &Path,
+    tier: &str,
+    (cluster, copies): (bool, usize),
+) -> Result<(Child, BufReader<UnixStream>)> {
     // The file that is being executed, also when its name is gone: there may be a newer version by now.
     let executable = std::env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(executable.unwrap_or_else(|| "/proc/self/exe".into()));
-    command.arg("depot").arg(directory).arg(tier).arg("--copies").arg(copies.to_string());
+    command.arg("depot").arg(directory).arg(tier).arg(run).arg("--copies").arg(copies.to_string());
     if cluster {
         command.arg("--cluster");
     }
     crate::run::launch::strip(&mut command);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let (ours, theirs) = UnixStream::pair().context("cannot speak with the process for the tier")?;
+    ours.set_nonblocking(true)?;
+    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     let child = command.spawn().context("cannot start the process for the tier")?;
     supervise::keep(child.id());
-    Ok(child)
+    Ok((child, BufReader::new(ours)))
 }
