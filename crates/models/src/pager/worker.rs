@@ -120,6 +120,9 @@ impl Worker {
     /// Nothing is on its way anywhere.
     pub(crate) fn note_stored(&mut self, _: &Extent, _: usize) {}
 
+    /// Nor is anything ever old.
+    pub(crate) fn note_young(&self, _: &Extent, _: &PageSet) {}
+
     /// Every change is announced, so that mappings may be cut.
     pub(crate) fn keep_uncut(&self, _: &Extent, _: &PageSet) {}
 

@@ -6,6 +6,7 @@
 use crate::config::Setting;
 use crate::evict::set_aside;
 use crate::evict::worker::Worker;
+use crate::tables::bitmap::PageSet;
 use crate::tables::extent::{Extent, Locked, SETTLED, WAS_HUGE};
 use crate::tables::space::moment;
 use core::sync::atomic::Ordering::*;
@@ -54,6 +55,31 @@ impl Worker {
             extent.dense_below.store(EXTENT_PAGES as u32, Relaxed);
         }
         false
+    }
+
+    /// Notes that these pages of the extent were just stored.
+    pub(crate) fn note_young(&self, extent: &Extent, pages: &PageSet) {
+        self.let_stored_grow_old(extent);
+        extent.stored_lately[0].insert(pages);
+        extent.last_laundry.store(self.now.0, Relaxed);
+        extent.flags.fetch_and(!SETTLED, Relaxed);
+        extent.dense_below.store(0, Relaxed);
+    }
+
+    /// What has been stored for long enough is no longer among what was stored lately: for once to twice that time, since no page has a time of its own.
+    fn let_stored_grow_old(&self, extent: &Extent) {
+        let soon = self.cold_age().saturating_mul(SOON);
+        let age = self.now.since(Nanos(extent.stored_since.load(Relaxed))).0;
+        if age < soon {
+            return;
+        }
+        let [lately, before] = &extent.stored_lately;
+        before.remove(&PageSet::ALL);
+        if age < soon.saturating_mul(2) {
+            before.insert(&lately.load());
+        }
+        lately.remove(&PageSet::ALL);
+        extent.stored_since.store(self.now.0, Relaxed);
     }
 
     /// An extent that may have nothing to look at rests until somebody gives it something.

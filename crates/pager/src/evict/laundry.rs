@@ -15,12 +15,10 @@ use crate::store::Store;
 use crate::tables::bitmap::{PageRange, PageSet};
 use crate::tables::entries::Entries;
 use crate::tables::entry::{AtomicEntry, Entry, State};
-use crate::tables::extent::{Extent, SETTLED, STAGED_HUGE, WHOLE};
+use crate::tables::extent::{Extent, STAGED_HUGE, WHOLE};
 use crate::tier::location::Location;
 use core::sync::atomic::Ordering::*;
 use memfold_policy::effort::{self, Effort};
-use memfold_policy::returns::SOON;
-use memfold_sys::time::Nanos;
 use memfold_sys::{racing, EXTENT_PAGES, PAGE_SIZE};
 
 impl Worker {
@@ -87,31 +85,6 @@ impl Worker {
             // SAFETY: only this thread makes pages `Aside`, and these are not.
             unsafe { self.kernel.staging.drop_pages(extent, run) };
         }
-    }
-
-    /// Notes that these pages of the extent were just stored.
-    fn note_young(&self, extent: &Extent, pages: &PageSet) {
-        self.let_stored_grow_old(extent);
-        extent.stored_lately[0].insert(pages);
-        extent.last_laundry.store(self.now.0, Relaxed);
-        extent.flags.fetch_and(!SETTLED, Relaxed);
-        extent.dense_below.store(0, Relaxed);
-    }
-
-    /// What has been stored for long enough is no longer among what was stored lately: for once to twice that time, since no page has a time of its own.
-    pub(crate) fn let_stored_grow_old(&self, extent: &Extent) {
-        let soon = self.cold_age().saturating_mul(SOON);
-        let age = self.now.since(Nanos(extent.stored_since.load(Relaxed))).0;
-        if age < soon {
-            return;
-        }
-        let [lately, before] = &extent.stored_lately;
-        before.remove(&PageSet::ALL);
-        if age < soon.saturating_mul(2) {
-            before.insert(&lately.load());
-        }
-        lately.remove(&PageSet::ALL);
-        extent.stored_since.store(self.now.0, Relaxed);
     }
 
     /// Notes since when the extent has had pages that do not shrink: some just came back, or what there was is on its way below memory.
