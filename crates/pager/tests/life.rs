@@ -601,7 +601,7 @@ fn pages_that_were_away_for_long_are_told_from_those_in_use_beside_them() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let others = |page: &usize| page % EXTENT_PAGES != 0;
+        let others = |page: &usize| !page.is_multiple_of(EXTENT_PAGES);
         let mut long = Duration::from_secs(2);
         wait_until("what was away for long is told from it", || {
             wait_until("everything else is evicted", || evicted(engine) >= 7 * MIB as u64);
