@@ -11,6 +11,9 @@ pub enum Error {
     /// It has ended meanwhile.
     #[error("process {0} has ended")]
     Ended(u32),
+    /// Something else keeps it from being looked at.
+    #[error("process {0} cannot be looked at: {1}")]
+    NotSeen(u32, Errno),
     /// It is the kernel's.
     #[error("process {0} is a thread of the kernel, which has no memory of its own")]
     KernelThread(u32),

@@ -17,6 +17,7 @@ mod hand;
 mod helping;
 mod image;
 mod memory;
+mod proc;
 mod region;
 pub mod rights;
 mod rseq;

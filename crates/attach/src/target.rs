@@ -1,9 +1,8 @@
 //! The process that is to be attached to: whether it can be.
 
-use crate::memory::Memory;
+use crate::proc::{self, Map};
 use crate::rights::{helper, may_ask_for_forks};
 use crate::{threads, Error};
-use procfs::process::{MMapPath, Process};
 use std::fs;
 use std::time::Duration;
 
@@ -39,20 +38,12 @@ impl Target {
             return Err(Error::Filtered(pid));
         }
         // Some files tell even who may not look; an own process that has changed its rights is another's to the kernel.
-        let maps = match fs::File::open(format!("/proc/{pid}/maps")) {
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Vec::new(),
-            _ => Memory::maps_of(pid)?,
-        };
+        let maps = proc::maps(pid, pid)?;
         if maps.is_empty() {
             // Its memory may not be looked at: a process that may be has some.
             return Err(threads::forbidden(pid, nix::errno::Errno::EPERM));
         }
-        let named = |path: &MMapPath| match path {
-            MMapPath::Path(path) => path.ends_with("libmemfold.so"),
-            MMapPath::Other(name) => name.contains("memfold"),
-            _ => false,
-        };
-        if maps.iter().any(|map| named(&map.pathname)) {
+        if maps.iter().any(Map::is_memfolds) {
             return Err(Error::Folded(pid));
         }
         self.check_machine()?;
@@ -72,7 +63,7 @@ impl Target {
     /// # Errors
     /// What it is instead.
     pub fn check_runs(&self) -> Result<(), Error> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0));
+        let status = proc::text(&format!("/proc/{}/status", self.0));
         self.check_status(&status.map_err(|_| Error::NoProcess(self.0))?)
     }
 
@@ -104,8 +95,9 @@ impl Target {
     fn check_machine(&self) -> Result<(), Error> {
         use std::io::Read;
         let mut header = [0; 20];
-        let mut file = fs::File::open(format!("/proc/{}/exe", self.0)).map_err(|_| Error::Ended(self.0))?;
-        file.read_exact(&mut header).map_err(|_| Error::Ended(self.0))?;
+        let file = fs::File::open(format!("/proc/{}/exe", self.0));
+        let read = file.and_then(|mut file| file.read_exact(&mut header));
+        read.map_err(|error| proc::why_not(self.0, &error))?;
         let (class, machine) = (header[4], u16::from_le_bytes([header[18], header[19]]));
         match (class, machine) {
             (2, object::elf::EM_X86_64) => Ok(()),
@@ -116,7 +108,7 @@ impl Target {
 
     fn check_descriptors(&self) -> Result<(), Error> {
         let list = fs::read_dir(format!("/proc/{}/fd", self.0));
-        let list = list.map_err(|_| threads::forbidden(self.0, nix::errno::Errno::EACCES))?;
+        let list = list.map_err(|error| proc::why_not(self.0, &error))?;
         let links = list.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
         match links.into_iter().any(|link| link.as_os_str() == memfold_sys::uffd::LINK) {
             true => Err(Error::OwnUserfaultfd(self.0)),
@@ -139,15 +131,11 @@ impl Target {
     }
 
     fn sharer(&self) -> Result<Option<u32>, Error> {
-        let Ok(list) = procfs::process::all_processes() else { return Ok(None) };
-        let own = Process::new(self.0 as i32)
-            .and_then(|process| process.stat())
-            .map_err(|_| Error::Ended(self.0))?;
-        let others = list.flatten().filter(|process| process.pid != self.0 as i32);
+        let own = threads::memory_size(self.0).ok_or(Error::Ended(self.0))?;
+        let others = proc::numbers("/proc").into_iter().filter(|&other| other != self.0);
         // What has the same memory has the same size of it, and only then is the kernel asked.
-        let same_size = others
-            .filter(|process| process.stat().is_ok_and(|stat| stat.vsize == own.vsize && stat.vsize != 0));
-        Ok(same_size.map(|process| process.pid as u32).find(|&other| shares_memory(self.0, other)))
+        let mut same_size = others.filter(|&other| own != 0 && threads::memory_size(other) == Some(own));
+        Ok(same_size.find(|&other| shares_memory(self.0, other)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
 use crate::error::{Error, Trouble};
+use crate::proc;
 use memfold_sys::thread::agent_name;
 use nix::errno::Errno;
 use std::fs;
@@ -91,8 +92,7 @@ pub fn candidates(pid: u32) -> Result<Vec<Candidate>, Trouble> {
 }
 
 fn all(pid: u32) -> Vec<u32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+    proc::numbers(&format!("/proc/{pid}/task"))
 }
 
 /// `PF_IO_WORKER`, `PF_USER_WORKER` and `PF_KTHREAD` of include/linux/sched.h: threads that the kernel has in a process, as io_uring's, which never execute the
@@ -111,16 +111,22 @@ fn state(pid: u32, tid: u32) -> Option<char> {
     stat(pid, tid)?.1.chars().next()
 }
 
+/// How large a process's address space is, bytes.
+pub fn memory_size(pid: u32) -> Option<u64> {
+    // Field 23, of which the third comes first.
+    stat(pid, pid)?.1.split(' ').nth(20)?.parse().ok()
+}
+
 /// The name of a thread, and what follows it.
 fn stat(pid: u32, tid: u32) -> Option<(String, String)> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+    let stat = proc::text(&format!("/proc/{pid}/task/{tid}/stat")).ok()?;
     let (before, rest) = stat.rsplit_once(") ")?;
     Some((before.split_once('(')?.1.to_owned(), rest.to_owned()))
 }
 
 /// Whether nobody traces the thread but this process, if anybody does, and no filter of system calls is in force for it.
 pub fn is_ours(pid: u32, tid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let status = proc::text(&format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
     let tracer = field("TracerPid:").and_then(|tracer| tracer.parse().ok()).unwrap_or(0);
     [0, std::process::id()].contains(&tracer) && !is_filtered(&status)
@@ -132,7 +138,7 @@ fn is_filtered(status: &str) -> bool {
 
 /// Whether a filter of system calls is in force for all threads.
 pub fn are_filtered(pid: u32) -> bool {
-    let status = |tid| fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    let status = |tid| proc::text(&format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
     let tids = all(pid);
     !tids.is_empty() && tids.into_iter().all(|tid| is_filtered(&status(tid)))
 }
