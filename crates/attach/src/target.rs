@@ -43,7 +43,7 @@ impl Target {
             // Its memory may not be looked at: a process that may be has some.
             return Err(threads::forbidden(pid, nix::errno::Errno::EPERM));
         }
-        if maps.iter().any(Map::is_memfolds) {
+        if maps.iter().any(Map::is_memfolds) || threads::are_memfolds(pid) {
             return Err(Error::Folded(pid));
         }
         self.check_machine()?;

@@ -99,6 +99,26 @@ fn all(pid: u32) -> Vec<u32> {
 /// program.
 const OF_KERNEL: u32 = 0x10 | 0x4000 | 0x20_0000;
 
+/// Of what follows a thread's name: whether it is the kernel's.
+fn is_of_kernel(rest: &str) -> Option<bool> {
+    Some(rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0)
+}
+
+/// The threads that execute the program: those that have not ended and are neither the agent's nor the kernel's.
+pub fn of_program(pid: u32) -> Vec<u32> {
+    let executes = |tid: &u32| {
+        stat(pid, *tid).is_some_and(|(name, rest)| {
+            !rest.starts_with('Z') && !agent_name::is(&name) && is_of_kernel(&rest) == Some(false)
+        })
+    };
+    all(pid).into_iter().filter(executes).collect()
+}
+
+/// Whether it has a thread of memfold's.
+pub fn are_memfolds(pid: u32) -> bool {
+    all(pid).into_iter().any(|tid| stat(pid, tid).is_some_and(|(name, _)| agent_name::is(&name)))
+}
+
 /// A thread of the process that has not ended and is not the agent's: the first one, if it is such.
 pub fn living(pid: u32) -> Option<u32> {
     let lives = |tid: &u32| {

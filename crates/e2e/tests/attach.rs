@@ -8,7 +8,9 @@ use memfold_e2e::agent::{
 use memfold_e2e::dialogue::Dialogue;
 use memfold_e2e::redis::Redis;
 use memfold_e2e::run::program;
-use memfold_e2e::{scratch, wait_until, LIMIT};
+use memfold_e2e::{preload_library, scratch, wait_until, LIMIT};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -41,6 +43,34 @@ fn a_program_may_be_called_like_memfolds_own() {
         std::fs::rename(file, &named).unwrap();
         endures(start(&named, &["2", "16"]), 2);
     }
+}
+
+#[test]
+fn a_program_whose_name_is_no_utf8_endures_it() {
+    if may_attach() {
+        let (dir, file) = compile("attached.c", &[]);
+        let named = dir.path().join(OsStr::from_bytes(b"caf\xe9"));
+        std::fs::rename(file, &named).unwrap();
+        endures(start(&named, &["2", "16"]), 2);
+    }
+}
+
+#[test]
+fn a_program_whose_library_was_replaced_is_folded_already() {
+    if !may_attach() {
+        return;
+    }
+    let (dir, file) = compile("attached.c", &[]);
+    let (library, newer) = (dir.path().join("libmemfold.so"), dir.path().join("newer"));
+    std::fs::copy(preload_library(), &library).unwrap();
+    let subject = Subject::start(Command::new(file).args(["2", "16"]).env("LD_PRELOAD", &library));
+    std::fs::copy(&library, &newer).unwrap();
+    std::fs::rename(newer, library).unwrap();
+    let refused = subject.memfold(&["attach", &subject.pid().to_string()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("is folded already"), "{said}");
+    assert_eq!(subject.traces().regions, 0);
+    assert_eq!(subject.finish().0, Some(7));
 }
 
 #[test]

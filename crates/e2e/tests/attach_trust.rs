@@ -361,7 +361,7 @@ fn another_ordinary_user_does_nothing_to_a_program_and_nothing_by_its_agent() {
     };
     let number = pid.to_string();
     let refused = |runtime: &Path| {
-        let untraced = |errno: &str| {
+        let untraced = {
             let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
             let remedy = match scope.trim() {
                 "" | "0" => {
@@ -370,7 +370,7 @@ fn another_ordinary_user_does_nothing_to_a_program_and_nothing_by_its_agent() {
                 "1" => "kernel.yama.ptrace_scope is 1: attach as root, or set it to 0".into(),
                 scope => format!("kernel.yama.ptrace_scope is {scope}: attach as root"),
             };
-            format!("memfold: process {pid} may not be traced by this user ({errno}): {remedy}\n")
+            format!("memfold: process {pid} may not be traced by this user (Permission denied): {remedy}\n")
         };
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
         let unseen = format!(
@@ -378,10 +378,10 @@ fn another_ordinary_user_does_nothing_to_a_program_and_nothing_by_its_agent() {
             name.trim_end()
         );
         for (words, says) in [
-            (["attach", &number].as_slice(), untraced("Operation not permitted")),
-            (&["attach", "--dry-run", &number], untraced("Operation not permitted")),
-            (&["attach", "--tier", "disk=/var/tmp", &number], untraced("Operation not permitted")),
-            (&["detach", &number], untraced("Permission denied")),
+            (["attach", &number].as_slice(), untraced.clone()),
+            (&["attach", "--dry-run", &number], untraced.clone()),
+            (&["attach", "--tier", "disk=/var/tmp", &number], untraced.clone()),
+            (&["detach", &number], untraced),
             (&["ctl", &number, "evict"], unseen.clone()),
             (&["ctl", &number, "restore"], unseen.clone()),
             (&["ctl", &number, "pause"], unseen.clone()),

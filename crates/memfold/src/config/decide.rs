@@ -5,7 +5,7 @@ use super::keys::{Keys, SYSTEM_FILE};
 use super::origin::Origin;
 use super::reading::Place;
 use crate::options::Named;
-use crate::text;
+use crate::{process, text};
 use nix::unistd::{geteuid, User};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -43,7 +43,7 @@ impl Start {
 
 /// The control group of a process; nothing where that is not known.
 pub fn group_of(pid: u32) -> String {
-    group(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+    group(&process::text(&format!("/proc/{pid}/cgroup")).unwrap_or_default())
 }
 
 /// The group of version 2, else that of the memory controller of version 1 (cgroups(7)).
