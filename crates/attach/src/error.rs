@@ -59,6 +59,12 @@ pub enum Error {
     /// No thread could be stopped.
     #[error("no thread of process {0} could be stopped: all of them wait in the kernel for something that cannot be interrupted; try again")]
     Busy(u32),
+    /// What was begun in it was not brought to its end, as far as we have seen.
+    #[error("what was begun in process {0} has not come to its end: it has a thread wait in a system call of ours, or who was at it was killed; try again")]
+    Unfinished(u32),
+    /// What no thread could be borrowed for.
+    #[error("no thread of process {0} can be borrowed: {1}")]
+    Unfit(u32, Unfit),
     /// It has forbidden itself what the agent's code needs.
     #[error("process {0} may make no memory executable (prctl(2), PR_SET_MDWE; `MemoryDenyWriteExecute` of systemd): start it with `memfold run`")]
     NoCode(u32),
@@ -101,6 +107,24 @@ pub enum Error {
     BadImage(&'static str),
 }
 
+/// What a thread does that a system call of ours would not outlive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unfit {
+    /// It has its system calls made by a handler of its own.
+    Dispatches,
+    /// It executes 32-bit code.
+    Narrow,
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Unfit::Dispatches => "its system calls go to a handler of its own (prctl(2), PR_SET_SYSCALL_USER_DISPATCH), and the agent's would too",
+            Unfit::Narrow => "it executes 32-bit code, and the agent is for 64-bit x86",
+        })
+    }
+}
+
 /// What goes wrong while a thread of a process is stopped, in plain words: they are told by another process ([`crate::hand`]).
 #[derive(Clone, Copy, Debug)]
 pub enum Trouble {
@@ -112,6 +136,8 @@ pub enum Trouble {
     Suspended,
     /// As [`Error::Filtered`].
     Filtered,
+    /// As [`Error::Unfit`].
+    Unfit(Unfit),
     /// As [`Error::Forbidden`].
     Forbidden(Errno),
     /// As [`Error::Call`].

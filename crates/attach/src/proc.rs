@@ -108,10 +108,15 @@ mod tests {
 
     #[test]
     fn the_library_is_known_after_its_file_was_replaced() {
-        let named = |name: &str| Map::of(&format!("1000-2000 r-xp 00000000 08:01 7 {name}")).unwrap().is_memfolds();
+        let named =
+            |name: &str| Map::of(&format!("1000-2000 r-xp 00000000 08:01 7 {name}")).unwrap().is_memfolds();
         assert!(named("/usr/lib/libmemfold.so") && named("/usr/lib/libmemfold.so (deleted)"));
         assert!(named("[anon:memfold agent]"));
-        assert!(!named("/usr/lib/libmemfold.so.old") && !named("/usr/bin/memfold-server") && !named("/a/notlibmemfold.so"));
+        assert!(
+            !named("/usr/lib/libmemfold.so.old")
+                && !named("/usr/bin/memfold-server")
+                && !named("/a/notlibmemfold.so")
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! Invariants: a thread that has registers of ours is the business of a process that nothing ends but `SIGKILL` to itself ([`hand`]); it gets its own back in
 //! a stop in which the kernel looks at what is to be restarted.
 
-use crate::error::Trouble;
+use crate::error::{Trouble, Unfit};
 use crate::memory::Memory;
 use crate::{hand, rseq, threads, Error};
 use memfold_pager::sabotage::{planted, Bug};
@@ -41,7 +41,7 @@ const OWN_FLAGS: u64 = 0x100 | 0x400 | 0x4000 | 0x4_0000;
 /// Requests that `nix` does not have (linux/ptrace.h).
 const GETSIGMASK: libc::c_int = 0x420A;
 const SETSIGMASK: libc::c_int = 0x420B;
-const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_int = 0x4210;
+const GET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_int = 0x4211;
 /// The stop that an interruption makes (linux/ptrace.h).
 const EVENT_STOP: libc::c_int = 128;
 
@@ -90,8 +90,10 @@ impl Stopped {
         loop {
             let mut found = threads::candidates(memory.pid())?;
             found.sort_by_key(|candidate| candidate.rank);
-            found.retain(|candidate| !seized.contains(&candidate.tid));
+            found.retain(|candidate| ![&seized, &spared].iter().any(|those| those.contains(&candidate.tid)));
             let tids = seized.iter().copied().chain(found.iter().map(|candidate| candidate.tid));
+        // Those that are not tried again, and why one last was not fit.
+        let (mut spared, mut why) = (Vec::<u32>::new(), None);
             for tid in tids.collect::<Vec<_>>() {
                 let was = (seized.contains(&tid), late.contains(&tid));
                 let tried = Stopped::one(memory, tid, was, syscall)?;
@@ -107,9 +109,15 @@ impl Stopped {
                     Tried::LetGo => {}
                 }
             }
-            if began.elapsed() > ANY {
-                return Err(threads::what_keeps_all(memory.pid()));
+            let are_spared = || threads::of_program(memory.pid()).iter().all(|tid| spared.contains(tid));
+            let is_over = !spared.is_empty() && are_spared();
+            if is_over || began.elapsed() > ANY {
+                return Err(threads::what_keeps_all(memory.pid(), why));
             }
+                    Tried::Unfit(unfit, lasts) => {
+                        why = Some(unfit);
+                        spared.extend(lasts.then_some(tid));
+                    }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -154,10 +162,15 @@ impl Stopped {
             Err(_) => return Ok(Tried::LetGo),
         };
         // It may have set a filter a moment ago. And it must be the memory that is meant.
-        let is_64_bit = registers.cs == CODE || planted(Bug::CodeNotLooked);
-        if !is_64_bit || !threads::is_ours(memory.pid(), tid) || dispatches_calls(thread) {
-            let _ = ptrace::detach(thread, None);
-            return Ok(Tried::LetGo);
+        if unfit.is_some() || !threads::is_ours(memory.pid(), tid) {
+            let_go(thread, registers);
+            return Ok(unfit.map_or(Tried::LetGo, |(unfit, lasts)| Tried::Unfit(unfit, lasts)));
+        let is_narrow = registers.cs != CODE && !planted(Bug::CodeNotLooked);
+        let unfit = match is_narrow {
+            // It executes other code sooner or later, unless it waits.
+            true => Some((Unfit::Narrow, registers.orig_rax as i64 >= 0)),
+            false => dispatches_calls(thread).then_some((Unfit::Dispatches, true)),
+        };
         }
         memory.read(syscall, &mut [0]).map_err(|_| Trouble::Ended)?;
         let mut stopped =
@@ -284,18 +297,10 @@ impl Stopped {
         if planted(Bug::RegisterNotRestored) {
             registers.r12 = 0;
         }
-        let tid = self.thread.as_raw() as u32;
-        if !planted(Bug::CallNotMadeAgain)
-            && threads::is_ended_by_interruption(&registers, |fd| threads::is_socket(tid, fd))
-        {
-            // The kernel makes it again, unless a handler is run: then it has been interrupted.
-            registers.rax = RESTARTED_WITHOUT_HANDLER as u64;
-        }
-        let _ = ptrace::setregs(self.thread, registers);
         if !planted(Bug::MaskNotRestored) {
             let _ = self.write_mask(self.signal_mask);
         }
-        let _ = ptrace::detach(self.thread, None);
+        let_go(self.thread, registers);
     }
 }
 
@@ -318,6 +323,7 @@ impl Trouble {
             Trouble::Call("mprotect", Errno::EACCES) => Error::NoCode(pid),
             Trouble::Call(call, errno) => Error::Call { pid, call, errno },
         }
+            Trouble::Unfit(unfit) => Error::Unfit(pid, unfit),
     }
 }
 
@@ -326,6 +332,21 @@ fn dispatches_calls(thread: Pid) -> bool {
     /// `struct ptrace_sud_config` (linux/ptrace.h).
     #[repr(C)]
     #[derive(Default)]
+/// Lets a thread that is in the stop of our interruption go on with these registers. A system call that the interruption ended is made again.
+fn let_go(thread: Pid, mut registers: libc::user_regs_struct) {
+    let tid = thread.as_raw() as u32;
+    // Calls of 32-bit code have other numbers.
+    if registers.cs == CODE
+        && !planted(Bug::CallNotMadeAgain)
+        && threads::is_ended_by_interruption(&registers, |fd| threads::is_socket(tid, fd))
+    {
+        // The kernel makes it again, unless a handler is run: then it has been interrupted.
+        registers.rax = RESTARTED_WITHOUT_HANDLER as u64;
+    }
+    let _ = ptrace::setregs(thread, registers);
+    let _ = ptrace::detach(thread, None);
+}
+
     struct Config {
         mode: u64,
         selector: u64,
@@ -367,6 +388,8 @@ enum Tried {
 /// What came of waiting for a thread that was interrupted.
 #[derive(Debug, PartialEq, Eq)]
 enum Reached {
+    /// It is not traced, and does what ours would not outlive; whether it is not to be tried again.
+    Unfit(Unfit, bool),
     /// It is stopped.
     Stop,
     /// It will be.

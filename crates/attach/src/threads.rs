@@ -1,6 +1,6 @@
 //! The threads of a process: which of them to stop, and what an interruption does to the system call that one is in.
 
-use crate::error::{Error, Trouble};
+use crate::error::{Error, Trouble, Unfit};
 use crate::proc;
 use memfold_sys::thread::agent_name;
 use nix::errno::Errno;
@@ -163,12 +163,12 @@ pub fn are_filtered(pid: u32) -> bool {
     !tids.is_empty() && tids.into_iter().all(|tid| is_filtered(&status(tid)))
 }
 
-/// Why no thread could be stopped.
-pub fn what_keeps_all(pid: u32) -> Trouble {
+/// Why no thread could be stopped; `unfit` is what one did that was.
+pub fn what_keeps_all(pid: u32, unfit: Option<Unfit>) -> Trouble {
     match all(pid).into_iter().all(|tid| matches!(state(pid, tid), Some('T' | 't' | 'Z') | None)) {
         true => Trouble::Suspended,
         false if are_filtered(pid) => Trouble::Filtered,
-        false => Trouble::Busy,
+        false => unfit.map_or(Trouble::Busy, Trouble::Unfit),
     }
 }
 
@@ -180,8 +180,7 @@ pub fn may_be_stopped(pid: u32, tid: u32) -> bool {
 /// What stopping the thread costs it; `None` where it cannot be stopped, or is the agent's.
 fn rank(pid: u32, tid: u32) -> Option<u32> {
     let (name, rest) = stat(pid, tid)?;
-    let is_of_kernel = rest.split(' ').nth(6)?.parse::<u32>().ok()? & OF_KERNEL != 0;
-    if is_of_kernel || agent_name::is(&name) || !is_ours(pid, tid) {
+    if is_of_kernel(&rest)? || agent_name::is(&name) || !is_ours(pid, tid) {
         return None;
     }
     match rest.chars().next()? {

@@ -76,6 +76,19 @@ fn a_thread_in_code_of_32_bits_is_not_borrowed_there() {
     endures("narrow");
 }
 
+#[test]
+fn a_thread_whose_calls_go_to_a_handler_is_refused_with_the_reason_and_goes_on_as_before() {
+    if !may_attach() {
+        return;
+    }
+    let (_dir, file) = compile("moments.c", &[]);
+    let mut subject = Subject::start(Command::new(file).arg("dispatch"));
+    subject.tell("does it wait");
+    is_refused(&subject, "PR_SET_SYSCALL_USER_DISPATCH");
+    subject.tell("does it wait still");
+    is_fine(subject);
+}
+
 /// What the kernel makes one mapping of with the agent's memory does not hide that: a second agent would take the first one for the program.
 #[test]
 fn an_agent_is_found_whatever_the_program_maps_beside_it() {
